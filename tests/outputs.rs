@@ -222,7 +222,7 @@ fn no_command_sends_hostile_text_to_a_terminal() {
         &["rm", "last", "--yes"],
         &["prune", "--dry-run"],
         &["prune", "--dry-run", "--json"],
-        &["prune", "--all"],
+        &["prune", "--all", "--yes"],
         &["import", &file],
         &["library", "ls"],
         &["library", "rm", NASTY],

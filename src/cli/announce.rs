@@ -8,7 +8,6 @@ use std::io::{self, Write};
 use crate::text::sanitize::Clean;
 use crate::tui::status::Progress;
 
-/// How a terminal can be asked to notify.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notification {
     /// Rings; the terminal or the window manager makes of it what it likes.
@@ -20,7 +19,6 @@ pub enum Notification {
     Osc777,
 }
 
-/// What is known of the terminal, and what it shows now.
 #[derive(Debug, Default)]
 pub struct Announcer {
     notification: Notification,
@@ -30,7 +28,6 @@ pub struct Announcer {
 }
 
 impl Announcer {
-    /// From the variables terminals set.
     pub fn new(variable: impl Fn(&str) -> Option<OsString>) -> Announcer {
         let word = |name: &str| variable(name).map_or(String::new(), |v| v.to_string_lossy().into_owned());
         let (program, term) = (word("TERM_PROGRAM"), word("TERM"));
@@ -54,10 +51,6 @@ impl Announcer {
         Announcer { notification, shows_progress, ..Announcer::default() }
     }
 
-    /// Asks the terminal to notify the user.
-    ///
-    /// # Errors
-    /// When the terminal cannot be written.
     pub fn notify(&self, out: &mut impl Write, text: &str) -> io::Result<()> {
         match self.notification {
             Notification::Bell => out.write_all(b"\x07")?,
@@ -68,9 +61,6 @@ impl Announcer {
     }
 
     /// Brings title and progress up to date; writes nothing when they are.
-    ///
-    /// # Errors
-    /// When the terminal cannot be written.
     pub fn show(&mut self, out: &mut impl Write, title: &str, progress: Option<Progress>) -> io::Result<()> {
         if self.title != title {
             title.clone_into(&mut self.title);
@@ -90,20 +80,16 @@ impl Announcer {
     }
 
     /// Takes the progress away, before the terminal is given back.
-    ///
-    /// # Errors
-    /// When the terminal cannot be written.
     pub fn end(&mut self, out: &mut impl Write) -> io::Result<()> {
         if self.shows_progress && self.progress.take().is_some() {
             out.write_all(b"\x1b]9;4;0\x07")?;
         }
-        // A title that is saved and restored around is asked for again.
+        // A multiplexer that saves and restores the title needs it again.
         self.title.clear();
         out.flush()
     }
 }
 
-/// Text that cannot end the sequence it stands in.
 fn plain(text: &str) -> String {
     Clean::line(text).as_str().chars().take(200).collect()
 }

@@ -48,22 +48,22 @@ pub struct Cli {
     pub command: Option<Command>,
 }
 
-/// Options that come before or after a command.
+/// Options of every command.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Global {
     /// Settings of model and answer.
     #[command(flatten)]
     pub settings: SettingArgs<false>,
-    /// One JSON object on standard output; errors too
+    /// Print one JSON object, also for errors
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
-    /// Nothing but the answer: no progress, no notes
+    /// Print only the answer: no progress, no notes
     #[arg(short, long, global = true, help_heading = "Output")]
     pub quiet: bool,
-    /// More in the log file; twice for everything but message text
+    /// Write more to the log file; twice: everything except message text
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Output")]
     pub verbose: u8,
-    /// Settings file instead of the usual one; themes/ and presets/ are looked for beside it
+    /// Settings file instead of the usual one; themes/ and presets/ belong in the same folder
     #[arg(long, global = true, value_name = "FILE", env = "SALA_CHAT_CONFIG", hide_env_values = true, value_hint = ValueHint::FilePath, help_heading = "Places")]
     pub config: Option<PathBuf>,
     /// Keep sessions, state, logs and locks below this folder
@@ -77,28 +77,28 @@ pub struct ChatArgs {
     /// Files, folders or globs to load first
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub paths: Vec<String>,
-    /// Answer this on standard output and end; standard input is added if it is not a terminal
+    /// Print the answer to this question and exit; piped standard input is added to it
     #[arg(short, long, value_name = "TEXT", help_heading = "Question")]
     pub prompt: Option<String>,
-    /// Load this first (several times for several)
+    /// Load this file first (repeatable)
     #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = "Question")]
     pub files: Vec<String>,
-    /// So many answers, written side by side, each with a seed of its own
+    /// Number of answers to generate
     #[arg(short = 'n', long = "answers", value_name = "N", requires = "prompt", conflicts_with = "raw", value_parser = lab::whole(1..=crate::config::commands::MOST_ANSWERS), allow_negative_numbers = true, help_heading = "Question")]
     pub answers: Option<u64>,
-    /// Events as JSON lines instead of text
+    /// Print events as JSON lines
     #[arg(long, conflicts_with = "json", requires = "prompt", help_heading = "Question")]
     pub jsonl: bool,
-    /// The exact text, control characters included
+    /// Print the exact text, including control characters
     #[arg(long, requires = "prompt", conflicts_with_all = ["json", "jsonl"], help_heading = "Question")]
     pub raw: bool,
-    /// Go on in a session; without a name: choose one
+    /// Continue a session; without a name: choose one
     #[arg(short, long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", help_heading = "Session")]
     pub resume: Option<String>,
-    /// Go on in the last session
+    /// Continue the last session
     #[arg(short = 'c', long = "continue", conflicts_with = "resume", help_heading = "Session")]
     pub continue_last: bool,
-    /// Keep nothing
+    /// Save nothing
     #[arg(long, help_heading = "Session")]
     pub no_save: bool,
     /// Line by line, for screen readers and plain terminals
@@ -121,7 +121,7 @@ pub fn command() -> clap::Command {
     below(command, &global)
 }
 
-/// Commands whose result is no object: text for people or a shell, or a server that goes on.
+/// Commands that print text for people or a shell, or keep running.
 const TEXT_ONLY: [&str; 4] = ["completions", "demo", "manual", "serve"];
 
 /// A hidden argument of its own keeps a command from showing the global one of that name.

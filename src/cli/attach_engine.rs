@@ -10,7 +10,6 @@ use crate::engine;
 use crate::engine::protocol::{EngineOptions, RowSource, RowsFault, RowsPlace};
 use crate::store::{RealDisk, StoredRows};
 
-/// Where a server of this data directory is found.
 pub fn place(context: &Context) -> Place {
     Place::of(&context.dirs.data)
 }
@@ -26,9 +25,6 @@ fn loaded(options: EngineOptions) -> std::io::Result<attach::Engine> {
 }
 
 /// Begins an engine: a server's, if one runs that loads just this; else one here, which says why if it could have been the other.
-///
-/// # Errors
-/// The system has no thread to give.
 pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<engine::Engine> {
     let (place, wanted) = (place(context), Loads::from(&options));
     let found = match context.config().engine_source() {

@@ -18,19 +18,13 @@ use crate::text::{ChatMessage, ChatRole, RenderOptions};
 /// Documents of several kinds, written for this; made by `assets/calibration/make.py`.
 const OWN: &str = include_str!("../../assets/calibration/text.txt");
 const QUESTION: &str = "Summarize this text.";
-/// Pieces of documents are about this long.
 const PIECE_BYTES: usize = 8 << 10;
 /// More text is not read: pieces are taken from all over it.
 const MOST_PIECES: usize = 16;
-/// Progress is told this often, in tokens.
+/// Tokens between two progress reports.
 const TOLD_EVERY: usize = 8_192;
-/// Less text says too little about a model.
 const FEWEST_TOKENS: usize = 1_024;
 
-/// Token by token what the model is to read.
-///
-/// # Errors
-/// No documents, too little text, or a model without a usable tokenizer.
 pub(super) fn texts(context: &Context, model: &str, docs: Option<&Path>) -> Result<Vec<Vec<Token>>, Failure> {
     let documents = match docs {
         None => vec![Document::inline("notes.txt", OWN)?],
@@ -68,9 +62,6 @@ pub(super) fn texts(context: &Context, model: &str, docs: Option<&Path>) -> Resu
 }
 
 /// What the model's matrices are multiplied with over these texts: from an earlier run into `output`, or by reading them now.
-///
-/// # Errors
-/// No device, no room on it for the unpacked model, the disk; stopped.
 pub(super) fn statistics(
     context: &Context,
     model: &str,
@@ -83,7 +74,7 @@ pub(super) fn statistics(
     // What is kept under `id` is the same whatever this machine reads in.
     checkpoint.set_prefill(Precision::Bf16);
     if let Some(kept) = Statistics::kept(output, id, checkpoint.spec()) {
-        context.note("The statistics of an earlier run are there");
+        context.note("Using the statistics of an earlier run");
         return Ok(kept);
     }
     let read = match devices::open(&context.config().model, &TuningArgs::default(), false)? {
@@ -116,7 +107,7 @@ fn read<B: Backend>(
     })
 }
 
-/// A text in pieces, each cut behind a line where there is one.
+/// Cuts a text into pieces, at line ends where possible.
 fn pieces(text: &str) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = text;

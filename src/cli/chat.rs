@@ -1,4 +1,4 @@
-//! `sala-chat [PATH…]`: a runtime behind the full screen.
+//! `sala-chat [PATH…]`: a runtime with the full screen.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, IsTerminal};
@@ -19,10 +19,6 @@ use crate::tui::keys::KeyTable;
 use crate::tui::options::{Depth, Glyphs, UiConfig};
 use crate::tui::tour::Tour;
 
-/// The interface's options from the settings and the environment.
-///
-/// # Errors
-/// A key binding that means nothing.
 fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     let config: &Config = context.config();
     let ui = &config.ui;
@@ -96,18 +92,12 @@ fn by_lines(asked: bool) -> bool {
 }
 
 /// Runs the chat until it ends.
-///
-/// # Errors
-/// No terminal, no model, no data directory.
 pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
     let lines = by_lines(chat.plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
     Ok(part(context, chat, lines.as_ref(), None)?.0)
 }
 
-/// `sala-chat demo`: the tour, in the ordinary program with a data directory of its own that goes with it.
-///
-/// # Errors
-/// As [`run()`]; no room for the data directory.
+/// `sala-chat demo`: the tour, in a temporary data directory.
 pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
     let own = Scratch::new().map_err(|e| Failure::new(Exit::Disk, format!("no room for the tour: {e}")))?;
     // Themes and presets stay the user's own.
@@ -163,7 +153,7 @@ fn part(
         None => run::run(ui, handle, tour),
     }
     .map_err(no_terminal)?;
-    // The runtime has said goodbye or ends, or the program was told to end at once; then there is no more waiting.
+    // The runtime has ended or must end at once: no more waiting.
     if matches!(exit, Exit::Ok | Exit::InUse) {
         let _ = opened.runtime.thread.join();
         let _ = opened.engine.join();

@@ -21,14 +21,10 @@ const OSC52_LIMIT: usize = 74_994;
 /// How long a tool may take to accept the text.
 const TOOL: Duration = Duration::from_millis(800);
 
-/// Where a copy can go.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// What the user wants.
     pub method: ClipboardMethod,
-    /// The terminal is tmux.
     pub tmux: bool,
-    /// Tools to try, with their arguments.
     pub tools: &'a [&'static [&'static str]],
     /// Folder for `copy.txt`.
     pub dir: Option<&'a Path>,
@@ -62,7 +58,7 @@ fn by_tool(tool: &[&str], text: &str) -> bool {
     let Ok(mut child) = quiet else { return false };
     let Some(mut pipe) = child.stdin.take() else { return false };
     let bytes = text.as_bytes().to_vec();
-    // A tool whose display hangs reads nothing, and a pipe holds little. Dropping the pipe ends the input.
+    // A tool with a hanging display reads nothing, and a pipe holds little. Dropping the pipe ends the input.
     let writer = std::thread::spawn(move || pipe.write_all(&bytes).is_ok());
     let until = Instant::now() + TOOL;
     while Instant::now() < until {
@@ -90,7 +86,7 @@ pub fn osc52(text: &str, tmux: bool) -> String {
     if tmux { format!("\x1bPtmux;{}\x1b\\", sequence.replace('\x1b', "\x1b\x1b")) } else { sequence }
 }
 
-/// Writes `text` to `copy.txt`, readable by the user only, whoever made the one before. It is nothing to keep: not synced.
+/// Writes `copy.txt`, readable by the user only. Temporary, so not synced.
 fn to_file(dir: &Path, text: &str) -> std::io::Result<PathBuf> {
     make_private(dir)?;
     let path = dir.join("copy.txt");
@@ -102,9 +98,6 @@ fn to_file(dir: &Path, text: &str) -> std::io::Result<PathBuf> {
 }
 
 /// Copies; the answer says exactly what is known to have happened, the most important up to its first semicolon.
-///
-/// # Errors
-/// The text went nowhere: one line why.
 pub fn copy(out: &mut impl Write, text: &str, place: Place<'_>) -> Result<String, String> {
     let count = crate::tui::entry::grouped(text.chars().count() as u64);
     let file = place.dir.map(|d| to_file(d, text).map_err(|e| format!("{}: {e}", d.display())));
@@ -133,7 +126,7 @@ pub fn copy(out: &mut impl Write, text: &str, place: Place<'_>) -> Result<String
         }
         Some(Ok(p)) => Ok(format!("Wrote {count} characters to {}", p.display())),
         Some(Err(why)) => Err(format!("Nothing was copied: {why}")),
-        None => Err("Nothing was copied: the terminal does not take it and there is no state directory".into()),
+        None => Err("Nothing was copied: the terminal does not support it and there is no state directory".into()),
     }
 }
 
@@ -215,7 +208,7 @@ mod tests {
         let begun = Instant::now();
         assert!(!by_tool(&["sh", "-c", &tool("exec sleep 60")], &"x".repeat(1 << 20)));
         assert!(begun.elapsed() < Duration::from_secs(30), "it was waited for");
-        // On a busy machine it may have been ended before it said who it is.
+        // On a busy machine the process may end before it has written its id.
         until(&|| there() != Some(true));
         let _ = std::fs::remove_file(&pid);
         // It may take a while to be given its text there.

@@ -16,17 +16,13 @@ use crate::text::{files, sources};
 use crate::tui::keys::{KeyError, KeyTable};
 use crate::tui::options::UiConfig;
 
-/// What settings are made of.
 pub(super) struct Layers<'a> {
-    /// The settings file.
     pub file: &'a Path,
     /// Variables that may be settings.
     pub variables: &'a [(String, String)],
-    /// What the command line sets.
     pub options: &'a [(&'a str, settings::Value)],
 }
 
-/// Runs one of the actions.
 pub(super) fn run(
     action: &ConfigCommand,
     layers: &Layers<'_>,
@@ -41,7 +37,6 @@ pub(super) fn run(
         ConfigCommand::Path => say(format!("{}", file.display()))?,
         ConfigCommand::Check => {
             let (config, wrong) = settings::examine(file, variables);
-            // Of settings that are taken: what is wrong with the others is told.
             let taken = wrong.iter().all(|e| matches!(e, ConfigError::Unknown { .. }));
             let notes: Vec<String> = if taken { no_switch(&config).into_iter().collect() } else { Vec::new() };
             let mut problems: Vec<String> = wrong.iter().map(ToString::to_string).collect();
@@ -118,7 +113,7 @@ fn no_switch(config: &Config) -> Option<String> {
         ModelSource::Auto => downloaded::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
         ModelSource::Demo | ModelSource::Synthetic(_) => "demo".to_owned(),
     };
-    // A folder that cannot be used is told by whatever uses it.
+    // The caller reports an unusable folder.
     let (text, _) = open::text(&model).ok()?;
     let why = text.template.thinking_switch().refusal(config.thinking.mode)?;
     Some(format!("thinking.mode: {why}"))
@@ -127,7 +122,7 @@ fn no_switch(config: &Config) -> Option<String> {
 /// What is wrong with a value that its row accepts, where it means nothing.
 type Unfit = fn(&str, &Themes, Option<&Path>) -> Option<String>;
 
-/// Settings whose value is the name of something, or an address, in the order they are checked.
+/// Settings that name a thing or an address, in the order of the checks.
 const MEANT: [(&str, Unfit); 5] = [
     ("ui.theme", |value, themes, _| themes.theme(value).err().map(|e| format!("ui.theme: {e}"))),
     ("ui.code_theme", |value, themes, _| themes.code(value).err().map(|e| format!("ui.code_theme: {e}"))),
@@ -141,7 +136,7 @@ const MEANT: [(&str, Unfit); 5] = [
     }),
 ];
 
-/// What is wrong with an entry of a table whose keys the user chooses.
+/// Checks an entry of a table with free keys.
 fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
     match table {
         "keys" => KeyTable::default().bind(key, value).err().map(|e| e.to_string()),
@@ -149,17 +144,13 @@ fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
     }
 }
 
-/// A key that a settings file binds in two spellings.
 fn bound_twice(text: &str) -> Option<KeyError> {
     let file: toml::Table = text.parse().ok()?;
     let keys = file.get("keys")?.as_table()?;
     KeyTable::twice(keys.keys().map(String::as_str)).into_iter().next()
 }
 
-/// `/set --save`: what is said of it.
-///
-/// # Errors
-/// As [`set`], one line.
+/// `/set --save`; returns the message for the user.
 pub(super) fn keep(ui: &UiConfig, key: &str, value: &str) -> Result<String, String> {
     let Some(file) = &ui.settings_file else { return Err("There is no settings file to write.".into()) };
     let set = set(file, key, value, &Themes::of(ui), ui.presets_dir.as_deref());
@@ -167,9 +158,6 @@ pub(super) fn keep(ui: &UiConfig, key: &str, value: &str) -> Result<String, Stri
 }
 
 /// Sets one key in the settings file and keeps everything else. The full name of the key.
-///
-/// # Errors
-/// Unknown key, value not allowed or of no meaning, file not readable or writable.
 fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Path>) -> Result<String, Failure> {
     let text = match files::read_text(file, files::SETTINGS_BYTES) {
         Ok(text) => text,
@@ -181,7 +169,7 @@ fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Pa
     let open = settings::table::OPEN_TABLES.iter().map(|open| open.name);
     let open = open.filter_map(|table| Some((table, key.strip_prefix(table)?.strip_prefix('.')?)));
     let unusable = || open.filter_map(|(table, key)| unusable(table, key, value)).next();
-    // What its row does not accept is said by `edit`.
+    // `edit` reports values that the row does not accept.
     let accepted = table::find_short(key).and_then(|row| Some((row, row.kind.parse(value).ok()?)));
     let unfit = accepted.and_then(|(row, value)| {
         let (_, unfit) = MEANT.iter().find(|(name, _)| *name == row.name)?;

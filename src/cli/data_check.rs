@@ -12,7 +12,6 @@ use crate::core::counted;
 use crate::store::{Checked, RealDisk, Rescue, Store};
 use crate::text::sanitize::sanitize_line;
 
-/// A data directory that was looked at.
 struct Looked {
     root: PathBuf,
     checked: Checked,
@@ -20,9 +19,6 @@ struct Looked {
 }
 
 /// Runs it. Exit code 7 when something stays damaged.
-///
-/// # Errors
-/// The data directory cannot be opened or read.
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     let looked = look(&context.dirs.data, || open::store(context))?;
     // What serve kept, if it ever did, lies in a store of its own; whatever is wrong with that, the conversations were looked at.

@@ -15,19 +15,13 @@ use crate::backend::cpu::Cpu;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{Cuda, Guards, Options};
 
-/// A device that was opened.
 pub enum Opened {
     /// The CPU, and why no GPU is used, if one was looked for.
     Cpu(Box<Cpu>, Option<String>),
-    /// A GPU.
     #[cfg(feature = "cuda")]
     Cuda(Box<Cuda>),
 }
 
-/// Opens the device of the settings.
-///
-/// # Errors
-/// A GPU was asked for and cannot be used (exit code 4).
 pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, Failure> {
     let no_device = |reason: String| Failure::new(Exit::NoDevice, reason);
     #[cfg(feature = "emulated")]
@@ -45,7 +39,7 @@ pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<O
     }
 }
 
-/// A model, by its name for the engine, and what has to be said about the choice.
+/// A model by its engine name, with a note about the choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// `demo`, `synthetic:…` or a folder: what [`crate::model::Checkpoint::open`] is to open.
@@ -55,7 +49,6 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// What was asked for.
     pub fn new(name: impl Into<String>) -> Chosen {
         Chosen { name: name.into(), note: None }
     }
@@ -99,7 +92,6 @@ fn usable(_gpu: usize) -> Result<(), String> {
 #[cfg(not(feature = "cuda"))]
 const NOT_BUILT: &str = "this program was built without the feature `cuda`";
 
-/// What prefill multiplies in, as the settings say.
 pub fn prefill(config: &ModelConfig) -> Precision {
     match config.prefill {
         Prefill::Bf16 => Precision::Bf16,

@@ -7,25 +7,19 @@ use super::failure::Failure;
 use crate::core::Exit;
 use crate::core::places;
 
-/// The program's folders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dirs {
     /// `config.toml`.
     pub config: PathBuf,
     /// `sala.db`, `segments/`.
     pub data: PathBuf,
-    /// Logs, crash reports, copied text.
     pub state: PathBuf,
-    /// Locks.
     pub runtime: PathBuf,
 }
 
 impl Dirs {
-    /// The usual folders, or all but the settings below `data_dir`. Where the settings file is named, themes and presets are beside
-    /// that one.
-    ///
-    /// # Errors
-    /// There is no home folder.
+    /// The usual folders, or all except the settings below `data_dir`. Themes and presets belong in the folder of a
+    /// named settings file.
     pub fn new(data_dir: Option<&Path>, config_file: Option<&Path>) -> Result<Dirs, Failure> {
         let usual = Dirs::usual(data_dir)?;
         Ok(match config_file {
@@ -65,17 +59,14 @@ impl Dirs {
         }
     }
 
-    /// Folder of the user's presets.
     pub fn presets(&self) -> PathBuf {
         self.config.join(places::PRESETS)
     }
 
-    /// Folder of the user's themes.
     pub fn themes(&self) -> PathBuf {
         self.config.join(places::THEMES)
     }
 
-    /// Where packed weights of earlier starts are kept.
     pub fn kept_weights(&self) -> PathBuf {
         self.data.join(places::WEIGHTS)
     }
@@ -87,9 +78,6 @@ impl Dirs {
 }
 
 /// Makes a folder for this user alone, with everything above it.
-///
-/// # Errors
-/// The system refuses.
 pub fn make_private(dir: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }

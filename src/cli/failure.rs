@@ -11,24 +11,20 @@ use crate::model::ModelError;
 use crate::text::TextError;
 use crate::text::sources::SourceError;
 
-/// Why a command did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// How the process ends.
     pub exit: Exit,
-    /// One line: what, where. Empty when nothing needs to be said (a closed pipe).
+    /// One line: what, where. Empty for a closed pipe.
     pub message: String,
     /// What to do next, if the message does not say it.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// A failure with this exit code.
     pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
-        Failure { exit, message: message.into(), hint: None }
+        Failure { exit, message: plain_words(message.into()), hint: None }
     }
 
-    /// A wrong command line.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure::new(Exit::Usage, message).hint("sala-chat --help lists all options")
     }
@@ -58,13 +54,12 @@ impl Failure {
         }
     }
 
-    /// Adds what to do next.
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Nobody reads the output any more: end without a word.
+    /// The reader closed the pipe: end silently.
     pub fn closed_pipe() -> Failure {
         Failure::new(Exit::Ok, "")
     }
@@ -88,7 +83,16 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Names of the commands that a help text lists.
+/// Words of the system without its numbers: `not found` for `No such file or directory (os error 2)`.
+pub(super) fn plain_words(mut message: String) -> String {
+    message = message.replace("No such file or directory", "not found");
+    while let Some(start) = message.find(" (os error ") {
+        let Some(length) = message.get(start..).and_then(|rest| rest.find(')')) else { break };
+        message.replace_range(start..=start + length, "");
+    }
+    message
+}
+
 fn subcommands(help: &str) -> String {
     let list = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.trim().is_empty());
     let names: Vec<&str> = list.filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next()).collect();
@@ -118,7 +122,6 @@ fn not_utf8(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<String
     Some(format!("the argument {shown} is not UTF-8 text; a file with such a name can be loaded with its folder"))
 }
 
-/// Writing to standard output.
 impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Failure {
         match e.kind() {
@@ -170,6 +173,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_system_s_numbers_are_left_out_of_every_failure() {
+        let failure = Failure::input(Path::new("x"), &std::io::Error::from_raw_os_error(2));
+        assert_eq!(failure.message, "x: not found");
+        let both = Failure::new(Exit::Failure, "a: Permission denied (os error 13); b: Is a directory (os error 21)");
+        assert_eq!(both.message, "a: Permission denied; b: Is a directory");
+    }
+
+    #[test]
     fn an_argument_that_is_no_text_is_named() {
         use std::os::unix::ffi::OsStringExt;
         let odd = std::ffi::OsString::from_vec(b"gr\xfcn.txt".to_vec());
@@ -208,7 +219,7 @@ mod tests {
         let said = says("sala-chat export talk");
         assert!(said.contains("<FILE>") && !said.contains('\n'), "{said}");
         let said = says("sala-chat library");
-        assert!(said.starts_with("one of ls, add, rm has to follow. Usage: sala-chat library"), "{said}");
+        assert!(said.starts_with("one of ls, add, rm, prune has to follow. Usage: sala-chat library"), "{said}");
         let said = says("sala-chat --modl x");
         assert!(said.contains("'--modl'") && said.contains("'--model'"), "{said}");
         assert!(

@@ -20,13 +20,11 @@ use crate::store::{Scratch, StoreError, Watch};
 use crate::text::files::{IMPORT_BYTES, open_at_once};
 use crate::text::pipe::{self, PipeError};
 
-/// What messages call it.
 const INPUT: &str = "standard input";
 
-/// A file to import.
 struct Source {
     path: PathBuf,
-    /// The folder that was made for what came through a pipe, which goes with this, and what messages call the pipe.
+    /// Temporary folder for piped input, and the pipe's name in messages.
     piped: Option<(Scratch, String)>,
 }
 
@@ -48,7 +46,6 @@ impl Source {
         Ok(named(file.to_owned()))
     }
 
-    /// A file with what comes through a pipe.
     fn piped(from: BorrowedFd<'_>, name: String, stop: &Cancel) -> Result<Source, Failure> {
         let scratch = Scratch::new().map_err(|e| no_room(&name, &e))?;
         let path = scratch.path().join("import");
@@ -71,7 +68,7 @@ fn no_room(name: &str, e: &Error) -> Failure {
         .hint("Write it into a file, and import that")
 }
 
-/// All that comes, to its end, which may be long in coming.
+/// Copies a pipe to its end, which may take long.
 fn take(from: BorrowedFd<'_>, name: &str, into: &mut impl Write, most: u64, stop: &Cancel) -> Result<(), Failure> {
     pipe::read(from, most, stop, into).map_err(|e| match e {
         PipeError::Stopped => stopped(),
@@ -82,10 +79,6 @@ fn take(from: BorrowedFd<'_>, name: &str, into: &mut impl Write, most: u64, stop
     })
 }
 
-/// Runs it.
-///
-/// # Errors
-/// There is no such file, it is of no known form, or it cannot be written into the database; a signal came.
 pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
     if args.file.to_str().is_some_and(means_stdin) && std::io::stdin().is_terminal() {
         return Err(Failure::usage("import - means standard input, and nothing is piped into it"));
@@ -98,7 +91,7 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
     let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NOBODY };
     let imported = store.import(&source.path, &watch).map_err(|e| match (e, &source.piped) {
         (StoreError::Stopped, _) => ending.by_signal(stopped()),
-        // Nobody knows the file by its name.
+        // The temporary file's name means nothing to the user.
         (StoreError::Import { why, .. }, Some((_, name))) => StoreError::Import { path: name.into(), why }.into(),
         (e, _) => e.into(),
     })?;

@@ -21,7 +21,6 @@ enum Gate {
     Parked,
 }
 
-/// The thread that reads keys.
 pub struct Input(Arc<(Mutex<Gate>, Condvar)>);
 
 impl Input {
@@ -41,7 +40,6 @@ impl Input {
         }
     }
 
-    /// Lets the thread read again.
     pub fn unpark(&self) {
         let (gate, changed) = &*self.0;
         *gate.lock().unwrap_or_else(PoisonError::into_inner) = Gate::Open;
@@ -49,11 +47,11 @@ impl Input {
     }
 }
 
-/// Arrow keys that come faster than this after one another come from a wheel: no keyboard repeats at that rate.
+/// Arrow keys closer together than this are a mouse wheel: no keyboard repeats that fast.
 const BURST: Duration = Duration::from_millis(12);
 /// So many of them are a turn of the wheel; two can be two hasty keys on a slow line.
 const BURST_KEYS: usize = 3;
-/// A wheel that turned is turning on if another arrow comes within this.
+/// Further arrow keys within this time belong to the same wheel movement.
 const TURNING: Duration = Duration::from_millis(200);
 
 /// Groups keys that arrive in one burst: arrow keys that a terminal makes of the wheel, and the text that a terminal without bracketed
@@ -66,7 +64,6 @@ struct Bursts {
     turned: Option<Instant>,
 }
 
-/// The direction of an arrow key that could come from a wheel.
 fn vertical(event: &TermEvent) -> Option<isize> {
     match event {
         TermEvent::Key(k) if k.kind == KeyEventKind::Press && k.modifiers.is_empty() => match k.code {
@@ -154,9 +151,6 @@ impl Bursts {
 }
 
 /// Starts the thread. Without mouse events, bursts of arrow keys are the wheel.
-///
-/// # Errors
-/// When it cannot be started.
 pub fn start_input(to: Sender<Event>, mouse: bool) -> io::Result<Input> {
     let shared = Arc::new((Mutex::new(Gate::Open), Condvar::new()));
     let own = Arc::clone(&shared);
@@ -181,7 +175,7 @@ pub fn start_input(to: Sender<Event>, mouse: bool) -> io::Result<Input> {
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // The terminal is gone; the guard thread tells the loop.
+                // The terminal is gone; the signal thread ends the loop.
                 Err(_) => return,
             }
         }
@@ -246,8 +240,8 @@ fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
     Some(Key { code, ctrl, alt, shift })
 }
 
-/// What was typed while the terminal was being asked about itself: printable text and Enter; longer sequences are
-/// dropped, they would need the parser that is not running yet.
+/// Input typed during the terminal queries: printable text and Enter. Longer sequences are dropped because the parser
+/// is not running yet.
 pub fn typed_ahead(bytes: &[u8]) -> Vec<Event> {
     let text = String::from_utf8_lossy(bytes);
     let plain = text.split('\x1b').next().unwrap_or("");

@@ -21,46 +21,33 @@ use crate::tui::view::highlight::Highlighter;
 /// Completions offered at most.
 const PATHS: usize = 200;
 
-/// Files offered behind an `@`.
+/// Files offered for an `@`.
 const OFFERED: usize = 40;
 /// Files looked at, folders followed, and how long that may take.
 const LISTED: usize = 50_000;
 const DEPTH: usize = 12;
 const WALK: Duration = Duration::from_millis(400);
-/// How long a listing is good for.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Something to do.
 pub enum Job {
-    /// Complete a path.
     Paths {
-        /// As typed.
         prefix: String,
         /// For `~`.
         home: Option<PathBuf>,
     },
-    /// Find files below the working folder.
     Files(String),
     /// Colour by another theme from now on.
     CodeTheme {
-        /// Its name, or its file.
         name: String,
-        /// Where it is looked for.
         themes: Themes,
     },
-    /// Colour a block.
     Highlight {
-        /// Language.
         lang: String,
-        /// Code.
         code: String,
     },
 }
 
-/// Starts the thread. The channel is unbounded: a job is asked for once per visible block or per Tab.
-///
-/// # Errors
-/// When the thread cannot be started.
+/// Starts the thread. The channel is unbounded: there is one job per visible block or per Tab.
 pub fn start_jobs(to: Sender<Event>) -> io::Result<Sender<Job>> {
     let (jobs_to, jobs) = unbounded::<Job>();
     std::thread::Builder::new().name("jobs".into()).spawn(move || {
@@ -95,7 +82,7 @@ pub fn start_jobs(to: Sender<Event>) -> io::Result<Sender<Job>> {
     Ok(jobs_to)
 }
 
-/// Paths that begin with `prefix`, folders with a slash, hidden ones only when asked for.
+/// Paths that begin with `prefix`, folders with a slash, hidden ones only if the prefix names them.
 pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
     let (folder, name) = match prefix.rfind('/') {
         Some(at) => prefix.split_at(at + 1),
@@ -148,7 +135,6 @@ struct Files {
 }
 
 impl Files {
-    /// The best matches for what is typed.
     fn matching(&mut self, query: &str) -> Vec<String> {
         // Outside the working folder names are completed folder by folder.
         if ["/", "~/", "../"].iter().any(|start| query.starts_with(start)) {
@@ -184,7 +170,6 @@ fn walk(root: &Path) -> Vec<String> {
     paths
 }
 
-/// Editors looked for when none is named.
 const EDITORS: [&str; 6] = ["sensible-editor", "nano", "micro", "vim", "vi", "emacs"];
 
 /// The editor the variables name, else the first of the usual ones that is installed.
@@ -238,7 +223,7 @@ fn ended(program: &Child) -> io::Result<ExitStatus> {
     loop {
         match waitpid(Some(pid), WaitOptions::UNTRACED) {
             Ok(Some((_, status))) if status.stopped() => {
-                // Where no shell could continue us, the program goes on at once.
+                // Without a shell that could continue the program, it resumes at once.
                 let _ = suspend();
                 // What stopped with it, where no shell has continued the whole group.
                 let _ = kill_current_process_group(Signal::CONT);

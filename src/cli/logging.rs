@@ -17,7 +17,6 @@ use crate::core::caught::expected;
 use crate::text::clock;
 use crate::text::sanitize::Clean;
 
-/// Writes what is left when dropped.
 #[must_use]
 pub struct LogGuard(#[expect(dead_code, reason = "held for its drop")] Option<WorkerGuard>);
 
@@ -51,7 +50,6 @@ struct DailyFile {
     folder: PathBuf,
     /// Files kept at most.
     keep: usize,
-    /// The day of the open file.
     open: Option<(String, File)>,
 }
 
@@ -111,8 +109,8 @@ fn private(how: &mut OpenOptions, path: &Path) -> std::io::Result<File> {
     how.mode(0o600).custom_flags(flags).open(path)
 }
 
-/// From now on a panic writes a report and one line about it. Set before the terminal is, whose own hook restores the
-/// screen first.
+/// Makes a panic write a report and one line about it. Runs before the terminal's own hook is installed, so that the
+/// screen is restored first.
 pub fn catch_panics(state: PathBuf) {
     std::panic::set_hook(Box::new(move |info| {
         if expected() {

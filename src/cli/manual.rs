@@ -7,7 +7,7 @@ use clap::{Arg, Command};
 use crate::config::commands::{COMMANDS, Group};
 use crate::tui::keys::ACTIONS;
 
-/// Text as it stands on the page: nothing in it is an instruction.
+/// Escapes text so that nothing in it is a roff instruction.
 fn plain(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     let line = |l: &str| if l.starts_with(['.', '\'']) { format!("\\&{l}") } else { l.to_owned() };
@@ -18,7 +18,6 @@ fn styled(text: Option<&StyledStr>) -> String {
     text.map(|t| plain(&t.to_string())).unwrap_or_default()
 }
 
-/// A term in bold, and what it means.
 fn entry(page: &mut String, term: &str, meaning: &str) {
     page.push_str(&format!(".TP\n\\fB{}\\fR\n{meaning}\n", plain(term)));
 }
@@ -27,7 +26,6 @@ fn section(page: &mut String, title: &str) {
     page.push_str(&format!(".SH \"{}\"\n", title.to_uppercase()));
 }
 
-/// An option or argument as it is typed.
 fn typed(arg: &Arg) -> String {
     let mut names: Vec<String> = arg.get_short().map(|c| format!("-{c}")).into_iter().collect();
     names.extend(arg.get_long().map(|l| format!("--{l}")));
@@ -68,7 +66,6 @@ fn arguments(page: &mut String, command: &Command) {
     }
 }
 
-/// A command and those below it.
 fn subcommands(page: &mut String, before: &str, command: &Command) {
     for sub in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
         let name = format!("{before}{}", sub.get_name());
@@ -78,7 +75,6 @@ fn subcommands(page: &mut String, before: &str, command: &Command) {
     }
 }
 
-/// The page of a command line.
 pub(super) fn page(command: &Command) -> String {
     let name = command.get_name();
     let version = command.get_version().unwrap_or_default();
@@ -127,7 +123,7 @@ mod tests {
         }
         for said in [
             "\\-\\-resume [NAME]\\fR",
-            "\\-\\-raw\\fR\nThe exact text, control characters included\n",
+            "\\-\\-raw\\fR\nPrint the exact text, including control characters\n",
             "\\-\\-calibrate[=DOCS]\\fR",
             "What to measure [default: model] [possible values: model, sessions, beside, library, serve]\n",
             " [default: read] [possible values: read, random]\n",

@@ -33,22 +33,15 @@ pub use stores::{
 /// How long an engine that is not needed after all may take to notice.
 const GIVEN_UP: Duration = Duration::from_secs(3);
 
-/// A runtime with its engine.
 pub struct Opened {
-    /// The runtime.
     pub runtime: Runtime,
     /// The engine's thread: ends after the runtime.
     pub engine: std::thread::JoinHandle<()>,
-    /// The settings, with what the model recommends under them.
     pub loaded: Loaded,
     /// With `--no-save`: where things lie until the end.
     pub scratch: Option<Scratch>,
 }
 
-/// The model that the settings mean.
-///
-/// # Errors
-/// A folder that is none.
 pub fn model(context: &Context) -> Result<Chosen, Failure> {
     match context.config().model_source() {
         ModelSource::Auto => Ok(devices::automatic(&context.config().model)),
@@ -69,9 +62,6 @@ pub fn model(context: &Context) -> Result<Chosen, Failure> {
 }
 
 /// Tokenizer and template of a model, and the ids that end a turn.
-///
-/// # Errors
-/// A missing or damaged file.
 pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
     let unusable = |what: String| Failure::new(Exit::NoModel, what);
     let (text, config) = if is_folder(model) {
@@ -111,17 +101,13 @@ fn token(id: &serde_json::Value) -> Option<Token> {
     id.as_u64().and_then(|id| Token::try_from(id).ok())
 }
 
-/// What the engine thread loads.
-///
-/// # Errors
-/// As [`model`].
 pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
     let config = context.config();
     let Chosen { name, note } = model(context)?;
     Ok(EngineOptions {
         model: name,
         device: match config.model.device {
-            // The note has said that there is no GPU.
+            // The note reports the missing GPU.
             Device::Auto if note.is_some() => DeviceChoice::Cpu,
             Device::Auto => DeviceChoice::Auto,
             Device::Cpu => DeviceChoice::Cpu,
@@ -142,7 +128,6 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
     })
 }
 
-/// The form of the weights that the settings mean.
 pub fn weights(context: &Context) -> WeightsChoice {
     match context.config().model.weights {
         Weights::Auto => WeightsChoice::Auto,
@@ -154,10 +139,7 @@ pub fn weights(context: &Context) -> WeightsChoice {
     }
 }
 
-/// Opens a checkpoint for a measurement: its weights are as stored unless a form was asked for.
-///
-/// # Errors
-/// As [`Checkpoint::open`].
+/// Opens a checkpoint for a measurement, with its stored weights unless the settings name a form.
 pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
     let mut checkpoint = Checkpoint::open(name)?;
     checkpoint.set_recipe(Recipe::asked_for(weights(context)).unwrap_or_default());
@@ -173,13 +155,12 @@ fn overrides(context: &Context) -> Vec<(String, String)> {
     rows.filter_map(|(row, way)| Some((way.name.to_owned(), settings.value(row)?))).collect()
 }
 
-/// Tokens between two kept states inside a long text.
 pub fn piece(context: &Context) -> usize {
     usize::try_from(context.config().sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024)
 }
 
-/// An engine that opens its device while this thread reads what it needs itself. One that nobody takes is waited for: a
-/// program must not end in the middle of opening a GPU.
+/// An engine that opens its device in parallel. Dropping it waits: the process must not end while a GPU is being
+/// opened.
 struct Starting(Option<Engine>);
 
 impl Starting {
@@ -204,7 +185,6 @@ fn no_thread(e: std::io::Error) -> Failure {
     Failure::new(Exit::Failure, format!("no thread to run on: {e}"))
 }
 
-/// What answers, begun, and what the runtime has to know of it.
 struct Begun {
     engine: Starting,
     text: TextModel,
@@ -221,7 +201,7 @@ fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
         let remote::Engine { commands, events, thread } = remote::spawn(options, &text).map_err(no_thread)?;
         let engine = Starting(Some(Engine { commands, events, thread }));
         let stop = text.tokenizer.stop_ids(&[]);
-        // Its state is text: there is nothing to keep beside that, and nothing to cut it for.
+        // A remote engine's state is its text.
         return Ok(Begun { engine, text, stop, save_state: SaveStates::Never, piece: usize::MAX });
     }
     let engine_options = engine_options(context)?;
@@ -232,10 +212,7 @@ fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
     Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
 }
 
-/// Starts engine and runtime, for whoever has no input on a screen.
-///
-/// # Errors
-/// No data directory, no model, no thread.
+/// Starts engine and runtime for line mode and commands.
 pub fn runtime(
     context: &Context,
     session: &SessionChoice,
@@ -246,9 +223,6 @@ pub fn runtime(
 }
 
 /// As [`runtime()`], for the screen.
-///
-/// # Errors
-/// As [`runtime()`].
 pub fn desk_of_screen(context: &Context, session: &SessionChoice, save: bool) -> Result<Opened, Failure> {
     desk_for(context, session, save, Attendance::Present, Input::Screen)
 }
@@ -263,7 +237,7 @@ fn desk_for(
     let config = context.config();
     if !save && matches!(session, SessionChoice::Last | SessionChoice::Named(_)) {
         // What is kept is left alone, so there is nothing to go on in.
-        let message = "--no-save begins with nothing kept: no session can be gone on in (-c, -r)";
+        let message = "--no-save starts without a session: it cannot continue one (-c, -r)";
         return Err(Failure::new(Exit::Usage, message).hint("Leave --no-save out; in the chat, /aside leaves no trace"));
     }
     let Begun { engine, text, stop, save_state, piece } = begin(context, attendance)?;

@@ -9,30 +9,21 @@ use std::io::{self, IsTerminal, Write};
 
 use crate::text::sanitize::Clean;
 
-/// Whether standard output is a terminal.
 pub(super) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Whether somebody watches standard error.
 pub(super) fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
 /// Writes to standard output, without a newline.
-///
-/// # Errors
-/// Nobody reads it, or the disk behind it is full.
 pub(super) fn part(text: &Clean<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_str().as_bytes())?;
     out.flush()
 }
 
-/// Writes a line to standard output.
-///
-/// # Errors
-/// As [`part`].
 pub(super) fn line(text: &Clean<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_str().as_bytes())?;
@@ -41,9 +32,6 @@ pub(super) fn line(text: &Clean<'_>) -> io::Result<()> {
 }
 
 /// Writes data exactly as it is where a file or a program takes it; a terminal gets it cleaned.
-///
-/// # Errors
-/// As [`part`].
 pub(super) fn data(bytes: &[u8]) -> io::Result<()> {
     if is_terminal() {
         return part(&Clean::text(&String::from_utf8_lossy(bytes)));
@@ -54,20 +42,16 @@ pub(super) fn data(bytes: &[u8]) -> io::Result<()> {
 }
 
 /// As [`data`] for JSON, which is JSON on a terminal too.
-///
-/// # Errors
-/// As [`part`].
 pub(super) fn json(text: &str) -> io::Result<()> {
     if is_terminal() { part(&Clean::json_text(text)) } else { data(text.as_bytes()) }
 }
 
-/// Writes to standard error, without a newline. Where nobody listens the exit code remains, so failures are not told.
+/// Writes to standard error, without a newline. Write errors are ignored: the exit code remains.
 pub(super) fn tell_part(text: &Clean<'_>) {
     let mut err = io::stderr().lock();
     let _ = err.write_all(text.as_str().as_bytes()).and_then(|()| err.flush());
 }
 
-/// Writes a line to standard error.
 pub(super) fn tell(text: &Clean<'_>) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }

@@ -15,9 +15,7 @@ use crate::text::sanitize::{Clean, shell_word};
 /// What a crash report may say.
 #[derive(Clone, Debug, Default)]
 pub struct CrashNote {
-    /// Where reports go.
     pub dir: Option<PathBuf>,
-    /// Open session.
     pub session: String,
     /// Number of the last message.
     pub messages: u64,
@@ -62,7 +60,6 @@ mod tests {
     use super::super::term::Modes;
     use super::*;
 
-    /// Runs in a terminal of its own, started by the test below.
     #[test]
     #[ignore = "a child of modes_are_reset_after_a_panic"]
     fn child_that_panics() {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::args::PruneArgs;
 use super::failure::Failure;
-use super::sessions_cmd::{LISTED, when};
+use super::sessions_cmd::{LISTED, confirmed, when};
 use super::{Context, open};
 use crate::core::{Exit, bytes, counted};
 use crate::model::quantize::{Stage, kept_folders, remove_kept};
@@ -17,6 +17,13 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     let requests = open::store_of_requests_if_any(context)?;
     if args.dry_run {
         return prune_dry_run(context, args, &store, requests.as_deref());
+    }
+    if args.all && !args.state && !args.yes {
+        let trashed = store.sessions(SessionFilter::Trashed, LISTED)?.len() as u64;
+        let question = format!("Delete {} in the trash for good?", counted(trashed, "session"));
+        if trashed > 0 && !confirmed(&question)? {
+            return Ok(Exit::Stopped);
+        }
     }
     let mut freed = prune_store(args, &store)?;
     if let Some(requests) = &requests {
@@ -47,7 +54,7 @@ fn days_in_trash(args: &PruneArgs) -> Option<u32> {
     (args.all && !args.state).then_some(0)
 }
 
-/// What goes of one store: the terminal's, or that of the server's requests.
+/// Frees space in one store: the conversations' or the server's.
 fn prune_store(args: &PruneArgs, store: &Store) -> Result<Vec<Freed>, Failure> {
     let mut freed = vec![store.empty_trash(days_in_trash(args))?];
     if args.state {

@@ -13,16 +13,14 @@ use crate::model::quantize::{
 use crate::model::{Checkpoint, DEMO_BESIDE, ModelError, Recipe};
 use crate::text::sanitize::sanitize_line;
 
-/// Room that is left on the disk beside the weights.
 const SPARE_BYTES: u64 = 256 << 20;
-/// Files beside the weights (tokenizer, template) that are taken along, up to this size.
+/// Largest other file (tokenizer, template) that is copied with the weights.
 const BESIDE_BYTES: u64 = 256 << 20;
 
 fn gb(bytes: u64) -> String {
     format!("{:.2} GB", bytes as f64 / 1e9)
 }
 
-/// What a part lost, for people.
 fn cost(part: &Part) -> String {
     match part.errors.outputs {
         None => format!("squared error {:.4} %", part.errors.weights * 100.0),
@@ -32,7 +30,7 @@ fn cost(part: &Part) -> String {
     }
 }
 
-/// Runs it. `calibrate` is there where packing goes by text, and names the documents where they are not ours.
+/// `calibrate`: `Some(None)` uses the built-in text, `Some(path)` these documents.
 pub(super) fn run(
     context: &Context,
     folder: &Path,
@@ -42,7 +40,7 @@ pub(super) fn run(
 ) -> Result<Exit, Failure> {
     let name = folder.to_string_lossy();
     if name != BUILT_IN && !is_folder(&name) {
-        let text = format!("{name}: random weights are made anew at each start, there is nothing to pack");
+        let text = format!("{name}: random weights change at every start; there is nothing to pack");
         return Err(Failure::new(Exit::Usage, text).hint("Name a model folder"));
     }
     let mut source = Checkpoint::open(&name)?;
@@ -50,7 +48,7 @@ pub(super) fn run(
     let texts = calibrate.map(|docs| calibration::texts(context, &name, docs)).transpose()?;
     let id = texts.as_ref().map_or_else(|| source.fingerprint(), |texts| calibrate::identity(&source, texts));
     refuse_place(&source, output)?;
-    // Held to the end: what it holds is looked at only when nobody else can change that.
+    // Held to the end, so that no other process changes the folder.
     let claim = Claim::take(output)?;
     refuse_content(&source, &id, output)?;
     claim.remove_left()?;
@@ -83,7 +81,7 @@ pub(super) fn run(
     let done = quantize_claimed(&source, calibration.as_ref(), &claim, &compared, &stop, &mut progress)?;
     let Some(total) = done else {
         let text = format!("stopped after {} of its parts", parts.len());
-        return Err(ending.by_signal(Failure::new(Exit::Stopped, text).hint("The same command goes on where it was")));
+        return Err(ending.by_signal(Failure::new(Exit::Stopped, text).hint("Run the same command to continue")));
     };
     Statistics::forget(output);
     match source.directory() {
@@ -115,7 +113,7 @@ fn compared(context: &Context, source: &Checkpoint, claim: &Claim, stop: &Cancel
         e => e.into(),
     })?;
     done.ok_or_else(|| {
-        let text = "stopped while checking what is there; nothing was changed";
+        let text = "stopped while checking the folder; nothing was changed";
         Failure::new(Exit::Stopped, text).hint("The same command begins again")
     })
 }
@@ -137,7 +135,7 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
             serde_json::json!({ "path": output, "bytes": total, "weights": source.recipe().name(), "parts": parts })
         },
         || {
-            // Nobody knows what those lost that were packed before.
+            // The loss of an earlier packing is unknown.
             let of = source.published().map_or(String::new(), |form| format!(" (of weights packed before: {form})"));
             let lost = if outputs.is_empty() {
                 format!("squared error of a part at most {:.4} %", worst * 100.0)
@@ -156,7 +154,6 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
     )
 }
 
-/// Neither the folder itself nor a file.
 fn refuse_place(source: &Checkpoint, output: &Path) -> Result<(), Failure> {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     if source.directory().and_then(real).is_some_and(|from| Some(from) == real(output)) {
@@ -193,7 +190,6 @@ fn already(output: &Path) -> u64 {
     entries.filter_map(|e| e.metadata().ok()).filter(|m| m.is_file()).map(|m| m.len()).sum()
 }
 
-/// Packed anew, or said anew.
 fn is_weights(name: &str) -> bool {
     name.contains(".safetensors") || name == "config.json" || name == "hf_quant_config.json"
 }

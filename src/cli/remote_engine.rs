@@ -10,9 +10,6 @@ use crate::config::settings::EngineSource;
 use crate::core::Exit;
 
 /// What the settings say of a server; `None` where this machine answers.
-///
-/// # Errors
-/// No address, or a key that was asked for and is not there.
 pub fn options(context: &Context) -> Result<Option<RemoteOptions>, Failure> {
     let engine = &context.config().engine;
     let EngineSource::Url(named) = context.config().engine_source() else { return Ok(None) };
@@ -29,7 +26,7 @@ pub fn options(context: &Context) -> Result<Option<RemoteOptions>, Failure> {
     }))
 }
 
-/// The key: of the file, else of the variable. A key that nobody named for this server is not sent where others can read it.
+/// The key of the file, else of the variable. A key without an explicit setting is not sent over an open connection.
 fn key(context: &Context, open: bool) -> Result<Option<Key>, Failure> {
     let engine = &context.config().engine;
     let bad = |what: String, why: &str| Failure::new(Exit::Usage, format!("The key in {what} cannot be used: {why}"));

@@ -36,9 +36,7 @@ use crate::tui::{App, Effect, Event, Phase, Redraw, status, update};
 
 /// The runtime as the interface sees it. Both channels should be unbounded: the runtime must never wait for a terminal.
 pub struct DeskHandle {
-    /// To the runtime.
     pub requests: Sender<Request>,
-    /// From the runtime.
     pub notices: Receiver<Notice>,
 }
 
@@ -46,12 +44,10 @@ pub struct DeskHandle {
 const FRAME: Duration = Duration::from_millis(16);
 /// Frame distance while only text arrives.
 const STREAM_FRAME: Duration = Duration::from_millis(33);
-/// A new size is acted on when it stays this long.
 const RESIZE: Duration = Duration::from_millis(50);
 /// How long the terminal may take to answer questions about itself.
 const ASK_MS: u64 = 100;
 
-/// How the program is to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct End {
     exit: Exit,
@@ -75,7 +71,6 @@ struct Loop {
     wanted: Redraw,
     /// When the next frame may be drawn, if one is wanted.
     pending_frame: Option<Instant>,
-    /// When the new size of the terminal is acted on, if it has one.
     resize: Option<Instant>,
     /// Set by a signal: how to end and the moment at which there is no more waiting.
     dying: Option<(Exit, Instant)>,
@@ -87,9 +82,6 @@ struct Loop {
 
 /// Runs the interface until it ends; returns how, and where a tour is then. The terminal is restored and the
 /// farewell printed.
-///
-/// # Errors
-/// When the terminal cannot be set up.
 pub fn run(config: UiConfig, runtime: DeskHandle, tour: Option<Tour>) -> io::Result<(Exit, Option<Tour>)> {
     let toured = tour.is_some();
     let size = crossterm::terminal::size()?;
@@ -145,7 +137,7 @@ pub fn run(config: UiConfig, runtime: DeskHandle, tour: Option<Tour>) -> io::Res
         crash,
     };
     (this.app.tour, this.app.toured) = (tour, toured);
-    // A theme that cannot be read is told in the transcript and keeps nobody from it.
+    // An unreadable theme is reported in the transcript.
     this.perform(Effect::Theme(theme))?;
     if code_theme != "auto" {
         this.perform(Effect::CodeTheme(code_theme))?;
@@ -208,7 +200,6 @@ impl Loop {
         }
     }
 
-    /// How long to wait when nothing happens.
     fn timeout(&self) -> Duration {
         let now = Instant::now();
         let wait = |at: Instant| at.saturating_duration_since(now);
@@ -220,7 +211,6 @@ impl Loop {
         [state, frame, resize, dying].into_iter().flatten().min().unwrap_or(Duration::from_secs(365 * 86_400))
     }
 
-    /// Acts on moments that have come.
     fn moments(&mut self) -> io::Result<()> {
         let now = Instant::now();
         if self.resize.is_some_and(|at| at <= now) {
@@ -240,7 +230,7 @@ impl Loop {
 
     fn event(&mut self, event: Event) -> io::Result<()> {
         match event {
-            // When it is acted on, the terminal is asked: this one may be the size from before the program was suspended.
+            // The size is read again: this one may predate a suspension.
             Event::Resize { .. } => {
                 self.resize = Some(Instant::now() + RESIZE);
                 Ok(())
@@ -331,7 +321,6 @@ impl Loop {
         Ok(result)
     }
 
-    /// Lays out for the size that the terminal has now.
     fn measure(&mut self) -> io::Result<()> {
         let (width, height) = crossterm::terminal::size()?;
         self.apply(Event::Resize { width, height })
@@ -363,7 +352,7 @@ impl Loop {
         }
     }
 
-    /// Lets the runtime save what it can within a second, what stands in the input with it.
+    /// Gives the runtime a second to save, including the input line.
     fn end_without_terminal(&mut self) -> End {
         let exit = self.dying.map_or(Exit::HANGUP, |d| d.0);
         let deadline = Instant::now() + Duration::from_secs(1);
@@ -385,12 +374,11 @@ impl Loop {
 
     fn desk_lost(&mut self) {
         if self.app.phase != Phase::Ended && self.end.is_none() {
-            let farewell = "sala-chat: its working thread ended unexpectedly. What was said is saved; start again with: sala-chat -c";
+            let farewell = "sala-chat: its working thread ended unexpectedly. The conversation is saved; continue it with: sala-chat -c";
             self.end = Some(End { exit: Exit::Failure, farewell: Some(farewell.into()) });
         }
     }
 
-    /// The code of a signal wins over the ordinary one.
     fn ended(&self, end: End) -> End {
         match self.dying {
             Some((exit, _)) => End { exit, ..end },

@@ -24,12 +24,9 @@ use crate::text::sanitize::Clean;
 use crate::text::sanitize::shell_word;
 use crate::text::{TextModel, files};
 
-/// Bytes of a key file.
 const KEY_BYTES: u64 = 4 << 10;
-/// Characters of a key.
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;
 
-/// The key file that was named.
 fn named_key_file(context: &Context, args: &ServeArgs) -> Option<PathBuf> {
     let set = Some(context.config().serve.key_file.as_str()).filter(|f| !f.is_empty()).map(PathBuf::from);
     args.key_file.clone().or(set)
@@ -86,7 +83,7 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
     }
 }
 
-/// What is wrong with an address that is listened on, as far as its form tells.
+/// Checks the form of a listening address.
 pub(super) fn malformed(text: &str) -> Option<String> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
     match port {
@@ -133,10 +130,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// The model that the settings mean.
-    ///
-    /// # Errors
-    /// There is none, or its tokenizer cannot be used.
     pub fn of(context: &Context) -> Result<Model, Failure> {
         let options = open::engine_options(context)?;
         let (text, stop) = open::text(&options.model)?;
@@ -144,7 +137,6 @@ impl Model {
     }
 }
 
-/// A server that listens and has begun to load its model.
 pub struct Serving {
     server: Server,
     listener: TcpListener,
@@ -156,9 +148,6 @@ pub struct Serving {
 
 impl Serving {
     /// Starts the engine and what feeds it. What clients ask for is kept in the data directory, unless nothing is to be `saved`.
-    ///
-    /// # Errors
-    /// The store cannot be used, or the system has no threads to give.
     pub fn begin(
         context: &Context,
         model: Model,
@@ -202,18 +191,14 @@ impl Serving {
         Ok(Serving { server, listener, board, engine: engine.thread, host, _scratch: scratch })
     }
 
-    /// What ends it.
     pub fn stop(&self) -> Stop {
         self.server.stop()
     }
 
-    /// Answers until it is told to stop; then what was kept is saved.
-    ///
-    /// # Errors
-    /// The engine failed, or state is not on disk.
+    /// Serves until stopped, then saves.
     pub fn run(self) -> Result<(), Failure> {
         let served = self.server.serve(self.listener);
-        // It ends when the terminals' running answers do. A panic of it has been told by its last event.
+        // It ends after the terminals' running answers. Its last event reports a panic.
         let _ = self.engine.join();
         if let Some(host) = self.host {
             host.close();
@@ -227,9 +212,6 @@ impl Serving {
 }
 
 /// `sala-chat serve`.
-///
-/// # Errors
-/// The address, the key file, the store or the model cannot be used; the engine failed.
 pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     let (from, listen) = match args.listen.as_deref() {
         Some(listen) => ("--listen", listen),

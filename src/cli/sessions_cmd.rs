@@ -19,14 +19,13 @@ use crate::tui::entry::grouped;
 
 /// Sessions listed at most.
 pub(super) const LISTED: usize = 100_000;
-/// Cells of the columns of the list behind the names.
 const COLUMNS: usize = 54;
 /// Hits listed at most.
 const HITS: usize = 200;
 
 fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
     if name == LAST {
-        let none = || Failure::new(Exit::Failure, "there is no session yet");
+        let none = || Failure::new(Exit::Failure, "there are no sessions yet");
         return store.last_session()?.ok_or_else(none);
     }
     match store.session_named(name) {
@@ -102,7 +101,7 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
         Some(head) => store.path(head)?,
         None => Vec::new(),
     };
-    // Where it cannot be told, what is there matters more.
+    // Optional: the text matters more.
     let undone = store.undone(record.id, record.head).unwrap_or(0);
     let json = || {
         json!({
@@ -120,19 +119,19 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-/// What is said of a session that stands before its first message, and of which so many are kept.
+/// A note about a session whose messages are all undone.
 fn all_undone(name: &str, kept: u64) -> String {
     let kept = counted(kept, "message");
     format!(
-        "It stands before its first message. What is kept ({kept}) comes back with: sala-chat -r {}, then /redo",
+        "All messages of this session are undone. To restore them ({kept}): sala-chat -r {}, then /redo",
         shell_word(name)
     )
 }
 
-/// Asks on the terminal; without one the answer is no.
-fn confirmed(question: &str) -> Result<bool, Failure> {
+/// Asks on the terminal; without one it fails.
+pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!("{question} Nobody can answer here: add --yes")));
+        return Err(Failure::usage(format!("{question} Not a terminal; add --yes to confirm")));
     }
     out::tell_part(&Clean::line(&format!("{question} y/N ")));
     let mut line = String::new();
@@ -144,7 +143,6 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
 pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let store = open::store_to_change(context)?;
     let mut records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
-    // One that is named twice goes once.
     let mut met = HashSet::new();
     records.retain(|r| met.insert(r.id));
     let (days, time) = (store.limits().trash_days, store.limits().trash_time());
@@ -154,7 +152,7 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
         return Ok(Exit::Stopped);
     }
     for record in &records {
-        // Held while it goes, so that no other process is writing it.
+        // Held during the deletion, so that no other process writes the session.
         let _lock = store.lock_session(record.id, &record.name)?;
         store.delete(record.id)?;
     }
@@ -195,11 +193,14 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
         };
         Value::Array(hits.iter().map(hit).collect())
     };
-    let text = || match hits.as_slice() {
-        [] => format!("Nothing found for {query}."),
-        hits => found(hits, line_cells()).join("\n"),
-    };
-    context.result(json, text)?;
+    // As grep: no hit is exit code 1 and nothing on standard output.
+    if hits.is_empty() && !context.json {
+        return Err(Failure::new(Exit::Failure, format!("nothing found for {query}")));
+    }
+    context.result(json, || found(&hits, line_cells()).join("\n"))?;
+    if hits.is_empty() {
+        return Ok(Exit::Failure);
+    }
     if more && !context.quiet {
         let first = format!("sala-chat: more than {HITS} hits: the first {HITS} are shown; a longer query finds fewer");
         out::tell(&Clean::line(&first));
@@ -218,7 +219,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
     let overwrite = if args.force { Overwrite::Yes } else { Overwrite::No };
     let file = args.file.display().to_string();
     if args.with_state {
-        // The newest part may have none: what is kept goes along.
+        // The newest part may have no state: the longest kept prefix is exported.
         let kept = match (&record.state_of, record.head) {
             (None, Some(head)) => store.state_on_branch(head)?,
             (of, _) => of.clone(),

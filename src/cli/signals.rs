@@ -20,24 +20,20 @@ use signal_hook::iterator::Signals;
 use super::{Exit, Failure, out};
 use crate::text::sanitize::Clean;
 
-/// What came from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outside {
     /// SIGTERM: end within five seconds, exit code 143.
     Terminate,
     /// SIGHUP or the terminal is gone: end within two seconds, exit code 129.
     Hangup,
-    /// SIGINT.
     Interrupt,
-    /// SIGTSTP.
     Suspend,
-    /// SIGCONT after a stop nobody told us about.
+    /// SIGCONT after a stop by another process.
     Continue,
 }
 
-/// The signals that a terminal sends at a key to every program on it. While an editor has the terminal they come here as
-/// well, and are meant for the editor alone. The handler itself notes them: what came before [`KeySignals::forget`] does
-/// not count, however late the signal thread tells of it.
+/// Signals from keys, which a terminal sends to every program on it. While an editor runs they are meant for the
+/// editor alone. The handler notes them, so signals from before [`KeySignals::forget`] do not count.
 #[derive(Debug, Default)]
 pub(super) struct KeySignals {
     interrupt: Arc<AtomicBool>,
@@ -46,9 +42,6 @@ pub(super) struct KeySignals {
 
 impl KeySignals {
     /// Starts to watch. To be called before [`watch_signals`]: handlers run in that order.
-    ///
-    /// # Errors
-    /// When the handlers cannot be installed.
     pub(super) fn watch() -> io::Result<KeySignals> {
         let keys = KeySignals::default();
         for signal in heeded(&[SIGINT, SIGTSTP]) {
@@ -64,7 +57,6 @@ impl KeySignals {
         self.suspend.store(false, Ordering::SeqCst);
     }
 
-    /// Whether what the signal thread tells of is to be acted on.
     pub(super) fn counts(&self, what: Outside) -> bool {
         match what {
             Outside::Interrupt => self.interrupt.swap(false, Ordering::SeqCst),
@@ -89,8 +81,8 @@ fn is_ignored(signal: i32) -> bool {
     asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
-/// Lets a write to a file that may not grow any more (`ulimit -f`) fail, so that it is told: left alone, the signal ends the process
-/// without a word. A handler, because an ignored signal would stay ignored in the programs that are started from here.
+/// Makes a write beyond `ulimit -f` fail instead of ending the process silently. A handler, because child processes
+/// would inherit an ignored signal.
 pub(super) fn outlive_file_limits() {
     // Where it cannot be installed all is as it was.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
@@ -101,9 +93,6 @@ const CONTINUED: Duration = Duration::from_millis(100);
 
 /// Suspends the process as Ctrl-Z does where the terminal acts on the key, with its whole group: a script that waits for it has to stop
 /// as well, or the shell never learns of it. Returns when it is continued.
-///
-/// # Errors
-/// Nothing stopped, and why: the system drops the signal where no shell could continue the group.
 pub(super) fn suspend() -> Result<(), String> {
     let fail = |e: io::Error| format!("Not suspended: {e}");
     let continued = Arc::new(AtomicBool::new(false));
@@ -158,11 +147,12 @@ fn suspend_action(to: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     }
 }
 
-/// Lets SIGTSTP reach this thread: whoever started the program may have left it blocked.
+/// Lets SIGTSTP reach this thread: the parent process may have blocked it.
 #[allow(unsafe_code)]
 fn unblock_suspend() -> io::Result<()> {
     let mut only = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigemptyset` fills the set before it is read; the mask is that of this thread, and nobody asks for the one before.
+    // SAFETY: `sigemptyset` fills the set before it is read; the mask is this thread's, and the previous mask is not
+    // requested.
     let failed = unsafe {
         libc::sigemptyset(only.as_mut_ptr());
         libc::sigaddset(only.as_mut_ptr(), SIGTSTP);
@@ -180,10 +170,6 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How long the loop may take to end after a hang-up.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
 
-/// Starts the signal thread.
-///
-/// # Errors
-/// When the handlers cannot be installed.
 pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
     let mut signals = Signals::new(heeded(&[SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT]))?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -195,7 +181,7 @@ pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
                 SIGTSTP => Outside::Suspend,
                 _ => Outside::Continue,
             };
-            // Nobody listens any more: the program is ending.
+            // The receiver is gone: the program is ending.
             if to.send(event).is_err() {
                 return;
             }
@@ -204,17 +190,14 @@ pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
     Ok(())
 }
 
-/// Signals of a command without a screen: the first asks it to stop and remembers which it was. If it has not ended in
-/// good order a few seconds later, or when SIGINT comes again, the process ends there and then, and says so. Other signals that
-/// come again mean what the first did: `timeout` sends each to the process and to its group.
+/// Signals of a command without a screen. The first asks it to stop and is remembered. If it has not ended a few
+/// seconds later, or SIGINT arrives again, the process ends at once with a message. Other repeated signals count as
+/// the first one: `timeout` sends each to the process and to its group.
 #[derive(Clone, Debug)]
 pub(super) struct Ending(Arc<AtomicU8>);
 
 impl Ending {
     /// Starts to watch; `stop` is called at the first signal.
-    ///
-    /// # Errors
-    /// When the handlers cannot be installed.
     pub(super) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<Ending> {
         let mut signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]))?;
         let first = Arc::new(AtomicU8::new(0));
@@ -252,7 +235,6 @@ impl Ending {
     }
 }
 
-/// Ends the process in the middle of its work.
 fn end_now(signal: i32) {
     let told = std::thread::Builder::new().name("last-words".into()).spawn(|| {
         out::tell(&Clean::line("sala-chat: ended in the middle of its work. What was saved before stays"));
@@ -264,10 +246,6 @@ fn end_now(signal: i32) {
     std::process::exit(Exit::by_signal(signal).into());
 }
 
-/// Starts the thread that waits for the terminal to disappear.
-///
-/// # Errors
-/// When the thread cannot be started.
 pub fn watch_terminal(to: Sender<Outside>) -> io::Result<()> {
     std::thread::Builder::new().name("tty-guard".into()).spawn(move || {
         wait_for_hangup();
@@ -283,7 +261,7 @@ pub fn watch_terminal(to: Sender<Outside>) -> io::Result<()> {
 fn wait_for_hangup() {
     let stdin = rustix::stdio::stdin();
     loop {
-        // No events asked for: only hang-up and errors wake it.
+        // Without requested events only hang-up and errors wake it.
         let mut fds = [PollFd::new(&stdin, PollFlags::empty())];
         match poll(&mut fds, None) {
             Ok(_) if fds.iter().any(|f| f.revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)) => {

@@ -18,32 +18,22 @@ use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
 
 use super::out;
 
-/// Modes that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modes {
-    /// The alternate screen.
     pub alternate_screen: bool,
-    /// Mouse events.
     pub mouse: bool,
-    /// Kitty keyboard flags.
     pub kitty: bool,
 }
 
-/// Without mouse events the wheel comes as a burst of arrow keys where the terminal can do that (alternate scroll, saved
-/// and set); `input` tells such a burst from keys, so that it scrolls.
+/// Without mouse events the wheel arrives as a burst of arrow keys on terminals with alternate scroll; `input`
+/// recognises the burst.
 const WHEEL_AS_ARROWS: &[u8] = b"\x1b[?1007s\x1b[?1007h";
-/// Alternate scroll as it was found.
 const WHEEL_AS_BEFORE: &[u8] = b"\x1b[?1007r";
 /// A row that no terminal has.
 const BELOW_ALL: u16 = 9_998;
-/// The window's title is kept, and brought back.
 const KEEP_TITLE: &[u8] = b"\x1b[22;2t";
 const TITLE_AS_BEFORE: &[u8] = b"\x1b[23;2t";
 
-/// Writes the sequences that set the modes.
-///
-/// # Errors
-/// When the terminal cannot be written.
 pub fn set(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     if modes.alternate_screen {
         queue!(out, EnterAlternateScreen)?;
@@ -62,9 +52,6 @@ pub fn set(out: &mut impl Write, modes: Modes) -> io::Result<()> {
 }
 
 /// Writes the sequences that reset the modes, in the opposite order.
-///
-/// # Errors
-/// When the terminal cannot be written.
 pub fn reset(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     if modes.kitty {
         queue!(out, PopKeyboardEnhancementFlags)?;
@@ -79,7 +66,7 @@ pub fn reset(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     if modes.alternate_screen {
         queue!(out, LeaveAlternateScreen)?;
     } else {
-        // The prompt comes below the last frame. Terminals go no further than to their last row, whatever it is by now.
+        // Puts the shell's prompt below the last frame; terminals clamp the row.
         queue!(out, MoveTo(0, BELOW_ALL))?;
         out.write_all(b"\r\n")?;
     }
@@ -92,17 +79,13 @@ pub fn reset(out: &mut impl Write, modes: Modes) -> io::Result<()> {
 pub struct Guard(Arc<Mutex<Option<Modes>>>);
 
 impl Guard {
-    /// Raw mode and modes on.
-    ///
-    /// # Errors
-    /// When there is no terminal.
     pub fn enter(&self, modes: Modes) -> io::Result<()> {
         crossterm::terminal::enable_raw_mode()?;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(modes);
         set(&mut out::screen(), modes)
     }
 
-    /// Everything off again; does nothing the second time. Failures are not reported: there is nobody left to see them.
+    /// Resets everything; does nothing the second time. Errors are not reported: the terminal is gone.
     pub fn leave(&self) {
         let modes = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(modes) = modes {
@@ -112,9 +95,6 @@ impl Guard {
     }
 
     /// Kitty flags are known to work: set them, and remember to reset them.
-    ///
-    /// # Errors
-    /// When the terminal cannot be written.
     pub fn add_kitty(&self) -> io::Result<()> {
         let mut modes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(m) = modes.as_mut().filter(|m| !m.kitty) {
@@ -136,10 +116,8 @@ impl Drop for Leave {
 /// Leaves when dropped: for early returns.
 pub struct Leave(pub Guard);
 
-/// What the terminal answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// It speaks the kitty keyboard protocol.
     pub kitty: bool,
     /// `─` took two cells: box drawing would break every row.
     pub wide_lines: bool,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use syntect::highlighting::Theme as CodeTheme;
 
+use super::failure::plain_words;
 use crate::config::settings::CODE_THEMES;
 use crate::text::files;
 use crate::text::near::nearest;
@@ -11,32 +12,22 @@ use crate::tui::options::{ThemeName, UiConfig};
 use crate::tui::palette::{Palette, ThemeRow};
 use crate::tui::view::highlight;
 
-/// Theme files are small.
 const THEME_BYTES: u64 = 1 << 20;
-/// Files of the folder that are listed.
 const LISTED: usize = 200;
 
-/// Where themes are looked for.
 #[derive(Clone, Debug, Default)]
 pub struct Themes {
-    /// Folder of the user's own.
     pub folder: Option<PathBuf>,
     /// For `~`.
     pub home: Option<PathBuf>,
-    /// The terminal's background is light.
     pub light: bool,
 }
 
 impl Themes {
-    /// As the interface's options say.
     pub fn of(config: &UiConfig) -> Themes {
         Themes { folder: config.themes_dir.clone(), home: config.home.clone(), light: config.light }
     }
 
-    /// A theme by its name, or by its path.
-    ///
-    /// # Errors
-    /// One line: there is none, or what is wrong with its file.
     pub fn theme(&self, name: &str) -> Result<Palette, String> {
         if let Some(theme) = ThemeName::from_word(name) {
             return Ok(Palette::built_in(theme, self.light));
@@ -51,10 +42,6 @@ impl Themes {
         }
     }
 
-    /// A theme of code by its name, or by its path.
-    ///
-    /// # Errors
-    /// As [`Themes::theme`].
     pub fn code(&self, name: &str) -> Result<CodeTheme, String> {
         if let Some(theme) = highlight::embedded(name) {
             return Ok(theme);
@@ -82,7 +69,6 @@ impl Themes {
         built_in.chain(own).collect()
     }
 
-    /// Names of the files of the folder, sorted.
     pub fn names(&self, extension: &str) -> Vec<String> {
         let entries = self.folder.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
         let mut names: Vec<String> = entries
@@ -123,7 +109,7 @@ impl Themes {
 
 fn read(name: &str, path: &Path) -> Result<Palette, String> {
     let shown = path.display().to_string();
-    let text = files::read_text(path, THEME_BYTES).map_err(|e| format!("{shown}: {e}"))?;
+    let text = files::read_text(path, THEME_BYTES).map_err(|e| plain_words(format!("{shown}: {e}")))?;
     Palette::read(name, &shown, &text)
 }
 
@@ -154,7 +140,7 @@ mod tests {
         assert!(none.contains("auto, dark, light, plain, broken, sea; files NAME.toml go to"), "{none}");
         std::os::unix::fs::symlink("nowhere", dir.path().join("gone.toml")).unwrap();
         let gone = themes.theme("gone").unwrap_err();
-        assert!(gone.ends_with("gone.toml: No such file or directory (os error 2)"), "{gone}");
+        assert!(gone.ends_with("gone.toml: not found"), "{gone}");
         std::fs::remove_file(dir.path().join("gone.toml")).unwrap();
         let rows = themes.list();
         let names: Vec<&str> = rows.iter().map(|r| r.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! `ls --trash`: what was deleted, until when it is there, and how it comes back.
+//! `ls --trash`: deleted sessions, when they are removed, and how to restore them.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,6 @@ use crate::store::{SessionFilter, SessionRecord};
 use crate::text::sanitize::Clean;
 use crate::tui::cells::fit;
 
-/// Lists it.
 pub(super) fn ls(context: &Context) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
     let records = store.sessions(SessionFilter::Trashed, LISTED)?;

@@ -172,8 +172,33 @@ fn one_of_a_thing_is_not_called_several() {
     let unasked = home.run(&["rm", "one", "--json"]);
     assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
     assert_eq!(home.run(&["rm", "one", "--yes", "--json"]).status.code(), Some(0));
-    let pruned = home.run(&["prune", "--all"]);
+    let unasked = home.run(&["prune", "--all"]);
+    assert!(unasked.status.code() == Some(2) && err(&unasked).contains("Delete 1 session in the trash for good?"));
+    let pruned = home.run(&["prune", "--all", "--yes"]);
     assert!(out(&pruned).contains("0 files; 1 session of the trash deleted for good."), "{}", out(&pruned));
+}
+
+#[test]
+fn a_search_without_a_hit_is_code_1_and_prints_nothing_on_standard_output() {
+    let home = Home::new();
+    let file = home.write("in.json", exported("one", "hi"));
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    assert_eq!(home.run(&["search", "answer"]).status.code(), Some(0));
+    let none = home.run(&["search", "zebra"]);
+    assert_eq!((none.status.code(), out(&none)), (Some(1), ""));
+    assert!(err(&none).contains("nothing found for zebra"), "{}", err(&none));
+    let json = home.run(&["search", "zebra", "--json"]);
+    assert_eq!((json.status.code(), out(&json)), (Some(1), "[]\n"));
+}
+
+#[test]
+fn the_library_takes_the_words_of_its_slash_command() {
+    let home = Home::new();
+    let file = home.write("in.json", exported("one", "hi"));
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    assert_eq!(out(&home.run(&["library", "list"])), out(&home.run(&["library", "ls"])));
+    let pruned = home.run(&["library", "prune"]);
+    assert!(out(&pruned).starts_with("Removed 0 unused documents ("), "{pruned:?}");
 }
 
 #[test]
@@ -238,7 +263,7 @@ fn a_dry_run_names_what_would_go() {
     let json: serde_json::Value =
         serde_json::from_str(out(&home.run(&["prune", "--dry-run", "--all", "--json"]))).unwrap();
     assert_eq!((&json["sessions"], &json["trashed_sessions"]), (&serde_json::json!(["goes"]), &serde_json::json!(1)));
-    assert_eq!(home.run(&["prune", "--all"]).status.code(), Some(0));
+    assert_eq!(home.run(&["prune", "--all", "--yes"]).status.code(), Some(0));
     let after = home.run(&["prune", "--dry-run", "--all"]);
     assert!(out(&after).starts_with("Nothing would go.\n"), "{}", out(&after));
 }

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use super::lab::{BenchArgs, DoctorArgs, DraftArgs, EvalArgs};
 use crate::model::Recipe;
 
-/// Something else than a chat.
+/// A command instead of a chat.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// List sessions
@@ -18,13 +18,13 @@ pub enum Command {
     Show(NameArgs),
     /// Move sessions to the trash
     Rm(RmArgs),
-    /// Search all sessions
+    /// Search all sessions; exit code 1 if nothing is found
     Search(SearchArgs),
     /// Write a session to a file
     Export(ExportArgs),
     /// Read sessions from an exported file
     Import(ImportArgs),
-    /// Free disk space; text stays, but for the trash
+    /// Free disk space; text stays, except in the trash
     Prune(PruneArgs),
     /// Documents whose state is kept
     Library(LibraryArgs),
@@ -34,7 +34,7 @@ pub enum Command {
     AskAll(AskAllArgs),
     /// Measure speed
     Bench(BenchArgs),
-    /// Judge the model by reference logits, perplexity, consistency and needles
+    /// Test the model: reference logits, perplexity, consistency, needles
     Eval(EvalArgs),
     /// Check this computer and this program
     Doctor(DoctorArgs),
@@ -42,23 +42,23 @@ pub enum Command {
     Draft(DraftArgs),
     /// Download and check the model
     Model(ModelArgs),
-    /// See and change settings
+    /// Show and change settings
     Config(ConfigArgs),
     /// Completions for a shell
     Completions(CompletionsArgs),
     /// Print the manual page: sala-chat manual | man -l -
     Manual,
-    /// A guided tour of one minute; nothing of it is kept
+    /// A guided tour of one minute; nothing is saved
     Demo(DemoArgs),
 }
 
 /// `serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// Where to listen, if not serve.listen; port 0 takes a free one
+    /// Address and port instead of serve.listen; port 0 picks a free one
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
-    /// File with the key that clients must show, if not serve.key_file; made if it is not there
+    /// File with the key that clients must send, instead of serve.key_file; created if missing
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub key_file: Option<PathBuf>,
     /// Keep nothing on disk
@@ -83,7 +83,7 @@ pub struct AskAllArgs {
     /// Only documents whose names match
     #[arg(long, value_name = "GLOB")]
     pub library: Option<String>,
-    /// First read those whose state is not kept
+    /// First also read documents whose state is not kept
     #[arg(long)]
     pub read: bool,
 }
@@ -91,10 +91,10 @@ pub struct AskAllArgs {
 /// `ls`.
 #[derive(Clone, Debug, Args)]
 pub struct LsArgs {
-    /// With the disk space that each session alone needs
+    /// Also show the disk space that each session alone needs
     #[arg(long)]
     pub sizes: bool,
-    /// What is in the trash, and when it goes
+    /// List the trash, and when each session in it is deleted
     #[arg(long, conflicts_with = "sizes")]
     pub trash: bool,
 }
@@ -143,16 +143,16 @@ pub struct ExportArgs {
     /// Session name, id, or last
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Where to; - is standard output
+    /// File to write; - is standard output
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// By the file's extension if not given
+    /// Format; default: by the file's ending
     #[arg(long)]
     pub format: Option<FormatArg>,
     /// All branches
     #[arg(long)]
     pub tree: bool,
-    /// With model state, of the open branch: resumes on another computer with the same model
+    /// Include the model state of the open branch, to continue on another computer with the same model
     #[arg(long, conflicts_with_all = ["format", "tree"])]
     pub with_state: bool,
     /// Overwrite
@@ -171,15 +171,18 @@ pub struct ImportArgs {
 /// `prune`.
 #[derive(Clone, Debug, Args)]
 pub struct PruneArgs {
-    /// Drop all kept model state of sessions, also of the last turns
+    /// Delete all model state of sessions, also of recent turns
     #[arg(long)]
     pub state: bool,
-    /// With --state: of the library's documents too. Without: delete all sessions in the trash for good, not only old ones
+    /// With --state: also the state of library documents. Without: delete everything in the trash now
     #[arg(long)]
     pub all: bool,
-    /// Only say what would go
+    /// Only list what would be removed
     #[arg(long)]
     pub dry_run: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// `library`.
@@ -194,6 +197,7 @@ pub struct LibraryArgs {
 #[derive(Clone, Debug, Subcommand)]
 pub enum LibraryCommand {
     /// List documents
+    #[command(alias = "list")]
     Ls,
     /// Read documents into the library
     Add {
@@ -201,12 +205,14 @@ pub enum LibraryCommand {
         #[arg(value_name = "PATH", required = true, value_hint = ValueHint::AnyPath)]
         paths: Vec<String>,
     },
-    /// Take documents out
+    /// Remove documents
     Rm {
         /// Document names
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
     },
+    /// Remove documents that no session uses
+    Prune,
 }
 
 /// `model`.
@@ -222,33 +228,33 @@ pub struct ModelArgs {
 pub enum ModelCommand {
     /// Print the folder of the model that would be used
     Path,
-    /// Check the model's files: whole, and what was published
+    /// Check that the model's files are complete and as published
     Verify {
-        /// Ask the hub for the hashes that model.repo publishes now; needed for a folder that was copied here
+        /// Get the published hashes of model.repo from the hub; needed for a copied folder
         #[arg(long)]
         hub: bool,
     },
     /// Download the model, or another repository such as a draft head (asks first)
     Download {
-        /// Hub id, if not that of the settings
+        /// Hub id instead of the one in the settings
         #[arg(value_name = "OWNER/NAME")]
         repo: Option<String>,
         /// Do not ask
         #[arg(short, long)]
         yes: bool,
     },
-    /// Pack the weights of a folder once, into a folder that loads at the speed of the disk
+    /// Pack the weights of a folder into a new folder that loads faster
     Quantize {
-        /// Model folder, bf16 or as somebody published it
+        /// Model folder, in bf16 or a published format
         #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         folder: PathBuf,
         /// Form of the weights
         #[arg(long, value_enum)]
         to: Recipe,
-        /// Choose values by what the model computes with over text: ours, or these documents; keeps more of its answers
+        /// Calibrate on built-in text or these documents, for better answers
         #[arg(long, value_name = "DOCS", num_args = 0..=1, require_equals = true, value_hint = ValueHint::AnyPath)]
         calibrate: Option<Option<PathBuf>>,
-        /// Folder to write; a run that was stopped goes on in it
+        /// Folder to write; a stopped run continues in it
         #[arg(short, long, value_name = "OUT", value_hint = ValueHint::DirPath)]
         output: PathBuf,
     },
@@ -278,7 +284,7 @@ pub struct ConfigArgs {
 pub enum ConfigCommand {
     /// Print all settings
     Show {
-        /// And where each was set
+        /// Also show where each was set
         #[arg(long)]
         origin: bool,
     },

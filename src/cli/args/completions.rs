@@ -13,7 +13,7 @@ pub fn completions(shell: Shell) -> String {
     clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
-        // The generator writes the `-` of a name in two ways, where a command is found and where it is told what follows it.
+        // The generator escapes the `-` of a name in two different ways.
         Shell::Bash => script.replace(&NAME.replace('-', "__subcmd__"), &NAME.replace('-', "__")),
         _ => script,
     }

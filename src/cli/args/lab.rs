@@ -9,10 +9,10 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
 
-/// Room behind the longest text of `eval`, for questions and answers.
+/// Context reserved after the longest text of `eval`, for questions and answers.
 pub const EVAL_ROOM: usize = 1_024;
 
-/// Rows of a prefill pass that may be asked for: more than any card gains by, and their buffers still have a size.
+/// Upper limit for the rows of a prefill pass: no card gains from more.
 const MOST_PREFILL_ROWS: usize = 65_536;
 
 /// A whole number of this range.
@@ -33,11 +33,11 @@ pub enum BenchWhat {
     Model,
     /// Resume, fork, undo, listing
     Sessions,
-    /// Conversations beside each other: forks, a chat beside a read, many restored at once
+    /// Several conversations at once: forks, a chat during a read, many restored together
     Beside,
     /// /ask-all over kept documents, and /when along one
     Library,
-    /// The local server with several clients, beside the engine alone with the same work
+    /// The local server with several clients, compared with the engine alone
     Serve,
 }
 
@@ -55,14 +55,14 @@ pub struct BenchArgs {
     /// Sessions in the list that is opened
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = whole(1..=1_000_000usize), allow_negative_numbers = true)]
     pub sessions: usize,
-    /// Documents of the library that are asked
+    /// Documents in the library for /ask-all
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole(1..=10_000usize), allow_negative_numbers = true)]
     pub documents: usize,
     /// Tokens to decode at each length, or in each answer
     // One has no time from the one before it.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = whole(2..=32_768u64), allow_negative_numbers = true)]
     pub decode: u64,
-    /// How a context comes to be: read it, or fill the caches with random rows
+    /// How to fill the context: read text, or fill the caches with random rows
     #[arg(long, value_enum, default_value_t = FillArg::Read)]
     pub fill: FillArg,
     /// Tokens to read at each depth with --fill random; 0 reads none
@@ -80,7 +80,7 @@ pub struct BenchArgs {
     /// Measure speculation with drafts that are all wrong, and all right
     #[arg(long)]
     pub speculation: bool,
-    /// Measure these numbers of sequences beside each other, 1 to 16; for serve, of clients: 1,8 if not given
+    /// Measure these numbers of parallel sequences, 1 to 16; for serve, of clients: 1,8 if not given
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole(1..=MAX_VERIFY_ROWS), allow_negative_numbers = true)]
     pub sequences: Vec<usize>,
     /// Recorded with the result
@@ -91,7 +91,6 @@ pub struct BenchArgs {
     pub tuning: TuningArgs,
 }
 
-/// How a context comes to be in `bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FillArg {
     /// By reading it
@@ -196,7 +195,6 @@ pub struct DoctorArgs {
 }
 
 impl DoctorArgs {
-    /// Whether a check of the laboratory was asked for, not the look at this computer.
     pub fn in_laboratory(&self) -> bool {
         self.fixtures.is_some() || self.kernels || self.rates
     }

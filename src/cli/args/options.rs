@@ -30,7 +30,6 @@ fn flags(screen: bool) -> impl Iterator<Item = (&'static Row, &'static Flag)> {
     all.filter(move |(_, flag)| matches!(flag, Flag::Screen(..)) == screen)
 }
 
-/// Where an option stands in help.
 fn heading(row: &Row) -> &'static str {
     match row.section() {
         "model" | "engine" | "speculation" => "Model",

@@ -35,13 +35,12 @@ pub struct Ask {
     pub prompt: String,
     /// Loaded first.
     pub files: Vec<String>,
-    /// Where it is asked.
     pub session: SessionChoice,
     /// Keep question, answer and state.
     pub save: bool,
     /// Form of the answer.
     pub format: Format,
-    /// So many answers, each with a seed of its own; `None`: one, and nothing is said of its number.
+    /// Number of answers, each with its own seed; `None`: one, without a list in the output.
     pub answers: Option<u64>,
 }
 

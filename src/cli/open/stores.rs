@@ -18,7 +18,6 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// What the settings allow a store.
 pub(in crate::cli) fn limits(context: &Context) -> Limits {
     let s = &context.config().sessions;
     Limits {
@@ -30,24 +29,16 @@ pub(in crate::cli) fn limits(context: &Context) -> Limits {
     }
 }
 
-/// Opens the data directory.
-///
-/// # Errors
-/// It cannot be made or read.
 pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
     Ok(Arc::new(Store::open(&context.dirs.data, Arc::new(RealDisk), limits(context))?))
 }
 
 /// As [`store`] for a command that says on standard error what the start found.
-///
-/// # Errors
-/// As [`store`]; nothing can be written there.
 pub fn store_to_change(context: &Context) -> Result<Arc<Store>, Failure> {
     changeable(context, store(context)?)
 }
 
 fn changeable(context: &Context, store: Arc<Store>) -> Result<Arc<Store>, Failure> {
-    // Known now, and said once.
     if let Access::ReadOnly { why } = store.access() {
         return Err(StoreError::ReadOnly { why: why.clone() }.into());
     }
@@ -56,36 +47,26 @@ fn changeable(context: &Context, store: Arc<Store>) -> Result<Arc<Store>, Failur
 }
 
 /// As [`store_to_change`] for a command that makes room: on a full disk it begins with old state.
-///
-/// # Errors
-/// As [`store_to_change`].
 pub fn store_to_free(context: &Context) -> Result<Arc<Store>, Failure> {
     let store = Store::open_to_free(&context.dirs.data, Arc::new(RealDisk), limits(context))?;
     changeable(context, Arc::new(store))
 }
 
 /// As [`store_to_change`] for a command that only looks: works on a full disk.
-///
-/// # Errors
-/// As [`store`].
 pub fn store_to_read(context: &Context) -> Result<Arc<Store>, Failure> {
     let store = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), limits(context))?;
     say_notes(context, &store);
     Ok(Arc::new(store))
 }
 
-/// Names of the library's documents, for mentions in a question; none where it cannot be read, which is said when it is opened.
+/// Names of the library's documents, for mentions. Empty if it cannot be read; opening the store reports that.
 pub(in crate::cli) fn library_names(context: &Context) -> Vec<String> {
     let store = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), limits(context));
     let names = store.and_then(|store| store.document_names()).unwrap_or_default();
     names.into_iter().map(|(name, _)| name).collect()
 }
 
-/// The store of the server's requests, beside that of the conversations: the terminal's list is not flooded, and the two have
-/// limits of their own.
-///
-/// # Errors
-/// As [`store`].
+/// The store of the server's requests: separate from the conversations, with its own limits.
 pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
     let (folder, limits) = requests(context);
     dirs::make_private(&context.dirs.data)
@@ -120,19 +101,14 @@ pub fn store_of_requests_or_new(context: &Context) -> Result<Arc<Store>, Failure
 }
 
 /// The same where a server has ever kept something.
-///
-/// # Errors
-/// As [`store`].
 pub fn store_of_requests_if_any(context: &Context) -> Result<Option<Arc<Store>>, Failure> {
     folder_of_requests(context).map(|_| store_of_requests(context)).transpose()
 }
 
-/// Where a server has kept something, if one ever has.
 pub(in crate::cli) fn folder_of_requests(context: &Context) -> Option<PathBuf> {
     Some(requests(context).0).filter(|folder| folder.is_dir())
 }
 
-/// Where requests are kept, and how much of them.
 fn requests(context: &Context) -> (PathBuf, Limits) {
     let max_state_bytes = (context.config().serve.max_state_gib * GIB) as u64;
     (context.dirs.data.join(places::REQUESTS), Limits { max_state_bytes, trash_days: 0, ..limits(context) })
@@ -147,10 +123,7 @@ fn say_notes(context: &Context, store: &Store) {
     }
 }
 
-/// A store that goes away with the returned folder; in memory where the system has such a place.
-///
-/// # Errors
-/// There is no such place.
+/// A temporary store, deleted with the returned folder; in memory where the system allows it.
 pub fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
     let dir = Scratch::new();
     let dir = dir.map_err(|e| Failure::new(Exit::Disk, format!("no room for a session without saving: {e}")))?;
