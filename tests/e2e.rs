@@ -254,7 +254,7 @@ fn a_signal_that_comes_again_and_again_loses_nothing_that_was_read() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(143), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("What was read is kept: sala-chat -c goes on in this session"), "{said}");
+    assert!(said.contains("The state is kept; continue this session with: sala-chat -c"), "{said}");
     let listed = program(home.path(), &["ls", "--json"]).output().unwrap();
     let rows: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert!(rows[0]["tokens"].as_u64().unwrap() > 0, "{rows}");

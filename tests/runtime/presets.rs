@@ -71,7 +71,7 @@ fn what_is_wrong_with_a_preset_is_one_line_and_changes_nothing() {
     t.sync();
     let save = |name: &str| PresetAction::Save { name: name.into(), display: Vec::new() };
     let said = preset(&mut t, save("../evil"));
-    assert!(said.starts_with("\"../evil\" is no name for a preset"), "{said}");
+    assert!(said.starts_with("\"../evil\" is not a preset name"), "{said}");
     assert!(preset(&mut t, save("careful")).contains("has a meaning already"));
     let presets = dir.path().join("presets");
     assert!(!presets.exists());

@@ -1,20 +1,16 @@
 //! Arguments of slash commands: splitting into words, numbers, message numbers.
 
-/// Arguments of one command line.
 pub(super) struct Args<'a> {
-    /// As typed, trimmed.
     pub raw: &'a str,
     /// Split as a shell does, or why that failed. Commands that take free text never look at it.
     pub split: Result<Vec<String>, String>,
 }
 
 impl Args<'_> {
-    /// The words.
     pub fn words(&self) -> Result<&[String], String> {
         self.split.as_deref().map_err(Clone::clone)
     }
 
-    /// No arguments.
     pub fn none(&self) -> Result<(), String> {
         if self.words()?.is_empty() { Ok(()) } else { Err("takes no arguments".into()) }
     }
@@ -42,7 +38,6 @@ impl Args<'_> {
         self.rest().ok_or(format!("needs {what}"))
     }
 
-    /// The line as it is.
     pub fn rest(&self) -> Option<String> {
         (!self.raw.is_empty()).then(|| self.raw.to_string())
     }
@@ -51,14 +46,18 @@ impl Args<'_> {
     pub fn count(&self, default: u64) -> Result<u64, String> {
         match self.at_most_one()? {
             None => Ok(default),
-            Some(w) => w.parse().ok().filter(|n| *n > 0).ok_or(format!("{w} is no count, write a number from 1 on")),
+            Some(w) => w.parse().ok().filter(|n| *n > 0).ok_or(format!("needs a number of 1 or more (got {w})")),
         }
     }
 
     /// `#N` or `N`, or nothing.
     pub fn message(&self) -> Result<Option<u64>, String> {
         self.at_most_one()?
-            .map(|w| w.trim_start_matches('#').parse().map_err(|_| format!("{w} is no message number, write #3")))
+            .map(|w| {
+                w.trim_start_matches('#')
+                    .parse()
+                    .map_err(|_| format!("{w} is not a message number; write for example #3"))
+            })
             .transpose()
     }
 }
@@ -77,7 +76,7 @@ pub(super) fn tokens(text: &str) -> Result<u64, String> {
         .map(|n| n * unit)
         .filter(|n| *n >= 1.0 && *n < 1e12)
         .map(|n| n as u64)
-        .ok_or(format!("{text} is no number of tokens, write 4096 or 64k"))
+        .ok_or(format!("{text} is not a number of tokens; write for example 4096 or 64k"))
 }
 
 /// Whether a backslash makes a character part of a word: a quote, itself, or a blank.
@@ -98,7 +97,6 @@ pub fn escaped(word: &str) -> String {
     out
 }
 
-/// What was typed of a word, read.
 pub fn unescaped(typed: &str) -> String {
     let mut out = String::with_capacity(typed.len());
     let mut chars = typed.chars().peekable();
@@ -121,7 +119,7 @@ pub(super) fn split_words(line: &str, home: Option<&std::path::Path>) -> Result<
     Ok(words)
 }
 
-/// The first word of a line, and what stands behind it as it was typed.
+/// The first word of a line, and the rest as typed.
 pub(super) fn next_word<'t>(
     line: &'t str,
     home: Option<&std::path::Path>,

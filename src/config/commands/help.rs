@@ -4,7 +4,6 @@ use super::{COMMANDS, Command, Group, WhileBusy, find, nearest, parse};
 use crate::config::settings::Row;
 use crate::config::settings::table::ROWS;
 
-/// Cells of the column of names in the list.
 const NAMES: usize = 24;
 
 /// A command in the list: name and, where they fit, arguments, in a column; then what it does.
@@ -29,7 +28,7 @@ pub fn page(demo: bool, keys: &str) -> String {
     if demo {
         text.push_str("This is the small built-in demo model. Get the 9B model with: `sala-chat model download`\n\n");
     }
-    text.push_str("`/help COMMAND` explains one command, `/help WORD` lists what has to do with a word.\n");
+    text.push_str("`/help COMMAND` explains one command, `/help WORD` searches help.\n");
     for group in Group::ALL {
         text.push_str(&format!("\n**{}**\n\n", group.title()));
         COMMANDS.iter().filter(|c| c.group == group).for_each(|c| text.push_str(&line(c)));
@@ -64,8 +63,8 @@ pub fn of(command: &Command) -> String {
     }
     let while_busy = match parse(command.example, None).map(|p| p.outcome.while_busy()) {
         Ok(WhileBusy::Waits) => "While reading or answering it waits in the queue.",
-        Ok(WhileBusy::Leaves) => "Runs at once; what is read or answered goes on behind it.",
-        Ok(WhileBusy::Apart) => "Runs at once; while reading or answering, beside that.",
+        Ok(WhileBusy::Leaves) => "Runs at once; the current work continues in the background.",
+        Ok(WhileBusy::Apart) => "Runs at once, also while the model reads or answers.",
         Ok(WhileBusy::Runs) | Err(_) => "Runs at once, also while reading or answering.",
     };
     text.push_str(&format!("\nExample: `{}`\n\n{while_busy}\n", command.example));
@@ -78,9 +77,6 @@ fn sentence(help: &str) -> String {
 }
 
 /// What `/help WORD` shows: a page with its title.
-///
-/// # Errors
-/// One line: nothing has to do with the word.
 pub fn about(word: &str, keys: &str) -> Result<(String, String), String> {
     let name = word.trim().trim_start_matches('/').to_lowercase();
     if let Some(command) = find(&name) {

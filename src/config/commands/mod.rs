@@ -25,17 +25,13 @@ use crate::config::settings::preset::Display;
 /// Answers to one question that can be made at once: each can be chosen with a key.
 pub const MOST_ANSWERS: u64 = 9;
 
-/// What a command does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Ask the runtime.
     Runtime(Request),
-    /// Done by the interface.
     Local(Local),
 }
 
 impl Outcome {
-    /// Whether it can be done while the model reads or answers.
     pub fn while_busy(&self) -> WhileBusy {
         match self {
             Outcome::Runtime(request) => request.while_busy(),
@@ -43,14 +39,12 @@ impl Outcome {
         }
     }
 
-    /// Whether it leaves a message that is being edited: it does something to the conversation or leads to another one, so that what is
-    /// typed behind it is a question of its own.
+    /// Whether it ends the editing of a message, because it changes or leaves the conversation.
     pub fn leaves_an_edit(&self) -> bool {
         matches!(self.while_busy(), WhileBusy::Waits | WhileBusy::Leaves)
     }
 }
 
-/// Commands the interface does itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Local {
     /// `/copy`.
@@ -63,9 +57,7 @@ pub enum Local {
     Names(&'static crate::config::settings::Row),
     /// `/set KEY VALUE --save`: changed now, where a session can, and in the settings file.
     Save {
-        /// Full name of the setting.
         key: &'static str,
-        /// As it is written in the file.
         value: String,
         /// What changes it now; nothing for what only a start reads.
         now: Option<Box<Outcome>>,
@@ -82,20 +74,16 @@ pub enum Local {
     Quit,
 }
 
-/// Where a command stands in `/help`.
+/// Section of `/help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Reading files.
     Documents,
     /// Conversations as a whole.
     Sessions,
     /// Going back, branching, asking otherwise.
     Time,
-    /// How answers are made.
     Settings,
-    /// What is going on.
     Numbers,
-    /// The program itself.
     Program,
 }
 
@@ -104,12 +92,11 @@ impl Group {
     pub const ALL: [Group; 6] =
         [Group::Documents, Group::Sessions, Group::Time, Group::Settings, Group::Numbers, Group::Program];
 
-    /// Its heading.
     pub const fn title(self) -> &'static str {
         match self {
             Group::Documents => "Documents",
             Group::Sessions => "Sessions",
-            Group::Time => "Back, again, aside",
+            Group::Time => "History and branches",
             Group::Settings => "How it answers and looks",
             Group::Numbers => "Numbers",
             Group::Program => "Program",
@@ -120,48 +107,31 @@ impl Group {
 /// What Tab completes after the command. Options are completed wherever `--` is typed.
 #[derive(Clone, Copy, Debug)]
 pub enum Completes {
-    /// Nothing.
     Nothing,
-    /// Paths.
     Paths,
-    /// Names of sessions.
     Sessions,
-    /// Names of documents of this conversation.
     Documents,
-    /// Themes.
     Themes,
-    /// Names of commands.
     Commands,
-    /// Fixed words.
     Words(&'static [&'static str]),
     /// Words that depend on those before.
     After(fn(&[&str]) -> Vec<&'static str>),
 }
 
-/// A row of the table.
 #[derive(Clone, Copy)]
 pub struct Command {
-    /// Without the slash.
     pub name: &'static str,
     /// Other names, also those that other programs use.
     pub aliases: &'static [&'static str],
-    /// Where it stands in help.
     pub group: Group,
-    /// Arguments as shown in help.
     pub usage: &'static str,
-    /// One line.
     pub help: &'static str,
-    /// Options or forms of the arguments, with what each means.
     pub options: &'static [(&'static str, &'static str)],
-    /// A line that parses.
     pub example: &'static str,
-    /// One that has to do with what was typed, if there is one.
     example_of: fn(&Args<'_>) -> Option<String>,
     /// A line that is refused; empty when everything is accepted.
     pub wrong: &'static str,
-    /// For Tab.
     pub completes: Completes,
-    /// Reads the arguments.
     parse: fn(&Args<'_>) -> Result<Outcome, String>,
 }
 
@@ -177,11 +147,8 @@ impl Command {
     }
 }
 
-/// A line that was understood.
 pub struct Parsed {
-    /// Its row.
     pub command: &'static Command,
-    /// What to do.
     pub outcome: Outcome,
 }
 
@@ -190,7 +157,7 @@ pub fn is_command(line: &str) -> bool {
     line.starts_with('/') && !line.starts_with("//") && line.len() > 1
 }
 
-/// The message a line that is no command stands for: `//x` is `/x`.
+/// The message of a line that is not a command: `//x` is `/x`.
 pub fn message_text(line: &str) -> String {
     match line.strip_prefix("//") {
         Some(rest) => format!("/{rest}"),
@@ -198,20 +165,15 @@ pub fn message_text(line: &str) -> String {
     }
 }
 
-/// The line that stands for a message: one that begins with a slash would be a command.
+/// The line for a message; a leading slash is doubled.
 pub fn line_of(text: &str) -> String {
     if text.starts_with('/') { format!("/{text}") } else { text.to_string() }
 }
 
-/// A command by name or alias.
 pub fn find(name: &str) -> Option<&'static Command> {
     COMMANDS.iter().find(|c| c.is_called(name))
 }
 
-/// Parses a command line (with its slash).
-///
-/// # Errors
-/// One line for the user: unknown command with the nearest name, or what the arguments should have been.
 pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, String> {
     let body = line.trim_start_matches('/').trim();
     let (name, rest) = body.split_once(char::is_whitespace).unwrap_or((body, ""));
@@ -227,7 +189,7 @@ pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, Strin
     Ok(Parsed { command, outcome })
 }
 
-/// What is said to a command that is none: what it is called here, if other programs have it, or the nearest name.
+/// Error for an unknown command: its name here if other programs have it, or the nearest name.
 pub fn unknown(name: &str) -> String {
     let lower = name.to_lowercase();
     if let Some((_, instead)) = table::HABITS.iter().find(|(words, _)| words.contains(&lower.as_str())) {

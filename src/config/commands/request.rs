@@ -1,5 +1,5 @@
-//! The requests to the runtime, one row each: from it come the enum, what each may do while the model is busy, and the trait of
-//! whoever carries them out.
+//! The requests to the runtime, one row each. The rows make the enum, the behaviour while the model is busy, and the
+//! trait that executes them.
 
 use super::words::{BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
 use crate::config::settings::ThinkMode;
@@ -11,11 +11,10 @@ use crate::engine::protocol::SpecMode;
 pub enum WhileBusy {
     /// Runs at once.
     Runs,
-    /// Is queued.
     Waits,
-    /// Goes to another conversation: what goes on goes on behind it. Is queued where the engine has no room for another one.
+    /// Opens another conversation while this one continues in the background. Queued if the engine has no free slot.
     Leaves,
-    /// Is done in a conversation of its own beside what goes on. Is queued where there is no room for that.
+    /// Runs in a conversation of its own. Queued if the engine has no free slot.
     Apart,
 }
 
@@ -36,7 +35,6 @@ macro_rules! requests {
 
         /// Carries requests out: one verb for each.
         pub trait Execute {
-            /// What carrying one out gives.
             type Done;
             $(
                 $(#[$doc])*
@@ -45,7 +43,6 @@ macro_rules! requests {
         }
 
         impl Request {
-            /// Whether it can be served while the model reads or answers.
             #[allow(unused_variables)]
             pub fn while_busy(&self) -> WhileBusy {
                 use WhileBusy::{Apart, Leaves, Runs, Waits};
@@ -54,7 +51,6 @@ macro_rules! requests {
                 }
             }
 
-            /// Has it carried out.
             pub fn execute<E: Execute>(self, on: &mut E) -> E::Done {
                 match self {
                     $(
@@ -68,67 +64,53 @@ macro_rules! requests {
 }
 
 requests! {
-    /// Ask the model. Queued by the interface while busy.
     Ask(text: String), Waits => ask;
     /// Ask the model for several answers, each with a seed of its own.
     AskForSeveral {
-        /// The question.
         text: String,
         /// How many answers.
         count: u64,
     }, Waits => ask_for_several;
-    /// Stop reading or answering at the next token.
     Stop, Waits => stop;
     /// Answer to a question of the runtime: the key of the chosen option.
     Choose {
-        /// Of the question.
         question: u64,
-        /// Key of the option.
         key: char,
     }, Waits => choose;
     /// Answer to the plan of a load: indices of the files to load, in order.
     ChooseFiles {
-        /// Of the plan.
         question: u64,
-        /// Indices into the plan's files, in loading order.
         files: Vec<usize>,
     }, Waits => choose_files;
     /// Alt-1..9: a session opened in this run, by its serial.
     Switch(serial: u64), Leaves => switch;
-    /// A request that leads to another conversation, from one in which messages are queued: that one keeps its place until
-    /// [`Request::There`] says that nothing more comes.
+    /// Opens another conversation while messages are queued in this one, which keeps its slot until [`Request::There`]
+    /// ends the queue.
     LeaveQueued(request: Box<Request>), Leaves => leave_queued;
     /// What was queued in a conversation that was left, one thing at a time, each once the one before is done.
     There {
-        /// Of the conversation.
         serial: u64,
-        /// `None`: nothing more comes.
+        /// `None`: the queue is empty.
         request: Option<Box<Request>>,
     }, Runs => there;
-    /// A prompt that is not asked: it is kept for the input's history.
+    /// A prompt for the input history only.
     Remember(text: String), Runs => remember;
-    /// What stands in the input of a session: it is there again at the next start. Empty: nothing stands there any more.
+    /// The unsent input of a session, restored at the next start. Empty: none.
     Draft {
-        /// Of the session.
         serial: u64,
-        /// As typed.
         text: String,
     }, Runs => keep_draft;
-    /// The edited text comes back; makes a sibling.
+    /// Saves an edited message as a sibling.
     EditDone {
-        /// Which message.
         message: MessageId,
-        /// Its new text.
         text: String,
     }, Waits => edit_done;
-    /// Stop, save what is left, end.
     Quit, Waits => quit;
 
     /// `/load`.
     Load {
         /// Files, folders, globs; `-` is the text in `inline`.
         paths: Vec<String>,
-        /// Options.
         options: LoadOptions,
     }, Waits => load;
     /// `/docs`.
@@ -159,11 +141,9 @@ requests! {
         path: String,
         /// By extension if `None`.
         format: Option<ExportFormat>,
-        /// All branches.
         tree: bool,
         /// With model state, resumable elsewhere.
         with_state: bool,
-        /// Overwrite.
         force: bool,
     }, Runs => export;
     /// `/import FILE`.
@@ -182,7 +162,6 @@ requests! {
         at: Option<u64>,
         /// How many siblings.
         count: u64,
-        /// Temperature for these.
         temperature: Option<f32>,
         /// Seed for the first of these.
         seed: Option<u64>,
@@ -195,7 +174,6 @@ requests! {
     Fork {
         /// Where; the head if `None`.
         at: Option<u64>,
-        /// Name of the new session.
         name: Option<String>,
     }, Waits => fork;
     /// `f` in the timeline: the same from a message of any branch.
@@ -208,11 +186,9 @@ requests! {
     Goto(target: GotoTarget), Waits => goto;
     /// `/aside QUESTION`.
     Aside(question: String), Apart => aside;
-    /// Stop the aside that is written.
     StopAside, Waits => stop_aside;
     /// `/ask-all [--library GLOB] [--read] QUESTION`.
     AskAll {
-        /// The question.
         question: String,
         /// Names of the documents that are meant; all if `None`.
         library: Option<String>,
@@ -241,7 +217,7 @@ requests! {
     }, Runs => look_sentence;
     /// `/map`.
     Map, Runs => map;
-    /// `/why [#N] [K]`: what an answer becomes less likely without.
+    /// `/why [#N] [K]`: how the answer's probability changes without each passage.
     Why {
         /// Which answer; the last if `None`.
         at: Option<u64>,

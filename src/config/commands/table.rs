@@ -1,5 +1,5 @@
-//! The table of slash commands. A new command is a row of its group's file here; if it asks the runtime for something new, also a
-//! row of the requests in [`super::request`], whose verb the runtime has in `desk/dispatch.rs`.
+//! The table of slash commands. A new command is a row in its group's file; a new request to the runtime is also a row
+//! in [`super::request`].
 
 mod documents;
 mod numbers;
@@ -10,7 +10,6 @@ mod time;
 
 use super::{Command, Completes, Group, Local, Outcome, Request};
 
-/// What rows leave out.
 const ROW: Command = Command {
     name: "",
     aliases: &[],
@@ -65,11 +64,11 @@ fn local(what: Local) -> Result<Outcome, String> {
     Ok(Outcome::Local(what))
 }
 
-/// What is said to an option that a command does not have.
+/// Error for an unknown option of a command.
 fn no_option(command: &str, flag: &str) -> String {
     let all = super::find(command).map_or(&[][..], |c| c.options);
     let names: Vec<&str> = all.iter().filter_map(|(o, _)| o.split(' ').next()).filter(|o| o.starts_with('-')).collect();
-    format!("there is no option {flag}; {} exist", names.join(", "))
+    format!("unknown option {flag}; known: {}", names.join(", "))
 }
 
 /// Words of other programs that have no single counterpart here, and what to type instead.

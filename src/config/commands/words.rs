@@ -24,23 +24,19 @@ pub struct LoadOptions {
     pub library: Vec<String>,
 }
 
-/// Which branch to go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BranchTarget {
-    /// Show the list.
     List,
-    /// One beside the message with this number, else beside the nearest one that has others beside it.
+    /// A sibling of the message with this number, else of the nearest message that has siblings.
     Beside(Option<u64>, Sibling),
     /// By the name given to `/fork`.
     Name(String),
 }
 
-/// Which of the branches at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sibling {
     /// The n-th, from 1.
     Number(u64),
-    /// The next one.
     Next,
     /// The one before.
     Prev,
@@ -49,19 +45,13 @@ pub enum Sibling {
 /// Format of `/export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
-    /// Markdown.
     Markdown,
-    /// Our JSON, importable.
     Json,
-    /// Plain text.
     Text,
 }
 
 impl ExportFormat {
     /// The format that a file's ending asks for; Markdown for a name without one.
-    ///
-    /// # Errors
-    /// An ending of something else: what can be written instead.
     pub fn of_path(path: &std::path::Path) -> Result<ExportFormat, String> {
         let ending = path.extension().and_then(|e| e.to_str()).map(str::to_lowercase);
         match ending.as_deref() {
@@ -73,14 +63,10 @@ impl ExportFormat {
     }
 }
 
-/// Changes to the shelf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LibraryAction {
-    /// Show it.
     List,
-    /// Read a file into it.
     Add(String),
-    /// Take one out, by name.
     Remove(String),
     /// Drop what no session uses.
     Prune,
@@ -89,25 +75,15 @@ pub enum LibraryAction {
 /// What `/preset` is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PresetAction {
-    /// Show all.
     List,
-    /// Take one.
     Take(String),
-    /// Save what is set now.
-    Save {
-        /// Under this name.
-        name: String,
-        /// How the interface shows things.
-        display: Display,
-    },
+    Save { name: String, display: Display },
 }
 
-/// Where to go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GotoTarget {
     /// A `/mark`.
     Mark(String),
-    /// A message, from the timeline or a search result.
     Message(MessageId),
 }
 

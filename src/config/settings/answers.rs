@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::words::ThinkMode;
 use crate::engine::protocol::{Sampling, SpecMode};
 
-/// How answers of one session are made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
@@ -15,13 +14,10 @@ pub struct Settings {
     pub seed: Option<u64>,
     /// Longest answer in tokens.
     pub max_tokens: u64,
-    /// Whether an answer that repeats itself is stopped.
     pub stop_loops: bool,
-    /// Thinking.
     pub think: ThinkMode,
     /// Tokens of thought after which the answer begins; 0 is no limit.
     pub thinking_budget: u64,
-    /// Speculation.
     pub spec: SpecMode,
     /// The preset these came from, until one is changed.
     pub preset: String,
@@ -30,10 +26,8 @@ pub struct Settings {
     pub for_run: Vec<ForRun>,
 }
 
-/// A setting that was given on the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForRun {
-    /// Its row.
     pub name: &'static str,
     /// The session's own, which is kept.
     pub own: String,

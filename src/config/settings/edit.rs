@@ -9,9 +9,6 @@ use super::table::{self, OPEN_TABLES};
 use super::{ConfigError, Origin, meant};
 
 /// The text of the config file at `path` with one key set and everything else, comments included, as it was.
-///
-/// # Errors
-/// The text is no TOML, the key is unknown, or the value not allowed: what was typed is to blame for that, not the file.
 pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, ConfigError> {
     let (sections, name, value) = match (table::find_short(name), open(name)) {
         (Some(row), _) => {
@@ -73,7 +70,7 @@ pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, 
     Ok(document.to_string())
 }
 
-/// The table whose keys the user chooses that a name belongs to, and its key there.
+/// The open table that a name belongs to, and its key there.
 fn open(name: &str) -> Option<(&'static str, &str)> {
     let of = |table: &'static str| Some((table, name.strip_prefix(table)?.strip_prefix('.')?));
     OPEN_TABLES.iter().find_map(|open| of(open.name)).filter(|(_, key)| !key.is_empty())

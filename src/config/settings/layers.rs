@@ -17,18 +17,14 @@ pub const ENV_PREFIX: &str = "SALA_CHAT_";
 /// Variables with that prefix which are no settings.
 pub const ENV_OTHER: &[&str] = &["SALA_CHAT_DATA_DIR", "SALA_CHAT_CONFIG", "SALA_CHAT_LOG"];
 
-/// Where a value was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Nowhere: built in.
     BuiltIn,
     /// By the model: in this file of its, or on its card.
     Model(&'static str),
-    /// In this file.
     File(PathBuf),
-    /// By this variable.
     Variable(String),
-    /// By an option.
     CommandLine,
 }
 
@@ -44,22 +40,18 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The settings, and how they came about.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    /// The settings.
     pub config: Config,
     /// Where each key that is not built in was set.
     pub origins: BTreeMap<String, Origin>,
     /// Unknown keys: one line each, to be shown once.
     pub warnings: Vec<String>,
-    /// System text of new sessions, from a preset.
     pub system: Option<String>,
     /// What there is without the command line, where something was given there.
     beneath: Option<Box<Loaded>>,
 }
 
-/// Which layer an origin is, from below.
 fn rank(origin: Option<&Origin>) -> u8 {
     match origin {
         None | Some(Origin::BuiltIn | Origin::Model(_)) => 0,
@@ -75,19 +67,16 @@ impl Loaded {
         self.beneath.as_ref().map_or(&self.config, |beneath| &beneath.config)
     }
 
-    /// What the command line gave is kept like the rest: for sessions that are nobody's, as those of a measurement.
+    /// Treats command-line values like all others, for measurements.
     pub fn keep_all(&mut self) {
         self.beneath = None;
     }
 
-    /// Puts the preset that was asked for under what was set beside it: a key set in the same layer or a higher one stays.
-    ///
-    /// # Errors
-    /// A value that is not allowed.
+    /// Applies the preset below other settings of the same or a higher layer.
     pub fn take_preset(&mut self, preset: &Preset) -> Result<(), ConfigError> {
         let origin = self.origins.get("sampling.preset").cloned().unwrap_or(Origin::BuiltIn);
         if let Some(beneath) = &mut self.beneath {
-            // A session that begins with a preset keeps it, wherever it was asked for.
+            // A new session keeps the name of its preset.
             beneath.config.sampling.preset.clone_from(&self.config.sampling.preset);
             beneath.take(preset, &origin)?;
         }
@@ -115,7 +104,6 @@ impl Loaded {
 }
 
 impl Loaded {
-    /// Puts settings over those that are there.
     fn lay(&mut self, settings: Vec<Setting>) {
         for setting in settings {
             put(&mut self.config, &setting.key, &setting.value);
@@ -142,7 +130,6 @@ impl Loaded {
     }
 }
 
-/// One value of one layer.
 struct Setting {
     key: String,
     value: Value,
@@ -150,9 +137,6 @@ struct Setting {
 }
 
 /// Reads a file and puts the layers together. A missing file is an empty one.
-///
-/// # Errors
-/// The first problem of the list of [`examine`], unless it is only an unknown key, which becomes a warning.
 pub fn load(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]) -> Result<Loaded, ConfigError> {
     let (settings, found) = gather(file, variables, options);
     let mut warnings = Vec::new();
@@ -242,7 +226,6 @@ fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]
     (settings, problems)
 }
 
-/// The name of a setting's variable.
 pub(super) fn variable(row: &Row) -> String {
     format!("{ENV_PREFIX}{}", row.name.replace('.', "_").to_uppercase())
 }

@@ -6,7 +6,7 @@ use crate::text::near::nearest;
 /// Shorter words are near to anything.
 const LEAST: usize = 3;
 
-/// A setting: one of the same table whose key begins so, the one with this key in another table, or the nearest.
+/// The intended setting: same table with this prefix, same key in another table, or the nearest name.
 pub(super) fn setting(name: &str) -> Option<&'static str> {
     let (section, key) = name.rsplit_once('.').unwrap_or(("", name));
     let begun = || ROWS.iter().find(|row| !key.is_empty() && row.section() == section && row.key().starts_with(key));

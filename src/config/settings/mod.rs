@@ -37,63 +37,32 @@ pub use words::{
 
 use crate::engine::protocol::{Sampling, SpecMode};
 
-/// What is wrong with a setting. One line, naming the place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
     #[error("{path}: {reason}. Fix or remove the file, or name another one with --config")]
-    Read {
-        /// Which file.
-        path: String,
-        /// Why.
-        reason: String,
-    },
-    /// Not TOML.
+    Read { path: String, reason: String },
     #[error("{path}, line {line}: {reason}. Fix it, or name another file with --config")]
     Syntax {
-        /// Which file.
         path: String,
         /// From 1.
         line: usize,
-        /// What the parser says.
         reason: String,
     },
-    /// No such key.
     #[error("{origin}: unknown key {key}{}", .nearest.as_ref().map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
-    Unknown {
-        /// Where it was set.
-        origin: Origin,
-        /// The key.
-        key: String,
-        /// The nearest existing one.
-        nearest: Option<String>,
-    },
-    /// A value of the wrong kind or out of range.
+    Unknown { origin: Origin, key: String, nearest: Option<String> },
     #[error("{origin}: {key} must be {expected} (got {got})")]
-    Value {
-        /// Where it was set.
-        origin: Origin,
-        /// The key.
-        key: String,
-        /// What is allowed.
-        expected: String,
-        /// What was given.
-        got: String,
-    },
+    Value { origin: Origin, key: String, expected: String, got: String },
 }
 
 impl Config {
-    /// Where the model comes from.
     pub fn model_source(&self) -> ModelSource {
         ModelSource::from(self.model.source.as_str())
     }
 
-    /// What answers.
     pub fn engine_source(&self) -> EngineSource {
         EngineSource::from(self.engine.url.as_str())
     }
 
-    /// Which draft head.
     pub fn draft_source(&self) -> DraftSource {
         DraftSource::from(self.speculation.draft.as_str())
     }
@@ -104,7 +73,6 @@ impl Config {
         Sampling { seed: settings.seed.unwrap_or(seed), ..settings.sampling }
     }
 
-    /// Whether and how far to draft.
     pub fn spec_mode(&self) -> SpecMode {
         match (self.speculation.mode, self.speculation.depth) {
             (SpecMode::On, depth @ 1..) => SpecMode::Depth(depth),

@@ -72,7 +72,6 @@ pub fn names(row: &Row, now: &str) -> String {
     )
 }
 
-/// How a setting is changed, in a few words.
 fn ways(row: &Row) -> String {
     match &row.session {
         Some(way) => format!("/set {}", way.name),

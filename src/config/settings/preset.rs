@@ -14,60 +14,35 @@ pub type Display = Vec<(&'static str, String)>;
 /// The system text of new sessions: no setting of `config.toml`.
 const SYSTEM: &str = "system";
 
-/// What is wrong with a preset's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PresetError {
-    /// Not TOML.
     #[error("line {line}: {reason}")]
     Syntax {
         /// From 1.
         line: usize,
-        /// What the parser says.
         reason: String,
     },
-    /// Not a key of presets.
     #[error("unknown key {key}{}", .nearest.as_ref().map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
-    Unknown {
-        /// The key.
-        key: String,
-        /// The nearest one there is.
-        nearest: Option<String>,
-    },
-    /// A value of the wrong kind or out of range.
+    Unknown { key: String, nearest: Option<String> },
     #[error("{key} must be {expected} (got {got})")]
-    Value {
-        /// The key.
-        key: String,
-        /// What is allowed.
-        expected: String,
-        /// What was given.
-        got: String,
-    },
-    /// A name that cannot be a file's.
-    #[error("\"{0}\" is no name for a preset: letters, digits, - and _ only, 40 at most")]
+    Value { key: String, expected: String, got: String },
+    #[error("\"{0}\" is not a preset name: use at most 40 letters, digits, - and _")]
     Name(String),
 }
 
-/// A preset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preset {
-    /// System text of new sessions.
     pub system: Option<String>,
     /// Full names of settings that presets hold, with values as words.
     pub values: Vec<(&'static str, String)>,
 }
 
-/// A preset that is always there.
 pub struct BuiltIn {
-    /// Its name.
     pub name: &'static str,
-    /// What it is for.
     pub help: &'static str,
-    /// What it sets beside the configured sampling.
     pub values: &'static [(&'static str, &'static str)],
 }
 
-/// The built-in presets.
 pub const BUILT_IN: &[BuiltIn] = &[
     BuiltIn { name: "default", help: "the configured sampling", values: &[] },
     BuiltIn {
@@ -87,7 +62,6 @@ pub const BUILT_IN: &[BuiltIn] = &[
     },
 ];
 
-/// A built-in preset by name.
 pub fn builtin(name: &str) -> Option<Preset> {
     let preset = BUILT_IN.iter().find(|p| p.name == name)?;
     Some(Preset { system: None, values: preset.values.iter().map(|(k, v)| (*k, (*v).to_owned())).collect() })
@@ -98,9 +72,6 @@ fn find(key: &str) -> Option<&'static Row> {
 }
 
 /// Whether a name can be a file's on any system.
-///
-/// # Errors
-/// It cannot.
 pub fn check_name(name: &str) -> Result<(), PresetError> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     if name.is_empty() || name.len() > 40 || !name.chars().all(good) {
@@ -110,10 +81,6 @@ pub fn check_name(name: &str) -> Result<(), PresetError> {
 }
 
 impl Preset {
-    /// Reads a file's text.
-    ///
-    /// # Errors
-    /// The first problem.
     pub fn parse(text: &str) -> Result<Preset, PresetError> {
         let table: Table = text.parse().map_err(|e: toml::de::Error| {
             let at = e.span().map_or(0, |s| s.start);
@@ -154,7 +121,6 @@ impl Preset {
         Ok(())
     }
 
-    /// The text of its file.
     pub fn text(&self) -> String {
         let mut out = String::from("# A preset of sala-chat: /preset NAME takes it. Keys as in config.toml.\n");
         if let Some(system) = &self.system {
@@ -189,7 +155,7 @@ fn wrong(key: &str, expected: String, got: &Value) -> PresetError {
     PresetError::Value { key: key.to_owned(), expected, got: got.to_string() }
 }
 
-/// Who writes `temperature` without its section is told the section.
+/// A key without its section gets the section in the error.
 fn unknown(key: String) -> PresetError {
     let near = preset_rows().map(|row| row.name).find(|k| k.rsplit('.').next() == Some(key.as_str()));
     let near = near.or_else(|| nearest(&key, preset_rows().map(|row| row.name).chain([SYSTEM])));

@@ -4,6 +4,7 @@ use toml::Value;
 
 use super::answers::Settings;
 use super::size::{ALL, Size};
+use super::table::{Config, Row};
 
 /// What a setting may be, and its built-in value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,7 +15,6 @@ pub enum Kind {
     Int(i64, i64, i64, &'static [(&'static str, i64)]),
     /// A number: built-in, least, most.
     Float(f64, f64, f64),
-    /// Free text.
     Text(&'static str),
     /// Texts separated by commas; a list in the file.
     List(&'static str),
@@ -28,18 +28,16 @@ pub enum Kind {
     Size,
 }
 
-/// Options of the command line that set a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Flag {
     /// `--NAME VALUE`: its long name and what its value is called in help.
     Takes(&'static str, &'static str),
-    /// `--NAME` stands for a value: its long name, the value as written in a variable, help.
+    /// `--NAME` sets a fixed value: long name, value, help.
     Means(&'static str, &'static str, &'static str),
     /// The same, for a chat on a screen only.
     Screen(&'static str, &'static str, &'static str),
 }
 
-/// Who keeps a setting of a session.
 #[derive(Clone, Copy)]
 pub enum Keeper {
     /// The session, with its text: get and set.
@@ -51,104 +49,92 @@ pub enum Keeper {
 /// How `/set` knows a row.
 #[derive(Clone, Copy)]
 pub struct Way {
-    /// Its name there.
     pub name: &'static str,
-    /// Other names.
     pub aliases: &'static [&'static str],
-    /// Who keeps it.
     pub keeper: Keeper,
 }
 
 const MANY: i64 = i64::MAX;
 
-/// What a row says beside its field: made by [`text`], [`int`] and so on.
-#[derive(Clone, Copy)]
-pub(super) struct Spec {
-    pub kind: Kind,
-    pub flags: &'static [Flag],
-    pub detours: &'static [(&'static str, &'static str, &'static str)],
-    pub session: Option<Way>,
-    pub preset: bool,
+/// A row without its field, which the table adds.
+const fn row(kind: Kind) -> Row {
+    let (get, set): (fn(&Config) -> Value, fn(&mut Config, &Value) -> bool) = (|_| Value::Boolean(false), |_, _| false);
+    Row { name: "", kind, help: "", flags: &[], detours: &[], session: None, preset: false, get, set }
 }
 
-const fn spec(kind: Kind) -> Spec {
-    Spec { kind, flags: &[], detours: &[], session: None, preset: false }
+pub(super) const fn text(default: &'static str) -> Row {
+    row(Kind::Text(default))
 }
 
-pub(super) const fn text(default: &'static str) -> Spec {
-    spec(Kind::Text(default))
+pub(super) const fn truth(default: bool) -> Row {
+    row(Kind::Bool(default))
 }
 
-pub(super) const fn list(default: &'static str) -> Spec {
-    spec(Kind::List(default))
+pub(super) const fn list(default: &'static str) -> Row {
+    row(Kind::List(default))
 }
 
-pub(super) const fn truth(default: bool) -> Spec {
-    spec(Kind::Bool(default))
+pub(super) const fn int(default: i64, least: i64, most: i64) -> Row {
+    row(Kind::Int(default, least, most, &[]))
 }
 
-pub(super) const fn int(default: i64, least: i64, most: i64) -> Spec {
-    spec(Kind::Int(default, least, most, &[]))
+pub(super) const fn from(default: i64, least: i64) -> Row {
+    row(Kind::Int(default, least, MANY, &[]))
 }
 
-pub(super) const fn from(default: i64, least: i64) -> Spec {
-    spec(Kind::Int(default, least, MANY, &[]))
+pub(super) const fn float(default: f64, least: f64, most: f64) -> Row {
+    row(Kind::Float(default, least, most))
 }
 
-pub(super) const fn float(default: f64, least: f64, most: f64) -> Spec {
-    spec(Kind::Float(default, least, most))
+pub(super) const fn word(default: &'static str, words: &'static [&'static str]) -> Row {
+    row(Kind::Word(default, words))
 }
 
-pub(super) const fn word(default: &'static str, words: &'static [&'static str]) -> Spec {
-    spec(Kind::Word(default, words))
+pub(super) const fn named(default: &'static str, words: &'static [&'static str]) -> Row {
+    row(Kind::Named(default, words))
 }
 
-pub(super) const fn named(default: &'static str, words: &'static [&'static str]) -> Spec {
-    spec(Kind::Named(default, words))
+pub(super) const fn size() -> Row {
+    row(Kind::Size)
 }
 
-pub(super) const fn size() -> Spec {
-    spec(Kind::Size)
+pub(super) const fn word_or_int(words: &'static [&'static str], least: i64, most: i64) -> Row {
+    row(Kind::WordOrInt(words, least, most))
 }
 
-pub(super) const fn word_or_int(words: &'static [&'static str], least: i64, most: i64) -> Spec {
-    spec(Kind::WordOrInt(words, least, most))
-}
-
-impl Spec {
+impl Row {
     /// Words that stand for a whole number.
-    pub const fn also(mut self, names: &'static [(&'static str, i64)]) -> Spec {
+    pub const fn also(mut self, names: &'static [(&'static str, i64)]) -> Row {
         if let Kind::Int(default, least, most, _) = self.kind {
             self.kind = Kind::Int(default, least, most, names);
         }
         self
     }
 
-    pub const fn flags(mut self, flags: &'static [Flag]) -> Spec {
+    pub const fn flags(mut self, flags: &'static [Flag]) -> Row {
         self.flags = flags;
         self
     }
 
-    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Spec {
+    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Row {
         self.detours = detours;
         self
     }
 
     /// A setting of a session, which presets hold too.
-    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], keeper: Keeper) -> Spec {
+    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], keeper: Keeper) -> Row {
         self.session = Some(Way { name, aliases, keeper });
         self.preset = true;
         self
     }
 
-    pub const fn not_in_presets(mut self) -> Spec {
+    pub const fn not_in_presets(mut self) -> Row {
         self.preset = false;
         self
     }
 }
 
 impl Kind {
-    /// The built-in value.
     pub fn default(&self) -> Value {
         match *self {
             Kind::Bool(b) => Value::Boolean(b),
@@ -178,7 +164,6 @@ impl Kind {
         }
     }
 
-    /// Words that are allowed, for completion.
     pub fn words(&self) -> Vec<&'static str> {
         match *self {
             Kind::Bool(_) => vec!["true", "false"],
@@ -189,10 +174,6 @@ impl Kind {
         }
     }
 
-    /// The value in its own type, or what would be allowed.
-    ///
-    /// # Errors
-    /// A phrase for "must be …".
     pub fn accept(&self, value: &Value) -> Result<Value, String> {
         let accepted = match (*self, value) {
             (Kind::Bool(_), Value::Boolean(_)) | (Kind::Text(_) | Kind::List(_), Value::String(_)) => {
@@ -222,9 +203,6 @@ impl Kind {
     }
 
     /// Reads a value from a variable, an option or a command: no quotes needed.
-    ///
-    /// # Errors
-    /// A phrase for "must be …".
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         let text = text.trim();
         let itself = || Value::String(text.to_owned());
@@ -255,7 +233,6 @@ impl Kind {
     }
 }
 
-/// Whether a file can be called so.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= 4096 && !text.chars().any(char::is_control)
 }

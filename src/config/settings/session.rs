@@ -11,7 +11,6 @@ use crate::engine::protocol::Sampling;
 use crate::text::near::nearest;
 use crate::text::sanitize::shell_word;
 
-/// Settings as a session kept them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     /// What there is to be read of them; for the rest what is used instead.
@@ -27,9 +26,6 @@ const UNREAD: &str = "unread";
 
 impl Settings {
     /// As a session keeps them, with the text of which something could not be read. What counts for this run only is left out.
-    ///
-    /// # Errors
-    /// They cannot be written down.
     pub fn to_json(&self, unread: Option<&str>) -> serde_json::Result<String> {
         let mut json = serde_json::to_value(self.own())?;
         if let (Some(unread), Some(fields)) = (unread, json.as_object_mut()) {
@@ -88,7 +84,6 @@ impl Settings {
         Kept { settings, wrong, unread }
     }
 
-    /// What new sessions begin with.
     pub fn of(config: &Config) -> Settings {
         let mut settings = Settings { preset: config.sampling.preset.clone(), ..Settings::default() };
         for (row, _) in session_rows() {
@@ -125,10 +120,6 @@ impl Settings {
         session_row(name).and_then(|row| self.value(row)).unwrap_or_default()
     }
 
-    /// Changes one key. Returns the line to show.
-    ///
-    /// # Errors
-    /// One line: no such key, or what it must be.
     pub fn set(&mut self, key: &str, value: &str) -> Result<String, String> {
         let (row, value) = parse(key, value)?;
         let Some(name) = row.session.map(|way| way.name) else {
@@ -136,7 +127,7 @@ impl Settings {
         };
         self.put(row, &value);
         self.for_run.retain(|given| given.name != row.name);
-        // A preset says how tokens are chosen; the seed and the longest answer are beside it.
+        // A preset contains the sampling values, without seed and answer length.
         if row.section() == "sampling" && !matches!(row.key(), "seed" | "max_tokens" | "stop_loops") {
             self.preset = "custom".into();
         }
@@ -144,9 +135,6 @@ impl Settings {
     }
 
     /// As [`Settings::set`], with a value of the setting's own type.
-    ///
-    /// # Errors
-    /// As [`Settings::set`].
     pub fn set_to(&mut self, key: &str, value: &impl Field) -> Result<String, String> {
         let row = session_row(key).ok_or_else(|| no_setting(key, ""))?;
         self.set(key, &row.kind.show(&value.to_value()))
@@ -162,9 +150,6 @@ impl Settings {
     }
 
     /// Changes one key for this run: what the session has of its own is kept.
-    ///
-    /// # Errors
-    /// As [`Settings::set`].
     pub fn set_for_run(&mut self, key: &str, value: &str) -> Result<(), String> {
         let (row, value) = parse(key, value)?;
         let earlier = self.for_run.iter().position(|given| given.name == row.name);
@@ -177,7 +162,6 @@ impl Settings {
         Ok(())
     }
 
-    /// All keys as a Markdown table.
     pub fn table(&self) -> String {
         let mut out = String::from("| key | value | range |\n|---|---|---|\n");
         for (row, way) in session_rows() {
@@ -228,9 +212,6 @@ impl Settings {
 }
 
 /// Reads what `/set` is given: the setting, and its value checked.
-///
-/// # Errors
-/// One line: no such key, or what it must be.
 pub fn parse(key: &str, value: &str) -> Result<(&'static Row, Value), String> {
     let row = session_row(key).ok_or_else(|| no_setting(key, value))?;
     let name = row.session.map_or(row.name, |way| way.name);

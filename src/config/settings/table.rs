@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{Flag, Keeper, Kind, Spec, Way, float, from, int, list, named, size, text, truth, word, word_or_int};
+use super::row::{Flag, Keeper, Kind, Way, float, from, int, list, named, size, text, truth, word, word_or_int};
 use super::size::Size;
 use super::value::Field;
 use super::words::{
@@ -44,7 +44,7 @@ impl Row {
         self.name.split_once('.').map_or("", |(section, _)| section)
     }
 
-    /// The part behind the point.
+    /// The part after the point.
     pub fn key(&self) -> &'static str {
         self.name.split_once('.').map_or(self.name, |(_, key)| key)
     }
@@ -111,19 +111,18 @@ macro_rules! settings {
 const fn row(
     name: &'static str,
     help: &'static str,
-    spec: Spec,
+    row: Row,
     get: fn(&Config) -> toml::Value,
     set: fn(&mut Config, &toml::Value) -> bool,
 ) -> Row {
-    // A doc comment begins with the blank behind its slashes.
+    // A doc comment begins with a blank.
     let help = help.split_at(1).1;
-    let Spec { kind, flags, detours, session, preset } = spec;
-    Row { name, kind, help, flags, detours, session, preset, get, set }
+    Row { name, help, get, set, ..row }
 }
 
-fn built_in<F: Field>(spec: &Spec) -> F {
+fn built_in<F: Field>(row: &Row) -> F {
     // A test takes every row's built-in value through its field.
-    F::from_value(&spec.kind.default()).unwrap_or_else(|| unreachable!("{:?} and its field agree", spec.kind))
+    F::from_value(&row.kind.default()).unwrap_or_else(|| unreachable!("{:?} and its field agree", row.kind))
 }
 
 fn put<F: Field>(field: &mut F, value: &toml::Value) -> bool {
@@ -154,37 +153,37 @@ settings! {
         repo: String = text("openbmb/MiniCPM-SALA");
         /// pin a commit for repeatability
         revision: String = text("main");
-        /// where to compute: auto, cpu, cuda
+        /// device: auto, cpu, cuda
         device: Device = word("auto", Device::WORDS).flags(&[Flag::Takes("device", "DEVICE")]);
         /// index of the GPU
         gpu: u32 = int(0, 0, 255).flags(&[Flag::Takes("gpu", "N")]);
-        /// context in tokens; 0 is as much as fits
+        /// context in tokens; 0: as much as fits
         max_context: u64 = int(0, 0, TOKENS).flags(&[Flag::Takes("ctx", "N")]);
-        /// memory of the GPU that may be taken, as 8GiB; all is what is free
+        /// GPU memory limit, for example 8GiB; all: all free memory
         max_gpu_memory: Size = size().flags(&[Flag::Takes("gpu-memory", "SIZE")]);
         /// weights: auto (the best that leaves room for the context), bf16, 8bit, 6bit, 5bit, 4bit
         weights: Weights = word("auto", Weights::WORDS).flags(&[Flag::Takes("weights", "FORM")]);
-        /// type that long texts are read in: bf16, or fp8 (faster, a little less exact; H100, H200)
+        /// number type for reading long texts: bf16, or fp8 (faster, slightly less exact; H100, H200)
         prefill: Prefill = word("bf16", Prefill::WORDS).flags(&[Flag::Takes("prefill", "TYPE")]);
-        /// tokens kept free for the answer
+        /// tokens reserved for the answer
         reserve_answer: u64 = int(4096, 0, TOKENS);
     }
 
     /// A server that answers in place of this machine
     engine: EngineConfig {
-        /// chat server that answers, as http://HOST:PORT/v1; here: load the model in this process
+        /// address of a chat server, for example http://HOST:PORT/v1; here: load the model in this process
         url: String = text("").flags(&[Flag::Takes("engine", "URL")]).detours(&[("here", "engine.url", "here")]);
-        /// name of its model; empty: the only one it has
+        /// model name on the server; empty: its only model
         model: String = text("");
-        /// variable that holds its key
+        /// environment variable with the server's key
         key_env: String = text("OPENAI_API_KEY");
-        /// file that holds its key, in place of the variable
+        /// file with the server's key, instead of the variable
         key_file: String = text("");
-        /// tokens of its context where it does not say them; 0 is unknown
+        /// context of the server's model in tokens, if it does not report one; 0: unknown
         context: u64 = int(0, 0, TOKENS);
-        /// seconds of silence until an answer begins: it reads the conversation first
+        /// seconds to wait for the first word of an answer
         wait_s: u64 = int(900, 1, 86_400);
-        /// seconds of silence in the middle of an answer
+        /// seconds to wait in the middle of an answer
         stall_s: u64 = int(60, 1, 86_400);
     }
 
@@ -203,24 +202,24 @@ settings! {
 
     /// How tokens are chosen
     sampling: SamplingConfig {
-        /// preset to begin with, of /preset list; what is set beside it wins
+        /// preset at the start (see /preset list); other settings override it
         preset: String = text("default").flags(&[Flag::Takes("preset", "NAME")]);
-        /// temperature; 0 always takes the likeliest token
+        /// temperature; 0 always picks the likeliest token
         temperature: f64 = float(0.7, 0.0, protocol::MOST_TEMPERATURE)
             .flags(&[Flag::Takes("temp", "X")])
             .session("temperature", &["temp"], kept!(sampling.temperature));
-        /// keep the likeliest tokens up to this mass
+        /// nucleus sampling: total probability to keep
         top_p: f64 = float(0.95, 0.0, 1.0).session("top_p", &[], kept!(sampling.top_p));
-        /// keep this many; 0 keeps all
+        /// number of likeliest tokens to keep; 0 keeps all
         top_k: u32 = int(0, 0, MOST_TOP_K).session("top_k", &[], kept!(sampling.top_k));
-        /// drop what is below this share of the likeliest
+        /// drop tokens below this share of the likeliest one
         min_p: f64 = float(0.0, 0.0, 1.0).session("min_p", &[], kept!(sampling.min_p));
-        /// weakens tokens of prompt and answer; 1 is off
+        /// penalty for tokens in the prompt and the answer; 1: off
         repeat_penalty: f64 = float(1.0, 0.1, 10.0).session("repeat_penalty", &[], kept!(sampling.repeat_penalty));
-        /// taken once from tokens that the answer has; 0 is off
+        /// penalty for tokens already in the answer; 0: off
         presence_penalty: f64 =
             float(0.0, -10.0, 10.0).session("presence_penalty", &[], kept!(sampling.presence_penalty));
-        /// taken for each time the answer has a token; 0 is off
+        /// penalty for each repetition of a token in the answer; 0: off
         frequency_penalty: f64 =
             float(0.0, -10.0, 10.0).session("frequency_penalty", &[], kept!(sampling.frequency_penalty));
         /// seed of the sampling; -1: a new one for each answer, shown under it
@@ -231,18 +230,18 @@ settings! {
         /// longest answer in tokens
         max_tokens: u64 =
             int(8192, 1, TOKENS).flags(&[Flag::Takes("max-tokens", "N")]).session("max_tokens", &[], kept!(max_tokens));
-        /// stop an answer that has become the same words over and over
+        /// stop answers stuck repeating
         stop_loops: bool = truth(true).session("stop_loops", &[], kept!(stop_loops));
     }
 
     /// Thoughts
     thinking: ThinkingConfig {
-        /// whether the model thinks first; auto is its own habit
+        /// let the model think first; auto: the model's default
         mode: ThinkMode = word("auto", &["auto", "on", "off"])
             .flags(&[Flag::Takes("think", "HOW")])
             .detours(&[("show", "thinking.show", "open"), ("hide", "thinking.show", "hide")])
             .session("think", &[], kept!(think));
-        /// tokens of thought after which the answer begins; 0 is no limit
+        /// thinking limit in tokens; 0: no limit
         budget: u64 = int(0, 0, TOKENS).session("thinking_budget", &[], kept!(thinking_budget));
         /// how thoughts are shown: open, fold, hide
         show: ThoughtView = word("fold", ThoughtView::WORDS).session("thoughts", &[], Keeper::Screen);
@@ -250,31 +249,31 @@ settings! {
 
     /// What is kept
     sessions: SessionsConfig {
-        /// when model state is written: turn, exit, never; text is always saved at once
+        /// when to save model state: turn, exit, never; text is saved at once
         save_state: SaveStates = word("turn", SaveStates::WORDS);
-        /// start in the session that was open last
+        /// start in the last session
         resume_last: bool = truth(false);
         /// tokens between checkpoints inside long documents
         checkpoint_every: u64 = int(32768, 1024, TOKENS);
-        /// states kept of the last turns
+        /// number of recent turns whose state is kept
         keep_turns: u64 = int(16, 1, 1 << 20);
-        /// disk for state, GiB; the oldest is dropped, that of marks and text never
+        /// disk space for state, GiB; the oldest state is dropped first, but never text or marks
         max_state_gib: f64 = float(40.0, 0.0, 1e6);
         /// space left free on the disk, GiB
         min_free_gib: f64 = float(5.0, 0.0, 1e6);
-        /// titles by the model, in the background; not by the built-in one or a server
+        /// let the model write titles in the background (not the built-in model or a server)
         titles: bool = truth(true);
-        /// days until the trash is emptied
+        /// days before the trash is emptied
         trash_days: u64 = int(7, 0, 36500);
     }
 
     /// Reading documents
     load: LoadConfig {
-        /// tokens from which /load shows its plan first
+        /// ask before loading this many tokens
         confirm_tokens: u64 = from(50_000, 0);
-        /// files from which it does
+        /// ask before loading this many files
         confirm_files: u64 = from(20, 0);
-        /// larger files are refused
+        /// largest file to load, MiB
         max_file_mib: u64 = int(512, 1, 1 << 20);
         /// follow links inside folders
         follow_symlinks: bool = truth(false);
@@ -286,55 +285,55 @@ settings! {
 
     /// The server for other programs: sala-chat serve
     serve: ServeConfig {
-        /// address and port; anything but a loopback address needs a key
+        /// address and port; any address but loopback needs a key
         listen: String = text("127.0.0.1:8181");
-        /// file with the key that clients must show; empty: made where one is needed
+        /// file with the key that clients must send; empty: created when needed
         key_file: String = text("");
-        /// requests that may wait for the engine; more are told to come again
+        /// queue length; extra requests get a retry error
         queue: usize = int(64, 1, 4096);
-        /// requests that are read and answered side by side; others wait
+        /// requests processed at the same time; others wait
         side_by_side: usize = int(8, 1, SEQUENCES);
-        /// fields and tools of a request that are not known: ignore (and name them), or refuse
+        /// unknown fields and tools of a request: ignore (and name them), or refuse
         unknown_fields: UnknownFields = word("ignore", UnknownFields::WORDS);
-        /// other names of the model, separated by commas; * stands for any text
+        /// other names of the model, separated by commas; * matches any text
         model_aliases: String = list("");
-        /// web pages that may use the server, separated by commas, as http://localhost:3000
+        /// web pages that may use the server, separated by commas, for example http://localhost:3000
         allowed_origins: String = list("");
-        /// state of requests on disk
+        /// disk space for the state of requests, GiB
         max_state_gib: f64 = float(20.0, 0.0, 1e6);
     }
 
     /// The screen
     ui: UiConfig {
-        /// colours: auto, dark, light, plain, a file of the folder themes beside this one, or a path
+        /// colours: auto, dark, light, plain, a name from the themes folder, or a path
         theme: String = named("auto", Theme::WORDS).session("theme", &[], Keeper::Screen);
         /// colours of code: auto, a name of /set code_theme, or a .tmTheme file
         code_theme: String = named("auto", CODE_THEMES).session("code_theme", &[], Keeper::Screen);
-        /// the terminal's second screen; auto is off inside Zellij
+        /// use the terminal's alternate screen; auto: off inside Zellij
         alternate_screen: Switch = word("auto", Switch::WORDS)
             .flags(&[Flag::Screen("no-alt-screen", "off", "stay on the terminal's first screen")]);
-        /// wheel scrolls; Shift-drag for the terminal's own selection
+        /// scroll with the wheel; Shift-drag selects text
         mouse: bool = truth(false);
         /// characters of frames: auto, unicode, ascii
         glyphs: Glyphs = word("auto", Glyphs::WORDS)
             .flags(&[Flag::Screen("ascii", "ascii", "no box-drawing characters")]);
-        /// side panel; auto from 120 columns
+        /// side panel; auto: from 120 columns
         panel: Switch = word("auto", Switch::WORDS);
         /// j, k, g and G move in lists and among selected messages
         vim_keys: bool = truth(false);
-        /// columns of text
+        /// text width in columns
         max_width: u16 = int(110, 40, 1000);
-        /// below an answer, the documents and lines that it looked at
+        /// show the documents and lines behind each answer
         look: bool = truth(true).session("look", &[], Keeper::Screen);
-        /// longer pastes are folded in the input
+        /// fold pastes longer than this
         paste_fold_chars: usize = int(800, 80, 1 << 20);
-        /// so are pastes with more lines
+        /// fold pastes with more lines than this
         paste_fold_lines: usize = int(10, 2, 1 << 20);
     }
 
     /// Copying
     clipboard: ClipboardConfig {
-        /// how copied text leaves the program: auto, osc52, file
+        /// how text is copied: auto, osc52, file
         method: ClipboardMethod = word("auto", ClipboardMethod::WORDS);
     }
 
@@ -347,7 +346,7 @@ settings! {
     }
 }
 
-/// A table whose keys the user chooses.
+/// A table with free keys.
 pub struct Open {
     /// Its name.
     pub name: &'static str,
@@ -361,11 +360,10 @@ pub struct Open {
     pub entries: fn(&mut Config) -> &mut BTreeMap<String, String>,
 }
 
-/// Tables whose keys the user chooses.
 pub const OPEN_TABLES: &[Open] = &[
     Open {
         name: "load.converters",
-        help: "run without a shell; {in} is the path; standard output is the text. PDF has a built-in reader",
+        help: "commands that print a document's text; {in} is its path; run without a shell. PDF needs none",
         example: "docx = \"pandoc --to plain {in}\"\n# pdf  = \"pdftotext -layout {in} -\"",
         get: |config| &config.load.converters,
         entries: |config| &mut config.load.converters,

@@ -6,7 +6,6 @@ use crate::engine::protocol::SpecMode;
 
 /// A field's type: how it is written in the configuration. What a [`super::Kind`] accepts, its field's type takes.
 pub trait Field: Sized {
-    /// As a value.
     fn to_value(&self) -> Value;
     /// From a value; `None` for one that the type cannot hold.
     fn from_value(value: &Value) -> Option<Self>;

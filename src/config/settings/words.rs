@@ -15,17 +15,14 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All words, in the order of the variants.
             pub const WORDS: &'static [&'static str] = &[$($word),+];
 
-            /// The word of this value.
             pub const fn word(self) -> &'static str {
                 match self {
                     $( $name::$variant => $word ),+
                 }
             }
 
-            /// The value of a word.
             pub fn from_word(word: &str) -> Option<Self> {
                 match word {
                     $( $word => Some($name::$variant), )+
@@ -47,27 +44,23 @@ macro_rules! words {
 }
 
 words! {
-    /// What happens to fields and tools of a request that the server does not know.
+    /// What the server does with unknown fields and tools of a request.
     UnknownFields {
         #[default]
         Ignore = "ignore",
         Refuse = "refuse",
     }
 
-    /// Where to compute.
     Device {
         /// A GPU if the model needs one and there is one, else the CPU.
         #[default]
         Auto = "auto",
-        /// The CPU.
         Cpu = "cpu",
-        /// An NVIDIA GPU.
         Cuda = "cuda",
     }
 
     /// In which form weights are kept on the device.
     Weights {
-        /// The best form that leaves room for the context.
         #[default]
         Auto = "auto",
         /// 16 bits.
@@ -82,7 +75,6 @@ words! {
         Bits4 = "4bit",
     }
 
-    /// What a GPU multiplies in while it reads.
     Prefill {
         /// 16 bits.
         #[default]
@@ -91,23 +83,18 @@ words! {
         Fp8 = "fp8",
     }
 
-    /// How thoughts are shown.
     ThoughtView {
-        /// Always open.
         Open = "open",
         /// Open while they run, one line once the answer starts.
         #[default]
         Fold = "fold",
-        /// Not shown.
         Hide = "hide",
     }
 
-    /// When model state is written.
     SaveStates {
         /// After every turn and document.
         #[default]
         Turn = "turn",
-        /// When the program ends.
         Exit = "exit",
         /// Text only.
         Never = "never",
@@ -115,12 +102,9 @@ words! {
 
     /// `auto`, or a decision.
     Switch {
-        /// The program decides.
         #[default]
         Auto = "auto",
-        /// Always.
         On = "on",
-        /// Never.
         Off = "off",
     }
 
@@ -129,39 +113,33 @@ words! {
         /// Dark unless the terminal says otherwise.
         #[default]
         Auto = "auto",
-        /// For dark backgrounds.
         Dark = "dark",
-        /// For light backgrounds.
         Light = "light",
         /// Attributes only, no colour. Also chosen by `NO_COLOR`.
         Plain = "plain",
     }
 
-    /// Which characters are drawn.
     Glyphs {
-        /// By the locale.
         #[default]
         Auto = "auto",
-        /// Box drawing.
         Unicode = "unicode",
         /// ASCII only.
         Ascii = "ascii",
     }
 
-    /// How copied text leaves the program. It always goes into the copy file as well.
+    /// How copied text leaves the program. Also written to the copy file.
     ClipboardMethod {
         /// OSC 52.
         #[default]
         Auto = "auto",
-        /// The terminal's clipboard escape.
         Osc52 = "osc52",
         /// Only `copy.txt` in the state directory.
         File = "file",
     }
 }
 
-/// Colours of code there are without a file: `auto`, which uses the terminal's own 16 colours, and the themes that come
-/// with the parser. A test of the highlighter compares them with its own.
+/// Built-in code colours: `auto` uses the terminal's 16 colours, the others are themes of the highlighter; its test
+/// compares the lists.
 pub const CODE_THEMES: &[&str] = &[
     "auto",
     "1337",
@@ -206,7 +184,6 @@ pub enum ThinkMode {
     On,
     /// `enable_thinking = false`.
     Off,
-    /// The template's default.
     #[default]
     Auto,
 }
@@ -237,11 +214,9 @@ pub enum ModelSource {
     /// The downloaded weights if they are there and a GPU can be used, else the built-in model.
     #[default]
     Auto,
-    /// The built-in model.
     Demo,
     /// Random weights in a given shape, for measurements: the part after `synthetic:`.
     Synthetic(String),
-    /// A model folder.
     Path(String),
 }
 
@@ -264,9 +239,7 @@ pub enum EngineSource {
     /// An engine of this machine: that of a running `sala-chat serve`, or one of this process.
     #[default]
     Any,
-    /// An engine of this process.
     Here,
-    /// A chat server.
     Url(String),
 }
 
@@ -283,12 +256,10 @@ impl From<&str> for EngineSource {
 /// Which draft head: `speculation.draft`, `--draft`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum DraftSource {
-    /// The one that came with the model.
     #[default]
     Auto,
     /// None; n-gram drafts remain.
     Off,
-    /// A folder or a hub id.
     Named(String),
 }
 

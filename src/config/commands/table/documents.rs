@@ -6,7 +6,6 @@ use super::super::words::{LibraryAction, LoadOptions};
 use super::super::{Command, Group, Outcome, Request};
 use super::{no_option, runtime};
 
-/// What its rows leave out.
 const ROW: Command = Command { group: Group::Documents, ..super::ROW };
 
 pub(super) const ROWS: &[Command] = &[
@@ -17,13 +16,13 @@ pub(super) const ROWS: &[Command] = &[
         help: "read files or folders; asks before large ones",
         options: &[
             ("PATH", "a file, a folder (hidden files and those of .gitignore are left out), a glob"),
-            ("@NAME", "a document of the library, as it was read; ./@NAME is a file"),
-            ("--as NAME", "the name by which you and the model speak of it; for one file"),
+            ("@NAME", "a document from the library; ./@NAME is a file"),
+            ("--as NAME", "name of the document, for a single file"),
             ("--head N", "only its first N tokens: 4096, 64k"),
             ("--tail N", "only its last N tokens"),
             ("--pages A-B", "only these pages of a PDF, from 1"),
-            ("--once", "do not keep it in the library: another session would read it again"),
-            ("--force", "read bytes that are no text as Latin-1"),
+            ("--once", "do not add it to the library"),
+            ("--force", "read a file that is not text as Latin-1"),
         ],
         example: "/load ~/notes.txt --as notes",
         wrong: "/load",
@@ -44,7 +43,7 @@ pub(super) const ROWS: &[Command] = &[
         name: "unload",
         aliases: &["drop"],
         usage: "NAME",
-        help: "go back to before a document, on a new branch",
+        help: "remove a document, on a new branch",
         example: "/unload notes",
         wrong: "/unload",
         completes: Documents,
@@ -64,12 +63,12 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "library",
         usage: "[list|add PATH|rm NAME|prune]",
-        help: "the shelf of documents that need no second reading",
+        help: "documents already read, ready to reuse",
         options: &[
-            ("list", "what is there, with sizes; the same as nothing"),
+            ("list", "list the documents with their sizes (default)"),
             ("add PATH", "read a document now, for later sessions"),
-            ("rm NAME", "take one out"),
-            ("prune", "drop those that no session uses"),
+            ("rm NAME", "remove a document"),
+            ("prune", "remove documents that no session uses"),
         ],
         example: "/library add book.txt",
         wrong: "/library burn",
@@ -80,10 +79,10 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "ask-all",
         usage: "[--library GLOB] [--read] QUESTION",
-        help: "ask every document of the library, side by side",
+        help: "ask every document of the library",
         options: &[
             ("--library GLOB", "only documents whose names match"),
-            ("--read", "read those whose state is not kept"),
+            ("--read", "also read documents whose state is not kept"),
         ],
         example: "/ask-all --library *.txt Who is the tenant?",
         wrong: "/ask-all",
@@ -94,11 +93,11 @@ pub(super) const ROWS: &[Command] = &[
         name: "look",
         aliases: &["sources", "looked"],
         usage: "[#N] [K|sK]",
-        help: "which lines an answer looked at",
+        help: "the passages behind an answer",
         options: &[
-            ("#N", "the answer with this number, not the last"),
-            ("K", "open the passage of this number, as `[K]` below the answer"),
-            ("sK", "what its sentence of this number looked at; /look lists them"),
+            ("#N", "the answer with this number instead of the last"),
+            ("K", "open passage K"),
+            ("sK", "the passages behind this sentence; /look lists them"),
         ],
         example: "/look #8 s2",
         wrong: "/look two",
@@ -108,10 +107,10 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "why",
         usage: "[#N] [K]",
-        help: "does an answer rest on what it looked at?",
+        help: "test whether an answer depends on its passages",
         options: &[
-            ("#N", "the answer with this number, not the last"),
-            ("K", "hide the first K passages, one at a time (3)"),
+            ("#N", "the answer with this number instead of the last"),
+            ("K", "number of passages to test, one at a time (3)"),
         ],
         example: "/why #8 2",
         wrong: "/why not",
@@ -160,7 +159,7 @@ fn load(a: &Args<'_>) -> Result<Outcome, String> {
 fn library(a: &Args<'_>) -> Result<Outcome, String> {
     let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
     runtime(Request::Library(match words.as_slice() {
-        [] | ["list"] => LibraryAction::List,
+        [] | ["list" | "ls"] => LibraryAction::List,
         ["add", path] => LibraryAction::Add((*path).into()),
         ["rm", name] => LibraryAction::Remove((*name).into()),
         ["prune"] => LibraryAction::Prune,
@@ -179,7 +178,7 @@ fn ask_all(a: &Args<'_>) -> Result<Outcome, String> {
                 library = Some(glob);
                 rest = behind.trim_start();
             }
-            other => return Err(format!("there is no option {other}")),
+            other => return Err(format!("unknown option {other}")),
         }
     }
     if rest.is_empty() {

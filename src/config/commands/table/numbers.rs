@@ -3,7 +3,6 @@
 use super::super::{Command, Group, Request};
 use super::runtime;
 
-/// What its rows leave out.
 const ROW: Command = Command { group: Group::Numbers, ..super::ROW };
 
 pub(super) const ROWS: &[Command] = &[
@@ -17,7 +16,7 @@ pub(super) const ROWS: &[Command] = &[
     },
     Command {
         name: "map",
-        help: "the context as a map, shaded by what was looked at",
+        help: "map of the context, shaded by attention",
         example: "/map",
         wrong: "/map x",
         parse: |a| a.none().and_then(|()| runtime(Request::Map)),
@@ -26,7 +25,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "ctx",
         aliases: &["context", "tokens"],
-        help: "tokens by message and document",
+        help: "tokens per message and document",
         example: "/ctx",
         wrong: "/ctx x",
         parse: |a| a.none().and_then(|()| runtime(Request::Context)),

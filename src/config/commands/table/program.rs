@@ -6,7 +6,6 @@ use super::super::words::CopyWhat;
 use super::super::{Command, Group, Local, Outcome};
 use super::local;
 
-/// What its rows leave out.
 const ROW: Command = Command { group: Group::Program, ..super::ROW };
 
 pub(super) const ROWS: &[Command] = &[
@@ -18,7 +17,7 @@ pub(super) const ROWS: &[Command] = &[
             ("last", "the last answer to the clipboard; the same as nothing"),
             ("#N", "message N"),
             ("bN", "code block N of the selected or the last answer"),
-            ("look N", "passage N that the selected or the last answer looked at"),
+            ("look N", "passage N of the selected or the last answer"),
             ("all", "the whole branch"),
         ],
         example: "/copy b2",
@@ -48,7 +47,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "quit",
         aliases: &["exit", "bye", "q"],
-        help: "end; everything is saved",
+        help: "leave; everything is saved",
         example: "/quit",
         wrong: "/quit now",
         parse: |a| a.none().and_then(|()| local(Local::Quit)),

@@ -6,7 +6,6 @@ use super::super::words::ExportFormat;
 use super::super::{Command, Group, Local, Outcome, Request};
 use super::{local, no_option, runtime};
 
-/// What its rows leave out.
 const ROW: Command = Command { group: Group::Sessions, ..super::ROW };
 
 pub(super) const ROWS: &[Command] = &[
@@ -33,7 +32,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "split",
         aliases: &["vsplit"],
-        help: "two sessions side by side, from 160 columns",
+        help: "show two sessions, from 160 columns",
         example: "/split",
         wrong: "/split x",
         parse: |a| a.none().and_then(|()| local(Local::Split)),
@@ -91,13 +90,13 @@ pub(super) const ROWS: &[Command] = &[
         usage: "FILE [--md|--json|--txt] [--tree] [--with-state] [--force]",
         help: "write the conversation to a file",
         options: &[
-            ("FILE", "its ending says the format: .md, .json, .txt"),
-            ("--md", "Markdown, whatever the ending"),
+            ("FILE", "format by ending: .md, .json, .txt"),
+            ("--md", "Markdown"),
             ("--json", "JSON, which /import reads"),
             ("--txt", "plain text"),
-            ("--tree", "all branches, not this one alone"),
-            ("--with-state", "with the model's state: another computer with the same model goes on without reading"),
-            ("--force", "overwrite a file that is there"),
+            ("--tree", "all branches"),
+            ("--with-state", "include model state: another computer with the same model need not read again"),
+            ("--force", "overwrite an existing file"),
         ],
         example: "/export talk.md --tree",
         wrong: "/export talk.pdf",
@@ -108,7 +107,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "import",
         usage: "FILE",
-        help: "read a conversation exported as JSON",
+        help: "import a conversation from JSON",
         example: "/import talk.json",
         wrong: "/import",
         completes: Paths,
@@ -117,7 +116,7 @@ pub(super) const ROWS: &[Command] = &[
     },
     Command {
         name: "save",
-        help: "how saving stands; all is saved as it happens",
+        help: "show the save status",
         example: "/save",
         wrong: "/save x",
         parse: |a| a.none().and_then(|()| runtime(Request::Save)),
@@ -137,19 +136,17 @@ fn export(a: &Args<'_>) -> Result<Outcome, String> {
             "--force" => force = true,
             flag if flag.starts_with("--") => return Err(no_option("export", flag)),
             _ if path.is_some() => return Err("takes one file; put quotes around spaces".into()),
-            "-" => return Err("- is no file; sala-chat export NAME - prints a session".into()),
+            "-" => return Err("- is not a file; to print a session: sala-chat export NAME -".into()),
             file => path = Some(file.to_string()),
         }
     }
     let path = path.ok_or("needs a file name")?;
     if with_state && (tree || format.is_some()) {
-        return Err(
-            "--with-state writes the open branch in a form of its own: leave --tree, --md, --json and --txt out".into(),
-        );
+        return Err("--with-state has its own format: leave out --tree, --md, --json and --txt".into());
     }
     if format.is_none() && !with_state {
         ExportFormat::of_path(std::path::Path::new(&path))
-            .map_err(|why| format!("{why}, and --md, --json, --txt say it for any name"))?;
+            .map_err(|why| format!("{why}, or add --md, --json or --txt"))?;
     }
     runtime(Request::Export { path, format, tree, with_state, force })
 }

@@ -11,15 +11,14 @@ use crate::config::settings::{Field, Kind, ThinkMode, session, table as settings
 use crate::engine::protocol::SpecMode;
 use crate::text::sanitize::command_word;
 
-/// What its rows leave out.
 const ROW: Command = Command { group: Group::Settings, ..super::ROW };
 
 pub(super) const ROWS: &[Command] = &[
     Command {
         name: "set",
         usage: "[KEY VALUE] [--save]",
-        help: "sampling and limits of this session",
-        options: &[("--save", "also in the settings file: any setting, for later starts too")],
+        help: "change a setting of this session",
+        options: &[("--save", "also write it to the settings file")],
         example: "/set temperature 0.3",
         example_of: set_example,
         wrong: "/set temperature 7",
@@ -39,10 +38,10 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "preset",
         usage: "[NAME|save NAME|list]",
-        help: "named sets of settings: take, save, list",
+        help: "apply, save or list named settings",
         options: &[
             ("NAME", "take this preset"),
-            ("save NAME", "keep what is set now under this name"),
+            ("save NAME", "save the current settings under this name"),
             ("list", "all of them; the same as nothing"),
         ],
         example: "/preset save dossier",
@@ -68,7 +67,7 @@ pub(super) const ROWS: &[Command] = &[
         usage: "on|off|auto|show|fold|hide",
         help: "whether the model thinks; how thoughts are shown",
         options: &[
-            ("on, off, auto", "whether the model thinks before it answers; auto is its own habit"),
+            ("on, off, auto", "let the model think before it answers; auto: the model's default"),
             ("show, fold, hide", "thoughts always open, folded once the answer starts, or never shown"),
         ],
         example: "/think fold",
@@ -97,10 +96,10 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "theme",
         usage: "[NAME|FILE]",
-        help: "colours: choose from a list that shows them",
+        help: "choose the colours",
         options: &[
             ("auto, dark, light, plain", "built in; auto asks the terminal, plain has no colour"),
-            ("NAME", "NAME.toml of the folder themes beside the settings file"),
+            ("NAME", "NAME.toml in the themes folder"),
             ("FILE", "a theme file elsewhere"),
         ],
         example: "/theme light",
@@ -114,7 +113,7 @@ pub(super) const ROWS: &[Command] = &[
     },
 ];
 
-/// `/set KEY VALUE`, checked here so that the answer comes at once.
+/// `/set KEY VALUE`, checked here so that an error appears at once.
 fn set(a: &Args<'_>) -> Result<Outcome, String> {
     let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
     let save = words.contains(&"--save");
@@ -156,7 +155,7 @@ fn set_example(a: &Args<'_>) -> Option<String> {
     })
 }
 
-/// One setting changed, by whoever keeps it.
+/// Changes one setting, in the session or on the screen.
 fn change(key: &str, value: &str) -> Result<Outcome, String> {
     let (row, value) = session::parse(key, value)?;
     let shown = row.kind.show(&value);

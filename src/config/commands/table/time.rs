@@ -7,7 +7,6 @@ use super::super::{Command, Group, MOST_ANSWERS, Outcome, Request};
 use super::runtime;
 use crate::config::settings::{Field, session};
 
-/// What its rows leave out.
 const ROW: Command = Command { group: Group::Time, ..super::ROW };
 
 pub(super) const ROWS: &[Command] = &[
@@ -22,7 +21,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "undo",
         usage: "[N]",
-        help: "take back N exchanges; the question comes back",
+        help: "take back N exchanges; the question returns to the input",
         example: "/undo 2",
         wrong: "/undo two",
         parse: |a| a.count(1).and_then(|n| runtime(Request::Undo(n))),
@@ -41,10 +40,10 @@ pub(super) const ROWS: &[Command] = &[
         name: "regen",
         aliases: &["retry", "regenerate"],
         usage: "[#N] [COUNT] [temp=T] [seed=S]",
-        help: "answer again, beside the old answer",
+        help: "answer again and keep the old answer",
         options: &[
-            ("#N", "the answer with this number, not the last"),
-            ("COUNT", "how many answers, side by side, 1 to 9"),
+            ("#N", "the answer with this number instead of the last"),
+            ("COUNT", "number of answers, 1 to 9"),
             ("temp=T", "with this temperature"),
             ("seed=S", "with this seed"),
         ],
@@ -56,7 +55,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "edit",
         usage: "[#N]",
-        help: "edit a message; sending makes a sibling",
+        help: "edit a message; sending starts a new branch",
         example: "/edit #3",
         wrong: "/edit three",
         parse: |a| a.message().and_then(|at| runtime(Request::EditOpen(at))),
@@ -65,8 +64,8 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "continue",
         usage: "[TEXT]",
-        help: "go on after a stopped answer",
-        options: &[("TEXT", "what the rest of the answer begins with")],
+        help: "continue a stopped answer",
+        options: &[("TEXT", "first words of the continuation")],
         example: "/continue Therefore",
         parse: |a| runtime(Request::Continue(a.rest())),
         ..ROW
@@ -74,8 +73,8 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "fork",
         usage: "[#N] [NAME]",
-        help: "new session that shares everything up to here",
-        options: &[("#N", "up to the end of this exchange"), ("NAME", "of the new session")],
+        help: "start a new session from here",
+        options: &[("#N", "start after this exchange"), ("NAME", "of the new session")],
         example: "/fork #7 what-if",
         wrong: "/fork #x",
         parse: fork,
@@ -84,9 +83,9 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "branch",
         usage: "[#N] [K|next|prev|NAME]",
-        help: "go to another branch; alone it lists them",
+        help: "switch to another branch, or list them",
         options: &[
-            ("#N", "a branch beside this message, not the nearest one"),
+            ("#N", "a branch at this message instead of the nearest one"),
             ("K", "the branch with this number"),
             ("NAME", "a fork, or a mark"),
         ],
@@ -151,7 +150,7 @@ fn regen(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut count, mut temperature, mut seed) = (None, 1, None, None);
     for word in a.words()? {
         if let Some(n) = word.strip_prefix('#') {
-            at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?);
+            at = Some(n.parse().map_err(|_| format!("{word} is not a message number"))?);
         } else if let Some(t) = word.strip_prefix("temp=") {
             let (row, value) = session::parse("temperature", t)?;
             temperature = Some(f32::from_value(&value).ok_or_else(|| row.kind.range())?);
@@ -172,7 +171,7 @@ fn fork(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut name) = (None, None);
     for word in a.words()? {
         match word.strip_prefix('#') {
-            Some(n) => at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?),
+            Some(n) => at = Some(n.parse().map_err(|_| format!("{word} is not a message number"))?),
             None if name.is_some() => return Err("takes one name; put quotes around spaces".into()),
             None => name = Some(word.clone()),
         }
@@ -184,7 +183,7 @@ fn branch(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut which) = (None, None);
     for word in a.words()? {
         match word.strip_prefix('#') {
-            Some(n) if at.is_none() => at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?),
+            Some(n) if at.is_none() => at = Some(n.parse().map_err(|_| format!("{word} is not a message number"))?),
             _ if which.is_some() => return Err("takes one branch; put quotes around spaces".into()),
             _ => which = Some(word.as_str()),
         }
@@ -201,7 +200,7 @@ fn branch(a: &Args<'_>) -> Result<Outcome, String> {
         (at, Some(word)) => match (sibling(word), at) {
             (Some(sibling), at) => BranchTarget::Beside(at, sibling),
             (None, None) => BranchTarget::Name(word.into()),
-            (None, Some(_)) => return Err(format!("{word} is no branch there, write a number, next or prev")),
+            (None, Some(_)) => return Err(format!("{word} is not a branch here; write a number, next or prev")),
         },
     }))
 }
