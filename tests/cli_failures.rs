@@ -313,7 +313,7 @@ fn weights_that_a_killed_start_left_help_nobody_and_are_counted_when_they_go() {
     home.write(&format!("{folder}/.part-a1B2c3"), "torn");
     home.write(&format!("{folder}/.tmpA1b2C3"), "torn, too");
     let doctor = home.run(&["doctor"]);
-    assert!(out(&doctor).contains("of packing that is not finished"), "{}", out(&doctor));
+    assert!(out(&doctor).contains("from unfinished packing"), "{}", out(&doctor));
     assert!(!out(&doctor).contains("make the next start faster"), "{}", out(&doctor));
     let pruned = home.run(&["prune"]);
     assert!(out(&pruned).contains("freed in 2 files;"), "{}{}", out(&pruned), err(&pruned));
