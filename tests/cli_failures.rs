@@ -270,7 +270,7 @@ fn a_packed_folder_that_was_changed_is_named_and_one_that_is_being_packed_is_lef
     assert!(out(&damaged).contains("part-003.safetensors: it is not as it was written\n"), "{}", out(&damaged));
     let said = err(&damaged);
     assert!(
-        said.contains("sala-chat: part-003.safetensors in packed: damaged. Give its sala-chat model quantize"),
+        said.contains("sala-chat: part-003.safetensors in packed: damaged. Run its sala-chat model quantize"),
         "{said}"
     );
     assert_eq!(home.run(pack).status.code(), Some(0));

@@ -196,7 +196,7 @@ fn a_missing_path_is_told_before_anything_is_loaded() {
     for command in [["-c", "--no-save", "-p", "hi"].as_slice(), &["-r", "war", "--no-save", "-p", "hi"]] {
         let output = home.run(command);
         assert_eq!(output.status.code(), Some(2), "{}", err(&output));
-        assert!(err(&output).contains("--no-save begins with nothing kept"), "{}", err(&output));
+        assert!(err(&output).contains("--no-save starts without a session"), "{}", err(&output));
     }
     assert_eq!(home.run(&["search", " "]).status.code(), Some(2));
     for (words, command) in [

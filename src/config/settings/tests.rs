@@ -336,7 +336,7 @@ fn the_page_of_settings_finds_by_name_and_by_meaning() {
     );
     let now = |row: &Row| (row.name == "ui.theme").then(|| "light".to_owned());
     assert!(
-        page::page(&loaded, Some("theme"), now).contains("**light**: colours: auto, dark, light, plain, a file of")
+        page::page(&loaded, Some("theme"), now).contains("**light**: colours: auto, dark, light, plain, a name from")
     );
     assert!(page::page(&loaded, Some("zzz"), |_| None).starts_with("No setting has \"zzz\""));
     let empty = page::page(&loaded, Some("serve.key_file"), |_| None);
