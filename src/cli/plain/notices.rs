@@ -86,13 +86,11 @@ impl Plain {
             }
             // One after the other, when they are complete.
             Notice::Delta { message, .. } if self.beside.iter().any(|(id, _)| *id == message) => {}
-            Notice::Delta { thinking: true, .. } => {
-                if !self.thinking {
-                    self.thinking = true;
-                    out.push(Out::Line("sala is thinking.".into()));
-                }
+            Notice::Delta { thinking: true, .. } if !self.thinking => {
+                self.thinking = true;
+                out.push(Out::Line("sala is thinking.".into()));
             }
-            Notice::Delta { text, .. } => {
+            Notice::Delta { thinking: false, text, .. } => {
                 self.printed += text.len();
                 self.pending.push_str(&sanitize(&text));
                 self.speak(false, &mut out);
