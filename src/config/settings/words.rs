@@ -44,14 +44,13 @@ macro_rules! words {
 }
 
 words! {
-    /// What happens to fields and tools of a request that the server does not know.
+    /// What the server does with unknown fields and tools of a request.
     UnknownFields {
         #[default]
         Ignore = "ignore",
         Refuse = "refuse",
     }
 
-    /// Where to compute.
     Device {
         /// A GPU if the model needs one and there is one, else the CPU.
         #[default]
