@@ -29,6 +29,7 @@ const QUICK: Patience = Patience {
     connect: Duration::from_secs(5),
     first: Duration::from_secs(5),
     stall: Duration::from_millis(300),
+    answer: Duration::from_secs(60),
     retry: Duration::from_millis(20),
     tries: 3,
 };

@@ -24,7 +24,12 @@ pub fn options(context: &Context) -> Result<Option<RemoteOptions>, Failure> {
         model: Some(engine.model.trim()).filter(|m| !m.is_empty()).map(str::to_owned),
         key,
         context: Some(engine.context).filter(|c| *c > 0),
-        patience: Patience { first: seconds(engine.wait_s), stall: seconds(engine.stall_s), ..Patience::default() },
+        patience: Patience {
+            first: seconds(engine.wait_s),
+            stall: seconds(engine.stall_s),
+            answer: seconds(engine.answer_s),
+            ..Patience::default()
+        },
         one_question: false,
     }))
 }

@@ -56,6 +56,7 @@ impl From<EngineFault> for RuntimeError {
     fn from(fault: EngineFault) -> RuntimeError {
         match fault {
             EngineFault::Stopped => RuntimeError::Stopped,
+            EngineFault::TooLong(why) => RuntimeError::TooLong(why),
             fault @ (EngineFault::RowsLost(_)
             | EngineFault::Evicted
             | EngineFault::Stuck(_)
@@ -85,7 +86,7 @@ impl RuntimeError {
             | RuntimeError::Failed(_) => Exit::Failure,
             RuntimeError::Text(e) => e.exit(),
             RuntimeError::Damaged(_) => Exit::Unreadable,
-            RuntimeError::TooLong(_) => Exit::TooLong,
+            RuntimeError::TooLong(_) | RuntimeError::Engine(EngineFault::TooLong(_)) => Exit::TooLong,
             RuntimeError::NotThere(_) => Exit::NoInput,
             RuntimeError::Engine(EngineFault::Stopped) | RuntimeError::Stopped => Exit::Stopped,
             RuntimeError::Store(e) => e.exit(),

@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender, never};
 use super::render::Renderer;
 use crate::core::Exit;
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, JobDone, MAIN, ModelInfo, SequenceId, Token};
-use crate::text::TextModel;
+use crate::text::{TextModel, thoughts};
 
 /// Channels to an engine thread.
 #[derive(Debug)]
@@ -109,6 +109,11 @@ impl Engine {
     /// The remote server that answers, if any: its state is text, and its counts are estimates.
     pub(super) fn server(&self) -> Option<&str> {
         self.model().and_then(|m| m.server.as_deref())
+    }
+
+    /// Thought and answer in a server's text whose template opened the thought in the prompt.
+    pub(super) fn unopened_thought<'t>(&self, text: &'t str) -> Option<(&'t str, &'t str)> {
+        self.server().and_then(|_| thoughts::unopened(text))
     }
 
     /// Names the model that state belongs to; empty until one is loaded.

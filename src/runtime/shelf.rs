@@ -300,6 +300,11 @@ impl AskAll {
             being.row.text.push_str(&rest.answer);
             being.thinking.push_str(&rest.thinking);
         }
+        if being.thinking.is_empty()
+            && let Some((thinking, text)) = runtime.engine.unopened_thought(&being.row.text)
+        {
+            (being.thinking, being.row.text) = (thinking.to_owned(), text.to_owned());
+        }
         being.row.finish = Some(end.done.ended.finish());
         being.row.answer_tokens = end.generated.len() as u64;
         being.generated = end.generated;

@@ -161,8 +161,11 @@ impl Fan for Titling {
         self.text.push_str(&self.decoder.push_all(written.tokens).answer);
     }
 
-    fn ended(&mut self, _state: &mut State, _which: usize, grown: Done<Grown>) {
+    fn ended(&mut self, state: &mut State, _which: usize, grown: Done<Grown>) {
         self.text.push_str(&self.decoder.finish().answer);
+        if let Some((_, answer)) = state.engine.unopened_thought(&self.text) {
+            self.text = answer.to_owned();
+        }
         match grown {
             Ok(grown) => self.complete = grown.stats.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
             Err(e) => tracing::debug!(%e, "no title"),

@@ -189,6 +189,9 @@ impl Fan for When {
         let Some(place) = self.places.get_mut(which) else { return };
         let rest = place.decoder.take().map(|mut decoder| decoder.finish().answer);
         place.text.push_str(&rest.unwrap_or_default());
+        if let Some((_, answer)) = runtime.engine.unopened_thought(&place.text) {
+            place.text = answer.to_owned();
+        }
         match grown {
             // Half an answer is no other answer.
             Ok(grown) => place.done = grown.stats.end.is_some_and(|end| end.done.ended != Ended::Cancelled),

@@ -36,9 +36,35 @@ pub fn behind<'a>(prompt: &str, answer: &'a str) -> &'a str {
     own.unwrap_or(answer)
 }
 
+/// Splits an answer that began inside a thought without showing it: the template opened the thought in the prompt, so that
+/// the text has the closing tag alone, at the start or the end of a line. `None`: the text is all answer.
+pub fn unopened(text: &str) -> Option<(&str, &str)> {
+    let is_tag = |at: &usize| {
+        let (before, after) = text.split_at(*at);
+        let after = after.strip_prefix(CLOSE).unwrap_or("");
+        let starts_line = before.trim_end_matches([' ', '\t']).ends_with('\n');
+        starts_line || after.is_empty() || after.starts_with(['\n', '\r'])
+    };
+    let at = text.match_indices(CLOSE).map(|(at, _)| at).find(is_tag)?;
+    let (thinking, answer) = (text.get(..at)?, text.get(at + CLOSE.len()..)?);
+    let quoted = thinking.matches("```").count() % 2 == 1;
+    (!quoted && !thinking.contains(OPEN)).then(|| (thinking.trim(), answer.trim_start()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thought_without_opening_tag_ends_at_a_closing_tag_on_a_line_end() {
+        assert_eq!(unopened("I say yes.\n</think>\n\nYes."), Some(("I say yes.", "Yes.")));
+        assert_eq!(unopened("I say yes.</think>\r\nYes."), Some(("I say yes.", "Yes.")));
+        assert_eq!(unopened("Hm.\n</think>Yes.\n</think>\n"), Some(("Hm.", "Yes.\n</think>\n")));
+        assert_eq!(unopened("Only thoughts.\n</think>"), Some(("Only thoughts.", "")));
+        for talk in ["The tag </think> ends it.", "Yes.", "<think>\na\n</think>\nb", "```\na\n</think>\n```\n"] {
+            assert_eq!(unopened(talk), None, "{talk}");
+        }
+    }
 
     #[test]
     fn a_thought_that_the_prompt_opened_is_not_opened_again() {

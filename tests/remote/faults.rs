@@ -238,13 +238,108 @@ fn a_server_that_is_away_is_asked_again_by_each_question() {
     assert!(client.ask("q").failed.unwrap().contains("Is the server running?"));
 }
 
+/// One reply that streams these bytes.
+fn streamed(pieces: &[&[u8]]) -> Reply {
+    Reply::Pieces(vec![[&[STREAM.as_bytes()], pieces].concat().concat()], Duration::ZERO)
+}
+
 #[test]
-fn an_answer_without_a_word_is_said() {
-    let bytes = [STREAM.as_bytes(), &events(&[end("tool_calls")])].concat();
-    let server = ChatServer::start(vec![Reply::Pieces(vec![bytes], Duration::ZERO), answer("A.")]);
+fn an_answer_without_text_fails_and_names_the_tool() {
+    let call =
+        json!({"choices": [{"delta": {"tool_calls": [{"function": {"name": "find\u{7}", "arguments": "{}"}}]}}]});
+    let server = ChatServer::start(vec![
+        streamed(&[&events(&[end("tool_calls")])]),
+        streamed(&[&events(&[call.clone(), end("tool_calls")])]),
+        streamed(&[&events(&[delta("reasoning", "Hm."), end("stop")])]),
+        streamed(&[b"data: [DONE]\n\n"]),
+        streamed(&[&events(&[delta("content", "Yes."), call, end("tool_calls")])]),
+        answer("A."),
+    ]);
     let mut client = Client::of(&server);
-    let silent = client.ask("q");
-    assert_eq!(silent.ended, Some(Ended::Stop));
-    assert!(silent.notes.iter().any(|n| n.ends_with("ended its answer without a word.")), "{:?}", silent.notes);
+    for words in ["ended its answer without a word", "calls a tool (find\\x07)", "after the thoughts", "without a word"]
+    {
+        let silent = client.ask("q");
+        assert_eq!(silent.ended, None);
+        let line = silent.failed.unwrap();
+        assert!(line.contains(words), "{line}");
+    }
+    let both = client.ask("q");
+    assert_eq!((both.text.as_str(), both.ended), ("Yes.", Some(Ended::Stop)));
+    assert!(both.notes.iter().any(|note| note.contains("calls a tool")), "{:?}", both.notes);
     assert!(client.ask("q").notes.is_empty());
+}
+
+#[test]
+fn an_error_outside_of_data_fails_the_answer_in_the_servers_words() {
+    let half = events(&[delta("content", "The first half of ")]);
+    let bare = r#"{"error":{"code":500,"message":"failed to decode"}}"#;
+    let plain = |kind: &str| reply("200 OK", &format!("content-type: {kind}\r\n"), bare);
+    let server = ChatServer::start(vec![
+        streamed(&[&half, b"error: {\"code\":500,\"message\":\"failed to decode\"}\n\ndata: [DONE]\n\n"]),
+        streamed(&[&half, b"event: error\ndata: failed to decode\n\ndata: [DONE]\n\n"]),
+        streamed(&[&half, bare.as_bytes()]),
+        streamed(&[bare.as_bytes()]),
+        plain("application/json"),
+        plain("text/plain"),
+    ]);
+    let mut client = Client::of(&server);
+    for text in ["The first half of ", "The first half of ", "The first half of ", "", "", ""] {
+        let failed = client.ask("q");
+        let line = failed.failed.unwrap();
+        assert!(line.contains("failed while it answered: failed to decode."), "{line}");
+        assert_eq!((failed.text.as_str(), line.contains("is kept")), (text, !text.is_empty()));
+    }
+}
+
+#[test]
+fn signs_of_life_neither_fail_an_answer_nor_hold_it() {
+    let alive = b": still here\n\ndata: {}\n\ndata: {\"type\":\"ping\"}\n\nevent: ping\ndata: now\n\n".to_vec();
+    let begun = [STREAM.as_bytes(), &alive, &events(&[delta("content", "Eins")])].concat();
+    let empty = events(&[delta("content", "")]);
+    let drip: Vec<Vec<u8>> = events(&[delta("content", "never whole")]).chunks(1).map(<[u8]>::to_vec).collect();
+    for more in [vec![alive.clone(); 60], vec![empty; 60], drip] {
+        let pieces = [vec![begun.clone()], more].concat();
+        let server = ChatServer::start(vec![Reply::Pieces(pieces, Duration::from_millis(50))]);
+        let begun = Instant::now();
+        let told = Client::of(&server).ask("q");
+        assert_eq!(told.text, "Eins");
+        assert!(told.failed.unwrap().contains("sent nothing for 0.3 s (engine.stall_s)"));
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+    let before = [vec![STREAM.as_bytes().to_vec()], vec![alive; 60]].concat();
+    let server = ChatServer::start(vec![Reply::Pieces(before, Duration::from_millis(50))]);
+    let patience = Patience { first: Duration::from_millis(300), ..QUICK };
+    let told = Client::new(RemoteOptions { patience, ..options(&server.url) }).ask("q");
+    assert!(told.failed.unwrap().contains("not begun to answer within 0.3 s (engine.wait_s)"));
+}
+
+#[test]
+fn an_answer_has_an_end() {
+    let words = std::iter::repeat_n(events(&[delta("content", "word ")]), 100);
+    let pieces = std::iter::once(STREAM.as_bytes().to_vec()).chain(words).collect();
+    let server = ChatServer::start(vec![Reply::Pieces(pieces, Duration::from_millis(50))]);
+    let patience = Patience { answer: Duration::from_millis(500), ..QUICK };
+    let told = Client::new(RemoteOptions { patience, ..options(&server.url) }).ask("q");
+    let line = told.failed.unwrap();
+    assert!(line.contains("not ended its answer after 0.5 s (engine.answer_s)") && line.contains("is kept"), "{line}");
+    assert!(told.text.starts_with("word word "), "{}", told.text);
+}
+
+#[test]
+fn halves_of_characters_are_joined_over_events() {
+    let events = |pieces: &[&str]| -> Vec<u8> {
+        let event = |piece: &&str| format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{piece}\"}}}}]}}\n\n");
+        pieces.iter().map(event).collect::<String>().into_bytes()
+    };
+    let stop = super::events(&[end("stop")]);
+    let server = ChatServer::start(vec![
+        streamed(&[&events(&["smile \\ud83d", "\\ude00 end"]), &stop]),
+        streamed(&[&events(&["two \\ud83d", " three"]), &stop]),
+        streamed(&[&events(&["last \\ud83d"]), &stop]),
+    ]);
+    let mut client = Client::of(&server);
+    for text in ["smile 😀 end", "two \u{FFFD} three", "last \u{FFFD}"] {
+        let told = client.ask("q");
+        assert_eq!((told.text.as_str(), told.ended), (text, Some(Ended::Stop)));
+    }
 }

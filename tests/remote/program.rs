@@ -260,3 +260,36 @@ fn a_conversation_goes_back_forth_and_on_over_text_alone() {
     let found = run(home.path(), &["search", "third", "--json"]);
     assert!(String::from_utf8_lossy(&found.stdout).contains("third"), "{found:?}");
 }
+
+#[test]
+fn a_prompt_that_the_server_finds_too_long_ends_with_its_own_code() {
+    let home = tempfile::tempdir().unwrap();
+    let words = "the request exceeds the available context size";
+    let stream = format!("error: {{\"code\":400,\"message\":\"{words}\"}}\n\n");
+    let streamed = Reply::Pieces(vec![[STREAM.as_bytes(), stream.as_bytes()].concat()], Duration::ZERO);
+    let server = ChatServer::start(vec![
+        refusal("400 Bad Request", words),
+        refusal("413 Payload Too Large", "no"),
+        refusal("500 Internal Server Error", words),
+        streamed,
+    ]);
+    for words in [words, "so long a conversation", words, words] {
+        let output = run(home.path(), &["--engine", &server.url, "--no-save", "-p", "q"]);
+        assert_eq!(output.status.code(), Some(5), "{output:?}");
+        assert!(err(&output).contains(words), "{output:?}");
+    }
+}
+
+#[test]
+fn a_thought_without_its_opening_is_a_thought_and_is_not_sent_again() {
+    let home = tempfile::tempdir().unwrap();
+    let pieces = ["The user asks. ", "I should say yes.\n</th", "ink>\n\nYes."].map(|text| delta("content", text));
+    let bytes = [STREAM.as_bytes(), &events(&pieces), &events(&[end("stop")])].concat();
+    let server = ChatServer::start(vec![Reply::Pieces(vec![bytes], Duration::ZERO), answer("Again.")]);
+    let said = object(&run(home.path(), &["--engine", &server.url, "-p", "q", "--json"]));
+    assert_eq!(said["text"], json!("Yes."));
+    let output = run(home.path(), &["--engine", &server.url, "-p", "and now?", "-c"]);
+    assert!(output.status.success(), "{output:?}");
+    let asked = server.asked();
+    assert_eq!(asked.last().unwrap()["messages"][1], json!({"role": "assistant", "content": "Yes."}));
+}

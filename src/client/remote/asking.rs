@@ -7,10 +7,10 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 
 use super::RemoteOptions;
-use super::chat::{self, Draw, Listed, Refused};
-use super::client::{Client, Fault};
+use super::chat::{self, Draw, Listed, Refused, is_too_long};
+use super::client::{Client, Fault, sentence};
 use super::codec::{Codec, Conversation};
-use super::receive::{Received, receive, sentence};
+use super::receive::{Received, receive};
 use crate::core::grouped;
 use crate::engine::protocol::{Cancel, Ended, EngineEvent, Job, JobDone, JobStats, ModelInfo, Token};
 
@@ -81,7 +81,7 @@ impl Asking {
                 found.unwrap_or_else(|| Listed { name: wanted.clone(), context: None })
             }
             (None, Err(Fault::Stopped)) => return Err(Fault::Stopped),
-            (None, Err(Fault::Refused { line, .. } | Fault::Failed(line))) => {
+            (None, Err(Fault::Refused { line, .. } | Fault::TooLong(line) | Fault::Failed(line))) => {
                 return Err(Fault::Failed(format!("{} engine.model names a model without asking.", sentence(&line))));
             }
             (None, Ok(mut all)) => match (all.pop(), all.len()) {
@@ -132,9 +132,25 @@ impl Asking {
             let note = format!("{at} cannot be told to end a thought: thinking_budget has no effect there.");
             self.send(EngineEvent::Note(note));
         }
-        if ended == Ended::Stop && received.tokens.is_empty() {
-            // As where it wants to call a tool: there are none.
-            self.send(EngineEvent::Note(format!("{} ended its answer without a word.", self.client.shown)));
+        let at = &self.client.shown;
+        let tools: Vec<String> = received.tools.iter().take(NAMED).map(|name| self.client.cleaned(name)).collect();
+        let called = match (tools.is_empty(), received.called) {
+            (false, _) => Some(format!("{at} calls a tool ({}), and there are none here.", tools.join(", "))),
+            (true, true) => Some(format!("{at} calls a tool, and there are none here.")),
+            (true, false) => None,
+        };
+        if received.has_text {
+            called.into_iter().for_each(|note| self.send(EngineEvent::Note(note)));
+        } else if ended == Ended::Stop {
+            let silent = match conversation.open {
+                // An answer that goes on may have been complete.
+                true => None,
+                false if received.tokens.is_empty() => Some(format!("{at} ended its answer without a word.")),
+                false => Some(format!("{at} ended its answer after the thoughts, without a word.")),
+            };
+            if let Some(line) = called.or(silent) {
+                return Err(Fault::Failed(format!("{line} Ask again for another answer.")));
+            }
         }
         let usage = received.usage;
         let full = usage.zip(self.limit()).is_some_and(|(u, limit)| u.prompt_tokens + u.completion_tokens >= limit);
@@ -185,6 +201,7 @@ impl Asking {
                 Err(fault) => return Err(fault),
             };
             let fields = match chat::refused(&body, &said) {
+                Refused::All if is_too_long(&said) => return Err(Fault::TooLong(line)),
                 Refused::All => return Err(Fault::Failed(line)),
                 Refused::GoingOn => {
                     let at = &self.client.shown;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::codec::{Conversation, Thinking, Turn};
+use super::halves;
 use crate::engine::protocol::{Sampling, Usage};
 
 /// Fields that a server may not know: left out when it says so, and then named once.
@@ -126,6 +127,16 @@ pub(super) fn refused(sent: &Value, said: &str) -> Refused {
     }
 }
 
+/// Whether a server's words say that the prompt is longer than its context.
+pub(super) fn is_too_long(said: &str) -> bool {
+    let said = said.to_ascii_lowercase();
+    let names_context = ["context length", "context_length", "context size", "context_size", "context window", "n_ctx"];
+    let is_over = ["exceed", "maximum", "too long", "too large", "larger than", "longer than", "greater than", "fit"];
+    let prompt = ["prompt is too long", "input is too long", "too many tokens", "conversation is too long"];
+    prompt.iter().any(|words| said.contains(words))
+        || (names_context.iter().any(|n| said.contains(n)) && is_over.iter().any(|o| said.contains(o)))
+}
+
 /// How the server says that an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finished {
@@ -142,6 +153,9 @@ pub(super) enum Finished {
 pub(super) struct Chunk {
     pub(super) thinking: String,
     pub(super) text: String,
+    /// Names of tools that the model calls, and whether a call goes on in this event.
+    pub(super) tools: Vec<String>,
+    pub(super) in_call: bool,
     pub(super) finished: Option<Finished>,
     pub(super) usage: Option<Usage>,
 }
@@ -155,7 +169,9 @@ pub(super) enum Event {
     Chunk(Chunk),
     /// The server failed while it answered: its words.
     Failed(String),
-    /// Nothing that can be understood.
+    /// JSON without a part of an answer: a sign of life, or another protocol.
+    Other,
+    /// No JSON, or an answer of another form.
     Strange,
 }
 
@@ -180,6 +196,8 @@ struct Choice {
     message: Option<Delta>,
     #[serde(default)]
     finish_reason: Option<String>,
+    #[serde(default)]
+    error: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -187,14 +205,21 @@ struct Delta {
     #[serde(default)]
     content: Option<Content>,
     #[serde(default)]
-    reasoning_content: Option<String>,
-    /// Another server's name for it; both may come, and say the same.
+    reasoning_content: Option<Content>,
+    /// Another server's name for it. Some send both, and one of them may be empty.
     #[serde(default)]
-    reasoning: Option<String>,
+    reasoning: Option<Content>,
     #[serde(default)]
     refusal: Option<String>,
+    #[serde(default)]
+    tool_calls: Value,
+    /// The older form of one call.
+    #[serde(default)]
+    function_call: Value,
 }
 
+/// Words for an error without any.
+const NO_REASON: &str = "no reason given";
 /// No count of tokens is larger.
 const MOST_TOKENS: u64 = 1 << 40;
 
@@ -249,30 +274,44 @@ pub(super) fn event(data: &str) -> Event {
     if data.trim() == "[DONE]" {
         return Event::Done;
     }
-    let Ok(value) = serde_json::from_str::<Value>(data) else {
+    let Ok(value) = serde_json::from_str::<Value>(&halves::mark(data)) else {
         return Event::Strange;
     };
+    if !value.is_object() {
+        return Event::Other;
+    }
     let Ok(wire) = Wire::deserialize(&value) else {
         return Event::Strange;
     };
     if let Some(error) = wire.error.filter(|e| !e.is_null()) {
-        return Event::Failed(words_of(&error).unwrap_or_else(|| "no reason given".to_owned()));
+        return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
     }
     if wire.choices.is_none() && wire.usage.is_none() {
         // An error may be the whole of an event.
-        return words_of(&value).filter(|_| value.is_object()).map_or(Event::Strange, Event::Failed);
+        return words_of(&value).map_or(Event::Other, Event::Failed);
     }
     let mut chunk = Chunk { usage: wire.usage.as_ref().and_then(counted), ..Chunk::default() };
     // One answer was asked for; a server that gives more is not mixed up.
     for choice in wire.choices.into_iter().flatten().filter(|c| c.index.unwrap_or(0) == 0) {
+        if let Some(error) = choice.error.filter(|e| !e.is_null()) {
+            return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
+        }
         let delta = choice.delta.or(choice.message).unwrap_or_default();
-        chunk.thinking.extend(delta.reasoning_content.or(delta.reasoning));
+        let thoughts = [delta.reasoning_content, delta.reasoning].into_iter().flatten().map(Content::text);
+        chunk.thinking.extend(thoughts.into_iter().find(|text| !text.is_empty()));
+        let calls = delta.tool_calls.as_array().map_or(&[][..], Vec::as_slice);
+        for call in calls.iter().chain(Some(&delta.function_call).filter(|call| call.is_object())) {
+            let name = call.pointer("/function/name").or(call.get("name")).and_then(Value::as_str);
+            chunk.tools.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
+            chunk.in_call = true;
+        }
         chunk.text.extend(delta.content.map(Content::text));
         chunk.text.extend(delta.refusal);
         chunk.finished = match choice.finish_reason.as_deref() {
             None | Some("") => chunk.finished,
             Some("length" | "max_tokens") => Some(Finished::Length),
             Some("content_filter") => Some(Finished::Filtered),
+            Some("error") => return Event::Failed(NO_REASON.to_owned()),
             Some(_) => Some(Finished::Stop),
         };
     }

@@ -88,6 +88,21 @@ fn events_of_several_servers_are_understood() {
     );
     let wanted = Usage { prompt_tokens: 9, cached_tokens: 9, completion_tokens: 3, thought_tokens: 2 };
     assert_eq!(usage.usage, Some(wanted));
+    for (one, other) in [("reasoning", "reasoning_content"), ("reasoning_content", "reasoning")] {
+        for empty in ["\"\"", "null", "[]"] {
+            let data = format!(r#"{{"choices":[{{"delta":{{"{one}":"I think.","{other}":{empty}}}}}]}}"#);
+            assert_eq!(chunk(&data).thinking, "I think.", "{data}");
+        }
+    }
+    let call =
+        chunk(r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"find","arguments":""}}]}}]}"#);
+    assert_eq!((call.tools, call.in_call), (vec!["find".to_owned()], true));
+    assert!(chunk(r#"{"choices":[{"delta":{"function_call":{"arguments":"{"}}}]}"#).in_call);
+    for error in
+        [r#"{"choices":[{"error":{"message":"no"}}]}"#, r#"{"choices":[{"finish_reason":"error"}],"error":"no"}"#]
+    {
+        assert_eq!(event(error), Event::Failed("no".into()));
+    }
     assert_eq!(event(" [DONE] "), Event::Done);
     assert_eq!(event(r#"{"error":{"message":"out of memory","code":500}}"#), Event::Failed("out of memory".into()));
     // In other forms, and where something in them is odd.
@@ -102,7 +117,10 @@ fn events_of_several_servers_are_understood() {
     for error in [r#"{"object":"error","message":"out of memory","code":500}"#, r#"{"message":"out of memory"}"#] {
         assert_eq!(event(error), Event::Failed("out of memory".into()));
     }
-    for strange in ["", "{", "[]", "7", "{}", r#"{"choices":7}"#, r#"{"choices":[{"delta":{"content":{"a":1}}}]}"#] {
+    for alive in ["[]", "7", "null", "{}", r#"{"type":"ping"}"#, r#"{"object":"chat.completion.keepalive"}"#] {
+        assert_eq!(event(alive), Event::Other, "{alive}");
+    }
+    for strange in ["", "{", r#"{"choices":7}"#, r#"{"choices":[{"delta":{"content":{"a":1}}}]}"#] {
         assert_eq!(event(strange), Event::Strange, "{strange}");
     }
 }
@@ -115,6 +133,22 @@ fn the_servers_words_are_found_where_servers_put_them() {
     assert_eq!(words(json!({"detail": [{"loc": ["body", "seed"], "msg": "extra"}]})).unwrap(), "seed: extra");
     assert_eq!(words(json!({"error": "plain"})).unwrap(), "plain");
     assert_eq!(words(json!({"code": 7})), None);
+}
+
+#[test]
+fn a_prompt_that_is_too_long_is_known_by_the_words_for_it() {
+    for said in [
+        "the request exceeds the available context size. try increasing the context size or enable context shift",
+        "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
+        "context_length_exceeded",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "The prompt (9000 tokens) does not fit into the context window of 8192 tokens",
+    ] {
+        assert!(is_too_long(said), "{said}");
+    }
+    for said in ["failed to decode the batch", "max_tokens must be at least 1", "no such context"] {
+        assert!(!is_too_long(said), "{said}");
+    }
 }
 
 #[test]

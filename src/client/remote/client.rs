@@ -12,7 +12,7 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AF
 use reqwest::{Response, StatusCode, Url};
 use serde_json::Value;
 
-use super::chat::{Listed, models, words_of};
+use super::chat::{Listed, is_too_long, models, words_of};
 use super::{Key, Patience, RemoteOptions};
 use crate::engine::protocol::Cancel;
 use crate::text::sanitize::sanitize_line;
@@ -37,6 +37,8 @@ pub(super) enum Fault {
     Stopped,
     /// The server refuses the request as it is: one line, and its own words as they came.
     Refused { line: String, said: String },
+    /// The conversation is longer than the server's context: one line.
+    TooLong(String),
     /// Anything else: one line.
     Failed(String),
 }
@@ -214,7 +216,7 @@ impl Client {
                     return Err(Fault::Failed(line));
                 }
                 Some(Err(e)) => (self.unreachable(&e), None),
-                Some(Ok(response)) if response.status().is_success() => return self.answering(response),
+                Some(Ok(response)) if response.status().is_success() => return self.answering(response, cancel).await,
                 Some(Ok(response)) => {
                     let status = response.status();
                     let passes = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
@@ -222,7 +224,7 @@ impl Client {
                     let read = unless(cancel, self.patience.connect, self.refusal(response, "chat/completions", tried));
                     let fault =
                         read.await?.unwrap_or_else(|| Fault::Failed(format!("{} failed ({status}).", self.shown)));
-                    if !passes {
+                    if !passes || matches!(fault, Fault::TooLong(_)) {
                         return Err(fault);
                     }
                     (fault, wait)
@@ -244,18 +246,33 @@ impl Client {
     }
 
     /// Whether what begins is an answer.
-    fn answering(&self, response: Response) -> Result<Answering, Fault> {
+    async fn answering(&self, response: Response, cancel: &Cancel) -> Result<Answering, Fault> {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
         match kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase().as_str() {
             // Some servers do not say it.
             "text/event-stream" | "" => Ok(Answering { response, whole: false }),
             "application/json" => Ok(Answering { response, whole: true }),
-            other => Err(Fault::Failed(format!(
-                "{} answers with {}, not with a chat. Is the address right? It ends in /v1.",
-                self.shown,
-                self.cleaned(other)
-            ))),
+            other => {
+                let bytes = unless(cancel, self.patience.connect, body(response, REFUSAL)).await?.unwrap_or_default();
+                let object = serde_json::from_slice::<Value>(&bytes).ok().filter(Value::is_object);
+                if let Some(said) = object.as_ref().and_then(words_of) {
+                    return Err(self.refused_while_answering(&said, ""));
+                }
+                let kind = self.cleaned(other);
+                let line = format!(
+                    "{} answers with {kind}, not with a chat. Is the address right? It ends in /v1.",
+                    self.shown
+                );
+                Err(Fault::Failed(line))
+            }
         }
+    }
+
+    /// The fault for an error that arrives in place of an answer, or in the middle of one: `kept` says what remains of it.
+    pub(super) fn refused_while_answering(&self, said: &str, kept: &str) -> Fault {
+        let words = sentence(&self.cleaned(said));
+        let line = format!("{} failed while it answered: {words} {kept}", self.shown).trim_end().to_owned();
+        if kept.is_empty() && is_too_long(said) { Fault::TooLong(line) } else { Fault::Failed(line) }
     }
 
     /// No connection, or it ended before there was an answer.
@@ -310,8 +327,23 @@ impl Client {
         let line = if words.is_empty() { line } else { format!("{line} It says: {words}") };
         match code {
             400 | 422 => Fault::Refused { line, said },
+            413 => Fault::TooLong(line),
+            500..=599 if is_too_long(&said) => Fault::TooLong(line),
             _ => Fault::Failed(line),
         }
+    }
+}
+
+/// A line that another sentence follows.
+pub(super) fn sentence(line: &str) -> String {
+    if line.ends_with(['.', '?', '!', '…']) { line.to_owned() } else { format!("{line}.") }
+}
+
+/// The line that a user reads; `None` after a stop.
+pub(super) fn line_of(fault: Fault) -> Option<String> {
+    match fault {
+        Fault::Stopped => None,
+        Fault::Refused { line, .. } | Fault::TooLong(line) | Fault::Failed(line) => Some(line),
     }
 }
 

@@ -12,6 +12,7 @@ mod asking;
 mod chat;
 mod client;
 mod codec;
+mod halves;
 mod key;
 mod receive;
 mod sse;
@@ -48,10 +49,12 @@ pub struct RemoteOptions {
 pub struct Patience {
     /// To take a connection.
     pub connect: Duration,
-    /// Until an answer begins: it reads all of the conversation first.
+    /// Until the first text of an answer: the server reads the conversation first.
     pub first: Duration,
-    /// Between two pieces of an answer.
+    /// Between two pieces of text. Comments and empty deltas do not count.
     pub stall: Duration,
+    /// From the first text of an answer to its end.
+    pub answer: Duration,
     /// The wait before the first retry; each further one takes twice as long.
     pub retry: Duration,
     /// How often a request is sent at most.
@@ -61,6 +64,7 @@ pub struct Patience {
 impl Default for Patience {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Patience { connect: seconds(10), first: seconds(900), stall: seconds(60), retry: seconds(1), tries: 4 }
+        let (first, stall, answer) = (seconds(900), seconds(60), seconds(7200));
+        Patience { connect: seconds(10), first, stall, answer, retry: seconds(1), tries: 4 }
     }
 }

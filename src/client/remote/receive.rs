@@ -1,4 +1,4 @@
-//! An answer as it comes: bytes to events, events to tokens of the code, and the words for one that breaks off.
+//! Receives an answer: bytes to events, events to tokens of the code, and the words for one that breaks off.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,18 +8,21 @@ use reqwest::Response;
 use super::chat::{self, Chunk, Event, Finished};
 use super::client::{Answering, Client, Fault, cause, unless};
 use super::codec::Codec;
+use super::halves::Halves;
 use super::sse::Events;
 use super::write::Writer;
 use crate::core::grouped;
 use crate::engine::protocol::{Cancel, Ended, EngineEvent, Steer, Steered, Steering, Token, Usage};
 
-/// Over which the speed is told.
+/// Span over which the speed is measured.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Longest answer that comes as one object, in bytes.
-const WHOLE: usize = 64 << 20;
+/// Shortest span that a speed is computed from.
+const LEAST_SPAN: Duration = Duration::from_millis(50);
+/// Longest answer in one object, in bytes.
+const MOST_WHOLE: usize = 64 << 20;
 /// Longest answer with its thoughts, in bytes: millions of tokens, where servers give at most some hundred thousand.
-const ENDLESS: usize = 16 << 20;
-/// Longest wait for what comes behind a complete answer.
+const MOST_BYTES: usize = 16 << 20;
+/// Longest wait for usage counts after a complete answer.
 const COUNTS: Duration = Duration::from_secs(2);
 
 /// An answer that is being received.
@@ -27,38 +30,50 @@ pub(super) struct Received<'a> {
     id: u64,
     writer: Writer<'a>,
     steer: Option<Box<dyn Steer>>,
+    /// Of the thoughts and of the answer.
+    halves: (Halves, Halves),
     pub(super) tokens: Vec<Token>,
-    /// Pieces it came in: most servers send each of their tokens alone.
+    /// Pieces of text: most servers send one token in each.
     pub(super) pieces: u64,
+    /// The answer has more than white space besides its thoughts.
+    pub(super) has_text: bool,
+    /// Names of the tools that the model called.
+    pub(super) tools: Vec<String>,
+    pub(super) called: bool,
     pub(super) usage: Option<Usage>,
     ended: Option<Ended>,
-    /// When it was complete.
     ended_at: Option<Instant>,
     /// Bytes of the answer and its thoughts.
     bytes: usize,
-    pub(super) first: Option<Instant>,
-    /// When tokens came last.
+    begun: Instant,
+    first: Option<Instant>,
+    /// When tokens arrived last.
     last: Option<Instant>,
+    /// When anything of the answer arrived last: text, thoughts or a part of a tool call.
+    progress: Option<Instant>,
+    /// The server said something that is no part of a chat.
+    other: bool,
     /// A budget for thoughts was spent.
     pub(super) over_budget: bool,
-    /// When the last pieces came.
+    /// Times of the pieces within [`WINDOW`].
     recent: VecDeque<Instant>,
 }
 
-/// A line that another sentence follows.
-pub(super) fn sentence(line: &str) -> String {
-    if line.ends_with(['.', '?', '!', '…']) { line.to_owned() } else { format!("{line}.") }
-}
-
-pub(super) fn line_of(fault: Fault) -> Option<String> {
-    match fault {
-        Fault::Stopped => None,
-        Fault::Refused { line, .. } | Fault::Failed(line) => Some(line),
-    }
-}
-
-/// Reads an answer to its end. The whole of it is in `received` whatever becomes of it.
+/// Reads an answer to its end; all of it is in `received`, also after a fault.
 pub(super) async fn receive(
+    client: &Client,
+    answering: Answering,
+    cancel: &Cancel,
+    received: &mut Received<'_>,
+    tell: &dyn Fn(EngineEvent),
+) -> Result<Ended, Fault> {
+    let ended = receive_all(client, answering, cancel, received, tell).await;
+    let half = received.halves.1.finish();
+    received.push("", half, tell)?;
+    ended
+}
+
+async fn receive_all(
     client: &Client,
     answering: Answering,
     cancel: &Cancel,
@@ -67,12 +82,13 @@ pub(super) async fn receive(
 ) -> Result<Ended, Fault> {
     let Answering { mut response, whole } = answering;
     let (mut events, mut bytes, mut data) = (Events::default(), Vec::new(), Vec::new());
-    let mut told_done = false;
-    while !told_done {
-        let Some(piece) = piece(client, &mut response, cancel, received).await? else { break };
+    let mut is_done = false;
+    received.begun = Instant::now();
+    while !is_done {
+        let Some(piece) = piece(client, &mut response, cancel, received, whole).await? else { break };
         if whole {
             bytes.extend_from_slice(&piece);
-            if bytes.len() > WHOLE {
+            if bytes.len() > MOST_WHOLE {
                 return Err(Fault::Failed(format!("{} sends an answer without end.", client.shown)));
             }
             continue;
@@ -80,7 +96,7 @@ pub(super) async fn receive(
         let pushed = events.push(&piece, &mut data);
         pushed.map_err(|_| Fault::Failed(format!("{} sends a line without end.", client.shown)))?;
         for event in data.drain(..).filter(|data| !data.trim().is_empty()) {
-            told_done |= received.take(client, &event, tell)?;
+            is_done |= received.take(client, &event, tell)?;
             if received.ended == Some(Ended::Repeats) {
                 return Ok(Ended::Repeats);
             }
@@ -88,17 +104,18 @@ pub(super) async fn receive(
     }
     if whole {
         received.take(client, &String::from_utf8_lossy(&bytes), tell)?;
-    } else if !told_done {
-        // A line that never ended counts only if it says something: what was cut off in the middle does not.
+    } else if !is_done {
+        // A last line without its end counts only if it is complete JSON.
         let _ = events.finish(&mut data);
         for event in data.drain(..) {
-            let cut = matches!(chat::event(&event), Event::Strange);
-            told_done |= !cut && received.take(client, &event, tell)?;
+            let is_cut = matches!(chat::event(&event), Event::Strange);
+            is_done |= !is_cut && received.take(client, &event, tell)?;
         }
     }
     match received.ended {
         Some(ended) => Ok(ended),
-        None if told_done => Ok(Ended::Stop),
+        None if is_done => Ok(Ended::Stop),
+        None if received.other && received.progress.is_none() => Err(strange(client, received)),
         None => Err(dropped(client, received, "")),
     }
 }
@@ -109,31 +126,23 @@ async fn piece(
     response: &mut Response,
     cancel: &Cancel,
     received: &Received<'_>,
+    whole: bool,
 ) -> Result<Option<Vec<u8>>, Fault> {
-    // Until the first word the server may be reading, whatever it has sent.
-    let patience = client.patience;
-    let limit = match (received.ended_at, received.first) {
-        // It is complete: only the counts may still come, and whatever comes instead gives them no more time.
-        (Some(at), _) => patience.stall.min(COUNTS).saturating_sub(at.elapsed()),
-        (None, Some(_)) => patience.stall,
-        (None, None) => patience.first,
-    };
-    if limit.is_zero() {
-        return Ok(None);
-    }
-    match unless(cancel, limit, response.chunk()).await? {
+    let Some((left, late)) = received.time_left(client, whole) else { return Ok(None) };
+    match unless(cancel, left, response.chunk()).await? {
         Some(Ok(piece)) => Ok(piece.map(|p| p.to_vec())),
         Some(Err(e)) if received.ended.is_some() => {
-            tracing::debug!("behind the end of an answer: {}", client.cleaned(&cause(&e)));
+            tracing::debug!("after the end of an answer: {}", client.cleaned(&cause(&e)));
             Ok(None)
         }
         Some(Err(e)) => Err(dropped(client, received, &format!(": {}", client.cleaned(&cause(&e))))),
         None if received.ended.is_some() => Ok(None),
-        None => {
-            let what = format!("{} has sent nothing for {} s (engine.stall_s).", client.shown, limit.as_secs_f64());
-            Err(Fault::Failed(format!("{what} {}", kept(received))))
-        }
+        None => Err(Fault::Failed(format!("{} {late} {}", client.shown, kept(received)))),
     }
+}
+
+fn strange(client: &Client, received: &Received<'_>) -> Fault {
+    Fault::Failed(format!("{} sends something that is no part of a chat. {}", client.shown, kept(received)))
 }
 
 fn dropped(client: &Client, received: &Received<'_>, why: &str) -> Fault {
@@ -148,58 +157,87 @@ fn kept(received: &Received<'_>) -> String {
 }
 
 impl<'c> Received<'c> {
-    /// Of one job.
     pub(super) fn new(id: u64, codec: &'c Codec, in_thought: bool, steering: Option<&Steering>) -> Received<'c> {
         Received {
             id,
             writer: Writer::new(codec, in_thought),
             steer: steering.map(|s| (s.0)()),
+            halves: Default::default(),
             tokens: Vec::new(),
             pieces: 0,
+            has_text: false,
+            tools: Vec::new(),
+            called: false,
             usage: None,
             ended: None,
             ended_at: None,
             bytes: 0,
+            begun: Instant::now(),
             first: None,
             last: None,
+            progress: None,
+            other: false,
             over_budget: false,
             recent: VecDeque::new(),
         }
     }
 
-    /// Milliseconds from the first words to the last: 0 where all came at once, which says nothing of a speed.
-    pub(super) fn decode_ms(&self) -> f64 {
-        self.first.zip(self.last).map_or(0.0, |(first, last)| last.duration_since(first).as_secs_f64() * 1000.0)
+    /// How long the next bytes may take, and what the fault says after that; `None` once a complete answer has had its
+    /// time for counts.
+    fn time_left(&self, client: &Client, whole: bool) -> Option<(Duration, String)> {
+        let patience = client.patience;
+        if let Some(at) = self.ended_at {
+            let left = patience.stall.min(COUNTS).saturating_sub(at.elapsed());
+            return (!left.is_zero()).then(|| (left, String::new()));
+        }
+        let whole_answer =
+            (self.first.unwrap_or(self.begun), patience.answer, "has not ended its answer after", "answer_s");
+        let (from, limit, what, setting) = match self.progress {
+            _ if whole => whole_answer,
+            None => (self.begun, patience.first, "has not begun to answer within", "wait_s"),
+            Some(at) if at + patience.stall <= whole_answer.0 + patience.answer => {
+                (at, patience.stall, "has sent nothing for", "stall_s")
+            }
+            Some(_) => whole_answer,
+        };
+        let late = format!("{what} {} s (engine.{setting}).", limit.as_secs_f64());
+        Some((limit.saturating_sub(from.elapsed()), late))
     }
 
-    /// Takes what one event says. True when it was the last.
+    /// Milliseconds from the first tokens to the last; 0 where the span is too short to compute a speed from.
+    pub(super) fn decode_ms(&self) -> f64 {
+        let span = self.first.zip(self.last).map_or(Duration::ZERO, |(first, last)| last.duration_since(first));
+        if span < LEAST_SPAN { 0.0 } else { span.as_secs_f64() * 1000.0 }
+    }
+
+    /// Takes one event. True after the last.
     fn take(&mut self, client: &Client, data: &str, tell: &dyn Fn(EngineEvent)) -> Result<bool, Fault> {
         let chunk = match chat::event(data) {
             Event::Done => return Ok(true),
             Event::Chunk(chunk) => chunk,
             Event::Failed(said) => {
-                let words = client.cleaned(&said);
-                return Err(Fault::Failed(format!(
-                    "{} failed while it answered: {} {}",
-                    client.shown,
-                    sentence(&words),
-                    kept(self)
-                )));
+                let kept = if self.progress.is_none() { String::new() } else { kept(self) };
+                return Err(client.refused_while_answering(&said, &kept));
             }
-            Event::Strange if self.ended.is_some() => {
-                tracing::debug!("behind the end of an answer: {} sends no part of a chat", client.shown);
+            Event::Other => {
+                self.other = true;
                 return Ok(false);
             }
-            Event::Strange => {
-                let what = format!("{} sends something that is no part of a chat.", client.shown);
-                return Err(Fault::Failed(format!("{what} {}", kept(self))));
+            Event::Strange if self.ended.is_some() => {
+                tracing::debug!("after the end of an answer: {} sends no part of a chat", client.shown);
+                return Ok(false);
             }
+            Event::Strange => return Err(strange(client, self)),
         };
-        let Chunk { thinking, text, finished, usage } = chunk;
+        let Chunk { thinking, text, tools, in_call, finished, usage } = chunk;
         self.usage = usage.or(self.usage);
-        let tokens = self.writer.push(&thinking, &text).map_err(|e| Fault::Failed(e.to_string()))?;
-        self.write(tokens, tell);
-        self.bytes += thinking.len() + text.len();
+        if in_call || !thinking.is_empty() || !text.is_empty() {
+            self.progress = Some(Instant::now());
+        }
+        self.called |= in_call;
+        self.tools.extend(tools);
+        let (thinking, text) = (self.halves.0.join(&thinking), self.halves.1.join(&text));
+        self.push(&thinking, &text, tell)?;
         match finished {
             None => {}
             Some(Finished::Stop) => self.ended = self.ended.or(Some(Ended::Stop)),
@@ -215,12 +253,19 @@ impl<'c> Received<'c> {
         if self.ended.is_some() {
             self.ended_at.get_or_insert_with(Instant::now);
         }
-        if self.bytes > ENDLESS {
-            // Whatever it was told, it does not end by itself.
+        if self.bytes > MOST_BYTES {
             self.ended = self.ended.or(Some(Ended::Length));
             return Ok(true);
         }
         Ok(false)
+    }
+
+    fn push(&mut self, thinking: &str, text: &str, tell: &dyn Fn(EngineEvent)) -> Result<(), Fault> {
+        self.bytes += thinking.len() + text.len();
+        self.has_text |= !text.trim().is_empty();
+        let tokens = self.writer.push(thinking, text).map_err(|e| Fault::Failed(e.to_string()))?;
+        self.write(tokens, tell);
+        Ok(())
     }
 
     fn write(&mut self, tokens: Vec<Token>, tell: &dyn Fn(EngineEvent)) {
@@ -235,7 +280,7 @@ impl<'c> Received<'c> {
             for (at, token) in tokens.iter().enumerate() {
                 match steer.drawn(*token, false) {
                     Steered::Take => {}
-                    // It is drawn elsewhere.
+                    // The server draws: its tokens cannot be replaced.
                     Steered::Instead(_) => self.over_budget = true,
                     Steered::Last => {
                         upto = at + 1;
@@ -248,15 +293,16 @@ impl<'c> Received<'c> {
         let mut tokens = tokens;
         tokens.truncate(upto);
         self.tokens.extend_from_slice(&tokens);
-        // Tokens of the code here are others than the server's.
+        // The server's tokens are not those of the code, so pieces are counted.
         self.pieces += 1;
         self.recent.push_back(now);
         while self.recent.front().is_some_and(|at| now.duration_since(*at) > WINDOW) {
             self.recent.pop_front();
         }
-        let since = self.recent.front().map_or(0.0, |at| now.duration_since(*at).as_secs_f64());
-        // The first of the window is where its time begins.
-        let tokens_per_s = if since > 0.0 { (self.recent.len() - 1) as f64 / since } else { 0.0 };
+        let span = self.recent.front().map_or(Duration::ZERO, |at| now.duration_since(*at));
+        // The first piece of the window is where its time begins.
+        let is_long = span >= LEAST_SPAN;
+        let tokens_per_s = if is_long { (self.recent.len() - 1) as f64 / span.as_secs_f64() } else { 0.0 };
         tell(EngineEvent::Tokens { id: self.id, tokens, tokens_per_s, looked: Vec::new(), likely: Vec::new() });
     }
 }

@@ -1,8 +1,10 @@
-//! Server-sent events: bytes to the data of events, whatever pieces they come in. Pure.
+//! Server-sent events: bytes to the data of events, whatever pieces they arrive in. Pure.
 //!
-//! Lines end with LF, CR or CRLF, comments (`: …`) and unknown fields are passed over, lines of data belong together until
-//! an empty line. Text is decoded line by line, so a character cut between two pieces is whole; what is no UTF-8 becomes
-//! U+FFFD.
+//! Lines end with LF, CR or CRLF; data lines of one event are joined. Text is decoded line by line, so a character cut
+//! between two pieces stays whole; bytes that are not UTF-8 become U+FFFD. Two forms outside the standard become the data
+//! `{"error": …}` or the object itself: the line `error: …` of llama.cpp's server, and a JSON object without `data:`.
+
+use serde_json::{Value, json};
 
 /// Longest line and longest event, in bytes.
 const MOST: usize = 8 << 20;
@@ -15,16 +17,20 @@ pub struct TooLong;
 #[derive(Debug, Default)]
 pub struct Events {
     line: Vec<u8>,
-    /// The last byte was CR: an LF behind it is part of the same line end.
+    /// The last byte was CR: an LF after it belongs to the same line end.
     after_cr: bool,
-    /// Nothing came yet: a byte order mark may.
+    /// The first line, which may begin with a byte order mark, is over.
     begun: bool,
     /// Data lines of the event that is not complete.
     data: Option<String>,
+    /// Name of that event.
+    name: String,
+    /// Lines of a JSON object outside any event.
+    bare: String,
 }
 
 impl Events {
-    /// Takes more bytes; data of the events that are complete now are put behind `out`.
+    /// Takes more bytes and appends the data of complete events to `out`.
     ///
     /// # Errors
     /// A line or an event that is too long.
@@ -49,28 +55,59 @@ impl Events {
         Ok(())
     }
 
-    /// The stream is over. Data without an empty line behind them count: some servers leave out the last one.
+    /// Ends the stream. Data count without the empty line that some servers leave out at the end.
     pub fn finish(&mut self, out: &mut Vec<String>) -> Result<(), TooLong> {
         if !self.line.is_empty() {
             self.line_ended(out)?;
         }
-        out.extend(self.data.take());
+        self.event_ended(out);
         Ok(())
+    }
+
+    fn event_ended(&mut self, out: &mut Vec<String>) {
+        let name = std::mem::take(&mut self.name).to_ascii_lowercase();
+        let Some(data) = self.data.take() else { return };
+        match name.as_str() {
+            "error" => out.push(error(&data)),
+            name if ["ping", "keep", "heartbeat"].iter().any(|word| name.contains(word)) => {}
+            _ => out.push(data),
+        }
     }
 
     fn line_ended(&mut self, out: &mut Vec<String>) -> Result<(), TooLong> {
         let bytes = std::mem::take(&mut self.line);
         let line = String::from_utf8_lossy(&bytes);
         let line = if std::mem::replace(&mut self.begun, true) { &*line } else { line.trim_start_matches('\u{FEFF}') };
+        if !self.bare.is_empty() || (self.data.is_none() && line.starts_with('{')) {
+            if self.bare.len() + line.len() >= MOST {
+                return Err(TooLong);
+            }
+            self.bare.push_str(line);
+            self.bare.push('\n');
+            if line.trim_end().ends_with('}') && serde_json::from_str::<Value>(&self.bare).is_ok() {
+                out.push(std::mem::take(&mut self.bare));
+            }
+            return Ok(());
+        }
         if line.is_empty() {
-            out.extend(self.data.take());
+            self.event_ended(out);
             return Ok(());
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
-        if field != "data" {
-            return Ok(());
-        }
         let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "data" => {}
+            "event" => {
+                value.clone_into(&mut self.name);
+                return Ok(());
+            }
+            "error" => {
+                self.event_ended(out);
+                out.push(error(value));
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
         match &mut self.data {
             None => self.data = Some(value.to_owned()),
             Some(data) if data.len() + value.len() >= MOST => return Err(TooLong),
@@ -81,6 +118,12 @@ impl Events {
         }
         Ok(())
     }
+}
+
+/// The error object for what a server sends outside the data of an event.
+fn error(value: &str) -> String {
+    let words = serde_json::from_str::<Value>(value).unwrap_or_else(|_| Value::from(value));
+    json!({"error": words}).to_string()
 }
 
 #[cfg(test)]
@@ -113,7 +156,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_marked_and_harms_nothing_else() {
+    fn errors_outside_of_data_are_events() {
+        let error = r#"{"error":{"message":"no"}}"#;
+        let forms: [&[u8]; 5] = [
+            b"error: {\"message\":\"no\"}\n\n",
+            b"event: error\ndata: {\"message\":\"no\"}\n\n",
+            b"error:{\"message\":\"no\"}",
+            b"{\"error\":{\"message\":\"no\"}}",
+            b"{\n  \"error\": {\n    \"message\": \"no\"\n  }\n}\n",
+        ];
+        for form in forms {
+            let bytes = [b"data: a\n\n", form].concat();
+            let got = whole(&bytes.chunks(3).collect::<Vec<_>>());
+            let last: Value = serde_json::from_str(&got[1]).unwrap();
+            assert_eq!((got.len(), got[0].as_str(), last.to_string().as_str()), (2, "a", error));
+        }
+        assert_eq!(whole(&[b"error: out of memory\n"]), [r#"{"error":"out of memory"}"#]);
+    }
+
+    #[test]
+    fn named_keep_alive_events_are_dropped() {
+        assert_eq!(whole(&[b"event: ping\ndata: {}\n\nevent: message\ndata: b\n\nevent: keep-alive\ndata\n\n"]), ["b"]);
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_marked() {
         assert_eq!(whole(&[b"data: a\xff\xc3b\n\ndata: c\n\n"]), ["a\u{FFFD}\u{FFFD}b", "c"]);
     }
 

@@ -15,9 +15,8 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::RemoteOptions;
 use super::asking::{Asking, NAMED};
-use super::client::{Client, Fault};
+use super::client::{Client, Fault, line_of, sentence};
 use super::codec::Codec;
-use super::receive::{line_of, sentence};
 use crate::core::Exit;
 use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, Job, SequenceId, Token};
 use crate::text::TextModel;
@@ -206,7 +205,11 @@ impl Worker {
                 self.asking.send(event);
             }
             Err(fault) => {
-                let fault = line_of(fault).map_or(EngineFault::Stopped, EngineFault::Device);
+                let fault = match fault {
+                    Fault::Stopped => EngineFault::Stopped,
+                    Fault::TooLong(line) => EngineFault::TooLong(line),
+                    Fault::Refused { line, .. } | Fault::Failed(line) => EngineFault::Device(line),
+                };
                 self.asking.send(EngineEvent::Failed { id: job.id, fault: fault.clone() });
                 self.drop_lost(job.sequence, &fault);
             }

@@ -184,8 +184,10 @@ settings! {
         context: u64 = int(0, 0, TOKENS);
         /// seconds of silence until an answer begins: it reads the conversation first
         wait_s: u64 = int(900, 1, 86_400);
-        /// seconds of silence in the middle of an answer
+        /// seconds without new text in the middle of an answer
         stall_s: u64 = int(60, 1, 86_400);
+        /// seconds that an answer may take from its first word to its last
+        answer_s: u64 = int(7200, 1, 604_800);
     }
 
     /// Speculative decoding

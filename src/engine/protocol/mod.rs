@@ -90,6 +90,9 @@ pub enum EngineFault {
     /// The model or its device failed, and is ready for the next command.
     #[error("{0}")]
     Device(String),
+    /// The prompt is longer than the context of the server that was to answer it.
+    #[error("{0}")]
+    TooLong(String),
     /// The process that ran the model has ended, and all states with it; the next command starts another one.
     #[error("{0}")]
     Gone(String),

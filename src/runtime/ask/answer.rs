@@ -243,6 +243,11 @@ impl State {
         let last = answer.decoder.finish();
         answer.take(self, last);
         let mut message = answer.message;
+        if message.thinking.is_empty()
+            && let Some((thinking, text)) = self.engine.unopened_thought(&message.text)
+        {
+            (message.thinking, message.text) = (thinking.to_owned(), text.to_owned());
+        }
         let sentences = answer.sentences.finish(&message.text);
         message.meta.finish = Some(finish_of(stats));
         if let Some(first) = answer.first_token {

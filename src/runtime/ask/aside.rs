@@ -89,6 +89,9 @@ impl Verb {
             return Ok(String::new());
         }
         answer.text.push_str(&answer.decoder.finish().answer);
+        if let Some((_, text)) = self.engine.unopened_thought(&answer.text) {
+            answer.text = text.to_owned();
+        }
         let AsideAnswer { question, text, .. } = answer;
         if shown == Shown::Yes {
             self.tell(Notice::Aside { question, text: text.clone(), done: Some(finish_of(&stats)) });

@@ -198,7 +198,10 @@ impl Worker {
             EngineFault::Device(why) if matches!(running.doing, Doing::Restoring(..)) => {
                 self.plan_again(*running, &why, None);
             }
-            EngineFault::Device(why) | EngineFault::Gone(why) | EngineFault::Fatal { why, .. } => {
+            EngineFault::Device(why)
+            | EngineFault::TooLong(why)
+            | EngineFault::Gone(why)
+            | EngineFault::Fatal { why, .. } => {
                 self.refuse(&running.ask, Refusal::internal(why));
             }
         }

@@ -1,0 +1,125 @@
+//! Halves of characters: servers that cut text in UTF-16 send a surrogate in one event and its partner in the next. Pure.
+//!
+//! JSON with a lone surrogate is not valid, so [`mark`] replaces each by the noncharacter U+FDD0 and four hexadecimal digits,
+//! and [`Halves`] joins them again in the text of the answer.
+
+const MARK: char = '\u{FDD0}';
+/// Hexadecimal digits after the mark.
+const DIGITS: usize = 4;
+
+const fn is_high(unit: u16) -> bool {
+    unit & 0xFC00 == 0xD800
+}
+
+const fn is_low(unit: u16) -> bool {
+    unit & 0xFC00 == 0xDC00
+}
+
+/// The code unit of an escape `\uXXXX` at the beginning of a text.
+fn escape(text: &str) -> Option<u16> {
+    let digits = text.strip_prefix("\\u")?.get(..DIGITS)?;
+    u16::from_str_radix(digits, 16).ok()
+}
+
+/// JSON in which every lone surrogate is replaced by its mark.
+pub(super) fn mark(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    let mut rest = json;
+    while let Some(at) = rest.find('\\') {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let unit = escape(from);
+        let pair = unit.is_some_and(is_high) && from.get(6..).and_then(escape).is_some_and(is_low);
+        let length = match unit {
+            Some(_) if pair => 12,
+            Some(unit) if is_high(unit) || is_low(unit) => {
+                out.push_str(&format!("{MARK}{unit:04x}"));
+                rest = from.get(6..).unwrap_or("");
+                continue;
+            }
+            // An escaped backslash hides the next letter.
+            _ => 1 + from.chars().nth(1).map_or(0, char::len_utf8),
+        };
+        let (escaped, after) = from.split_at_checked(length).unwrap_or((from, ""));
+        out.push_str(escaped);
+        rest = after;
+    }
+    out + rest
+}
+
+/// The open half at the end of a text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Halves(Option<u16>);
+
+impl Halves {
+    /// Text with its marks resolved: pairs are characters, a half without partner is U+FFFD.
+    pub(super) fn join(&mut self, text: &str) -> String {
+        if text.is_empty() || (self.0.is_none() && !text.contains(MARK)) {
+            return text.to_owned();
+        }
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while !rest.is_empty() {
+            let marked = rest.strip_prefix(MARK).and_then(|r| r.split_at_checked(DIGITS));
+            let half = marked.and_then(|(digits, after)| Some((u16::from_str_radix(digits, 16).ok()?, after)));
+            match half {
+                Some((unit, after)) => {
+                    self.half(unit, &mut out);
+                    rest = after;
+                }
+                None => {
+                    out.push_str(self.finish());
+                    let end = rest.char_indices().skip(1).find(|(_, c)| *c == MARK).map_or(rest.len(), |(at, _)| at);
+                    let (plain, after) = rest.split_at(end);
+                    out.push_str(plain);
+                    rest = after;
+                }
+            }
+        }
+        out
+    }
+
+    fn half(&mut self, unit: u16, out: &mut String) {
+        if let Some(high) = self.0.filter(|_| is_low(unit)) {
+            self.0 = None;
+            out.extend(char::decode_utf16([high, unit]).flatten());
+            return;
+        }
+        out.push_str(self.finish());
+        if is_high(unit) { self.0 = Some(unit) } else { out.push('\u{FFFD}') }
+    }
+
+    /// U+FFFD for a half whose partner never arrived.
+    pub(super) fn finish(&mut self) -> &'static str {
+        self.0.take().map_or("", |_| "\u{FFFD}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(pieces: &[&str]) -> String {
+        let mut halves = Halves::default();
+        let read = |piece: &&str| serde_json::from_str::<String>(&mark(&format!("\"{piece}\""))).unwrap();
+        let text: String = pieces.iter().map(|piece| halves.join(&read(piece))).collect();
+        text + halves.finish()
+    }
+
+    #[test]
+    fn halves_are_joined_and_single_ones_replaced() {
+        assert_eq!(joined(&["smile \\ud83d", "\\uDE00 end"]), "smile 😀 end");
+        assert_eq!(joined(&["a\\ud83d", "", "\\ude00"]), "a😀");
+        assert_eq!(joined(&["\\ud83d", "b", "\\ude00"]), "\u{FFFD}b\u{FFFD}");
+        assert_eq!(joined(&["\\ud83d\\ud83d\\ude00", "\\ud83d"]), "\u{FFFD}😀\u{FFFD}");
+        assert_eq!(joined(&["\\ud83d", "\\ude00\\ud83c", "\\udf0d"]), "😀🌍");
+    }
+
+    #[test]
+    fn other_text_stays() {
+        for text in ["grün \\u00e9 \\n \\\\ud83d \\\\", "\\ud83d\\ude00", "\u{FDD0}zz \u{FDD0}", "\u{FDD0}0041"] {
+            let wanted: String = serde_json::from_str(&format!("\"{text}\"")).unwrap();
+            assert_eq!(joined(&[text]), wanted.replace("\u{FDD0}0041", "\u{FFFD}"), "{text}");
+        }
+    }
+}
