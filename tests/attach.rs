@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sala_chat::client::attach::{self, Board, Engine, Found, Host, Loads, Place, Share, Way};
+use sala_chat::client::attach::{self, Engine, Found, Host, Loads, Multiplexer, Place, Share, Way};
 use sala_chat::core::transcript::{Finish, Message};
 use sala_chat::engine::protocol::{Command, EngineOptions, RowSource, RowsFault, RowsPlace, Token};
 use sala_chat::runtime::protocol::{Level, Notice, Request};
@@ -56,7 +56,7 @@ fn fake(text: &TextModel, fingerprint: &str, gate: Option<Receiver<()>>) -> Fake
 struct Server {
     share: Share,
     host: Option<Host>,
-    board: Board,
+    multiplexer: Multiplexer,
     log: Receiver<(Vec<Token>, Vec<Token>)>,
     engine: std::thread::JoinHandle<()>,
 }
@@ -64,10 +64,11 @@ struct Server {
 impl Server {
     fn start(home: &Path, text: &TextModel, fingerprint: &str, gate: Option<Receiver<()>>) -> Server {
         let Fake { commands, events, log, thread } = fake(text, fingerprint, gate);
-        let (board, share) = Board::start(commands, events, 4).unwrap();
+        let (multiplexer, share) = Multiplexer::start(commands, events, 4).unwrap();
         let place = Place::of(&home.join("data"));
-        let host = attach::open_host(&place, "127.0.0.1:9", loads("demo"), board.clone(), text.tokenizer.clone(), rows);
-        Server { share, host: Some(host.unwrap().expect("a place")), board, log, engine: thread }
+        let host =
+            attach::open_host(&place, "127.0.0.1:9", loads("demo"), multiplexer.clone(), text.tokenizer.clone(), rows);
+        Server { share, host: Some(host.unwrap().expect("a place")), multiplexer, log, engine: thread }
     }
 
     /// Ends as the program does.
@@ -75,13 +76,13 @@ impl Server {
         self.share.commands.send(Command::Shutdown).unwrap();
         self.engine.join().unwrap();
         self.host.take().unwrap().close();
-        drop(self.board);
+        drop(self.multiplexer);
     }
 
     /// Ends as if it were killed: the connections break, and nobody listens.
     fn kill(mut self) {
         self.host.take().unwrap().close();
-        self.board.hurry();
+        self.multiplexer.hurry();
         self.share.commands.send(Command::Shutdown).unwrap();
     }
 }
@@ -420,7 +421,7 @@ fn another_model_another_version_and_nobody_are_told_apart() {
     let links: Vec<Found> = std::iter::repeat_with(|| attach::find(&place, &loads("demo"))).take(6).collect();
     assert!(links.iter().all(|found| matches!(found, Found::Server(_))));
     let why = unfit(attach::find(&place, &loads("demo")));
-    assert!(why.ends_with("it has no place for one more terminal"), "{why}");
+    assert!(why.ends_with("it has no slot for one more terminal"), "{why}");
     drop(links);
     until("a place is free again", || matches!(attach::find(&place, &loads("demo")), Found::Server(_)));
     server.end();

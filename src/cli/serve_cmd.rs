@@ -13,7 +13,7 @@ use super::args::ServeArgs;
 use super::failure::Failure;
 use super::signals::heeded;
 use super::{Context, attach_engine, dirs, open, out};
-use crate::client::attach::{self, Board, Host, Loads};
+use crate::client::attach::{self, Host, Loads, Multiplexer};
 use crate::core::Exit;
 use crate::engine;
 use crate::engine::protocol::{EngineOptions, Token};
@@ -107,7 +107,7 @@ fn addresses(from: &str, text: &str) -> Result<Vec<SocketAddr>, Failure> {
 }
 
 /// SIGINT, SIGTERM and SIGHUP: the first lets running answers end, the second stops them, the third ends the process.
-fn watch_signals(stop: Stop, board: Board) -> Result<(), Failure> {
+fn watch_signals(stop: Stop, multiplexer: Multiplexer) -> Result<(), Failure> {
     let no_signals = |e: std::io::Error| Failure::new(Exit::Failure, format!("no signal handlers: {e}"));
     let mut signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP])).map_err(no_signals)?;
     let watch = move || {
@@ -117,7 +117,7 @@ fn watch_signals(stop: Stop, board: Board) -> Result<(), Failure> {
             }
             stop.stop();
             if count == 1 {
-                board.hurry();
+                multiplexer.hurry();
             }
         }
     };
@@ -148,7 +148,7 @@ impl Model {
 pub struct Serving {
     server: Server,
     listener: TcpListener,
-    board: Board,
+    multiplexer: Multiplexer,
     engine: JoinHandle<()>,
     host: Option<Host>,
     _scratch: Option<Scratch>,
@@ -180,9 +180,9 @@ impl Serving {
         let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
         let loads = Loads::from(&options);
         let engine = engine::spawn(options).map_err(no_thread)?;
-        let (board, share) =
-            Board::start(engine.commands, engine.events, config.serve.side_by_side).map_err(no_thread)?;
-        let host = for_terminals(context, &address.to_string(), loads, &board, &text);
+        let (multiplexer, share) =
+            Multiplexer::start(engine.commands, engine.events, config.serve.side_by_side).map_err(no_thread)?;
+        let host = for_terminals(context, &address.to_string(), loads, &multiplexer, &text);
         let server = Server::start(Options {
             store,
             library,
@@ -199,7 +199,7 @@ impl Serving {
             schema_checker: crate::text::this_program(),
         })
         .map_err(no_thread)?;
-        Ok(Serving { server, listener, board, engine: engine.thread, host, _scratch: scratch })
+        Ok(Serving { server, listener, multiplexer, engine: engine.thread, host, _scratch: scratch })
     }
 
     /// What ends it.
@@ -246,7 +246,7 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     let address = listener.local_addr()?;
     let shown = key.as_ref().map(|(key, _)| key.clone());
     let serving = Serving::begin(context, model, listener, shown, !args.no_save)?;
-    watch_signals(serving.stop(), serving.board.clone())?;
+    watch_signals(serving.stop(), serving.multiplexer.clone())?;
     out::line(&Clean::line(&format!("sala-chat serves http://{address}/v1")))?;
     if !context.quiet {
         say_who(open_to_others, key_file.as_deref(), key.is_some_and(|(_, made)| made));
@@ -255,10 +255,16 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
 }
 
 /// Lets terminals of the same data directory use this engine. Where that cannot be, programs still can.
-fn for_terminals(context: &Context, address: &str, loads: Loads, board: &Board, text: &TextModel) -> Option<Host> {
+fn for_terminals(
+    context: &Context,
+    address: &str,
+    loads: Loads,
+    multiplexer: &Multiplexer,
+    text: &TextModel,
+) -> Option<Host> {
     let place = attach_engine::place(context);
     let tokenizer = text.tokenizer.clone();
-    let why = match attach::open_host(&place, address, loads, board.clone(), tokenizer, attach_engine::rows) {
+    let why = match attach::open_host(&place, address, loads, multiplexer.clone(), tokenizer, attach_engine::rows) {
         Ok(Some(host)) => return Some(host),
         Ok(None) => "another sala-chat serve of this data directory does that".to_owned(),
         Err(e) => e.to_string(),

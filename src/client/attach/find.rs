@@ -1,13 +1,12 @@
-//! The server of a data directory: whether there is one, and a seat at it.
+//! The server of a data directory: whether there is one, and a slot of it.
 
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixStream;
 
 use super::place::Place;
-use super::wire::{Greeting, Seated, VERSION, Welcome};
+use super::wire::{Greeting, Refused, VERSION, Welcome};
 use super::{Loads, PATIENCE, frame};
 
-/// A connection to a server that has a place for this terminal.
 pub struct Link {
     pub(super) stream: UnixStream,
     pub(super) from: BufReader<UnixStream>,
@@ -15,11 +14,9 @@ pub struct Link {
     pub(super) host: String,
 }
 
-/// What is at a place.
 pub enum Found {
     /// No server.
     Nobody,
-    /// One that this terminal can use.
     Server(Box<Link>),
     /// One that it cannot use: a sentence without its end.
     Unfit(String),
@@ -29,7 +26,6 @@ fn name(welcome: &Welcome) -> String {
     format!("sala-chat serve at {} (process {})", welcome.address, welcome.pid)
 }
 
-/// A connection that has said who is there.
 fn meet(place: &Place) -> Result<Option<(UnixStream, BufReader<UnixStream>, Welcome)>, String> {
     let silent = |e: io::Error| format!("sala-chat serve of this data directory does not answer ({e})");
     let Some(stream) = place.connect().map_err(silent)? else { return Ok(None) };
@@ -59,12 +55,11 @@ fn meet(place: &Place) -> Result<Option<(UnixStream, BufReader<UnixStream>, Welc
 /// One that does not answer, or is of another version: a sentence without its end.
 pub fn look(place: &Place) -> Result<Option<String>, String> {
     let Some((stream, _, welcome)) = meet(place)? else { return Ok(None) };
-    // It need not be told.
+    // The server does not need this message.
     let _ = frame::send(&mut &stream, &Greeting::Look, &[]);
     Ok(Some(name(&welcome)))
 }
 
-/// Asks the server at a place for a seat, if it loads what this terminal would.
 pub fn find(place: &Place, wanted: &Loads) -> Found {
     let (stream, mut from, welcome) = match meet(place) {
         Ok(Some(met)) => met,
@@ -75,14 +70,14 @@ pub fn find(place: &Place, wanted: &Loads) -> Found {
     if let Some(what) = wanted.difference(&welcome.loads) {
         return Found::Unfit(format!("{host} runs with {what}"));
     }
-    let mut seat = || -> io::Result<Option<(Seated, Vec<frame::Blob>)>> {
+    let mut join = || -> io::Result<Option<(Refused, Vec<frame::Blob>)>> {
         frame::send(&mut &stream, &Greeting::Join, &[])?;
-        let seated = frame::receive::<Seated>(&mut from)?;
-        // It may be silent as long as it has nothing to say, but always takes what it is told.
+        let refused = frame::receive::<Refused>(&mut from)?;
+        // The server sends nothing while it has no events, but always reads.
         stream.set_read_timeout(None)?;
-        Ok(seated)
+        Ok(refused)
     };
-    match seat() {
+    match join() {
         Ok(Some((None, _))) => Found::Server(Box::new(Link { stream, from, host })),
         Ok(Some((Some(why), _))) => Found::Unfit(format!("{host}: {why}")),
         Ok(None) => Found::Nobody,

@@ -1,4 +1,4 @@
-//! Frames on a local socket: a JSON head and the raw bytes of arrays behind it.
+//! Frames on a local socket: a JSON head and the raw bytes of arrays after it.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | head | JSON |
 //! | rest | the arrays, one after the other |
 //!
-//! Lengths are limited before they are believed, and memory is taken as bytes come.
+//! Lengths are limited before use, and memory grows with the bytes that arrive.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -18,7 +18,6 @@ use serde::de::DeserializeOwned;
 
 /// Bytes of a head: the tokens of the longest context take a tenth.
 const HEAD: u32 = 256 << 20;
-/// Arrays of a frame.
 const ARRAYS: u32 = 1 << 16;
 /// Bytes of an array.
 const ARRAY: u64 = 64 << 30;

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use super::board::{Board, Seat};
 use super::frame;
+use super::multiplexer::{Multiplexer, Slot};
 use super::place::{Held, Place};
-use super::wire::{Greeting, Order, Seated, Task, VERSION, Welcome, Word};
+use super::wire::{self, Greeting, Order, Refused, Task, VERSION, Welcome};
 use super::{Loads, PATIENCE};
 use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, RowSource, RowsFault, RowsPlace};
 use crate::text::{Begin, THESAURUS_BYTES, Tokenizer};
@@ -31,16 +31,14 @@ pub type Opener = fn(&RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault>;
 
 /// What all connections share.
 struct Shared {
-    board: Board,
+    multiplexer: Multiplexer,
     tokenizer: Arc<Tokenizer>,
     opener: Opener,
     welcome: Welcome,
-    /// Those that are open, to be closed at the end.
     open: Mutex<HashMap<u64, UnixStream>>,
     ended: AtomicBool,
 }
 
-/// A socket that listens for terminals.
 pub struct Host {
     shared: Arc<Shared>,
     place: Place,
@@ -56,7 +54,7 @@ pub fn open_host(
     place: &Place,
     address: &str,
     loads: Loads,
-    board: Board,
+    multiplexer: Multiplexer,
     tokenizer: Arc<Tokenizer>,
     opener: Opener,
 ) -> io::Result<Option<Host>> {
@@ -69,14 +67,13 @@ pub fn open_host(
         loads,
     };
     let (open, ended) = (Mutex::default(), AtomicBool::new(false));
-    let shared = Arc::new(Shared { board, tokenizer, opener, welcome, open, ended });
+    let shared = Arc::new(Shared { multiplexer, tokenizer, opener, welcome, open, ended });
     let of = Arc::clone(&shared);
     let thread = std::thread::Builder::new().name("terminals".into()).spawn(move || accept(&of, &listener))?;
     Ok(Some(Host { shared, place: place.clone(), held: Some(held), thread: Some(thread) }))
 }
 
 impl Host {
-    /// Ends it: nobody is let in any more, and who is in is gone.
     pub fn close(mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
         // Wakes the thread that waits for the next one.
@@ -145,44 +142,41 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     frame::send(&mut &stream, &shared.welcome, &[])?;
     let mut from = BufReader::new(stream.try_clone()?);
     let Some((Greeting::Join, _)) = frame::receive::<Greeting>(&mut from)? else { return Ok(()) };
-    let Some((seat, events)) = shared.board.join() else {
-        let why: Seated = Some("it has no place for one more terminal".to_owned());
+    let Some((slot, events)) = shared.multiplexer.join() else {
+        let why: Refused = Some("it has no slot for one more terminal".to_owned());
         return frame::send(&mut &stream, &why, &[]);
     };
-    frame::send(&mut &stream, &Seated::None, &[])?;
+    frame::send(&mut &stream, &Refused::None, &[])?;
     // From here on both sides take their time: a model is loaded, a terminal is stopped by Ctrl-Z.
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
     let cancels = Cancels::default();
     let (to, known) = (stream.try_clone()?, Arc::clone(&cancels));
     let writer = std::thread::Builder::new().name("to terminal".into()).spawn(move || write(&to, &events, &known))?;
-    let read = read(shared, &mut from, &seat, &cancels);
+    let read = read(shared, &mut from, &slot, &cancels);
     // Its jobs end, and with them the events.
-    drop(seat);
+    drop(slot);
     let _ = stream.shutdown(Shutdown::Both);
     let _ = writer.join();
     read
 }
 
-/// Writes events until there are no more, or nobody takes them; then the connection is closed.
+/// Writes events until the channel or the connection ends, then closes the connection.
 fn write(stream: &UnixStream, events: &Receiver<EngineEvent>, cancels: &Cancels) {
     let mut to = BufWriter::with_capacity(64 << 10, stream);
     for event in events {
         if let EngineEvent::Done { id, .. } | EngineEvent::Failed { id, .. } = &event {
             lock(cancels).remove(id);
         }
-        let mut blobs = Vec::new();
-        let word = Word::pack(event, &mut blobs);
-        if frame::send(&mut to, &word, &blobs).and_then(|()| to.flush()).is_err() {
+        if wire::send(&mut to, event).and_then(|()| to.flush()).is_err() {
             break;
         }
     }
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-fn read(shared: &Shared, from: &mut BufReader<UnixStream>, seat: &Seat, cancels: &Cancels) -> io::Result<()> {
-    while let Some((order, blobs)) = frame::receive::<Order>(from)? {
-        let mut blobs = blobs.into_iter();
+fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot, cancels: &Cancels) -> io::Result<()> {
+    while let Some(order) = wire::receive::<Order>(from)? {
         let command = match order {
             Order::Cancel { id } => {
                 if let Some(cancel) = lock(cancels).get(&id) {
@@ -196,36 +190,33 @@ fn read(shared: &Shared, from: &mut BufReader<UnixStream>, seat: &Seat, cancels:
             Order::Run(task) => match job(shared, *task, cancels) {
                 Ok(job) => job,
                 Err((id, why)) => {
-                    seat.tell(EngineEvent::Failed { id, fault: EngineFault::Device(why) });
+                    slot.tell(EngineEvent::Failed { id, fault: EngineFault::Device(why) });
                     continue;
                 }
             },
             Order::Restore { id, sequence, keep, rows, end, history } => {
-                let end = end.map(|end| end.unpack(&mut blobs)).transpose()?;
                 match rows.iter().map(|place| (shared.opener)(place)).collect::<Result<Vec<_>, _>>() {
                     Ok(rows) => Command::Restore { id, sequence, keep, rows, end, history: Arc::new(history) },
                     Err(fault) => {
                         // What it holds is not what the terminal takes it for any more.
-                        seat.command(Command::Release { sequence });
-                        seat.tell(EngineEvent::Failed { id, fault: EngineFault::RowsLost(fault) });
+                        slot.command(Command::Release { sequence });
+                        slot.tell(EngineEvent::Failed { id, fault: EngineFault::RowsLost(fault) });
                         continue;
                     }
                 }
             }
         };
-        if !seat.command(command) {
+        if !slot.command(command) {
             return Ok(());
         }
     }
     Ok(())
 }
 
-/// The job of a task: with what steers it and keeps its quotes, and the flag that stops it.
 fn job(shared: &Shared, task: Task, cancels: &Cancels) -> Result<Command, (u64, String)> {
-    let (id, cancel) = (task.id, Cancel::default());
-    let watching = task.wish.as_ref().and_then(|wish| wish.watching);
-    let quoting = task.wish.as_ref().and_then(|wish| wish.quoting.clone());
-    let mut job = task.unpack(cancel.clone());
+    let Task { mut job, watching, quoting } = task;
+    let (id, cancel) = (job.id, Cancel::default());
+    job.cancel = cancel.clone();
     if let (Some(generate), Some(watching)) = (&mut job.generate, watching) {
         let begin = if watching.in_thought { Begin::Thought } else { Begin::Answer };
         let made = watching.watched.steering(&shared.tokenizer, begin, watching.spent);

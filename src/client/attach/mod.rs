@@ -1,27 +1,28 @@
 //! One loaded model for several terminals: the engine of `sala-chat serve`, over a socket of this machine.
 //!
-//! What crosses is [`crate::engine::protocol`] itself, so a terminal that attaches does all that one with an engine of its own does,
-//! and its answers are the same. `frame` and `wire` are how commands and events are written down, `board` gives each user
-//! numbers and sequences of its own, `host` is the server's side of the socket, `guest` the terminal's, `place` says where a server
-//! is, and `find` asks it for a seat.
+//! The socket carries [`crate::engine::protocol`] itself, so an attached terminal can do everything that one with its own engine
+//! can, with the same answers. `frame` and `wire` encode commands and events, `multiplexer` gives each user its own command
+//! numbers and sequences, `host` is the server's side of the socket, `connection` the terminal's, `place` locates a server, and
+//! `find` asks it for a slot.
 //!
-//! Invariants: only the user who runs the server reaches the socket; a terminal that hangs or goes away costs the others
-//! nothing; state is written by the terminal whose conversation it is, and read by the server from the terminal's files.
+//! Invariants: only the user who runs the server reaches the socket; a terminal that hangs or leaves costs the others nothing;
+//! a terminal writes the state of its own conversations, and the server reads it from the terminal's files.
 
-mod board;
+mod connection;
 mod find;
 mod frame;
-mod guest;
 mod host;
+mod multiplexer;
 mod place;
 mod wire;
 
 use serde::{Deserialize, Serialize};
 
-pub use board::{Board, Share};
+pub use connection::{Engine, Way, spawn};
 pub use find::{Found, Link, find, look};
-pub use guest::{Engine, Way, spawn};
+
 pub use host::{Host, Opener, open_host};
+pub use multiplexer::{Multiplexer, Share};
 pub use place::Place;
 
 use crate::engine::protocol::{DeviceChoice, DraftChoice, EngineOptions, Precision, WeightsChoice, is_folder};
@@ -29,7 +30,6 @@ use crate::engine::protocol::{DeviceChoice, DraftChoice, EngineOptions, Precisio
 /// How long either side waits for the other's first words.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// What an engine was told to load: a terminal attaches to one that loads what it wants itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loads {
     model: String,
@@ -60,7 +60,6 @@ impl From<&EngineOptions> for Loads {
 }
 
 impl Loads {
-    /// Each part by its name, in words.
     fn parts(&self) -> [(&'static str, String); 7] {
         let word = |value: serde_json::Result<String>| value.unwrap_or_default().trim_matches('"').to_owned();
         [

@@ -2,12 +2,12 @@
 //!
 //! | name | content |
 //! |---|---|
-//! | `serve.lock` | held by the server as long as it runs; the system lets go of it when the process ends, however it ends |
+//! | `serve.lock` | locked by the server while it runs; the system unlocks it when the process ends |
 //! | `serve.sock` | the socket, mode 0600 |
 //! | `serve.json` | for people and scripts: address, process, socket; mode 0600, written whole |
 //!
-//! The socket alone decides: that of a server that was killed refuses connections. Whoever holds the lock may remove what an
-//! earlier one left.
+//! The socket alone decides: the socket of a killed server refuses connections. The holder of the lock may remove the
+//! files of an earlier server.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -21,29 +21,25 @@ use serde_json::json;
 /// Bytes of a socket's path that every system takes.
 const PATH: usize = 100;
 
-/// The place of a data directory's server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     folder: PathBuf,
 }
 
-/// A server's hold on its place. Dropped, the files are gone.
 #[derive(Debug)]
 pub(super) struct Held {
     place: Place,
-    /// Unlocked when it is closed.
     _lock: File,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Whoever finds them after all is refused by the socket.
+        // A file that remains does no harm: the socket refuses connections.
         let _ = std::fs::remove_file(self.place.record());
         let _ = std::fs::remove_file(self.place.socket());
     }
 }
 
-/// Does something with the socket's path; through its folder where it is too long for the system.
 fn at<T>(socket: &Path, act: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
         return act(socket);

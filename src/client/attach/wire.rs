@@ -1,108 +1,63 @@
-//! Commands and events as they cross the socket: what a process cannot hand to another one is said in plain data.
+//! Commands and events on the socket: [`crate::engine::protocol`] by serde, arrays as raw bytes after the head.
 //!
-//! Rows are named by the file they lie in, what steers an answer by what it looks for, a stop is a message of its own, and
-//! numbers of which every bit counts go as bits.
+//! What cannot cross has a substitute: rows are named by their file, steering and quoting by their parameters, and a stop
+//! is a message of its own.
 
-mod image;
-
-use std::io;
+use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::frame::Blob;
+use super::frame::{self, Blob};
 use crate::engine::protocol::{
-    Cancel, Ended, EngineEvent, EngineFault, Generate, Job, JobDone, JobStats, Likely, Look, Looked, LookedAt,
-    MemoryInfo, ModelInfo, Quoting, RowsPlace, Sampling, Scoring, SequenceId, SpecMode, Token, Watching,
+    CheckpointImage, EngineEvent, ImageTensor, Job, Quoting, RowsPlace, SequenceId, Token, Watching,
 };
-pub(super) use image::Checkpoint;
-use image::State;
 
-/// Changes with every change of what is sent. Both sides have the same, or do not speak.
-pub(super) const VERSION: u32 = 9;
+/// Changes with every change of what is sent. Sides of different versions do not connect.
+pub(super) const VERSION: u32 = 10;
 
-/// The server's first words.
+/// The server's first message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Welcome {
     pub version: u32,
-    /// Of the program.
     pub program: String,
     pub pid: u32,
-    /// Where it listens for other programs.
     pub address: String,
     pub loads: super::Loads,
 }
 
-/// What a terminal says to it.
+/// The terminal's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Greeting {
-    /// It takes part.
     Join,
-    /// It only wanted to know.
+    /// Only learn who is there.
     Look,
 }
 
-/// The answer to one who takes part: why there is no place, if there is none.
-pub(super) type Seated = Option<String>;
+/// The answer to [`Greeting::Join`]: why the server refuses, if it does.
+pub(super) type Refused = Option<String>;
 
-/// A [`Generate`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Wish {
-    sampling: Sampling,
-    max_tokens: u64,
-    stop: Vec<Token>,
-    spec: SpecMode,
-    pub(super) watching: Option<Watching>,
-    pub(super) quoting: Option<Quoting>,
-    look: Look,
-    likely: Option<u8>,
-}
-
-impl Wish {
-    /// What is wished, with what steers it and keeps its quotes still to be made.
-    fn generate(self) -> Generate {
-        let Wish { sampling, max_tokens, stop, spec, watching: _, quoting: _, look, likely } = self;
-        Generate { sampling, max_tokens, stop, spec, steering: None, look, constraint: None, likely }
-    }
-}
-
-/// A [`Job`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
-    pub(super) id: u64,
-    sequence: SequenceId,
-    prompt: Vec<Token>,
-    pub(super) wish: Option<Wish>,
-    score: Option<Scoring>,
-    export: bool,
+    pub(super) job: Job,
+    pub(super) watching: Option<Watching>,
+    pub(super) quoting: Option<Quoting>,
 }
 
 impl Task {
     /// # Errors
-    /// A mask of tokens that is not made from quotes: it is code, and stays where it is.
-    pub(super) fn pack(job: Job) -> Result<Task, &'static str> {
-        let Job { id, sequence, prompt, generate, score, export, cancel: _ } = job;
-        let wish = match generate {
-            None => None,
-            Some(g) if g.constraint.as_ref().is_some_and(|c| c.1.is_none()) => {
-                return Err("internal error: a mask cannot be sent to another process");
-            }
-            Some(g) => {
-                let Generate { sampling, max_tokens, stop, spec, steering, look, constraint, likely } = g;
-                let (watching, quoting) = (steering.map(|s| s.1), constraint.and_then(|c| c.1));
-                Some(Wish { sampling, max_tokens, stop, spec, watching, quoting, look, likely })
-            }
-        };
-        Ok(Task { id, sequence, prompt, wish, score, export })
-    }
-
-    /// The job, with what steers it and keeps its quotes still to be made.
-    pub(super) fn unpack(self, cancel: Cancel) -> Job {
-        let Task { id, sequence, prompt, wish, score, export } = self;
-        Job { id, sequence, prompt, generate: wish.map(Wish::generate), score, export, cancel }
+    /// A mask of tokens that is not made from quotes: it is code and cannot be sent.
+    pub(super) fn of(job: Job) -> Result<Task, &'static str> {
+        let generate = job.generate.as_ref();
+        let watching = generate.and_then(|g| g.steering.as_ref()).map(|steering| steering.1);
+        let constraint = generate.and_then(|g| g.constraint.as_ref());
+        if constraint.is_some_and(|c| c.1.is_none()) {
+            return Err("internal error: a mask cannot be sent to another process");
+        }
+        let quoting = constraint.and_then(|c| c.1.clone());
+        Ok(Task { job, watching, quoting })
     }
 }
 
-/// Terminal to server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
     Restore {
@@ -110,11 +65,10 @@ pub(super) enum Order {
         sequence: SequenceId,
         keep: u64,
         rows: Vec<RowsPlace>,
-        end: Option<Checkpoint>,
+        end: Option<CheckpointImage>,
         history: Vec<Token>,
     },
     Run(Box<Task>),
-    /// Stops a job.
     Cancel {
         id: u64,
     },
@@ -131,124 +85,54 @@ pub(super) enum Order {
     },
 }
 
-fn bits(numbers: &[f32]) -> Vec<u32> {
-    numbers.iter().map(|x| x.to_bits()).collect()
+pub(super) trait Message: Serialize + for<'de> Deserialize<'de> {
+    fn tensors(&mut self) -> Vec<&mut ImageTensor>;
 }
 
-fn floats(bits: &[u32]) -> Vec<f32> {
-    bits.iter().map(|b| f32::from_bits(*b)).collect()
-}
-
-/// A [`Likely`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct LikelyBits {
-    log_prob: u32,
-    best: Vec<(Token, u32)>,
-}
-
-impl LikelyBits {
-    fn of(l: &Likely) -> LikelyBits {
-        LikelyBits { log_prob: l.log_prob.to_bits(), best: l.best.iter().map(|(t, p)| (*t, p.to_bits())).collect() }
-    }
-
-    fn likely(&self) -> Likely {
-        let best = self.best.iter().map(|(t, p)| (*t, f32::from_bits(*p))).collect();
-        Likely { log_prob: f32::from_bits(self.log_prob), best }
-    }
-}
-
-/// A [`JobDone`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct End {
-    ended: Ended,
-    prompt_in_state: u64,
-    generated_in_state: u64,
-    image: Option<State>,
-    stats: JobStats,
-    looked_at: LookedAt,
-    scored: Vec<Vec<u32>>,
-    likely: Vec<LikelyBits>,
-    memory: MemoryInfo,
-}
-
-impl End {
-    fn pack(done: JobDone, blobs: &mut Vec<Blob>) -> End {
-        let JobDone { ended, prompt_in_state, generated_in_state, image, stats, looked_at, scored, likely, memory } =
-            done;
-        let image = image.map(|image| State::pack(image, blobs));
-        let scored = scored.iter().map(|text| bits(text)).collect();
-        let likely = likely.iter().map(LikelyBits::of).collect();
-        End { ended, prompt_in_state, generated_in_state, image, stats, looked_at, scored, likely, memory }
-    }
-
-    fn unpack(self, blobs: &mut impl Iterator<Item = Blob>) -> io::Result<JobDone> {
-        let End { ended, prompt_in_state, generated_in_state, image, stats, looked_at, scored, likely, memory } = self;
-        let image = image.map(|image| image.unpack(blobs)).transpose()?;
-        let scored = scored.iter().map(|text| floats(text)).collect();
-        let likely = likely.iter().map(LikelyBits::likely).collect();
-        Ok(JobDone { ended, prompt_in_state, generated_in_state, image, stats, looked_at, scored, likely, memory })
-    }
-}
-
-/// Server to terminal: an [`EngineEvent`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Word {
-    Loading { what: String, done: f64 },
-    Ready(Box<ModelInfo>),
-    Restored { id: u64, ms: f64 },
-    Reading { id: u64, done: u64, total: u64, tokens_per_s: f64 },
-    Tokens { id: u64, tokens: Vec<Token>, tokens_per_s: f64, looked: Vec<Looked>, likely: Vec<LikelyBits> },
-    Waiting { id: u64, what: String },
-    Evicted { sequence: SequenceId },
-    Note(String),
-    Done { id: u64, done: Box<End> },
-    Failed { id: u64, fault: EngineFault },
-}
-
-/// A rate as JSON can say it.
-fn finite(rate: f64) -> f64 {
-    if rate.is_finite() { rate } else { 0.0 }
-}
-
-impl Word {
-    pub(super) fn pack(event: EngineEvent, blobs: &mut Vec<Blob>) -> Word {
-        match event {
-            EngineEvent::Loading { what, done } => Word::Loading { what, done: finite(done) },
-            EngineEvent::Ready(info) => Word::Ready(Box::new(info)),
-            EngineEvent::Restored { id, ms } => Word::Restored { id, ms: finite(ms) },
-            EngineEvent::Reading { id, done, total, tokens_per_s } => {
-                Word::Reading { id, done, total, tokens_per_s: finite(tokens_per_s) }
-            }
-            EngineEvent::Tokens { id, tokens, tokens_per_s, looked, likely } => {
-                let likely = likely.iter().map(LikelyBits::of).collect();
-                Word::Tokens { id, tokens, tokens_per_s: finite(tokens_per_s), looked, likely }
-            }
-            EngineEvent::Waiting { id, what } => Word::Waiting { id, what },
-            EngineEvent::Evicted { sequence } => Word::Evicted { sequence },
-            EngineEvent::Note(text) => Word::Note(text),
-            EngineEvent::Done { id, done } => Word::Done { id, done: Box::new(End::pack(*done, blobs)) },
-            EngineEvent::Failed { id, fault } => Word::Failed { id, fault },
+impl Message for Order {
+    fn tensors(&mut self) -> Vec<&mut ImageTensor> {
+        match self {
+            Order::Restore { end: Some(end), .. } => end.tensors.iter_mut().collect(),
+            _ => Vec::new(),
         }
     }
+}
 
-    pub(super) fn unpack(self, blobs: Vec<Blob>) -> io::Result<EngineEvent> {
-        let mut blobs = blobs.into_iter();
-        Ok(match self {
-            Word::Loading { what, done } => EngineEvent::Loading { what, done },
-            Word::Ready(info) => EngineEvent::Ready(*info),
-            Word::Restored { id, ms } => EngineEvent::Restored { id, ms },
-            Word::Reading { id, done, total, tokens_per_s } => EngineEvent::Reading { id, done, total, tokens_per_s },
-            Word::Tokens { id, tokens, tokens_per_s, looked, likely } => {
-                let likely = likely.iter().map(LikelyBits::likely).collect();
-                EngineEvent::Tokens { id, tokens, tokens_per_s, looked, likely }
+impl Message for EngineEvent {
+    fn tensors(&mut self) -> Vec<&mut ImageTensor> {
+        match self {
+            EngineEvent::Done { done, .. } => {
+                done.image.as_mut().map(|image| image.tensors_mut().collect()).unwrap_or_default()
             }
-            Word::Waiting { id, what } => EngineEvent::Waiting { id, what },
-            Word::Evicted { sequence } => EngineEvent::Evicted { sequence },
-            Word::Note(text) => EngineEvent::Note(text),
-            Word::Done { id, done } => EngineEvent::Done { id, done: Box::new(done.unpack(&mut blobs)?) },
-            Word::Failed { id, fault } => EngineEvent::Failed { id, fault },
-        })
+            _ => Vec::new(),
+        }
     }
+}
+
+/// # Errors
+/// The other side is gone, or the message is too long.
+pub(super) fn send<M: Message>(to: &mut impl Write, mut message: M) -> io::Result<()> {
+    let blobs: Vec<Blob> = message.tensors().iter().map(|tensor| tensor.data.shared()).collect();
+    frame::send(to, &message, &blobs)
+}
+
+/// The next message; `None` at the end of the connection.
+///
+/// # Errors
+/// No frame, or arrays of other sizes than their shapes.
+pub(super) fn receive<M: Message>(from: &mut impl BufRead) -> io::Result<Option<M>> {
+    let Some((mut message, blobs)) = frame::receive::<M>(from)? else { return Ok(None) };
+    let mut blobs = blobs.into_iter();
+    for tensor in message.tensors() {
+        let data = blobs.next().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+        let bytes = tensor.shape.iter().try_fold(tensor.dtype.size(), |n, axis| n.checked_mul(*axis));
+        if bytes != Some(data.len()) {
+            let what = format!("{} of shape {:?} in {} bytes", tensor.name, tensor.shape, data.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        tensor.data = data.into();
+    }
+    Ok(Some(message))
 }
 
 #[cfg(test)]
@@ -256,16 +140,17 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::client::attach::frame;
     use crate::core::Exit;
-    use crate::engine::protocol::{BlockLook, CheckpointImage, Dtype, ImageTensor, RowsImage, StateImage};
+    use crate::engine::protocol::{
+        BlockLook, Cancel, Dtype, Ended, EngineFault, Generate, JobStats, Likely, Look, Looked, LookedAt, MemoryInfo,
+        RowsImage, Sampling, SpecMode,
+    };
+    use crate::engine::protocol::{JobDone, StateImage};
 
     fn across(event: EngineEvent) -> EngineEvent {
-        let (mut blobs, mut wire) = (Vec::new(), Vec::new());
-        let word = Word::pack(event, &mut blobs);
-        frame::send(&mut wire, &word, &blobs).unwrap();
-        let (word, blobs) = frame::receive::<Word>(&mut wire.as_slice()).unwrap().unwrap();
-        word.unpack(blobs).unwrap()
+        let mut wire = Vec::new();
+        send(&mut wire, event).unwrap();
+        receive(&mut wire.as_slice()).unwrap().unwrap()
     }
 
     fn tensor(name: &str, dtype: Dtype, shape: &[usize], data: Vec<u8>) -> ImageTensor {
@@ -352,20 +237,38 @@ mod tests {
             cancel: Cancel::default(),
         };
         let mut wire = Vec::new();
-        frame::send(&mut wire, &Task::pack(job.clone()).unwrap(), &[]).unwrap();
-        let (task, _) = frame::receive::<Task>(&mut wire.as_slice()).unwrap().unwrap();
-        assert_eq!(task.wish.as_ref().unwrap().watching, Some(watching));
-        let back = task.unpack(Cancel::default());
+        send(&mut wire, Order::Run(Box::new(Task::of(job.clone()).unwrap()))).unwrap();
+        let Some(Order::Run(task)) = receive(&mut wire.as_slice()).unwrap() else { panic!("no task") };
+        assert_eq!(task.watching, Some(watching));
+        let back = task.job;
         assert_eq!(back.generate.unwrap(), Generate { steering: None, ..generate.clone() });
         let mask =
             |_: &[Token]| -> Box<dyn crate::engine::protocol::Constrain> { unreachable!("never made in this test") };
         let masked = |quoting: Option<Quoting>| {
             let constraint = Some(crate::engine::protocol::Constraint(Arc::new(mask), quoting));
-            Task::pack(Job { generate: Some(Generate { constraint, ..generate.clone() }), ..job.clone() })
+            Task::of(Job { generate: Some(Generate { constraint, ..generate.clone() }), ..job.clone() })
         };
         let (opening, thesaurus) = ("It says: \"".to_owned(), "cost price\nanimal: dog cat\n".to_owned());
         let quoting = Quoting { opening, words: 0.3, length: -1.7, margin: 0.1, related: 0.2, covered: 0.7, thesaurus };
-        assert_eq!(masked(Some(quoting.clone())).unwrap().wish.unwrap().quoting, Some(quoting));
+        assert_eq!(masked(Some(quoting.clone())).unwrap().quoting, Some(quoting));
         assert!(masked(None).is_err());
+    }
+
+    #[test]
+    fn an_array_of_another_size_than_its_shape_is_refused() {
+        let order = |values| Order::Restore {
+            id: 1,
+            sequence: SequenceId(0),
+            keep: 0,
+            rows: Vec::new(),
+            end: Some(CheckpointImage { position: 0, tensors: vec![tensor("a", Dtype::F32, &[values], vec![0; 4])] }),
+            history: Vec::new(),
+        };
+        let mut wire = Vec::new();
+        send(&mut wire, order(2)).unwrap();
+        assert_eq!(receive::<Order>(&mut wire.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let mut wire = Vec::new();
+        frame::send(&mut wire, &order(1), &[]).unwrap();
+        assert!(receive::<Order>(&mut wire.as_slice()).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{JobStats, Likely, LookedAt, MemoryInfo, StateImage};
+use super::{JobStats, Likely, LookedAt, MemoryInfo, StateImage, exact};
 use crate::core::transcript::Finish;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl Ended {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct JobDone {
     pub ended: Ended,
     /// Prompt tokens in the state now; fewer than requested if cancelled during prefill.
@@ -43,6 +43,7 @@ pub struct JobDone {
     pub looked_at: LookedAt,
     /// For each list of [`Scoring::hidden`](super::Scoring::hidden) the natural logarithm of the probability of each token but
     /// the first; fewer lists when it was cancelled.
+    #[serde(with = "exact")]
     pub scored: Vec<Vec<f32>>,
     /// With nothing hidden, if [`Scoring::likely`](super::Scoring::likely) is set: of each token but the first.
     pub likely: Vec<Likely>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Look, Token};
+use super::{Look, Token, exact};
 
 /// How the next token is chosen. Order of the filters: docs/speculative.md §6.1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,16 +62,18 @@ pub enum SpecMode {
     Depth(u8),
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Generate {
     pub sampling: Sampling,
     pub max_tokens: u64,
     /// Ids that end the turn. The one that ended it is not part of the state.
     pub stop: Vec<Token>,
     pub spec: SpecMode,
+    #[serde(skip)]
     pub steering: Option<Steering>,
     pub look: Look,
     /// Says which tokens may be drawn; all may where there is none.
+    #[serde(skip)]
     pub constraint: Option<Constraint>,
     /// Report this many of the likeliest tokens with each token: [`EngineEvent::Tokens`](super::EngineEvent::Tokens).
     pub likely: Option<u8>,
@@ -184,9 +186,11 @@ impl PartialEq for Constraint {
 
 /// How likely a token was, and which were likeliest in its place: natural logarithms, before temperature and everything else
 /// that the sampling does.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Likely {
     /// The token's; of one that is not among the known ones, the least of them, which is more than its own.
+    #[serde(with = "exact")]
     pub log_prob: f32,
+    #[serde(with = "exact")]
     pub best: Vec<(Token, f32)>,
 }

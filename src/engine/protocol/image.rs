@@ -66,7 +66,7 @@ impl Dtype {
     }
 }
 
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct ImageTensor {
     /// `k.{layer}`, `v.{layer}`, `k1.{layer}`, `k2.{layer}` in rows; `state.{layer}`, `draft.*` in end states.
     pub name: String,
@@ -74,6 +74,7 @@ pub struct ImageTensor {
     /// Slowest axis first.
     pub shape: Vec<usize>,
     /// The bytes. Shared, so that saving copies nothing.
+    #[serde(skip)]
     pub data: TensorData,
 }
 
@@ -131,6 +132,12 @@ impl Deref for TensorData {
     }
 }
 
+impl Default for TensorData {
+    fn default() -> TensorData {
+        Vec::new().into()
+    }
+}
+
 impl From<Arc<Vec<u8>>> for TensorData {
     fn from(data: Arc<Vec<u8>>) -> TensorData {
         TensorData(Arc::new(OnceLock::from(Ok(data))))
@@ -174,13 +181,14 @@ impl std::fmt::Debug for ImageTensor {
 }
 
 /// KV rows of consecutive positions: what a segment adds to the caches. Append-only, independent of how it was computed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RowsImage {
     pub start: u64,
     pub rows: u64,
     /// `k.{layer}` and `v.{layer}` `[rows, kv_heads, head_dim]`; `k1.{layer}`, `k2.{layer}`: the compressed keys whose
     /// window ends inside these rows.
     pub tensors: Vec<ImageTensor>,
+    #[serde(skip)]
     pub segment: Option<[u8; 32]>,
 }
 
@@ -274,7 +282,7 @@ impl RowSource for RowsImage {
     }
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CheckpointImage {
     pub position: u64,
     /// `state.{layer}` `[heads, head_dim, head_dim]` f32, and the draft window (`draft.*`) if there is a head.
@@ -282,7 +290,7 @@ pub struct CheckpointImage {
 }
 
 /// Everything one segment keeps. Crosses from engine to session and back.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StateImage {
     pub rows: RowsImage,
     /// State at its end; `None` where thinned.
@@ -292,6 +300,10 @@ pub struct StateImage {
 impl StateImage {
     pub fn tensors(&self) -> impl Iterator<Item = &ImageTensor> {
         self.rows.tensors.iter().chain(self.end.iter().flat_map(|end| &end.tensors))
+    }
+
+    pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut ImageTensor> {
+        self.rows.tensors.iter_mut().chain(self.end.iter_mut().flat_map(|end| &mut end.tensors))
     }
 
     pub fn bytes(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Commands to the engine thread, and its events.
 
 mod done;
+mod exact;
 mod generate;
 mod image;
 mod limits;
@@ -54,7 +55,7 @@ pub struct SequenceId(pub u32);
 pub const MAIN: SequenceId = SequenceId(0);
 
 /// One segment: a prompt, read by prefill, then a completion, by decode.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     pub id: u64,
     pub sequence: SequenceId,
@@ -66,6 +67,7 @@ pub struct Job {
     pub score: Option<Scoring>,
     /// Export a [`StateImage`] at the end. False for asides and `--no-save`.
     pub export: bool,
+    #[serde(skip)]
     pub cancel: Cancel,
 }
 
@@ -145,28 +147,32 @@ pub enum Command {
     Shutdown,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum EngineEvent {
     Loading {
         what: String,
         /// Share done, 0 to 1.
+        #[serde(with = "exact")]
         done: f64,
     },
     Ready(ModelInfo),
     Restored {
         id: u64,
+        #[serde(with = "exact")]
         ms: f64,
     },
     Reading {
         id: u64,
         done: u64,
         total: u64,
+        #[serde(with = "exact")]
         tokens_per_s: f64,
     },
     /// Tokens of one round, in order. All of them are in the text; the last may still be outside the state.
     Tokens {
         id: u64,
         tokens: Vec<Token>,
+        #[serde(with = "exact")]
         tokens_per_s: f64,
         /// With [`Look::each_token`]; empty for the first token of an answer.
         looked: Vec<Looked>,

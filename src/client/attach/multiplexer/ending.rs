@@ -1,4 +1,4 @@
-//! Who leaves the board, and who is told to when the server ends.
+//! Users that leave the multiplexer, and terminals that it dismisses when the server ends.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -6,23 +6,22 @@ use std::time::{Duration, Instant};
 use super::{Table, User};
 use crate::engine::protocol::{Cancel, Command, SequenceId};
 
-/// A server that ends keeps a terminal so long after its last command: between what was read and the question about it nothing is
-/// asked of the engine.
+/// An ending server keeps a terminal for this long after its last command: between reading a document and the question
+/// about it the engine has nothing to do.
 const NEXT: Duration = Duration::from_secs(3);
-/// And nothing is begun any more so long after what ran when the server was told to end: each answer may be followed by a question.
+/// Longest time for follow-up commands once the jobs that ran at the stop request are over.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// That the server ends.
 pub(super) struct Ending {
     /// Number of the last command before.
     pub(super) last: u64,
-    /// Until when terminals may ask what comes next; `None` while something runs that ran before.
+    /// Deadline for follow-up commands; `None` while a job from before the stop request runs.
     pub(super) until: Option<Instant>,
 }
 
 impl Table {
-    /// Whether nothing is begun any more. What is asked then is not answered: it ends with the connection, once what runs for that
-    /// terminal has ended, and the terminal asks it elsewhere.
+    /// Whether new commands are dropped. They stay unanswered until the terminal's running jobs and its connection
+    /// end; then the terminal sends them elsewhere.
     pub(super) fn begins_nothing(&self) -> bool {
         let over = |ending: &Ending| self.hurried || ending.until.is_some_and(|until| until <= Instant::now());
         self.ending.as_ref().is_some_and(over)
@@ -30,7 +29,7 @@ impl Table {
 
     pub(super) fn give_back(&mut self, sequences: impl IntoIterator<Item = SequenceId>) {
         for sequence in sequences {
-            // What is asked of it from here on comes behind this.
+            // Later commands to the sequence follow this one.
             self.send(Command::Release { sequence });
             self.free.insert(sequence.0);
         }
@@ -38,12 +37,12 @@ impl Table {
 
     pub(super) fn leave(&mut self, user: User) {
         self.open.values().filter(|o| o.user == user).filter_map(|o| o.cancel.as_ref()).for_each(Cancel::cancel);
-        if let Some(seats) = self.users.remove(&user) {
-            self.give_back(seats.sequences.into_values());
+        if let Some(slots) = self.users.remove(&user) {
+            self.give_back(slots.sequences.into_values());
         }
     }
 
-    /// While the server ends: whoever waits for nothing, and did not a moment ago, is told that it is over. When to look again.
+    /// While the server ends: dismisses users without open or recent commands. Returns when to look again.
     pub(super) fn dismiss_idle(&mut self) -> Option<Instant> {
         let busy: BTreeSet<User> = self.open.values().map(|o| o.user).collect();
         if let Some(ending) = &mut self.ending
@@ -55,9 +54,9 @@ impl Table {
         let until = self.ending.as_ref().and_then(|ending| ending.until);
         let waits = self.commands.is_some() && !self.begins_nothing();
         let (mut idle, mut next) = (Vec::new(), None::<Instant>);
-        for (user, seats) in self.users.iter().filter(|(user, _)| !busy.contains(*user)) {
+        for (user, slots) in self.users.iter().filter(|(user, _)| !busy.contains(*user)) {
             let may_ask =
-                seats.answered.map(|answered| until.map_or(answered + NEXT, |most| most.min(answered + NEXT)));
+                slots.answered.map(|answered| until.map_or(answered + NEXT, |most| most.min(answered + NEXT)));
             match may_ask.filter(|until| waits && *until > Instant::now()) {
                 Some(until) => next = Some(next.map_or(until, |next| next.min(until))),
                 None => idle.push(*user),

@@ -1,9 +1,10 @@
-//! One engine for several users: each has command numbers and sequences of its own, as if the engine were its alone.
+//! One engine for several users: each has its own command numbers and sequences.
 //!
-//! The first user is the server that loaded the model; it is shown an engine with [`TERMINALS`] sequences less, or with as many as
-//! it asked for if that is more. The others are terminals and share the rest: each has one sequence for sure, and up to
-//! [`MOST`] while there are some. One that leaves takes its jobs and sequences with it. When the server ends, running answers end
-//! first, and with them what their terminals ask next (`ending`); [`Board::hurry`] stops them.
+//! The first user is the server that loaded the model; it sees an engine with [`TERMINALS`] sequences less, or with as
+//! many as it needs if that is more. The others are terminals and share the rest: each has one sequence for sure, and
+//! up to [`MOST`] while there are some. A terminal that leaves takes its jobs and sequences with it. When the server
+//! ends, running answers end first, then the follow-up questions of their terminals (`ending`); [`Multiplexer::hurry`]
+//! stops them.
 
 mod ending;
 
@@ -20,69 +21,60 @@ use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, Job, Mo
 
 /// Sequences that are kept for terminals, unless the server needs them.
 const TERMINALS: usize = 6;
-/// Sequences that one terminal may have.
 const MOST: usize = 5;
-/// Sequences of an engine that has not said how many it has.
+/// Assumed until the engine reports its number of sequences.
 const UNKNOWN: usize = 16;
-/// Commands of the server that may wait.
 const COMMANDS: usize = 64;
 
-/// Who uses the engine.
 pub(super) type User = u64;
-/// The one that loaded it.
 const SERVER: User = 0;
 
 enum Call {
-    Join { user: User, events: Sender<EngineEvent>, seated: Sender<bool> },
+    Join { user: User, events: Sender<EngineEvent>, accepted: Sender<bool> },
     Command(User, Command),
     Tell(User, EngineEvent),
     Leave(User),
     Hurry,
 }
 
-/// A way to the engine's board. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Board {
+pub struct Multiplexer {
     calls: Sender<Call>,
     next: Arc<AtomicU64>,
 }
 
 /// The server's share of the engine: the same two channels as an engine of its own.
 pub struct Share {
-    /// To it.
     pub commands: Sender<Command>,
-    /// From it.
     pub events: Receiver<EngineEvent>,
 }
 
-/// A terminal at the board. It leaves when this is dropped.
-pub(super) struct Seat {
+pub(super) struct Slot {
     user: User,
     calls: Sender<Call>,
 }
 
-impl Seat {
-    /// Tells the terminal what the engine need not be asked for.
+impl Slot {
+    /// Sends an event that did not pass through the engine.
     pub(super) fn tell(&self, event: EngineEvent) {
-        // A board that is gone ends the terminal's events.
+        // A multiplexer that is gone ends the terminal's events.
         let _ = self.calls.send(Call::Tell(self.user, event));
     }
 
-    /// Hands a command over; false when the board is gone.
     pub(super) fn command(&self, command: Command) -> bool {
         self.calls.send(Call::Command(self.user, command)).is_ok()
     }
 }
 
-impl Drop for Seat {
+impl Drop for Slot {
     fn drop(&mut self) {
-        // A board that is gone has nobody at it.
+        // A multiplexer that has ended needs no notice.
         let _ = self.calls.send(Call::Leave(self.user));
     }
 }
 
-impl Board {
-    /// Puts an engine on a board. The server needs `needed` sequences.
+impl Multiplexer {
+    /// Puts an engine on a multiplexer. The server needs `needed` sequences.
     ///
     /// # Errors
     /// The system has no thread to give.
@@ -90,31 +82,31 @@ impl Board {
         commands: Sender<Command>,
         events: Receiver<EngineEvent>,
         needed: usize,
-    ) -> std::io::Result<(Board, Share)> {
+    ) -> std::io::Result<(Multiplexer, Share)> {
         let (calls, inbox) = unbounded();
         let (told, heard) = unbounded();
         let (server, orders) = bounded(COMMANDS);
         let table = Table::new(commands, told, needed);
-        std::thread::Builder::new().name("board".into()).spawn(move || table.run(&inbox, events))?;
+        std::thread::Builder::new().name("multiplexer".into()).spawn(move || table.run(&inbox, events))?;
         let to = calls.clone();
-        // Ends with the server's channel, which ends the board.
+        // Ends with the server's channel, which ends the multiplexer.
         std::thread::Builder::new().name("server's commands".into()).spawn(move || {
             let mut commands = orders.into_iter().take_while(|c| !matches!(c, Command::Shutdown));
             let _ = commands.all(|command| to.send(Call::Command(SERVER, command)).is_ok());
             let _ = to.send(Call::Leave(SERVER));
         })?;
-        let board = Board { calls, next: Arc::new(AtomicU64::new(SERVER + 1)) };
-        Ok((board, Share { commands: server, events: heard }))
+        let multiplexer = Multiplexer { calls, next: Arc::new(AtomicU64::new(SERVER + 1)) };
+        Ok((multiplexer, Share { commands: server, events: heard }))
     }
 
-    /// A place for one more terminal, whose events come through the channel; `None` where there is none.
-    pub(super) fn join(&self) -> Option<(Seat, Receiver<EngineEvent>)> {
+    /// A slot for one more terminal and the channel of its events; `None` if all are taken.
+    pub(super) fn join(&self) -> Option<(Slot, Receiver<EngineEvent>)> {
         let user = self.next.fetch_add(1, Ordering::Relaxed);
         let (events, heard) = unbounded();
-        let (seated, answer) = bounded(1);
-        self.calls.send(Call::Join { user, events, seated }).ok()?;
-        let seat = Seat { user, calls: self.calls.clone() };
-        answer.recv().is_ok_and(|seated| seated).then_some((seat, heard))
+        let (accepted, answer) = bounded(1);
+        self.calls.send(Call::Join { user, events, accepted }).ok()?;
+        let slot = Slot { user, calls: self.calls.clone() };
+        answer.recv().is_ok_and(|accepted| accepted).then_some((slot, heard))
     }
 
     /// Stops what the terminals' answers are: the server is to end at once.
@@ -123,47 +115,39 @@ impl Board {
     }
 }
 
-/// A user's.
-struct Seats {
+struct Slots {
     events: Sender<EngineEvent>,
-    /// Its sequences and those of the engine.
     sequences: BTreeMap<SequenceId, SequenceId>,
     /// When a command of its was last answered.
     answered: Option<Instant>,
 }
 
-impl Seats {
-    fn new(events: Sender<EngineEvent>) -> Seats {
-        Seats { events, sequences: BTreeMap::new(), answered: None }
+impl Slots {
+    fn new(events: Sender<EngineEvent>) -> Slots {
+        Slots { events, sequences: BTreeMap::new(), answered: None }
     }
 }
 
-/// What was asked of the engine and is not answered.
+/// A command of the engine without an answer yet.
 struct Open {
     user: User,
-    /// The user's number.
     id: u64,
     cancel: Option<Cancel>,
 }
 
-/// The thread's own state.
 struct Table {
     /// `None`: the engine is to end, or is gone.
     commands: Option<Sender<Command>>,
-    users: HashMap<User, Seats>,
-    /// Sequences that the server needs, and that the engine has.
+    users: HashMap<User, Slots>,
     needed: usize,
     sequences: usize,
-    /// Sequences of the engine that nobody has.
     free: BTreeSet<u32>,
     model: Option<ModelInfo>,
     /// The last word about loading it.
     loading: Option<(String, f64)>,
     open: HashMap<u64, Open>,
     next_id: u64,
-    /// Set when the server has left.
     ending: Option<Ending>,
-    /// Nobody is waited for.
     hurried: bool,
 }
 
@@ -171,7 +155,7 @@ impl Table {
     fn new(commands: Sender<Command>, server: Sender<EngineEvent>, needed: usize) -> Table {
         Table {
             commands: Some(commands),
-            users: HashMap::from([(SERVER, Seats::new(server))]),
+            users: HashMap::from([(SERVER, Slots::new(server))]),
             needed,
             sequences: UNKNOWN,
             free: BTreeSet::new(),
@@ -212,9 +196,9 @@ impl Table {
     }
 
     fn tell(&self, user: User, event: EngineEvent) {
-        if let Some(seats) = self.users.get(&user) {
+        if let Some(slots) = self.users.get(&user) {
             // One that is gone says so by leaving.
-            let _ = seats.events.send(event);
+            let _ = slots.events.send(event);
         }
     }
 
@@ -224,12 +208,12 @@ impl Table {
 
     fn on_call(&mut self, call: Call) {
         match call {
-            Call::Join { user, events, seated } => {
+            Call::Join { user, events, accepted } => {
                 let room = self.ending.is_none() && self.commands.is_some() && self.has_room();
-                // Whoever asked may be gone by now.
-                let _ = seated.send(room);
+                // The receiver may have been dropped; that is fine.
+                let _ = accepted.send(room);
                 if room {
-                    self.users.insert(user, Seats::new(events));
+                    self.users.insert(user, Slots::new(events));
                     self.greet(user);
                 }
             }
@@ -248,7 +232,6 @@ impl Table {
         }
     }
 
-    /// Says what the others were told already.
     fn greet(&self, user: User) {
         if let Some((what, done)) = self.loading.clone() {
             self.tell(user, EngineEvent::Loading { what, done });
@@ -258,7 +241,6 @@ impl Table {
         }
     }
 
-    /// The server's part of the sequences.
     fn of_server(&self) -> usize {
         self.sequences.saturating_sub(TERMINALS).max(self.needed).min(self.sequences)
     }
@@ -273,29 +255,27 @@ impl Table {
     /// Whether the terminals can have one more sequence, when each of them has its first.
     fn has_room(&self) -> bool {
         let terminals = self.users.iter().filter(|(user, _)| **user != SERVER);
-        let taken: usize = terminals.map(|(_, seats)| seats.sequences.len().max(1)).sum();
+        let taken: usize = terminals.map(|(_, slots)| slots.sequences.len().max(1)).sum();
         taken < self.sequences - self.of_server()
     }
 
-    /// The engine's sequence for one of a user's; a new one if there is one.
     fn sequence(&mut self, user: User, sequence: SequenceId) -> Option<SequenceId> {
         let (room, of_server) = (self.has_room(), self.of_server());
-        let seats = self.users.get_mut(&user)?;
-        if let Some(found) = seats.sequences.get(&sequence) {
+        let slots = self.users.get_mut(&user)?;
+        if let Some(found) = slots.sequences.get(&sequence) {
             return Some(*found);
         }
-        let may = match (user, seats.sequences.len()) {
+        let may = match (user, slots.sequences.len()) {
             (SERVER, held) => held < of_server,
             // The first one was promised to it.
             (_, 0) => true,
             (_, held) => held < MOST && room,
         };
         let new = SequenceId(may.then(|| self.free.pop_first()).flatten()?);
-        seats.sequences.insert(sequence, new);
+        slots.sequences.insert(sequence, new);
         Some(new)
     }
 
-    /// Gives the engine a command under a number of its own.
     fn hand_over(&mut self, user: User, id: u64, cancel: Option<Cancel>, command: impl FnOnce(u64) -> Command) {
         if self.hurried {
             cancel.iter().for_each(Cancel::cancel);
@@ -333,11 +313,11 @@ impl Table {
                 _ => self.fail(user, id, full),
             },
             Command::Release { sequence } => {
-                let held = self.users.get_mut(&user).and_then(|seats| seats.sequences.remove(&sequence));
+                let held = self.users.get_mut(&user).and_then(|slots| slots.sequences.remove(&sequence));
                 self.give_back(held);
             }
             Command::MayEvict { sequence } => {
-                let held = self.users.get(&user).and_then(|seats| seats.sequences.get(&sequence)).copied();
+                let held = self.users.get(&user).and_then(|slots| slots.sequences.get(&sequence)).copied();
                 held.into_iter().for_each(|sequence| self.send(Command::MayEvict { sequence }));
             }
             // The server's ends its forwarder, a terminal's is never sent.
@@ -349,7 +329,7 @@ impl Table {
         match &event {
             EngineEvent::Loading { what, done } => self.loading = Some((what.clone(), *done)),
             EngineEvent::Ready(info) => {
-                // Nobody has a sequence before the model is there.
+                // No user has a sequence before the model is ready.
                 self.free = (0..info.max_sequences.max(1)).collect();
                 self.sequences = self.free.len();
                 self.model = Some(info.clone());
@@ -372,17 +352,17 @@ impl Table {
         let number = std::mem::replace(id, open.id);
         if over {
             self.open.remove(&number);
-            if let Some(seats) = self.users.get_mut(&user) {
-                seats.answered = Some(Instant::now());
+            if let Some(slots) = self.users.get_mut(&user) {
+                slots.answered = Some(Instant::now());
             }
         }
         self.tell(user, event);
     }
 
-    /// The engine's sequence is empty: whoever has it is told by its own number.
+    /// Forwards an eviction under the user's own sequence number.
     fn evicted(&self, evicted: SequenceId) {
-        for (user, seats) in &self.users {
-            if let Some((sequence, _)) = seats.sequences.iter().find(|(_, held)| **held == evicted) {
+        for (user, slots) in &self.users {
+            if let Some((sequence, _)) = slots.sequences.iter().find(|(_, held)| **held == evicted) {
                 self.tell(*user, EngineEvent::Evicted { sequence: *sequence });
             }
         }
@@ -426,5 +406,5 @@ impl Table {
 }
 
 #[cfg(test)]
-#[path = "board_tests.rs"]
+#[path = "multiplexer_tests.rs"]
 mod tests;

@@ -14,15 +14,15 @@ struct Engine {
     events: Sender<EngineEvent>,
 }
 
-fn start(reserved: usize, sequences: u32) -> (Board, Share, Engine) {
+fn start(reserved: usize, sequences: u32) -> (Multiplexer, Share, Engine) {
     let (to, commands) = bounded(64);
     let (events, from) = unbounded();
-    let (board, share) = Board::start(to, from, reserved).unwrap();
+    let (multiplexer, share) = Multiplexer::start(to, from, reserved).unwrap();
     let engine = Engine { commands, events };
     let info = ModelInfo { max_sequences: sequences, fingerprint: "f".into(), ..ModelInfo::default() };
     engine.events.send(EngineEvent::Ready(info)).unwrap();
     assert!(matches!(next(&share.events), EngineEvent::Ready(_)));
-    (board, share, engine)
+    (multiplexer, share, engine)
 }
 
 fn next<T>(from: &Receiver<T>) -> T {
@@ -62,19 +62,19 @@ fn failure(event: EngineEvent) -> (u64, String) {
     }
 }
 
-fn joined(board: &Board) -> (Seat, Receiver<EngineEvent>) {
-    let (seat, events) = board.join().expect("a seat");
+fn joined(multiplexer: &Multiplexer) -> (Slot, Receiver<EngineEvent>) {
+    let (slot, events) = multiplexer.join().expect("a slot");
     assert!(matches!(next(&events), EngineEvent::Ready(_)));
-    (seat, events)
+    (slot, events)
 }
 
 #[test]
 fn numbers_and_sequences_of_one_user_are_nothing_to_another() {
-    let (board, share, engine) = start(2, 16);
-    let (seat, events) = joined(&board);
+    let (multiplexer, share, engine) = start(2, 16);
+    let (slot, events) = joined(&multiplexer);
     share.commands.send(Command::Run(job(7, 0))).unwrap();
     let first = engine.run();
-    assert!(seat.command(Command::Run(job(7, 0))));
+    assert!(slot.command(Command::Run(job(7, 0))));
     let second = engine.run();
     assert_ne!((first.id, first.sequence), (second.id, second.sequence));
     assert_ne!(first.id, second.id);
@@ -85,7 +85,7 @@ fn numbers_and_sequences_of_one_user_are_nothing_to_another() {
     engine.events.send(done(first.id)).unwrap();
     assert!(matches!(next(&share.events), EngineEvent::Done { id: 7, .. }));
     // A fork names both of its own.
-    assert!(seat.command(Command::Fork { id: 8, from: MAIN, to: SequenceId(3) }));
+    assert!(slot.command(Command::Fork { id: 8, from: MAIN, to: SequenceId(3) }));
     match next(&engine.commands) {
         Command::Fork { from, to, .. } => assert!(from == second.sequence && to != from && to != first.sequence),
         other => panic!("{other:?}"),
@@ -94,13 +94,13 @@ fn numbers_and_sequences_of_one_user_are_nothing_to_another() {
 
 #[test]
 fn who_leaves_takes_jobs_and_sequences_along_and_a_stop_is_the_jobs_own() {
-    let (board, share, engine) = start(1, 3);
-    let (seat, events) = joined(&board);
-    assert!(seat.command(Command::Run(job(1, 0))));
+    let (multiplexer, share, engine) = start(1, 3);
+    let (slot, events) = joined(&multiplexer);
+    assert!(slot.command(Command::Run(job(1, 0))));
     let running = engine.run();
-    let (other, heard) = joined(&board);
-    assert!(board.join().is_none(), "one sequence is the server's, one is promised to the second terminal");
-    drop(seat);
+    let (other, heard) = joined(&multiplexer);
+    assert!(multiplexer.join().is_none(), "one sequence is the server's, one is promised to the second terminal");
+    drop(slot);
     assert_eq!(engine.release(), running.sequence);
     assert!(running.cancel.is_cancelled());
     engine.events.send(done(running.id)).unwrap();
@@ -115,18 +115,18 @@ fn who_leaves_takes_jobs_and_sequences_along_and_a_stop_is_the_jobs_own() {
 
 #[test]
 fn the_server_has_its_part_and_a_terminal_at_most_its_share() {
-    let (board, share, engine) = start(4, 16);
-    let (seat, events) = joined(&board);
+    let (multiplexer, share, engine) = start(4, 16);
+    let (slot, events) = joined(&multiplexer);
     for sequence in 0..MOST as u32 {
-        assert!(seat.command(Command::Run(job(u64::from(sequence), sequence))));
+        assert!(slot.command(Command::Run(job(u64::from(sequence), sequence))));
         engine.run();
     }
-    assert!(seat.command(Command::Run(job(99, 9))));
+    assert!(slot.command(Command::Run(job(99, 9))));
     let (id, why) = failure(next(&events));
     assert_eq!(id, 99);
     assert!(why.contains("sala-chat serve holds as many"), "{why}");
     let mut others = Vec::new();
-    while let Some(found) = board.join() {
+    while let Some(found) = multiplexer.join() {
         others.push(found);
     }
     assert_eq!(others.len(), TERMINALS - MOST);
@@ -136,31 +136,31 @@ fn the_server_has_its_part_and_a_terminal_at_most_its_share() {
     (0..10).for_each(|_| drop(engine.run()));
     assert_eq!(failure(next(&share.events)).0, 10);
     // Given back, it is another's.
-    assert!(seat.command(Command::Release { sequence: SequenceId(1) }));
+    assert!(slot.command(Command::Release { sequence: SequenceId(1) }));
     engine.release();
-    assert!(board.join().is_some());
+    assert!(multiplexer.join().is_some());
 }
 
 #[test]
 fn a_server_that_needs_all_leaves_no_place() {
-    let (board, share, engine) = start(16, 16);
-    assert!(board.join().is_none());
+    let (multiplexer, share, engine) = start(16, 16);
+    assert!(multiplexer.join().is_none());
     (0..16).for_each(|n| share.commands.send(Command::Run(job(u64::from(n), n))).unwrap());
     (0..16).for_each(|_| drop(engine.run()));
 }
 
 #[test]
 fn at_the_end_running_answers_are_waited_for_and_then_the_engine_is_told() {
-    let (board, share, engine) = start(1, 16);
-    let (idle, silent) = joined(&board);
-    let (seat, events) = joined(&board);
-    assert!(seat.command(Command::Run(job(1, 0))));
+    let (multiplexer, share, engine) = start(1, 16);
+    let (idle, silent) = joined(&multiplexer);
+    let (slot, events) = joined(&multiplexer);
+    assert!(slot.command(Command::Run(job(1, 0))));
     let running = engine.run();
     share.commands.send(Command::Shutdown).unwrap();
     assert!(silent.recv_timeout(PATIENCE).is_err(), "nobody waits for anything there");
-    assert!(board.join().is_none());
+    assert!(multiplexer.join().is_none());
     assert!(!running.cancel.is_cancelled());
-    board.hurry();
+    multiplexer.hurry();
     while !running.cancel.is_cancelled() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -179,22 +179,22 @@ fn at_the_end_running_answers_are_waited_for_and_then_the_engine_is_told() {
 
 #[test]
 fn at_the_end_a_terminal_that_was_answered_a_moment_ago_may_ask_what_comes_next() {
-    let (board, share, engine) = start(1, 16);
-    let (seat, events) = joined(&board);
-    assert!(seat.command(Command::Run(job(1, 0))));
+    let (multiplexer, share, engine) = start(1, 16);
+    let (slot, events) = joined(&multiplexer);
+    assert!(slot.command(Command::Run(job(1, 0))));
     let read = engine.run();
     share.commands.send(Command::Shutdown).unwrap();
-    while board.join().is_some() {
+    while multiplexer.join().is_some() {
         std::thread::sleep(Duration::from_millis(1));
     }
     engine.events.send(done(read.id)).unwrap();
     assert!(matches!(next(&events), EngineEvent::Done { id: 1, .. }));
-    assert!(seat.command(Command::Run(job(2, 0))));
+    assert!(slot.command(Command::Run(job(2, 0))));
     let answered = engine.run();
     engine.events.send(done(answered.id)).unwrap();
     assert!(matches!(next(&events), EngineEvent::Done { id: 2, .. }));
     // It has all it wanted.
-    drop(seat);
+    drop(slot);
     assert_eq!(engine.release(), read.sequence);
     assert!(matches!(next(&engine.commands), Command::Shutdown));
 }
@@ -207,7 +207,7 @@ fn at_the_end_what_is_asked_after_the_grace_is_not_begun_and_what_runs_is_waited
     let engine = Engine { commands, events: unbounded().0 };
     table.on_engine(EngineEvent::Ready(ModelInfo { max_sequences: 16, ..ModelInfo::default() }));
     let (events, heard) = unbounded();
-    table.on_call(Call::Join { user: 1, events, seated: bounded(1).0 });
+    table.on_call(Call::Join { user: 1, events, accepted: bounded(1).0 });
     table.on_call(Call::Command(1, Command::Run(job(1, 0))));
     let ran_before = engine.run();
     table.on_call(Call::Leave(SERVER));
@@ -240,26 +240,26 @@ fn at_the_end_what_is_asked_after_the_grace_is_not_begun_and_what_runs_is_waited
 
 #[test]
 fn a_job_that_comes_after_the_hurry_is_stopped_as_well() {
-    let (board, share, engine) = start(1, 16);
-    let (seat, _events) = joined(&board);
-    board.hurry();
-    assert!(seat.command(Command::Run(job(1, 0))));
+    let (multiplexer, share, engine) = start(1, 16);
+    let (slot, _events) = joined(&multiplexer);
+    multiplexer.hurry();
+    assert!(slot.command(Command::Run(job(1, 0))));
     assert!(engine.run().cancel.is_cancelled());
     drop(share);
 }
 
 #[test]
 fn an_engine_of_no_more_use_is_told_to_everybody() {
-    let (board, share, engine) = start(1, 16);
-    let (seat, events) = joined(&board);
-    assert!(seat.command(Command::Run(job(1, 0))));
+    let (multiplexer, share, engine) = start(1, 16);
+    let (slot, events) = joined(&multiplexer);
+    assert!(slot.command(Command::Run(job(1, 0))));
     let running = engine.run();
     let fault = EngineFault::Fatal { why: "the device is lost".into(), exit: Exit::NoDevice };
     engine.events.send(EngineEvent::Failed { id: running.id, fault }).unwrap();
     for from in [&events, &share.events] {
         assert_eq!(failure(next(from)), (0, "the device is lost".into()));
     }
-    assert!(board.join().is_none());
+    assert!(multiplexer.join().is_none());
     drop(engine);
     drop(share);
     assert!(events.recv_timeout(PATIENCE).is_err());
@@ -269,10 +269,10 @@ fn an_engine_of_no_more_use_is_told_to_everybody() {
 fn who_joins_while_the_model_is_loaded_hears_how_far_it_is() {
     let (to, _commands) = bounded(64);
     let (engine, from) = unbounded();
-    let (board, share) = Board::start(to, from, 1).unwrap();
+    let (multiplexer, share) = Multiplexer::start(to, from, 1).unwrap();
     engine.send(EngineEvent::Loading { what: "weights".into(), done: 0.5 }).unwrap();
     assert!(matches!(next(&share.events), EngineEvent::Loading { .. }));
-    let (_seat, events) = board.join().unwrap();
+    let (_slot, events) = multiplexer.join().unwrap();
     assert!(matches!(next(&events), EngineEvent::Loading { done, .. } if done == 0.5));
     engine.send(EngineEvent::Ready(ModelInfo { max_sequences: 16, ..ModelInfo::default() })).unwrap();
     assert!(matches!(next(&events), EngineEvent::Ready(info) if info.max_sequences == MOST as u32));
@@ -281,15 +281,15 @@ fn who_joins_while_the_model_is_loaded_hears_how_far_it_is() {
 
 #[test]
 fn a_sequence_that_was_evicted_is_told_to_whoever_has_it() {
-    let (board, share, engine) = start(1, 16);
-    let (seat, events) = joined(&board);
-    assert!(seat.command(Command::Run(job(1, 0))));
+    let (multiplexer, share, engine) = start(1, 16);
+    let (slot, events) = joined(&multiplexer);
+    assert!(slot.command(Command::Run(job(1, 0))));
     share.commands.send(Command::Run(job(1, 4))).unwrap();
     (0..2).for_each(|_| drop(engine.run()));
     for sequence in [SequenceId(0), SequenceId(9)] {
-        assert!(seat.command(Command::MayEvict { sequence }));
+        assert!(slot.command(Command::MayEvict { sequence }));
     }
-    assert!(seat.command(Command::Fork { id: 2, from: MAIN, to: SequenceId(1) }));
+    assert!(slot.command(Command::Fork { id: 2, from: MAIN, to: SequenceId(1) }));
     let held = match next(&engine.commands) {
         Command::MayEvict { sequence } => sequence,
         other => panic!("{other:?}"),

@@ -3,10 +3,10 @@
 use super::*;
 
 /// With a server whose end of the socket is closed, and what it tells.
-fn guest() -> (Guest, Receiver<EngineEvent>) {
+fn connection() -> (Connection, Receiver<EngineEvent>) {
     let (to, _) = UnixStream::pair().unwrap();
     let (events, told) = unbounded();
-    let guest = Guest {
+    let connection = Connection {
         way: Way { find: Box::new(|| Found::Nobody), load: Box::new(|| Err(io::ErrorKind::NotFound.into())) },
         events,
         side: Side::Server { to, from: never(), host: "a server".into() },
@@ -18,7 +18,7 @@ fn guest() -> (Guest, Receiver<EngineEvent>) {
         lost: BTreeMap::new(),
         heard: Instant::now(),
     };
-    (guest, told)
+    (connection, told)
 }
 
 fn fork(id: u64) -> Command {
@@ -27,24 +27,24 @@ fn fork(id: u64) -> Command {
 
 #[test]
 fn a_server_that_is_ready_and_gone_fails_all_that_waited_for_it() {
-    let (mut guest, told) = guest();
-    guest.held = [fork(7), fork(8), fork(9)].into();
-    guest.now_ready(ModelInfo { fingerprint: "f".into(), ..ModelInfo::default() });
+    let (mut connection, told) = connection();
+    connection.held = [fork(7), fork(8), fork(9)].into();
+    connection.now_ready(ModelInfo { fingerprint: "f".into(), ..ModelInfo::default() });
     let failed = |event| match event {
         EngineEvent::Failed { id, .. } => Some(id),
         _ => None,
     };
     // The first is the line that belongs to no command.
     assert_eq!(told.try_iter().filter_map(failed).collect::<Vec<_>>(), [0, 7, 8, 9]);
-    assert!(guest.pending.is_empty() && guest.held.is_empty());
+    assert!(connection.pending.is_empty() && connection.held.is_empty());
 }
 
 #[test]
 fn what_rests_on_a_state_that_went_with_the_server_hears_that_it_is_gone() {
-    let (mut guest, told) = guest();
-    guest.used = [SequenceId(0)].into();
-    guest.gone(None);
-    guest.on_command(fork(7));
+    let (mut connection, told) = connection();
+    connection.used = [SequenceId(0)].into();
+    connection.gone(None);
+    connection.on_command(fork(7));
     let gone = |event| match event {
         EngineEvent::Failed { id, fault: EngineFault::Gone(why) } => Some((id, why)),
         _ => None,

@@ -15,33 +15,24 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbounded};
 
 use super::find::{Found, Link};
-use super::frame;
-use super::wire::{Checkpoint, Order, Task, Word};
+use super::wire::{self, Order, Task};
 use crate::core::Exit;
 use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, ModelInfo, SequenceId};
 
-/// Commands that may wait.
 const COMMANDS: usize = 4;
-/// How often a stop is looked for.
 const TICK: Duration = Duration::from_millis(20);
-/// A server that was told to stop and says nothing for so long is not there.
+/// A server that sends nothing for this long after a stop request counts as gone.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The engine thread as the runtime holds it.
 pub struct Engine {
-    /// To it.
     pub commands: Sender<Command>,
-    /// From it.
     pub events: Receiver<EngineEvent>,
-    /// The thread.
     pub thread: JoinHandle<()>,
 }
 
-/// How a terminal comes by an engine.
 pub struct Way {
-    /// Looks for a server.
     pub find: Box<dyn FnMut() -> Found + Send>,
-    /// Loads the model in this process.
     pub load: Box<dyn FnMut() -> io::Result<Engine> + Send>,
 }
 
@@ -53,7 +44,7 @@ pub fn spawn(link: Link, way: Way) -> io::Result<Engine> {
     let (commands, inbox) = bounded(COMMANDS);
     let (outbox, events) = unbounded();
     let side = Side::server(link)?;
-    let guest = Guest {
+    let connection = Connection {
         way,
         events: outbox,
         side,
@@ -65,20 +56,18 @@ pub fn spawn(link: Link, way: Way) -> io::Result<Engine> {
         lost: BTreeMap::new(),
         heard: Instant::now(),
     };
-    let thread = std::thread::Builder::new().name("attached engine".into()).spawn(move || guest.run(&inbox))?;
+    let thread = std::thread::Builder::new().name("attached engine".into()).spawn(move || connection.run(&inbox))?;
     Ok(Engine { commands, events, thread })
 }
 
-/// Who does what is asked.
 enum Side {
     Server {
         to: UnixStream,
         from: Receiver<EngineEvent>,
         host: String,
     },
-    /// An engine of this process.
     Here(Engine),
-    /// Nobody, until the next command.
+    /// No engine until the next command.
     Away,
 }
 
@@ -88,16 +77,14 @@ impl Side {
         let (tell, heard) = unbounded();
         std::thread::Builder::new().name("from server".into()).spawn(move || {
             loop {
-                let event = match frame::receive::<Word>(&mut from) {
-                    Ok(Some((word, blobs))) => word.unpack(blobs),
+                match wire::receive(&mut from) {
+                    Ok(Some(event)) => {
+                        if tell.send(event).is_err() {
+                            return;
+                        }
+                    }
                     Ok(None) => return,
-                    Err(e) => Err(e),
-                };
-                let passed = event.map(|event| tell.send(event).is_ok());
-                match passed {
-                    Ok(true) => {}
-                    Ok(false) => return,
-                    Err(e) => return tracing::debug!("the server's words end: {e}"),
+                    Err(e) => return tracing::debug!("the server's events end: {e}"),
                 }
             }
         })?;
@@ -116,31 +103,24 @@ impl Side {
 /// A command that is not answered.
 struct Pending {
     cancel: Option<Cancel>,
-    /// When the server was told to stop it.
     told: Option<Instant>,
 }
 
-/// The thread's own state.
-struct Guest {
+struct Connection {
     way: Way,
     events: Sender<EngineEvent>,
     side: Side,
-    /// The model is there.
     ready: bool,
     /// Its fingerprint, once it was known.
     known: Option<String>,
-    /// Commands that wait for the model.
     held: VecDeque<Command>,
     pending: HashMap<u64, Pending>,
-    /// Sequences that have a state.
     used: BTreeSet<SequenceId>,
-    /// Sequences whose state went with the server, and how that was told.
     lost: BTreeMap<SequenceId, EngineFault>,
-    /// When the server last said something.
+    /// Time of the server's last event.
     heard: Instant,
 }
 
-/// Whose state a command changes, its number, and whose state it rests on.
 fn about(command: &Command) -> (Option<SequenceId>, Option<u64>, Option<SequenceId>) {
     match command {
         Command::Restore { id, sequence, keep, .. } => (Some(*sequence), Some(*id), (*keep > 0).then_some(*sequence)),
@@ -151,29 +131,29 @@ fn about(command: &Command) -> (Option<SequenceId>, Option<u64>, Option<Sequence
     }
 }
 
-/// Writes a command down. What cannot be sent is said, with its number.
-fn order(command: Command) -> Result<Option<(Order, Vec<frame::Blob>)>, (u64, &'static str)> {
-    let mut blobs = Vec::new();
-    let order = match command {
+/// The message for a command; `None` for a shutdown.
+///
+/// # Errors
+/// The number of a command that cannot be sent, and why.
+fn order(command: Command) -> Result<Option<Order>, (u64, &'static str)> {
+    Ok(Some(match command {
         Command::Restore { id, sequence, keep, rows, end, history } => {
             let places: Option<Vec<_>> = rows.iter().map(|rows| rows.hand_over()).collect();
             let rows = places.ok_or((id, "internal error: rows that lie in no file"))?;
-            let end = end.map(|end| Checkpoint::pack(end, &mut blobs));
             Order::Restore { id, sequence, keep, rows, end, history: history.to_vec() }
         }
         Command::Run(job) => {
             let id = job.id;
-            Order::Run(Box::new(Task::pack(job).map_err(|why| (id, why))?))
+            Order::Run(Box::new(Task::of(job).map_err(|why| (id, why))?))
         }
         Command::Fork { id, from, to } => Order::Fork { id, from, to },
         Command::Release { sequence } => Order::Release { sequence },
         Command::MayEvict { sequence } => Order::MayEvict { sequence },
         Command::Shutdown => return Ok(None),
-    };
-    Ok(Some((order, blobs)))
+    }))
 }
 
-impl Guest {
+impl Connection {
     fn run(mut self, commands: &Receiver<Command>) {
         loop {
             let stops = self.pending.values().any(|p| p.cancel.is_some()) || !self.held.is_empty();
@@ -202,7 +182,6 @@ impl Guest {
         self.send(EngineEvent::Failed { id, fault: EngineFault::Device(why.into()) });
     }
 
-    /// Lets go of whoever does the work.
     fn end(self) {
         match self.side {
             Side::Server { to, .. } => drop(to.shutdown(Shutdown::Both)),
@@ -241,7 +220,6 @@ impl Guest {
         if self.ready { self.hand_on(command) } else { self.held.push_back(command) }
     }
 
-    /// Finds a server, or loads the model here.
     fn enter(&mut self, look: bool) -> io::Result<()> {
         self.ready = false;
         self.heard = Instant::now();
@@ -259,7 +237,6 @@ impl Guest {
         Ok(())
     }
 
-    /// Has a command done.
     fn hand_on(&mut self, command: Command) {
         let (sequence, id, _) = about(&command);
         match (&command, sequence) {
@@ -274,7 +251,7 @@ impl Guest {
         }
         let handed = match &mut self.side {
             Side::Server { to, .. } => match order(command) {
-                Ok(Some((order, blobs))) => frame::send(to, &order, &blobs).is_ok(),
+                Ok(Some(order)) => wire::send(to, order).is_ok(),
                 Ok(None) => true,
                 Err((id, why)) => {
                     self.pending.remove(&id);
@@ -335,7 +312,7 @@ impl Guest {
                 let _ = to.shutdown(Shutdown::Both);
                 host
             }
-            // Its last word has said why.
+            // Its last event was the reason.
             Side::Here(_) => return self.ended_here(),
             Side::Away => return,
         };
@@ -362,13 +339,11 @@ impl Guest {
         waiting.into_iter().for_each(|id| self.send(failed(id)));
     }
 
-    /// An engine of this process has ended: nothing more can be done.
     fn ended_here(&mut self) {
         let why = "The engine is gone. Text is safe; sala-chat -c goes on with it.".to_owned();
         self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } });
     }
 
-    /// Tells the server of what is to stop.
     fn look_for_stops(&mut self) {
         let stopped = |command: &Command| matches!(command, Command::Run(job) if job.cancel.is_cancelled());
         for command in std::mem::take(&mut self.held) {
@@ -384,7 +359,7 @@ impl Guest {
             match pending.told {
                 None if cancelled => {
                     pending.told = Some(Instant::now());
-                    alive &= frame::send(to, &Order::Cancel { id: *id }, &[]).is_ok();
+                    alive &= wire::send(to, Order::Cancel { id: *id }).is_ok();
                 }
                 Some(told) => alive &= told.elapsed() < SILENCE || self.heard.elapsed() < SILENCE,
                 None => {}
@@ -397,5 +372,5 @@ impl Guest {
 }
 
 #[cfg(test)]
-#[path = "guest_tests.rs"]
+#[path = "connection_tests.rs"]
 mod tests;
