@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use sala_chat::backend::cpu::Cpu;
-use sala_chat::model::golden::{Outcome, replay};
+use sala_chat::lab::golden::{Outcome, replay};
 
 #[test]
 fn every_golden_tensor_is_within_its_budget_on_the_cpu() {

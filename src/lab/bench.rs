@@ -67,7 +67,6 @@ const CONTEXTS: [usize; 2] = [512, 32_768];
 const VERIFY_ROWS: [usize; 6] = [1, 2, 4, 6, 8, 16];
 /// Steps before a measurement.
 const WARM_UP: usize = 4;
-/// Drafts of a measured round.
 const ROUND_DRAFTS: usize = 5;
 /// Tokens that such a round is taken to gain: as long as heads of this kind are accepted on open text. What a round takes does not
 /// depend on it.
@@ -169,7 +168,7 @@ fn bench<B: DraftOps>(
     if contexts.is_empty() {
         contexts.extend(CONTEXTS);
     }
-    // What is read or decoded behind a context has to fit as well: the longest is measured so far below the limit.
+    // Room for what is read or decoded after a context: the longest one ends this far below the limit.
     let behind = (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
     contexts.iter_mut().for_each(|c| *c = (*c).min(MAX_POSITIONS.saturating_sub(behind)));
     contexts.sort_unstable();

@@ -1,18 +1,18 @@
-//! `sala-chat bench beside`: what conversations beside each other cost one another, as whoever holds the engine sees it.
+//! `sala-chat bench beside`: what concurrent conversations cost one another, seen from the engine's holder.
 //!
 //! # Method
 //!
-//! An engine of its own is given commands and heard, as the runtime does; times are the host's clock from sending a command to its event.
-//! The state of a long conversation is made up: two pieces of [`PIECE`] tokens are read, and the rows of the second are put behind them
-//! again and again (values that mean nothing there, of the right sizes). For each `--context`, cut to whole pieces:
+//! A separate engine receives commands as from the runtime; times are the host's clock from a command to its event.
+//! The state of a long conversation is made up: the engine reads two pieces of [`PIECE`] tokens, and the rows of the
+//! second are repeated (meaningless values of the right sizes). For each `--context`, cut to whole pieces:
 //!
 //! - *fork*: of the live conversation, to the first token of a short question in the fork; [`FORKS`] of them, one after the other, which
-//!   all stay: `bytes` is what they take together beyond the one conversation, a question and a token each.
-//! - *read*: `--sample` tokens behind the context, alone and beside a conversation that writes without drafts; `chat_tokens_per_s` is
-//!   what that one writes during the read, `share` the read's rate over that alone. `first_token_ms` is of short questions in a third
-//!   conversation while the document is read alone, at no particular moment of a chunk.
-//! - *crowd*: [`CROWD`] conversations of this length are restored from memory and answer side by side, and each may be evicted
-//!   when it has: where the device has no room for all of them, those used longest ago make it. `waited` counts those that were told to wait.
+//! all stay: `bytes` is their sum beyond the one conversation, a question and a token each.
+//! - *read*: `--sample` tokens after the context, alone and during a conversation that writes without drafts; `chat_tokens_per_s` is
+//! the speed of that conversation during the read, `share` the read's rate over that alone. `first_token_ms` is of
+//! short questions in a third conversation while the document is read alone, at no particular moment of a chunk.
+//! - *crowd*: [`CROWD`] conversations of this length are restored from memory and answer concurrently; each may be evicted after
+//! its answer, least recently used first. `waited` counts those that had to wait.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -36,17 +36,11 @@ use crate::engine::protocol::{
 const PIECE: u64 = 8_192;
 /// The context that is measured if none is named, and the least: both pieces that are read are in it.
 const CONTEXT: u64 = 2 * PIECE;
-/// Forks of one conversation.
 const FORKS: u32 = 8;
-/// Conversations that are restored beside each other.
 const CROWD: u32 = 15;
-/// Of a short question.
 const QUESTION: u64 = 24;
-/// Context of the conversation that writes beside a read.
 const CHAT: u64 = 4_096;
-/// Most that it writes.
 const LONGEST: u64 = 8_192;
-/// Where nothing is heard for so long, something is wrong.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -177,7 +171,6 @@ fn table(report: &Value, rows: &[Row]) -> String {
     out
 }
 
-/// An engine, and what is told to it.
 struct Beside<'a> {
     direct: Direct,
     args: &'a BenchArgs,
@@ -264,7 +257,7 @@ impl<'a> Beside<'a> {
         self.wait(&[id]).map(drop)
     }
 
-    /// The main conversation stands at the end of its context again: its rows are there.
+    /// Cuts the main conversation back to the end of its context.
     fn back(&mut self, context: u64) -> Result<(), Failure> {
         let id = self.direct.number();
         let (_, end, history) = self.state(context);
@@ -328,7 +321,6 @@ impl<'a> Beside<'a> {
         Ok(Forked { first_token_ms: median(times), slowest_ms, forks: FORKS, bytes })
     }
 
-    /// Reads behind the context of the main conversation; the number of the job, and when it was sent.
     fn begin_reading(&mut self, context: u64) -> Result<(u64, Instant), Failure> {
         self.back(context)?;
         let begun = Instant::now();

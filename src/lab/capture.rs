@@ -85,7 +85,6 @@ fn sample_file(out: &Path, number: usize) -> PathBuf {
     out.join(format!("sample-{number:06}.safetensors"))
 }
 
-/// The layers to capture.
 fn layers(context: &Context, checkpoint: &Checkpoint, spec: &ModelSpec) -> Result<Vec<usize>, Failure> {
     let of = |config: &str| {
         let config = DraftConfig::from_json(config, spec, &DraftOptions::default());
@@ -192,7 +191,6 @@ impl Job<'_> {
     }
 }
 
-/// A text in two, behind a line or a word near the middle.
 fn halves(text: &str) -> Option<(&str, &str)> {
     if text.len() < SMALL_PIECE {
         return None;

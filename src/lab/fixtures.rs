@@ -6,16 +6,16 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::golden::{self, Outcome};
 use crate::backend::draft::DraftOps;
 use crate::cli::args::DoctorArgs;
 use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure};
-use crate::model::golden::{self, Outcome};
 
 /// Replays the folder.
 ///
 /// # Errors
-/// A device that was asked for and is not there; fixtures that cannot be read.
+/// A chosen device that is missing; fixtures that cannot be read.
 pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Failure> {
     fn replay<B: DraftOps>(dir: &Path, mut b: B) -> Result<(String, Vec<golden::Check>), Failure> {
         let device = b.describe();

@@ -1,5 +1,6 @@
-//! `sala-chat doctor --kernels`: every operation of the GPU against the CPU, and whole texts; `--rates`: their speeds beside what
-//! the device can do at all. A check that fails or breaks hides no other; any miss ends with exit code 1 and is named.
+//! `sala-chat doctor --kernels`: every operation of the GPU against the CPU, and whole texts; `--rates`: their speeds
+//! against the limits of the device. Every check runs, whatever the others do; any miss is named and ends with exit
+//! code 1.
 
 #[cfg(feature = "cuda")]
 mod beside;
@@ -39,7 +40,7 @@ pub(super) fn run(_context: &Context, _args: &DoctorArgs) -> Result<Exit, Failur
     Err(Failure::new(Exit::NoDevice, "this program was built without the feature `cuda`"))
 }
 
-/// Runs the checks, or measures the rates, that were asked for.
+/// Runs the selected checks, or measures the rates.
 ///
 /// # Errors
 /// No GPU; exit code 1 for a miss.

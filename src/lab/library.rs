@@ -27,15 +27,14 @@ use crate::cli::{Context, Exit, Failure, open};
 use crate::runtime::Attendance;
 use crate::runtime::protocol::{FanOut, LoadOptions, Notice, Request};
 
-/// Times each thing is asked after the first.
+/// Repeats of each request after the first.
 const REPEATS: usize = 3;
-/// Tokens of the documents where nothing is said.
+/// Default tokens of the documents.
 const CONTEXTS: [u64; 2] = [8_192, 32_768];
 /// Tokens between two kept states of a document, at most; the settings' own.
 const PIECE: u64 = 32_768;
-/// Left free behind the longest document: question and answer.
 const ROOM: u64 = 8_192;
-/// A shorter ledger would not have the entries that are asked for.
+/// A shorter ledger lacks the entries that the questions name.
 const SHORTEST: u64 = 512;
 const QUESTION: &str = "Who counted the most lamps?";
 
@@ -51,7 +50,7 @@ struct AskAll {
 #[derive(Clone, Debug, Serialize)]
 struct When {
     tokens: u64,
-    /// The last line of its page: how many states were asked.
+    /// The last line of its page: how many states answered.
     said: String,
     first_ms: f64,
     ms: f64,
@@ -108,7 +107,6 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-/// A document to be loaded.
 struct Book {
     name: String,
     path: String,

@@ -1,24 +1,25 @@
-//! The laboratory: what proves and measures the program on a card that nobody had before.
+//! The laboratory: proves and measures the program on a new card.
 //!
 //! | file | command |
 //! |---|---|
 //! | `kernels` | `doctor --kernels`, `doctor --rates`: operations against the oracle, and their speeds |
-//! | `fixtures` | `doctor --fixtures DIR`: golden data |
+//! | `fixtures`, `golden` | `doctor --fixtures DIR`: golden data |
 //! | `bench` | `bench`: prefill, decode, verify, speculation |
-//! | `beside` | `bench beside`: forks, chat beside a read, many restored at once |
+//! | `beside` | `bench beside`: forks, chat during a read, many restored at once |
 //! | `sessions` | `bench sessions`: resume, undo, fork, search |
 //! | `library` | `bench library`: `/ask-all`, `/when` |
-//! | `serve` | `bench serve`: clients of the local server beside the engine's own figures |
+//! | `serve` | `bench serve`: clients of the local server against the engine's own figures |
 //! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
 //!
-//! The shell calls it through [`LABORATORY`] and knows nothing else of it; nothing that answers a user depends on this module.
+//! The cli calls it through [`LABORATORY`] alone; nothing that answers a user depends on this module.
 
 mod bench;
 mod beside;
 mod capture;
 mod eval;
 mod fixtures;
+pub mod golden;
 pub mod kernels;
 mod library;
 mod serve;

@@ -39,18 +39,15 @@ use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::Settings;
 use crate::text::TextModel;
 
-/// Questions of a conversation.
 const QUESTIONS: u64 = 3;
-/// Tokens of a first prompt where nothing is said.
+/// Default tokens of a first prompt.
 const CONTEXT: u64 = 64;
-/// Clients where nothing is said.
 const CLIENTS: [usize; 2] = [1, 8];
 /// Short conversations of each client before a measurement.
 const WARM_UPS: usize = 2;
 /// Tokens of an answer of those.
 const WARM_UP_TOKENS: u64 = 16;
 
-/// What so many conversations got, or gave.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Figures {
     seconds: f64,
@@ -64,7 +61,6 @@ struct Figures {
     accepted: u64,
 }
 
-/// What a client saw of them.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Seen {
     /// Tokens of prompts that were found in kept state.
@@ -84,16 +80,12 @@ struct Row {
     share: f64,
 }
 
-/// What is measured: so many conversations.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     context: u64,
     clients: usize,
-    /// Questions of each.
     questions: u64,
-    /// Longest answer.
     tokens: u64,
-    /// Conversations of different numbers begin differently.
     number: usize,
 }
 
@@ -104,7 +96,6 @@ impl Load {
         Load { questions: 1, tokens: self.tokens.min(WARM_UP_TOKENS), number, ..self }
     }
 
-    /// How a client's conversation begins.
     fn opening(&self, text: &TextModel, client: usize) -> Result<String, Failure> {
         let note = |i: u64| format!("Lamp {i} was lit in Oslo, and nobody saw it.\n");
         let some: String = (100..200).map(note).collect();
@@ -173,7 +164,6 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-/// What the clients of a server get.
 fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<(Figures, Seen)>, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let url = format!("http://{}", listener.local_addr()?);

@@ -63,24 +63,20 @@ use direct::Gaps;
 use list::{List, list};
 use talk::Talk;
 
-/// Times each thing is done.
 const REPEATS: usize = 5;
-/// Tokens of the session where nothing is said: the sizes.
+/// Default length of the session, on a CPU and on a GPU.
 const TOKENS: u64 = 100_000;
 const TOKENS_GPU: u64 = 262_144;
-/// Tokens beside the document: questions, answers, what is measured.
+/// Room for questions and answers beyond the document.
 const ROOM: u64 = 8_192;
-/// Longest piece of a document whose rows are made up.
+/// Longest piece of a document with made-up rows.
 const PIECE: u64 = 8_192;
-/// Longest answer of the conversation.
 const ANSWER: u64 = 24;
-/// Its document.
 const DOCUMENT: &str = "ledger.txt";
-/// The session that is measured.
 const NAME: &str = "measured";
-/// How long writing may take at the end.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Asked one after the other.
+/// Entries of the shortest ledger: the questions name the 20th.
+const LEAST_ENTRIES: u64 = 24;
 const QUESTIONS: [&str; 3] =
     ["Who wrote the first entry?", "What was counted in entry 12?", "Where was entry 20 written?"];
 
@@ -114,7 +110,7 @@ impl AllRows {
 struct Report {
     tokens: u64,
     state_bytes: u64,
-    /// Tokens whose rows were never computed.
+    /// Tokens with rows that were not computed.
     made_up_tokens: u64,
     /// Where rows were made up: how fast they were saved.
     save_gb_per_s: Option<f64>,
@@ -192,7 +188,8 @@ pub(super) fn longest(context: &Context) -> u64 {
     }
 }
 
-/// Sessions in a data directory of their own, with documents of up to `tokens` tokens, all of whose state is kept and nothing asked.
+/// Sessions in their own data directory, with documents of up to `tokens` tokens. All state is kept, without
+/// questions.
 pub(super) fn apart(context: &Context, scratch: &Path, tokens: u64) -> Context {
     let mut quiet = context.clone();
     quiet.dirs.data = scratch.join("data");
@@ -247,8 +244,7 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> 
     }
     let mut forks = Vec::new();
     for _ in 0..REPEATS {
-        // Behind the first answer: #1 is the document, #2 the question.
-        // Going back waits for rows that are still in flight: that is no part of a fork.
+        // #1 is the document, #2 the question. Undo and redo wait for rows in flight, which are no part of a fork.
         talk.timed(Request::Undo(1))?;
         talk.timed(Request::Redo(1))?;
         forks.push(talk.back(Request::Fork { at: Some(2), name: None })?);
@@ -284,7 +280,7 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> 
         return Err(Failure::new(Exit::Failure, text));
     }
     talk.quit()?;
-    // The engine is asked to end by the runtime; its memory is needed for the next one.
+    // The next engine needs this one's memory.
     let _ = opened.engine.join();
 
     context.note("times between tokens");
@@ -312,7 +308,8 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> 
     Ok((report, device))
 }
 
-/// A text of about `tokens` tokens that no two entries of are alike.
+/// A text of at least `tokens` tokens and at most one entry more, without two equal entries. Its length is measured, since
+/// the tokens of an entry differ from one tokenizer and one number to the next.
 pub(super) fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<String, Failure> {
     const WHO: [&str; 7] = ["Anna", "Marta", "Tom", "Ivan", "Lena", "Omar", "Ruth"];
     const WHAT: [&str; 5] = ["boxes", "letters", "coins", "lamps", "ropes"];
@@ -325,8 +322,19 @@ pub(super) fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<Strin
         format!("Entry {i}: {who} counted {} {what} in {place}.\n", n % 9000 + 10)
     };
     let some: String = (1000..1200).map(entry).collect();
-    let each = text.tokenizer.encode_plain(&some)?.len() as u64 / 200;
-    Ok((1..=(tokens / each.max(1)).max(24)).map(entry).collect())
+    let each = (text.tokenizer.encode_plain(&some)?.len() as u64 / 200).max(1);
+    let mut entries = LEAST_ENTRIES;
+    let mut body: String = (1..=entries).map(entry).collect();
+    loop {
+        let missing = tokens.saturating_sub(text.tokenizer.encode_plain(&body)?.len() as u64);
+        if missing == 0 {
+            return Ok(body);
+        }
+        // Short steps at the end: the text must not be longer than what there is room for.
+        let more = (missing * 15 / 16 / each).max(1);
+        body.extend((entries + 1..=entries + more).map(entry));
+        entries += more;
+    }
 }
 
 /// Where the measured session ends, and how many bytes its state has on disk.
@@ -387,4 +395,22 @@ fn table(r: &Report, device: &str) -> String {
         gaps.on_p99_ms, gaps.off_p99_ms, gaps.p99_on_over_off, gaps.on_p50_ms, gaps.off_p50_ms
     );
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_has_the_tokens_that_were_asked_for() {
+        let text = crate::client::remote::text_model().unwrap();
+        for tokens in [1, 6_000, 8_192, 30_000] {
+            let body = ledger(&text, tokens).unwrap();
+            let has = text.tokenizer.encode_plain(&body).unwrap().len() as u64;
+            let least = ledger(&text, 1).unwrap();
+            let at_least_entries = body.starts_with(&least);
+            assert!(at_least_entries && has >= tokens, "{has} of {tokens}");
+            assert!(body == least || has < tokens + 40, "{has} of {tokens}");
+        }
+    }
 }

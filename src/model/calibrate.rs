@@ -19,7 +19,6 @@ use crate::engine::protocol::{Cancel, Token};
 
 /// Changes with what is made of statistics.
 const FORMAT: u32 = 1;
-/// Products of a block.
 pub(super) const BLOCK: usize = UNIT_COLUMNS * UNIT_COLUMNS;
 
 /// Second moments of one input `[rows, width]`: for each unit of columns `Σ x xᵀ`, of which the upper half is filled.
@@ -45,7 +44,6 @@ const INPUTS: [Input; 4] = [Input::Qkv, Input::Out, Input::GateUp, Input::Down];
 pub struct Statistics {
     /// By layer and [`Input`].
     pub(super) layers: Vec<[Moments; 4]>,
-    /// Of the head.
     pub(super) head: Moments,
     head_name: &'static str,
 }
@@ -143,7 +141,6 @@ impl Statistics {
     }
 }
 
-/// Norms in front of a model's matrices, on the host.
 struct Norms {
     layers: Vec<LayerNorms>,
     last: Vec<f32>,
@@ -198,7 +195,6 @@ fn gated(x: &mut [f32], width: usize, projection: &[f32], columns: &std::ops::Ra
     });
 }
 
-/// Adds what one pass shows to the sums.
 struct Watch<'a> {
     spec: &'a ModelSpec,
     norms: &'a Norms,
@@ -240,7 +236,6 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// The residual stream in front of a layer, or of the head.
     fn add_normed(&mut self, mut x: Vec<f32>, layer: usize) {
         match self.norms.layers.get(layer) {
             Some(norms) => {
@@ -261,10 +256,11 @@ impl Watch<'_> {
     }
 }
 
-/// Reads `texts`, each from an empty state, and sums what it sees. `progress` hears the tokens read so far. `None` if it was stopped.
+/// Reads `texts`, each from an empty state, and sums what it sees. `progress` receives the tokens read so far. `None`
+/// after a stop.
 ///
 /// # Errors
-/// The device; a token outside the vocabulary; a model whose values are not finite.
+/// The device; a token outside the vocabulary; a model with values that are not finite.
 pub fn collect<B: Backend>(
     b: &mut B,
     checkpoint: &Checkpoint,

@@ -35,7 +35,6 @@ const FORMAT: &str = "sala-chat capture 1";
 /// One conversation as a model saw it. Row i belongs to token i.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Prompt and answer.
     pub tokens: Vec<Token>,
     /// Whether the model wrote the token.
     pub written: Vec<bool>,
@@ -52,7 +51,6 @@ impl Sample {
     }
 }
 
-/// A model made ready for capturing.
 pub struct Recorder<B: Backend> {
     live: Live<B>,
     layers: Vec<usize>,
@@ -222,7 +220,6 @@ mod tests {
             assert!(answer > 2 && stop.contains(sample.tokens.last().unwrap()), "{answer} tokens");
             assert_eq!((sample.written.len(), sample.hidden.len()), (n, n * hidden));
             assert_eq!(sample.aux_hidden.len(), n * hidden * head.aux_layers().len());
-            // The answer comes last.
             assert!(sample.written.iter().skip(n - answer).all(|w| *w));
 
             let mut live = Live::new(&mut b, &model, 1024, head.aux_layers()).unwrap();

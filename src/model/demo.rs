@@ -15,10 +15,8 @@ pub const DEMO_TOKENIZER_CONFIG: &str = include_str!("../../assets/demo/tokenize
 /// `generation_config.json` of the built-in model: it answers greedily, as its card says.
 pub const DEMO_GENERATION_CONFIG: &str = include_str!("../../assets/demo/generation_config.json");
 
-/// The file with related words that it names.
 pub const DEMO_THESAURUS: &str = include_str!("../../assets/demo/thesaurus.txt");
 
-/// The files with its weights.
 pub(super) const WEIGHTS: [EmbeddedFile; 2] = [
     EmbeddedFile {
         name: "demo/model-00001-of-00002.safetensors",

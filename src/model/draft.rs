@@ -25,10 +25,9 @@ use crate::engine::protocol::Token;
 use crate::model::{Model, ModelError};
 
 pub use config::{DraftConfig, DraftOptions, FcNorm};
-pub(super) use golden::replay;
+pub(crate) use golden::replay;
 use load::Weights;
 
-/// The folder of a head that came with its model, in the model's folder.
 pub const BESIDE: &str = "eagle3";
 
 /// Why a head can not be used. One line.
@@ -38,18 +37,14 @@ pub enum DraftError {
     /// It is no EAGLE-3 head, is damaged, or was made for another model.
     #[error("the draft head can not be used: {0}; choose another with --draft, or --draft off")]
     Refused(String),
-    /// Its files.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The device.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
-/// Shorthand.
 pub type Result<T, E = DraftError> = std::result::Result<T, E>;
 
-/// The model's own tables, which a head may borrow.
 pub struct Tables<'a, B: DraftOps> {
     /// `[vocab, hidden]`
     pub embed: &'a B::Matrix,
@@ -90,16 +85,13 @@ struct Bufs<B: DraftOps> {
     aux_hidden: B::Buf,
 }
 
-/// Which auxiliary hidden states enter the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AuxRows {
     /// Of given tokens.
     Read,
-    /// Those that wait.
     Waiting,
 }
 
-/// A head, and its window over one conversation.
 pub struct DraftHead<B: DraftOps> {
     name: String,
     fingerprint: String,
@@ -114,7 +106,6 @@ pub struct DraftHead<B: DraftOps> {
     waiting: usize,
     /// Rows drafted beyond `next`.
     ahead: usize,
-    /// What its configuration leaves open.
     assumed: Option<String>,
 }
 
@@ -139,7 +130,6 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(DraftWindow { window, aux_hidden, first: 0, next: 0, waiting: 0, ahead: 0 })
     }
 
-    /// Takes another conversation's window in hand, and leaves the one that was in its place.
     pub fn swap(&mut self, other: &mut DraftWindow<B>) {
         std::mem::swap(&mut self.window, &mut other.window);
         std::mem::swap(&mut self.bufs.aux_hidden, &mut other.aux_hidden);
@@ -149,7 +139,6 @@ impl<B: DraftOps> DraftHead<B> {
         std::mem::swap(&mut self.ahead, &mut other.ahead);
     }
 
-    /// For people.
     pub fn name(&self) -> &str {
         &self.name
     }

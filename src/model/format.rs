@@ -7,23 +7,17 @@ use serde_json::Value;
 /// What `quant_method` says of a folder that this program wrote.
 pub(super) const METHOD: &str = "sala-chat";
 
-/// Who packed a folder, as far as reading it goes.
+/// The tool that packed a folder, as far as reading depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Family {
-    /// AutoGPTQ, GPTQModel.
     Gptq,
-    /// AutoAWQ.
     Awq,
-    /// llm-compressor.
     CompressedTensors,
-    /// NVIDIA's ModelOpt.
     ModelOpt,
     /// FP8 as DeepSeek and transformers write it.
     Fp8,
-    /// Apple's MLX.
     Mlx,
-    /// This program.
     SalaChat,
     /// Known by name only.
     BitsAndBytes,
@@ -54,13 +48,11 @@ const FAMILIES: &[Row] = &[
 ];
 
 impl Family {
-    /// For people.
     pub fn name(self) -> &'static str {
         FAMILIES.iter().find(|r| r.family == self).map_or("an unknown method", |r| r.name)
     }
 }
 
-/// The format that a folder declares.
 #[derive(Clone, Debug)]
 pub struct Format {
     family: Family,
@@ -71,11 +63,9 @@ pub struct Format {
     symmetric: bool,
     gptq_v2: bool,
     blocks: Option<[usize; 2]>,
-    /// What the folder asks for beyond what is read of its family: the end of a sentence.
     beyond: Option<String>,
     /// Modules that are not packed, as the folder writes them.
     excluded: Vec<String>,
-    /// Those that are packed, where the folder lists them instead (ModelOpt's mixed forms).
     packed: Option<BTreeSet<String>>,
 }
 
@@ -124,7 +114,6 @@ impl Format {
         }
     }
 
-    /// Who packed it.
     pub fn family(&self) -> Family {
         self.family
     }
@@ -215,7 +204,6 @@ fn short(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(40).collect()
 }
 
-/// What a folder says that a reader of its tensors alone would leave out.
 fn beyond(method: &str, q: &Value) -> Option<String> {
     if q.get("quant_algo").and_then(Value::as_str).is_some_and(|algorithm| algorithm.eq_ignore_ascii_case("NVFP4_SVD"))
     {

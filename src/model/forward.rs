@@ -1,8 +1,9 @@
-//! Packed weights and the forward pass: the one definition of the model, generic over the backend. How the weights come is [`load`]'s.
+//! Packed weights and the forward pass: the one definition of the model, generic over the backend. [`load`] loads the
+//! weights.
 //!
-//! Owns the order of operations of docs/model.md §3-5. Knows neither positions nor caches' contents (the backend's step
-//! does) and never asks which backend it has. Everything in [`Model::run`] may be captured: it allocates nothing and
-//! reads nothing back, unless a probe does, and probes are never used inside a captured step.
+//! Owns the order of operations of docs/model.md §3-5. Knows neither positions nor the contents of caches (the
+//! backend's step does) and never asks which backend it has. Everything in [`Model::run`] may be captured: it
+//! allocates nothing and reads nothing back, unless a probe does, and probes are never used inside a captured step.
 
 mod load;
 
@@ -11,7 +12,6 @@ use crate::core::spec::ModelSpec;
 
 use super::parts::{LayerState, MixBufs, Workspace};
 
-/// Norm, mixer projections and MLP of one layer.
 struct Layer<B: Backend> {
     input_norm: B::Vector,
     /// q, k, v and gate, stacked. `[projection_width, hidden]`
@@ -42,8 +42,7 @@ pub struct Model<B: Backend> {
     head: Option<B::Matrix>,
 }
 
-/// What a probe may look at during a pass. For golden data and calibration.
-pub(super) enum Seen<'a, B: Backend> {
+pub(crate) enum Seen<'a, B: Backend> {
     /// The scaled embedding. `[rows, hidden]`
     Embedding(&'a B::Buf),
     /// A mixer's output before norm, gate and projection `[rows, heads·head_dim]`, and the fused projection that has its gate.
@@ -58,17 +57,15 @@ pub(super) enum Seen<'a, B: Backend> {
     Hidden { layer: usize, hidden: &'a B::Buf },
 }
 
-/// What is asked of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// Everything, up to the residual stream behind the last layer.
+    /// Everything, up to the residual stream after the last layer.
     Output,
-    /// What layers remember of its rows and what a draft head reads: the last layer goes no further than to remember them.
+    /// What layers remember of the rows and what a draft head reads: the last layer stops there.
     State,
 }
 
-/// Called with everything a pass computes.
-pub(super) type Probe<'p, B> = dyn FnMut(&mut B, Seen<'_, B>) -> BackendResult<()> + 'p;
+pub(crate) type Probe<'p, B> = dyn FnMut(&mut B, Seen<'_, B>) -> BackendResult<()> + 'p;
 
 impl<B: Backend> Model<B> {
     /// The model's shape.
@@ -104,7 +101,7 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
-    /// Embedding and all layers over the pass's tokens, of which the sequences have as many rows each as the backend was told.
+    /// Embedding and all layers over the pass's tokens. The backend knows how many rows each sequence has.
     pub(super) fn run(
         &self,
         b: &mut B,
@@ -127,7 +124,7 @@ impl<B: Backend> Model<B> {
         b.coming(Follows::Norm(entry(0)));
         b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
         probe(b, Seen::Embedding(h))?;
-        // Rows behind the last layer lead to logits alone, unless a draft head reads them.
+        // Rows after the last layer serve logits alone, unless a draft head reads them.
         let stop_in = match wanted {
             Wanted::Output => None,
             Wanted::State => self.layers.len().checked_sub(1),

@@ -10,7 +10,7 @@ use crate::backend::{Backend, BackendError, ROW_ARRAYS, layer_tensor, row_ranges
 use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault, RowsImage, StatePart};
 
 impl<B: Backend> Live<B> {
-    /// KV rows of `positions`, for saving. Their bytes may still come while the caller goes on.
+    /// KV rows of `positions`, for saving. Their bytes may still arrive while the caller continues.
     ///
     /// # Errors
     /// Positions outside the state, or the device.
@@ -64,9 +64,10 @@ impl<B: Backend> Live<B> {
         self.restore_from(b, keep, &feeds, end, None)
     }
 
-    /// The same with rows that may still be in files: small state first, then rows as fast as they come. On a device that
-    /// copies by itself they go on coming afterwards, beside whatever is done next ([`restore_rows`](crate::backend::Images::restore_rows)).
-    /// Those that `lender` has ([`Sequence::lends`]) are in the memory of both instead, where the device can do that; every bit is the same.
+    /// Like [`Live::restore`], with rows that may still be in files: small state first, then rows as fast as they
+    /// arrive. A device that copies by itself continues during later work
+    /// ([`restore_rows`](crate::backend::Images::restore_rows)). Rows that `lender` has ([`Sequence::lends`]) share
+    /// memory with it where the device can do that; every bit is the same.
     ///
     /// # Errors
     /// As [`Live::restore`]; rows that turn out to be unreadable, these or those of the restore before.
@@ -166,7 +167,7 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// The same of the recurrent state behind the first `keep` tokens and `rows`.
+    /// Checks the recurrent state after the first `keep` tokens and `rows`.
     fn check_end(&self, keep: usize, rows: &[Arc<dyn RowSource>], end: Option<&CheckpointImage>) -> Result<()> {
         let spec = &self.work.lightning_spec;
         let belongs = [spec.heads, spec.head_dim, spec.head_dim];
@@ -214,13 +215,12 @@ impl<B: Backend> Live<B> {
     }
 }
 
-/// The recurrent state of a layer.
 fn state_of(end: &CheckpointImage, layer: usize) -> Option<&ImageTensor> {
     let wanted = layer_tensor("state", layer);
     end.tensors.iter().find(|t| t.name == wanted)
 }
 
-/// Saved state that does not fit: whoever has it reads its text instead.
+/// Saved state that does not fit: the caller reads its text instead.
 fn lost(segment: Option<[u8; 32]>, part: StatePart, why: String) -> ModelError {
     BackendError::Rows(RowsFault { segment, part, why, lasting: true }).into()
 }

@@ -31,7 +31,6 @@ mod demo;
 pub mod draft;
 pub mod format;
 mod forward;
-pub mod golden;
 mod images;
 mod mass;
 mod named;
@@ -45,13 +44,14 @@ mod state;
 mod tensors;
 #[cfg(test)]
 mod tests;
-mod verdict;
+pub(crate) mod verdict;
 mod weights;
 
 pub use demo::{
     DEMO_BESIDE, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft,
 };
 pub use forward::Model;
+pub(crate) use forward::Seen;
 pub use parts::Sequence;
 pub use state::Live;
 pub use tensors::{LoadedTensor, Tensors, WEIGHTS_INDEX};
@@ -65,115 +65,54 @@ use crate::core::spec::SpecError;
 use crate::engine::protocol::Token;
 use crate::text::sanitize::sanitize_line;
 
-/// What can go wrong between a checkpoint and its logits. One line: what, where, what to do next.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
     /// A file could not be opened or mapped.
     #[error("cannot read {}: {cause}", path.display())]
-    File {
-        /// Its path.
-        path: PathBuf,
-        /// In the system's words.
-        cause: std::io::Error,
-    },
+    File { path: PathBuf, cause: std::io::Error },
     /// A file could not be written.
     #[error("cannot write {}: {cause}", path.display())]
-    Write {
-        /// Its path.
-        path: PathBuf,
-        /// In the system's words.
-        cause: std::io::Error,
-    },
+    Write { path: PathBuf, cause: std::io::Error },
     /// A folder that somebody else packs into.
     #[error("{} is being packed into by {owner}; wait for it, or name another folder", path.display())]
-    InUse {
-        /// The folder.
-        path: PathBuf,
-        /// Who, in words.
-        owner: String,
-    },
+    InUse { path: PathBuf, owner: String },
     /// A folder without weights, or with parts missing.
     #[error("{} is not a checkpoint: {reason}", path.display())]
-    NoCheckpoint {
-        /// The folder.
-        path: PathBuf,
-        /// What is missing.
-        reason: String,
-    },
+    NoCheckpoint { path: PathBuf, reason: String },
     /// Weights that somebody packed in a way that is not read.
     #[error(
         "{} is {what}; take the unquantised folder, --weights 8bit, 6bit, 5bit or 4bit packs it",
         path.display()
     )]
     Quantised {
-        /// The folder.
         path: PathBuf,
         /// What it is and why it is not read ([`format::Format::refusal`]).
         what: String,
     },
-    /// A tensor of a packed weight that cannot be used.
     #[error("tensor `{name}` {why}")]
-    Packed {
-        /// Its name.
-        name: String,
-        /// What is wrong with it.
-        why: String,
-    },
+    Packed { name: String, why: String },
     /// A safetensors file that is torn or not one.
     #[error("{origin} is damaged: {cause}; download it again")]
-    Damaged {
-        /// Which file.
-        origin: String,
-        /// In the reader's words.
-        cause: String,
-    },
+    Damaged { origin: String, cause: String },
     /// A name that means no model.
     #[error(
         "no model `{0}`; use a folder, `demo`, or random weights: `synthetic:9b` or `synthetic:tiny`, as published with `-nvfp4` or `-gptq` behind"
     )]
     Unknown(String),
-    /// The configuration cannot be run.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// That of a folder. What is wrong begins with the name of the file.
     #[error("{}/{cause}", dir.display())]
-    FolderSpec {
-        /// The folder.
-        dir: PathBuf,
-        /// What is wrong.
-        cause: SpecError,
-    },
-    /// A tensor is absent.
+    FolderSpec { dir: PathBuf, cause: SpecError },
     #[error("{origin} has no tensor `{name}`; the checkpoint is incomplete or of another model")]
-    MissingTensor {
-        /// Its name.
-        name: String,
-        /// Where it was looked for.
-        origin: String,
-    },
+    MissingTensor { name: String, origin: String },
     /// A tensor has another shape than config.json asks for.
     #[error("tensor `{name}` has shape {found:?}, config.json asks for {expected:?}")]
-    TensorShape {
-        /// Its name.
-        name: String,
-        /// By config.json.
-        expected: Vec<usize>,
-        /// In the file.
-        found: Vec<usize>,
-    },
-    /// A tensor's numbers are of a type that cannot be read.
+    TensorShape { name: String, expected: Vec<usize>, found: Vec<usize> },
     #[error("tensor `{name}` holds {found}; supported: BF16, F16, F32 (use the unquantised checkpoint)")]
-    TensorType {
-        /// Its name.
-        name: String,
-        /// In the file.
-        found: String,
-    },
-    /// The device.
+    TensorType { name: String, found: String },
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The caches are full.
     #[error("{needed} tokens do not fit into the context of {limit}; start a new session or raise the limit")]
     Context {
         /// Tokens after the pass.
@@ -184,7 +123,6 @@ pub enum ModelError {
     /// A token that the model does not have.
     #[error("token {token} is outside the vocabulary of {vocab}; tokenizer and model do not belong together")]
     Token {
-        /// The id.
         token: Token,
         /// Rows of the embedding.
         vocab: usize,
@@ -192,7 +130,6 @@ pub enum ModelError {
     /// A call that the live state does not allow now; a bug in the caller.
     #[error("{op}: {reason}")]
     Order {
-        /// What was called.
         op: &'static str,
         /// Why not.
         reason: String,
@@ -229,11 +166,9 @@ impl ModelError {
     }
 }
 
-/// A name out of a file, for a message: one line of text, whatever it is. The longest name of the model's own has less than half of it.
 pub(crate) fn shown(name: &str) -> String {
     const CHARS: usize = 100;
     sanitize_line(&name.chars().take(CHARS).collect::<String>()).into_owned()
 }
 
-/// Shorthand.
 pub type Result<T, E = ModelError> = std::result::Result<T, E>;

@@ -1,8 +1,8 @@
-//! What the rows of a sequence are called: the ends of the segments they came with, so that another sequence that wants rows of the
-//! same name can have them instead of reading them.
+//! Names of the rows of a sequence: the ends of their segments, so that another sequence can copy rows of the same
+//! name instead of reading them.
 //!
-//! A name stands for all rows below its position ([`segment_name`](crate::engine::protocol::segment_name)), and goes with them: who
-//! cuts, copies or restores rows does the same to their names, here in `model/`.
+//! A name covers all rows below its position ([`segment_name`](crate::engine::protocol::segment_name)). Cutting,
+//! copying and restoring rows does the same to their names, here in `model/`.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl Named {
         self.0.retain(|(end, _)| *end <= keep);
     }
 
-    /// A segment ends at `end`, behind all that is known.
+    /// Adds a segment end above all known ends.
     pub(super) fn add(&mut self, end: usize, name: [u8; 32]) {
         if self.0.last().is_none_or(|(last, _)| *last < end) {
             self.0.push((end, name));

@@ -11,21 +11,18 @@ use crate::engine::protocol::RowSource;
 use super::Result;
 use super::named::Named;
 
-/// Fused projection and mixer output of one kind of layer.
-pub(super) struct MixBufs<B: Backend> {
+pub(crate) struct MixBufs<B: Backend> {
     /// `[rows, projection_width]`
     pub(super) x: B::Buf,
     /// `[rows, heads·head_dim]`
     pub(super) o: B::Buf,
 }
 
-/// What one layer remembers.
 pub(super) enum LayerState<B: Backend> {
     Sparse(B::Cache),
     Lightning(B::Recurrent),
 }
 
-/// Residual streams kept for a draft head.
 pub(super) struct AuxHidden<B: Backend> {
     /// Layers whose output is kept, in slot order.
     pub(super) layers: Vec<usize>,
@@ -33,21 +30,16 @@ pub(super) struct AuxHidden<B: Backend> {
     pub(super) buf: B::Buf,
 }
 
-/// Where the state is between calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing is under way.
     Synced,
     /// A pass ran and has not been advanced.
     Ran(Pass),
 }
 
-/// One conversation's state on a device.
 pub struct Sequence<B: Backend> {
     pub(super) layers: Vec<LayerState<B>>,
-    /// Its sums of attention mass while another sequence is in hand; those of the one in hand are in the selection.
     pub(super) sums: Option<B::Sums>,
-    /// Where the device stood when it was put aside.
     pub(super) place: Place,
     pub(super) position: usize,
     /// Accepted rows of the last verify pass that the recurrent states have not absorbed yet.
@@ -61,19 +53,17 @@ pub struct Sequence<B: Backend> {
     pub(super) named: Named,
 }
 
-/// What passes work in, whoever's they are.
-pub(super) struct Workspace<B: Backend> {
+pub(crate) struct Workspace<B: Backend> {
     /// The residual stream. `[rows, hidden]`
     pub(super) h: B::Buf,
     /// `[rows, intermediate]`
     pub(super) mid: B::Buf,
     /// `[1..=16 rows, vocab]`
     pub(super) logits: B::Buf,
-    pub(super) sparse: Option<(MixBufs<B>, B::Selection)>,
+    pub(crate) sparse: Option<(MixBufs<B>, B::Selection)>,
     pub(super) lightning: Option<MixBufs<B>>,
     pub(super) aux_hidden: Option<AuxHidden<B>>,
-    /// The model's, with the dense rule in force now.
-    pub(super) sparse_spec: SparseSpec,
+    pub(crate) sparse_spec: SparseSpec,
     pub(super) lightning_spec: LightningSpec,
     pub(super) limit: usize,
     /// The last prefill pass of the sequence in hand, where it has an output, for [`Live::prefill_logits`].
@@ -102,7 +92,6 @@ impl<B: Backend> LayerState<B> {
         Ok(layers)
     }
 
-    /// The caches among them.
     pub(super) fn caches(layers: &mut [Self]) -> Vec<&mut B::Cache> {
         let caches = layers.iter_mut().filter_map(|layer| match layer {
             LayerState::Sparse(cache) => Some(cache),
@@ -115,7 +104,7 @@ impl<B: Backend> LayerState<B> {
 /// The rows of mixers and MLPs: only one of them is at work at a time.
 pub(super) struct LayerRows<B: Backend> {
     pub(super) mid: B::Buf,
-    pub(super) sparse: Option<MixBufs<B>>,
+    pub(crate) sparse: Option<MixBufs<B>>,
     pub(super) lightning: Option<MixBufs<B>>,
 }
 

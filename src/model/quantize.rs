@@ -1,9 +1,9 @@
 //! Packs a model's weights once and writes them as a folder that loads like any other, at the speed of the disk.
 //!
-//! One safetensors file per part of the model (embedding, each layer, head), each written under another name and renamed when it is
-//! whole and its hash noted, so that a run that was stopped goes on where it was, with what is still as it was written. The index is written last: a folder without it is not a checkpoint.
-//! One process writes a folder at a time ([`Claim`]).
-//! What is written is what a device would make of the same weights while loading them, to the bit.
+//! One safetensors file per part of the model (embedding, each layer, head), each written under another name and
+//! renamed when it is complete and its hash recorded, so that a stopped run continues with the parts that are
+//! unchanged. The index is written last: a folder without it is not a checkpoint. One process writes a folder at a
+//! time ([`Claim`]). The bytes equal those that a device makes of the same weights while loading them.
 
 mod check;
 mod folder;
@@ -45,34 +45,27 @@ const WEIGHTS: &str = "weights";
 /// Key of the metadata of the index: hash of all bytes of each part's file.
 const HASHES: &str = "hashes";
 
-/// A part that is on the disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
     /// `layer 3`.
     pub name: String,
     /// Its number, from 1, and how many there are.
     pub number: usize,
-    /// Of how many.
     pub of: usize,
-    /// Its file.
     pub bytes: u64,
-    /// What packing cost.
     pub errors: Errors,
-    /// An earlier run wrote it.
     pub earlier: bool,
 }
 
 /// Squared errors of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
-    /// Of what was packed, relative to the squared weights.
     pub weights: f64,
     /// Of what its matrices compute over the text of the calibration, relative to the squares of that, a mean over them: of plain
     /// packing, and of what is in the file.
     pub outputs: Option<[f64; 2]>,
 }
 
-/// Packing by what the model computes with.
 pub struct Calibration<'a> {
     /// Of weights and text ([`super::calibrate::identity`]).
     pub id: &'a str,
@@ -80,7 +73,6 @@ pub struct Calibration<'a> {
     pub statistics: Option<&'a Statistics>,
 }
 
-/// A tensor on its way to the file.
 struct Made {
     name: String,
     dtype: safetensors::Dtype,
@@ -140,7 +132,7 @@ pub fn quantize_claimed(
             Some(errors) => (errors, true),
             None => {
                 if is_finished(out)? {
-                    // Packed again it is whole for nobody meanwhile; what is known of its parts stays known.
+                    // While it is packed again the folder is incomplete; the record of its parts stays.
                     notes::write(out, &noted)?;
                     remove(&out.join(WEIGHTS_INDEX))?;
                 }
@@ -191,7 +183,6 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> ModelError + '_ {
     move |cause| ModelError::Write { path: path.into(), cause }
 }
 
-/// Names of parts, with the expected tensors of each.
 fn parts(spec: &ModelSpec) -> Vec<(String, Vec<(String, Vec<usize>)>)> {
     let mut all: Vec<(String, Vec<(String, Vec<usize>)>)> = Vec::new();
     for (tensor, shape) in Checkpoint::expected_tensors(spec) {
@@ -209,7 +200,6 @@ fn parts(spec: &ModelSpec) -> Vec<(String, Vec<(String, Vec<usize>)>)> {
     all
 }
 
-/// What packing it cost, and the hash of its file.
 fn write_part(
     source: &Checkpoint,
     tensors: &Tensors,
@@ -241,11 +231,10 @@ fn write_part(
     };
     // One key and few digits: the same weights give the same file.
     let hash = write_tensors(path, views, HashMap::from([(MADE_FROM.to_owned(), noted)]))?;
-    // With the digits that a run that goes on will find.
+    // With the digits that a continued run will find.
     Ok((written(path, id)?.unwrap_or(errors), hash))
 }
 
-/// What packing one tensor cost.
 #[derive(Default)]
 struct Cost {
     /// Σ (w − w')² of what was packed.

@@ -8,8 +8,8 @@ use crate::engine::protocol::{Likely, Token};
 use super::forward::Seen;
 use super::{Live, Model, Result};
 
-/// Told of what a pass over these rows computes.
-pub(super) type Watch<'a, B> = dyn FnMut(&mut B, Range<usize>, Seen<'_, B>) -> BackendResult<()> + 'a;
+/// Receives what a pass over these rows computes.
+pub(crate) type Watch<'a, B> = dyn FnMut(&mut B, Range<usize>, Seen<'_, B>) -> BackendResult<()> + 'a;
 
 /// log Σ exp of logits.
 pub fn log_sum_exp(logits: &[f32]) -> f64 {
@@ -53,8 +53,9 @@ fn runs(rows: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
 }
 
 impl<B: Backend> Live<B> {
-    /// Reads `tokens` at the current position as prompt and hands `each` the logits `[vocab]` behind every row for which
-    /// `wanted` says so; rows are counted from the first of `tokens`. Waits for the device at every run of up to 16 of them.
+    /// Reads `tokens` at the current position as prompt and passes `each` the logits `[vocab]` of every row selected
+    /// by `wanted`; rows are counted from the first of `tokens`. Waits for the device at every run of up to 16 of
+    /// them.
     ///
     /// # Errors
     /// As [`Live::prefill`], and what `each` returns.
@@ -69,8 +70,8 @@ impl<B: Backend> Live<B> {
         self.score_watched(b, model, tokens, wanted, each, None)
     }
 
-    /// The same; `watch` is told of everything that is computed on the way.
-    pub(super) fn score_watched(
+    /// Like [`Live::score`]; `watch` receives everything computed on the way.
+    pub(crate) fn score_watched(
         &mut self,
         b: &mut B,
         model: &Model<B>,

@@ -12,10 +12,11 @@ pub(super) const MADE_FROM: &str = "made_from";
 /// Key of the metadata of the index: hash of all tensors, sampled as fingerprints are.
 pub(super) const SEAL: &str = "seal";
 
-/// Whether all of a folder was written once. What became of its parts since, [`check`](fn@super::quantize::check) tells.
+/// Whether a folder was written to its end once. [`check`](fn@super::quantize::check) compares its parts with what was
+/// written.
 ///
 /// # Errors
-/// The system does not let that be seen.
+/// The file system.
 pub fn is_finished(folder: &Path) -> Result<bool> {
     let path = folder.join(WEIGHTS_INDEX);
     files::is_there(&path).map_err(|cause| ModelError::File { path, cause })

@@ -11,7 +11,7 @@ use super::state::{Live, fits};
 use super::{Model, ModelError, Result};
 
 impl<B: Backend> Live<B> {
-    /// An empty sequence beside the one in hand.
+    /// An empty sequence next to the current one.
     ///
     /// # Errors
     /// Not enough memory.

@@ -23,7 +23,7 @@ use super::{Model, ModelError, Result};
 /// A conversation's state and what its passes work in. See [`crate::model`] for the order of calls.
 pub struct Live<B: Backend> {
     pub(super) now: Sequence<B>,
-    pub(super) work: Workspace<B>,
+    pub(crate) work: Workspace<B>,
 }
 
 /// Whether tokens can be the rows of a pass.
@@ -130,8 +130,7 @@ impl<B: Backend> Live<B> {
         self.now.segment
     }
 
-    /// The last rows are those of a segment that was read and written on top of what was there: its name, if what it stands on has
-    /// one. Nothing is no segment.
+    /// Names the last rows as those of a segment, if the segment below has a name. An empty segment has none.
     pub fn end_segment(&mut self, fingerprint: &str, prompt: &[Token], completion: &[Token]) -> Option<[u8; 32]> {
         let end = self.now.position;
         let start = end.checked_sub(prompt.len() + completion.len()).filter(|start| *start < end)?;
@@ -157,8 +156,8 @@ impl<B: Backend> Live<B> {
         self.prefill_pass(b, model, tokens, Wanted::Output, None)
     }
 
-    /// [`Live::prefill`] of a chunk that others follow: the state becomes the same, bit for bit, and so do the auxiliary hidden
-    /// states, but what leads to logits alone is left out, so that [`Live::prefill_logits`] has none to give.
+    /// [`Live::prefill`] of a chunk that others follow: the same state, bit for bit, and the same auxiliary hidden
+    /// states, but no logits for [`Live::prefill_logits`].
     ///
     /// # Errors
     /// As [`Live::prefill`].
@@ -166,7 +165,7 @@ impl<B: Backend> Live<B> {
         self.prefill_pass(b, model, tokens, Wanted::State, None)
     }
 
-    pub(super) fn prefill_probed(
+    pub(crate) fn prefill_probed(
         &mut self,
         b: &mut B,
         model: &Model<B>,
@@ -231,7 +230,7 @@ impl<B: Backend> Live<B> {
     fn begin(&mut self, op: &'static str, b: &mut B, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
         match self.now.phase {
             Phase::Synced => {}
-            // A verify pass whose rows were all refused.
+            // A verify pass without an accepted row.
             Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
             Phase::Ran(Pass::Prefill { .. }) => {
                 return Err(ModelError::Order { op, reason: "the last prefill chunk was not advanced".into() });

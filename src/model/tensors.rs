@@ -25,11 +25,9 @@ use ahead::Ahead;
 
 /// Files up to this many bytes are hashed whole; larger ones by sampled pages.
 const HASH_WHOLE: u64 = 256 << 20;
-/// Distance and size of the sampled pages of large files.
 const SAMPLE_EVERY: usize = 16 << 20;
 const SAMPLE_BYTES: usize = 4096;
 
-/// A file compiled into the binary.
 #[derive(Clone, Copy)]
 pub(super) struct EmbeddedFile {
     pub(super) name: &'static str,
@@ -37,7 +35,6 @@ pub(super) struct EmbeddedFile {
 }
 
 enum Bytes {
-    /// In memory, and the file itself.
     Mapped(memmap2::Mmap, Arc<File>),
     Embedded(&'static [u8]),
 }
@@ -51,7 +48,6 @@ impl Bytes {
     }
 }
 
-/// Where a tensor lies.
 struct Entry {
     file: usize,
     dtype: safetensors::Dtype,
@@ -59,18 +55,15 @@ struct Entry {
     range: Range<usize>,
 }
 
-/// The tensors of one or several safetensors files, by name.
 pub struct Tensors {
     files: Vec<Bytes>,
     index: BTreeMap<String, Entry>,
     origin: String,
-    /// What the folder says of packed weights.
     format: Option<Format>,
-    /// Reads the files ahead, once that was asked for.
+    /// Reads the files ahead, once started.
     ahead: OnceLock<Ahead>,
 }
 
-/// One tensor, checked. Borrowed from the file except where it had to be widened.
 pub struct LoadedTensor<'a> {
     name: Cow<'a, str>,
     shape: Cow<'a, [usize]>,
@@ -82,7 +75,6 @@ pub struct LoadedTensor<'a> {
 }
 
 impl LoadedTensor<'_> {
-    /// One that stands for a packed one, with its values.
     pub(super) fn unpacked(name: &str, shape: &[usize], dtype: Dtype, values: Vec<u8>) -> Self {
         let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
         LoadedTensor { name, shape, dtype, data: Cow::Owned(values), file: None, form: Form::Bf16 }
@@ -112,7 +104,6 @@ impl LoadedTensor<'_> {
     }
 }
 
-/// Says in which file of a folder each tensor is.
 pub const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
 
 /// Name of the file of part `i` of a folder that this program packs; the first is there before anything else.
@@ -191,7 +182,6 @@ impl Tensors {
         Tensors { format, ..self }
     }
 
-    /// What the folder says of packed weights.
     pub fn format(&self) -> Option<&Format> {
         self.format.as_ref()
     }
@@ -242,7 +232,7 @@ impl Tensors {
         Ok(())
     }
 
-    /// Asks the system for the tensors of these names, in this order, a little ahead of whoever takes them. Does not wait.
+    /// Asks the system for the tensors of these names, in this order, a little ahead of their use. Does not wait.
     pub(super) fn expect<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
         let place = |name| {
             let entry = self.index.get(name)?;
@@ -254,7 +244,6 @@ impl Tensors {
         self.ahead.get_or_init(|| Ahead::start(names.into_iter().filter_map(place)));
     }
 
-    /// Whether there is a tensor of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.index.contains_key(name)
     }
@@ -284,14 +273,12 @@ impl Tensors {
         Ok(LoadedTensor { name, shape, dtype, data, file, form: Form::Bf16 })
     }
 
-    /// Whoever reads ahead goes on: the tensor of this name is being read, if it is among those that were asked for.
     pub(super) fn took(&self, name: &str) {
         if let (Some(ahead), Some(entry)) = (self.ahead.get(), self.index.get(name)) {
             ahead.took(entry.range.len() as u64);
         }
     }
 
-    /// Nothing more will be read from here: nobody reads ahead any more.
     pub(super) fn all_read(&self) {
         if let Some(ahead) = self.ahead.get() {
             ahead.stop();

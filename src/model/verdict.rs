@@ -3,33 +3,25 @@
 use crate::backend::prelude::*;
 use crate::engine::protocol::Dtype;
 
-/// One compared tensor.
 #[derive(Clone, Debug)]
 pub struct Check {
     /// Folder and file, `ops/rope`, `tiny-mixed`.
     pub fixture: String,
-    /// Name in the golden file.
     pub tensor: String,
-    /// What came out.
     pub outcome: Outcome,
 }
 
-/// The verdict on one tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// Compared: passed iff `error <= budget`.
     Compared {
-        /// By the device's measure.
         error: f64,
-        /// Most that is allowed.
         budget: f64,
     },
-    /// The device cannot do it; why.
     NotRun(String),
 }
 
 impl Check {
-    /// Whether the tensor was compared and missed its budget. A NaN misses.
     pub fn missed(&self) -> bool {
         match self.outcome {
             Outcome::Compared { error, budget } => error.is_nan() || error > budget,
@@ -38,9 +30,8 @@ impl Check {
     }
 }
 
-/// How a device computes, and so how it is judged.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Precision {
+pub(crate) enum Precision {
     /// f32 throughout.
     Single,
     /// bf16 activations and caches.
@@ -48,7 +39,7 @@ pub(super) enum Precision {
 }
 
 impl Precision {
-    pub(super) fn of<B: Backend>(b: &B) -> Precision {
+    pub(crate) fn of<B: Backend>(b: &B) -> Precision {
         match b.cache_dtype() {
             Dtype::F32 => Precision::Single,
             Dtype::Bf16 | Dtype::U32 | Dtype::U8 => Precision::Half,
@@ -56,7 +47,7 @@ impl Precision {
     }
 }
 
-pub(super) fn max_error(found: &[f32], golden: &[f32]) -> f64 {
+pub(crate) fn max_error(found: &[f32], golden: &[f32]) -> f64 {
     // A NaN must win: `f64::max` would drop it.
     found.iter().zip(golden).fold(0.0, |worst, (a, b)| {
         let error = f64::from((a - b).abs());
@@ -64,7 +55,7 @@ pub(super) fn max_error(found: &[f32], golden: &[f32]) -> f64 {
     })
 }
 
-pub(super) fn rms_ratio(found: &[f32], golden: &[f32]) -> f64 {
+pub(crate) fn rms_ratio(found: &[f32], golden: &[f32]) -> f64 {
     let square = |v: f64| v * v;
     let error: f64 = found.iter().zip(golden).map(|(a, b)| square(f64::from(a - b))).sum();
     let size: f64 = golden.iter().map(|b| square(f64::from(*b))).sum();

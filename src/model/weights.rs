@@ -33,23 +33,17 @@ pub use recipe::Recipe;
 
 /// Changes when the meaning of weights or saved state changes, so that older state is not mistaken for current.
 const FORMAT: u32 = 1;
-/// Forms that synthetic layers may be published in.
 const PUBLISHED: [(&str, Form); 2] = [("nvfp4", Form::Nvfp4), ("gptq", Form::Group4(Group4::G128))];
-/// Hexadecimal digits of a fingerprint.
 pub(super) const FINGERPRINT_DIGITS: usize = 32;
 
-/// What the weights are read from.
 pub(super) enum Source {
     Tensors(Tensors),
     /// Made on the device from this seed; with a form, as if somebody had published the matrices of the layers in it.
     Synthetic(u64, Option<Form>),
 }
 
-/// The folder that kept weights stand for.
 struct MadeFrom {
-    /// Its fingerprint.
     id: String,
-    /// What people call its weights, if somebody had packed them.
     published: Option<String>,
 }
 
@@ -62,9 +56,7 @@ pub struct Checkpoint {
     prefill: Precision,
     /// `config.json`, as it is.
     config: String,
-    /// What these weights were packed from, where they are a kept copy.
     made_from: Option<MadeFrom>,
-    /// Everything that a fingerprint is a hash of but the recipe: it is asked for several of them.
     hashed: OnceLock<blake3::Hasher>,
     pub(super) source: Source,
 }
@@ -109,7 +101,7 @@ impl Checkpoint {
     /// A missing or unreadable file, a configuration that cannot be run, or damaged weights.
     pub fn open_dir(dir: &Path) -> Result<Checkpoint> {
         let path = dir.join("config.json");
-        // What is there and no file is told by reading it.
+        // For a path that exists and is not a file, reading it gives the error.
         if path.symlink_metadata().is_err() {
             return Err(ModelError::NoCheckpoint { path: dir.into(), reason: "config.json is not in it".into() });
         }
@@ -209,7 +201,6 @@ impl Checkpoint {
         tensors.names().filter(|name| !expected.contains(*name) && !part(name)).map(str::to_owned).collect()
     }
 
-    /// Random weights for any configuration.
     pub(super) fn made_up(name: &str, config: &str, seed: u64, published: Option<Form>) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;
         let source = Source::Synthetic(seed, published);
@@ -221,12 +212,11 @@ impl Checkpoint {
         &self.name
     }
 
-    /// Whether it is the model that comes with the program; a folder may be called as that is.
+    /// Whether it is the built-in model; a folder may have the same name.
     pub fn is_built_in(&self) -> bool {
         self.directory.is_none() && self.name == BUILT_IN
     }
 
-    /// The folder, if there is one: tokenizer and draft head may be beside the weights.
     pub fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
     }
@@ -242,7 +232,6 @@ impl Checkpoint {
         &mut self.spec
     }
 
-    /// How weights are kept on the device.
     pub fn recipe(&self) -> Recipe {
         self.recipe
     }
@@ -252,7 +241,6 @@ impl Checkpoint {
         self.recipe = recipe;
     }
 
-    /// What prefill multiplies in.
     pub fn prefill(&self) -> Precision {
         self.prefill
     }
@@ -281,7 +269,6 @@ impl Checkpoint {
         }
     }
 
-    /// The model has been loaded: nobody reads ahead any more.
     pub fn all_read(&self) {
         if let Source::Tensors(tensors) = &self.source {
             tensors.all_read();
@@ -311,7 +298,6 @@ impl Checkpoint {
         self.fingerprint_as(Recipe::Stored, self.recipe)
     }
 
-    /// By this recipe, with the forms that published weights take by another.
     fn fingerprint_as(&self, recipe: Recipe, forms: Recipe) -> String {
         if let Some(made_from) = &self.made_from {
             return made_from.id.clone();

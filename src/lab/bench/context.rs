@@ -18,7 +18,7 @@ impl<B: DraftOps> Bench<'_, B> {
             let at = self.live.position();
             let n = self.b.prefill_rows().min(context - at);
             let tokens = self.history.get(at..at + n).context("history too short")?;
-            // As a session reads: what follows the last token alone is asked for.
+            // As a session reads: only the last token needs logits.
             match at + n == context {
                 true => self.live.prefill(&mut self.b, &self.model, tokens)?,
                 false => self.live.prefill_state(&mut self.b, &self.model, tokens)?,
@@ -74,7 +74,6 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(())
     }
 
-    /// The state goes to host memory and comes back.
     pub(super) fn save_and_restore(&mut self, context: usize, row: &mut Row) -> anyhow::Result<()> {
         // Page-locked buffers and threads are warm from the second time on, as in a session.
         let _ = self.live.export_rows(&mut self.b, 0..context.min(65_536))?;

@@ -10,7 +10,6 @@ use super::speculation::Speculation;
 use super::{ROUND_DRAFTS, ROUND_TOKENS};
 use crate::engine::protocol::MemoryInfo;
 
-/// One verify measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct VerifyTime {
     pub(super) rows: usize,
@@ -25,9 +24,8 @@ pub(super) struct VerifyTime {
 pub(super) struct LookCost {
     /// Not measured.
     pub(super) off_ms: f64,
-    /// Summed over the answer.
     pub(super) summed_ms: f64,
-    /// Summed, and told for each token: what a chat asks for.
+    /// Summed, and reported for each token, as for a chat.
     pub(super) told_ms: f64,
     /// `summed_ms` over `off_ms`, less one.
     pub(super) summed_share: f64,
@@ -35,10 +33,9 @@ pub(super) struct LookCost {
     pub(super) told_share: f64,
 }
 
-/// Keys and values in host memory: what steps found in the pool of blocks, and what it takes to fetch them.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Pool {
-    /// Share of the chosen blocks that were there, in the steps whose speed is told.
+    /// Share of the chosen blocks found in the pool, in the timed steps.
     pub(super) hit_rate: f64,
     /// Bytes fetched for each of them, and for each of those that only the device waits for, which give the same token again and again.
     pub(super) bytes_per_token: f64,
@@ -50,13 +47,11 @@ pub(super) struct Pool {
     pub(super) ms_at_80: f64,
 }
 
-/// What one context gave. Absent figures were not asked for.
+/// Figures of one context. Parts that did not run are absent.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Row {
     pub(super) context: usize,
-    /// How weights are kept.
     pub(super) weights: &'static str,
-    /// What prefill multiplied in.
     pub(super) prefill: &'static str,
     /// Seconds from an open checkpoint to weights on the device.
     pub(super) load_s: f64,

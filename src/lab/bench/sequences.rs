@@ -1,4 +1,4 @@
-//! Several sequences beside each other: how fast together, what a fork takes, and that each keeps its bits.
+//! Several sequences at once: their speed together, the cost of a fork, and whether each keeps its bits.
 
 use std::time::Instant;
 
@@ -11,22 +11,18 @@ use crate::backend::{MAX_VERIFY_ROWS, TopLogits};
 use crate::engine::protocol::{CheckpointImage, Token};
 use crate::model::{Live, Sequence};
 
-/// Steps of which each sequence's top logits are compared with those it has alone.
 const COMPARED: usize = 4;
 
-/// What a number of sequences gave.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Beside {
     sequences: usize,
     /// Of all together, a row each, waiting for their top logits as the engine does.
     pub(super) tokens_per_s: f64,
     over_one: f64,
-    /// Median of a pass.
     ms: f64,
     /// Rows of each with the sixteen shared among them, all accepted: what perfect drafts reach.
     drafted_rows: usize,
     drafted_tokens_per_s: f64,
-    /// To make the state of one more out of one that is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     fork_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +51,7 @@ impl Beside {
 }
 
 impl<B: DraftOps> Bench<'_, B> {
-    /// Measures numbers of sequences, all forks of the state in hand, which stands at `end`.
+    /// Measures numbers of sequences, all forks of the current state, which ends at `end`.
     pub(super) fn sequences(&mut self, counts: &[usize], end: &CheckpointImage) -> anyhow::Result<Vec<Beside>> {
         let most = counts.iter().copied().max().unwrap_or(1);
         let (mut others, mut fork_ms) = (Vec::new(), Vec::new());

@@ -1,9 +1,10 @@
-//! What speculation gains and costs, by the clock: the decoder as a chat uses it, with the policy's choice of depth, on a text
-//! whose drafts are all wrong and on one whose drafts are all right.
+//! What speculation gains and costs, by the clock: the decoder as a chat uses it, with the policy's choice of depth,
+//! on a text with all drafts wrong and on one with all drafts right.
 //!
-//! Plain decoding comes first and says what the text is. *Wrong*: the lookup is sure of other tokens every round, and so,
-//! with random weights, is the head (that of the built-in model is often right). *Right*: the lookup knows the text. Each run is made twice with a policy that knows
-//! nothing; the first makes CUDA graphs and is not counted. The text has to come out the same.
+//! Plain decoding runs first and gives the text. *Wrong*: the lookup is sure of other tokens every round, and so, with
+//! random weights, is the head (that of the built-in model is often right). *Right*: the lookup knows the text. Each
+//! run is made twice with an untrained policy; the first makes CUDA graphs and is not counted. The text must be the
+//! same.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -45,7 +45,6 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(LookCost { off_ms, summed_ms, told_ms, summed_share: share(summed_ms), told_share: share(told_ms) })
     }
 
-    /// What the steps that were waited for found in pools of blocks, and the others.
     pub(super) fn decode(&mut self, row: &mut Row) -> anyhow::Result<Option<[PoolCounts; 2]>> {
         let first = self.b.pool_counts()?;
         let mut token = 17 % self.model.spec().vocab as Token;

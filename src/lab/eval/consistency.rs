@@ -9,21 +9,18 @@ use crate::cli::Failure;
 use crate::engine::protocol::{Generate, Look, Sampling, SpecMode, Token};
 use crate::engine::speculate::{DecodeError, Decoder};
 
-/// Tokens that are decoded one by one beside the prefill.
+/// Tokens decoded one by one and compared with the prefill.
 const STEPS: usize = 64;
 /// Rows of one verify pass.
 const ROWS: usize = 8;
 /// Tokens written with and without drafts.
 const WRITTEN: u64 = 96;
 
-/// One way against another.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Agreement {
-    /// What was compared.
     pub what: Cow<'static, str>,
     /// Greatest difference of a log-probability that counts, or of tokens: their number.
     pub greatest: f64,
-    /// Most that is allowed.
     pub budget: f64,
 }
 

@@ -1,8 +1,9 @@
-//! Whether answers look at the lines that they are right by: facts planted in long documents, asked for through the runtime.
+//! Whether answers look at the lines that support them: facts planted in long documents, with questions through the
+//! runtime.
 //!
-//! Of the answers that are right it is counted how often the passage with the fact is the first of those looked at, among the
-//! first three, and how often `/why` finds that the answer rests on it. Nothing is tuned on these documents: they are those of
-//! the needles, with other seeds.
+//! Counts, among the right answers, how often the passage with the fact is the first of those looked at, among the
+//! first three, and how often `/why` finds that the answer rests on it. The documents are those of the needles, with
+//! other seeds: nothing is tuned on them.
 
 use std::time::Duration;
 
@@ -16,26 +17,22 @@ use crate::core::transcript::{Message, Passage, Role};
 use crate::runtime::protocol::{Level, LoadOptions, Notice, Request};
 use crate::runtime::{Attendance, Runtime};
 
-/// Documents of each length.
 const DOCUMENTS: u64 = 3;
-/// Tokens of a document, where nobody says.
+/// Default tokens of a document.
 const LENGTH: usize = 16_000;
 /// Passages that count as found, and are hidden by `/why`.
 const AMONG: usize = 3;
 /// Shares of right answers: the passage is the first, among the first three, found by `/why`.
 const BUDGETS: [f64; 3] = [0.60, 0.85, 0.85];
-/// Nothing that is asked for here takes longer.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// What became of one length.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 struct Counts {
     /// Tokens of a document, about.
     length: usize,
     asked: usize,
-    /// Answers with the value that was asked for.
     right: usize,
-    /// Of these: the passage with the fact comes first, among the first three, is what the answer rests on.
+    /// Of these: the passage with the fact is first, among the first three, supports the answer.
     first: usize,
     among_three: usize,
     rests_on_it: usize,
@@ -138,14 +135,13 @@ fn ask_all(
                 counts.rests_on_it += usize::from(most.is_some() && most == rank);
             }
         }
-        // Each is asked right behind the document.
+        // Each question follows the document directly.
         send(runtime, Request::Undo(1))?;
         wait(runtime, "the question", |n| matches!(n, Notice::Input { .. }).then_some(()))?;
     }
     Ok(())
 }
 
-/// Line of the document that says it.
 fn line_of(document: &str, fact: &needles::Fact) -> u64 {
     let said = format!("{}{}", fact.opening, fact.value);
     (1..).zip(document.lines()).find(|(_, line)| line.contains(&said)).map_or(0, |(n, _)| n)
@@ -155,7 +151,6 @@ fn send(runtime: &Runtime, request: Request) -> Result<(), Failure> {
     runtime.requests.send(request).map_err(|_| failed("the runtime ended unexpectedly".into()))
 }
 
-/// The next notice that is wanted.
 fn wait<T>(runtime: &Runtime, what: &str, pick: impl Fn(&Notice) -> Option<T>) -> Result<T, Failure> {
     loop {
         match runtime.notices.recv_timeout(PATIENCE) {

@@ -52,7 +52,6 @@ fn failed(what: String) -> Failure {
     Failure::new(Exit::Failure, what)
 }
 
-/// A model that is judged.
 pub(crate) struct Subject<B: Backend> {
     b: B,
     model: Model<B>,
@@ -90,7 +89,6 @@ impl<B: Backend> Subject<B> {
         self.go_on(tokens, &|row| rows.binary_search(&row).is_ok(), each)
     }
 
-    /// Reads on from where the state is.
     fn go_on(
         &mut self,
         tokens: &[Token],
@@ -104,13 +102,11 @@ impl<B: Backend> Subject<B> {
         Ok(self.live.score(&mut self.b, &self.model, tokens, wanted, &mut each)?)
     }
 
-    /// Whether the device computes in single precision.
     fn single(&self) -> bool {
         self.b.cache_dtype() == Dtype::F32
     }
 }
 
-/// A part of the report.
 struct Part {
     name: &'static str,
     /// `None`: nothing to hold it against.
@@ -128,7 +124,7 @@ struct Plan {
     lengths: Vec<usize>,
 }
 
-/// Runs the parts that were asked for and prints the report.
+/// Runs the selected parts and prints the report.
 ///
 /// # Errors
 /// A model, file or device that cannot be used; exit code 1 for a miss.
@@ -196,7 +192,7 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     };
     context.result(as_json, as_text)?;
     if let Some(path) = &args.plot {
-        // Behind the report, which a disk that refuses does not take away.
+        // Written after the report, so that a full disk does not lose it.
         let svg = parts.iter().find(|p| p.name == "needles").and_then(|p| p.data["svg"].as_str());
         let svg = svg.ok_or_else(|| failed("internal error: there is no picture of the needles".to_owned()))?;
         let written = File::create_new(path).and_then(|mut file| file.write_all(svg.as_bytes()));
@@ -333,7 +329,6 @@ fn reference_part<B: Backend>(
     Ok(Part { name: "reference", ok, rows: lines, data: json!({"against": against, "lengths": rows}) })
 }
 
-/// Whether distances from another implementation's logits are what rounding explains.
 fn within_budget(rows: &[Distances], single: bool) -> bool {
     let (mean, top) = if single { (1e-5, 0.98) } else { (0.01, 0.95) };
     // Written so that a NaN is outside.
@@ -349,7 +344,6 @@ fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
     }
 }
 
-/// The model against itself, behind what it was against the CPU.
 fn consistency_part<B: DraftOps>(
     subject: &mut Subject<B>,
     text: &[Token],

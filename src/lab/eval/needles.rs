@@ -69,7 +69,6 @@ fn filler(dice: &mut SplitMix64) -> String {
     format!("The {a} {n} {v} the {} {}.", pick(dice, &ADJECTIVES), pick(dice, &NOUNS))
 }
 
-/// A fact and how it is asked for.
 pub struct Fact {
     depth: usize,
     /// `The access code of Karmere is`
@@ -130,22 +129,18 @@ fn document(sentences: usize, needles: &[Fact], dice: &mut SplitMix64) -> String
     out
 }
 
-/// One cell of the grid.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Cell {
     /// Tokens before the question.
     pub length: usize,
     /// Percent of the document.
     pub depth: usize,
-    /// Needles asked for.
     pub asked: usize,
-    /// Found.
     pub found: usize,
     /// Mean log-probability of a value's token.
     pub mean_log_prob: f64,
 }
 
-/// A prompt up to the value, and the value.
 struct Asked {
     depth: usize,
     tokens: Vec<Token>,

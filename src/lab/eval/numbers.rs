@@ -44,7 +44,6 @@ pub struct Distances {
     pub length: usize,
     /// Rows compared.
     pub rows: usize,
-    /// Mean divergence, nats.
     pub mean_kl: f64,
     /// 99th percentile.
     pub p99_kl: f64,

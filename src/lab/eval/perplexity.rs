@@ -6,7 +6,6 @@ use crate::backend::Backend;
 use crate::cli::{Exit, Failure};
 use crate::engine::protocol::Token;
 
-/// What a text costs the model.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Perplexity {
     /// Tokens that were predicted.
@@ -17,7 +16,6 @@ pub struct Perplexity {
     pub stride: usize,
     /// Mean negative log-probability, nats a token.
     pub loss: f64,
-    /// exp of it.
     pub perplexity: f64,
 }
 

@@ -14,14 +14,12 @@ use crate::cli::{Exit, Failure};
 use crate::engine::protocol::Token;
 use crate::model::{ModelError, Tensors};
 
-/// The script that makes a reference file with Hugging Face transformers.
 pub const SCRIPT: &str = include_str!("../../../assets/eval/reference.py");
 
 /// Rows of one text.
 pub struct Sample {
-    /// The text.
     pub tokens: Vec<Token>,
-    /// Rows whose logits are known, ascending.
+    /// Rows with known logits, ascending.
     pub rows: Vec<usize>,
     /// `[rows, vocab]`
     pub logits: Vec<f32>,
@@ -100,7 +98,8 @@ pub fn read(path: &Path, vocab: usize) -> Result<Vec<Sample>, Failure> {
     lengths.into_iter().map(sample).collect()
 }
 
-/// Rows of a text of `length` tokens that are looked at: the last ones, where most lies behind, and some all over it.
+/// The compared rows of a text of `length` tokens: the last ones, with the longest context, and some spread over the
+/// text.
 pub fn chosen_rows(length: usize) -> Vec<usize> {
     const EACH: usize = 32;
     let mut rows: Vec<usize> = (0..EACH).map(|i| length * (i + 1) / (EACH + 1)).collect();

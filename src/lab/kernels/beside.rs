@@ -7,10 +7,8 @@ use crate::backend::{MAX_VERIFY_ROWS, MassOf, TopLogits};
 use crate::engine::protocol::{TensorData, Token};
 use crate::model::{Live, Sequence};
 
-/// Passes of each sequence: eager, recorded and replayed ones.
 const PASSES: usize = 6;
 
-/// What a sequence reads and what its passes are given.
 struct Path {
     given: Vec<Token>,
     drafts: Vec<Token>,

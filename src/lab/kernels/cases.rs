@@ -30,10 +30,8 @@ pub use rows::{
 };
 pub use sparse::{SparseCase, SparseRun, cache_rows, sparse_spec};
 
-/// How a run reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Launched one by one.
     Eager,
     /// Through [`Backend::step`]: the first run is eager, the second captured, later ones replayed.
     Step,
@@ -46,24 +44,17 @@ pub struct Case {
     pub pass: Pass,
     /// Position of row 0.
     pub position: usize,
-    /// Of the random inputs.
     pub seed: u64,
 }
 
-/// Sizes of one set of cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Width of the residual stream.
     pub hidden: usize,
-    /// Width of the MLP.
     pub intermediate: usize,
     /// Rows of embedding and head; odd on purpose.
     pub vocab: usize,
-    /// Query heads.
     pub heads: usize,
-    /// KV heads of sparse layers.
     pub kv_heads: usize,
-    /// Heads of lightning layers.
     pub lightning_heads: usize,
     /// Of every weight.
     pub form: Form,

@@ -22,24 +22,19 @@ pub(super) const RECURRENT: f64 = 1.2e-2;
 /// Softmax over bf16 keys with bf16 weights.
 pub(super) const ATTENTION: f64 = 1.2e-2;
 
-/// One finished check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
     /// Operation, rows and position: `norm_linear verify 5 @ 6144`.
     pub name: String,
     /// Relative error; null where the check is about something else.
     pub error: Option<f64>,
-    /// Most it may be.
     pub budget: Option<f64>,
-    /// Passed.
     pub ok: bool,
-    /// What was wrong.
     pub message: Option<String>,
     /// How long it took, milliseconds.
     pub ms: f64,
 }
 
-/// How much to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// Minutes on a CPU that emulates a device: few rows, small sizes.
@@ -51,7 +46,6 @@ pub enum Extent {
     Limits,
 }
 
-/// Between two words about how far it is.
 const BETWEEN: Duration = Duration::from_secs(10);
 
 /// Finished checks, in order.
@@ -59,7 +53,6 @@ const BETWEEN: Duration = Duration::from_secs(10);
 pub struct Checks<'a> {
     /// All of them.
     pub list: Vec<Check>,
-    /// Hears how many are done, now and then.
     pub told: Option<&'a dyn Fn(&str)>,
     said: Option<Instant>,
 }
@@ -94,21 +87,17 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks that failed.
     pub fn failed(&self) -> impl Iterator<Item = &Check> {
         self.list.iter().filter(|check| !check.ok)
     }
 }
 
-/// What a check found.
 pub enum Outcome {
-    /// A statement that holds.
     Holds,
     /// A measured error.
     Error {
         /// ‖out − ref‖ / ‖ref‖
         error: f64,
-        /// Most it may be.
         budget: f64,
     },
 }
@@ -166,7 +155,6 @@ pub(super) fn place(op: &str, case: &Case) -> String {
     format!("{op} {path} {rows} @ {}", case.position)
 }
 
-/// A device's operation, made for a case.
 type Make = fn(&mut Cuda, Sizes, Case) -> Result<Run<Cuda>>;
 
 /// The rows of one pass of 16 against the same rows one by one: equal bits, the ground of lossless speculation.

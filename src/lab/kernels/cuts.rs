@@ -1,5 +1,5 @@
-//! The same rows cut into other passes: outputs, states, caches and attention mass must keep every bit, and rows that were
-//! refused must leave nothing behind. The ground of resumption and of lossless speculation.
+//! The same rows cut into other passes: outputs, states, caches and attention mass must keep every bit, and refused
+//! rows must leave nothing. Resumption and lossless speculation depend on it.
 
 use super::cases::{Sizes, cache_rows, lightning_spec, numbers, sparse_spec, values};
 use super::checks::{Checks, Outcome, first_difference};
@@ -48,7 +48,6 @@ fn read(chunk: usize) -> Vec<Part> {
         .collect()
 }
 
-/// Lightning and sparse layers of one device.
 pub fn layers<B: Backend>(checks: &mut Checks, b: &mut B, sizes: Sizes) {
     let name = |layer: &str, pass: &str| format!("{layer} {pass} on {}: the same bits however it is cut", b.kind());
     let names = [

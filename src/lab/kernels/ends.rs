@@ -117,12 +117,11 @@ fn however_it_is_cut<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: 
     });
 }
 
-/// What a whole-model check runs.
 struct Plan {
     model: &'static str,
     /// Tokens of the promises about bits.
     read: usize,
-    /// The same where prefill is in fp8: behind the first rows of a segment, which are not.
+    /// The same with prefill in fp8: after the first rows of a segment, which are not.
     read_in_fp8: usize,
     /// Tokens before each greedy text, and how long the texts are.
     texts: &'static [usize],
@@ -133,7 +132,6 @@ struct Plan {
     beside: &'static [&'static [(usize, usize)]],
 }
 
-/// A model that is always there, on the device against the CPU and against itself.
 pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, extent: Extent) {
     let plan = match extent {
         Extent::Emulated => Plan {

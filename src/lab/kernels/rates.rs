@@ -1,9 +1,9 @@
-//! Speed of each operation at the 9B model's sizes, against the ceilings measured on the same device a moment before.
+//! Speed of each operation at the 9B model's sizes, against the ceilings measured on the same device just before.
 //!
-//! Method: decode and verify operations are captured as one step over several copies of their weights or caches, so that
-//! no copy is still in a cache when its turn comes again, and the CUDA graph is replayed; times are the device's own. Prefill
-//! operations run on a full pass. Bytes are those the operation must move at least: weights once, state in and out,
-//! chosen blocks and compressed keys once. Data are random: zeros would be faster than life.
+//! Method: decode and verify operations are captured as one step over several copies of their weights or caches, so
+//! that no copy is still in a cache at its next turn, and the CUDA graph is replayed; times are the device's own.
+//! Prefill operations run on a full pass. Bytes are those the operation must move at least: weights once, state in and
+//! out, chosen blocks and compressed keys once. Data are random, since zeros would be faster than real data.
 
 use serde::Serialize;
 
@@ -13,7 +13,6 @@ use crate::backend::forms::Group4;
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, Form, HeadRows, MAX_POSITIONS, Pass, Result, StepKey};
 
-/// One measured operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rate {
     /// Operation and rows.
@@ -24,7 +23,6 @@ pub struct Rate {
     pub gb_per_s: f64,
     /// Floating-point operations, per second.
     pub tflops: f64,
-    /// Of the nearer ceiling.
     pub share: f64,
     /// `read` or `gemm`.
     pub ceiling: &'static str,
@@ -41,16 +39,13 @@ const FULL: Sizes = Sizes {
     form: Form::Bf16,
     in_fp8: false,
 };
-/// Forms that weights are read in.
 const FORMS: [Form; 7] =
     [Form::Bf16, Form::Int8, Form::Int6, Form::Int5, Form::Int4, Form::Group4(Group4::G128), Form::Nvfp4];
 
 const EPS: f32 = 1e-6;
 const HEAD: usize = 128;
-/// Timed replays of a step.
 const REPLAYS: usize = 5;
 
-/// Work of one call.
 #[derive(Clone, Copy)]
 struct Work {
     bytes: f64,
@@ -59,13 +54,10 @@ struct Work {
 
 /// What to measure; every entry on its own, so that one failure hides no other.
 pub struct Rates<'a> {
-    /// The device.
     pub dev: &'a mut Cuda,
     /// Measured before.
     pub ceilings: Ceilings,
-    /// Results so far.
     pub list: Vec<Rate>,
-    /// Entries that failed, with the reason.
     pub failed: Vec<(String, String)>,
 }
 
@@ -266,7 +258,7 @@ impl Rates<'_> {
         let spec = sparse_spec(FULL);
         let copies = if context > 200_000 { 2 } else { 8 };
         let limit = MAX_POSITIONS;
-        // What is read behind it counts too.
+        // The rows read after it count too.
         let context = context.min(limit - most);
         let mut caches = self.dev.caches(&spec, limit, copies)?;
         for (i, cache) in (0..).zip(&mut caches) {

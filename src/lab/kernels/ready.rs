@@ -11,10 +11,10 @@ const ROWS: [usize; 4] = [1, 3, 9, 16];
 /// Before the rows of attention.
 const POSITION: usize = 1000;
 
-/// A chain of operations whose rows are read by the next one, with what follows said before or not.
+/// A chain of operations, each reading the rows of the one before, with or without a hint about the next operation.
 type Chain = fn(&mut Cuda, Sizes, usize, bool) -> Result<Vec<f32>>;
 
-/// Each operation that makes rows and those that read them, said before and not; said, they are found ready so many times.
+/// Runs each producer of rows and its readers with and without hints, and counts the rows found ready.
 pub(super) fn check(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
     // Small ones: weights are made anew for every pass.
     let sizes = Sizes {
@@ -49,7 +49,6 @@ pub(super) fn check(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
     }
 }
 
-/// Embedding, then a projection.
 fn embed<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result<Vec<f32>> {
     let pass = Pass::Verify { rows };
     let (table, w, n) =
@@ -95,14 +94,13 @@ fn linear_add<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Resul
     Ok(out)
 }
 
-/// A residual stream. Written before anything is left ready: whoever writes rows has them made anew.
+/// A residual stream, written before any hint: writing rows makes them anew.
 fn stream<B: Backend>(b: &mut B, s: Sizes, rows: usize) -> Result<B::Buf> {
     let mut h = b.buf(s.hidden, BufKind::Residual)?;
     b.write(&mut h, &values(14, rows * s.hidden, 1.0))?;
     Ok(h)
 }
 
-/// What follows attention: the gated product, then a projection.
 fn gated<B: Backend>(
     b: &mut B,
     s: Sizes,
@@ -128,7 +126,6 @@ fn gated<B: Backend>(
     Ok([b.read(h, rows)?, b.read(&y, rows)?].concat())
 }
 
-/// Lightning attention, then what follows.
 fn lightning<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result<Vec<f32>> {
     let (pass, spec) = (Pass::Verify { rows }, lightning_spec(s));
     let (width, wide) = (spec.projection_width(), spec.heads * spec.head_dim);
@@ -148,7 +145,6 @@ fn lightning<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result
     Ok(out)
 }
 
-/// Sparse attention, then what follows.
 fn attend<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result<Vec<f32>> {
     let (pass, spec) = (Pass::Verify { rows }, sparse_spec(s));
     let (width, wide) = (spec.projection_width(), spec.heads * spec.head_dim);

@@ -11,7 +11,6 @@ use super::cases::{SparseRun, numbers};
 /// Scores closer than this share of the larger one may swap: they are rounded to bf16 on a device.
 const TIE: f64 = 0.02;
 
-/// What was found about one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Judgement {
     /// ‖output − reference‖ / ‖reference‖ over all rows, given the chosen blocks.

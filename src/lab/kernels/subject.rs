@@ -6,11 +6,8 @@ use crate::backend::prelude::*;
 use crate::engine::protocol::{Precision, Token};
 use crate::model::{Checkpoint, Live, Model};
 
-/// A model on one backend.
 pub struct Subject<B: Backend> {
-    /// Device.
     pub b: B,
-    /// Weights.
     pub model: Model<B>,
     prefill: Precision,
     limit: usize,
@@ -28,7 +25,6 @@ impl<B: Backend> Subject<B> {
         Ok(Subject { b, model, prefill, limit })
     }
 
-    /// What it is read in, where that has to be said.
     pub(super) fn said(&self) -> &'static str {
         match self.prefill {
             Precision::Bf16 => "",

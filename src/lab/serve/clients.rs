@@ -10,10 +10,8 @@ use crate::cli::{Exit, Failure};
 use crate::client::remote::Events;
 use crate::text::TextModel;
 
-/// How often a server that loads its model is asked whether it has.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// What one request got.
 #[derive(Debug, Default)]
 struct Answer {
     text: String,
@@ -23,7 +21,6 @@ struct Answer {
     first_text: Duration,
 }
 
-/// Counters of the server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     first_token_s: f64,
@@ -32,7 +29,6 @@ struct Counted {
     accepted: f64,
 }
 
-/// The server's address, and the model's name there.
 #[derive(Clone, Debug)]
 struct Server {
     http: reqwest::Client,
@@ -190,7 +186,6 @@ impl Server {
 }
 
 impl Answer {
-    /// Takes in an event of the stream.
     fn take(&mut self, event: &str, begun: Instant) -> Result<(), Failure> {
         let Ok(event) = serde_json::from_str::<Value>(event) else { return Ok(()) };
         if let Some(error) = event.pointer("/error/message").and_then(Value::as_str) {

@@ -11,10 +11,8 @@ use crate::engine::protocol::{
 use crate::lab::sessions::direct::Direct;
 use crate::text::{Before, Halt, TextModel};
 
-/// Where nothing is heard for so long, something is wrong.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How answers are made.
 pub(super) struct Wish {
     sampling: Sampling,
     spec: SpecMode,
@@ -29,14 +27,11 @@ impl Wish {
     }
 }
 
-/// A client's conversation.
 struct Talk {
     sequence: SequenceId,
     job: u64,
     asked: Instant,
-    /// Nothing was heard since.
     silent: bool,
-    /// Of the answer under way.
     generated: Vec<Token>,
     answered: u64,
 }
@@ -139,7 +134,7 @@ impl Bench<'_> {
         Ok(talk)
     }
 
-    /// What the state behind an answer has not read yet: the token drawn last, and the next question.
+    /// The tokens after an answer that the state lacks: the token drawn last, and the next question.
     fn next_prompt(&self, talk: &Talk, done: &JobDone) -> Result<Vec<Token>, Failure> {
         let read = usize::try_from(done.generated_in_state).unwrap_or(usize::MAX);
         let mut prompt = talk.generated.get(read..).unwrap_or_default().to_vec();

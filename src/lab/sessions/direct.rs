@@ -1,4 +1,4 @@
-//! The engine without a runtime: times between tokens with and without a writer beside it, and bits after a resume.
+//! The engine without a runtime: times between tokens with and without a writer at work, and bits after a resume.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use crate::store::{
     Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary, Writer,
 };
 
-/// Answers of each kind.
 const ANSWERS: u32 = 8;
 /// Tokens between two savings of the text.
 const TEXT_EVERY: usize = 32;
@@ -43,7 +42,6 @@ fn failed(what: impl Into<String>) -> Failure {
     Failure::new(Exit::Failure, what)
 }
 
-/// What a job left.
 struct Answer {
     image: StateImage,
     generated: Vec<Token>,
@@ -55,7 +53,6 @@ struct Answer {
 pub(in crate::lab) struct Direct {
     engine: Engine,
     info: ModelInfo,
-    /// What a runtime keeps answers of this model to.
     constraint: Option<Constraint>,
     last: u64,
 }
@@ -74,7 +71,6 @@ impl Direct {
         }
     }
 
-    /// What was loaded.
     pub(in crate::lab) fn info(&self) -> &ModelInfo {
         &self.info
     }
@@ -205,8 +201,8 @@ pub(super) struct Measured {
     pub(super) all_rows_cold_ms: f64,
 }
 
-/// Measures from the session that ends in `tip` and is kept in `files`: times between tokens, whether its last segment comes
-/// out the same once more, and how long all of its rows take.
+/// Measures from the session in `files` that ends in `tip`: times between tokens, whether its last segment comes out
+/// the same again, and the time of all its rows.
 pub(super) fn measure(
     context: &Context,
     store: &Arc<Store>,
@@ -282,7 +278,7 @@ fn gaps(direct: &mut Direct, store: &Arc<Store>, tip: &SegmentId, decode: u64) -
     let mut growing = message(store, None, Role::Assistant, String::new());
     writer.save(Save { changes: vec![Change::CreateSession(new)], images: Vec::new() });
     direct.all_rows(store, tip)?;
-    // Each answer goes on where the last one ended; those that are saved hang below the session, one beside the other.
+    // Each answer continues the one before; saved answers are siblings below the session.
     let question = base.content.prompt.clone();
     let (mut on, mut off) = (Vec::new(), Vec::new());
     direct.answer(question.clone(), decode, |_| {})?;

@@ -1,8 +1,8 @@
-//! The pieces of a long document on disk without reading it: what `--fill random` puts behind a session.
+//! The pieces of a long document on disk without reading it, for `--fill random`.
 //!
-//! The first two pieces are read by the model; the others have the tokens of the document and the rows of the second piece
-//! again: values that mean nothing there, of the right sizes. The runtime finds the pieces by their names when it loads the
-//! document, and reads the rest for real, so everything after that is what a user does.
+//! The model reads the first two pieces; the others have the tokens of the document and the rows of the second piece
+//! again: meaningless values of the right sizes. The runtime finds the pieces by their names when it loads the
+//! document and reads the rest for real.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,15 +18,12 @@ use crate::runtime::render::{Renderer, nothing_known};
 use crate::store::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer};
 use crate::text::{Before, Halt, TextModel};
 
-/// What making the pieces took.
 pub(in crate::lab) struct MadeUp {
     /// Tokens in them.
     pub(in crate::lab) tokens: u64,
-    /// Of the store's writer: checksums, writing, syncing.
     pub(in crate::lab) save_gb_per_s: f64,
 }
 
-/// Where the state at the end of a made-up piece is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lab) enum Ends {
     /// At the last one.
@@ -35,7 +32,6 @@ pub(in crate::lab) enum Ends {
     All,
 }
 
-/// Puts pieces of documents into a store.
 pub(in crate::lab) struct Maker<'a> {
     context: &'a Context,
     text: &'a TextModel,

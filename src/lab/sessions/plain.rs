@@ -26,7 +26,6 @@ pub(super) fn files(store: &Store, tip: &SegmentId, scratch: &Path) -> Result<Ve
     Ok(files)
 }
 
-/// Asks the system to drop the files from its cache, where it can be asked.
 pub(super) fn forget(files: &[PathBuf]) -> Result<(), Failure> {
     for file in files {
         let open = File::open(file).map_err(|e| failed(file, e))?;

@@ -1,4 +1,4 @@
-//! A runtime that is asked for one thing at a time. What goes wrong in it ends the benchmark, in the runtime's words.
+//! A runtime with one request at a time. Its errors end the benchmark, in the runtime's words.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,10 @@ use crate::runtime::protocol::{Activity, Level, Notice, Request};
 
 /// Reading a long document on a small machine takes this long at most.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// The store's writer has come to rest by then.
 const REST: Duration = Duration::from_millis(300);
-/// The runtime's answer to a message number that never exists: said when everything before it is done.
+/// The runtime's reply to a message number that never exists, sent once all before it is done.
 const BARRIER: &str = "No message #0";
 
-/// See the module.
 pub(in crate::lab) struct Talk {
     runtime: Runtime,
     /// What the runtime noted during the last request.
@@ -68,7 +66,7 @@ impl Talk {
         }
     }
 
-    /// Milliseconds until the runtime has told what is looked for, and that. A warning says why it will not.
+    /// Milliseconds until the wanted notice, and its content. A warning is the reason why it never arrives.
     pub(in crate::lab) fn told<T>(
         &mut self,
         request: Request,
@@ -120,7 +118,7 @@ impl Talk {
         Ok(ms)
     }
 
-    /// The same for going somewhere whose state is kept. Nobody asks for it while the disk is at what was done a moment ago.
+    /// Like [`Talk::timed`], for a step to kept state, after the disk has come to rest.
     pub(in crate::lab) fn back(&mut self, request: Request) -> Result<f64, Failure> {
         std::thread::sleep(REST);
         let ms = self.timed(request)?;
@@ -137,7 +135,7 @@ impl Talk {
     pub(in crate::lab) fn quit(self) -> Result<(), Failure> {
         self.send(Request::Quit)?;
         while !matches!(self.next()?, Notice::Bye { .. }) {}
-        // What it had to say it has said.
+        // The receiver has taken its last notice.
         let _ = self.runtime.thread.join();
         Ok(())
     }

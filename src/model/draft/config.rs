@@ -13,12 +13,11 @@ use super::{DraftError, Result};
 /// one of those that does not say for true.
 const RESIDUAL: &str = "norm_before_residual";
 
-/// What may be set per head, beside its own configuration.
+/// Settings of a head beyond its own configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftOptions {
     /// Positions a draft looks back. Heads are trained on 2k to 4k tokens; beyond that their rotation is foreign to them.
     pub window: usize,
-    /// Replaces the head's RoPE base.
     pub rope_theta: Option<f64>,
     /// Multiplies the shared embedding: 1, unless the head was trained on the scaled one.
     pub embed_scale: f32,
@@ -35,36 +34,29 @@ impl Default for DraftOptions {
 /// A head's shape, checked against the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftConfig {
-    /// Layer and window.
     pub shape: DraftShape,
     /// Rows of the model's embedding.
     pub vocab: usize,
     /// Rows of the head's output.
     pub draft_vocab: usize,
-    /// Layers whose output stream the head reads, in the order it concatenates them.
+    /// Layers with output streams that the head reads, in the order of concatenation.
     pub aux_layers: Vec<usize>,
-    /// Width of one auxiliary hidden state.
     pub target_hidden: usize,
     /// Of every RMS norm.
     pub eps: f32,
-    /// Where the residual starts.
     pub residual: DraftResidual,
     /// Before `fc`.
     pub fc_norm: FcNorm,
     /// The next draft step starts from the normed stream (EAGLE-3.1), not from the stream as it is (EAGLE-3).
     pub norm_output: bool,
-    /// Multiplies embeddings.
     pub embed_scale: f32,
-    /// Multiplies logits.
     pub logit_scale: f32,
-    /// The output is the head's own embedding table.
     pub tied: bool,
 }
 
 /// What is normed before `fc`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum FcNorm {
-    /// Nothing.
     Off,
     /// Each auxiliary hidden state by itself (`fc_norm`).
     EachState,
@@ -291,8 +283,8 @@ fn of_speculators(keys: &Keys) -> bool {
         || named.filter_map(Value::as_str).any(|name| ARCHITECTURES.contains(&name))
 }
 
-/// Layers of the auxiliary hidden states, "output of layer i"; the published default where the configuration names none. What
-/// `speculators` writes counts inputs, as vLLM does: i stands for the output of layer i - 1, and 0 for the embedding.
+/// Layers of the auxiliary hidden states, "output of layer i"; the published default where the configuration names
+/// none. `speculators` counts inputs, as vLLM does: i is the output of layer i - 1, and 0 the embedding.
 fn aux_layers(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
     let name = "eagle_aux_hidden_state_layer_ids";
     let eagle = keys.eagle();

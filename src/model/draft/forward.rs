@@ -14,7 +14,7 @@ impl<B: DraftOps> Weights<B> {
     }
 
     /// Streams, keys, values and queries of the pass's rows, from auxiliary hidden states; keys and values enter the
-    /// window. Leaves streams in `g`. Queries cost nothing beside them, because the weights are read for all rows at once.
+    /// window. Leaves streams in `g`. Queries cost almost nothing, because the weights are read for all rows at once.
     pub(super) fn project_rows(
         &self,
         b: &mut B,
@@ -46,7 +46,7 @@ impl<B: DraftOps> Weights<B> {
         b.draft_append(window, kvq, &c.shape, pass)
     }
 
-    /// Attention, MLP and prediction of the pass's last row, whose query is in `kvq` and whose residual is in `stream`.
+    /// Attention, MLP and prediction of the pass's last row: query in `kvq`, residual in `stream`.
     pub(super) fn layer(
         &self,
         b: &mut B,
@@ -83,7 +83,7 @@ impl<B: DraftOps> Weights<B> {
     ) -> Result<()> {
         let Bufs { one_x, stream, kvq, .. } = bufs;
         if c.norm_output {
-            // The operation that norms a stream in place; what it writes beside is overwritten by the step itself.
+            // The operation that norms a stream in place; the step itself overwrites its other outputs.
             b.draft_input(
                 one_x,
                 stream,

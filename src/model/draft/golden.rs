@@ -28,7 +28,6 @@ const HALF_PROBABILITY: f64 = 0.08;
 /// row.
 const HALF_CHOICE: f64 = 0.1;
 
-/// A case's files, opened.
 struct Case<'a> {
     name: &'a str,
     io: Tensors,
@@ -84,7 +83,7 @@ impl Case<'_> {
             (Precision::Half, Ok(golden)) if drafted.tokens.len() == want.len() && !exact => {
                 (worst_choice(&golden, &drafted.logits, want.len()), HALF_CHOICE)
             }
-            // Nothing to tell with: probabilities along the golden drafts are compared beside this.
+            // Without golden logits only the probabilities along the golden drafts are compared.
             (Precision::Half, Err(_)) if drafted.tokens.len() == want.len() => (0.0, 0.0),
             _ => (if exact { 0.0 } else { f64::INFINITY }, 0.0),
         };
@@ -117,7 +116,6 @@ fn worst_choice(golden: &[f32], found: &[f32], rows: usize) -> f64 {
     golden.chunks_exact(width.max(1)).zip(found.chunks_exact(width.max(1))).map(row).fold(0.0, f64::max)
 }
 
-/// What a greedy chain of drafts showed.
 #[derive(Default)]
 struct Chain {
     tokens: Vec<f64>,

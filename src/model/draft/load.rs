@@ -16,15 +16,12 @@ use crate::model::{LoadedTensor, Recipe, Tensors, published};
 use super::config::{DraftConfig, FcNorm};
 use super::{DraftError, Result, nvfp4};
 
-/// A head's weights in a backend's layout.
 pub(super) struct Weights<B: DraftOps> {
     /// `[hidden, aux·target_hidden]`
     pub(super) fc: B::Matrix,
     /// One per auxiliary hidden state, one for all of them, or none.
     pub(super) fc_norm: Vec<B::Vector>,
-    /// Norms the embedding.
     pub(super) input_norm: B::Vector,
-    /// Norms the stream.
     pub(super) hidden_norm: B::Vector,
     /// Keys, values and queries, stacked. `[(2·kv + heads)·d, 2·hidden]`
     pub(super) kvq: B::Matrix,
@@ -42,22 +39,22 @@ pub(super) struct Weights<B: DraftOps> {
     pub(super) to_target: Option<Vec<Token>>,
 }
 
-/// Which matrix makes logits.
 pub(super) enum Output<B: DraftOps> {
     /// The head's own `[draft_vocab, hidden]`.
     Own(B::Matrix),
-    /// The embedding table the head uses.
     Embedding,
-    /// The model's output matrix.
     Model,
 }
 
-/// A checked weight.
 enum Plain<'a> {
     /// As it lies in the file.
     Loaded(LoadedTensor<'a>),
-    /// Dequantised, or cut out of a fused one.
-    Made { name: &'a str, shape: Vec<usize>, dtype: Dtype, data: Vec<u8> },
+    Made {
+        name: &'a str,
+        shape: Vec<usize>,
+        dtype: Dtype,
+        data: Vec<u8>,
+    },
 }
 
 impl Plain<'_> {
@@ -76,10 +73,8 @@ impl Plain<'_> {
     }
 }
 
-/// The tensors by their short names.
 struct Names<'a> {
     tensors: &'a Tensors,
-    /// Short name to names in the file: one each, in a head that is whole.
     names: BTreeMap<String, Vec<String>>,
 }
 
@@ -267,7 +262,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Rows of a matrix whose shape was checked.
+/// Rows of a matrix with a checked shape.
 fn rows_of(data: &[u8], rows: Range<usize>, row_bytes: usize) -> Result<&[u8]> {
     let found = data.get(rows.start * row_bytes..rows.end * row_bytes);
     Ok(found.ok_or_else(|| internal("draft weights", "a matrix with fewer rows than its shape says"))?)
@@ -284,7 +279,6 @@ fn finite(dtype: Dtype, data: &[u8]) -> bool {
 }
 
 impl<B: DraftOps> Weights<B> {
-    /// Puts a head's tensors on the device, its matrices in the forms of a recipe.
     pub(super) fn load(b: &mut B, tensors: &Tensors, c: &DraftConfig, recipe: Recipe) -> Result<Weights<B>> {
         published::refuse_low_rank(tensors)?;
         let names = Names::new(tensors);

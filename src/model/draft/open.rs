@@ -1,4 +1,4 @@
-//! Heads from where they come: a folder, the built-in model, random weights; with the buffers they work in.
+//! Opens heads: from a folder, the built-in model or random weights; with their working buffers.
 
 use std::path::Path;
 

@@ -37,7 +37,6 @@ const TOGETHER_BYTES: usize = 1 << 30;
 struct Wish {
     from: Origin,
     inner: usize,
-    /// Standard deviation of its values where they are made up.
     std: f32,
     /// Its place among all weights, which gives each synthetic one its own values.
     number: u64,
@@ -61,7 +60,6 @@ impl Wish {
     }
 }
 
-/// What a layer is made of.
 struct LayerWishes {
     layer: usize,
     mixer: Mixer,
@@ -69,11 +67,9 @@ struct LayerWishes {
     matrices: [Wish; 4],
 }
 
-/// Reads or makes weights, some layers at a time, and reports progress.
 struct Loader<'b, 'c, B: Backend, F: FnMut(f64)> {
     b: &'b mut B,
     checkpoint: &'c Checkpoint,
-    /// Weights asked for so far.
     asked: u64,
     /// Parameters done and in all.
     done: u64,
@@ -214,7 +210,6 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         LayerWishes { layer, mixer, matrices: [qkv, out, gate_up, down] }
     }
 
-    /// A layer from its matrices.
     fn layer(&mut self, wishes: &LayerWishes, matrices: [B::Matrix; 4], spec: &ModelSpec) -> Result<Layer<B>> {
         let LayerWishes { layer, mixer, .. } = wishes;
         let [mut qkv, mut out, mut gate_up, mut down] = matrices;

@@ -28,16 +28,25 @@ enum Order {
 
 /// What is taken from `q`, or added to `scale · q`.
 enum Offset<'a> {
-    /// The middle of the range: symmetric.
     Middle,
     /// Whole zero points, `[groups, out·bits/32]` words; GPTQ's first version stores one less, wrapped.
-    Gptq { words: &'a [u8], adds_one: bool, symmetric: bool },
+    Gptq {
+        words: &'a [u8],
+        adds_one: bool,
+        symmetric: bool,
+    },
     /// The same in AWQ's order.
-    Awq { words: &'a [u8] },
+    Awq {
+        words: &'a [u8],
+    },
     /// `[out·bits/32, groups]` words.
-    PackedDown { words: &'a [u8] },
+    PackedDown {
+        words: &'a [u8],
+    },
     /// `[out, groups]` signed bytes, or one for all; the middle is 0.
-    Bytes { bytes: &'a [u8] },
+    Bytes {
+        bytes: &'a [u8],
+    },
     /// A value of its own, `[out, groups]` (MLX).
     Bias(Scales<'a>),
 }
@@ -70,7 +79,6 @@ fn bits(parts: &Parts<'_>, part: &str, words: usize) -> Result<usize> {
     }
 }
 
-/// The index of compressed-tensors.
 const UNUSED_MAY_BE: &str = "weight_g_idx";
 
 /// `g_idx`, unless it says what is so anyway.
@@ -95,7 +103,7 @@ pub(super) fn gptq<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
     let columns = parts.columns("scales", groups)?;
     let scales = parts.scales("scales", &[groups, out])?;
     let (_, words) = parts.part("qzeros", &[FileDtype::I32], &[groups, out.div_ceil(32 / bits)])?;
-    // Folders with symmetric zero points are told apart by what they store: some tools write version 2 without saying so.
+    // The stored value identifies symmetric zero points: some tools write version 2 without declaring it.
     let (middle, first) = (1u32 << (bits - 1), word(words, 0) & ((1 << bits) - 1));
     let (symmetric, v2) = parts.format().map_or((true, false), |f| (f.symmetric(), f.gptq_v2()));
     let adds_one = match (symmetric, first) {
@@ -161,7 +169,7 @@ pub(super) fn pack_quantized<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a>
     Ok(Box::new(Integer { out, inner, bits, order, values, scales, groups, columns, offset, index }))
 }
 
-/// compressed-tensors: groups of a row, and the shape that goes with them. One number (`strategy: tensor`) is for all rows.
+/// compressed-tensors: groups of a row, and the shape of the scales. One number (`strategy: tensor`) covers all rows.
 fn groups(parts: &Parts<'_>, part: &str) -> Result<(usize, Vec<usize>)> {
     Ok(match parts.shape(part)? {
         one @ ([] | [1] | [1, 1]) => (1, one.to_vec()),
@@ -279,7 +287,7 @@ impl Integer<'_> {
         }
     }
 
-    /// The first row and group whose zero point is not the middle of the range.
+    /// The first row and group with a zero point off the middle of the range.
     fn off_the_middle(&self) -> Option<(usize, usize)> {
         let middle = 1i32 << (self.bits - 1);
         let mut places = (0..self.groups).flat_map(|group| (0..self.out).map(move |row| (row, group)));

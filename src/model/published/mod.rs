@@ -42,14 +42,10 @@ use crate::backend::forms::{self, Packed};
 use crate::engine::protocol::Dtype;
 use parts::Parts;
 
-/// One layout: how it is recognised and who reads it.
 struct Layout {
-    /// For people.
     name: &'static str,
-    /// The tensor that holds the values, and its type in the file.
     part: &'static str,
     dtype: FileDtype,
-    /// Families of folders that have it.
     families: &'static [Family],
     open: for<'a> fn(&Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>>,
 }
@@ -122,7 +118,6 @@ const LAYOUTS: &[Layout] = &[
     Layout { name: "nvfp4", part: "nvfp4", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::nvfp4 },
 ];
 
-/// Tensors that belong to a packed weight, beside the one with its values.
 const BESIDE: &[&str] = &[
     "qzeros",
     "scales",
@@ -148,7 +143,7 @@ pub(super) fn owner(tensor: &str) -> Option<String> {
 }
 
 impl Tensors {
-    /// The packed weight behind `….weight`, if it is one.
+    /// The packed weight for `….weight`, if it is one.
     pub(super) fn published(&self, name: &str, shape: &[usize]) -> Result<Option<Weight<'_>>> {
         name.strip_suffix(".weight").map_or(Ok(None), |name| Weight::open(self, name, shape))
     }
@@ -176,7 +171,6 @@ impl Tensors {
     }
 }
 
-/// The type in which a library computes its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Computed {
     Bf16,
@@ -202,11 +196,9 @@ impl Computed {
     }
 }
 
-/// The values of one weight.
 trait Reader<'a>: Sync {
     /// What must hold of the contents, as opposed to the shapes: (part, why it cannot be used).
     fn check(&self) -> Result<(), (&'static str, String)>;
-    /// The type that the values have.
     fn computed(&self) -> Computed;
     /// Row `row`, as the library computes it.
     fn values(&self, row: usize, dst: &mut [f32]);
@@ -214,13 +206,11 @@ trait Reader<'a>: Sync {
     fn own(&self) -> Option<(Form, bool)> {
         None
     }
-    /// The weight in that form.
     fn packed(&self) -> Option<Cow<'a, [u8]>> {
         None
     }
 }
 
-/// A packed weight of a folder, its tensors' names, types and shapes checked.
 pub(super) struct Weight<'a> {
     parts: Parts<'a>,
     layout: &'static Layout,
@@ -264,7 +254,6 @@ impl<'a> Weight<'a> {
         Ok(Some(Weight { parts, layout, reader }))
     }
 
-    /// The layout's name.
     pub(super) fn layout(&self) -> &'static str {
         self.layout.name
     }
@@ -294,7 +283,7 @@ impl<'a> Weight<'a> {
         }
     }
 
-    /// The same of a folder whose contents were checked when they were written.
+    /// Like [`Weight::packed`], for a folder that was checked when it was written.
     pub(super) fn packed_unchecked(&self) -> Result<Cow<'a, [u8]>> {
         self.reader.packed().ok_or_else(|| self.parts.refuse(self.layout.part, "has no form of its own".into()))
     }

@@ -24,7 +24,7 @@ struct Ours<'a> {
     turned: Option<OnceLock<Vec<u8>>>,
 }
 
-/// Parts of earlier versions, whose words of four-bit values are rotated.
+/// Parts of earlier versions, with rotated words of four-bit values.
 pub(super) const ROTATED_INT4: &str = "int4";
 pub(super) const ROTATED_GROUP4: &str = "group4";
 
@@ -68,7 +68,6 @@ pub(super) fn nvfp4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
     ours(parts, &[Form::Nvfp4], None)
 }
 
-/// A weight in one of these forms, which are of one name; of an earlier version the name of its part.
 fn ours<'a>(parts: &Parts<'a>, forms: &[Form], rotated: Option<&'static str>) -> Result<Box<dyn Reader<'a> + 'a>> {
     let (out, inner) = (parts.out, parts.inner);
     let now = forms.first().and_then(|form| form.row()).map_or("", |row| row.part);

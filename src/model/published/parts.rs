@@ -8,7 +8,6 @@ use super::super::format::Format;
 use super::super::{ModelError, Result, Tensors};
 use super::small_floats::e4m3;
 
-/// The tensors of one weight.
 pub(super) struct Parts<'a> {
     pub(super) tensors: &'a Tensors,
     /// Without `.weight`.

@@ -22,7 +22,6 @@ struct Smoothed<'a> {
     columns: Vec<f32>,
 }
 
-/// The reader of a weight, with its inputs' scales where it has some.
 pub(super) fn with_input_scales<'a>(
     parts: &Parts<'a>,
     reader: Box<dyn Reader<'a> + 'a>,
@@ -58,7 +57,7 @@ impl<'a> Reader<'a> for Smoothed<'a> {
     }
 }
 
-/// Refuses scales beside a weight that is not packed: whether they are part of it already, nobody can tell.
+/// Refuses scales of a weight that is not packed: it is unknown whether the weight includes them already.
 pub(super) fn refuse_beside_plain(tensors: &Tensors, name: &str) -> Result<()> {
     let scales = format!("{name}.{INPUT_SCALES}");
     if !tensors.contains(&scales) || !tensors.contains(&format!("{name}.weight")) {

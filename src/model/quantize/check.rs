@@ -17,12 +17,10 @@ use crate::text::files;
 /// Read at once, between two looks at whether to stop, and hashed by all cores together: enough to keep them busy.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// What is so of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// Every byte is as it was written.
     AsWritten,
-    /// What was hashed of it is: an earlier version hashed samples of large folders.
     AsSampled,
     /// Nobody can tell: an earlier version hashed all parts together, and another one is damaged or cannot be read; or nothing was
     /// noted of it before packing was stopped.

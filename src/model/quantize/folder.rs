@@ -13,7 +13,6 @@ use crate::model::weights::FINGERPRINT_DIGITS;
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
 use crate::text::files;
 
-/// What a folder holds that something is to be packed into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// No model, or what is to be packed.
@@ -22,12 +21,10 @@ pub enum Holds {
     OtherForm(String),
     /// The same weights in this form, by other text or none.
     OtherCalibration {
-        /// By some text.
         calibrated: bool,
     },
     /// Packed by an earlier version, which did not say what from.
     Unsaid,
-    /// Another model.
     Other,
     /// No model, but a file that packing has not written, which is named.
     Files(String),
@@ -81,14 +78,12 @@ pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> Result<bool> 
     Ok(false)
 }
 
-/// Whether a finished folder holds weights that this version packs otherwise.
 pub fn is_outdated(folder: &Path) -> bool {
     let index = index(folder);
     let names = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
     names.is_some_and(|names| names.keys().any(|name| is_of_an_earlier_version(name)))
 }
 
-/// The index of a finished folder.
 fn index(folder: &Path) -> Option<serde_json::Value> {
     read_index(folder).ok().flatten()
 }
@@ -129,25 +124,17 @@ pub(super) fn errors_from(meta: &serde_json::Value, id: &str) -> Option<Errors> 
     }
 }
 
-/// How far the packing of a kept folder is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It can stand for its source.
     Finished,
-    /// It was stopped.
     Unfinished,
-    /// It goes on now.
     Going,
 }
 
-/// A folder of packed weights that an earlier start left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptFolder {
-    /// Where it is.
     pub path: PathBuf,
-    /// How far it is.
     pub stage: Stage,
-    /// Of the files in it that are ours.
     pub bytes: u64,
 }
 
@@ -172,7 +159,6 @@ pub fn kept_folders(dir: &Path) -> Vec<KeptFolder> {
 /// What [`remove_kept`] removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Files.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use crate::text::files;
 
-/// The metadata of a safetensors file.
 pub(super) fn header(path: &Path) -> Option<serde_json::Value> {
     read_header(path).ok().flatten()
 }

@@ -13,7 +13,6 @@ use crate::model::calibrate::{BLOCK, Statistics};
 use crate::model::seal::MADE_FROM;
 use crate::model::{ModelError, Result, Tensors};
 
-/// Their file.
 pub(super) const STATISTICS: &str = "calibration.safetensors";
 
 impl Statistics {
@@ -55,7 +54,6 @@ impl Statistics {
         Some(kept)
     }
 
-    /// Removes them when everything is packed.
     pub fn forget(folder: &Path) {
         // A file that stays takes room and does no harm: the index does not name it.
         let _ = std::fs::remove_file(folder.join(STATISTICS));

@@ -15,23 +15,18 @@ use crate::text::files;
 
 /// What a file is called until it is whole.
 const PARTIAL: &str = ".part-";
-/// What a library of earlier versions called its own beside that, with letters and digits behind.
 const PARTIAL_OF_LIBRARY: &str = ".tmp";
 const LETTERS_OF_LIBRARY: usize = 6;
-/// Held by whoever writes the folder, whose process it names.
 pub(super) const LOCK: &str = ".sala-chat.lock";
-/// A lock whose file its owner removed is looked for again this often.
 const TRIES: usize = 100;
 /// Written at once.
 const BUFFER_BYTES: usize = 1 << 20;
 /// From so many bytes on several cores hash faster than one.
 const FOR_ALL_CORES: usize = 128 << 10;
 
-/// The right to write a folder, given back on drop.
 #[derive(Debug)]
 pub struct Claim {
     folder: PathBuf,
-    /// The folder was made for this, and goes again if nothing comes into it.
     made: bool,
     _lock: File,
 }
@@ -78,7 +73,6 @@ impl Claim {
         Ok(None)
     }
 
-    /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -111,7 +105,6 @@ impl Drop for Claim {
     }
 }
 
-/// Whether somebody writes a folder now.
 pub(super) fn is_claimed(folder: &Path) -> bool {
     let lock = OpenOptions::new().read(true).custom_flags(no_follow()).open(folder.join(LOCK));
     lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
@@ -123,7 +116,6 @@ pub(super) fn remove_lock(folder: &Path) {
     let _ = std::fs::remove_file(folder.join(LOCK));
 }
 
-/// Who has a folder, in words.
 fn owner(folder: &Path) -> String {
     let mut text = String::new();
     let lock = OpenOptions::new().read(true).custom_flags(no_follow()).open(folder.join(LOCK));
@@ -145,7 +137,6 @@ pub(super) fn is_partial(name: &str) -> bool {
     name.starts_with(PARTIAL) || name.strip_prefix(PARTIAL_OF_LIBRARY).is_some_and(of_library)
 }
 
-/// Removes a file, if there is one.
 pub(super) fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(at(path)(e)),

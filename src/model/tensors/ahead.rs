@@ -6,13 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How far ahead of the loading: what a good disk reads while a GPU is opened.
 const AHEAD_BYTES: u64 = 1 << 30;
-/// Bytes asked for at a time.
+/// Bytes of one request.
 const STEP_BYTES: u64 = 8 << 20;
-/// Most threads: each waits while the disk's queue is full.
 const THREADS: usize = 16;
-/// Between two looks at how far the loading is.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Bytes of one file.
@@ -28,7 +25,7 @@ struct Step {
 struct Shared {
     steps: Vec<Step>,
     next: AtomicUsize,
-    /// Bytes of the tensors that were asked for.
+    /// Bytes of the tensors read so far.
     taken: AtomicU64,
     stop: AtomicBool,
 }
@@ -37,7 +34,7 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).min(THREADS)
 }
 
-/// Asks the system for files until everything was asked for, or until this is dropped.
+/// Asks the system for files until all are requested, or until this is dropped.
 pub(super) struct Ahead(Arc<Shared>);
 
 impl Ahead {
@@ -60,7 +57,6 @@ impl Ahead {
         Ahead(shared)
     }
 
-    /// Nothing more will be read.
     pub(super) fn stop(&self) {
         self.0.stop.store(true, Ordering::Relaxed);
     }
@@ -95,7 +91,7 @@ impl Shared {
 }
 
 impl Step {
-    /// A hint: whoever reads brings in what is missing. Nothing is entered into this program's address space, which would hold up the
+    /// A hint: reading loads what is missing. It maps nothing into this program's address space, which would delay the
     /// opening of a device.
     #[cfg(target_os = "linux")]
     fn ask(&self) {

@@ -1,4 +1,4 @@
-//! What becomes of weights that somebody packed already: kept as they are where a form of the device holds them, else repacked.
+//! Published weights on the device: kept as they are where one of its forms holds them, else repacked.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,6 @@ use crate::model::{ModelError, Result};
 const SAMPLE_ROWS: usize = 32;
 const SAMPLE_WEIGHTS: usize = 8;
 
-/// What becomes of one weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::model) enum Fate {
     /// As it was published, to the bit.
@@ -21,13 +20,11 @@ pub(in crate::model) enum Fate {
     Nearly,
     /// Widened to 16 bits.
     Widened,
-    /// Packed again.
     Repacked,
     /// Not packed in the folder.
     Plain,
 }
 
-/// Weights of a packed folder, counted by what becomes of them.
 #[derive(Clone, Debug)]
 pub struct Kept {
     details: String,
@@ -55,7 +52,7 @@ impl std::fmt::Display for Kept {
 }
 
 impl Recipe {
-    /// The form that a packed weight takes: its own where there is one and it has no more bits than were asked for.
+    /// The form of a packed weight: its own if there is one and it has no more bits than requested.
     fn published_form(self, own: Option<Form>, plain: Form, inner: usize) -> Form {
         match (self, own) {
             (Recipe::Bf16, _) => Form::Bf16,
@@ -196,7 +193,7 @@ impl Checkpoint {
         Checkpoint::expected_tensors(self.spec()).into_iter().map(|t| size(t) as u64).sum()
     }
 
-    /// What becomes of a packed folder's weights; `None` for plain folders.
+    /// How a packed folder's weights are kept; `None` for plain folders.
     ///
     /// # Errors
     /// As [`Tensors::get`].
@@ -212,7 +209,6 @@ impl Checkpoint {
         self.kept_measured(0)
     }
 
-    /// What repacking loses is measured on so many weights of each form.
     fn kept_measured(&self, weights: usize) -> Result<Option<Kept>> {
         let Source::Tensors(tensors) = &self.source else { return Ok(None) };
         if self.made_from.is_some() {
@@ -267,7 +263,6 @@ impl Checkpoint {
         }
     }
 
-    /// The forms that a packed folder's weights take: another version of this program may hold them otherwise.
     pub(super) fn hash_published_forms(&self, recipe: Recipe, hasher: &mut blake3::Hasher) {
         let Source::Tensors(tensors) = &self.source else { return };
         let Some(format) = tensors.format() else { return };

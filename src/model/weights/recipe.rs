@@ -8,7 +8,6 @@ use crate::backend::Form;
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::protocol::WeightsChoice;
 
-/// How weights are kept on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Recipe {
     /// As the folder holds them.
@@ -28,9 +27,7 @@ pub enum Recipe {
 
 /// What one recipe is: a row of the table of recipes.
 struct Row {
-    /// What people call it.
     name: &'static str,
-    /// What they write to have it.
     word: &'static str,
     /// How many bits that is.
     bits: &'static str,
@@ -54,7 +51,6 @@ impl Recipe {
         }
     }
 
-    /// The one that was asked for by name.
     pub fn asked_for(choice: WeightsChoice) -> Option<Recipe> {
         match choice {
             WeightsChoice::Auto => None,
@@ -66,7 +62,6 @@ impl Recipe {
         }
     }
 
-    /// What people call it.
     pub fn name(self) -> &'static str {
         self.row().name
     }
@@ -106,7 +101,6 @@ impl Recipe {
         form.or_bf16(inner)
     }
 
-    /// Makes a fingerprint that of weights in this recipe.
     pub fn hash_into(self, hasher: &mut blake3::Hasher) {
         // What was saved before there was a choice is still good.
         if self.packs() {

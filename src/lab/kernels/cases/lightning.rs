@@ -19,8 +19,8 @@ pub fn lightning_spec(s: Sizes) -> LightningSpec {
     }
 }
 
-/// A lightning layer from a non-zero state; outputs of all rows, then the state after them. Verify passes come second to a pass
-/// of five rows of which three were accepted, so that pending rows are absorbed on the way.
+/// A lightning layer from a non-zero state: outputs of all rows, then the state after them. A verify pass follows one
+/// of five rows with three accepted, so that it absorbs pending rows.
 pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let spec = lightning_spec(s);
     let width = spec.projection_width();

@@ -73,7 +73,6 @@ pub fn embed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Ru
     Ok(Box::new(move |b, mode| op.run(b, &case, mode, &mut |b, out, _, pass| b.embed(out, &table, 12.0, pass))))
 }
 
-/// Norm and the fused projection.
 pub fn norm_linear<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let out = (2 * s.heads + 2 * s.kv_heads) * HEAD;
     let w = product(b, s, case.seed, out, s.hidden)?;
@@ -112,7 +111,6 @@ fn gate_up<B: Backend>(b: &mut B, s: Sizes, seed: u64) -> Result<B::Matrix> {
     Ok(w)
 }
 
-/// Norm, gate and up projection, SwiGLU.
 pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let (w, n) = (gate_up(b, s, case.seed)?, norm(b, case.seed + 1, s.hidden)?);
     let mut op =
@@ -125,7 +123,6 @@ pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Re
     }))
 }
 
-/// The whole MLP.
 pub fn mlp<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let (w, n) = (gate_up(b, s, case.seed)?, norm(b, case.seed + 1, s.hidden)?);
     let down = product(b, s, case.seed + 3, s.hidden, s.intermediate)?;
@@ -166,17 +163,14 @@ fn gate_output<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, normed: bo
     }))
 }
 
-/// Norm, gate and output projection of a lightning layer.
 pub fn gate_output_normed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     gate_output(b, s, case, true)
 }
 
-/// Gate and output projection of a sparse layer.
 pub fn gate_output_plain<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     gate_output(b, s, case, false)
 }
 
-/// A residual stream into its slot.
 pub fn keep_aux_hidden<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let mut op = row_op(b, &case, &[(s.hidden, BufKind::Residual, 1.0)], (3 * s.hidden, BufKind::Activation), true, 1)?;
     Ok(Box::new(move |b, mode| {
@@ -210,7 +204,6 @@ pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run
     }))
 }
 
-/// The top logits, many of them equal: ids, logits and log-sum-exp in one list.
 pub fn top_logits<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let rows = case.pass.rows();
     let mut logits = b.buf(s.vocab, BufKind::Logits)?;

@@ -69,7 +69,6 @@ pub struct SparseRun {
     pub mass: Vec<Vec<u32>>,
 }
 
-/// A whole sparse layer: append, select, attend.
 pub struct SparseCase<B: Backend> {
     spec: SparseSpec,
     case: Case,

@@ -152,7 +152,6 @@ fn rope<B: Backend>(golden: &Golden, case: &str, theta: f64, b: &mut B, report: 
     Ok(())
 }
 
-/// The norm in front of a projection, seen through an identity weight.
 fn rms_norm<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> Result<()> {
     let [rows, n] = golden.dims::<2>("x")?;
     let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();

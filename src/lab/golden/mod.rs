@@ -14,12 +14,11 @@ use std::path::Path;
 
 use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
+use crate::model::draft::{self, DraftError};
+use crate::model::verdict::{Precision, max_error, rms_ratio};
+use crate::model::{ModelError, Result, Tensors};
 
-use super::draft::{self, DraftError};
-use super::verdict::{Precision, max_error, rms_ratio};
-use super::{ModelError, Result, Tensors};
-
-pub use super::verdict::{Check, Outcome};
+pub use crate::model::verdict::{Check, Outcome};
 
 /// Replays every fixture of a folder: `ops`, `tiny-mixed`, `tiny-real-sparse`, `eagle3`, whichever are there.
 ///
@@ -52,7 +51,6 @@ pub fn replay<B: DraftOps>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
     Ok(report.checks)
 }
 
-/// What kind of number is compared; decides measure and budget.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Logits, hidden rows, norms: 1e-4 absolute; 2 % RMS.
@@ -71,7 +69,6 @@ struct Report {
 }
 
 impl Report {
-    /// Compares values and files the verdict.
     fn compare(&mut self, fixture: &str, tensor: &str, kind: Kind, found: &[f32], golden: &[f32]) {
         let (error, budget) = if found.len() != golden.len() {
             (f64::INFINITY, 0.0)
@@ -130,7 +127,6 @@ impl Report {
     }
 }
 
-/// Reading of golden files.
 struct Golden {
     tensors: Tensors,
     path: String,
@@ -149,7 +145,6 @@ impl Golden {
         Ok(self.tensors.raw(name)?.1.to_vec())
     }
 
-    /// A tensor of the given number of axes.
     fn dims<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
         let shape = self.shape(name)?;
         shape.as_slice().try_into().map_err(|_| self.broken(name, format!("has shape {shape:?}")))
@@ -190,7 +185,6 @@ impl Golden {
         }
     }
 
-    /// Positions, ids and the like.
     fn indices(&self, name: &str) -> Result<Vec<usize>> {
         let convert = |v: i64| usize::try_from(v).map_err(|_| self.broken(name, format!("holds {v}")));
         self.integers(name)?.into_iter().map(convert).collect()

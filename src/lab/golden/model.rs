@@ -1,7 +1,7 @@
-//! Golden data of whole models: one prefill with every layer looked into, decoding after it, and the alternative rules.
+//! Golden data of whole models: one prefill with a probe in every layer, decoding after it, and the alternative rules.
 //!
-//! Alternatives only differ on late rows, so they restart from a state saved in the middle of the main run; that the
-//! numbers come out right is also a test of saving and restoring.
+//! Alternatives only differ on late rows, so they restart from a state saved in the middle of the main run, which also
+//! tests saving and restoring.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,13 +11,12 @@ use crate::backend::{Backend, GRID};
 use crate::core::spec::{DenseRule, Mixer, ScoreNorm};
 use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, Token};
 
-use super::super::forward::Seen;
-use super::super::{Checkpoint, Live, Model};
 use super::{Golden, Kind, Outcome, Precision, Report, Result};
+use crate::model::Seen;
+use crate::model::{Checkpoint, Live, Model};
 
-/// Golden tensor, the tensor of its rows, and the options it was made with.
-///
-/// The token rule comes after the dense one: up to `dense_len` it reads alike, and goes on from there.
+/// Golden tensor, the tensor of its rows, and its options. The token rule follows the dense one, with which it agrees
+/// up to `dense_len`.
 const ALTERNATIVES: [(&str, &str, DenseRule, ScoreNorm); 6] = [
     ("logits_always_rows", "rows", DenseRule::Always, ScoreNorm::Level2),
     ("logits_token_rows", "rows", DenseRule::Token, ScoreNorm::Level2),
@@ -277,10 +276,9 @@ impl<B: Backend> Replay<'_, B> {
         Ok(logits)
     }
 
-    /// The other dense rules and the textbook normaliser, from the middle on.
     fn alternatives(&mut self, ids: &[Token], middle: &CheckpointImage, report: &mut Report) -> Result<()> {
         let start = usize::try_from(middle.position).unwrap_or(0);
-        // The last grid point up to which the token rule is the dense one, and what the dense one has come to there.
+        // The last grid point up to which the token rule is the dense one, and the dense state there.
         let fork = (self.live.work.sparse_spec.dense_len.saturating_sub(1) / GRID * GRID).clamp(start, ids.len());
         let mut dense: Option<(CheckpointImage, Vec<f32>)> = None;
         for (tensor, rows, rule, norm) in ALTERNATIVES {
