@@ -1,4 +1,4 @@
-//! The engine's commands and events for an engine that runs elsewhere: in another process of this user ([`attach`]) or behind an
+//! The engine's commands and events for an engine elsewhere: in another process of this user ([`attach`]) or on an
 //! OpenAI-style HTTP server ([`remote`]).
 
 pub mod attach;

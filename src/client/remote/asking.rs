@@ -1,4 +1,4 @@
-//! Questions to a server: which model, what is sent, and what becomes of a job.
+//! Questions to a server: the choice of the model, the request, and the result of a job.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -18,7 +18,6 @@ use crate::engine::protocol::{Cancel, Ended, EngineEvent, Job, JobDone, JobStats
 const SEQUENCES: u32 = 16;
 /// A request is sent again without fields that were refused at most so often.
 const REFUSALS: usize = 8;
-/// Models that are named when one has to be chosen.
 pub(super) const NAMED: usize = 8;
 
 /// What all questions to a server share.
@@ -35,7 +34,7 @@ pub(super) struct Asking {
     left_out: RefCell<BTreeSet<&'static str>>,
     /// One question follows at once.
     pub(super) one_question: bool,
-    /// It was said that a budget for thoughts does not hold there.
+    /// The note that the server ignores a thinking budget was sent.
     said_budget: Cell<bool>,
 }
 
@@ -100,7 +99,7 @@ impl Asking {
         Ok(())
     }
 
-    /// Runs a job behind `state`, which is afterwards what the job says it is.
+    /// Runs a job on top of `state` and appends its tokens to it.
     ///
     /// # Errors
     /// Why there is no answer; the state is lost.
@@ -143,7 +142,7 @@ impl Asking {
             called.into_iter().for_each(|note| self.send(EngineEvent::Note(note)));
         } else if ended == Ended::Stop {
             let silent = match conversation.open {
-                // An answer that goes on may have been complete.
+                // A continued answer may have been complete.
                 true => None,
                 false if received.tokens.is_empty() => Some(format!("{at} ended its answer without a word.")),
                 false => Some(format!("{at} ended its answer after the thoughts, without a word.")),

@@ -24,12 +24,10 @@ const OPTIONAL: [&str; 12] = [
     "repetition_penalty",
     "chat_template_kwargs",
 ];
-/// Those of them that limit an answer's length. A server may refuse a value that it would take of another question.
 const LENGTH: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 /// Fields without which an answer cannot go on.
 const GOING_ON: [&str; 2] = ["continue_final_message", "add_generation_prompt"];
 
-/// How an answer is to be drawn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     pub(super) sampling: Sampling,
@@ -57,7 +55,7 @@ pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_ou
     if let Some(tokens) = draw.max_tokens {
         put(limit, json!(tokens));
     }
-    // Written as they were given: an f32 made an f64 would show digits that nobody chose.
+    // Digits as configured: an f32 converted to f64 would show more of them.
     let number = |x: f32| x.to_string().parse::<f64>().map_or(Value::Null, |x| json!(x));
     put("temperature", number(s.temperature));
     put("top_p", number(s.top_p));
@@ -90,20 +88,15 @@ pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_ou
     Value::Object(body)
 }
 
-/// What a refusal is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Fields that can be left out.
     Fields(Vec<&'static str>),
-    /// The length that was allowed, which is more than there is room for here.
     Length(u64),
-    /// Going on with an answer.
     GoingOn,
     /// The request as a whole.
     All,
 }
 
-/// What a refusal of a request is about, by the fields it names.
 pub(super) fn refused(sent: &Value, said: &str) -> Refused {
     let named = |name: &str| {
         said.match_indices(name).any(|(at, _)| {
@@ -118,7 +111,7 @@ pub(super) fn refused(sent: &Value, said: &str) -> Refused {
         return Refused::GoingOn;
     }
     let fields: Vec<&'static str> = OPTIONAL.into_iter().filter(refused).collect();
-    // Whoever does not know a field does not repeat what is in it.
+    // A server that does not know a field does not repeat its value.
     let length = fields.iter().filter(|name| LENGTH.contains(name)).find_map(|name| sent.get(name)?.as_u64());
     match length.filter(|tokens| named(&tokens.to_string())) {
         Some(tokens) => Refused::Length(tokens),
@@ -127,7 +120,6 @@ pub(super) fn refused(sent: &Value, said: &str) -> Refused {
     }
 }
 
-/// Whether a server's words say that the prompt is longer than its context.
 pub(super) fn is_too_long(said: &str) -> bool {
     let said = said.to_ascii_lowercase();
     let names_context = ["context length", "context_length", "context size", "context_size", "context window", "n_ctx"];
@@ -137,10 +129,8 @@ pub(super) fn is_too_long(said: &str) -> bool {
         || (names_context.iter().any(|n| said.contains(n)) && is_over.iter().any(|o| said.contains(o)))
 }
 
-/// How the server says that an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finished {
-    /// By itself.
     Stop,
     /// It is as long as was allowed.
     Length,
@@ -148,26 +138,21 @@ pub(super) enum Finished {
     Filtered,
 }
 
-/// What one event says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Chunk {
     pub(super) thinking: String,
     pub(super) text: String,
-    /// Names of tools that the model calls, and whether a call goes on in this event.
     pub(super) tools: Vec<String>,
     pub(super) in_call: bool,
     pub(super) finished: Option<Finished>,
     pub(super) usage: Option<Usage>,
 }
 
-/// What an event of an answer can be.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Event {
     /// `[DONE]`.
     Done,
-    /// More of the answer.
     Chunk(Chunk),
-    /// The server failed while it answered: its words.
     Failed(String),
     /// JSON without a part of an answer: a sign of life, or another protocol.
     Other,
@@ -191,7 +176,6 @@ struct Choice {
     index: Option<u64>,
     #[serde(default)]
     delta: Option<Delta>,
-    /// In a whole answer.
     #[serde(default)]
     message: Option<Delta>,
     #[serde(default)]
@@ -213,7 +197,6 @@ struct Delta {
     refusal: Option<String>,
     #[serde(default)]
     tool_calls: Value,
-    /// The older form of one call.
     #[serde(default)]
     function_call: Value,
 }
@@ -223,7 +206,6 @@ const NO_REASON: &str = "no reason given";
 /// No count of tokens is larger.
 const MOST_TOKENS: u64 = 1 << 40;
 
-/// A count, in whatever form a server writes it.
 fn count(value: &Value) -> Option<u64> {
     let number = match value {
         Value::Number(n) => n.as_f64(),
@@ -243,7 +225,7 @@ fn counted(usage: &Value) -> Option<Usage> {
     let prompt_tokens = prompt.unwrap_or(0);
     Some(Usage {
         prompt_tokens,
-        // Nobody can have kept more than there is.
+        // Cached tokens cannot exceed the prompt.
         cached_tokens: of("/prompt_tokens_details/cached_tokens").unwrap_or(0).min(prompt_tokens),
         completion_tokens: completion.unwrap_or(0),
         thought_tokens: of("/completion_tokens_details/reasoning_tokens").unwrap_or(0),
@@ -258,7 +240,6 @@ enum Content {
 }
 
 impl Content {
-    /// The text, or that of the parts that are text.
     fn text(self) -> String {
         match self {
             Content::Text(text) => text,
@@ -291,7 +272,7 @@ pub(super) fn event(data: &str) -> Event {
         return words_of(&value).map_or(Event::Other, Event::Failed);
     }
     let mut chunk = Chunk { usage: wire.usage.as_ref().and_then(counted), ..Chunk::default() };
-    // One answer was asked for; a server that gives more is not mixed up.
+    // Only the first of several answers is used.
     for choice in wire.choices.into_iter().flatten().filter(|c| c.index.unwrap_or(0) == 0) {
         if let Some(error) = choice.error.filter(|e| !e.is_null()) {
             return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
@@ -342,7 +323,6 @@ pub(super) fn words_of(value: &Value) -> Option<String> {
     }
 }
 
-/// A model of the server's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) name: String,

@@ -1,8 +1,7 @@
-//! The connection: requests, retries before an answer begins, and a failure's words.
+//! The connection: requests, retries before an answer begins, and the words for failures.
 //!
-//! Nothing that a server says sizes a buffer, and none of it is shown unchecked. The key goes to the address that was
-//! given and nowhere else: redirections are not followed. A request is dropped, and its connection with it, within a tick of
-//! the flag that stops it.
+//! No length from the server sizes a buffer, and all its text is sanitized. The key goes to the configured address
+//! only: redirections are not followed. A cancelled request is dropped, with its connection, within one tick.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,40 +16,36 @@ use super::{Key, Patience, RemoteOptions};
 use crate::engine::protocol::Cancel;
 use crate::text::sanitize::sanitize_line;
 
-/// How often the flag that stops a request is looked at.
 const TICK: Duration = Duration::from_millis(20);
 /// Longest list of models, in bytes.
 const LIST: usize = 4 << 20;
-/// The path of the list of models.
 const MODELS: &str = "models";
 /// As much of a refusal is read, in bytes.
 const REFUSAL: usize = 64 << 10;
 /// As much of it is shown, in characters.
 const SHOWN: usize = 300;
-/// Longest wait that a server may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Why there is no answer, or no more of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It was stopped.
     Stopped,
     /// The server refuses the request as it is: one line, and its own words as they came.
-    Refused { line: String, said: String },
-    /// The conversation is longer than the server's context: one line.
+    Refused {
+        line: String,
+        said: String,
+    },
     TooLong(String),
     /// Anything else: one line.
     Failed(String),
 }
 
-/// An answer that begins.
 pub(super) struct Answering {
     pub(super) response: Response,
     /// As one object instead of a stream.
     pub(super) whole: bool,
 }
 
-/// See the module.
 pub(super) struct Client {
     http: reqwest::Client,
     base: Url,
@@ -84,12 +79,10 @@ pub fn address(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Whether others can read what is sent to an address.
 pub fn in_the_open(url: &Url) -> bool {
     url.scheme() == "http" && !is_local(url)
 }
 
-/// Whether an address is on this machine.
 fn is_local(url: &Url) -> bool {
     match url.host_str() {
         Some("localhost") => true,
@@ -134,7 +127,6 @@ impl Client {
         Ok(Client { http, base, shown, key: options.key.clone(), patience: options.patience })
     }
 
-    /// What is to be said about a key that others can read on its way.
     pub(super) fn exposed_key(&self) -> Option<String> {
         (self.key.is_some() && in_the_open(&self.base))
             .then(|| format!("The key goes to {} unencrypted: use https, or a tunnel.", self.shown))
@@ -167,7 +159,7 @@ impl Client {
         }
     }
 
-    /// The server's models. Asked once, with little patience.
+    /// The server's models: one request, with the timeout of a connection.
     ///
     /// # Errors
     /// One line.
@@ -191,10 +183,10 @@ impl Client {
         })
     }
 
-    /// Sends a request until an answer begins. `waits` is told what is waited for.
+    /// Sends a request until an answer begins. `waits` receives the status line.
     ///
     /// # Errors
-    /// As [`Fault`]; also when it was sent [`Patience::tries`] times.
+    /// As [`Fault`]; also after [`Patience::tries`] attempts.
     pub(super) async fn ask(
         &self,
         request: &Value,
@@ -245,7 +237,6 @@ impl Client {
         }
     }
 
-    /// Whether what begins is an answer.
     async fn answering(&self, response: Response, cancel: &Cancel) -> Result<Answering, Fault> {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
         match kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase().as_str() {
@@ -334,7 +325,6 @@ impl Client {
     }
 }
 
-/// A line that another sentence follows.
 pub(super) fn sentence(line: &str) -> String {
     if line.ends_with(['.', '?', '!', '…']) { line.to_owned() } else { format!("{line}.") }
 }
@@ -357,7 +347,6 @@ fn retry_after(response: &Response) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The innermost cause: the others repeat the address.
 pub(super) fn cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

@@ -1,8 +1,8 @@
-//! Tokens as a code for text: what the runtime cuts and compares for a server whose vocabulary nobody here knows.
+//! Tokens as a code for text: what the runtime cuts and compares for a server with an unknown vocabulary.
 //!
-//! The code is the built-in model's byte-level tokenizer, which spells any text back byte for byte, and a template of our own
-//! that keeps all of a conversation. Turns are read off the tokens by the ids of its marks, which no text of others can
-//! hold (the runtime shields it), so nothing that was said can pass for a turn. Tokens here are an estimate of the server's.
+//! The code is the built-in model's byte-level tokenizer, which spells any text back byte for byte, and our own
+//! template, which keeps all of a conversation. The ids of its marks delimit the turns; the runtime shields all other
+//! text, so no text can pass for a turn. Tokens here are an estimate of the server's.
 
 use std::sync::Arc;
 
@@ -23,7 +23,6 @@ pub fn text_model() -> Result<TextModel, TextError> {
     TextModel::from_bytes(tokenizer, config, None, Some(TEMPLATE.as_bytes()))
 }
 
-/// Who speaks, in the protocol's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Role {
@@ -39,24 +38,21 @@ pub(super) struct Turn {
     pub(super) text: String,
 }
 
-/// What the user wants of thoughts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Thinking {
-    /// The model's own habit.
     #[default]
     Auto,
     On,
     Off,
 }
 
-/// What the server is asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Conversation {
     pub(super) turns: Vec<Turn>,
     pub(super) thinking: Thinking,
-    /// The last turn is an answer that goes on.
+    /// The last turn is an unfinished answer.
     pub(super) open: bool,
-    /// What goes on is a thought. The server begins it anew: it takes no thoughts.
+    /// The unfinished part is a thought. The server begins it again, since it accepts no thoughts.
     pub(super) in_thought: bool,
 }
 
@@ -69,7 +65,6 @@ pub(super) struct Marks {
     pub(super) thought: Token,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Codec {
     pub(super) tokenizer: Arc<Tokenizer>,

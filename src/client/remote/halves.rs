@@ -47,7 +47,6 @@ pub(super) fn mark(json: &str) -> String {
     out + rest
 }
 
-/// The open half at the end of a text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Halves(Option<u16>);
 
@@ -89,7 +88,7 @@ impl Halves {
         if is_high(unit) { self.0 = Some(unit) } else { out.push('\u{FFFD}') }
     }
 
-    /// U+FFFD for a half whose partner never arrived.
+    /// U+FFFD for a half without a partner.
     pub(super) fn finish(&mut self) -> &'static str {
         self.0.take().map_or("", |_| "\u{FFFD}")
     }

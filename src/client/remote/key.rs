@@ -7,7 +7,6 @@ const LEAST: usize = 6;
 /// No key is longer.
 const MOST: u64 = 64 << 10;
 
-/// A secret. Nothing prints it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(String);
 
@@ -37,7 +36,6 @@ impl Key {
         Key::new(&text).map_err(str::to_owned)
     }
 
-    /// What is sent.
     pub(super) fn bearer(&self) -> String {
         format!("Bearer {}", self.0)
     }

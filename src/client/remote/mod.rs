@@ -27,7 +27,6 @@ pub use key::Key;
 pub use sse::{Events, TooLong};
 pub use worker::{Engine, probe, spawn};
 
-/// What to speak with, and how patiently.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
     /// The endpoint, as `http://127.0.0.1:8000/v1`.
@@ -38,16 +37,13 @@ pub struct RemoteOptions {
     pub key: Option<Key>,
     /// Tokens of the context where the server does not say it.
     pub context: Option<u64>,
-    /// How long the server may take.
     pub patience: Patience,
-    /// One question follows at once: that nobody answers at the start is said by that question's failure alone.
+    /// A question follows at once: its own failure reports a server that does not answer.
     pub one_question: bool,
 }
 
-/// How long a server may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// To take a connection.
     pub connect: Duration,
     /// Until the first text of an answer: the server reads the conversation first.
     pub first: Duration,

@@ -14,9 +14,7 @@ use super::write::Writer;
 use crate::core::grouped;
 use crate::engine::protocol::{Cancel, Ended, EngineEvent, Steer, Steered, Steering, Token, Usage};
 
-/// Span over which the speed is measured.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Shortest span that a speed is computed from.
 const LEAST_SPAN: Duration = Duration::from_millis(50);
 /// Longest answer in one object, in bytes.
 const MOST_WHOLE: usize = 64 << 20;
@@ -25,19 +23,15 @@ const MOST_BYTES: usize = 16 << 20;
 /// Longest wait for usage counts after a complete answer.
 const COUNTS: Duration = Duration::from_secs(2);
 
-/// An answer that is being received.
 pub(super) struct Received<'a> {
     id: u64,
     writer: Writer<'a>,
     steer: Option<Box<dyn Steer>>,
-    /// Of the thoughts and of the answer.
     halves: (Halves, Halves),
     pub(super) tokens: Vec<Token>,
     /// Pieces of text: most servers send one token in each.
     pub(super) pieces: u64,
-    /// The answer has more than white space besides its thoughts.
     pub(super) has_text: bool,
-    /// Names of the tools that the model called.
     pub(super) tools: Vec<String>,
     pub(super) called: bool,
     pub(super) usage: Option<Usage>,
@@ -51,9 +45,8 @@ pub(super) struct Received<'a> {
     last: Option<Instant>,
     /// When anything of the answer arrived last: text, thoughts or a part of a tool call.
     progress: Option<Instant>,
-    /// The server said something that is no part of a chat.
+    /// The server sent JSON that is no part of a chat.
     other: bool,
-    /// A budget for thoughts was spent.
     pub(super) over_budget: bool,
     /// Times of the pieces within [`WINDOW`].
     recent: VecDeque<Instant>,

@@ -9,11 +9,9 @@ use serde_json::{Value, json};
 /// Longest line and longest event, in bytes.
 const MOST: usize = 8 << 20;
 
-/// An event that is longer than any server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
 
-/// Reads a stream of events.
 #[derive(Debug, Default)]
 pub struct Events {
     line: Vec<u8>,
@@ -23,9 +21,7 @@ pub struct Events {
     begun: bool,
     /// Data lines of the event that is not complete.
     data: Option<String>,
-    /// Name of that event.
     name: String,
-    /// Lines of a JSON object outside any event.
     bare: String,
 }
 

@@ -1,8 +1,8 @@
-//! The engine thread of a remote engine: it does what [`Command`]s ask for, as the runtime expects it of any engine.
+//! The engine thread of a remote engine: it executes [`Command`]s as any engine does.
 //!
-//! The state of a sequence is its token list. Commands to one sequence are done in order, jobs of different ones side by
-//! side, as far as the server lets them. A stop drops the request; what had come by then is in the state and nothing else. A
-//! server that is away when the program starts is no failure: each question tries again.
+//! The state of a sequence is its token list. Commands to one sequence run in order, jobs of different sequences in
+//! parallel as far as the server allows. A stop drops the request; the state then holds what had arrived. A server
+//! that is down at program start is no failure: each question tries again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
@@ -21,16 +21,12 @@ use crate::core::Exit;
 use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, Job, SequenceId, Token};
 use crate::text::TextModel;
 
-/// Commands that may wait.
 const COMMANDS: usize = 4;
 
 /// The engine thread as the runtime holds it.
 pub struct Engine {
-    /// To it.
     pub commands: Sender<Command>,
-    /// From it.
     pub events: Receiver<EngineEvent>,
-    /// The thread.
     pub thread: JoinHandle<()>,
 }
 
@@ -56,7 +52,7 @@ pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine
                 LocalSet::new().block_on(&runtime, worker.serve(happened));
             }
             Err(why) => {
-                // Nobody listens any more when the program is ending.
+                // The receiver may have been dropped; that is fine.
                 let _ =
                     outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Usage } });
             }
@@ -84,7 +80,6 @@ pub fn probe(options: &RemoteOptions) -> Result<String, String> {
     Ok(format!("{} answers; its models: {}.", client.shown, names.join(", ")))
 }
 
-/// What the thread wakes up for.
 enum Happened {
     Asked(Command),
     /// A job is over: what its sequence is then, unless it failed.
@@ -95,13 +90,11 @@ struct Worker {
     asking: Rc<Asking>,
     happens: UnboundedSender<Happened>,
     states: HashMap<SequenceId, Vec<Token>>,
-    /// Sequences with a job.
     busy: HashSet<SequenceId>,
-    /// What was asked and is not begun, in order.
+    /// Commands that have not begun, in order.
     waiting: VecDeque<Command>,
 }
 
-/// The sequences that a command reads or changes.
 fn touched(command: &Command) -> Vec<SequenceId> {
     match command {
         Command::Restore { sequence, .. } | Command::Release { sequence } | Command::MayEvict { sequence } => {
@@ -124,7 +117,7 @@ impl Worker {
         asking.send(EngineEvent::Loading { what: format!("asking {}", asking.client.shown), done: 0.0 });
         let first = Cancel::default();
         let mut finding = std::pin::pin!(asking.find_model(&first));
-        // Whoever quits does not wait for a server that does not answer.
+        // Quitting must not wait for a server that does not answer.
         let found = loop {
             tokio::select! {
                 found = &mut finding => break found,
@@ -154,7 +147,7 @@ impl Worker {
         }
     }
 
-    /// Begins what waits for nothing that was asked before it.
+    /// Begins every command that does not depend on an earlier one.
     fn begin_all(&mut self) {
         let mut held = self.busy.clone();
         for command in std::mem::take(&mut self.waiting) {
@@ -192,7 +185,7 @@ impl Worker {
                     let _ = happens.send(Happened::Over(job, end));
                 });
             }
-            // Texts take no memory worth speaking of. And a shutdown ends the loop before it comes here.
+            // Texts take little memory, and the loop has handled a shutdown already.
             Command::MayEvict { .. } | Command::Shutdown => {}
         }
     }

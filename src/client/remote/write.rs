@@ -1,7 +1,7 @@
-//! What a server says, written down as tokens of the code: thoughts between their marks, then the answer.
+//! Writes a server's text as tokens of the code: thoughts between their marks, then the answer.
 //!
-//! Written as the next question will find it rendered, so that the live path goes on to be the conversation's: thoughts
-//! and answer without the white space around them.
+//! The tokens equal those of the next question's prompt, so that the live path stays a prefix of the conversation:
+//! thoughts and answer without the white space around them.
 
 use super::codec::Codec;
 use crate::engine::protocol::Token;
@@ -9,23 +9,19 @@ use crate::text::TextError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Nothing was said yet.
     Start,
     Thought,
     Answer,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Writer<'c> {
     codec: &'c Codec,
     place: Place,
-    /// White space that may end the thought.
     held: String,
 }
 
 impl<'c> Writer<'c> {
-    /// For an answer that goes on inside a thought or begins.
     pub(super) fn new(codec: &'c Codec, in_thought: bool) -> Writer<'c> {
         let place = if in_thought { Place::Thought } else { Place::Start };
         Writer { codec, place, held: String::new() }
