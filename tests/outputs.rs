@@ -330,6 +330,9 @@ fn no_chat_sends_hostile_text_to_a_terminal() {
             if !plain && shown == LIST {
                 terminal.send(b"\x1b");
                 terminal.wait("the list to close", |text| !text.contains(LIST));
+            } else if !plain {
+                // A refused command stays in the input.
+                terminal.send(b"\x05\x15");
             }
         }
         terminal.line("/quit");
