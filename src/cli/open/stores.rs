@@ -88,6 +88,7 @@ pub fn store_of_requests_or_new(context: &Context) -> Result<Arc<Store>, Failure
             None => return Ok(Arc::new(store)).inspect(|store| say_notes(context, store)),
             Some(why) => why,
         },
+        Err(e @ StoreError::NoDatabase { .. }) => e.to_string(),
         Err(e) => e.damage().ok_or(e)?,
     };
     let place = crate::server::set_aside(&folder).map_err(|e| {
