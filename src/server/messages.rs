@@ -321,7 +321,7 @@ fn refuse_thread(fields: &mut Fields) -> Result<(), Refusal> {
     let refused = fields.refuse_because("thread", "is not supported: send all messages", |_| false);
     refused.map_err(|mut refusal| {
         let code = "thread_unsupported_request";
-        refusal.details = Some(json!({ "error_code": code, "unsupported": ["thread"] }));
+        refusal.details = Some(Box::new(json!({ "error_code": code, "unsupported": ["thread"] })));
         refusal
     })
 }

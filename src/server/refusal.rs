@@ -33,7 +33,7 @@ pub(super) struct Refusal {
     /// A sentence: what, and what to do next.
     pub message: String,
     /// Further fields of Anthropic's error object, for programs.
-    pub details: Option<Value>,
+    pub details: Option<Box<Value>>,
 }
 
 /// Which API a request belongs to: each has its own form of errors.
@@ -109,7 +109,7 @@ impl Refusal {
                 let message = clipped(&message);
                 let mut error = json!({ "type": kind, "message": message });
                 if let Some(details) = &self.details {
-                    error["details"] = details.clone();
+                    error["details"] = (**details).clone();
                 }
                 json!({ "type": "error", "error": error })
             }
