@@ -101,7 +101,7 @@ fn a_file_that_is_to_be_read_and_is_not_there_has_one_code() {
     for missing in [&["nosuch"][..], &["--text", "nosuch"]] {
         let output = judge(missing);
         assert_eq!(output.status.code(), Some(66), "{missing:?}: {}", err(&output));
-        assert!(err(&output).starts_with("sala-chat: nosuch: No such file"), "{}", err(&output));
+        assert!(err(&output).starts_with("sala-chat: nosuch: not found"), "{}", err(&output));
     }
     assert_eq!(home.run(&["doctor", "--fixtures", "nosuch", "--device", "cpu"]).status.code(), Some(66));
     // A text in the place of reference logits.

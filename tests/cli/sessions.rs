@@ -29,7 +29,7 @@ fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_numbe
     let home = Home::new();
     let missing = home.run(&["import", "/missing"]);
     assert_eq!(missing.status.code(), Some(66));
-    assert!(err(&missing).starts_with("sala-chat: /missing: No such file"), "{}", err(&missing));
+    assert!(err(&missing).starts_with("sala-chat: /missing: not found"), "{}", err(&missing));
     let folder = home.run(&["import", "."]);
     assert!(matches!(folder.status.code(), Some(1 | 7 | 74)), "{}", err(&folder));
     for name in ["hello", "hello-18446744073709551615", "hello", "hello"] {
@@ -256,8 +256,8 @@ fn a_dry_run_names_what_would_go() {
     let help = home.run(&["prune", "--help"]);
     let (about, all) =
         (out(&help).lines().next().unwrap(), out(&help).split_whitespace().collect::<Vec<_>>().join(" "));
-    assert!(about.ends_with("text stays, but for the trash"), "{about}");
-    assert!(all.contains("delete all sessions in the trash for good"), "{all}");
+    assert!(about.ends_with("text stays, except in the trash"), "{about}");
+    assert!(all.contains("delete everything in the trash now"), "{all}");
     let all = home.run(&["prune", "--dry-run", "--all"]);
     assert!(out(&all).starts_with("This would go:\nsession   goes, 2 messages, in the trash since "), "{}", out(&all));
     let json: serde_json::Value =

@@ -93,7 +93,7 @@ fn what_an_answer_looked_at_is_a_sentence() {
     );
     assert_eq!(said(&mut Plain::new(None, true).say_looked(false)), "sala: By 14 June.\n");
     let mut p = Plain::new(None, true);
-    assert!(printed(&p.line("/set look off")).contains("is not said"));
+    assert!(printed(&p.line("/set look off")).contains("are not shown"));
     assert_eq!(said(&mut p), "sala: By 14 June.\n");
 }
 
@@ -387,7 +387,7 @@ fn the_line_behind_an_edit_takes_the_place_of_the_message_and_no_later_one_does(
         printed(&p.notice(Notice::Input { text: "//old".into(), editing: Some(MessageId(2)) }))
     };
     let mut p = Plain::new(None, true);
-    let said = "The text was: //old\nThe next line takes its place; an empty line leaves it as it was.\n";
+    let said = "The text was: //old\nThe next line replaces it; an empty line keeps it.\n";
     assert_eq!(opened(&mut p), said);
     assert_eq!(p.line("new"), [Out::Send(edit("new"))]);
     opened(&mut p);

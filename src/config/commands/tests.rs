@@ -100,7 +100,7 @@ fn load_takes_paths_and_options() {
     assert!(parse("/load 'open", None).err().unwrap().contains("quote"));
     assert!(parse("/load a --head x", None).is_err());
     let said = parse("/load a --tial 3", None).err().unwrap();
-    assert!(said.contains("no option --tial; --as, --head, --tail"), "{said}");
+    assert!(said.contains("unknown option --tial; known: --as, --head, --tail"), "{said}");
 }
 
 #[test]

@@ -4,7 +4,6 @@ use toml::Value;
 
 use super::answers::Settings;
 use super::size::{ALL, Size};
-use super::table::{Config, Row};
 
 /// What a setting may be, and its built-in value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,79 +55,87 @@ pub struct Way {
 
 const MANY: i64 = i64::MAX;
 
-/// A row without its field, which the table adds.
-const fn row(kind: Kind) -> Row {
-    let (get, set): (fn(&Config) -> Value, fn(&mut Config, &Value) -> bool) = (|_| Value::Boolean(false), |_, _| false);
-    Row { name: "", kind, help: "", flags: &[], detours: &[], session: None, preset: false, get, set }
+/// Properties of a row besides its field: made by [`text`], [`int`] and so on.
+#[derive(Clone, Copy)]
+pub(super) struct Spec {
+    pub kind: Kind,
+    pub flags: &'static [Flag],
+    pub detours: &'static [(&'static str, &'static str, &'static str)],
+    pub session: Option<Way>,
+    pub preset: bool,
 }
 
-pub(super) const fn text(default: &'static str) -> Row {
-    row(Kind::Text(default))
+const fn spec(kind: Kind) -> Spec {
+    Spec { kind, flags: &[], detours: &[], session: None, preset: false }
 }
 
-pub(super) const fn truth(default: bool) -> Row {
-    row(Kind::Bool(default))
+pub(super) const fn text(default: &'static str) -> Spec {
+    spec(Kind::Text(default))
 }
 
-pub(super) const fn list(default: &'static str) -> Row {
-    row(Kind::List(default))
+pub(super) const fn truth(default: bool) -> Spec {
+    spec(Kind::Bool(default))
 }
 
-pub(super) const fn int(default: i64, least: i64, most: i64) -> Row {
-    row(Kind::Int(default, least, most, &[]))
+pub(super) const fn list(default: &'static str) -> Spec {
+    spec(Kind::List(default))
 }
 
-pub(super) const fn from(default: i64, least: i64) -> Row {
-    row(Kind::Int(default, least, MANY, &[]))
+pub(super) const fn int(default: i64, least: i64, most: i64) -> Spec {
+    spec(Kind::Int(default, least, most, &[]))
 }
 
-pub(super) const fn float(default: f64, least: f64, most: f64) -> Row {
-    row(Kind::Float(default, least, most))
+pub(super) const fn from(default: i64, least: i64) -> Spec {
+    spec(Kind::Int(default, least, MANY, &[]))
 }
 
-pub(super) const fn word(default: &'static str, words: &'static [&'static str]) -> Row {
-    row(Kind::Word(default, words))
+pub(super) const fn float(default: f64, least: f64, most: f64) -> Spec {
+    spec(Kind::Float(default, least, most))
 }
 
-pub(super) const fn named(default: &'static str, words: &'static [&'static str]) -> Row {
-    row(Kind::Named(default, words))
+pub(super) const fn word(default: &'static str, words: &'static [&'static str]) -> Spec {
+    spec(Kind::Word(default, words))
 }
 
-pub(super) const fn size() -> Row {
-    row(Kind::Size)
+pub(super) const fn named(default: &'static str, words: &'static [&'static str]) -> Spec {
+    spec(Kind::Named(default, words))
 }
 
-pub(super) const fn word_or_int(words: &'static [&'static str], least: i64, most: i64) -> Row {
-    row(Kind::WordOrInt(words, least, most))
+pub(super) const fn size() -> Spec {
+    spec(Kind::Size)
 }
 
-impl Row {
+pub(super) const fn word_or_int(words: &'static [&'static str], least: i64, most: i64) -> Spec {
+    spec(Kind::WordOrInt(words, least, most))
+}
+
+impl Spec {
     /// Words that stand for a whole number.
-    pub const fn also(mut self, names: &'static [(&'static str, i64)]) -> Row {
+    pub const fn also(mut self, names: &'static [(&'static str, i64)]) -> Spec {
         if let Kind::Int(default, least, most, _) = self.kind {
             self.kind = Kind::Int(default, least, most, names);
         }
         self
     }
 
-    pub const fn flags(mut self, flags: &'static [Flag]) -> Row {
+    pub const fn flags(mut self, flags: &'static [Flag]) -> Spec {
         self.flags = flags;
         self
     }
 
-    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Row {
+    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Spec {
         self.detours = detours;
         self
     }
 
     /// A setting of a session, which presets hold too.
-    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], keeper: Keeper) -> Row {
+    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], keeper: Keeper) -> Spec {
         self.session = Some(Way { name, aliases, keeper });
         self.preset = true;
         self
     }
 
-    pub const fn not_in_presets(mut self) -> Row {
+    pub const fn not_in_presets(mut self) -> Spec {
         self.preset = false;
         self
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{Flag, Keeper, Kind, Way, float, from, int, list, named, size, text, truth, word, word_or_int};
+use super::row::{Flag, Keeper, Kind, Spec, Way, float, from, int, list, named, size, text, truth, word, word_or_int};
 use super::size::Size;
 use super::value::Field;
 use super::words::{
@@ -111,18 +111,19 @@ macro_rules! settings {
 const fn row(
     name: &'static str,
     help: &'static str,
-    row: Row,
+    spec: Spec,
     get: fn(&Config) -> toml::Value,
     set: fn(&mut Config, &toml::Value) -> bool,
 ) -> Row {
     // A doc comment begins with a blank.
     let help = help.split_at(1).1;
-    Row { name, help, get, set, ..row }
+    let Spec { kind, flags, detours, session, preset } = spec;
+    Row { name, kind, help, flags, detours, session, preset, get, set }
 }
 
-fn built_in<F: Field>(row: &Row) -> F {
+fn built_in<F: Field>(spec: &Spec) -> F {
     // A test takes every row's built-in value through its field.
-    F::from_value(&row.kind.default()).unwrap_or_else(|| unreachable!("{:?} and its field agree", row.kind))
+    F::from_value(&spec.kind.default()).unwrap_or_else(|| unreachable!("{:?} and its field agree", spec.kind))
 }
 
 fn put<F: Field>(field: &mut F, value: &toml::Value) -> bool {
@@ -159,11 +160,11 @@ settings! {
         gpu: u32 = int(0, 0, 255).flags(&[Flag::Takes("gpu", "N")]);
         /// context in tokens; 0: as much as fits
         max_context: u64 = int(0, 0, TOKENS).flags(&[Flag::Takes("ctx", "N")]);
-        /// GPU memory limit, for example 8GiB; all: all free memory
+        /// limit of GPU memory, for example 8GiB; all: all free memory
         max_gpu_memory: Size = size().flags(&[Flag::Takes("gpu-memory", "SIZE")]);
         /// weights: auto (the best that leaves room for the context), bf16, 8bit, 6bit, 5bit, 4bit
         weights: Weights = word("auto", Weights::WORDS).flags(&[Flag::Takes("weights", "FORM")]);
-        /// number type for reading long texts: bf16, or fp8 (faster, slightly less exact; H100, H200)
+        /// number type for reading long texts: bf16, or fp8 (faster, less exact; H100, H200)
         prefill: Prefill = word("bf16", Prefill::WORDS).flags(&[Flag::Takes("prefill", "TYPE")]);
         /// tokens reserved for the answer
         reserve_answer: u64 = int(4096, 0, TOKENS);
@@ -171,7 +172,7 @@ settings! {
 
     /// A server that answers in place of this machine
     engine: EngineConfig {
-        /// address of a chat server, for example http://HOST:PORT/v1; here: load the model in this process
+        /// chat server, for example http://HOST:PORT/v1; here: load the model in this process
         url: String = text("").flags(&[Flag::Takes("engine", "URL")]).detours(&[("here", "engine.url", "here")]);
         /// model name on the server; empty: its only model
         model: String = text("");

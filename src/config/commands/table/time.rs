@@ -21,7 +21,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "undo",
         usage: "[N]",
-        help: "take back N exchanges; the question returns to the input",
+        help: "take back N exchanges and restore the question",
         example: "/undo 2",
         wrong: "/undo two",
         parse: |a| a.count(1).and_then(|n| runtime(Request::Undo(n))),
