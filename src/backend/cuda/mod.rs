@@ -9,7 +9,7 @@
 //! | `nvidia`, `images` | the CUDA driver and cuBLASLt, embedded kernels |
 //! | `proofs` | which shapes cuBLASLt is proved for while weights are loaded |
 //! | `cards` | limits of other cards, to run their code paths here |
-//! | `emulated` (in `tests/emulated`) | the same kernels on the CPU |
+//! | `emulated` | the same kernels on the CPU, for tests; its sources are in the folder of the tests |
 //! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, bulk copies; arrays in pieces |
 //! | `joined` | the rows of all sparse layers of a sequence in common arrays |
 //! | `pool`, `host_pages`, `page_out` | contexts larger than the device: keys and values in host memory, a pool of blocks here; moving a context there |
