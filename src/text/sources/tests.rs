@@ -115,7 +115,7 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         ("books/war.txt", b"text"),
         ("notes.txt", b"text"),
         ("dump.bin", b"some bytes..\0"),
-        ("report.docx", b"PK\x03\x04\0\0"),
+        ("report.docx", b"\xd0\xcf\x11\xe0\0\0"),
         ("empty.txt", b""),
         ("spaces.txt", b" \r\n\t\xe2\x80\x83\n"),
         ("pics/a.png", b"\0"),
