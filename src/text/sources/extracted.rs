@@ -23,7 +23,10 @@ pub(super) fn read(
     };
     let pages = pages(found, options, cancel, failed)?;
     if kind != Kind::Pdf {
-        let text = pages.into_iter().map(|page| page.text).collect();
+        let text: String = pages.into_iter().map(|page| page.text).collect();
+        if text.trim().is_empty() {
+            return Err(failed("there is no text in it".to_owned()));
+        }
         return Ok((text, kind.name().map(|name| format!("read as {name}, without its markup"))));
     }
     let count = pages.len();
