@@ -18,7 +18,6 @@ enum Decoder {
 }
 
 pub(super) struct Answer {
-    /// Every token the engine reported.
     pub generated: Vec<Token>,
     decoder: Decoder,
     begin: Begin,
@@ -28,7 +27,6 @@ pub(super) struct Answer {
     counted: u64,
     index: usize,
     calls: Option<Calls>,
-    /// The answer ends after its first call.
     one_call: bool,
     /// A call has ended, other than one that broke off with the answer.
     called: bool,
@@ -71,7 +69,6 @@ impl Answer {
         }
     }
 
-    /// Watches the answer during decode.
     pub(super) fn steering(&self, shared: &Shared, wish: &Wish) -> Result<Option<Steering>, TextError> {
         wish.watched().steering(&shared.renderer.model().tokenizer, self.begin, 0)
     }
@@ -127,7 +124,6 @@ impl Answer {
         }
     }
 
-    /// Takes more of the answer's text, which may contain calls.
     fn text(&mut self, ask: &Ask, text: &str) {
         let parts = match &mut self.calls {
             None => return self.delta.answer.push_str(text),
@@ -217,7 +213,6 @@ impl Answer {
         }
     }
 
-    /// Tokens that count as the answer's.
     pub(super) fn tokens(&self) -> u64 {
         self.counted
     }

@@ -22,7 +22,6 @@ pub(super) struct Prompt {
     pub field: &'static str,
 }
 
-/// The parameters of an answer.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub sampling: Sampling,
@@ -33,15 +32,12 @@ pub(super) struct Wish {
     pub spec: SpecMode,
     /// Tokens of thought after which the answer begins; 0 sets no limit.
     pub thinking_budget: u64,
-    /// Whether a repetitive answer is ended.
     pub stop_loops: bool,
     /// Unchanged text: thoughts are not separated.
     pub raw: bool,
-    /// The parser that extracts calls of functions from the text.
     pub calls: Option<Calls>,
     /// The answer ends after its first call.
     pub one_call: bool,
-    /// Restricts the tokens that may be sampled.
     pub constraint: Option<Constraint>,
     /// Log-probabilities of the answer's tokens, with this many alternatives each.
     pub likely: Option<u8>,
@@ -53,7 +49,7 @@ impl Wish {
     /// The conditions that end an answer early. An answer with a grammar must stay valid to its end, however
     /// repetitive: only the grammar or the maximum length ends it.
     pub(super) fn watched(&self) -> Watched {
-        // A constraint that only checks quotes leaves the answer free.
+        // A constraint on quotes alone leaves the answer free.
         let bound = self.constraint.as_ref().is_some_and(|constraint| constraint.1.is_none());
         Watched { thought_tokens: self.thinking_budget, loops: self.stop_loops && !bound }
     }
@@ -67,7 +63,6 @@ pub(super) struct Ask {
     pub wanted: usize,
     pub index: usize,
     pub record: Option<Record>,
-    /// Whether the state after it is kept.
     pub keep: bool,
     pub cancel: Cancel,
     pub to: Teller,

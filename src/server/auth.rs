@@ -1,7 +1,7 @@
 //! Access control: programs on this machine or with the key may send requests; web pages only if they are allowed.
 //!
 //! A page in a browser can send requests to any address. It names itself in `Origin`, which programs do not send; and
-//! a page whose domain resolves to this machine sends the domain as `Host`. Both are refused; a configured key is
+//! a page with a domain that resolves to this machine sends the domain as `Host`. Both are refused; a configured key is
 //! required. Without a key, a connection of another user of this machine is refused ([`super::owner`]).
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -51,7 +51,6 @@ fn is_this_machine(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The origin of the requesting page, if it is allowed.
 pub(super) fn allowed_page(allowed: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
     let named = origin.to_str().ok()?;
@@ -61,7 +60,6 @@ pub(super) fn allowed_page(allowed: &[String], headers: &HeaderMap) -> Option<He
         .then(|| origin.clone())
 }
 
-/// The response to a browser's preflight request.
 pub(super) fn preflight(page: &HeaderValue, asked: &HeaderMap) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -74,7 +72,6 @@ pub(super) fn preflight(page: &HeaderValue, asked: &HeaderMap) -> Response {
     response
 }
 
-/// Lets an allowed page read a response.
 pub(super) fn open_to(page: HeaderValue, headers: &mut HeaderMap) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, page);
     headers.insert(header::VARY, HeaderValue::from_static("origin"));

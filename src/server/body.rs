@@ -63,7 +63,6 @@ fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
     Ok(value)
 }
 
-/// Whether it contains more than [`BODY_OBJECTS`].
 fn has_too_many(body: &Value) -> bool {
     let (mut waiting, mut objects) = (vec![body], 0);
     while let Some(value) = waiting.pop() {

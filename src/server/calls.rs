@@ -26,9 +26,7 @@ pub(super) enum Part {
     Text(String),
     /// Id and name.
     Begun(String, String),
-    /// More of the open call's arguments.
     Arguments(String),
-    /// The complete call.
     Call(Call),
 }
 
@@ -62,12 +60,10 @@ enum Form {
 }
 
 impl Calls {
-    /// For an answer that must be a call of one of these functions.
     pub(super) fn whole(names: Vec<String>) -> Calls {
         Calls { whole: Some(names), ..Calls::default() }
     }
 
-    /// For an answer that may call only these functions.
     pub(super) fn only(names: Vec<String>) -> Calls {
         Calls { only: Some(names), ..Calls::default() }
     }
@@ -121,7 +117,7 @@ impl Calls {
         true
     }
 
-    /// Opens the call whose JSON starts at byte `at` of the held text, if it is certain.
+    /// Opens a call if its JSON certainly starts at byte `at` of the held text.
     fn open_json(&mut self, at: usize, parts: &mut Vec<Part>) -> bool {
         let Head::At(name, arguments) = head(self.held.get(at..).unwrap_or_default()) else { return false };
         if !self.may_call(&name) {
@@ -161,7 +157,6 @@ impl Calls {
         self.open = Some(Open { id, name, written: String::new(), form });
     }
 
-    /// Adds the parts of a call that was found in one piece.
     fn all_of(&mut self, name: String, arguments: String, parts: &mut Vec<Part>) {
         self.begin(name, Form::Closing, parts);
         self.more(arguments, parts);
@@ -227,7 +222,6 @@ impl Calls {
         }
     }
 
-    /// Removes the first `at` bytes of the held text.
     fn cut(&mut self, at: usize) -> String {
         let rest = self.held.split_off(at);
         std::mem::replace(&mut self.held, rest)
@@ -246,7 +240,7 @@ impl Calls {
             }
             None => match self.whole.as_ref().map(|names| json_call(&held).or_else(|| broken_off(&held, names))) {
                 Some(Some((name, arguments))) => self.all_of(name, arguments, &mut parts),
-                // The start of a call whose function is still open is dropped: it is neither a call nor text.
+                // The start of a call without a certain function is dropped: it is neither a call nor text.
                 Some(None) if held.trim_start().starts_with('{') => {}
                 Some(None) | None => self.text(held, &mut parts),
             },
@@ -266,7 +260,6 @@ fn certain(text: &str, marks: &[&str]) -> usize {
     (text.len().saturating_sub(longest)..text.len()).find(may_begin).unwrap_or(text.len())
 }
 
-/// The beginning of a call in JSON.
 enum Head {
     /// Its name, and where its arguments object begins.
     At(String, usize),
@@ -345,7 +338,6 @@ impl Scan {
     }
 }
 
-/// Name and arguments of a call in JSON.
 fn json_call(text: &str) -> Option<(String, String)> {
     let value: Value = serde_json::from_str(text.trim()).ok()?;
     let name = value.get("name")?.as_str()?.to_owned();

@@ -145,7 +145,6 @@ impl Sent {
 struct Chunks {
     sent: Sent,
     ending: Ending,
-    /// Calls in each answer.
     calls: Vec<usize>,
     /// The open call is one of a custom tool.
     custom: bool,

@@ -9,7 +9,6 @@ use super::said::{Said, Usage, Whole};
 use super::stream::{data, data_done};
 use crate::core::transcript::Finish;
 
-/// Maximum answers to one request.
 pub(super) const MOST_CHOICES: u64 = 16;
 
 /// The finish reason in OpenAI's terms.
@@ -60,7 +59,6 @@ fn timings(usage: &Usage) -> Value {
     timings
 }
 
-/// Whether the last event contains the usage.
 pub(super) fn include_usage(fields: &mut Fields) -> Result<bool, Refusal> {
     let Some(mut options) = fields.object("stream_options")? else { return Ok(false) };
     let wanted = options.truth("include_usage")?.unwrap_or(false);

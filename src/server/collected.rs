@@ -40,7 +40,6 @@ impl Choice {
         }
     }
 
-    /// Adds thoughts, then text.
     pub(super) fn add(&mut self, thinking: &str, answer: &str) {
         match self.items.last_mut() {
             _ if thinking.is_empty() => {}

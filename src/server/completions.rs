@@ -30,7 +30,6 @@ use crate::engine::protocol::Token;
 use crate::runtime::render::{MARK, Rendered};
 use crate::text::{Before, Places, Tokenizer};
 
-/// Maximum prompts of one request.
 const MOST_PROMPTS: usize = 256;
 /// Default maximum of tokens in an answer, from OpenAI's API.
 const TOKENS: u64 = 16;
@@ -185,7 +184,6 @@ fn table(shared: &Shared, all: &Collected, echo: &str, choice: &Choice) -> Table
     table
 }
 
-/// The answers to one of several prompts, after its text.
 async fn answer_one(
     shared: Arc<Shared>,
     given: Given,

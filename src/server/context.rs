@@ -35,7 +35,6 @@ impl Context {
         REQUEST.scope(self, work).await
     }
 
-    /// Left-out names, without positions in lists.
     pub(super) fn left_out(&self) -> Vec<String> {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }

@@ -17,11 +17,10 @@ pub(super) struct Fields {
     map: Map<String, Value>,
     /// The object's place: `messages[2].`; empty for the body.
     at: String,
-    /// Names of the fields that the reader knows, for the error.
+    /// Names of the fields that the reader knows, for suggestions in errors.
     known: Vec<&'static str>,
 }
 
-/// The value's JSON type.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -45,8 +45,8 @@ impl Fresh {
         }
     }
 
-    /// Segments whose state ends in `text` before its last byte and whose recorded text matches `text` up to there;
-    /// the deepest first.
+    /// Segments with a state that ends in `text` before its last byte, and a recorded text that matches `text` up to
+    /// there; the deepest first.
     pub(super) fn under(&self, fingerprint: &str, text: &str) -> Vec<SegmentId> {
         let end = |boundary: TextBoundary| usize::try_from(boundary.bytes).ok().filter(|end| *end < text.len());
         let mut ends: Vec<(usize, [u8; 32], SegmentId)> = self

@@ -27,7 +27,6 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Tracks the body of a request.
     pub(super) fn asking(guest: &Arc<Guest>, body: Body) -> Body {
         let guest = Arc::clone(guest);
         Followed::body(body, move |whole| {
@@ -36,7 +35,6 @@ impl Guest {
         })
     }
 
-    /// Tracks the body of its response.
     pub(super) fn answering(guest: &Arc<Guest>, body: Body) -> Body {
         let guest = Arc::clone(guest);
         Followed::body(body, move |_| guest.answered.store(false, Ordering::Relaxed))

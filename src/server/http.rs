@@ -41,7 +41,7 @@ const BREAKING_OFF: Duration = Duration::from_secs(1);
 /// connection loses the response.
 const HEARD_OUT: Duration = Duration::from_secs(3);
 const HEARD_BYTES: usize = 2 * BODY_BYTES;
-/// How long a connection has to close at shutdown; generous, for a busy machine.
+/// How long an evicted connection has to close; generous, for a busy machine.
 const GOING: Duration = Duration::from_secs(10);
 /// Deadline for a request's head, also for the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(30);
@@ -73,7 +73,6 @@ const ROUTES: [(&str, fn() -> Handlers); 18] = [
     ("/v1/messages/count_tokens", || post(messages::count_tokens)),
 ];
 
-/// The path's label in the counters.
 fn label(path: &str) -> &'static str {
     let matches = |route: &str| match route.split_once('{') {
         None => path == route,
@@ -183,8 +182,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    // Queue for the permit before evicting: the evicted connection's permit then goes to this
-                    // connection, not to a later one.
+                    // Queue for the permit before evicting, so that this connection gets the freed permit, not a later one.
                     let mut place = Box::pin(Arc::clone(&room).acquire_owned());
                     let asked = poll_fn(|context| Poll::Ready(place.as_mut().poll(context)));
                     let permit = match tokio::task::unconstrained(asked).await {
@@ -239,7 +237,6 @@ fn turn_away(stream: &TcpStream) {
     let _ = stream.try_write(whole.as_bytes());
 }
 
-/// Counts an open connection.
 struct Counted(Arc<Shared>, #[allow(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit);
 
 impl Drop for Counted {

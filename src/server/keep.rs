@@ -1,7 +1,7 @@
 //! Keeping state: the server's own store, its writer, and the rows that list the state in use.
 //!
-//! Each request that added state is a session of one message, whose link holds the path in the store; the session with
-//! the oldest change is evicted first. The terminal has its own store and list.
+//! Each request that added state is a session of one message; the message's link holds the path in the store. The
+//! session with the oldest change is evicted first. The terminal has its own store and list.
 //!
 //! The server answers requests even when the disk fails. If the disk is slow or full, saves wait in memory up to a
 //! limit ([`MOST_WAITING`], [`MOST_WAITING_BYTES`]); beyond it nothing is kept.
@@ -26,7 +26,7 @@ use crate::store::{
 const REMEMBERED: usize = 2_000;
 /// Requests between two evictions.
 const TIDY_EVERY: u64 = 128;
-/// Maximum of saves whose text is not on disk yet; a request makes at least two.
+/// Maximum of saves with a text that is not on disk yet; a request makes at least two.
 const MOST_WAITING: usize = 1_000;
 /// Maximum bytes of their texts and tokens, without those of the last one: each answer repeats all turns before it.
 const MOST_WAITING_BYTES: u64 = 256 << 20;
@@ -43,17 +43,16 @@ pub(super) struct Keep {
     /// State on its way to disk, and its save.
     pub fresh: Fresh,
     pending: HashMap<u64, SegmentId>,
-    /// Saves whose text is neither on disk nor given up, oldest first, each with its bytes; then the sum of the bytes.
+    /// Saves with a pending text, oldest first, each with its bytes; then the sum of the bytes.
     waiting: VecDeque<(u64, u64)>,
     waiting_bytes: u64,
     /// [`MOST_WAITING`] and [`MOST_WAITING_BYTES`].
     most_waiting: (usize, u64),
     /// Answers dropped because the disk was too slow, oldest first: an answer on top of one cannot be kept either.
     left_out: VecDeque<MessageId>,
-    /// Answers whose rows are on their way to disk, by save.
+    /// Answers with a row on its way to disk, by save.
     rows: HashMap<u64, MessageId>,
     saves: u64,
-    /// The thread that evicts old requests.
     tidying: Option<JoinHandle<()>>,
     /// A failure is in the log already.
     said: bool,
@@ -83,7 +82,6 @@ impl Keep {
         })
     }
 
-    /// Records a segment and its state.
     pub(super) fn segment(&mut self, content: NewSegment, image: Option<StateImage>) {
         if self.is_full() {
             return;
@@ -170,7 +168,7 @@ impl Keep {
         }
     }
 
-    /// Handles an event of the writer; returns the answer whose row is now on disk, if any.
+    /// Handles an event of the writer; returns the answer if its row is now on disk.
     pub(super) fn on_event(&mut self, event: SaveEvent) -> Option<MessageId> {
         match event {
             SaveEvent::Named { .. } => None,

@@ -313,7 +313,7 @@ fn output(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
     Ok(grammar)
 }
 
-/// Clients that store a conversation on the server fall back to full requests on this error.
+/// Clients that rely on conversations stored by the server send all messages after this error.
 fn refuse_thread(fields: &mut Fields) -> Result<(), Refusal> {
     let refused = fields.refuse_because("thread", "is not supported: send all messages", |_| false);
     refused.map_err(|mut refusal| {

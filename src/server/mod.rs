@@ -116,7 +116,6 @@ pub struct Options {
     pub settings: Settings,
     /// Tokens between two kept states inside a long prompt.
     pub piece: usize,
-    /// Maximum length of the queue, in requests.
     pub queue: usize,
     /// Requests in prefill or decode at a time.
     pub side_by_side: usize,
@@ -190,7 +189,6 @@ impl Stop {
     }
 }
 
-/// State that all connections share.
 #[derive(Debug)]
 struct Shared {
     renderer: Renderer,
@@ -201,7 +199,6 @@ struct Shared {
     piece: usize,
     queue: usize,
     side_by_side: usize,
-    /// Requests in the queue.
     waiting: AtomicUsize,
     asks: Sender<Ask>,
     engine: RwLock<EngineIs>,
@@ -228,7 +225,6 @@ impl Shared {
         }
     }
 
-    /// Creates the compiler on first use.
     fn grammars(&self) -> Result<&Grammars, String> {
         let made = self.grammars.get_or_init(|| Grammars::new(&self.renderer.model().tokenizer, &self.stop_ids));
         made.as_ref().map_err(Clone::clone)

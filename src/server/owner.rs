@@ -35,7 +35,6 @@ pub(super) fn of(stream: &TcpStream) -> Owner {
     }
 }
 
-/// The user in the row of an established connection in a table of sockets.
 fn user(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     const ENDING: [&str; 2] = ["06", "07"];
     table.lines().skip(1).find_map(|row| {

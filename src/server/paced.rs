@@ -14,7 +14,6 @@ use super::refusal::Refusal;
 
 /// Maximum bytes of a request's head.
 pub(super) const HEAD_BYTES: usize = 64 << 10;
-/// Maximum lines of a request's head.
 pub(super) const HEAD_LINES: usize = 100;
 /// A reader that takes nothing for this long counts as disconnected.
 const STUCK: Duration = Duration::from_secs(60);

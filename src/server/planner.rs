@@ -22,7 +22,7 @@ use crate::text::{Halt, TextError};
 /// A request to plan, and the live and pending state at that time.
 pub(super) struct Wanted {
     pub ask: Ask,
-    /// Earlier plans whose state turned out damaged.
+    /// Earlier plans with state that turned out damaged.
     pub attempts: u32,
     /// There was a plan already, before other requests finished a common prefix.
     pub anew: bool,
@@ -36,7 +36,6 @@ pub(super) struct Wanted {
 }
 
 pub(super) struct Plan {
-    /// The state it begins with.
     pub base: Path,
     /// The state to restore; `None`: `base` is live.
     pub kept: Option<Kept>,
@@ -131,7 +130,6 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
     Ok(Plan { base, kept, steps: steps.into() })
 }
 
-/// The prefill after `base`.
 fn steps(shared: &Shared, ask: &Ask, base: &Path, limit: u64) -> Result<Vec<Step>, Refusal> {
     let rendered = &ask.prompt.rendered;
     if let Some(tokens) = &ask.prompt.tokens {

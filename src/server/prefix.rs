@@ -108,7 +108,7 @@ fn among_stored<'a>(
     least: usize,
 ) -> Result<Option<Found<'a>>, StoreError> {
     for id in store.segments_under(fingerprint, &prompt.rendered.text)? {
-        // Do not stop at a path that is too short: a later one is shorter, but may have lost less.
+        // Do not stop at a path that is too short: a later segment has less text, but more of its path may be intact.
         if let Some(path) = stored(store, &id)?.filter(|p| p.text_bytes() > least)
             && same_tokens(&path, prompt)
         {
@@ -141,7 +141,6 @@ fn open(found: &Found<'_>) -> Result<Option<Kept>, StoreError> {
     Ok(Some(Kept { rows, end, of_library: found.of_library }))
 }
 
-/// The longest live prefix of a prompt.
 pub(super) fn live(places: &Places<'_>, prompt: &Prompt) -> Path {
     let live = places.live.iter().filter(|l| begins_with(prompt, l)).max_by_key(|l| l.text_bytes());
     live.cloned().unwrap_or_default()

@@ -18,7 +18,6 @@ const APART_BYTES: usize = 256;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conversation {
     pub turns: Vec<Turn>,
-    /// Functions the model may call.
     pub tools: Tools,
     pub think: ThinkMode,
     /// The last turn is an answer that the model continues.

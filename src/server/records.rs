@@ -1,4 +1,4 @@
-//! Answers with an id: each is a message of the store, whose link holds the state after it.
+//! Answers with an id: each is a message of the store, and its link holds the state after it.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +20,10 @@ use crate::text::ChatRole;
 const RECENT: usize = 256;
 const PREFIX: &str = "resp_";
 
-/// The record of an answer, apart from its state.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     /// Its row, from which its id is made.
     pub message: MessageId,
-    /// The answer before it.
     pub parent: Option<MessageId>,
     /// The request's turns; once complete, also the answer.
     turns: Vec<Turn>,
@@ -110,7 +108,6 @@ impl Records {
         Records { store, recent: Mutex::default(), deleted: Mutex::default() }
     }
 
-    /// The number of a new answer.
     pub(super) fn fresh(&self) -> MessageId {
         self.store.new_message_id(None)
     }

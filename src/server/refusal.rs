@@ -23,9 +23,7 @@ fn clipped(text: &str) -> Cow<'_, str> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The HTTP status.
     pub status: u16,
-    /// A code for programs.
     pub code: &'static str,
     /// The field that is wrong.
     pub param: Option<String>,
@@ -65,7 +63,6 @@ impl Refusal {
         Refusal::new(500, "internal_error", message)
     }
 
-    /// The answer was cancelled.
     pub(super) fn gone() -> Refusal {
         Refusal::new(CLIENT_GONE, "client_closed_request", "the client went away")
     }

@@ -38,7 +38,7 @@ pub(super) async fn render(
 }
 
 /// The constraint for the answer to a rendered prompt: a field's grammar, tried in a process and compiled on a thread
-/// of its own. Without a grammar and without callable functions, the constraint keeps quotes to the text.
+/// of its own. Without a grammar and without callable functions, the constraint restricts quotes to verbatim text.
 pub(super) async fn constraint(
     shared: &Arc<Shared>,
     grammar: Option<(Grammar, &'static str)>,

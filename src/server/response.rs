@@ -21,7 +21,7 @@ pub(super) enum Status {
 }
 
 impl Status {
-    /// An answer whose last call broke off is incomplete, for any finish.
+    /// An answer is incomplete if its last call broke off, for any finish.
     pub(super) fn of(finish: Finish, choice: &Choice) -> Status {
         match finish {
             Finish::Length | Finish::Context => Status::Incomplete("max_output_tokens"),

@@ -48,7 +48,6 @@ const OWN_TEXTS: [&str; 4] = ["input_text", "output_text", "text", REFUSAL];
 /// The start of the summary of a compacted conversation; the summary is not encrypted.
 const SUMMARY: &str = "Summary of the conversation so far:\n";
 
-/// Adds a call to its answer.
 fn add_call(call: Call, turns: &mut Vec<Turn>) {
     match turns.last_mut().filter(|t| t.role == ChatRole::Assistant) {
         Some(turn) => turn.calls.push(call),

@@ -16,7 +16,6 @@ const UNREAD_BYTES: usize = 4 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Whole {
     pub finish: Finish,
-    /// The stop text that ended it.
     pub stopped_by: Option<String>,
     /// Of this answer; each of several answers counts the prompt.
     pub usage: Usage,
@@ -40,12 +39,15 @@ pub(super) enum Said {
     Scored { tokens: Vec<Token>, likely: Vec<Likely> },
     /// Progress of the prefill, in tokens.
     Reading { done: u64, total: u64 },
+    /// More thoughts or text of an answer.
     Text { index: usize, thinking: String, answer: String, tokens: Vec<Told> },
+    /// A call of a function begins.
     Calling { index: usize, id: String, name: String },
     /// More of the call's arguments, a piece of JSON.
     Arguments { index: usize, more: String },
     /// The complete call.
     Call { index: usize, call: Call },
+    /// The end of an answer; further answers may follow.
     Ended { index: usize, whole: Whole },
     /// The last event.
     Failed(Refusal),

@@ -24,7 +24,6 @@ const FRAME_BYTES: usize = 16 << 10;
 pub(super) trait Form: Send + Unpin + 'static {
     /// Writes an event; true after the last one.
     fn said(&mut self, said: &Said, out: &mut String) -> bool;
-    /// Writes a failure after the stream has begun.
     fn failed(&mut self, refusal: &Refusal, out: &mut String);
 }
 

@@ -1,7 +1,7 @@
 //! Functions that a request offers: read from each API, shown to the model, and forced if the request says so.
 //!
 //! The tools of a namespace become separate functions, named `NAMESPACE__NAME` to the model; a custom tool, which
-//! takes free text, becomes a function with one text. Tools that the server would have to run are left out.
+//! takes free text, turns into a function with one text. Tools that the server would have to run are left out.
 
 use serde_json::{Map, Value, json};
 
@@ -50,6 +50,7 @@ pub(super) enum Choice {
     None,
     /// At least one, of any function.
     Any,
+    /// At least one, of this function.
     Named(String),
     /// Only these functions; `must`: at least one call.
     Of { names: Vec<String>, must: bool },
@@ -65,7 +66,6 @@ pub(super) struct Tools {
     legacy: bool,
 }
 
-/// Reads a function with the fields `name`, `description` and its schema.
 fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
     let name = fields.text("name")?.ok_or_else(|| fields.wrong("name", "is missing"))?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
@@ -172,7 +172,6 @@ fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result
     }
 }
 
-/// Reads a `tool_choice` that is an object.
 fn choice_of(mut inner: Fields) -> Result<Choice, Refusal> {
     let of = inner.text("type")?.unwrap_or_default();
     if of == "allowed_tools" {
@@ -234,7 +233,6 @@ fn flat(choice: Choice, list: &[Tool]) -> Choice {
     }
 }
 
-/// The text of a call of a custom tool.
 pub(super) fn custom_input(call: &Call) -> String {
     call.arguments["input"].as_str().map_or_else(|| call.text(), str::to_owned)
 }
@@ -282,12 +280,10 @@ impl Tools {
         Ok(Tools { list, choice, one, legacy })
     }
 
-    /// Whether the answer ends after its first call.
     pub(super) fn one_call(&self) -> bool {
         self.one
     }
 
-    /// Whether an answer has one `function_call` instead of a list of calls.
     pub(super) fn legacy(&self) -> bool {
         self.legacy
     }
@@ -328,7 +324,6 @@ impl Tools {
         (self.list.iter().map(one).collect(), choice)
     }
 
-    /// Whether the server looks for calls in the answer.
     pub(super) fn may_be_called(&self) -> bool {
         !self.list.is_empty() && self.choice != Choice::None
     }
@@ -433,7 +428,6 @@ impl Tools {
         }))
     }
 
-    /// The parser of calls in the answer.
     pub(super) fn calls(&self) -> Option<Calls> {
         if !self.may_be_called() {
             return None;
@@ -446,7 +440,6 @@ impl Tools {
     }
 }
 
-/// Whether the model's template shows functions.
 fn takes_tools(renderer: &Renderer) -> bool {
     let messages = json!([{ "role": "user", "content": "?" }]);
     let parameters = json!({ "type": "object", "properties": {}, "required": [] });

@@ -50,16 +50,13 @@ pub(super) fn arguments(text: &str) -> Value {
 pub(super) struct Turn {
     pub role: ChatRole,
     pub text: String,
-    /// Thoughts in front of an answer's text.
     #[serde(default)]
     pub thinking: String,
-    /// Calls after it.
     #[serde(default)]
     pub calls: Vec<Call>,
     /// The call that this turn is the result of.
     #[serde(default)]
     pub call_id: Option<String>,
-    /// Documents of the library in front of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
 }

@@ -63,7 +63,6 @@ pub(super) struct Worker {
     lanes: Lanes,
     model: Option<ModelInfo>,
     next_id: u64,
-    /// Answers begun.
     begun: u64,
 }
 
@@ -147,7 +146,7 @@ impl Worker {
         if self.shared.cache.is_damaged() { Ok(()) } else { closed }
     }
 
-    /// Handles an event of the writer. An answer deleted while its row was in the queue is deleted from the store now.
+    /// Handles an event of the writer. If the answer was deleted while its row was on its way to disk, deletes the row.
     fn on_save(&mut self, event: SaveEvent) {
         let row = self.keep.on_event(event);
         let Some(message) = row.filter(|message| self.shared.records.is_deleted(*message)) else { return };
@@ -248,7 +247,7 @@ impl Worker {
         self.send(Command::Release { sequence });
     }
 
-    /// Refuses all requests from now on.
+    /// Refuses the present requests and all later ones.
     fn down(&mut self, why: String, exit: Exit) {
         self.commands = None;
         self.events = never();

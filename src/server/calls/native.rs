@@ -1,5 +1,5 @@
-//! The released model's notation of calls: an element with one element per parameter, whose text is the value. The
-//! output is JSON.
+//! The released model's notation of calls: an element with one element per parameter, which contains the value as
+//! text. The output is JSON.
 
 /// The marks around such a call; the name ends with [`NAME_END`].
 pub(super) const MARKS: (&str, &str) = ("<function name=\"", "</function>");
@@ -15,7 +15,6 @@ pub(super) fn head(text: &str) -> Option<(String, usize)> {
     is_call.then(|| (unescaped(name), text.len() - body.len()))
 }
 
-/// Reads the parameters of a call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Native {
     /// The output contains a parameter.
@@ -23,7 +22,6 @@ pub(super) struct Native {
     value: Option<Value>,
 }
 
-/// A parameter whose value is incomplete.
 #[derive(Clone, Debug)]
 struct Value {
     key: String,
@@ -35,7 +33,6 @@ struct Value {
 
 #[derive(Debug, Default)]
 pub(super) struct Step {
-    /// More of the arguments, as JSON.
     pub arguments: String,
     /// The call is complete, or broken.
     pub ended: bool,
@@ -54,7 +51,6 @@ impl Step {
 }
 
 impl Native {
-    /// Reads as much as possible from the start of the held text.
     pub(super) fn step(&mut self, held: &mut String) -> Step {
         match self.value.take() {
             None => self.between(held),
@@ -138,7 +134,7 @@ fn may_be_json(c: char) -> bool {
     c.is_ascii_digit() || "{[-tfn".contains(c)
 }
 
-/// A value as JSON: text that is no JSON, or is a JSON string, becomes a string.
+/// A value as JSON: text that is no JSON, or is a JSON string, turns into a string.
 fn typed(text: String) -> String {
     let value = serde_json::from_str(&text).ok().filter(|v: &serde_json::Value| !v.is_string());
     value.unwrap_or(serde_json::Value::String(text)).to_string()

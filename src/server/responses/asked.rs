@@ -18,7 +18,6 @@ pub(super) struct Asked {
     pub effort: Option<String>,
     pub sampling: Sampling,
     pub tools: Tools,
-    /// The format of the answer.
     pub text: Value,
     pub noted: Noted,
 }

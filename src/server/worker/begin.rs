@@ -48,7 +48,6 @@ impl Worker {
         }
     }
 
-    /// Begins with a request on an idle slot.
     fn begin(&mut self, at: usize, mut ask: Ask, attempts: u32, plan: Plan) {
         let Plan { base, kept, steps } = plan;
         self.begun += 1;

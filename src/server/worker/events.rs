@@ -149,7 +149,7 @@ impl Worker {
         running.answer.finish(&running.ask, finish, running.usage);
     }
 
-    /// Keeps the state's record before the answer is reported complete: a client that names the answer finds it.
+    /// Stores the answer's record before the answer is reported complete: a client that names the answer finds it.
     fn hold(&mut self, at: usize, running: &mut Running, finish: Finish) {
         let answer = &running.answer;
         let finish = if answer.ended_itself() { Finish::Stop } else { finish };
