@@ -16,7 +16,6 @@ pub(super) struct Prompt {
     pub rendered: Arc<Rendered>,
     /// Tokens from the client, used unchanged. Only state of exactly these tokens matches.
     pub tokens: Option<Arc<Vec<Token>>>,
-    /// It contains documents of the library.
     pub of_library: bool,
     /// Its field in the request, for errors.
     pub field: &'static str,
@@ -36,7 +35,6 @@ pub(super) struct Wish {
     /// Unchanged text: thoughts are not separated.
     pub raw: bool,
     pub calls: Option<Calls>,
-    /// The answer ends after its first call.
     pub one_call: bool,
     pub constraint: Option<Constraint>,
     /// Log-probabilities of the answer's tokens, with this many alternatives each.

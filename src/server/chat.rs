@@ -27,7 +27,6 @@ use super::turns::{Call, Turn};
 use super::{Shared, now_s};
 use crate::text::ChatRole;
 
-/// Accepted fields without an effect here.
 const IGNORED: [&str; 10] = [
     "user",
     "cache_prompt",
@@ -47,7 +46,6 @@ struct Sent {
     model: String,
     fingerprint: String,
     created: u64,
-    /// The last event contains the usage.
     include_usage: bool,
     /// The request asks for log-probabilities.
     likely: bool,
@@ -146,7 +144,6 @@ struct Chunks {
     sent: Sent,
     ending: Ending,
     calls: Vec<usize>,
-    /// The open call is one of a custom tool.
     custom: bool,
 }
 

@@ -11,7 +11,6 @@ use crate::text::near::nearest;
 
 type Read<T> = Result<T, Refusal>;
 
-/// The unread fields of an object.
 #[derive(Debug)]
 pub(super) struct Fields {
     map: Map<String, Value>,

@@ -45,7 +45,6 @@ const HEARD_BYTES: usize = 2 * BODY_BYTES;
 const GOING: Duration = Duration::from_secs(10);
 /// Deadline for a request's head, also for the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(30);
-/// Threads that render and tokenize.
 const RENDERERS: usize = 4;
 /// Pause after a failed accept, for example with too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -112,7 +111,6 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
     Refusal::new(405, "method_not_allowed", message).respond(Family::of(uri.path()))
 }
 
-/// Bytes of a request's path and headers.
 fn head_bytes(request: &Request) -> usize {
     let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
     path + request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>()
@@ -182,7 +180,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    // Queue for the permit before evicting, so that this connection gets the freed permit, not a later one.
+                    // Queue for the permit before evicting, so that no later connection gets the freed permit.
                     let mut place = Box::pin(Arc::clone(&room).acquire_owned());
                     let asked = poll_fn(|context| Poll::Ready(place.as_mut().poll(context)));
                     let permit = match tokio::task::unconstrained(asked).await {

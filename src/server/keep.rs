@@ -40,13 +40,11 @@ pub(super) struct Keep {
     pub store: Arc<Store>,
     writer: Writer,
     pub events: Receiver<SaveEvent>,
-    /// State on its way to disk, and its save.
     pub fresh: Fresh,
     pending: HashMap<u64, SegmentId>,
     /// Saves with a pending text, oldest first, each with its bytes; then the sum of the bytes.
     waiting: VecDeque<(u64, u64)>,
     waiting_bytes: u64,
-    /// [`MOST_WAITING`] and [`MOST_WAITING_BYTES`].
     most_waiting: (usize, u64),
     /// Answers dropped because the disk was too slow, oldest first: an answer on top of one cannot be kept either.
     left_out: VecDeque<MessageId>,
@@ -104,7 +102,6 @@ impl Keep {
         id
     }
 
-    /// Whether the limit of waiting saves is reached.
     fn is_full(&mut self) -> bool {
         let (most, most_bytes) = self.most_waiting;
         let full = self.waiting.len() >= most || self.waiting_bytes >= most_bytes;

@@ -106,7 +106,6 @@ pub struct Options {
     pub store: Arc<Store>,
     /// The terminal's store, for the documents of its library; `None`: the server offers no documents.
     pub library: Option<Arc<Store>>,
-    /// The terminal's system text.
     pub system: Option<String>,
     pub text: TextModel,
     /// Ids that end a turn.

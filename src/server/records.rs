@@ -171,7 +171,6 @@ impl Records {
         Ok(rows.collect::<Option<Vec<_>>>().map(|turns| turns.into_iter().flatten().collect()))
     }
 
-    /// The answer of an id as it was sent.
     pub(super) fn get(&self, id: &str) -> Result<Named, Refusal> {
         let message = self.number(id, "response_id")?;
         if let Some(found) = locked(&self.recent).iter().find(|r| r.message == message) {
@@ -188,7 +187,6 @@ impl Records {
         }
     }
 
-    /// An item of an earlier answer, by its own id.
     pub(super) fn item(&self, id: &str, field: &str) -> Result<Value, Refusal> {
         own_data()?;
         let of = |response: &Value| -> Option<Value> {

@@ -14,7 +14,6 @@ use crate::text::grammar::Grammar;
 
 /// Maximum stop texts of a request.
 const STOPS: usize = 16;
-/// Maximum bytes of a stop text.
 const STOP_BYTES: usize = 1 << 10;
 
 /// Reads `stop`: a text or a list of texts.

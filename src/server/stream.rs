@@ -20,7 +20,6 @@ const PROGRESS: Duration = Duration::from_secs(5);
 /// Bytes of one frame of a stream; more text starts the next frame.
 const FRAME_BYTES: usize = 16 << 10;
 
-/// The form of an API's events.
 pub(super) trait Form: Send + Unpin + 'static {
     /// Writes an event; true after the last one.
     fn said(&mut self, said: &Said, out: &mut String) -> bool;

@@ -26,7 +26,6 @@ pub(super) struct Tool {
     description: Option<String>,
     /// A JSON schema.
     parameters: Value,
-    /// Unchanged from the request.
     strict: Option<bool>,
     /// It takes free text, as the one argument `input`.
     custom: bool,

@@ -23,9 +23,7 @@ pub(super) struct Events {
     number: u64,
     /// The incomplete last item, if it is thoughts or a text.
     open: Option<Open>,
-    /// The id of the open call.
     call_id: String,
-    /// The open call is one of a custom tool.
     custom: bool,
 }
 
@@ -137,7 +135,6 @@ impl Events {
         self.choice.items.push(Item::Call(call.clone()));
     }
 
-    /// The answer has ended, complete or not.
     fn ended(&mut self, finish: Finish, out: &mut String) {
         let status = Status::of(finish, &self.choice);
         if self.choice.items.iter().all(|item| matches!(item, Item::Thoughts(_))) {

@@ -31,7 +31,7 @@ pub(super) struct Running {
     pub doing: Doing,
     pub steps: VecDeque<Step>,
     pub answer: Answer,
-    /// Prompt tokens after prefill so far.
+    /// Prompt tokens in the state so far.
     pub read: u64,
     pub usage: Usage,
     /// The request has added kept state.
