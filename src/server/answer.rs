@@ -1,4 +1,4 @@
-//! The answer that is being written: tokens to text, stop texts, counts.
+//! The answer in decode: tokens to text, stop texts, counts.
 
 use super::Shared;
 use super::ask::{Ask, Wish};
@@ -10,17 +10,14 @@ use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Steering, Token};
 use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};
 
-/// How tokens become text.
 enum Decoder {
-    /// Thoughts apart.
+    /// Separates thoughts.
     Chat(StreamDecoder),
-    /// As it is.
+    /// Unchanged text.
     Raw(PlainDecoder),
 }
 
-/// An answer that is being written.
 pub(super) struct Answer {
-    /// Every token the engine reported.
     pub generated: Vec<Token>,
     decoder: Decoder,
     begin: Begin,
@@ -30,18 +27,17 @@ pub(super) struct Answer {
     counted: u64,
     index: usize,
     calls: Option<Calls>,
-    /// It ends behind its first call.
     one_call: bool,
-    /// A call in it has ended: not one that broke off with the answer.
+    /// A call has ended, other than one that broke off with the answer.
     called: bool,
-    /// What is certain and was not told yet.
+    /// Certain text that is not sent yet.
     delta: Delta,
     told: Vec<Told>,
     /// Tokens that open the answer, or a thought in front of it.
     undecided: Vec<Told>,
-    /// What was told.
+    /// The sent part of the answer.
     said: Choice,
-    /// Somebody listens.
+    /// The client is connected.
     heard: bool,
 }
 
@@ -73,17 +69,16 @@ impl Answer {
         }
     }
 
-    /// What watches it while it is drawn.
     pub(super) fn steering(&self, shared: &Shared, wish: &Wish) -> Result<Option<Steering>, TextError> {
         wish.watched().steering(&shared.renderer.model().tokenizer, self.begin, 0)
     }
 
-    /// Whether a stop text ended it, or the one call that it may hold.
+    /// Whether a stop text ended it, or its only allowed call.
     pub(super) fn ended_itself(&self) -> bool {
         self.stopped_by.is_some() || self.is_enough()
     }
 
-    /// Tokens of a round. False when it is to end here.
+    /// Takes the tokens of a round; false if the answer ends here.
     pub(super) fn take(&mut self, shared: &Shared, ask: &Ask, tokens: &[Token], likely: Vec<Likely>) -> bool {
         if self.generated.is_empty() && !tokens.is_empty() {
             shared.metrics.first_token(ask.asked.elapsed());
@@ -113,7 +108,7 @@ impl Answer {
         self.heard && !self.ended_itself()
     }
 
-    /// Tokens that were undecided are the answer's, or not, once that is known.
+    /// Assigns the undecided tokens to the answer or to a thought.
     fn decide(&mut self, answer: Option<bool>) {
         if let Some(answer) = answer {
             self.told.extend(self.undecided.drain(..).map(|told| Told { thought: !answer, ..told }));
@@ -129,7 +124,6 @@ impl Answer {
         }
     }
 
-    /// More of the answer's text, in which there may be calls.
     fn text(&mut self, ask: &Ask, text: &str) {
         let parts = match &mut self.calls {
             None => return self.delta.answer.push_str(text),
@@ -158,7 +152,7 @@ impl Answer {
         }
     }
 
-    /// Tells what is certain and was not told yet.
+    /// Sends the certain text.
     fn tell(&mut self, ask: &Ask) {
         let (Delta { thinking, answer }, tokens) = (std::mem::take(&mut self.delta), std::mem::take(&mut self.told));
         if !(thinking.is_empty() && answer.is_empty() && tokens.is_empty()) {
@@ -172,12 +166,12 @@ impl Answer {
         self.heard &= ask.to.tell(said);
     }
 
-    /// The one call that there may be is made: nothing after it counts.
+    /// The only allowed call is complete: later text does not count.
     fn is_enough(&self) -> bool {
         self.one_call && self.called
     }
 
-    /// Nothing more comes: tells what was held back.
+    /// Ends the text, and sends the held part.
     pub(super) fn close(&mut self, ask: &Ask) {
         if !self.ended_itself() {
             let last = match &mut self.decoder {
@@ -193,14 +187,13 @@ impl Answer {
         if !self.is_enough() {
             let held = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
             self.parts(ask, held);
-            // A call that the end of the answer ended did not end the answer.
+            // The end of the answer ended this call, so the call did not end the answer.
             self.called = false;
         }
         self.decide(Some(true));
         self.tell(ask);
     }
 
-    /// Tells that it is complete.
     pub(super) fn finish(&mut self, ask: &Ask, finish: Finish, usage: Usage) {
         let finish = if self.ended_itself() { Finish::Stop } else { finish };
         let stopped_by = self.stopped_by.clone();
@@ -209,12 +202,10 @@ impl Answer {
         ask.to.tell(Said::Ended { index: self.index, whole });
     }
 
-    /// What was told of it.
     pub(super) fn said(&self) -> &Choice {
         &self.said
     }
 
-    /// Tokens of thoughts among them.
     pub(super) fn thought_tokens(&self) -> u64 {
         match &self.decoder {
             Decoder::Chat(decoder) => decoder.thought_tokens(),
@@ -222,7 +213,6 @@ impl Answer {
         }
     }
 
-    /// Tokens that count as the answer's.
     pub(super) fn tokens(&self) -> u64 {
         self.counted
     }

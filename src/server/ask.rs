@@ -1,4 +1,4 @@
-//! What travels from a connection to the thread that feeds the engine: a question, with the way back.
+//! A request on its way from a connection to the worker, with the channel for its events.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,20 +10,17 @@ use super::said::Teller;
 use crate::engine::protocol::{Cancel, Constraint, Sampling, SpecMode, Token, Watched};
 use crate::runtime::render::Rendered;
 
-/// What the model reads.
 #[derive(Clone, Debug)]
 pub(super) struct Prompt {
     /// Its text, special tokens as literals, and where state is worth keeping.
     pub rendered: Arc<Rendered>,
-    /// Given: these tokens, raw. Only state of just these counts as kept.
+    /// Tokens from the client, used unchanged. Only state of exactly these tokens matches.
     pub tokens: Option<Arc<Vec<Token>>>,
-    /// There are documents of the library in it.
     pub of_library: bool,
-    /// The field it came from, for errors.
+    /// Its field in the request, for errors.
     pub field: &'static str,
 }
 
-/// How it is answered.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub sampling: Sampling,
@@ -32,44 +29,38 @@ pub(super) struct Wish {
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
     pub spec: SpecMode,
-    /// Tokens of thought after which the answer begins; 0 is no limit.
+    /// Tokens of thought after which the answer begins; 0 sets no limit.
     pub thinking_budget: u64,
-    /// Whether a text that repeats itself is ended.
     pub stop_loops: bool,
-    /// The text as it is: no thoughts are taken out.
+    /// Unchanged text: thoughts are not separated.
     pub raw: bool,
-    /// Calls of functions are taken out of the text.
     pub calls: Option<Calls>,
-    /// The answer ends behind its first call.
     pub one_call: bool,
-    /// Which tokens may be drawn.
     pub constraint: Option<Constraint>,
-    /// How likely tokens were is told, with so many of the likeliest in their place.
+    /// Log-probabilities of the answer's tokens, with this many alternatives each.
     pub likely: Option<u8>,
-    /// The same of the prompt's tokens.
+    /// The same for the prompt's tokens.
     pub score: Option<u8>,
 }
 
 impl Wish {
-    /// What an answer is watched for. One that is kept to a grammar is to be valid to its end, however often it says the same: it
-    /// ends by itself or at its longest.
+    /// The conditions that end an answer early. An answer with a grammar must stay valid to its end, however
+    /// repetitive: only the grammar or the maximum length ends it.
     pub(super) fn watched(&self) -> Watched {
-        // What only keeps quotes to the text leaves the answer free.
+        // A constraint on quotes alone leaves the answer free.
         let bound = self.constraint.as_ref().is_some_and(|constraint| constraint.1.is_none());
         Watched { thought_tokens: self.thinking_budget, loops: self.stop_loops && !bound }
     }
 }
 
-/// A question.
 #[derive(Debug)]
 pub(super) struct Ask {
     pub prompt: Prompt,
     pub wish: Wish,
-    /// Answers wanted, and which of them this is.
+    /// The number of answers, and which of them this is.
     pub wanted: usize,
     pub index: usize,
     pub record: Option<Record>,
-    /// State behind it is kept.
     pub keep: bool,
     pub cancel: Cancel,
     pub to: Teller,
@@ -77,7 +68,7 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    /// The answers that are wanted, each a question of its own: they go on side by side.
+    /// Splits a request into one per answer: they run concurrently.
     pub(super) fn each(self) -> Vec<Ask> {
         let others = (1..self.wanted).map(|index| Ask {
             prompt: self.prompt.clone(),

@@ -1,8 +1,8 @@
-//! Which requests are answered: those of programs on this machine or with the key, and of no web page but the allowed ones.
+//! Access control: programs on this machine or with the key may send requests; web pages only if they are allowed.
 //!
-//! A page in a browser can send requests to any address. It names itself in `Origin`, which programs do not send; and a page
-//! with a name that was made to point here sends that as `Host`. Both are refused; a key, where there is one, is required.
-//! Without a key, a connection of another user of this machine is refused ([`super::owner`]).
+//! A page in a browser can send requests to any address. It names itself in `Origin`, which programs do not send; and
+//! a page with a domain that resolves to this machine sends the domain as `Host`. Both are refused; a configured key is
+//! required. Without a key, a connection of another user of this machine is refused ([`super::owner`]).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,18 +12,17 @@ use axum::response::Response;
 
 use super::refusal::Refusal;
 
-/// The key that a client has to send. Its text is kept nowhere.
+/// The key that a client must send. Only its hash is stored.
 #[derive(Clone)]
 pub struct Key(blake3::Hash);
 
 impl Key {
-    /// From its text, as in the key file.
     pub fn new(text: &str) -> Key {
         Key(blake3::hash(text.trim().as_bytes()))
     }
 
     fn opens(&self, shown: &str) -> bool {
-        // Comparing hashes takes the same time wherever they differ.
+        // A comparison of hashes leaks no timing about the key.
         blake3::hash(shown.as_bytes()) == self.0
     }
 }
@@ -34,25 +33,24 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// The host in `HOST[:PORT]`; `None` if that is not all of it.
+/// The host in `HOST[:PORT]`; `None` for any other form.
 fn host_of(authority: &str) -> Option<&str> {
     let (host, behind) = match authority.strip_prefix('[') {
         Some(inner) => inner.split_once(']').filter(|(host, _)| host.parse::<Ipv6Addr>().is_ok())?,
         None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
     };
     match behind.strip_prefix(':') {
-        // A number may have a sign, a port has none.
+        // A parsed number may have a sign, a port may not.
         Some(port) => (port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok()).then_some(host),
         None => behind.is_empty().then_some(host),
     }
 }
 
-/// Whether a name cannot have been made to point here by a page.
+/// Whether a page cannot have made this name resolve to this machine.
 fn is_this_machine(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The origin of the page that sent a request, if it is one of the allowed ones.
 pub(super) fn allowed_page(allowed: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
     let named = origin.to_str().ok()?;
@@ -62,7 +60,6 @@ pub(super) fn allowed_page(allowed: &[String], headers: &HeaderMap) -> Option<He
         .then(|| origin.clone())
 }
 
-/// What a browser is told before it lets an allowed page send a request.
 pub(super) fn preflight(page: &HeaderValue, asked: &HeaderMap) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -75,7 +72,6 @@ pub(super) fn preflight(page: &HeaderValue, asked: &HeaderMap) -> Response {
     response
 }
 
-/// Lets an allowed page read a response.
 pub(super) fn open_to(page: HeaderValue, headers: &mut HeaderMap) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, page);
     headers.insert(header::VARY, HeaderValue::from_static("origin"));
@@ -83,15 +79,12 @@ pub(super) fn open_to(page: HeaderValue, headers: &mut HeaderMap) {
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, own);
 }
 
-/// Why a connection of another user of this machine is not answered.
 pub(super) fn other_user() -> Refusal {
     let message = "without a key this server answers only programs of the user who started it: set serve.key_file (or start \
                    it with --key-file FILE) and send the key";
     Refusal::new(403, "other_user", message)
 }
 
-/// # Errors
-/// Why a request is not answered.
 pub(super) fn check(key: Option<&Key>, from_allowed_page: bool, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
     let forbidden = |code, message: &str| Err(Refusal::new(403, code, message));
     let from_page = headers.contains_key(header::ORIGIN)
@@ -102,7 +95,7 @@ pub(super) fn check(key: Option<&Key>, from_allowed_page: bool, uri: &Uri, heade
             "requests from web pages are not answered, unless serve.allowed_origins names the page",
         );
     }
-    // A proxy might read another one than is read here.
+    // With several hosts, a proxy might read another one than this server.
     if headers.get_all(header::HOST).iter().count() > 1 {
         return Err(Refusal::new(400, "invalid_host", "there must be one Host header, not several"));
     }
@@ -122,7 +115,7 @@ pub(super) fn check(key: Option<&Key>, from_allowed_page: bool, uri: &Uri, heade
     };
     let bearer = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
     let bearer = bearer.and_then(|v| v.split_once(' ')).filter(|(how, _)| how.eq_ignore_ascii_case("bearer"));
-    // A client may send the key of another server along with the right one.
+    // A client may send another server's key along with the right one.
     let shown = [bearer.map(|(_, key)| key.trim()), headers.get("x-api-key").and_then(|v| v.to_str().ok())];
     match shown.iter().flatten().map(|shown| key.opens(shown)).max() {
         Some(true) => Ok(()),
@@ -181,7 +174,7 @@ mod tests {
         for host in ["127.0.0.1:65535", "127.8.8.8", "[::1]", "[::1]:0"] {
             assert_eq!(status(None, &[("host", host)]), 200, "{host}");
         }
-        // The same of a request that names the host in its first line.
+        // A request with the host in its first line.
         let at = |uri: &'static str| {
             check(None, false, &Uri::from_static(uri), &HeaderMap::new()).map_or_else(|r| r.status, |()| 200)
         };

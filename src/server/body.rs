@@ -1,4 +1,4 @@
-//! JSON bodies: of a request, read, and of what is answered as one object.
+//! JSON bodies of requests, and of responses that are one object.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -13,17 +13,18 @@ use super::context::blocking;
 use super::fields::Fields;
 use super::refusal::Refusal;
 
-/// A request's body has come by then.
+/// Deadline for a request's body.
 const BODY: Duration = Duration::from_secs(120);
-/// Bytes of it: several times what the longest context takes.
+/// Maximum bytes of a body: several times the longest context.
 pub(super) const BODY_BYTES: usize = 32 << 20;
-/// Objects in it (messages, parts of them, functions, what schemas consist of): more than a conversation has, and little enough
-/// to be held several times.
+/// Maximum objects in a body (messages, their parts, functions, nodes of schemas): more than a conversation has, and
+/// few enough to fit in memory several times.
 const BODY_OBJECTS: usize = 100_000;
-/// A body longer than this is read on a thread of its own.
+/// A longer body, in bytes, is read on a thread of its own.
 const LONG_BYTES: usize = 64 << 10;
 
-/// Reads a JSON body, and with `long` those of its fields that may be long. A long one would keep all other connections waiting.
+/// Reads a JSON body; `long` reads its fields. A long body would block all other connections, so it is read on a
+/// thread of its own.
 pub(super) async fn read<T: Send + 'static>(
     headers: &HeaderMap,
     body: Body,
@@ -42,10 +43,9 @@ pub(super) async fn read<T: Send + 'static>(
     blocking(read).await
 }
 
-/// The value that the bytes of a body are.
 fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
     let value: Value = serde_json::from_slice(bytes).map_err(|e| {
-        // The only fault that has these words in its own.
+        // Only this fault contains these words.
         let why = match e.to_string().contains("hex escape") {
             true => {
                 let (line, column) = (e.line(), e.column());
@@ -63,7 +63,6 @@ fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
     Ok(value)
 }
 
-/// Whether more than [`BODY_OBJECTS`] are in it.
 fn has_too_many(body: &Value) -> bool {
     let (mut waiting, mut objects) = (vec![body], 0);
     while let Some(value) = waiting.pop() {
@@ -72,7 +71,7 @@ fn has_too_many(body: &Value) -> bool {
                 objects += 1;
                 waiting.extend(map.values());
             }
-            // Most long lists are of numbers.
+            // Most long lists contain numbers, so skip those.
             Value::Array(list) => waiting.extend(list.iter().filter(|v| v.is_object() || v.is_array())),
             _ => {}
         }
@@ -83,7 +82,6 @@ fn has_too_many(body: &Value) -> bool {
     false
 }
 
-/// The bytes of a JSON body.
 async fn json(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Refusal> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -122,7 +120,6 @@ async fn bytes_of(mut body: Body) -> Result<Vec<u8>, Refusal> {
     Ok(bytes)
 }
 
-/// An object.
 pub(super) fn object(value: &Value) -> Response {
     let mut response = Body::from(value.to_string()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -134,7 +131,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What reading this body comes to, and whether it was done on the thread of the connections.
+    /// The result of reading this body, and whether the connections' thread did it.
     fn read_of(body: &Value) -> Result<bool, Refusal> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

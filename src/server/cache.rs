@@ -1,4 +1,4 @@
-//! The store of requests as a cache: damage in it never keeps a question from its answer.
+//! The store of requests as a cache: damage in it never keeps a request from its answer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::now_s;
 use crate::store::{Store, StoreError};
 
-/// Moves a damaged store of requests out of the way: its new place.
+/// Moves a damaged store of requests aside; returns its new place.
 ///
 /// # Errors
-/// The system does not move it.
+/// The system cannot rename the folder.
 pub fn set_aside(folder: &Path) -> io::Result<PathBuf> {
     let mut name = folder.as_os_str().to_owned();
     name.push(format!(".damaged-{}", now_s()));
@@ -19,7 +19,6 @@ pub fn set_aside(folder: &Path) -> io::Result<PathBuf> {
     Ok(PathBuf::from(name))
 }
 
-/// Whether the store can still be used.
 #[derive(Debug)]
 pub(super) struct Cache {
     store: Arc<Store>,
@@ -39,7 +38,7 @@ impl Cache {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Kept state could not be looked up: where that is damage, the store is moved aside and not used again until the next start.
+    /// Handles a failed lookup: a damaged store is moved aside and stays unused until the next start.
     pub(super) fn failed(&self, e: &StoreError) {
         if e.damage().is_none() {
             tracing::warn!("kept state of requests cannot be looked up: {e}");

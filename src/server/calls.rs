@@ -1,9 +1,9 @@
-//! Calls of functions in an answer: taken out of its text, their arguments told as they are written.
+//! Calls of functions in an answer: extracted from its text, their arguments streamed during decode.
 //!
-//! Two ways of writing them are read: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, which models are told where their
-//! template says nothing of functions, and the released model's `<function name="…"><param name="…">…</param></function>`
-//! ([`native`]). A call is one once its name is there and its arguments begin; what does not come that far is text. One whose
-//! arguments break off stays a call whose arguments are no JSON, as other servers tell it.
+//! There are two notations: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, which the system text describes if
+//! the template has no functions, and the released model's `<function name="…"><param name="…">…</param></function>`
+//! ([`native`]). A call begins with its name and the start of its arguments; anything shorter is text. If the
+//! arguments break off, the call has arguments that are no JSON, as with other servers.
 
 mod native;
 #[cfg(test)]
@@ -15,39 +15,34 @@ use super::ids::fresh_id;
 use super::turns::Call;
 use native::Native;
 
-/// The mark before and behind a call that is written as JSON.
+/// The marks around a call in JSON.
 const JSON: (&str, &str) = ("<tool_call>", "</tool_call>");
 const OPENINGS: [(&str, &str); 2] = [JSON, native::MARKS];
-/// Bytes that may become a call; what is longer is text after all.
+/// Maximum bytes of a possible call; anything longer is text.
 const MOST: usize = 1 << 20;
 
-/// A part of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Part {
     Text(String),
-    /// A call begins: its id and its name.
+    /// Id and name.
     Begun(String, String),
-    /// More of the arguments of the call that has begun.
     Arguments(String),
-    /// It has ended: all of it.
     Call(Call),
 }
 
-/// Looks for calls.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
-    /// The end of the answer that may be the beginning of a call, or of a mark in one.
+    /// The end of the answer that may begin a call, or a mark in one.
     held: String,
     /// The answer is a call of one of these functions and nothing else, as JSON.
     whole: Option<Vec<String>>,
-    /// Only functions of these names are called; any other call is text.
+    /// Only these names are calls; any other call is text.
     only: Option<Vec<String>>,
-    /// What was last was a call: white space behind it is no text.
+    /// The previous part was a call: white space after it is not text.
     behind_call: bool,
     open: Option<Open>,
 }
 
-/// A call that is being written.
 #[derive(Clone, Debug)]
 struct Open {
     id: String,
@@ -59,23 +54,21 @@ struct Open {
 #[derive(Clone, Debug)]
 enum Form {
     Json(Scan),
-    /// Its arguments are complete, the mark behind it is to come.
+    /// The arguments are complete, the closing mark is missing.
     Closing,
     Native(Native),
 }
 
 impl Calls {
-    /// For an answer that must be a call of one of these functions.
     pub(super) fn whole(names: Vec<String>) -> Calls {
         Calls { whole: Some(names), ..Calls::default() }
     }
 
-    /// For one in which only functions of these names may be called.
     pub(super) fn only(names: Vec<String>) -> Calls {
         Calls { only: Some(names), ..Calls::default() }
     }
 
-    /// More of the answer: what is certain of it.
+    /// Takes more of the answer; returns the parts that are certain.
     pub(super) fn push(&mut self, text: &str) -> Vec<Part> {
         self.held.push_str(text);
         let mut parts = Vec::new();
@@ -86,7 +79,7 @@ impl Calls {
         parts
     }
 
-    /// Looks for the next call; whether there is more to do with what is held.
+    /// Looks for the next call; true if the held text may contain more.
     fn look(&mut self, parts: &mut Vec<Part>) -> bool {
         if self.whole.is_some() {
             return self.open_json(0, parts);
@@ -107,7 +100,7 @@ impl Calls {
         if opened {
             return true;
         }
-        // Another order of its fields, or no call.
+        // Its fields have another order, or it is no call.
         let Some(end) = self.held.find(close).map(|at| at + close.len()) else {
             if self.held.len() > MOST {
                 let text = std::mem::take(&mut self.held);
@@ -124,7 +117,7 @@ impl Calls {
         true
     }
 
-    /// Begins with a call whose JSON is `at` bytes behind the beginning of what is held, if it is one for sure.
+    /// Opens a call if its JSON certainly starts at byte `at` of the held text.
     fn open_json(&mut self, at: usize, parts: &mut Vec<Part>) -> bool {
         let Head::At(name, arguments) = head(self.held.get(at..).unwrap_or_default()) else { return false };
         if !self.may_call(&name) {
@@ -135,7 +128,7 @@ impl Calls {
         true
     }
 
-    /// The same with a call that is written as elements.
+    /// Opens the call in elements that starts there.
     fn open_native(&mut self, at: usize, parts: &mut Vec<Part>) -> bool {
         let Some((name, body)) = native::head(self.held.get(at..).unwrap_or_default()) else { return false };
         if !self.may_call(&name) {
@@ -164,7 +157,6 @@ impl Calls {
         self.open = Some(Open { id, name, written: String::new(), form });
     }
 
-    /// Tells a call that was found in one piece.
     fn all_of(&mut self, name: String, arguments: String, parts: &mut Vec<Part>) {
         self.begin(name, Form::Closing, parts);
         self.more(arguments, parts);
@@ -172,7 +164,7 @@ impl Calls {
         self.open = None;
     }
 
-    /// Goes on with the call that is open; whether there is more to do with what is held.
+    /// Continues the open call; true if the held text may contain more.
     fn go_on(&mut self, parts: &mut Vec<Part>) -> bool {
         let Some(Open { form, .. }) = &mut self.open else { return false };
         match form {
@@ -193,7 +185,7 @@ impl Calls {
                 } else if self.whole.is_some() || JSON.1.starts_with(tail) {
                     return false;
                 } else {
-                    // Nobody closed it: what follows is text.
+                    // The closing mark is missing: the rest is text.
                     self.held = tail.to_owned();
                 }
                 self.open = None;
@@ -211,7 +203,6 @@ impl Calls {
         }
     }
 
-    /// More of the open call's arguments.
     fn more(&mut self, piece: String, parts: &mut Vec<Part>) {
         let Some(open) = self.open.as_mut().filter(|_| !piece.is_empty()) else { return };
         open.written.push_str(&piece);
@@ -221,7 +212,7 @@ impl Calls {
         }
     }
 
-    /// The open call's arguments are complete, or nothing more comes of them.
+    /// The open call's arguments are complete, or broke off.
     fn end(&mut self, parts: &mut Vec<Part>) {
         if let Some(open) = &mut self.open {
             open.form = Form::Closing;
@@ -231,13 +222,12 @@ impl Calls {
         }
     }
 
-    /// Takes so many bytes off the beginning of what is held.
     fn cut(&mut self, at: usize) -> String {
         let rest = self.held.split_off(at);
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// The answer is complete: what was held back is text after all, or the end of a call that broke off.
+    /// The answer is complete: held text is plain text, or the end of a call that broke off.
     pub(super) fn finish(&mut self) -> Vec<Part> {
         let held = std::mem::take(&mut self.held);
         let mut parts = Vec::new();
@@ -250,7 +240,7 @@ impl Calls {
             }
             None => match self.whole.as_ref().map(|names| json_call(&held).or_else(|| broken_off(&held, names))) {
                 Some(Some((name, arguments))) => self.all_of(name, arguments, &mut parts),
-                // A beginning that may be any function's is none yet, and was never meant as text.
+                // The start of a call without a certain function is dropped: it is neither a call nor text.
                 Some(None) if held.trim_start().starts_with('{') => {}
                 Some(None) | None => self.text(held, &mut parts),
             },
@@ -260,7 +250,7 @@ impl Calls {
     }
 }
 
-/// Bytes of a text that cannot be the beginning of a mark.
+/// Bytes of a text that cannot begin a mark.
 fn certain(text: &str, marks: &[&str]) -> usize {
     let longest = marks.iter().map(|m| m.len()).max().unwrap_or(0);
     let may_begin = |at: &usize| {
@@ -270,11 +260,10 @@ fn certain(text: &str, marks: &[&str]) -> usize {
     (text.len().saturating_sub(longest)..text.len()).find(may_begin).unwrap_or(text.len())
 }
 
-/// What a call that is written as JSON begins with.
 enum Head {
-    /// Its name, and where its arguments begin, which are an object.
+    /// Its name, and where its arguments object begins.
     At(String, usize),
-    /// What is there is no such beginning, or not all of one.
+    /// Not such a beginning, or an incomplete one.
     No,
 }
 
@@ -296,7 +285,7 @@ fn head(text: &str) -> Head {
     if rest.starts_with('{') { Head::At(name, text.len() - rest.len()) } else { Head::No }
 }
 
-/// Name and arguments, as far as they came, of an answer that must be a call of one of `names` and broke off before its arguments
+/// Name and partial arguments of an answer that must be a call of one of `names` and broke off before its arguments
 /// began: the function may be clear before its name is complete.
 fn broken_off(text: &str, names: &[String]) -> Option<(String, String)> {
     fn behind<'a>(text: &'a str, marks: &[&str]) -> Option<&'a str> {
@@ -328,7 +317,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Where it ends in what comes next of it.
+    /// Where the object ends in `text`, the next piece of it.
     fn end(&mut self, text: &str) -> Option<usize> {
         for (at, c) in text.bytes().enumerate() {
             match (self.in_string, c) {
@@ -349,13 +338,12 @@ impl Scan {
     }
 }
 
-/// Name and arguments of a call that is written as JSON.
 fn json_call(text: &str) -> Option<(String, String)> {
     let value: Value = serde_json::from_str(text.trim()).ok()?;
     let name = value.get("name")?.as_str()?.to_owned();
     let arguments = match value.get("arguments") {
         None | Some(Value::Null) => Value::Object(Map::new()),
-        // Some models write them as JSON in a string.
+        // Some models write the arguments as JSON in a string.
         Some(Value::String(text)) if serde_json::from_str::<Map<String, Value>>(text).is_ok() => {
             return Some((name, text.clone()));
         }

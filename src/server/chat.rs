@@ -27,7 +27,6 @@ use super::turns::{Call, Turn};
 use super::{Shared, now_s};
 use crate::text::ChatRole;
 
-/// Fields that change nothing here.
 const IGNORED: [&str; 10] = [
     "user",
     "cache_prompt",
@@ -41,16 +40,14 @@ const IGNORED: [&str; 10] = [
     "verbosity",
 ];
 
-/// How a chat completion is sent.
 struct Sent {
     shared: Arc<Shared>,
     id: String,
     model: String,
     fingerprint: String,
     created: u64,
-    /// A last event says what was read and written.
     include_usage: bool,
-    /// The request wants to know how likely tokens were.
+    /// The request asks for log-probabilities.
     likely: bool,
     tools: Tools,
 }
@@ -63,7 +60,7 @@ impl Sent {
         }
     }
 
-    /// A call as an object; its arguments are JSON in a string.
+    /// Arguments are JSON in a string.
     fn call(&self, call: &Call) -> Value {
         match self.tools.named(&call.name) {
             named if named.custom => json!({
@@ -79,7 +76,6 @@ impl Sent {
         }
     }
 
-    /// Why an answer ended.
     fn reason(&self, whole: &Whole) -> &'static str {
         match reason(whole) {
             "tool_calls" if self.tools.legacy() => "function_call",
@@ -144,18 +140,14 @@ impl Sent {
     }
 }
 
-/// The stream of a chat completion.
 struct Chunks {
     sent: Sent,
     ending: Ending,
-    /// Calls in each answer.
     calls: Vec<usize>,
-    /// The call that is being written is one of a custom tool.
     custom: bool,
 }
 
 impl Chunks {
-    /// A part of the call that is being made.
     fn call(&self, index: usize, mut part: Value, out: &mut String) {
         if self.sent.tools.legacy() {
             let delta = json!({ "function_call": part["function"].take() });
@@ -186,7 +178,7 @@ impl Form for Chunks {
                     data(out, &chunk);
                 }
             }
-            // A custom call is sent whole: its text is in the arguments.
+            // A custom call is sent whole: its text is inside the arguments.
             Said::Calling { index, id, name } => {
                 self.custom = self.sent.tools.named(name).custom;
                 if self.custom {
@@ -218,7 +210,7 @@ impl Form for Chunks {
     }
 }
 
-/// Whether the last answer is gone on with, and whether no answer is to begin behind the messages.
+/// Whether the model continues the last answer, and whether the prompt ends without the start of an answer.
 pub(super) fn going_on(fields: &mut Fields, turns: &[Turn]) -> Result<(bool, bool), Refusal> {
     let open = fields.truth("continue_final_message")?.unwrap_or(false);
     let begins = fields.truth("add_generation_prompt")?;
@@ -285,7 +277,6 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     Ok(object(&sent.whole(&collect(listener, wanted).await?)))
 }
 
-/// `POST /v1/chat/completions`.
 pub(super) async fn completions(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }
@@ -309,7 +300,7 @@ mod tests {
         assert!(fields.contains(&"logit_bias") && fields.contains(&"n"), "{fields:?}");
         fields.extend(IGNORED);
         fields.push("messages");
-        // It is told above the table.
+        // The document describes it above the table.
         for field in fields.into_iter().filter(|f| *f != "model") {
             assert!(table.iter().any(|line| line.contains(&format!("`{field}`"))), "{field}");
         }

@@ -1,4 +1,4 @@
-//! What chat completions and completions share: why an answer ended, what it took, and how a stream of them ends.
+//! Shared by chat completions and completions: finish reasons, usage, and the end of a stream.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,9 @@ use super::said::{Said, Usage, Whole};
 use super::stream::{data, data_done};
 use crate::core::transcript::Finish;
 
-/// Answers to one request.
 pub(super) const MOST_CHOICES: u64 = 16;
 
-/// Why an answer ended, in OpenAI's words.
+/// The finish reason in OpenAI's terms.
 pub(super) fn reason(whole: &Whole) -> &'static str {
     match whole.finish {
         Finish::Stop | Finish::Repeats if whole.calls > 0 => "tool_calls",
@@ -22,7 +21,6 @@ pub(super) fn reason(whole: &Whole) -> &'static str {
     }
 }
 
-/// What was read and written, in OpenAI's form.
 fn usage(usage: &Usage) -> Value {
     json!({
         "prompt_tokens": usage.prompt_tokens,
@@ -33,13 +31,12 @@ fn usage(usage: &Usage) -> Value {
     })
 }
 
-/// Adds what was read and written to an object.
 pub(super) fn add_usage(object: &mut Value, all: &Usage) {
     object["usage"] = usage(all);
     object["timings"] = timings(all);
 }
 
-/// Times as llama.cpp's server has them.
+/// Times in the form of llama.cpp's server.
 fn timings(usage: &Usage) -> Value {
     let read = usage.prompt_tokens - usage.cached_tokens;
     let each = |ms: f64, tokens: u64| if tokens > 0 { json!(ms / tokens as f64) } else { Value::Null };
@@ -62,7 +59,6 @@ fn timings(usage: &Usage) -> Value {
     timings
 }
 
-/// Whether a last event is to say what was read and written.
 pub(super) fn include_usage(fields: &mut Fields) -> Result<bool, Refusal> {
     let Some(mut options) = fields.object("stream_options")? else { return Ok(false) };
     let wanted = options.truth("include_usage")?.unwrap_or(false);
@@ -71,7 +67,7 @@ pub(super) fn include_usage(fields: &mut Fields) -> Result<bool, Refusal> {
     Ok(wanted)
 }
 
-/// The end of a stream: a reason for each answer, and after the last of them what all took, and a mark.
+/// The end of a stream: a reason for each answer, then the usage of all answers, and an end mark.
 pub(super) struct Ending {
     wanted: usize,
     ended: usize,
@@ -80,18 +76,16 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// Of so many answers.
     pub(super) fn of(wanted: usize, include_usage: bool) -> Ending {
         Ending { wanted, ended: 0, include_usage, usage: Usage::default() }
     }
 
-    /// Counts what is said.
     pub(super) fn count(&mut self, said: &Said) {
         self.usage.take(said);
     }
 
-    /// Writes that an answer has ended: `last` is its last event with the reason, `empty` an event without answers. True where
-    /// nothing comes after it.
+    /// Writes the end of an answer: `last` is its last event with the reason, `empty` an event without answers. True
+    /// at the end of the stream.
     pub(super) fn ended(
         &mut self,
         whole: &Whole,

@@ -1,4 +1,4 @@
-//! From words of the worker to whole answers, and what they took.
+//! From the worker's events to whole answers, and their usage.
 
 use super::refusal::Refusal;
 use super::said::{Listener, Said, Told, Usage, Whole};
@@ -6,7 +6,6 @@ use super::turns::Call;
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Token};
 
-/// A part of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Item {
     Thoughts(String),
@@ -14,18 +13,16 @@ pub(super) enum Item {
     Call(Call),
 }
 
-/// One of the answers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
-    /// In the order in which they were written.
+    /// In the order of decode.
     pub items: Vec<Item>,
-    /// Its tokens, where that was asked for.
+    /// Its tokens, if the request asks for log-probabilities.
     pub tokens: Vec<Told>,
     pub whole: Option<Whole>,
 }
 
 impl Choice {
-    /// Takes in what was said of this answer.
     pub(super) fn take(&mut self, said: &Said) {
         match said {
             Said::Text { thinking, answer, tokens, .. } => {
@@ -43,7 +40,6 @@ impl Choice {
         }
     }
 
-    /// More thoughts, and more text behind them.
     pub(super) fn add(&mut self, thinking: &str, answer: &str) {
         match self.items.last_mut() {
             _ if thinking.is_empty() => {}
@@ -57,37 +53,33 @@ impl Choice {
         }
     }
 
-    /// All its thoughts.
     pub(super) fn thinking(&self) -> String {
         let one = |item: &Item| if let Item::Thoughts(text) = item { text.clone() } else { String::new() };
         self.items.iter().map(one).collect()
     }
 
-    /// All its text.
     pub(super) fn answer(&self) -> String {
         let one = |item: &Item| if let Item::Text(text) = item { text.clone() } else { String::new() };
         self.items.iter().map(one).collect()
     }
 
-    /// The calls in it.
     pub(super) fn calls(&self) -> impl Iterator<Item = &Call> {
         self.items.iter().filter_map(|item| if let Item::Call(call) = item { Some(call) } else { None })
     }
 }
 
-/// All of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Collected {
     pub usage: Usage,
-    /// Tokens of the prompt and how likely all but the first were, where that was asked for.
+    /// Tokens of the prompt and the log-probabilities of all but the first, if the request asks for them.
     pub scored: Option<(Vec<Token>, Vec<Likely>)>,
     pub choices: Vec<Choice>,
 }
 
-/// Said where an answer ends that nobody stopped.
+/// The error of an answer that the server's shutdown ended.
 pub(super) const BROKE_OFF: &str = "the answer broke off: the server is ending";
 
-/// Waits for all answers. An answer that was given up is an error.
+/// Waits for all answers. A cancelled answer is an error.
 pub(super) async fn collect(mut listener: Listener, wanted: usize) -> Result<Collected, Refusal> {
     let mut all = Collected { choices: vec![Choice::default(); wanted], ..Collected::default() };
     let mut ended = 0;

@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: text goes on, without a template.
+//! `POST /v1/completions`: the model continues a text, without a template.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,12 +30,10 @@ use crate::engine::protocol::Token;
 use crate::runtime::render::{MARK, Rendered};
 use crate::text::{Before, Places, Tokenizer};
 
-/// Prompts of one request.
 const MOST_PROMPTS: usize = 256;
-/// Tokens of an answer whose length nobody says, as in OpenAI's API.
+/// Default maximum of tokens in an answer, from OpenAI's API.
 const TOKENS: u64 = 16;
 
-/// What is to go on.
 #[derive(Clone)]
 enum Given {
     Text(String),
@@ -63,14 +61,14 @@ fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<Given>, Refusal> 
     Ok(given)
 }
 
-/// [`prompt`], on a thread of its own: to spell many tokens takes time.
+/// [`prompt`] on a thread of its own: decoding many tokens to text takes time.
 async fn prompt_of(shared: &Arc<Shared>, given: &Given) -> Result<(Prompt, String), Refusal> {
     let (shared, given) = (Arc::clone(shared), given.clone());
     blocking(move || Ok(prompt(&shared, &given))).await
 }
 
-/// What the model reads, and its text for an echo. A text may hold special tokens as literals: whoever writes no messages
-/// writes the template.
+/// The prompt, and its text for an echo. A text may contain special tokens as literals: a client without messages
+/// writes the template itself.
 fn prompt(shared: &Shared, given: &Given) -> (Prompt, String) {
     let tokenizer = &shared.renderer.model().tokenizer;
     let (key, tokens, text) = match given {
@@ -84,11 +82,11 @@ fn prompt(shared: &Shared, given: &Given) -> (Prompt, String) {
     (Prompt { rendered, tokens, of_library: false, field: "prompt" }, text)
 }
 
-/// The text under which the state of given tokens is kept. State is found by its text: tokens that no text reads as must not be
-/// found under one that happens to look like them.
+/// The key for the state of given tokens. State is found by its text: tokens that are not the tokenization of any text
+/// must not match a text that happens to look like them.
 fn key_of(tokenizer: &Tokenizer, tokens: &[Token]) -> String {
     let begins = tokenizer.bos();
-    // A text is read behind one start token, where the model has one.
+    // The tokenizer puts one start token in front of a text, if the model has one.
     let rest =
         tokens.strip_prefix(begins.as_slice()).filter(|rest| begins.is_none() || rest.first() != begins.as_ref());
     let text = tokenizer.spell_shielded(rest.unwrap_or(tokens), Before::Edge);
@@ -102,7 +100,6 @@ fn key_of(tokenizer: &Tokenizer, tokens: &[Token]) -> String {
     }
 }
 
-/// How a completion is sent.
 struct Sent {
     shared: Arc<Shared>,
     id: String,
@@ -133,7 +130,6 @@ impl Sent {
     }
 }
 
-/// The stream of a completion.
 struct Chunks {
     sent: Sent,
     /// Sent before the answer.
@@ -176,7 +172,7 @@ impl Form for Chunks {
     }
 }
 
-/// How likely the tokens of a choice were, behind those of the prompt if they were scored. `echo`: the text before the answer.
+/// Log-probabilities of a choice, after those of the prompt if they were scored. `echo`: the text before the answer.
 fn table(shared: &Shared, all: &Collected, echo: &str, choice: &Choice) -> Table {
     let tokenizer = &shared.renderer.model().tokenizer;
     let mut table = Table::default();
@@ -188,7 +184,6 @@ fn table(shared: &Shared, all: &Collected, echo: &str, choice: &Choice) -> Table
     table
 }
 
-/// The answers to one of several prompts, behind its text.
 async fn answer_one(
     shared: Arc<Shared>,
     given: Given,
@@ -200,8 +195,8 @@ async fn answer_one(
     Ok((text, collected))
 }
 
-/// The same of all of them, in order; as many at a time as are answered side by side. The first one takes the request's place in the
-/// queue.
+/// The answers to all prompts, in order, with as many running as there are slots. The first prompt takes the request's
+/// place in the queue.
 async fn answer_all(
     shared: &Arc<Shared>,
     given: Vec<Given>,
@@ -294,7 +289,6 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     Ok(object(&whole))
 }
 
-/// `POST /v1/completions`.
 pub(super) async fn completions(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }

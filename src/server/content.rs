@@ -1,4 +1,4 @@
-//! Messages of a request become turns: what they hold, in any API, and those of a chat.
+//! Messages of a request to turns: the content in any API, and the messages of a chat.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::refusal::Refusal;
 use super::turns::{Call, Turn, arguments};
 use crate::text::ChatRole;
 
-/// A part of an earlier answer that is a text under this name.
+/// The type of a text part in an earlier answer, and the field of its text.
 pub(super) const REFUSAL: &str = "refusal";
 
 /// The text of a message: a string, or parts that are texts.
@@ -22,7 +22,6 @@ pub(super) fn question(value: Option<Value>, at: &str, kinds: &[&str]) -> Result
     Ok(Turn { files, ..Turn::new(ChatRole::User, text) })
 }
 
-/// The id of a document of the library.
 pub(super) fn file_id(fields: &mut Fields) -> Result<String, Refusal> {
     match fields.text("file_id")? {
         Some(id) => Ok(id),
@@ -86,7 +85,6 @@ fn call(value: Value, at: &str) -> Result<Call, Refusal> {
     call_of(id, function)
 }
 
-/// A call from its name and its arguments.
 fn call_of(id: String, mut function: Fields) -> Result<Call, Refusal> {
     let name = function.text("name")?.unwrap_or_default();
     let arguments = arguments(&function.text("arguments")?.unwrap_or_default());
@@ -110,7 +108,7 @@ fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
     };
     let place = fields.name("content");
     let value = match role {
-        // An answer may be calls alone, a result nothing.
+        // An answer may consist of calls alone, and a result may be empty.
         ChatRole::Assistant | ChatRole::Tool => fields.take("content"),
         ChatRole::System | ChatRole::User => Some(fields.need("content")?),
     };
@@ -137,7 +135,7 @@ fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
     Ok(turn)
 }
 
-/// The messages of a conversation: there is one at least.
+/// At least one message is required.
 pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Value>, Refusal> {
     match fields.need("messages")? {
         Value::Array(messages) if !messages.is_empty() => Ok(messages),
@@ -146,7 +144,6 @@ pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Value>, Refusal> {
     }
 }
 
-/// The turns of a chat.
 pub(super) fn turns(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     messages(fields)?.into_iter().enumerate().map(|(i, value)| turn(value, &format!("messages[{i}]"))).collect()
 }

@@ -1,6 +1,7 @@
-//! One request, as the code that reads it at any depth sees it: what was left out of it, and who owns the connection.
+//! The context of one request, for code at any depth: the names of left-out fields, and the owner of the connection.
 //!
-//! It lives in a task-local, so that readers of nested fields need no parameter for it; [`blocking`] carries it to other threads.
+//! It lives in a task-local, so that readers of nested fields need no parameter for it; [`blocking`] carries it to
+//! other threads.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +11,7 @@ use axum::http::HeaderValue;
 use super::owner::Owner;
 use super::refusal::Refusal;
 
-/// Bytes of the header that names what was left out.
+/// Maximum bytes of the header with the left-out names.
 const HEADER_BYTES: usize = 1 << 10;
 
 tokio::task_local! {
@@ -34,13 +35,12 @@ impl Context {
         REQUEST.scope(self, work).await
     }
 
-    /// Names of what was left out, without positions in lists.
     pub(super) fn left_out(&self) -> Vec<String> {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
-/// Leaves a part of the request out and remembers its name; false where unknown parts are refused instead.
+/// Leaves a part of the request out and remembers its name; false if the settings refuse unknown parts.
 pub(super) fn leave_out(name: &str) -> bool {
     let leave = |context: &Arc<Context>| {
         if !context.refuse_unknown {
@@ -61,7 +61,7 @@ fn without_positions(name: &str) -> String {
     kept.take(200).collect()
 }
 
-/// Refuses what belongs to one user where the system does not tell whose connection this is.
+/// Refuses one user's data if the owner of the connection is unknown.
 pub(super) fn own_data() -> Result<(), Refusal> {
     match REQUEST.try_with(|context| context.owner) {
         Ok(Owner::Unknown) => Err(Refusal::new(
@@ -74,7 +74,7 @@ pub(super) fn own_data() -> Result<(), Refusal> {
     }
 }
 
-/// The names as a header: printable ASCII, cut where it would be too long.
+/// The names as a header: printable ASCII, cut at the maximum length.
 pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
     let mut text = String::new();
     for name in names {
@@ -89,7 +89,7 @@ pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
     HeaderValue::from_str(&text).ok().filter(|text| !text.is_empty())
 }
 
-/// Runs work that takes long on a thread of its own.
+/// Runs long work on a thread of its own.
 ///
 /// # Errors
 /// The work failed, or panicked.

@@ -1,5 +1,5 @@
-//! Reading JSON objects field by field. Each error names the field. Fields that nothing reads are left out and named
-//! ([`super::context`]), or refused where `serve.unknown_fields` says so.
+//! Reads JSON objects field by field. Each error names the field. Unread fields are left out and named
+//! ([`super::context`]), or refused if `serve.unknown_fields` says so.
 
 use std::ops::RangeInclusive;
 
@@ -11,17 +11,15 @@ use crate::text::near::nearest;
 
 type Read<T> = Result<T, Refusal>;
 
-/// The fields of an object that were not read yet.
 #[derive(Debug)]
 pub(super) struct Fields {
     map: Map<String, Value>,
-    /// Where it is: `messages[2].`; empty for the body.
+    /// The object's place: `messages[2].`; empty for the body.
     at: String,
-    /// Fields that were asked for.
+    /// Names of the fields that the reader knows, for suggestions in errors.
     known: Vec<&'static str>,
 }
 
-/// What a value is, in the words of JSON.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -34,12 +32,10 @@ pub(super) fn kind(value: &Value) -> &'static str {
 }
 
 impl Fields {
-    /// The fields of a body.
     pub(super) fn body(value: Value) -> Read<Fields> {
         Fields::of(value, "")
     }
 
-    /// The fields of what is found at `at`.
     pub(super) fn of(value: Value, at: &str) -> Read<Fields> {
         match value {
             Value::Object(map) => {
@@ -55,34 +51,30 @@ impl Fields {
         }
     }
 
-    /// Full name of a field.
     pub(super) fn name(&self, field: &str) -> String {
         format!("{}{field}", self.at)
     }
 
-    /// An error about a field.
     pub(super) fn wrong(&self, field: &str, what: impl std::fmt::Display) -> Refusal {
         let name = self.name(field);
         Refusal::field(&name, format!("{name} {what}"))
     }
 
-    /// The value of a field; `null` is as if it were not there.
+    /// Takes a field's value; `null` counts as missing.
     pub(super) fn take(&mut self, field: &'static str) -> Option<Value> {
         self.known.push(field);
         self.map.remove(field).filter(|v| !v.is_null())
     }
 
-    /// The value of a field that is read later.
+    /// Copies a value for a later reader.
     pub(super) fn peek(&self, field: &str) -> Option<Value> {
         self.map.get(field).filter(|v| !v.is_null()).cloned()
     }
 
-    /// Whether a field is there that is read later.
     pub(super) fn has(&self, field: &str) -> bool {
         self.map.get(field).is_some_and(|v| !v.is_null())
     }
 
-    /// A field that must be there.
     pub(super) fn need(&mut self, field: &'static str) -> Read<Value> {
         self.take(field).ok_or_else(|| {
             let mut refusal = self.wrong(field, "is missing");
@@ -99,7 +91,6 @@ impl Fields {
         }
     }
 
-    /// A text that must be there.
     pub(super) fn need_text(&mut self, field: &'static str) -> Read<String> {
         match self.need(field)? {
             Value::String(text) => Ok(text),
@@ -150,19 +141,18 @@ impl Fields {
         self.take(field).map(|value| Fields::of(value, &name)).transpose()
     }
 
-    /// Fields that change nothing here and may be sent.
+    /// Accepts fields that have no effect here.
     pub(super) fn ignore(&mut self, fields: &[&'static str]) {
         for field in fields {
             let _ = self.take(field);
         }
     }
 
-    /// Fields that would change the answer and are not served, unless they ask for what is done anyway.
+    /// Refuses an unsupported field that would change the answer, unless its value asks for the default.
     pub(super) fn refuse(&mut self, field: &'static str, unless: impl Fn(&Value) -> bool) -> Read<()> {
         self.refuse_because(field, "is not supported by this server", unless)
     }
 
-    /// The same with a reason.
     pub(super) fn refuse_because(
         &mut self,
         field: &'static str,
@@ -179,7 +169,7 @@ impl Fields {
         }
     }
 
-    /// Leaves out what was not read, or refuses it; `null` is as if it were not there.
+    /// Leaves out the unread fields, or refuses them; `null` counts as missing.
     pub(super) fn done(self) -> Read<()> {
         let mut unread = self.map.iter().filter(|(_, value)| !value.is_null());
         let Some((field, _)) = unread.find(|(field, _)| !leave_out(&self.name(field))) else { return Ok(()) };
@@ -206,7 +196,7 @@ mod tests {
         assert_eq!(fields.whole("max_tokens", 1..=9), Ok(None));
         let unknown = fields.done().unwrap_err();
         assert_eq!(unknown.message, "max_token is not known here. Did you mean max_tokens?");
-        // As clients send what they were sent, with every field of their own version.
+        // Clients return received objects with every field of their own version.
         assert_eq!(Fields::body(json!({ "functions": null, "caller": null })).unwrap().done(), Ok(()));
         let beside = Fields::body(json!({ "functions": null, "caller": false })).unwrap();
         assert_eq!(beside.done().unwrap_err().param.as_deref(), Some("caller"));

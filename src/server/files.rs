@@ -1,5 +1,5 @@
-//! Documents of the terminal's library, by id: listed, and put in front of a question that names them, as the terminal puts them
-//! there. So their kept state is found by its text, and they are not read again.
+//! Documents of the terminal's library, by id: lists them, and puts them in front of a question that names them, in
+//! the terminal's form. So the search by text finds their kept state, and they need no prefill.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn internal(e: StoreError) -> Refusal {
     Refusal::internal(format!("the library cannot be read: {e}"))
 }
 
-/// The library, and what is in it that this model has read.
+/// The library, and its documents with state of this model.
 fn documents(shared: &Shared) -> Result<Option<(&Store, Vec<DocumentRecord>)>, Refusal> {
     let fingerprint = model(shared)?.fingerprint;
     let Some(library) = shared.library.as_deref() else { return Ok(None) };
@@ -54,7 +54,7 @@ fn describe(record: &DocumentRecord) -> Value {
         "purpose": "user_data",
         "status": "processed",
         "filename": record.document.name,
-        // When it was read first is not recorded.
+        // The store does not record the time of the first prefill.
         "created_at": null,
         "bytes": record.text_bytes,
         "state_bytes": record.bytes,
@@ -80,17 +80,15 @@ async fn described(shared: Arc<Shared>, id: Option<String>) -> Response {
     blocking(look).await.map_or_else(|refusal| refusal.respond(Family::OpenAi), |value| object(&value))
 }
 
-/// `GET /v1/files`.
 pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
     described(shared, None).await
 }
 
-/// `GET /v1/files/ID`.
 pub(super) async fn one(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
     described(shared, Some(id)).await
 }
 
-/// The two turns that a document is to the model, and the path it was read on.
+/// The two turns that show a document to the model, and the path of its state.
 fn turns(shared: &Shared, library: &Store, record: &DocumentRecord, field: &str) -> Result<([Turn; 2], Path), Refusal> {
     let document = &record.document;
     let gone = || {
@@ -107,8 +105,8 @@ fn turns(shared: &Shared, library: &Store, record: &DocumentRecord, field: &str)
     Ok(([Turn::new(ChatRole::User, body.content), Turn::new(ChatRole::Assistant, read.content)], path))
 }
 
-/// Puts the documents in front of the turns that name them. Where a conversation begins with one and has no system text, it gets
-/// the one that the document was read behind.
+/// Puts the documents in front of the turns that name them. A conversation that begins with a document and has no
+/// system text gets the document's system text.
 pub(super) fn put_in(shared: &Shared, conversation: &mut Conversation, field: &'static str) -> Result<(), Refusal> {
     let library = documents(shared)?;
     let mut all = Vec::new();
@@ -135,7 +133,7 @@ pub(super) fn put_in(shared: &Shared, conversation: &mut Conversation, field: &'
             }
             all.extend(document);
         }
-        // Documents alone are a question too: what to do with them.
+        // A turn of documents alone is a question too.
         all.push(turn);
     }
     conversation.turns = all;

@@ -1,4 +1,4 @@
-//! State on its way to disk. Whoever wants it meanwhile has it from memory, so that nobody waits for a disk.
+//! State on its way to disk. Readers get it from memory meanwhile, so that no request waits for a disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::engine::protocol::StateImage;
 use crate::store::{NewSegment, SegmentId, TextBoundary};
 
-/// A segment and its state, as the engine gave it. The writer holds the same bytes.
+/// A segment and its state from the engine. Shares its bytes with the writer.
 #[derive(Debug)]
 pub(super) struct FreshState {
     pub content: NewSegment,
@@ -19,7 +19,7 @@ impl FreshState {
     }
 }
 
-/// What is being written, by segment. Cheap to clone: a clone is what it was then.
+/// Pending writes, by segment. Cheap to clone: a clone is a snapshot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fresh {
     states: Arc<HashMap<SegmentId, Arc<FreshState>>>,
@@ -27,7 +27,7 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// Adds a state, unless more than `most` bytes would be held: a disk that hangs must not fill the memory.
+    /// Adds a state, unless the sum would exceed `most` bytes: a hanging disk must not fill the memory.
     pub(super) fn add(&mut self, state: FreshState, most: u64) {
         let bytes = state.bytes();
         if self.bytes + bytes <= most {
@@ -37,7 +37,7 @@ impl Fresh {
         }
     }
 
-    /// It is on disk, or will never be.
+    /// The state is on disk, or given up.
     pub(super) fn remove(&mut self, id: &SegmentId) {
         if self.states.contains_key(id) {
             let gone = Arc::make_mut(&mut self.states).remove(id);
@@ -45,8 +45,8 @@ impl Fresh {
         }
     }
 
-    /// Segments with a state at their end that lies in `text`, before its last byte, with everything up to there being the text
-    /// they were recorded with; the deepest first.
+    /// Segments with a state that ends in `text` before its last byte, and a recorded text that matches `text` up to
+    /// there; the deepest first.
     pub(super) fn under(&self, fingerprint: &str, text: &str) -> Vec<SegmentId> {
         let end = |boundary: TextBoundary| usize::try_from(boundary.bytes).ok().filter(|end| *end < text.len());
         let mut ends: Vec<(usize, [u8; 32], SegmentId)> = self
@@ -70,7 +70,8 @@ impl Fresh {
         found
     }
 
-    /// The states up to and with that of `tip`, root first, as far as they are here, and the segment on disk that they follow.
+    /// The states up to and with that of `tip`, root first, as far as they are in memory, and the segment on disk that
+    /// they follow.
     pub(super) fn path(&self, tip: SegmentId) -> (Option<SegmentId>, Vec<Arc<FreshState>>) {
         let (mut next, mut path) = (Some(tip), Vec::new());
         while let Some(state) = next.and_then(|id| self.states.get(&id)) {
@@ -118,7 +119,7 @@ mod tests {
         for s in [first, second, third, state(None, 0, "other ", true)] {
             fresh.add(s, 1_000);
         }
-        // The second has no state at its end, but what builds on it does.
+        // The second has no state at its end, but its child has.
         assert_eq!(fresh.under("f", "one two three four"), [third_id, first_id]);
         assert_eq!(fresh.under("f", "one two three "), [first_id]);
         assert_eq!(fresh.under("g", "one two three four"), []);

@@ -1,4 +1,5 @@
-//! Who is connected, and how far their requests are: who may be told to go, who is waited for at the end, and who has to be heard out.
+//! Open connections and the progress of their requests: which may be evicted, and which must finish at shutdown or
+//! after an early response.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -12,22 +13,20 @@ use tokio::sync::Notify;
 
 use super::owner::Owner;
 
-/// A connection, as others see it.
 #[derive(Default)]
 pub(super) struct Guest {
     pub owner: Owner,
     /// It has sent a request.
     pub asked: AtomicBool,
-    /// Told to go.
+    /// Signals its eviction.
     pub leave: Notify,
-    /// A request is there, as much of it as is wanted, and its response has not been written to its end.
+    /// A request has arrived, as far as the server reads it, and its response is incomplete.
     pub answered: AtomicBool,
-    /// A request was answered although it has not come to its end.
+    /// A response began before the end of its request.
     pub cut_short: AtomicBool,
 }
 
 impl Guest {
-    /// Follows the body of a request.
     pub(super) fn asking(guest: &Arc<Guest>, body: Body) -> Body {
         let guest = Arc::clone(guest);
         Followed::body(body, move |whole| {
@@ -36,14 +35,13 @@ impl Guest {
         })
     }
 
-    /// Follows the body of its response.
     pub(super) fn answering(guest: &Arc<Guest>, body: Body) -> Body {
         let guest = Arc::clone(guest);
         Followed::body(body, move |_| guest.answered.store(false, Ordering::Relaxed))
     }
 }
 
-/// A body that says when nobody wants more of it, and whether that was all of it.
+/// A body that reports when its reader is done, and whether it was read to its end.
 struct Followed<F: FnMut(bool)> {
     body: Body,
     ended: bool,
@@ -84,7 +82,7 @@ impl<F: FnMut(bool)> Drop for Followed<F> {
     }
 }
 
-/// Who is there, in the order they came.
+/// Open connections, oldest first.
 #[derive(Default)]
 pub(super) struct Guests(VecDeque<Weak<Guest>>);
 
@@ -96,7 +94,7 @@ impl Guests {
         guest
     }
 
-    /// Tells the oldest that never asked anything to go; whether there was one.
+    /// Evicts the oldest connection that has sent no request; false if there is none.
     pub(super) fn make_place(&mut self) -> bool {
         let silent = |g: &Weak<Guest>| g.upgrade().filter(|g| !g.asked.load(Ordering::Relaxed));
         let Some((at, guest)) = self.0.iter().enumerate().find_map(|(at, g)| Some((at, silent(g)?))) else {

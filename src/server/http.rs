@@ -1,4 +1,4 @@
-//! Connections: accepting, limits of time and number, the table of paths, and ending in good order.
+//! Connections: accepting, limits of time and number, the table of paths, and orderly shutdown.
 
 use std::future::poll_fn;
 use std::io;
@@ -30,29 +30,27 @@ use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
 use super::refusal::{Family, Refusal};
 use super::{Phase, Shared, auth, chat, completions, files, messages, plain, responses};
 
-/// Connections at a time. For one more, the oldest goes that never asked anything; where all have, it is turned away with a word.
+/// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
+/// gets an error.
 const CONNECTIONS: usize = 512;
-/// A server that ends waits so long for a request that is on its way.
+/// At shutdown, how long a request in transit may take to arrive.
 const COMING: Duration = Duration::from_secs(2);
-/// Answers that are stopped where they are have been told so by then.
+/// At a forced stop, how long running answers have to send their last event.
 const BREAKING_OFF: Duration = Duration::from_secs(1);
-/// A client that still sends has so long, and so many bytes, until it reads why it was refused: bytes that meet a closed connection
-/// take the answer away.
+/// How long, and for how many bytes, the server reads on after a refusal: a client that still sends into a closed
+/// connection loses the response.
 const HEARD_OUT: Duration = Duration::from_secs(3);
 const HEARD_BYTES: usize = 2 * BODY_BYTES;
-/// A connection that was told to go has gone by then, on a machine that is busy with other things too.
+/// How long an evicted connection has to close; generous, for a busy machine.
 const GOING: Duration = Duration::from_secs(10);
-/// A request's head, or the next one on the same connection, has come by then.
+/// Deadline for a request's head, also for the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(30);
-/// Threads that render and tokenize.
 const RENDERERS: usize = 4;
-/// After a connection could not be accepted, as where there are too many open files.
+/// Pause after a failed accept, for example with too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What answers a path.
 type Handlers = MethodRouter<Arc<Shared>>;
 
-/// Every path there is.
 const ROUTES: [(&str, fn() -> Handlers); 18] = [
     ("/health", || get(plain::health)),
     ("/metrics", || get(plain::metrics)),
@@ -74,7 +72,6 @@ const ROUTES: [(&str, fn() -> Handlers); 18] = [
     ("/v1/messages/count_tokens", || post(messages::count_tokens)),
 ];
 
-/// A path as the counters name it.
 fn label(path: &str) -> &'static str {
     let matches = |route: &str| match route.split_once('{') {
         None => path == route,
@@ -86,7 +83,6 @@ fn label(path: &str) -> &'static str {
     ROUTES.iter().map(|(route, _)| *route).find(|route| matches(route)).unwrap_or("other")
 }
 
-/// Answers until told to end.
 pub(super) fn serve(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -115,20 +111,18 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
     Refusal::new(405, "method_not_allowed", message).respond(Family::of(uri.path()))
 }
 
-/// Bytes of a request's path and headers.
 fn head_bytes(request: &Request) -> usize {
     let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
     path + request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>()
 }
 
-/// Lets requests in, and counts them.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let family = Family::of(path);
     let label = label(path);
     let guest = request.extensions().get::<Arc<Guest>>().cloned().unwrap_or_default();
     guest.asked.store(true, Ordering::Relaxed);
-    // Whether it is alive may be asked by anybody who may talk to it at all.
+    // The health check needs no key, but passes all other checks.
     let key = shared.key.as_ref();
     let page = auth::allowed_page(&shared.rules.allowed_origins, request.headers());
     if let (Some(page), true) = (&page, request.method() == Method::OPTIONS) {
@@ -170,9 +164,8 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     response.map(|body| Guest::answering(&guest, body))
 }
 
-/// Waits until the server is to end, or more.
 async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
-    // The sender lives as long as the connections do.
+    // The sender outlives the connections, so the error cannot occur.
     let _ = phase.wait_for(|p| *p >= at).await.map(drop);
 }
 
@@ -187,7 +180,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    // Asked for before anybody can be told to go: what that one leaves is for this one, not for who comes next.
+                    // Queue for the permit before evicting, so that no later connection gets the freed permit.
                     let mut place = Box::pin(Arc::clone(&room).acquire_owned());
                     let asked = poll_fn(|context| Poll::Ready(place.as_mut().poll(context)));
                     let permit = match tokio::task::unconstrained(asked).await {
@@ -236,13 +229,12 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
     }
 }
 
-/// Too many connections: a word, if the socket takes it at once.
+/// Answers a connection beyond the limit, if the socket takes the bytes without blocking.
 fn turn_away(stream: &TcpStream) {
     let whole = Refusal::new(503, "too_many_connections", "too many connections").whole();
     let _ = stream.try_write(whole.as_bytes());
 }
 
-/// Counts an open connection.
 struct Counted(Arc<Shared>, #[allow(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit);
 
 impl Drop for Counted {
@@ -261,7 +253,7 @@ async fn connection(
     shared.metrics.connections.fetch_add(1, Ordering::Relaxed);
     let mut phase = shared.phase.subscribe();
     let _counted = Counted(Arc::clone(&shared), permit);
-    // Words of a stream must not wait for more to fill a packet.
+    // Stream events must not wait for a full packet.
     let _ = stream.set_nodelay(true);
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEAD_LINES);
@@ -281,7 +273,7 @@ async fn connection(
     if let Err(e) = &ended {
         tracing::debug!("a connection ended: {e}");
     }
-    // A head that could not be read may go on, too.
+    // After an unreadable head, the client may still be sending as well.
     if guest.cut_short.load(Ordering::Relaxed) || ended.is_err_and(|e| e.is_parse()) {
         let stream = connection.into_parts().io.into_inner().stream;
         tokio::select! {
@@ -291,7 +283,8 @@ async fn connection(
     }
 }
 
-/// Waits until a request that was on its way when the server began to end has had its time; for ever where it has come.
+/// At shutdown, completes when the time for a request in transit has run out; never completes once the request has
+/// arrived.
 async fn nothing_came(guest: &Guest) {
     tokio::time::sleep(COMING).await;
     if guest.answered.load(Ordering::Relaxed) {
@@ -299,7 +292,7 @@ async fn nothing_came(guest: &Guest) {
     }
 }
 
-/// Takes what a client still sends, and throws it away.
+/// Discards the bytes that a client still sends.
 async fn hear_out(stream: &TcpStream) {
     let (mut buffer, mut left) = (vec![0; HEAD_BYTES], HEARD_BYTES);
     let heard = async {

@@ -1,4 +1,4 @@
-//! What things are named by: the part of a path, and fresh ids of answers.
+//! Ids in paths, and new ids of answers.
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
@@ -6,7 +6,7 @@ use axum::response::Response;
 
 use super::refusal::{Family, Refusal};
 
-/// An id in a path, its codes of `%` resolved.
+/// An id in a path, with percent-encoding resolved.
 pub(super) struct Id(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Id {
@@ -19,7 +19,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     }
 }
 
-/// An id of an answer.
 pub(super) fn fresh_id(prefix: &str) -> String {
     format!("{prefix}{:014x}", crate::runtime::fresh_seed())
 }

@@ -1,10 +1,10 @@
-//! Keeping state: the store of the server's own, its writer, and the rows that say which state is still of use.
+//! Keeping state: the server's own store, its writer, and the rows that list the state in use.
 //!
-//! Each request that added state is a session of one message, whose link holds the path in the store; the session changed
-//! longest ago goes first. The terminal's own store and list are another place.
+//! Each request that added state is a session of one message; the message's link holds the path in the store. The
+//! session with the oldest change is evicted first. The terminal has its own store and list.
 //!
-//! Requests are answered whatever the disk does. Where it takes nothing, or less than comes, so much waits for it in memory
-//! ([`MOST_WAITING`], [`MOST_WAITING_BYTES`]); what comes beyond that is not kept.
+//! The server answers requests even when the disk fails. If the disk is slow or full, saves wait in memory up to a
+//! limit ([`MOST_WAITING`], [`MOST_WAITING_BYTES`]); beyond it nothing is kept.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,43 +22,39 @@ use crate::store::{
     Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, Unsaved, Writer,
 };
 
-/// Requests that are remembered, at most.
+/// Maximum of remembered requests.
 const REMEMBERED: usize = 2_000;
-/// Requests between two looks at how many there are.
+/// Requests between two evictions.
 const TIDY_EVERY: u64 = 128;
-/// Saves whose text is not on disk yet, at most; a request is two or more.
+/// Maximum of saves with a text that is not on disk yet; a request makes at least two.
 const MOST_WAITING: usize = 1_000;
-/// Bytes of their texts and tokens, at most, but for those of the last one: each answer brings all turns before it.
+/// Maximum bytes of their texts and tokens, without those of the last one: each answer repeats all turns before it.
 const MOST_WAITING_BYTES: u64 = 256 << 20;
-/// Answers that are known to have been left out, at most: many more than can be named without being on disk.
+/// Maximum of dropped answers in the list: far more than clients can name before they are on disk.
 const MOST_LEFT_OUT: usize = 2_000;
-/// How long the end waits for what is being written.
+/// How long shutdown waits for the writer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The store and its writer.
 #[derive(Debug)]
 pub(super) struct Keep {
     pub store: Arc<Store>,
     writer: Writer,
     pub events: Receiver<SaveEvent>,
-    /// What is on its way to disk, and with which save.
     pub fresh: Fresh,
     pending: HashMap<u64, SegmentId>,
-    /// Saves whose text is neither on disk nor given up, oldest first, each with its bytes, and all their bytes.
+    /// Saves with a pending text, oldest first, each with its bytes; then the sum of the bytes.
     waiting: VecDeque<(u64, u64)>,
     waiting_bytes: u64,
-    /// [`MOST_WAITING`] and [`MOST_WAITING_BYTES`].
     most_waiting: (usize, u64),
-    /// Answers that were not handed over, oldest first: what builds on one cannot be kept either.
+    /// Answers dropped because the disk was too slow, oldest first: an answer on top of one cannot be kept either.
     left_out: VecDeque<MessageId>,
-    /// Answers whose rows are on their way to disk, by their saves.
+    /// Answers with a row on its way to disk, by save.
     rows: HashMap<u64, MessageId>,
     saves: u64,
-    /// Forgets old requests.
     tidying: Option<JoinHandle<()>>,
-    /// A failure was told.
+    /// A failure is in the log already.
     said: bool,
-    /// It was told that not all is handed over.
+    /// The log already reports dropped saves.
     said_left_out: bool,
 }
 
@@ -84,7 +80,6 @@ impl Keep {
         })
     }
 
-    /// Records a segment and its state.
     pub(super) fn segment(&mut self, content: NewSegment, image: Option<StateImage>) {
         if self.is_full() {
             return;
@@ -107,7 +102,6 @@ impl Keep {
         id
     }
 
-    /// Whether too much waits for the disk for anything more to be handed over.
     fn is_full(&mut self) -> bool {
         let (most, most_bytes) = self.most_waiting;
         let full = self.waiting.len() >= most || self.waiting_bytes >= most_bytes;
@@ -121,7 +115,8 @@ impl Keep {
         full
     }
 
-    /// Holds the path that ends in `tip` in the store, for an answer or for its state alone; an answer whose state is not kept has none.
+    /// Stores a row that holds the path up to `tip`, for an answer or for its state alone; `None`: the answer has no
+    /// kept state.
     pub(super) fn hold(&mut self, tip: Option<SegmentId>, record: Option<&Record>) {
         let on_nothing = record.and_then(|r| r.parent).is_some_and(|parent| self.left_out.contains(&parent));
         if on_nothing || self.is_full() {
@@ -165,12 +160,12 @@ impl Keep {
         self.saves += 1;
         if self.saves.is_multiple_of(TIDY_EVERY) && self.tidying.as_ref().is_none_or(JoinHandle::is_finished) {
             let store = Arc::clone(&self.store);
-            // Without a thread it is done at the end.
+            // If no thread starts, the eviction happens at the end.
             self.tidying = std::thread::Builder::new().name("tidy".into()).spawn(move || tidy(&store)).ok();
         }
     }
 
-    /// What the writer said; the answer whose row is on disk from now on, if it was about one.
+    /// Handles an event of the writer; returns the answer if its row is now on disk.
     pub(super) fn on_event(&mut self, event: SaveEvent) -> Option<MessageId> {
         match event {
             SaveEvent::Named { .. } => None,
@@ -179,7 +174,7 @@ impl Keep {
                 None
             }
             SaveEvent::Saved { id, .. } => self.written(id),
-            // It is tried again: until then it is had from memory.
+            // The writer retries; until then the state is in memory.
             SaveEvent::NotSaved { lasting: false, reason, .. } => {
                 self.warn(&reason);
                 None
@@ -196,7 +191,7 @@ impl Keep {
         }
     }
 
-    /// The texts up to this save are on disk, or will never be.
+    /// The texts up to this save are on disk, or given up.
     fn settle(&mut self, save: u64) {
         while let Some((id, bytes)) = self.waiting.front().copied()
             && id <= save
@@ -210,7 +205,7 @@ impl Keep {
         }
     }
 
-    /// Its state or its row is on disk, or will never be; whose row it is.
+    /// The save's state or row is on disk, or given up; returns the answer of the row.
     fn written(&mut self, save: u64) -> Option<MessageId> {
         self.settle(save);
         if let Some(segment) = self.pending.remove(&save) {
@@ -225,17 +220,17 @@ impl Keep {
         }
     }
 
-    /// Writes what is left, and forgets what is to be forgotten.
+    /// Writes the remaining saves, and evicts old requests.
     ///
     /// # Errors
-    /// Texts that are not on disk.
+    /// Some texts are not on disk.
     pub(super) fn close(mut self, records: &Records) -> Result<(), Unsaved> {
         if let Some(tidying) = self.tidying.take() {
-            // It has no result; a panic of it was printed.
+            // The thread has no result; its panic is already printed.
             let _ = tidying.join();
         }
         let until = Instant::now() + PATIENCE;
-        // What is about to be written may build on what would be forgotten.
+        // Evict only after the writes: a pending save may build on an old request.
         if self.writer.flush(until) {
             records.forget();
             tidy(&self.store);
@@ -247,7 +242,7 @@ impl Keep {
     }
 }
 
-/// Forgets the requests that are too many.
+/// Evicts the requests beyond the maximum.
 fn tidy(store: &Store) {
     let forget = || -> Result<(), StoreError> {
         for old in store.sessions(SessionFilter::Live, usize::MAX)?.iter().skip(REMEMBERED) {
@@ -296,14 +291,14 @@ mod tests {
         }
         assert_eq!((keep.waiting.len(), keep.left_out.len(), keep.said_left_out), (3, 2, true));
 
-        // The disk is back: it takes what waited, and what comes then but for what builds on something that it never had.
+        // The disk is back: it takes the waiting saves and new ones, except those that build on a dropped one.
         std::fs::rename(&away, &root).unwrap();
         keep.writer.save(Save::default());
         while !keep.waiting.is_empty() {
             let event = keep.events.recv_timeout(Duration::from_secs(20)).unwrap();
             keep.on_event(event);
         }
-        // The next time that it takes nothing is told as well.
+        // The next failure is reported again.
         assert_eq!((keep.waiting_bytes, keep.said_left_out), (0, false));
         keep.hold(None, Some(&record(ids[5], Some(ids[4]))));
         assert!(keep.left_out.contains(&ids[5]));
@@ -325,7 +320,7 @@ mod tests {
         let mut keep = Keep::new(Arc::clone(&store)).unwrap();
         let answer = |keep: &mut Keep| keep.hold(None, Some(&record(store.new_message_id(None), None)));
         keep.most_waiting.1 = 1;
-        // Numbers are taken while there is a database to take them from.
+        // Numbers need a database, so take them before it fails.
         store.new_message_id(None);
         std::fs::rename(&root, &away).unwrap();
         answer(&mut keep);

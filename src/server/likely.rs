@@ -1,4 +1,4 @@
-//! How likely tokens were, in the forms of the completions and of the chat completions.
+//! Log-probabilities of tokens, in the forms of completions and chat completions.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::said::Told;
 use crate::engine::protocol::{Likely, Token};
 use crate::text::{Before, Places, Tokenizer};
 
-/// Likeliest tokens that are told with each one.
+/// Maximum of alternatives per token.
 pub(super) const MOST_LIKELY: u64 = 20;
 
-/// A number that JSON can hold; what is no number is `null`.
+/// JSON has no infinity and no NaN: they become `null`.
 fn number(log_prob: f32) -> Value {
     if log_prob.is_finite() { json!(log_prob) } else { Value::Null }
 }
@@ -26,8 +26,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The tokens of a prompt; the first has nothing before it that could make it likely. A start token that the text is read behind
-    /// has no place in it.
+    /// Adds the tokens of a prompt. The first has no log-probability, since no token precedes it. An implicit start
+    /// token is not part of the text and is left out.
     pub(super) fn prompt(&mut self, tokenizer: &Arc<Tokenizer>, tokens: &[Token], likely: &[Likely]) {
         let mut places = Places::of_prompt(Arc::clone(tokenizer));
         let known = std::iter::once(None).chain(likely.iter().map(Some));
@@ -38,7 +38,7 @@ impl Table {
         }
     }
 
-    /// Tokens of an answer, which begin at these places.
+    /// Adds tokens of an answer, which begin at `places`.
     pub(super) fn answer(&mut self, tokenizer: &Tokenizer, places: &mut Places, tokens: &[Told]) {
         for told in tokens {
             self.add(tokenizer, told.token, places.next(told.token), Some(&told.likely));
@@ -53,7 +53,7 @@ impl Table {
         self.best.push(likely.map_or(Value::Null, |likely| {
             let mut best = Map::new();
             for (token, log_prob) in &likely.best {
-                // Most first: of two that are spelled alike the likelier one is told.
+                // The list is in descending order: of two tokens with the same spelling, the likelier one stays.
                 best.entry(spell(*token)).or_insert_with(|| number(*log_prob));
             }
             best.entry(text.clone()).or_insert_with(|| number(likely.log_prob));
@@ -62,7 +62,6 @@ impl Table {
         self.tokens.push(text);
     }
 
-    /// The object.
     pub(super) fn to_json(&self) -> Value {
         json!({
             "tokens": self.tokens,
@@ -73,11 +72,12 @@ impl Table {
     }
 }
 
-/// The `logprobs` of a chat completion; thoughts are left out.
+/// The `logprobs` of a chat completion, without thoughts.
 pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[Told]) -> Value {
     let one = |token: Token, log_prob: f32| {
         let text = tokenizer.spell(&[token], Before::Text);
-        // Not those of the text: a token may be part of a character, and clients put its bytes together.
+        // The token's own bytes, not those of the text: a token may be part of a character, and clients join the
+        // bytes.
         json!({ "token": text, "logprob": number(log_prob), "bytes": tokenizer.bytes(token) })
     };
     let content: Value = tokens
@@ -96,7 +96,7 @@ pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[Told]) -> Value {
 mod tests {
     use super::*;
 
-    /// Of bytes, and of pieces with byte tokens.
+    /// One tokenizer of bytes, and one of pieces with byte tokens.
     fn both() -> [Arc<Tokenizer>; 2] {
         let demo = Tokenizer::from_bytes(
             include_bytes!("../../assets/demo/tokenizer.json"),
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// The place, in characters, of the one that byte `at` is of.
+    /// The index, in characters, of the character that contains byte `at`.
     fn place(text: &str, at: usize) -> usize {
         text.char_indices().take_while(|(begins, _)| *begins <= at).count().saturating_sub(1)
     }
@@ -146,7 +146,7 @@ mod tests {
             let behind = Places::behind(Arc::clone(&tokenizer), prompt.chars().count());
             table.answer(&tokenizer, &mut behind.clone(), &written);
 
-            // The start token, then by bytes; a tokenizer may have put a space of its own in front.
+            // The start token, then by bytes; a tokenizer may put a space of its own in front.
             let bytes = |tokens: &[Token]| tokens.iter().map(|t| tokenizer.bytes(*t).len()).sum::<usize>();
             let own = bytes(&read[1..]) - prompt.len();
             let mut expected = vec![0];
@@ -158,7 +158,7 @@ mod tests {
             assert_eq!(table.offsets, expected);
             assert!(expected.windows(2).skip(1).any(|w| w[0] == w[1]), "no character is made of several tokens");
 
-            // In a stream, a table for each token.
+            // A stream has one table for each token.
             let mut places = behind;
             let streamed = written.iter().flat_map(|one| {
                 let mut table = Table::default();

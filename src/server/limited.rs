@@ -1,4 +1,4 @@
-//! Which tokens a request favours, forbids, or allows to end its answer: `logit_bias`, `min_tokens`, `stop_token_ids`.
+//! Tokens that a request favours, forbids, or allows to end its answer: `logit_bias`, `min_tokens`, `stop_token_ids`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use super::fields::Fields;
 use super::refusal::Refusal;
 use crate::engine::protocol::{Constrain, Constraint, MOST_TOKENS, Token};
 
-/// Bias at which a token is forbidden, as in OpenAI's API.
+/// Bias that forbids a token, from OpenAI's API.
 const FORBIDDEN: f32 = -100.0;
-/// Entries of `logit_bias` and of `stop_token_ids`.
+/// Maximum entries of `logit_bias` and of `stop_token_ids`.
 const MOST: usize = 1_024;
 
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,6 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Reads the fields.
     pub(super) fn read(shared: &Shared, fields: &mut Fields) -> Result<Limits, Refusal> {
         let most = shared.renderer.model().tokenizer.max_id();
         let id = |value: &Value| value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most);
@@ -36,7 +35,7 @@ impl Limits {
                 let number = |text: String| text.parse::<u64>().map_or(Value::Null, Value::from);
                 map.into_iter().map(|(token, bias)| (number(token), bias)).collect()
             }
-            // As llama.cpp's server takes it: pairs.
+            // The pairs of llama.cpp's server.
             Some(Value::Array(list)) => list.iter().map(|pair| (pair[0].clone(), pair[1].clone())).collect(),
             Some(_) => return Err(fields.wrong("logit_bias", "must be an object of token ids and numbers")),
         };
@@ -62,12 +61,12 @@ impl Limits {
         Ok(Limits { bias: Arc::new(bias), min_tokens, stop })
     }
 
-    /// What keeps an answer to them, and to `inner`; `ends` are all tokens that end it.
+    /// A constraint with these limits and `inner`; `ends` are all tokens that end the answer.
     pub(super) fn around(&self, inner: Option<Constraint>, ends: &[Token]) -> Option<Constraint> {
         if self.bias.is_empty() && self.min_tokens == 0 {
             return inner;
         }
-        // An answer that is kept to a grammar ends where the grammar does.
+        // The grammar decides where its answer ends.
         let min_tokens = if inner.as_ref().is_some_and(|inner| inner.1.is_none()) { 0 } else { self.min_tokens };
         let quoting = inner.as_ref().and_then(|inner| inner.1.clone());
         let (limits, ends): (Limits, Arc<[Token]>) = (Limits { min_tokens, ..self.clone() }, ends.into());
@@ -79,7 +78,6 @@ impl Limits {
     }
 }
 
-/// Keeps one answer to the limits.
 struct Limited {
     inner: Option<Box<dyn Constrain>>,
     limits: Limits,

@@ -90,24 +90,23 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
             fields.ignore(&["is_error"]);
             let mut result = Turn::new(ChatRole::Tool, content(value, &place, &["text"])?);
             result.call_id = id;
-            // What was begun for it and holds nothing.
+            // Remove the empty turn that was started for this block.
             if turns.last().is_some_and(|t| t.role == role && t.text.is_empty() && t.files.is_empty()) {
                 turns.pop();
             }
             turns.push(result);
         }
-        // Of tools that another server has run.
+        // Blocks of tools that another server has run.
         (other, ChatRole::Assistant) if !other.is_empty() && leave_out(&format!("{at}.{other}")) => return Ok(()),
         (other, _) => return Err(fields.wrong("type", format!("is {other:?}: this model reads text only"))),
     }
     fields.done()
 }
 
-/// The turns of a conversation.
 fn turns(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     let mut turns = Vec::new();
     if let Some(mut system) = fields.take("system") {
-        // Before its parts become one text: a billing line is a part of its own, without a line end.
+        // Before the parts are joined: a billing line is a part of its own, without a line end.
         for part in system.as_array_mut().into_iter().flatten() {
             if let Some(text) = part["text"].as_str() {
                 part["text"] = without_billing(text).into();
@@ -147,7 +146,7 @@ fn turns(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     Ok(turns)
 }
 
-/// What was read and written, with every field of the clients' types.
+/// Contains every field of the clients' types.
 fn usage(usage: &Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
@@ -162,14 +161,13 @@ fn usage(usage: &Usage) -> Value {
     })
 }
 
-/// A call as a block.
 fn tool_use(call: &Call) -> Value {
-    // Of one that broke off there is none.
+    // A call that broke off has no arguments object.
     let input = if call.arguments.is_object() { call.arguments.clone() } else { json!({}) };
     json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
 }
 
-/// Why an answer ended, and the text that ended it.
+/// Why an answer ended, and the stop text that ended it.
 fn reason(whole: &Whole) -> (&'static str, Option<&str>) {
     match (whole.finish, &whole.stopped_by) {
         (Finish::Stop | Finish::Repeats, None) if whole.calls > 0 => ("tool_use", None),
@@ -180,7 +178,6 @@ fn reason(whole: &Whole) -> (&'static str, Option<&str>) {
     }
 }
 
-/// What a block of a stream holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     Thoughts,
@@ -188,12 +185,12 @@ enum Block {
     Call,
 }
 
-/// The stream of a message: thoughts are a block, then the text is one, and each call.
+/// The stream of a message: one block of thoughts, then one of text, then one for each call.
 struct Events {
     id: String,
     model: String,
     usage: Usage,
-    /// The block that is open, and its number.
+    /// The open block, after its number.
     open: Option<(usize, Block)>,
     blocks: usize,
 }
@@ -289,13 +286,13 @@ impl Form for Events {
     }
 }
 
-/// What both paths read beside the turns.
+/// Reads the fields that both paths share, apart from the turns.
 fn conversation(
     shared: &Shared,
     fields: &mut Fields,
     turns: Vec<Turn>,
 ) -> Result<(Conversation, Option<u64>), Refusal> {
-    // It may let a server leave out earlier results: none are.
+    // Allows a server to drop earlier results; this server drops none.
     fields.ignore(&["context_management"]);
     let Thinking { mode: think, budget } = Thinking::of_messages(shared, fields)?;
     let tools = Tools::read(fields, tools::ANTHROPIC)?;
@@ -316,7 +313,7 @@ fn output(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
     Ok(grammar)
 }
 
-/// Clients that keep a conversation on the server go on without that when they read this.
+/// Clients that rely on conversations stored by the server send all messages after this error.
 fn refuse_thread(fields: &mut Fields) -> Result<(), Refusal> {
     let refused = fields.refuse_because("thread", "is not supported: send all messages", |_| false);
     refused.map_err(|mut refusal| {
@@ -377,7 +374,6 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     })))
 }
 
-/// `POST /v1/messages`.
 pub(super) async fn messages(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::Anthropic))
 }
@@ -393,7 +389,6 @@ async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
     Ok(object(&json!({ "input_tokens": tokens.len() })))
 }
 
-/// `POST /v1/messages/count_tokens`.
 pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     counted(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::Anthropic))
 }

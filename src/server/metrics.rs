@@ -7,13 +7,12 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper ends of the time to first token, in seconds.
+/// Upper bounds of the time to first token, in seconds.
 const BUCKETS: [f64; 9] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
 
-/// Names of fields that are counted apart.
+/// Maximum names of left-out fields with a counter of their own.
 const MOST_IGNORED: usize = 200;
 
-/// What was counted since the start.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     /// By path and status.
@@ -33,12 +32,11 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// A request was answered.
     pub(super) fn request(&self, path: &'static str, status: u16) {
         *self.requests.lock().unwrap_or_else(PoisonError::into_inner).entry((path, status)).or_default() += 1;
     }
 
-    /// A part of a request was left out; true the first time.
+    /// Counts a left-out part of a request; true the first time.
     pub(super) fn ignored(&self, name: &str) -> bool {
         let mut ignored = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
         if ignored.len() >= MOST_IGNORED && !ignored.contains_key(name) {
@@ -50,7 +48,6 @@ impl Metrics {
         *count == 1
     }
 
-    /// The first token of an answer came.
     pub(super) fn first_token(&self, after: Duration) {
         for (bucket, end) in self.first_token.iter().zip(BUCKETS) {
             bucket.fetch_add(u64::from(after.as_secs_f64() <= end), Ordering::Relaxed);
@@ -60,7 +57,7 @@ impl Metrics {
         self.first_token_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// All of it. `gauges` are looked up now: name, help, value.
+    /// `gauges` are the current values: name, help, value.
     pub(super) fn text(&self, gauges: &[(&str, &str, u64)]) -> String {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut out = String::new();

@@ -1,26 +1,27 @@
 //! The local server: the model for other programs, over HTTP, in the forms of the OpenAI and Anthropic APIs.
 //!
-//! Connections (`http`) run on one thread with tokio; each request is read by the file of its API (`chat`, `completions`, `responses`, `messages`, `plain`), rendered
-//! (`prompt`), and put into a bounded queue as an `Ask`. One thread (`worker`) feeds the engine: it has the longest
-//! kept prefix found (`planner`, `prefix`), has the rest read, and keeps the state (`keep`, `fresh`). What it says comes back through a channel that
-//! never makes it wait; the connection turns it into one object (`collected`) or a stream (`stream`).
+//! Connections (`http`) run on one thread with tokio. The file of its API (`chat`, `completions`, `responses`,
+//! `messages`, `plain`) reads each request, `prompt` renders it, and it enters a bounded queue as an `Ask`. One thread
+//! (`worker`) drives the engine: it has the longest kept prefix found (`planner`, `prefix`), the rest prefilled, and
+//! the state kept (`keep`, `fresh`). Its events return through a channel that never blocks it; the connection turns
+//! them into one object (`collected`) or a stream (`stream`).
 //!
 //! From the bottom to the top:
 //!
 //! | file | owns |
 //! |---|---|
-//! | `refusal`, `fields`, `ids`, `body` | requests as they come: why one is not answered, fields, names in paths, JSON bodies |
-//! | `turns`, `references`, `calls`, `tools`, `noise`, `prompt` | turns of a conversation; functions, what their schemas refer to, their calls; all of it as the text that the model reads |
-//! | `said`, `collected`, `response`, `stream`, `likely`, `chunks` | words of an answer on their way back; whole answers; streams of events; log-probabilities |
-//! | `records`, `ask` | answers that can be named again; a question on its way |
-//! | `ready`, `files`, `content`, `sampling`, `reply` | whether the model can answer; documents; messages become turns, fields a wish, and a request a question |
+//! | `refusal`, `fields`, `ids`, `body` | raw requests: why one is refused, fields, names in paths, JSON bodies |
+//! | `turns`, `references`, `calls`, `tools`, `noise`, `prompt` | turns of a conversation; functions, references in their schemas, their calls; all of it as the text that the model reads |
+//! | `said`, `collected`, `response`, `stream`, `likely`, `chunks` | events of an answer; whole answers; streams of events; log-probabilities |
+//! | `records`, `ask` | answers that later requests can name; queued requests |
+//! | `ready`, `files`, `content`, `sampling`, `reply` | whether the model can answer; documents; messages to turns, fields to parameters, requests to queue entries |
 //! | `stops`, `limited`, `answer` | stop texts, favoured and forbidden tokens, tokens to text |
-//! | `cache`, `fresh`, `prefix`, `keep`, `planner`, `worker` | whether the store can be used, state on its way to disk, the longest kept prefix, keeping, planning; the thread that feeds the engine |
+//! | `cache`, `fresh`, `prefix`, `keep`, `planner`, `worker` | whether the store is usable, state on its way to disk, the longest kept prefix, keeping, planning; the thread that drives the engine |
 //! | `plain`, `chat`, `completions`, `responses`, `messages` | the APIs |
-//! | `metrics`, `guests`, `auth`, `owner`, `context`, `paced`, `http` | counters, open connections, who may ask, one request, their bytes; the table of paths |
+//! | `metrics`, `guests`, `auth`, `owner`, `context`, `paced`, `http` | counters, open connections, access control, one request, bytes of a connection; the table of paths |
 //!
-//! Invariants: a client that goes away ends its answer within a round; a slow one is ended before it holds more than a few
-//! megabytes; no web page is answered unless `serve.allowed_origins` names it (`auth`).
+//! Invariants: when a client disconnects, its answer ends within a round; a slow client's answer ends before it holds
+//! more than a few megabytes; a web page gets no answer unless `serve.allowed_origins` names it (`auth`).
 
 mod answer;
 mod ask;
@@ -95,45 +96,40 @@ use planner::Planner;
 use records::Records;
 use worker::Worker;
 
-/// Grammars that are compiled at a time: fewer than there are threads that render, so that a question without one does not wait.
+/// Grammars that compile at a time: fewer than the rendering threads, so that a request without a grammar does not
+/// wait.
 const COMPILERS: usize = 2;
 
-/// All a server needs to begin.
 #[derive(Debug)]
 pub struct Options {
-    /// Where state of requests is kept: a store of its own.
+    /// The store for the state of requests, separate from the terminal's.
     pub store: Arc<Store>,
-    /// The terminal's store, for the documents of its library; `None`: there are none.
+    /// The terminal's store, for the documents of its library; `None`: the server offers no documents.
     pub library: Option<Arc<Store>>,
-    /// The system text that the terminal begins conversations with.
     pub system: Option<String>,
-    /// Tokenizer and template of the model the engine loads.
     pub text: TextModel,
     /// Ids that end a turn.
     pub stop: Vec<Token>,
-    /// The engine thread.
     pub engine: EngineChannels,
-    /// How answers are made where a request does not say.
+    /// Defaults for fields that a request omits.
     pub settings: Settings,
     /// Tokens between two kept states inside a long prompt.
     pub piece: usize,
-    /// Requests that may wait.
     pub queue: usize,
-    /// Requests that are read and answered side by side.
+    /// Requests in prefill or decode at a time.
     pub side_by_side: usize,
-    /// What a client has to show; `None`: nothing.
+    /// The key that a client must send; `None`: no key.
     pub key: Option<Key>,
     pub rules: Rules,
     /// Program and first arguments that try a schema ([`crate::text::schema`]); normally this program.
     pub schema_checker: Vec<OsString>,
 }
 
-/// How requests are taken.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// A field or a tool that is not known is an error.
+    /// An unknown field or tool is an error.
     pub refuse_unknown: bool,
-    /// Other names of the model; `*` stands for any text.
+    /// Other names of the model; `*` matches any text.
     pub model_aliases: Vec<String>,
     /// Origins of web pages that may use the server.
     pub allowed_origins: Vec<String>,
@@ -153,16 +149,13 @@ impl Rules {
     }
 }
 
-/// Why nothing can be answered.
+/// Why the server cannot answer any request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Down {
-    /// A sentence.
     pub why: String,
-    /// How the program ends.
     pub exit: Exit,
 }
 
-/// What the engine is.
 #[derive(Clone, Debug)]
 enum EngineIs {
     Loading { what: String, done: f64 },
@@ -170,13 +163,12 @@ enum EngineIs {
     Down(Down),
 }
 
-/// What a running server is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Serving,
-    /// Running answers end, nothing new is taken.
+    /// Running answers finish; new requests are refused.
     Ending,
-    /// Running answers are stopped.
+    /// Running answers stop at once.
     Stopping,
 }
 
@@ -185,7 +177,7 @@ enum Phase {
 pub struct Stop(watch::Sender<Phase>);
 
 impl Stop {
-    /// The first time, running answers end and then the server does; the second time they are stopped where they are.
+    /// The first call lets running answers finish; the second stops them at once.
     pub fn stop(&self) {
         self.0.send_modify(|phase| {
             *phase = match *phase {
@@ -196,7 +188,6 @@ impl Stop {
     }
 }
 
-/// What all connections share.
 #[derive(Debug)]
 struct Shared {
     renderer: Renderer,
@@ -207,7 +198,6 @@ struct Shared {
     piece: usize,
     queue: usize,
     side_by_side: usize,
-    /// Requests in the queue.
     waiting: AtomicUsize,
     asks: Sender<Ask>,
     engine: RwLock<EngineIs>,
@@ -216,7 +206,7 @@ struct Shared {
     records: Records,
     cache: Cache,
     grammars: OnceLock<Result<Grammars, String>>,
-    /// Tries a schema before it is compiled, and how many are tried and compiled at a time.
+    /// Tries a schema before it is compiled, and limits how many are tried and compiled at a time.
     schemas: Checker,
     compiling: Arc<Semaphore>,
     key: Option<Key>,
@@ -234,7 +224,6 @@ impl Shared {
         }
     }
 
-    /// The compiler of grammars, made when it is first needed.
     fn grammars(&self) -> Result<&Grammars, String> {
         let made = self.grammars.get_or_init(|| Grammars::new(&self.renderer.model().tokenizer, &self.stop_ids));
         made.as_ref().map_err(Clone::clone)
@@ -255,32 +244,27 @@ fn now_s() -> u64 {
 pub struct Server {
     shared: Arc<Shared>,
     worker: JoinHandle<Result<(), Unsaved>>,
-    /// Closed: the worker ends.
+    /// The worker ends when this channel closes.
     orders: Sender<()>,
 }
 
-/// How a server ended that had to.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The engine failed.
     #[error("{}", .0.why)]
     Engine(Down),
-    /// The network refuses.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// Something could not be saved.
     #[error("state of the last requests is not kept: {0}")]
     Unsaved(Unsaved),
-    /// A thread failed.
     #[error("internal error: the thread that feeds the engine has failed; start again")]
     Panicked,
 }
 
 impl Server {
-    /// Starts the thread that feeds the engine.
+    /// Starts the worker thread.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// The system cannot start another thread.
     pub fn start(options: Options) -> std::io::Result<Server> {
         let Options {
             store,
@@ -330,15 +314,14 @@ impl Server {
         Ok(Server { shared, worker, orders })
     }
 
-    /// What ends it.
     pub fn stop(&self) -> Stop {
         Stop(self.shared.phase.clone())
     }
 
-    /// Answers until it is told to stop; then what was kept is saved.
+    /// Answers requests until [`Stop`] ends the server, then saves the kept state.
     ///
     /// # Errors
-    /// The engine failed, or state is not on disk.
+    /// The engine failed, or state could not be saved.
     pub fn serve(self, listener: TcpListener) -> Result<(), ServeError> {
         let served = http::serve(&self.shared, listener);
         drop(self.orders);

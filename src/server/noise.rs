@@ -1,13 +1,13 @@
-//! Lines of system texts that change with every request and would make each prompt a new one from its beginning.
+//! Lines of system texts that change with every request, and so prevent the reuse of any prefix.
 //!
-//! Only what is known: the billing line of Claude Code says nothing to a model and is left out; lines that tell the time of day
-//! move behind the last turn, so that the model still reads them. docs/serve.md lists them.
+//! Covers known lines only: the billing line of Claude Code is useless to a model and is left out; lines with the time
+//! of day move after the last turn, so that the model still reads them. docs/serve.md lists them.
 
 use super::turns::Turn;
 use crate::text::ChatRole;
 
 const BILLING: &str = "x-anthropic-billing-header:";
-/// How lines that tell the time begin, in small letters, behind a bullet or a bracket.
+/// How lines with the time begin, in lower case, after a bullet or a bracket.
 const CLOCKS: [&str; 11] = [
     "today's date",
     "today is",
@@ -22,13 +22,13 @@ const CLOCKS: [&str; 11] = [
     "now:",
 ];
 
-/// A text without lines that say nothing to a model.
 pub(super) fn without_billing(text: &str) -> String {
     let is_billing = |line: &&str| line.get(..BILLING.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(BILLING));
     text.split_inclusive('\n').filter(|line| !is_billing(line)).collect()
 }
 
-/// Takes both kinds of lines out of the system text, and puts those that tell the time behind the last turn that is no answer.
+/// Removes both kinds of lines from the system text, and puts those with the time after the last turn that is no
+/// answer.
 pub(super) fn settle(turns: &mut [Turn]) {
     let mut clocks = String::new();
     for turn in turns.iter_mut().filter(|turn| turn.role == ChatRole::System) {
@@ -43,7 +43,7 @@ pub(super) fn settle(turns: &mut [Turn]) {
     }
 }
 
-/// Whether a line tells the time of day; a date alone changes once a day and stays.
+/// Whether a line contains the time of day; a date alone changes once a day and stays.
 fn is_clock(line: &str) -> bool {
     let line = line.trim_start_matches(|c: char| c.is_whitespace() || "-*<#".contains(c)).to_lowercase();
     let bytes = line.as_bytes();

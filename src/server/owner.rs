@@ -1,26 +1,25 @@
-//! Whose process is at the other end of a connection on this machine.
+//! The user of the process at the other end of a local connection.
 
 use std::net::{IpAddr, SocketAddr};
 
 use tokio::net::TcpStream;
 
-/// The owner of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// It shows the server's key, or there is no need to ask.
+    /// The client sends the server's key, or the owner does not matter.
     #[default]
     HasKey,
     /// The user who runs this server.
     Same,
     Other,
-    /// The system does not tell.
+    /// The system does not report the owner.
     Unknown,
 }
 
-/// The owner of the socket at the other end of a connection, from the system's table of sockets.
+/// Looks the socket up in the system's table of sockets.
 pub(super) fn of(stream: &TcpStream) -> Owner {
     let (Ok(theirs), Ok(ours)) = (stream.peer_addr(), stream.local_addr()) else { return Owner::Unknown };
-    // Of this process itself: its own effective user.
+    // The owner of `/proc/self` is this process's effective user.
     let Ok(me) = std::fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta)) else {
         return Owner::Unknown;
     };
@@ -31,26 +30,25 @@ pub(super) fn of(stream: &TcpStream) -> Owner {
     let found = tables.iter().flatten().find_map(|table| user(table, theirs, ours));
     match found {
         Some(user) if user == me => Owner::Same,
-        // A socket that has no row belongs to a process that has ended, or to another machine.
+        // A socket without a row belongs to a process that has ended, or to another machine.
         Some(_) | None => Owner::Other,
     }
 }
 
-/// The user of the row of an established connection in a table of sockets.
 fn user(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     const ENDING: [&str; 2] = ["06", "07"];
     table.lines().skip(1).find_map(|row| {
         let mut columns = row.split_whitespace().skip(1);
         let (here, there) = (address(columns.next()?)?, address(columns.next()?)?);
         let state = columns.next()?;
-        // A row that waits or is closed has lost its owner.
+        // A row of a closing or closed socket has lost its owner.
         let same = here == plain(local) && there == plain(remote) && !ENDING.contains(&state);
         let user = columns.nth(3)?.parse().ok()?;
         same.then_some(user)
     })
 }
 
-/// An address without the form of version 4 inside version 6.
+/// Converts an IPv4 address inside IPv6 to IPv4.
 fn plain(address: SocketAddr) -> (IpAddr, u16) {
     (address.ip().to_canonical(), address.port())
 }
@@ -92,7 +90,7 @@ mod tests {
         assert_eq!(user(&table, client, server), Some(1007));
         assert_eq!(user(&table, server, client), Some(0));
         assert_eq!(user(&table, at("127.0.0.1:45765"), server), None);
-        // What has ended has no owner any more.
+        // A closed socket has no owner.
         assert_eq!(user(&table.replace(" 01 ", " 06 "), client, server), None);
     }
 

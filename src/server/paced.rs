@@ -1,5 +1,5 @@
-//! The bytes of a connection: a reader must take something now and then, and a head that cannot be read is answered in the
-//! form that errors have here.
+//! The bytes of a connection: a reader must take some regularly, and an unreadable head gets an error in the server's
+//! form.
 
 use std::io;
 use std::pin::Pin;
@@ -12,14 +12,12 @@ use tokio::time::{Instant, Sleep};
 
 use super::refusal::Refusal;
 
-/// Bytes of a request's head.
+/// Maximum bytes of a request's head.
 pub(super) const HEAD_BYTES: usize = 64 << 10;
-/// Lines of it.
 pub(super) const HEAD_LINES: usize = 100;
-/// A reader that takes nothing for so long is gone.
+/// A reader that takes nothing for this long counts as disconnected.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// A stream of a connection.
 pub(super) struct Paced {
     pub stream: TcpStream,
     /// Runs while nothing can be written.
@@ -42,8 +40,8 @@ impl Paced {
     }
 }
 
-/// What a response says that the HTTP library writes by itself, to a head that it cannot read: the one way to tell is that it has
-/// no type, which every response of ours has. The library takes no body for it.
+/// The refusal for a response that the HTTP library writes by itself after an unreadable head. The library's response
+/// has no content type, and all others have one: there is no other sign. It has no body either.
 fn unreadable(written: &[u8]) -> Option<Refusal> {
     let status = written.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5))?;
     let (status, code, message) = match status {
@@ -57,13 +55,13 @@ fn unreadable(written: &[u8]) -> Option<Refusal> {
     bare(written).then(|| Refusal::new(status, code, message))
 }
 
-/// Whether it is a head, and says no type.
+/// Whether it is a head without a content type.
 fn bare(written: &[u8]) -> bool {
     let head = std::str::from_utf8(written).ok().filter(|head| head.ends_with("\r\n\r\n"));
     head.is_some_and(|head| !head.contains("\r\ncontent-type:"))
 }
 
-/// Why a request is refused whose head is too large. The HTTP library may read up to twice as much before it says so.
+/// The HTTP library may read up to twice the limit before it reports a large head.
 pub(super) fn head_too_large() -> Refusal {
     let message =
         format!("the request's head is larger than {} KiB, or of more than {HEAD_LINES} lines", HEAD_BYTES >> 10);
@@ -82,7 +80,7 @@ impl AsyncWrite for Paced {
             None => Pin::new(&mut self.stream).poll_write(context, from),
             Some(refusal) => {
                 let whole = refusal.whole();
-                // It ends the connection: the socket takes all of so little, or nobody reads it.
+                // This write ends the connection: the socket takes so few bytes at once, or the client is not reading.
                 Pin::new(&mut self.stream).poll_write(context, whole.as_bytes()).map(|written| match written {
                     Ok(n) if n == whole.len() => Ok(from.len()),
                     Ok(_) => Err(io::ErrorKind::WriteZero.into()),

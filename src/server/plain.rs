@@ -1,4 +1,4 @@
-//! What needs no answer of the model: health, models, counters, tokens.
+//! Paths that need no answer of the model: health, models, counters, tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,6 @@ use super::{EngineIs, Shared};
 use crate::engine::protocol::{ModelInfo, Token};
 use crate::text::{Before, Specials};
 
-/// `GET /health`.
 pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     let (status, value) = match shared.engine() {
         EngineIs::Ready(info) => (200, json!({ "status": "ok", "model": info.name })),
@@ -37,7 +36,6 @@ pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     response
 }
 
-/// `GET /metrics`.
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let waiting = shared.waiting.load(Ordering::Relaxed) as u64;
     let ready = u64::from(matches!(shared.engine(), EngineIs::Ready(_)));
@@ -68,7 +66,6 @@ fn describe(shared: &Shared, info: &ModelInfo) -> Value {
     })
 }
 
-/// `GET /v1/models`.
 pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Response {
     match model(&shared) {
         Ok(info) => {
@@ -87,7 +84,7 @@ pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Response {
     }
 }
 
-/// `GET /tokenizer_info`: what evaluation harnesses need to render by themselves.
+/// `GET /tokenizer_info`: the data that evaluation harnesses need to render prompts themselves.
 pub(super) async fn tokenizer_info(State(shared): State<Arc<Shared>>) -> Response {
     let (text, limit) = (shared.renderer.model(), model(&shared).map(|info| info.context_limit).ok());
     let spell = |token: Token| text.tokenizer.decode(&[token], Specials::Show);
@@ -102,7 +99,6 @@ pub(super) async fn tokenizer_info(State(shared): State<Arc<Shared>>) -> Respons
     }))
 }
 
-/// `GET /v1/models/ID`.
 pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
     match model_named(&shared, Some(id)) {
         Ok(info) => object(&describe(&shared, &info)),
@@ -110,7 +106,7 @@ pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -
     }
 }
 
-/// Tokens of a rendered prompt, behind the start token if that is wanted, found on a thread of its own.
+/// Tokenizes a rendered prompt on a thread of its own, after the start token if `start` is set.
 pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> Result<Vec<Token>, Refusal> {
     let shared = Arc::clone(shared);
     let encode = move || {
@@ -150,12 +146,10 @@ async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
     blocking(move || Ok(object(&json!({ "count": tokens.len(), "max_model_len": limit, "tokens": tokens })))).await
 }
 
-/// `POST /tokenize`.
 pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     tokens_of(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }
 
-/// A list of token ids of this model.
 pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result<Vec<Token>, Refusal> {
     let most = shared.renderer.model().tokenizer.max_id();
     let token = |value: &Value| value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most);
@@ -179,7 +173,6 @@ async fn text_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
     fields.done().map(|()| told)
 }
 
-/// `POST /detokenize`.
 pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     text_of(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }

@@ -1,5 +1,5 @@
-//! Plans: the longest kept prefix of a prompt, ready to be put back, and what has to be read behind it. Made on threads of their
-//! own: to look through a long text, to cut it into tokens and to open files takes time that whoever feeds the engine has not.
+//! Plans: the longest kept prefix of a prompt, ready to be restored, and the steps of the prefill after it. Planning
+//! has threads of its own: searching a long text, tokenizing it and opening files would block the worker for too long.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,33 +19,30 @@ use crate::runtime::segments::{self, Step};
 use crate::store::{SegmentId, SegmentKind, Store};
 use crate::text::{Halt, TextError};
 
-/// A question to be planned, and what was live and what was being written when it was asked.
+/// A request to plan, and the live and pending state at that time.
 pub(super) struct Wanted {
     pub ask: Ask,
-    /// Times that it was planned with state that turned out damaged.
+    /// Earlier plans with state that turned out damaged.
     pub attempts: u32,
-    /// It was planned already, before others had read what it begins with.
+    /// There was a plan already, before other requests finished a common prefix.
     pub anew: bool,
     pub live: Vec<Path>,
     pub fresh: Fresh,
-    /// What was found damaged the last time.
+    /// The damage that ended the last plan.
     pub lost: Option<RowsFault>,
     /// Tokens that the context holds.
     pub limit: u64,
     pub fingerprint: String,
 }
 
-/// How a question is answered.
 pub(super) struct Plan {
-    /// The state it begins with.
     pub base: Path,
-    /// Where that comes from; `None`: it was live.
+    /// The state to restore; `None`: `base` is live.
     pub kept: Option<Kept>,
-    /// What is read behind it; the last one is what is answered to.
+    /// The prefill after `base`; the answer follows the last step.
     pub steps: VecDeque<Step>,
 }
 
-/// A question that is planned.
 pub(super) struct Planned {
     pub ask: Ask,
     pub attempts: u32,
@@ -53,17 +50,16 @@ pub(super) struct Planned {
     pub plan: Result<Plan, Refusal>,
 }
 
-/// The threads that plan.
 pub(super) struct Planner {
     to: Sender<Wanted>,
     pub plans: Receiver<Planned>,
 }
 
 impl Planner {
-    /// Starts so many threads, which end when it is dropped.
+    /// Starts the threads, which end when the planner is dropped.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// The system cannot start another thread.
     pub(super) fn start(shared: &Arc<Shared>, threads: usize) -> std::io::Result<Planner> {
         let (to, wanted) = unbounded::<Wanted>();
         let (planned, plans) = unbounded();
@@ -75,7 +71,7 @@ impl Planner {
                     let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &wanted)));
                     let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
                     let Wanted { ask, attempts, anew, .. } = wanted;
-                    // Nobody takes it any more when the server has ended.
+                    // The receiver is gone once the server has ended.
                     let _ = planned.send(Planned { ask, attempts, anew, plan: made });
                 }
             })?;
@@ -83,14 +79,13 @@ impl Planner {
         Ok(Planner { to, plans })
     }
 
-    /// Has a question planned.
     pub(super) fn want(&self, wanted: Wanted) {
-        // The threads live as long as this does.
+        // The threads live as long as the planner does.
         let _ = self.to.send(wanted);
     }
 }
 
-/// The refusal of a prompt of `tokens` tokens.
+/// `tokens`: the prompt's length, as text.
 fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
     let field = prompt.field;
     let message = format!("{field}: the prompt has {tokens} tokens, the context holds {}", grouped(limit));
@@ -116,7 +111,7 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
     }
     let places = Places { live: &wanted.live, fresh: &wanted.fresh, store, library };
     let (base, kept) = match ask.wish.score {
-        // What is scored is the prompt as it is cut into tokens, from its first one on.
+        // Scoring covers the tokens of the whole prompt, so no kept state helps.
         Some(_) => (Path::default(), None),
         None => prefix::longest(&places, &wanted.fingerprint, &ask.prompt).unwrap_or_else(|e| {
             shared.cache.failed(&e);
@@ -135,7 +130,6 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
     Ok(Plan { base, kept, steps: steps.into() })
 }
 
-/// What is read behind `base`.
 fn steps(shared: &Shared, ask: &Ask, base: &Path, limit: u64) -> Result<Vec<Step>, Refusal> {
     let rendered = &ask.prompt.rendered;
     if let Some(tokens) = &ask.prompt.tokens {

@@ -1,7 +1,7 @@
-//! The longest kept prefix of a prompt: live, on its way to disk, or on disk from whichever request or run of the program.
+//! The longest kept prefix of a prompt: live, on its way to disk, or on disk from any request or run of the program.
 //!
-//! A text is compared with the texts that states were recorded with; so it does not matter how an answer was cut into tokens.
-//! A prompt of tokens is compared token by token as well.
+//! The search compares texts: a prompt's with the recorded ones of the states. So the tokenization of an earlier
+//! answer does not matter. A prompt of tokens is compared token by token as well.
 
 use std::sync::Arc;
 
@@ -11,29 +11,28 @@ use crate::engine::protocol::{CheckpointImage, RowSource};
 use crate::runtime::path::Path;
 use crate::store::{SegmentId, Store, StoreError};
 
-/// Times that a prefix is looked for anew because state turned out damaged when it was opened.
+/// How often the search repeats because state turned out damaged when it was opened.
 const ATTEMPTS: usize = 8;
 
-/// Kept state of a path, ready to be put back: rows of each of its segments, and the state at its end.
+/// Kept state of a path, ready to be restored: rows of each of its segments, and the recurrent state at its end.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub rows: Vec<Arc<dyn RowSource>>,
     pub end: Option<CheckpointImage>,
-    /// It is of the terminal's library: what builds on it cannot be kept among the requests.
+    /// It belongs to the terminal's library: state on top of it cannot be kept among the requests.
     pub of_library: bool,
 }
 
-/// Where state may be.
 pub(super) struct Places<'a> {
     pub live: &'a [Path],
     pub fresh: &'a Fresh,
-    /// Of the requests; `None` where it is damaged.
+    /// The store of the requests; `None` if it is damaged.
     pub store: Option<&'a Store>,
-    /// The terminal's, where a document of its library is in the prompt.
+    /// The terminal's store, if the prompt contains a document of its library.
     pub library: Option<&'a Store>,
 }
 
-/// A path that can be put back: its first segments are on disk, the others on their way there.
+/// A path that can be restored: its first segments are on disk, the others on their way there.
 struct Found<'a> {
     path: Path,
     stored: Option<(&'a Store, SegmentId)>,
@@ -41,7 +40,7 @@ struct Found<'a> {
     of_library: bool,
 }
 
-/// Whether a path is the beginning of a prompt of tokens; a prompt of text has been compared already.
+/// Whether a path begins a prompt of tokens; a prompt of text is compared elsewhere.
 fn same_tokens(path: &Path, prompt: &Prompt) -> bool {
     prompt.tokens.as_ref().is_none_or(|wanted| {
         let tokens = path.tokens();
@@ -49,7 +48,7 @@ fn same_tokens(path: &Path, prompt: &Prompt) -> bool {
     })
 }
 
-/// Whether a prompt begins with all of a live path, and goes on behind it.
+/// Whether a prompt begins with a whole live path, and is longer.
 fn begins_with(prompt: &Prompt, live: &Path) -> bool {
     let text = &prompt.rendered.text;
     live.unchanged(text).segments().len() == live.segments().len()
@@ -57,7 +56,7 @@ fn begins_with(prompt: &Prompt, live: &Path) -> bool {
         && same_tokens(live, prompt)
 }
 
-/// The stored path that ends in `tip`, if all of it can be put back.
+/// The stored path that ends in `tip`, if all of it can be restored.
 fn stored(store: &Store, tip: &SegmentId) -> Result<Option<Path>, StoreError> {
     match store.plan_restore(tip) {
         Ok(plan) => Ok(Some(Path::new(plan.path).prefix(plan.usable))),
@@ -66,7 +65,7 @@ fn stored(store: &Store, tip: &SegmentId) -> Result<Option<Path>, StoreError> {
     }
 }
 
-/// The longest prefix on its way to disk that is longer than `least` bytes.
+/// The longest prefix on its way to disk, if longer than `least` bytes.
 fn among_fresh<'a>(
     places: &Places<'a>,
     fingerprint: &str,
@@ -83,7 +82,7 @@ fn among_fresh<'a>(
                 None => continue,
             },
         };
-        // Anything of the stored part that cannot be put back makes it another path.
+        // A stored part that cannot be restored makes it another path.
         if path.head() != below {
             continue;
         }
@@ -101,7 +100,7 @@ fn among_fresh<'a>(
     Ok(None)
 }
 
-/// The longest prefix on disk that is longer than `least` bytes.
+/// The longest prefix on disk, if longer than `least` bytes.
 fn among_stored<'a>(
     store: &'a Store,
     fingerprint: &str,
@@ -109,7 +108,7 @@ fn among_stored<'a>(
     least: usize,
 ) -> Result<Option<Found<'a>>, StoreError> {
     for id in store.segments_under(fingerprint, &prompt.rendered.text)? {
-        // What comes after a path that is too short is shorter still, but may have lost less.
+        // Do not stop at a path that is too short: a later segment has less text, but more of its path may be intact.
         if let Some(path) = stored(store, &id)?.filter(|p| p.text_bytes() > least)
             && same_tokens(&path, prompt)
         {
@@ -120,7 +119,7 @@ fn among_stored<'a>(
     Ok(None)
 }
 
-/// Opens what was found; `None` where it turned out damaged.
+/// `None` if the state turns out damaged.
 fn open(found: &Found<'_>) -> Result<Option<Kept>, StoreError> {
     let (mut rows, mut end): (Vec<Arc<dyn RowSource>>, _) = (Vec::new(), None);
     if let Some((store, tip)) = &found.stored {
@@ -142,13 +141,12 @@ fn open(found: &Found<'_>) -> Result<Option<Kept>, StoreError> {
     Ok(Some(Kept { rows, end, of_library: found.of_library }))
 }
 
-/// The longest prefix of a prompt that is live.
 pub(super) fn live(places: &Places<'_>, prompt: &Prompt) -> Path {
     let live = places.live.iter().filter(|l| begins_with(prompt, l)).max_by_key(|l| l.text_bytes());
     live.cloned().unwrap_or_default()
 }
 
-/// The longest prefix of a prompt that is live or can be put back, and where it comes from; `None`: it is live, or empty.
+/// The longest prefix of a prompt that is live or can be restored, and its source; `None`: it is live, or empty.
 ///
 /// # Errors
 /// The store cannot be read.

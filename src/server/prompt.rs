@@ -1,4 +1,4 @@
-//! From turns, whatever API they came by, to the text that the model reads, and the places where state is worth keeping.
+//! From turns of any API to the text that the model reads, and the places where state is worth keeping.
 
 use serde_json::{Value, json};
 
@@ -12,23 +12,21 @@ use crate::runtime::render::{Cut, MARK, Rendered, Renderer, unmarked};
 use crate::store::SegmentKind;
 use crate::text::{ChatMessage, ChatRole, RenderOptions, TextError, thoughts};
 
-/// State is not kept in two places nearer to each other than this: reading so little again costs less.
+/// Minimum distance of two kept states, in bytes: prefill of less is cheaper than a state.
 const APART_BYTES: usize = 256;
 
-/// What is rendered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conversation {
     pub turns: Vec<Turn>,
-    /// Functions the model may call.
     pub tools: Tools,
     pub think: ThinkMode,
-    /// The last turn is an answer that is to be gone on with.
+    /// The last turn is an answer that the model continues.
     pub open: bool,
-    /// No answer is to begin behind it.
+    /// The prompt ends without the start of an answer.
     pub closed: bool,
 }
 
-/// Strings of a JSON value, made harmless.
+/// Escapes special tokens in the strings of a JSON value.
 fn safe_json(renderer: &Renderer, value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(renderer.safe(text).into_owned()),
@@ -40,8 +38,9 @@ fn safe_json(renderer: &Renderer, value: &Value) -> Value {
     }
 }
 
-/// Turns after which state is worth keeping: the system text, which many conversations share; what the last question follows,
-/// which other questions may follow; and the last turn, for a template that drops the thoughts of the answer that comes.
+/// Turns after which state is worth keeping: the system text, which many conversations share; the turn before the last
+/// question, which other questions may follow; and the last turn, since the template may drop the thoughts of the next
+/// answer.
 fn worth_keeping(turns: &[Turn]) -> Vec<usize> {
     let system = turns.iter().take_while(|t| t.role == ChatRole::System).count().checked_sub(1);
     let before = turns.iter().rposition(|t| t.role == ChatRole::User).and_then(|last| last.checked_sub(1));
@@ -51,7 +50,7 @@ fn worth_keeping(turns: &[Turn]) -> Vec<usize> {
     places
 }
 
-/// The turns with those of the system at the beginning made one: templates take one.
+/// Joins the system turns at the beginning: templates take one.
 fn one_system_text(turns: &[Turn]) -> Vec<Turn> {
     let count = turns.iter().take_while(|t| t.role == ChatRole::System).count();
     let (system, rest) = turns.split_at(count);
@@ -86,7 +85,7 @@ impl Conversation {
         turns.iter().enumerate().map(message).collect()
     }
 
-    /// The text, and where in it state is to be kept. `field` is what an error of the template is about.
+    /// The text, and where in it state is worth keeping. `field` is the one that a template's error names.
     pub(super) fn render(&self, renderer: &Renderer, field: &'static str) -> Result<Rendered, Refusal> {
         let mut turns = one_system_text(&self.turns);
         noise::settle(&mut turns);
@@ -114,7 +113,7 @@ impl Conversation {
         let mut text = render(&[])?;
         let (same, ends) = unmarked(&render(&places)?);
         let mut cuts: Vec<Cut> = Vec::new();
-        // A template that looks at how a text ends may write something else around a mark.
+        // A template that looks at the end of a text may write something else around a mark.
         if same == text && ends.len() <= places.len() {
             for (end, place) in ends.iter().zip(&places) {
                 let system = turns.get(*place).is_some_and(|t| t.role == ChatRole::System);

@@ -1,10 +1,9 @@
-//! The model of an answer: whether it can give one, and whether it is the one that a request names.
+//! The model of an answer: whether it is ready, and whether a request names it.
 
 use super::refusal::Refusal;
 use super::{EngineIs, Shared};
 use crate::engine::protocol::ModelInfo;
 
-/// The model, if it can answer.
 pub(super) fn model(shared: &Shared) -> Result<ModelInfo, Refusal> {
     match shared.engine() {
         EngineIs::Ready(info) => Ok(*info),
@@ -15,7 +14,7 @@ pub(super) fn model(shared: &Shared) -> Result<ModelInfo, Refusal> {
     }
 }
 
-/// The model, if it is the one that a request names; an alias is answered under its own name.
+/// The model, unless a request names another one; a response to an alias repeats the alias.
 pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<ModelInfo, Refusal> {
     let model = model(shared)?;
     match name {
@@ -36,7 +35,7 @@ pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<Model
     }
 }
 
-/// Whether a name is that of an alias, in which `*` stands for any text.
+/// Whether a name matches an alias, in which `*` matches any text.
 fn matches(alias: &str, name: &str) -> bool {
     match alias.split_once('*') {
         None => alias.eq_ignore_ascii_case(name),

@@ -1,4 +1,4 @@
-//! Answers that can be named again: each is a message of the store, whose link holds the state behind it.
+//! Answers with an id: each is a message of the store, and its link holds the state after it.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,26 +16,23 @@ use crate::core::transcript::{Finish, MessageId};
 use crate::store::{SessionFilter, SessionRecord, Store, StoreError};
 use crate::text::ChatRole;
 
-/// Answers that are found before they are on disk.
+/// Answers in memory until they are on disk.
 const RECENT: usize = 256;
-/// How an id begins.
 const PREFIX: &str = "resp_";
 
-/// What is remembered of an answer beside its state.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     /// Its row, from which its id is made.
     pub message: MessageId,
-    /// The answer before it.
     pub parent: Option<MessageId>,
-    /// What was asked; then also what was answered.
+    /// The request's turns; once complete, also the answer.
     turns: Vec<Turn>,
     sent: Sent,
-    /// The object that was sent; null before.
+    /// The object of the response; null until it is sent.
     response: Value,
 }
 
-/// What the store has of it.
+/// The text of a record's row in the store.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Row {
@@ -43,7 +40,7 @@ enum Row {
         turns: Vec<Turn>,
         response: Value,
     },
-    /// As versions before wrote it.
+    /// The form of earlier versions.
     Turns(Vec<Turn>),
 }
 
@@ -60,39 +57,35 @@ impl Record {
         Record { message, parent, turns: asked, sent, response: Value::Null }
     }
 
-    /// It is answered.
     pub(super) fn complete(&mut self, choice: &Choice, usage: &Usage, finish: Finish) {
         self.response = self.sent.response(Status::of(finish, choice), Some(choice), Some(usage));
         let (thinking, calls) = (choice.thinking(), choice.calls().cloned().collect());
         self.turns.push(Turn { thinking, calls, ..Turn::new(ChatRole::Assistant, choice.answer()) });
     }
 
-    /// The text of its row.
     pub(super) fn row(&self) -> String {
         let row = Row::Whole { turns: self.turns.clone(), response: self.response.clone() };
-        // Plain data: it is always JSON.
+        // Plain data always serializes.
         serde_json::to_string(&row).unwrap_or_default()
     }
 }
 
-/// An answer that was named.
 #[derive(Debug)]
 pub(super) struct Named {
     pub message: MessageId,
-    /// What was asked; what was answered is the last one.
+    /// The request's turns, then the answer.
     pub turns: Vec<Turn>,
-    /// The object that was sent; null where a version before did not keep it.
+    /// The object of the response; null if an earlier version did not store it.
     pub response: Value,
     /// Seconds since the epoch.
     pub created: u64,
 }
 
-/// All that can be named.
 #[derive(Debug)]
 pub(super) struct Records {
     store: Arc<Store>,
     recent: Mutex<VecDeque<Record>>,
-    /// Must not be named any more, whatever the store says: a row may still be on its way there.
+    /// Deleted answers. The store may still receive their rows.
     deleted: Mutex<HashSet<MessageId>>,
 }
 
@@ -115,12 +108,11 @@ impl Records {
         Records { store, recent: Mutex::default(), deleted: Mutex::default() }
     }
 
-    /// The number of an answer that begins.
     pub(super) fn fresh(&self) -> MessageId {
         self.store.new_message_id(None)
     }
 
-    /// It is complete: found from now on.
+    /// Makes a complete answer available by its id.
     pub(super) fn add(&self, record: Record) {
         let mut recent = locked(&self.recent);
         recent.push_back(record);
@@ -129,19 +121,18 @@ impl Records {
         }
     }
 
-    /// The id of an answer.
     pub(super) fn id(message: MessageId) -> String {
         format!("{PREFIX}{:016x}", message.0)
     }
 
-    /// The number that an id stands for, if that may be named.
+    /// The number of an id, unless the answer is deleted.
     fn number(&self, id: &str, field: &str) -> Result<MessageId, Refusal> {
         let hex = id.strip_prefix(PREFIX).filter(|n| n.len() == 16);
         let number = hex.and_then(|n| i64::from_str_radix(n, 16).ok()).map(MessageId);
         number.filter(|n| !locked(&self.deleted).contains(n)).ok_or_else(|| unknown(id, field))
     }
 
-    /// The row that holds an answer in the store; `None`: there is none, or not any more.
+    /// The row of an answer in the store; `None` if it is missing or deleted.
     fn holder(&self, message: MessageId) -> Result<Option<SessionRecord>, StoreError> {
         let all = self.store.sessions(SessionFilter::Live, usize::MAX)?;
         Ok(all.into_iter().find(|s| s.head == Some(message)))
@@ -159,7 +150,7 @@ impl Records {
             newer.push(found.turns.clone());
         }
         let mut turns = match next {
-            // What others build on stays when it is deleted; it cannot be named.
+            // A deleted answer stays in the store while others build on it, but cannot be named.
             Some(at) if at == named && self.holder(at).map_err(internal)?.is_none() => return Err(unknown(id, field)),
             Some(at) => self.stored(at).map_err(internal)?.ok_or_else(|| unknown(id, field))?,
             None => Vec::new(),
@@ -168,19 +159,18 @@ impl Records {
         Ok((named, turns))
     }
 
-    /// The turns up to a message of the store; `None` where there is none.
+    /// The turns up to a message of the store; `None` without such a message.
     fn stored(&self, at: MessageId) -> Result<Option<Vec<Turn>>, StoreError> {
         let path = match self.store.path(at) {
             Ok(path) => path,
             Err(StoreError::NoMessage { .. }) => return Ok(None),
             Err(e) => return Err(e),
         };
-        // A row that holds state alone, or that is damaged, is no answer that can be named.
+        // A damaged row, or one with state alone, is no answer.
         let rows = path.iter().map(|message| serde_json::from_str::<Row>(&message.text).ok().map(Row::turns));
         Ok(rows.collect::<Option<Vec<_>>>().map(|turns| turns.into_iter().flatten().collect()))
     }
 
-    /// The answer of an id as it was sent.
     pub(super) fn get(&self, id: &str) -> Result<Named, Refusal> {
         let message = self.number(id, "response_id")?;
         if let Some(found) = locked(&self.recent).iter().find(|r| r.message == message) {
@@ -197,7 +187,6 @@ impl Records {
         }
     }
 
-    /// An item of an earlier answer, by its own id.
     pub(super) fn item(&self, id: &str, field: &str) -> Result<Value, Refusal> {
         own_data()?;
         let of = |response: &Value| -> Option<Value> {
@@ -218,10 +207,10 @@ impl Records {
         Err(unknown(id, field))
     }
 
-    /// Forgets an answer. What was answered behind it keeps what it builds on.
+    /// Deletes an answer. Later answers keep the turns and state that they build on.
     pub(super) fn delete(&self, id: &str) -> Result<(), Refusal> {
         let message = self.get(id)?.message;
-        // What builds on it and is not on disk yet still finds it among the recent ones.
+        // Answers that build on it and are not on disk yet still find it among the recent ones.
         locked(&self.deleted).insert(message);
         if let Some(holder) = self.holder(message).map_err(internal)? {
             self.store.delete(holder.id).map_err(internal)?;
@@ -229,12 +218,12 @@ impl Records {
         Ok(())
     }
 
-    /// Whether an answer was deleted; its row may have come to disk since.
+    /// The row of a deleted answer may have reached the disk since.
     pub(super) fn is_deleted(&self, message: MessageId) -> bool {
         locked(&self.deleted).contains(&message)
     }
 
-    /// Forgets an answer that was deleted before it was on disk, now that it is.
+    /// Deletes the row of an answer that was deleted before its row was on disk.
     pub(super) fn forget_one(&self, message: MessageId) {
         let gone = self.holder(message).and_then(|h| h.map_or(Ok(()), |holder| self.store.delete(holder.id)));
         if let Err(e) = gone {
@@ -242,7 +231,7 @@ impl Records {
         }
     }
 
-    /// The same of all of them.
+    /// Deletes the rows of all such answers.
     pub(super) fn forget(&self) {
         let all: Vec<MessageId> = locked(&self.deleted).iter().copied().collect();
         all.into_iter().for_each(|message| self.forget_one(message));

@@ -1,11 +1,11 @@
-//! A schema that becomes a part of another: what it refers to in itself is found where it stands now.
+//! Moves a schema into another one: its references to itself are rewritten to the new place.
 
 use serde_json::Value;
 
 use crate::text::references::each;
 
-/// Readies a schema for this place of another one, a JSON pointer. Only references by pointer are those of its own root: one to an
-/// address or an anchor stays. An `$id` moves no root, as it moves none for the library that compiles schemas.
+/// Rewrites a schema for its `place` in another one, a JSON pointer. Only references by pointer are relative to the
+/// root: those to an address or an anchor stay. An `$id` moves no root, as in the library that compiles schemas.
 pub(super) fn move_to(place: &str, schema: &mut Value) {
     each(schema, &mut |reference: &mut String| {
         let pointer = reference.strip_prefix('#').filter(|p| p.is_empty() || p.starts_with('/'));

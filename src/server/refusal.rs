@@ -1,4 +1,4 @@
-//! Why a request is not answered: a status, a sentence, and the field it is about, in the form of each API.
+//! Why a request is refused: a status, a sentence, and the field in question, in the form of each API.
 
 use std::borrow::Cow;
 
@@ -7,13 +7,13 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// Not part of HTTP: the client went away. For the counters; nobody reads it.
+/// The client disconnected. Not part of HTTP: only the counters show it.
 pub(super) const CLIENT_GONE: u16 = 499;
 
-/// Characters of an error's message, or of the name in it: what was sent may be as long as a body.
+/// Maximum characters of an error's message, or of the name in it: the client's value may be as long as a body.
 const MOST_CHARACTERS: usize = 1_000;
 
-/// A text with no more than [`MOST_CHARACTERS`], and a sign where there were more.
+/// Cuts a text at [`MOST_CHARACTERS`], and marks the cut.
 fn clipped(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(MOST_CHARACTERS) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()).into(),
@@ -21,22 +21,19 @@ fn clipped(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A request that is not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// Of HTTP.
     pub status: u16,
-    /// A word for programs.
     pub code: &'static str,
     /// The field that is wrong.
     pub param: Option<String>,
-    /// A sentence: what, and what to do next.
+    /// A sentence with the cause and the remedy.
     pub message: String,
     /// Further fields of Anthropic's error object, for programs.
     pub details: Option<Box<Value>>,
 }
 
-/// Which API a request belongs to: each has its own form of errors.
+/// The API of a request: each has its own form of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     /// `/v1/chat/completions` and everything like it.
@@ -46,7 +43,6 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// Of a path.
     pub(super) fn of(path: &str) -> Family {
         if path.starts_with("/v1/messages") { Family::Anthropic } else { Family::OpenAi }
     }
@@ -57,19 +53,16 @@ impl Refusal {
         Refusal { status, code, param: None, message: message.into(), details: None }
     }
 
-    /// A field is wrong.
     pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Refusal {
         let mut refusal = Refusal::new(400, "invalid_value", message);
         refusal.param = Some(param.into());
         refusal
     }
 
-    /// Something here failed.
     pub(super) fn internal(message: impl Into<String>) -> Refusal {
         Refusal::new(500, "internal_error", message)
     }
 
-    /// It was given up.
     pub(super) fn gone() -> Refusal {
         Refusal::new(CLIENT_GONE, "client_closed_request", "the client went away")
     }
@@ -89,7 +82,6 @@ impl Refusal {
         }
     }
 
-    /// The object that says it.
     pub(super) fn to_json(&self, family: Family) -> Value {
         let kind = self.kind(family);
         match family {
@@ -116,7 +108,7 @@ impl Refusal {
         }
     }
 
-    /// As the bytes of a response that ends its connection, where no request has come about that could have one.
+    /// The bytes of a response that closes its connection, for use before a request has been parsed.
     pub(super) fn whole(&self) -> String {
         let (status, body) = (self.status(), self.to_json(Family::OpenAi).to_string());
         let again = if self.may_be_sent_again() { "retry-after: 1\r\n" } else { "" };
@@ -132,7 +124,6 @@ impl Refusal {
         matches!(self.status, 429 | 503)
     }
 
-    /// As a response.
     pub(super) fn respond(&self, family: Family) -> Response {
         let mut response = (self.status(), Body::from(self.to_json(family).to_string())).into_response();
         let headers = response.headers_mut();

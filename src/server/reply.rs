@@ -1,4 +1,4 @@
-//! From a request to a question on its way.
+//! From a request to an entry of the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::text::Begin;
 use crate::text::grammar::Grammar;
 use crate::text::schema::Unusable;
 
-/// Puts the documents in that are named, and renders, on a thread of its own: a conversation may be as long as the context.
+/// Inserts the named documents and renders, on a thread of its own: a conversation may be as long as the context.
 pub(super) async fn render(
     shared: &Arc<Shared>,
     mut conversation: Conversation,
@@ -37,8 +37,8 @@ pub(super) async fn render(
     Ok(Prompt { rendered: Arc::new(rendered.await?), tokens: None, of_library, field })
 }
 
-/// What keeps the answer to a rendered prompt to the grammar that a field asks for, tried in a process and compiled on a thread of
-/// its own; without one, and where no function may be called, what keeps its quotes to the text.
+/// The constraint for the answer to a rendered prompt: a field's grammar, tried in a process and compiled on a thread
+/// of its own. Without a grammar and without callable functions, the constraint restricts quotes to verbatim text.
 pub(super) async fn constraint(
     shared: &Arc<Shared>,
     grammar: Option<(Grammar, &'static str)>,
@@ -51,10 +51,10 @@ pub(super) async fn constraint(
         return Ok(quoting.map(|quoting| quoting.clone().constraint(&text.tokenizer, &shared.stop_ids)));
     };
     let (shared, begin) = (Arc::clone(shared), Begin::after_prompt(&rendered.text));
-    // Never closed.
+    // The semaphore is never closed.
     let turn = Arc::clone(&shared.compiling).acquire_owned().await.ok();
     let compile = move || {
-        // Also where the client has gone meanwhile: until it is done.
+        // Held until the compiler is done, even if the client disconnects.
         let _turn = turn;
         let refused = |why| Refusal::field(field, format!("{field}: {why}"));
         let none = |why| Refusal::internal(format!("no answer can be kept to a grammar: {why}"));
@@ -68,7 +68,6 @@ pub(super) async fn constraint(
     blocking(compile).await.map(Some)
 }
 
-/// Puts the question of a request into the queue.
 pub(super) fn submit(
     shared: &Shared,
     prompt: Prompt,
@@ -79,7 +78,7 @@ pub(super) fn submit(
     put(shared, prompt, wish, wanted, record, shared.queue)
 }
 
-/// Puts another question of a request into it that was let in with its first one, however many wait by now.
+/// Queues a further prompt of an accepted request, even if the queue is full.
 pub(super) fn submit_further(shared: &Shared, prompt: Prompt, wish: Wish, wanted: usize) -> Result<Listener, Refusal> {
     put(shared, prompt, wish, wanted, None, usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! A response as an object, with every field that its schema wants, whatever the request said.
+//! A response as an object, with every field that its schema requires, whatever the request contained.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,18 +11,17 @@ use super::tools::{Tools, custom_input};
 use super::turns::Call;
 use crate::core::transcript::Finish;
 
-/// How far a response is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     InProgress,
     Completed,
-    /// Not all of it is there: why.
+    /// The reason.
     Incomplete(&'static str),
     Failed,
 }
 
 impl Status {
-    /// How an answer ended. One whose last call broke off is not complete, whatever ended it.
+    /// An answer is incomplete if its last call broke off, for any finish.
     pub(super) fn of(finish: Finish, choice: &Choice) -> Status {
         match finish {
             Finish::Length | Finish::Context => Status::Incomplete("max_output_tokens"),
@@ -32,7 +31,6 @@ impl Status {
         }
     }
 
-    /// In a word.
     pub(super) fn word(self) -> &'static str {
         match self {
             Status::InProgress => "in_progress",
@@ -42,7 +40,7 @@ impl Status {
         }
     }
 
-    /// Of the last item; those before it are complete.
+    /// Status of the last item; earlier items are complete.
     fn last_item(self) -> &'static str {
         match self {
             Status::InProgress => "in_progress",
@@ -52,12 +50,12 @@ impl Status {
     }
 }
 
-/// How a response is sent: what the request said, repeated.
+/// The form of a response, with the fields that repeat the request.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub id: String,
     pub created: u64,
-    /// When it was complete: the same wherever it is told.
+    /// The time of completion, the same in every event.
     pub completed: Arc<OnceLock<u64>>,
     pub model: String,
     pub asked: Value,
@@ -67,7 +65,6 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// The item at `at` among those of a choice, and its id.
     pub(super) fn item(&self, items: &[Item], at: usize, status: &str) -> Option<Value> {
         let item = items.get(at)?;
         let same = |other: &&Item| std::mem::discriminant(*other) == std::mem::discriminant(item);
@@ -80,7 +77,7 @@ impl Sent {
         })
     }
 
-    /// All that a choice holds; at least a message.
+    /// All items of a choice; at least a message.
     fn output(&self, choice: &Choice, status: Status) -> Vec<Value> {
         let empty = [Item::Text(String::new())];
         let items = match choice.items.iter().any(|item| !matches!(item, Item::Thoughts(_))) {
@@ -92,7 +89,6 @@ impl Sent {
         (0..items.len()).filter_map(|at| self.item(&items, at, word(at))).collect()
     }
 
-    /// The object.
     pub(super) fn response(&self, status: Status, choice: Option<&Choice>, usage: Option<&Usage>) -> Value {
         let output = choice.map(|choice| self.output(choice, status)).unwrap_or_default();
         let completed = (status == Status::Completed).then(|| *self.completed.get_or_init(now_s));
@@ -120,19 +116,18 @@ impl Sent {
     }
 }
 
-/// Thoughts as an item; without a text it has just begun.
+/// An item of thoughts; without a text it has just begun.
 pub(super) fn thoughts(id: &str, text: Option<&str>, status: &str) -> Value {
     let content: Value = text.map(thought).into_iter().collect();
     json!({ "type": "reasoning", "id": id, "status": status, "summary": [], "content": content })
 }
 
-/// A message as an item; without a text it has just begun.
+/// A message item; without a text it has just begun.
 pub(super) fn message(id: &str, text: Option<&str>, status: &str) -> Value {
     let content: Value = text.map(part).into_iter().collect();
     json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": content })
 }
 
-/// What was read and written.
 pub(super) fn usage(usage: &Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens,
@@ -143,7 +138,6 @@ pub(super) fn usage(usage: &Usage) -> Value {
     })
 }
 
-/// A call as an item.
 pub(super) fn call_item(call: &Call, tools: &Tools, status: &str) -> Value {
     let status = if call.is_cut() { "incomplete" } else { status };
     let named = tools.named(&call.name);
@@ -161,22 +155,19 @@ pub(super) fn call_item(call: &Call, tools: &Tools, status: &str) -> Value {
     item
 }
 
-/// The id of a call's item.
 pub(super) fn call_item_id(call_id: &str) -> String {
     format!("fc_{call_id}")
 }
 
-/// A text of a message.
 pub(super) fn part(text: &str) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
 }
 
-/// A text of thoughts.
 pub(super) fn thought(text: &str) -> Value {
     json!({ "type": "reasoning_text", "text": text })
 }
 
-/// A number of 32 bits as it was written: not with the digits that 64 bits would give it.
+/// Keeps the decimal form of a 32-bit number: a plain cast to 64 bits adds digits.
 pub(super) fn number(value: f32) -> Value {
     value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
@@ -214,7 +205,7 @@ mod tests {
         let cut = sent.response(Status::of(Finish::Stop, &choice), Some(&choice), None);
         assert_eq!((&cut["status"], &cut["output"][4]["status"]), (&json!("incomplete"), &json!("incomplete")));
         assert_eq!(cut["output"][4]["arguments"], "{\"a\": ");
-        // Thoughts alone are not all of an answer.
+        // Thoughts without an answer are incomplete.
         let mut thinking = Choice::default();
         thinking.add("Hm.", "");
         let done = sent.response(Status::Completed, Some(&thinking), None);

@@ -1,5 +1,5 @@
-//! `POST /v1/responses`: OpenAI's responses. An id names the state behind an answer: whoever names an older one forks there.
-//! What can be done with an id later is in `named`.
+//! `POST /v1/responses`: OpenAI's responses. An id names the state after an answer: a request that names an older one
+//! forks there. `named` handles later requests about an id.
 
 mod asked;
 mod events;
@@ -40,15 +40,14 @@ use crate::text::grammar::Grammar;
 use asked::{Asked, Noted};
 use events::Events;
 
-/// Parts of messages that are texts.
+/// Types of text parts in messages.
 const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
-/// The same of earlier answers.
+/// Types of text parts in earlier answers.
 const OWN_TEXTS: [&str; 4] = ["input_text", "output_text", "text", REFUSAL];
 
-/// How a summary of a conversation that was compacted begins; what follows is not encrypted.
+/// The start of the summary of a compacted conversation; the summary is not encrypted.
 const SUMMARY: &str = "Summary of the conversation so far:\n";
 
-/// Adds a call to the answer that it belongs to.
 fn add_call(call: Call, turns: &mut Vec<Turn>) {
     match turns.last_mut().filter(|t| t.role == ChatRole::Assistant) {
         Some(turn) => turn.calls.push(call),
@@ -56,7 +55,6 @@ fn add_call(call: Call, turns: &mut Vec<Turn>) {
     }
 }
 
-/// Adds an item to the turns.
 fn item(records: &Records, value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
     let mut fields = Fields::of(value, at)?;
     let id = fields.text("id")?.unwrap_or_default();
@@ -109,20 +107,19 @@ fn item(records: &Records, value: Value, at: &str, turns: &mut Vec<Turn>) -> Res
             turns.push(Turn::new(ChatRole::User, fields.text("encrypted_content")?.unwrap_or_default()));
             fields.ignore(&["created_by"]);
         }
-        // What another server's tools did.
+        // Results of another server's tools.
         Some(other) if leave_out(&format!("{at}.{other}")) => return Ok(()),
         Some(other) => return Err(fields.wrong("type", format!("is {other:?}, which is not supported"))),
     }
     fields.done()
 }
 
-/// The function that a call names, as the model knows it.
+/// The model's name of the function in a call.
 fn called(fields: &mut Fields) -> Result<String, Refusal> {
     let name = fields.text("name")?.unwrap_or_default();
     Ok(fields.text("namespace")?.map_or(name.clone(), |namespace| in_namespace(&namespace, &name)))
 }
 
-/// Reads `input`.
 fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     let mut turns = Vec::new();
     match fields.need("input")? {
@@ -140,7 +137,7 @@ fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     Ok(turns)
 }
 
-/// Reads `text`: what is told of it, and what it means.
+/// Reads `text`: the value for the response, and its grammar.
 fn text_format(fields: &mut Fields) -> Result<(Value, Option<Grammar>), Refusal> {
     let said = fields.take("text");
     let told = asked::text(said.as_ref());
@@ -154,7 +151,7 @@ fn text_format(fields: &mut Fields) -> Result<(Value, Option<Grammar>), Refusal>
     text.done().map(|()| (told, grammar))
 }
 
-/// Reads `reasoning`: the effort that was asked for, and what it means.
+/// Reads `reasoning`: the requested effort, and its think mode.
 fn reasoning(shared: &Shared, fields: &mut Fields) -> Result<(Option<String>, ThinkMode), Refusal> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok((None, shared.settings.think)) };
     let said = reasoning.peek("effort").and_then(|effort| effort.as_str().map(str::to_owned));
@@ -163,7 +160,7 @@ fn reasoning(shared: &Shared, fields: &mut Fields) -> Result<(Option<String>, Th
     reasoning.done().map(|()| (said, think))
 }
 
-/// Reads `include`: thoughts are told anyway, in plain words, and nothing else that can be asked for is there.
+/// Reads `include`: thoughts are always included, in plain text, and no other extra output exists.
 fn include(fields: &mut Fields) -> Result<(), Refusal> {
     for other in fields.list("include")?.into_iter().flatten().filter(|of| of != "reasoning.encrypted_content") {
         let other = other.as_str().unwrap_or("what is no text").to_owned();
@@ -176,7 +173,6 @@ fn include(fields: &mut Fields) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A request that was read.
 struct Request {
     asked: Asked,
     input: Vec<Turn>,
@@ -208,7 +204,7 @@ fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Request
     Ok(Request { asked, input, wish, think, streamed, grammar })
 }
 
-/// The answer that a request goes on behind, and the turns up to it.
+/// The earlier answer that a request continues, and the turns up to it.
 async fn earlier(shared: &Arc<Shared>, id: Option<String>) -> Result<(Option<MessageId>, Vec<Turn>), Refusal> {
     let Some(id) = id else { return Ok((None, Vec::new())) };
     own_data()?;
@@ -217,7 +213,7 @@ async fn earlier(shared: &Arc<Shared>, id: Option<String>) -> Result<(Option<Mes
     found.map(|(at, turns)| (Some(at), turns))
 }
 
-/// A request with the conversation that it goes on with.
+/// Reads a request together with the conversation that it continues.
 async fn received(
     shared: &Arc<Shared>,
     headers: &HeaderMap,
@@ -267,7 +263,6 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     Ok(object(&sent.response(Status::of(finish, &choice), Some(&choice), Some(&all.usage))))
 }
 
-/// `POST /v1/responses`.
 pub(super) async fn responses(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }
@@ -280,12 +275,12 @@ async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
     Ok(object(&json!({ "object": "response.input_tokens", "input_tokens": tokens.len() })))
 }
 
-/// `POST /v1/responses/input_tokens`.
 pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     counted(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }
 
-/// Has the model sum a conversation up. The output is the user's messages and the summary, to be sent in place of all items.
+/// Has the model summarize a conversation. The output is the user's messages and the summary; the client sends it in
+/// place of all items.
 async fn compacted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     const TASK: &str = "Sum up this conversation for someone who continues it: what is wanted, what was found and decided, \
                         what is still to do. Keep names, numbers and paths. Write nothing else.";
@@ -315,7 +310,6 @@ async fn compacted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
     })))
 }
 
-/// `POST /v1/responses/compact`.
 pub(super) async fn compact(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     compacted(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }

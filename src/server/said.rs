@@ -1,4 +1,4 @@
-//! What comes back from the thread that feeds the engine to a connection, and the way it takes.
+//! Events from the worker to a connection, and their channel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,50 +10,46 @@ use super::turns::Call;
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Cancel, Likely, Token};
 
-/// Text that a slow reader may leave unread; an answer whose reader is behind by more is ended.
+/// Bytes of text that a slow reader may leave unread; beyond that its answer ends.
 const UNREAD_BYTES: usize = 4 << 20;
 
-/// Why an answer ended, and what it took.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Whole {
     pub finish: Finish,
-    /// A stop text that ended it.
     pub stopped_by: Option<String>,
-    /// Of this answer; the prompt of several answers is counted in each.
+    /// Of this answer; each of several answers counts the prompt.
     pub usage: Usage,
-    /// Calls of functions in it that are complete.
+    /// Complete calls of functions in it.
     pub calls: usize,
 }
 
-/// A token of an answer, where that is asked for.
+/// A token of an answer, for requests with log-probabilities.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Told {
     pub token: Token,
     pub likely: Likely,
-    /// It is part of a thought.
     pub thought: bool,
 }
 
-/// What becomes of a question.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Said {
-    /// It is read. Comes first, once for each answer.
+    /// Prefill begins. The first event, once for each answer.
     Begun { index: usize, prompt_tokens: u64, cached_tokens: u64 },
-    /// How likely each token of the prompt was, but the first.
+    /// Log-probabilities of the prompt's tokens; the first token has none.
     Scored { tokens: Vec<Token>, likely: Vec<Likely> },
-    /// So many tokens of the prompt are read.
+    /// Progress of the prefill, in tokens.
     Reading { done: u64, total: u64 },
-    /// More of an answer.
+    /// More thoughts or text of an answer.
     Text { index: usize, thinking: String, answer: String, tokens: Vec<Told> },
-    /// A call of a function begins in an answer.
+    /// A call of a function begins.
     Calling { index: usize, id: String, name: String },
-    /// More of its arguments, which are JSON.
+    /// More of the call's arguments, a piece of JSON.
     Arguments { index: usize, more: String },
-    /// It has ended: all of it.
+    /// The complete call.
     Call { index: usize, call: Call },
-    /// An answer is complete.
+    /// The end of an answer; further answers may follow.
     Ended { index: usize, whole: Whole },
-    /// It failed. Nothing comes after it.
+    /// The last event.
     Failed(Refusal),
 }
 
@@ -73,14 +69,13 @@ impl Said {
     }
 }
 
-/// What was read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Usage {
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
     pub completion_tokens: u64,
     pub thought_tokens: u64,
-    /// Time for reading and for writing.
+    /// Milliseconds of prefill and of decode.
     pub prompt_ms: f64,
     pub predicted_ms: f64,
     pub drafted_tokens: u64,
@@ -88,7 +83,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Takes in what was said. The prompt of several answers counts once.
+    /// The prompt of several answers counts once.
     pub(super) fn take(&mut self, said: &Said) {
         match said {
             Said::Begun { index: 0, prompt_tokens, cached_tokens } => {
@@ -106,14 +101,14 @@ impl Usage {
         }
     }
 
-    /// Adds another prompt's.
+    /// Adds the usage of another prompt.
     pub(super) fn add(&mut self, other: &Usage) {
         self.prompt_tokens += other.prompt_tokens;
         self.cached_tokens += other.cached_tokens;
         self.add_answer(other);
     }
 
-    /// Adds another answer's to the same prompt.
+    /// Adds another answer to the same prompt.
     fn add_answer(&mut self, other: &Usage) {
         self.completion_tokens += other.completion_tokens;
         self.thought_tokens += other.thought_tokens;
@@ -124,7 +119,7 @@ impl Usage {
     }
 }
 
-/// The way back to a connection. Never waits.
+/// The worker's end of the channel. Never blocks.
 #[derive(Clone, Debug)]
 pub(super) struct Teller {
     to: UnboundedSender<Said>,
@@ -132,7 +127,7 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    /// Tells it; false when nobody listens any more, or listens too slowly.
+    /// Sends an event; false when the reader is gone or too slow.
     pub(super) fn tell(&self, said: Said) -> bool {
         let bytes = said.bytes();
         let unread = self.unread.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -149,7 +144,6 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// The two ends.
     pub(super) fn pair(cancel: &Cancel) -> (Teller, Listener) {
         let (to, from) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
@@ -164,13 +158,12 @@ impl Listener {
         said
     }
 
-    /// The next word; `None` when nothing comes any more.
     pub(super) async fn next(&mut self) -> Option<Said> {
         let said = self.from.recv().await;
         self.taken(said)
     }
 
-    /// The same for a body that is polled.
+    /// For a body that is polled.
     pub(super) fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Said>> {
         self.from.poll_recv(context).map(|said| self.taken(said))
     }

@@ -1,4 +1,4 @@
-//! Fields that say how an answer is drawn and what it has to be, alike in every API.
+//! Fields for sampling and for the form of an answer, the same in every API.
 
 use serde_json::Value;
 
@@ -12,12 +12,11 @@ use crate::runtime::fresh_seed;
 use crate::runtime::protocol::ThinkMode;
 use crate::text::grammar::Grammar;
 
-/// Stop texts of a request.
+/// Maximum stop texts of a request.
 const STOPS: usize = 16;
-/// Bytes of one.
 const STOP_BYTES: usize = 1 << 10;
 
-/// Reads `stop`: a text or a list of them.
+/// Reads `stop`: a text or a list of texts.
 pub(super) fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, Refusal> {
     let list = match fields.take(name) {
         None => return Ok(Vec::new()),
@@ -36,7 +35,7 @@ pub(super) fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<Strin
         .collect()
 }
 
-/// Reads what all APIs have; `most` is the longest answer asked for, if any.
+/// Reads the fields that all APIs share; `most` is the requested maximum of tokens.
 pub(super) fn wish(
     shared: &Shared,
     fields: &mut Fields,
@@ -57,7 +56,7 @@ pub(super) fn wish(
     set(&mut sampling.frequency_penalty, fields.number("frequency_penalty", -2.0..=2.0)?);
     set(&mut sampling.repeat_penalty, fields.number("repeat_penalty", 0.1..=10.0)?);
     set(&mut sampling.repeat_penalty, fields.number("repetition_penalty", 0.1..=10.0)?);
-    // Other servers of open models have this for all of them.
+    // Other servers of open models use -1 for "no limit".
     if fields.peek("top_k").is_some_and(|k| k.as_i64() == Some(-1)) {
         fields.ignore(&["top_k"]);
         sampling.top_k = 0;
@@ -69,7 +68,7 @@ pub(super) fn wish(
         let seed = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
         sampling.seed = seed.ok_or_else(|| fields.wrong("seed", "must be a whole number of 64 bits"))?;
     }
-    // A kept prefix is used anyway.
+    // The server always uses a kept prefix.
     fields.ignore(&["cache_prompt"]);
     Ok(Wish {
         sampling,
@@ -88,7 +87,7 @@ pub(super) fn wish(
     })
 }
 
-/// Reads how much the model is to think: only not at all is another way to answer here.
+/// Reads the reasoning effort: only `none` and `minimal` change the answer, the other levels are all alike.
 pub(super) fn effort(fields: &mut Fields, name: &'static str, mode: ThinkMode) -> Result<ThinkMode, Refusal> {
     match fields.text(name)?.as_deref() {
         Some("none" | "minimal") => Ok(ThinkMode::Off),
@@ -97,7 +96,7 @@ pub(super) fn effort(fields: &mut Fields, name: &'static str, mode: ThinkMode) -
     }
 }
 
-/// The longest answer that a field asks for; -1 is no limit of its own.
+/// Reads the maximum of tokens; -1 sets no limit.
 pub(super) fn most_tokens(fields: &mut Fields, name: &'static str, least: u64) -> Result<Option<u64>, Refusal> {
     if fields.peek(name).is_some_and(|most| most.as_i64() == Some(-1)) {
         fields.ignore(&[name]);
@@ -106,7 +105,7 @@ pub(super) fn most_tokens(fields: &mut Fields, name: &'static str, least: u64) -
     fields.whole(name, least..=MOST_TOKENS)
 }
 
-/// Whether the model is to think, and after how many tokens of thought the answer begins.
+/// Whether the model thinks, and after how many tokens of thought the answer begins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thinking {
     pub mode: ThinkMode,
@@ -122,7 +121,7 @@ impl Thinking {
         }
     }
 
-    /// Reads a switch that is a truth value, or an object with `type` (Anthropic) or with `enabled`, `effort` and `max_tokens`.
+    /// Reads a switch: a boolean, or an object with `type` (Anthropic) or with `enabled`, `effort` and `max_tokens`.
     fn object(&mut self, fields: &mut Fields, name: &'static str) -> Result<(), Refusal> {
         if fields.peek(name).is_some_and(|value| value.is_boolean()) {
             self.switch(fields.truth(name)?);
@@ -144,14 +143,14 @@ impl Thinking {
         inner.done()
     }
 
-    /// Reads the field `thinking` alone, as Anthropic's API has it.
+    /// Reads the field `thinking` alone, for Anthropic's API.
     pub(super) fn of_messages(shared: &Shared, fields: &mut Fields) -> Result<Thinking, Refusal> {
         let mut thinking = Thinking { mode: shared.settings.think, budget: None };
         thinking.object(fields, "thinking")?;
         Ok(thinking)
     }
 
-    /// Reads every field of a chat that says so.
+    /// Reads every field of a chat that controls thinking.
     pub(super) fn of_chat(shared: &Shared, fields: &mut Fields) -> Result<Thinking, Refusal> {
         let mode = effort(fields, "reasoning_effort", shared.settings.think)?;
         let mut thinking = Thinking { mode, budget: None };
@@ -176,8 +175,8 @@ impl Thinking {
     }
 }
 
-/// What an answer has to be, as `response_format` and as `text.format` of a response have it: there the schema is a field of the
-/// format itself. `field` is the one that is named where none is there.
+/// Reads the format of `response_format` and of `text.format` in a response; the latter has the schema as a field of
+/// the format itself. `field` is the one that an error about a missing schema names.
 pub(super) fn format_of(mut format: Fields, field: &'static str) -> Result<Option<Grammar>, Refusal> {
     let of = format.text("type")?;
     let schema_of = |mut fields: Fields| {
@@ -201,7 +200,7 @@ pub(super) fn format_of(mut format: Fields, field: &'static str) -> Result<Optio
     }
 }
 
-/// A schema, which some clients write as JSON in a string.
+/// Reads a schema, which some clients send as JSON in a string.
 fn schema_grammar(schema: Value, field: &str) -> Result<Grammar, Refusal> {
     match schema {
         Value::String(text) => serde_json::from_str(&text)
@@ -211,7 +210,7 @@ fn schema_grammar(schema: Value, field: &str) -> Result<Grammar, Refusal> {
     }
 }
 
-/// What an answer has to be, by the fields of other servers of open models; and the field.
+/// The format by the fields of other servers of open models, and the name of the field.
 pub(super) fn other_formats(fields: &mut Fields) -> Result<Option<(Grammar, &'static str)>, Refusal> {
     for name in ["grammar", "guided_grammar"] {
         fields.refuse_because(name, "is not supported: send a JSON schema, a regular expression or a choice", |v| {
@@ -233,7 +232,7 @@ pub(super) fn other_formats(fields: &mut Fields) -> Result<Option<(Grammar, &'st
     Ok(format.or(flat))
 }
 
-/// A schema, a regular expression or a choice of texts, by the names of their fields.
+/// Reads a schema, a regular expression or a choice of texts, each by the name of its field.
 fn one_format(fields: &mut Fields, [json, regex, choice]: [&'static str; 3]) -> Result<Option<Grammar>, Refusal> {
     let name = fields.name(json);
     let schema = fields.take(json).map(|schema| schema_grammar(schema, &name)).transpose()?;

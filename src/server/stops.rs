@@ -1,10 +1,9 @@
 //! Stop texts: found across tokens, and never shown in part.
 
-/// Looks for stop texts in an answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stops {
     texts: Vec<String>,
-    /// The end of the answer that may be the beginning of one.
+    /// The end of the answer that may begin a stop text.
     held: String,
 }
 
@@ -13,7 +12,7 @@ impl Stops {
         Stops { texts: texts.iter().filter(|t| !t.is_empty()).cloned().collect(), held: String::new() }
     }
 
-    /// More of the answer. Returns what is certain, and the stop text that ends it there.
+    /// Takes more of the answer; returns the certain text, and the stop text that ends it there.
     pub(super) fn push(&mut self, text: &str) -> (String, Option<String>) {
         if self.texts.is_empty() {
             return (text.to_owned(), None);
@@ -35,7 +34,7 @@ impl Stops {
         (std::mem::replace(&mut self.held, rest), None)
     }
 
-    /// The answer is complete: what was held back is text after all.
+    /// The answer is complete: the held text is part of it.
     pub(super) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -56,7 +55,7 @@ mod tests {
         assert_eq!(stops.push("das Ende EN"), ("das Ende ".into(), None));
         assert_eq!(stops.finish(), "EN");
         assert_eq!(Stops::new(&[]).push("x"), ("x".into(), None));
-        // The earliest one counts, whatever order they were given in.
+        // The earliest stop text in the answer counts, in any order of the list.
         assert_eq!(Stops::new(&["b".into(), "a".into()]).push("xab"), ("x".into(), Some("a".into())));
     }
 }

@@ -1,4 +1,4 @@
-//! From words of the worker to a stream of events.
+//! From the worker's events to a stream of events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,16 +15,14 @@ use super::collected::BROKE_OFF;
 use super::refusal::Refusal;
 use super::said::{Listener, Said};
 
-/// A comment tells whoever waits that reading goes on, so often: some clients count lines that are no data, and give up.
+/// Interval of comments that report the progress of the prefill: some clients count lines without data, and give up.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Bytes of one frame of a stream; more goes into the next.
+/// Bytes of one frame of a stream; more text starts the next frame.
 const FRAME_BYTES: usize = 16 << 10;
 
-/// How the events of an API look.
 pub(super) trait Form: Send + Unpin + 'static {
-    /// Writes what one word means; true after the last one.
+    /// Writes an event; true after the last one.
     fn said(&mut self, said: &Said, out: &mut String) -> bool;
-    /// Writes that it failed after the stream had begun.
     fn failed(&mut self, refusal: &Refusal, out: &mut String);
 }
 
@@ -35,12 +33,12 @@ pub(super) fn data(out: &mut String, value: &Value) {
     out.push_str("\n\n");
 }
 
-/// What comes after the last event.
+/// The end mark of a stream.
 pub(super) fn data_done(out: &mut String) {
     out.push_str("data: [DONE]\n\n");
 }
 
-/// An event with a name, which its data repeat as their type.
+/// An event with a name, which its data repeats as `type`.
 pub(super) fn event(out: &mut String, name: &str, mut value: Value) {
     if let Some(map) = value.as_object_mut() {
         map.insert("type".into(), name.into());
@@ -51,18 +49,16 @@ pub(super) fn event(out: &mut String, name: &str, mut value: Value) {
     data(out, &value);
 }
 
-/// A stream of events.
 struct Events<F> {
     listener: Listener,
     form: F,
     first: Option<Said>,
     ended: bool,
-    /// When it began, or the last comment was written.
+    /// The time of the start, or of the last comment.
     commented: Instant,
 }
 
 impl<F: Form> Events<F> {
-    /// Writes what one word means.
     fn write(&mut self, said: Option<&Said>, out: &mut String) {
         self.ended = match said {
             None => {
@@ -75,7 +71,7 @@ impl<F: Form> Events<F> {
             }
             Some(Said::Reading { done, total }) => {
                 if self.commented.elapsed() >= PROGRESS {
-                    // No empty line behind it: that would be an event without data.
+                    // No empty line after it: that would be an event without data.
                     out.push_str(&format!(": read {done} of {total}\n"));
                     self.commented = Instant::now();
                 }
@@ -112,7 +108,7 @@ impl<F: Form> hyper::body::Body for Events<F> {
     }
 }
 
-/// A stream of events; what fails before the first one has a status of its own.
+/// A stream of events; a failure before the first event has an HTTP status of its own.
 pub(super) async fn stream(mut listener: Listener, form: impl Form) -> Result<Response, Refusal> {
     let first = match listener.next().await {
         Some(Said::Failed(refusal)) => return Err(refusal),
@@ -132,7 +128,7 @@ mod tests {
     use super::*;
     use crate::engine::protocol::Cancel;
 
-    /// Writes nothing, and ends with the first word.
+    /// Writes nothing, and ends with the first event.
     struct Silent;
 
     impl Form for Silent {

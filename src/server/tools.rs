@@ -1,7 +1,7 @@
-//! Functions that a request offers: read from each API, shown to the model, and forced where the request says so.
+//! Functions that a request offers: read from each API, shown to the model, and forced if the request says so.
 //!
-//! The tools of a namespace become functions of their own, named `NAMESPACE__NAME` to the model; a custom tool, which takes
-//! free text, becomes a function with one text. Tools that the server would have to run are left out.
+//! The tools of a namespace become separate functions, named `NAMESPACE__NAME` to the model; a custom tool, which
+//! takes free text, turns into a function with one text. Tools that the server would have to run are left out.
 
 use serde_json::{Map, Value, json};
 
@@ -15,61 +15,56 @@ use crate::runtime::render::Renderer;
 use crate::text::grammar::Grammar;
 use crate::text::{ChatRole, RenderOptions};
 
-/// Where a schema stands in Anthropic's functions.
+/// The field of the schema in Anthropic's functions.
 pub(super) const ANTHROPIC: &str = "input_schema";
-/// Functions of one request.
+/// Maximum functions of one request.
 const MOST: usize = 256;
 
-/// A function that the model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tool {
     name: String,
     description: Option<String>,
     /// A JSON schema.
     parameters: Value,
-    /// As the request has it.
     strict: Option<bool>,
     /// It takes free text, as the one argument `input`.
     custom: bool,
-    /// The namespace it was listed in, and its name there.
+    /// Its namespace, and its name there.
     listed: Option<(String, String)>,
 }
 
-/// How a call is named to the client.
+/// The client's name of a call.
 pub(super) struct Named<'a> {
     pub namespace: Option<&'a str>,
     pub name: &'a str,
-    /// A call of a custom tool.
     pub custom: bool,
 }
 
-/// Whether the model has to call one.
+/// Whether the model must call a function.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Choice {
     #[default]
     Auto,
-    /// It must not.
+    /// Calls are forbidden.
     None,
-    /// One of them.
+    /// At least one, of any function.
     Any,
-    /// This one.
+    /// At least one, of this function.
     Named(String),
-    /// Of these only, none or one; or one of them for sure.
+    /// Only these functions; `must`: at least one call.
     Of { names: Vec<String>, must: bool },
 }
 
-/// The functions of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Tools {
     list: Vec<Tool>,
     choice: Choice,
-    /// There may be one call in an answer, not more.
+    /// An answer contains at most one call.
     one: bool,
-    /// They came as `functions`: an answer has one `function_call`.
+    /// The request used `functions`: an answer has one `function_call`.
     legacy: bool,
 }
 
-/// Reads a function whose fields are `name`, `description` and its schema.
 fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
     let name = fields.text("name")?.ok_or_else(|| fields.wrong("name", "is missing"))?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
@@ -83,14 +78,14 @@ fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
         Some(other) => return Err(fields.wrong(schema, format!("must be a JSON schema, it is {}", kind(&other)))),
     };
     let strict = fields.truth("strict")?;
-    // By the model, and not by a program that it writes.
+    // The model calls functions directly, not from a program that it writes.
     fields.refuse("allowed_callers", |v| *v == json!(["direct"]))?;
     fields.ignore(&["cache_control", "defer_loading", "input_examples", "eager_input_streaming", "output_schema"]);
     fields.done()?;
     Ok(Tool { name, description, parameters, strict, custom: false, listed: None })
 }
 
-/// Reads a custom tool. Its grammar is shown to the model, not enforced.
+/// Reads a custom tool. The model sees its grammar, but the server does not enforce it.
 fn custom(mut fields: Fields) -> Result<Tool, Refusal> {
     let format = fields.take("format");
     let mut tool = tool(fields, "parameters")?;
@@ -113,17 +108,18 @@ fn custom(mut fields: Fields) -> Result<Tool, Refusal> {
     Ok(tool)
 }
 
-/// The name of a function of a namespace, as the model knows it.
+/// The model's name of a function in a namespace.
 pub(super) fn in_namespace(namespace: &str, name: &str) -> String {
     let gap = if namespace.is_empty() || namespace.ends_with("__") { "" } else { "__" };
     format!("{namespace}{gap}{name}")
 }
 
-/// Reads one entry of a list of tools; none where it is left out. `schema` is where the schema of a plain function is.
+/// Reads one entry of a list of tools; an entry that is left out adds none. `schema` is the field of a plain
+/// function's schema.
 fn entry(value: Value, at: &str, schema: &'static str, list: &mut Vec<Tool>) -> Result<(), Refusal> {
     let mut fields = Fields::of(value, at)?;
     let of = fields.text("type")?;
-    // With Anthropic a plain function; elsewhere one that takes free text.
+    // In Anthropic's API `custom` is a plain function; elsewhere it takes free text.
     let is_custom = schema != ANTHROPIC;
     match of.as_deref() {
         None | Some("function") => list.push(match fields.object("function")? {
@@ -160,7 +156,6 @@ fn entry(value: Value, at: &str, schema: &'static str, list: &mut Vec<Tool>) -> 
     Ok(())
 }
 
-/// Reads the functions of `name`.
 fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result<Vec<Tool>, Refusal> {
     let mut list = Vec::new();
     for (i, value) in fields.list(name)?.into_iter().flatten().enumerate() {
@@ -176,11 +171,10 @@ fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result
     }
 }
 
-/// Reads a `tool_choice` that is an object.
 fn choice_of(mut inner: Fields) -> Result<Choice, Refusal> {
     let of = inner.text("type")?.unwrap_or_default();
     if of == "allowed_tools" {
-        // Beside its type, or below a field of that name.
+        // Next to `type`, or below a field `allowed_tools`.
         let mut allowed = match inner.object("allowed_tools")? {
             Some(below) => inner.done().and(Ok(below))?,
             None => inner,
@@ -207,7 +201,7 @@ fn choice_of(mut inner: Fields) -> Result<Choice, Refusal> {
     }
 }
 
-/// The function that an object names, beside its type or below `function` or `custom`.
+/// The function that an object names, next to `type` or below `function` or `custom`.
 fn named(mut fields: Fields) -> Result<Option<String>, Refusal> {
     fields.ignore(&["type"]);
     let below = fields.object("function")?.or(fields.object("custom")?);
@@ -222,7 +216,7 @@ fn named(mut fields: Fields) -> Result<Option<String>, Refusal> {
     fields.done().map(|()| name)
 }
 
-/// A choice with the names that the model sees; of a tool in a namespace its own name will do.
+/// A choice with the model's names; a tool in a namespace also matches its short name.
 fn flat(choice: Choice, list: &[Tool]) -> Choice {
     let flat = |name: String| {
         let listed = |tool: &&Tool| tool.listed.as_ref().is_some_and(|(_, own)| *own == name);
@@ -238,13 +232,13 @@ fn flat(choice: Choice, list: &[Tool]) -> Choice {
     }
 }
 
-/// The text of a call of a custom tool.
 pub(super) fn custom_input(call: &Call) -> String {
     call.arguments["input"].as_str().map_or_else(|| call.text(), str::to_owned)
 }
 
 impl Tools {
-    /// Reads `tools`, `parallel_tool_calls` and `tool_choice` of any of the APIs; `schema` is where a function's schema stands.
+    /// Reads `tools`, `parallel_tool_calls` and `tool_choice` of any API; `schema` is the field of a function's
+    /// schema.
     pub(super) fn read(fields: &mut Fields, schema: &'static str) -> Result<Tools, Refusal> {
         let mut list = list(fields, "tools", schema)?;
         let legacy = list.is_empty() && fields.has("functions");
@@ -285,17 +279,14 @@ impl Tools {
         Ok(Tools { list, choice, one, legacy })
     }
 
-    /// Whether the answer ends behind its first call.
     pub(super) fn one_call(&self) -> bool {
         self.one
     }
 
-    /// Whether an answer has one `function_call` in place of a list of calls.
     pub(super) fn legacy(&self) -> bool {
         self.legacy
     }
 
-    /// How a call of this function is named to the client.
     pub(super) fn named<'a>(&'a self, name: &'a str) -> Named<'a> {
         let tool = self.list.iter().find(|tool| tool.name == name);
         let listed = tool.and_then(|tool| tool.listed.as_ref());
@@ -306,7 +297,7 @@ impl Tools {
         }
     }
 
-    /// The functions and the choice, as a response tells them.
+    /// The functions and the choice, in the form of a response.
     pub(super) fn told(&self) -> (Value, Value) {
         let one = |t: &Tool| {
             json!({
@@ -332,7 +323,6 @@ impl Tools {
         (self.list.iter().map(one).collect(), choice)
     }
 
-    /// Whether calls are looked for in the answer.
     pub(super) fn may_be_called(&self) -> bool {
         !self.list.is_empty() && self.choice != Choice::None
     }
@@ -350,8 +340,8 @@ impl Tools {
         self.list.iter().map(one).collect()
     }
 
-    /// Shows them to the model: what the template takes, or else words in the system text. Calls that were made are shown also
-    /// where nothing may be called any more.
+    /// Shows the functions to the model, through the template or as a description in the system text. Earlier calls
+    /// are shown even if the request allows no further ones.
     pub(super) fn show(&self, renderer: &Renderer, turns: &mut Vec<Turn>) -> Vec<Value> {
         let called = turns.iter().any(|turn| !turn.calls.is_empty() || turn.role == ChatRole::Tool);
         if !self.may_be_called() && !called {
@@ -363,7 +353,7 @@ impl Tools {
         if self.may_be_called() {
             self.describe(turns);
         }
-        // A template without functions knows no calls and no results either.
+        // A template without functions has no form for calls and results either.
         for turn in turns.iter_mut() {
             for call in std::mem::take(&mut turn.calls) {
                 let call = json!({ "name": call.name, "arguments": call.arguments });
@@ -377,7 +367,6 @@ impl Tools {
         Vec::new()
     }
 
-    /// Describes them in the system text.
     fn describe(&self, turns: &mut Vec<Turn>) {
         let mut text = String::from("You may call these functions. They are described by JSON schemas:\n<tools>\n");
         for tool in self.as_json() {
@@ -394,7 +383,7 @@ impl Tools {
         }
     }
 
-    /// The functions of which one must be called; `None` where none has to be.
+    /// The functions of which the answer must call one; `None` if no call is required.
     fn forced(&self) -> Option<Vec<&Tool>> {
         Some(match &self.choice {
             Choice::Auto | Choice::None | Choice::Of { must: false, .. } => return None,
@@ -404,7 +393,7 @@ impl Tools {
         })
     }
 
-    /// What an answer has to be that must call a function: the call alone, as JSON.
+    /// The grammar of an answer with a required call: the call alone, as JSON.
     pub(super) fn grammar(&self) -> Option<Grammar> {
         let wanted = self.forced()?;
         let one = |tool: &Tool, place: &str| {
@@ -417,7 +406,7 @@ impl Tools {
             if arguments.get("type").is_some_and(|of| of == "object") {
                 references::move_to(&place, &mut arguments);
             } else {
-                // Arguments are an object, also where their schema does not say so.
+                // Arguments are an object, even if their schema does not require one.
                 references::move_to(&format!("{place}/allOf/1"), &mut arguments);
                 arguments = json!({ "allOf": [{ "type": "object" }, arguments] });
             }
@@ -438,7 +427,6 @@ impl Tools {
         }))
     }
 
-    /// How calls are looked for in the answer.
     pub(super) fn calls(&self) -> Option<Calls> {
         if !self.may_be_called() {
             return None;
@@ -451,7 +439,6 @@ impl Tools {
     }
 }
 
-/// Whether the model's template shows functions by itself.
 fn takes_tools(renderer: &Renderer) -> bool {
     let messages = json!([{ "role": "user", "content": "?" }]);
     let parameters = json!({ "type": "object", "properties": {}, "required": [] });

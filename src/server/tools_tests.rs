@@ -43,7 +43,7 @@ fn a_template_without_functions_is_told_of_them_in_words() {
         tools(json!({ "type": "function", "function": { "name": "x" } })).unwrap_err().param.as_deref(),
         Some("tool_choice")
     );
-    // All are shown, and only these are called.
+    // The model sees all functions, but may call only these.
     let allowed = |mode: &str, name: &str| {
         tools(json!({ "type": "allowed_tools", "mode": mode, "tools": [{ "type": "function", "name": name }] }))
     };
@@ -70,7 +70,7 @@ fn calls_that_were_made_are_told_whatever_may_be_called_now() {
         let call = "<tool_call>\n{\"name\":\"weather\",\"arguments\":{\"place\":\"Rome\"}}\n</tool_call>";
         assert_eq!(texts, ["Rain?", call, "<tool_response>\nyes\n</tool_response>"]);
         assert_eq!(told[2].role, ChatRole::User);
-        // A template with functions has its own words for them.
+        // A template with functions has its own form for calls.
         let mut told = turns.clone();
         assert_eq!(offered.show(&renderer(Some(RELEASED)), &mut told), Vec::<Value>::new());
         assert_eq!(told, turns);

@@ -1,12 +1,12 @@
-//! The thread between connections and engine: takes questions from the queue, has them planned, makes the longest kept prefix live,
-//! has the rest read and answered, and keeps what came of it.
+//! The thread between connections and engine: takes requests from the queue, has them planned, makes the longest kept
+//! prefix live, has the rest prefilled and the answer decoded, and keeps the resulting state.
 //!
-//! Each question that is read or answered has a lane: a sequence of the engine with a state of its own, and they go on side by
-//! side. A lane stays live when its answer is complete, until its place is needed: whoever goes on with it has nothing to put
-//! back. A question that begins as another does that is being read waits until that has been read.
+//! Each running request has a slot (a lane): a sequence of the engine with its own state. Slots run concurrently. A
+//! slot stays live after its answer until another request needs it: a request that continues there restores nothing. A
+//! request that shares its beginning with one in prefill waits for that prefill.
 //!
-//! Nothing here waits: not for a connection, not for a disk (state on its way there is had from memory, [`super::fresh`]), not for
-//! work on a long text (that is the planner's, [`super::planner`]).
+//! This thread never blocks on a connection, on a disk (state on its way there is in memory, [`super::fresh`]) or on
+//! work over a long text (the planner does that, [`super::planner`]).
 
 mod begin;
 mod events;
@@ -33,39 +33,36 @@ use crate::runtime::path::Path;
 use crate::store::{SaveEvent, Unsaved};
 use lanes::Lanes;
 
-/// How often questions are looked for that nobody waits for any more.
+/// Interval of the search for requests without a client.
 const TICK: Duration = Duration::from_millis(50);
-/// Why nothing can be answered once the engine's thread is gone.
 const GONE: &str = "the engine is gone; start sala-chat serve again";
 
-/// A question that waits for what another is reading.
+/// A request that waits for another one's prefill.
 struct Parked {
     ask: Ask,
-    /// The other's lane, and which of its questions.
+    /// The other request's slot, and its number among the begun answers.
     at: usize,
     begun: u64,
-    /// Where in the text the state is that it waits for.
+    /// Where in the text the awaited state ends, in bytes.
     end: usize,
 }
 
-/// The thread's own state.
 pub(super) struct Worker {
     shared: Arc<Shared>,
     asks: Receiver<Ask>,
-    /// Closed: end.
+    /// The thread ends when this channel closes.
     orders: Receiver<()>,
     commands: Option<Sender<Command>>,
     events: Receiver<EngineEvent>,
     keep: Keep,
     planner: Planner,
-    /// Questions that wait, and how many are being planned.
+    /// Requests that wait, and the number in planning.
     queue: VecDeque<Ask>,
     planning: usize,
     parked: Vec<Parked>,
     lanes: Lanes,
     model: Option<ModelInfo>,
     next_id: u64,
-    /// Answers begun.
     begun: u64,
 }
 
@@ -96,10 +93,10 @@ impl Worker {
         }
     }
 
-    /// Runs until told to end; then what was handed over is saved.
+    /// Runs until its orders end, then saves the pending state.
     ///
     /// # Errors
-    /// What is not on disk.
+    /// Lists the state that is not on disk.
     pub(super) fn run(mut self) -> Result<(), Unsaved> {
         let mut ending = false;
         loop {
@@ -116,7 +113,7 @@ impl Worker {
             let tick = if self.busy() > 0 { crossbeam_channel::after(TICK) } else { never() };
             select! {
                 recv(self.asks) -> ask => match ask {
-                    // A prompt that is scored is so once, before its answers.
+                    // The prompt is scored once, before the request splits into its answers.
                     Ok(ask) if ask.wish.score.is_some() => self.queue.push_back(ask),
                     Ok(ask) => self.queue_each(ask, false),
                     Err(_) => self.asks = never(),
@@ -142,41 +139,41 @@ impl Worker {
             }
         }
         if let Some(commands) = self.commands.take() {
-            // Bounded channel: an engine that hangs must not keep the program from ending.
+            // The channel is bounded: a hanging engine must not keep the program from ending.
             let _ = commands.send_timeout(Command::Shutdown, Duration::from_secs(2));
         }
         let closed = self.keep.close(&self.shared.records);
         if self.shared.cache.is_damaged() { Ok(()) } else { closed }
     }
 
-    /// What the writer said. An answer that was deleted while its row was on the way is forgotten where it has come to.
+    /// Handles an event of the writer. If the answer was deleted while its row was on its way to disk, deletes the row.
     fn on_save(&mut self, event: SaveEvent) {
         let row = self.keep.on_event(event);
         let Some(message) = row.filter(|message| self.shared.records.is_deleted(*message)) else { return };
         let shared = Arc::clone(&self.shared);
         let forget = move || shared.records.forget_one(message);
-        // Without a thread it is done at the end.
+        // If no thread starts, the deletion happens at the end.
         let _ = std::thread::Builder::new().name("forget".into()).spawn(forget);
     }
 
-    /// Questions that are planned, read or answered.
+    /// Requests in planning, prefill or decode.
     fn busy(&self) -> usize {
         self.planning + self.lanes.running().count()
     }
 
-    /// Puts a question into the queue once for each of its answers; it is counted as waiting if it was not before.
+    /// Queues a request once for each of its answers; `counted_anew` adds them to the number of waiting requests.
     fn queue_each(&mut self, ask: Ask, counted_anew: bool) {
         let more = ask.wanted - usize::from(!counted_anew);
         self.shared.waiting.fetch_add(more, Ordering::Relaxed);
         self.queue.extend(ask.each());
     }
 
-    /// Ends what nobody waits for any more.
+    /// Cancels requests without a client.
     fn look_for_gone(&self) {
         self.lanes.running().filter(|r| r.ask.cancel.is_cancelled()).for_each(|r| r.cancel.cancel());
     }
 
-    /// Ends answers where they are, and refuses what waits.
+    /// Ends running answers at once, and refuses waiting requests.
     fn break_off(&mut self) {
         self.lanes.running().for_each(|r| r.cancel.cancel());
         let waiting: Vec<Ask> = self.queue.drain(..).chain(self.parked.drain(..).map(|p| p.ask)).collect();
@@ -184,13 +181,12 @@ impl Worker {
         waiting.iter().for_each(|ask| self.refuse(ask, Refusal::new(503, "shutting_down", BROKE_OFF)));
     }
 
-    /// A number no command had before.
     fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
-    /// Has the next questions planned that somebody still waits for, as long as there is a lane for them.
+    /// Has the next requests planned, as long as their client is connected and a slot is free.
     fn plan_next(&mut self) {
         let waited = self.queue.len() + self.parked.len();
         self.queue.retain(|ask| !ask.cancel.is_cancelled());
@@ -207,7 +203,7 @@ impl Worker {
         self.shared.metrics.running.store(self.busy() as u64, Ordering::Relaxed);
     }
 
-    /// Questions whose wait for another is over come next.
+    /// Moves requests to the front of the queue when the prefill they wait for is over.
     fn wake(&mut self) {
         let lanes = &self.lanes;
         let waits = |p: &Parked| {
@@ -221,7 +217,8 @@ impl Worker {
         }
     }
 
-    /// Has a question planned with what is there now; `anew`: once more, because that is more than before.
+    /// Has a request planned with the present state; `anew`: planned again, since there is more state than at the
+    /// first plan.
     fn want_plan(&mut self, ask: Ask, attempts: u32, lost: Option<RowsFault>, anew: bool) {
         let Some(model) = &self.model else {
             return self.refuse(&ask, Refusal::internal(GONE));
@@ -242,7 +239,7 @@ impl Worker {
         }
     }
 
-    /// What a lane's state is, is not known any more, or not wanted.
+    /// Empties a slot with unknown or unwanted state.
     fn empty(&mut self, at: usize) {
         let Some(lane) = self.lanes.get_mut(at) else { return };
         lane.live = Path::default();
@@ -250,7 +247,7 @@ impl Worker {
         self.send(Command::Release { sequence });
     }
 
-    /// Nothing can be answered any more.
+    /// Refuses the present requests and all later ones.
     fn down(&mut self, why: String, exit: Exit) {
         self.commands = None;
         self.events = never();

@@ -1,12 +1,13 @@
-//! Calls as the released model writes them: an element with an element for each parameter, whose text is its value. Told as JSON.
+//! The released model's notation of calls: an element with one element per parameter, which contains the value as
+//! text. The output is JSON.
 
-/// The mark before and behind such a call; the name ends with [`NAME_END`].
+/// The marks around such a call; the name ends with [`NAME_END`].
 pub(super) const MARKS: (&str, &str) = ("<function name=\"", "</function>");
 const PARAM: &str = "<param name=\"";
 const NAME_END: &str = "\">";
 const CDATA: &str = "<![CDATA[";
 
-/// Name of a call, and where behind it its first parameter or its end is, once one of them is there.
+/// The name of a call, and the offset of its first parameter or its end, once one of them has arrived.
 pub(super) fn head(text: &str) -> Option<(String, usize)> {
     let (name, body) = text.split_once(NAME_END)?;
     let body = body.trim_start();
@@ -14,32 +15,28 @@ pub(super) fn head(text: &str) -> Option<(String, usize)> {
     is_call.then(|| (unescaped(name), text.len() - body.len()))
 }
 
-/// Reads the parameters of a call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Native {
-    /// A parameter was told.
+    /// The output contains a parameter.
     any: bool,
     value: Option<Value>,
 }
 
-/// A parameter whose value is being read.
 #[derive(Clone, Debug)]
 struct Value {
     key: String,
-    /// The text is as it is, without entities.
+    /// The text is unescaped, without entities.
     cdata: bool,
-    /// It is a text for sure, and its beginning was told.
+    /// The value is certainly a text, and the output contains its beginning.
     told: bool,
 }
 
-/// What a step brought.
 #[derive(Debug, Default)]
 pub(super) struct Step {
-    /// More of the arguments, as JSON.
     pub arguments: String,
-    /// The call is complete, or cannot be gone on with.
+    /// The call is complete, or broken.
     pub ended: bool,
-    /// There is more to do with what is held.
+    /// The held text may contain more.
     pub goes_on: bool,
 }
 
@@ -54,7 +51,6 @@ impl Step {
 }
 
 impl Native {
-    /// Reads what it can off the beginning of what is held.
     pub(super) fn step(&mut self, held: &mut String) -> Step {
         match self.value.take() {
             None => self.between(held),
@@ -69,7 +65,7 @@ impl Native {
             return Step::ended(if self.any { "}" } else { "{}" }.to_owned());
         }
         let Some(named) = rest.strip_prefix(PARAM) else {
-            // What cannot become a mark any more: the call is broken, and what follows is text.
+            // Text that cannot begin a mark breaks the call, and the rest is text.
             let may_become = PARAM.starts_with(rest) || MARKS.1.starts_with(rest);
             return if may_become { Step::default() } else { Step::ended(String::new()) };
         };
@@ -99,7 +95,7 @@ impl Native {
                 *held = behind.to_owned();
                 Step::told(more)
             }
-            // It may be another JSON value than a text: that is known at its end.
+            // It may be a JSON value other than a text: only its end decides.
             (None, false) if held.trim_start().starts_with(may_be_json) || held.trim_start().is_empty() => {
                 self.value = Some(value);
                 Step::default()
@@ -118,7 +114,7 @@ impl Native {
         }
     }
 
-    /// The call broke off here: what is known of its arguments.
+    /// Closes the arguments of a call that broke off.
     pub(super) fn broken_off(mut self, held: &str) -> String {
         match self.value.take() {
             None => String::new(),
@@ -127,7 +123,7 @@ impl Native {
         }
     }
 
-    /// What stands before a value.
+    /// The JSON in front of a value.
     fn key(&mut self, key: &str) -> String {
         let before = if std::mem::replace(&mut self.any, true) { "," } else { "{" };
         format!("{before}\"{}\":", quoted(key))
@@ -138,19 +134,19 @@ fn may_be_json(c: char) -> bool {
     c.is_ascii_digit() || "{[-tfn".contains(c)
 }
 
-/// A value as JSON: one that is JSON and no plain word is taken as that.
+/// A value as JSON: text that is no JSON, or is a JSON string, turns into a string.
 fn typed(text: String) -> String {
     let value = serde_json::from_str(&text).ok().filter(|v: &serde_json::Value| !v.is_string());
     value.unwrap_or(serde_json::Value::String(text)).to_string()
 }
 
-/// A text as it stands between the quotation marks of a JSON string.
+/// A text between the quotation marks of a JSON string.
 fn quoted(text: &str) -> String {
     let whole = serde_json::Value::from(text).to_string();
     whole.get(1..whole.len() - 1).unwrap_or_default().to_owned()
 }
 
-/// Where an entity begins that is not complete.
+/// Where an incomplete entity begins.
 fn entity(text: &str) -> usize {
     let at = text.rfind('&').filter(|at| text.len() - at < "&quot;".len());
     at.filter(|at| !text.get(*at..).unwrap_or_default().contains(';')).unwrap_or(text.len())

@@ -1,7 +1,7 @@
 use super::*;
 
-/// All parts of an answer that comes in pieces of so many characters: texts joined, and of each call what was told at its end,
-/// which is what was told on the way.
+/// All parts of an answer in pieces of `size` characters: texts are joined, and of each call the result has the
+/// complete one, which equals the sum of its parts.
 fn read(mut calls: Calls, text: &str, size: usize) -> Vec<Part> {
     let (mut all, mut name, mut arguments) = (Vec::new(), None, String::new());
     let chars: Vec<char> = text.chars().collect();
@@ -108,7 +108,7 @@ fn a_call_that_breaks_off_is_one_whose_arguments_are_no_json() {
         assert_eq!(parts, [found("look", written)]);
         assert!(matches!(&parts[0], Part::Call(call) if call.is_cut()));
     }
-    // Complete, and only not closed.
+    // Complete except for the closing mark.
     let open = "<tool_call>{\"name\": \"look\", \"arguments\": {\"at\": 3}}";
     assert_eq!(parts(open), [found("look", "{\"at\": 3}")]);
     assert_eq!(parts(&format!("{open} So.")), [found("look", "{\"at\": 3}"), Part::Text("So.".into())]);
@@ -135,7 +135,7 @@ fn a_forced_call_that_breaks_off_is_no_text() {
         assert_eq!(parts, [found("look", "")], "{text}");
         assert!(matches!(&parts[0], Part::Call(call) if call.is_cut() && call.text().is_empty()));
     }
-    // Which one is not known yet.
+    // The function is still open.
     for text in ["{", "{\"name\":", "{\"name\": \"l"] {
         assert_eq!(parts_of(&several, text), [], "{text}");
     }

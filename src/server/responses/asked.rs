@@ -1,4 +1,5 @@
-//! What a request for a response said, repeated in every object of it: each field is there, with what is done where nothing was said.
+//! The fields of a request that every object of its response repeats: each field is present, with its default if the
+//! request omits it.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +9,6 @@ use crate::server::refusal::Refusal;
 use crate::server::response::number;
 use crate::server::tools::Tools;
 
-/// What is repeated.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub instructions: Option<String>,
@@ -18,13 +18,11 @@ pub(super) struct Asked {
     pub effort: Option<String>,
     pub sampling: Sampling,
     pub tools: Tools,
-    /// The format of the answer.
     pub text: Value,
-    /// What changes nothing here.
     pub noted: Noted,
 }
 
-/// Fields that are repeated and change nothing.
+/// Fields that are repeated but have no effect.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Noted {
     max_tool_calls: Option<u64>,
@@ -52,7 +50,6 @@ impl Default for Asked {
 }
 
 impl Noted {
-    /// Reads them.
     pub(super) fn read(fields: &mut Fields) -> Result<Noted, Refusal> {
         let metadata = match fields.take("metadata") {
             None => Map::new(),
@@ -61,12 +58,12 @@ impl Noted {
             Some(other) => return Err(fields.wrong("metadata", format!("must be an object, it is {}", kind(&other)))),
         };
         let truncation = fields.text("truncation")?;
-        // What is too long is refused, which both allow.
+        // A prompt that is too long is refused, which both values allow.
         if truncation.as_deref().is_some_and(|word| !["auto", "disabled"].contains(&word)) {
             return Err(fields.wrong("truncation", "must be auto or disabled"));
         }
         Ok(Noted {
-            // Of functions the client's own limit: none is called here.
+            // Limits tools that the server runs: it runs none.
             max_tool_calls: fields.whole("max_tool_calls", 1..=u64::from(u32::MAX))?,
             metadata,
             truncation,
@@ -77,7 +74,7 @@ impl Noted {
     }
 }
 
-/// The format of an answer as it is told; nothing was said: text.
+/// The format of an answer for the response; the default is text.
 pub(super) fn text(said: Option<&Value>) -> Value {
     let format = said.and_then(|said| said.get("format")).filter(|format| !format.is_null());
     let mut told = match format {
@@ -101,7 +98,6 @@ pub(super) fn text(said: Option<&Value>) -> Value {
 }
 
 impl Asked {
-    /// The fields.
     pub(super) fn told(&self) -> Value {
         let (tools, tool_choice) = self.tools.told();
         let (sampling, noted) = (&self.sampling, &self.noted);

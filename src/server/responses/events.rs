@@ -10,24 +10,20 @@ use crate::server::said::{Said, Usage};
 use crate::server::stream::{Form, data_done, event};
 use crate::server::turns::Call;
 
-/// What the open item holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
     Thoughts,
     Text,
 }
 
-/// The stream of a response.
 pub(super) struct Events {
     sent: Sent,
     choice: Choice,
     usage: Usage,
     number: u64,
-    /// Thoughts or a text that are being written: the last item.
+    /// The incomplete last item, if it is thoughts or a text.
     open: Option<Open>,
-    /// The id of the call that is being made.
     call_id: String,
-    /// It is a call of a custom tool.
     custom: bool,
 }
 
@@ -43,13 +39,12 @@ impl Events {
         event(out, name, value);
     }
 
-    /// The last item with its number.
+    /// The last item, after its number.
     fn last(&self, status: &str) -> (usize, Value) {
         let at = self.choice.items.len().saturating_sub(1);
         (at, self.sent.item(&self.choice.items, at, status).unwrap_or_default())
     }
 
-    /// Begins with the last item of the choice.
     fn begin(&mut self, open: Open, out: &mut String) {
         self.open = Some(open);
         let (index, item) = self.last("in_progress");
@@ -63,7 +58,6 @@ impl Events {
         self.tell(out, "response.content_part.added", added);
     }
 
-    /// Ends what is open.
     fn end(&mut self, status: &str, out: &mut String) {
         let Some(open) = self.open.take() else { return };
         let (index, item) = self.last(status);
@@ -87,7 +81,6 @@ impl Events {
         self.tell(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
     }
 
-    /// More thoughts or more text.
     fn text(&mut self, open: Open, text: &str, out: &mut String) {
         if text.is_empty() {
             return;
@@ -114,7 +107,6 @@ impl Events {
         self.tell(out, name, delta);
     }
 
-    /// A call begins.
     fn calling(&mut self, id: &str, name: &str, out: &mut String) {
         self.end("completed", out);
         id.clone_into(&mut self.call_id);
@@ -131,7 +123,7 @@ impl Events {
         let item = call_item(call, &self.sent.tools, "completed");
         let place = |field: &str, value: &Value| json!({ "item_id": item["id"], "output_index": index, field: value });
         if self.custom {
-            // Its text is in the arguments: known when they are complete.
+            // The text of a custom call is inside its arguments, so it is sent once they are complete.
             self.tell(out, "response.custom_tool_call_input.delta", place("delta", &item["input"]));
             self.tell(out, "response.custom_tool_call_input.done", place("input", &item["input"]));
         } else {
@@ -143,7 +135,6 @@ impl Events {
         self.choice.items.push(Item::Call(call.clone()));
     }
 
-    /// The answer is complete, or as complete as it will be.
     fn ended(&mut self, finish: Finish, out: &mut String) {
         let status = Status::of(finish, &self.choice);
         if self.choice.items.iter().all(|item| matches!(item, Item::Thoughts(_))) {

@@ -1,4 +1,4 @@
-//! What can be done with the id of a response: it is had again, its input is listed, it is deleted.
+//! Paths with the id of a response: get it, list its input, delete it.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ use crate::server::tools::Tools;
 use crate::server::turns::Turn;
 use crate::text::ChatRole;
 
-/// Items of a page, and the most of them.
+/// Default and maximum items of a page.
 const PAGE: u64 = 20;
 const MOST: u64 = 100;
 
-/// Does something with the records, which may ask the disk, on a thread of its own.
+/// Uses the records on a thread of its own, since they may read the disk.
 async fn with_records<T: Send + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(&Records) -> Result<T, Refusal> + Send + 'static,
@@ -41,7 +41,7 @@ fn respond(answer: Result<Value, Refusal>) -> Response {
     answer.map_or_else(|refusal| refusal.respond(Family::OpenAi), |value| object(&value))
 }
 
-/// The object of an answer that an earlier version kept, as far as it is known.
+/// The object of an answer from an earlier version's store, with the fields that are known.
 fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value, Refusal> {
     let answer = named.turns.last().cloned().unwrap_or_else(|| Turn::new(ChatRole::Assistant, ""));
     let mut choice = Choice::default();
@@ -61,20 +61,19 @@ fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value, Refus
     Ok(sent.response(Status::of(Finish::Stop, &choice), Some(&choice), None))
 }
 
-/// What stands behind the path: words and numbers without any escapes.
+/// The query string: words and numbers without escapes.
 fn query(uri: &Uri) -> Map<String, Value> {
     let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     pairs.map(|(name, value)| (name.to_owned(), value.into())).collect()
 }
 
-/// Refuses to send an answer a second time as it was written.
+/// Refuses to replay an answer as a stream.
 fn not_streamed(uri: &Uri) -> Result<(), Refusal> {
     let mut fields = Fields::body(Value::Object(query(uri)))?;
     let what = "is for an answer that is being written: of one that is kept there is the whole object, without stream";
     fields.refuse_because("stream", what, |word| word == "false")
 }
 
-/// `GET /v1/responses/ID`.
 pub(in crate::server) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Response {
     if let Err(refusal) = not_streamed(&uri) {
         return refusal.respond(Family::OpenAi);
@@ -87,14 +86,12 @@ pub(in crate::server) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id
     }))
 }
 
-/// `DELETE /v1/responses/ID`.
 pub(in crate::server) async fn delete(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
     let gone = id.clone();
     let done = with_records(&shared, move |records| records.delete(&gone)).await;
     respond(done.map(|()| json!({ "id": id, "object": "response", "deleted": true })))
 }
 
-/// A turn of the input as items.
 fn items(turn: &Turn, id: &str) -> Vec<Value> {
     if let Some(call) = &turn.call_id {
         return vec![json!({
@@ -156,7 +153,6 @@ fn input(named: &Named, query: Map<String, Value>) -> Result<Value, Refusal> {
     Ok(json!({ "object": "list", "data": all, "first_id": first_id, "last_id": last_id, "has_more": has_more }))
 }
 
-/// `GET /v1/responses/ID/input_items`.
 pub(in crate::server) async fn input_items(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Response {
     let query = query(&uri);
     let found = with_records(&shared, move |records| records.get(&id)).await;

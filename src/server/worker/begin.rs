@@ -1,4 +1,4 @@
-//! From a plan to the first token: the lane, the state that is put back, the steps that are read.
+//! From a plan to the first token: the slot, the state to restore, the steps of the prefill.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -14,13 +14,13 @@ use crate::server::prefix::Kept;
 use crate::server::refusal::Refusal;
 use crate::server::said::{Said, Usage};
 
-/// Times a question is planned anew because kept state turned out damaged.
+/// How often a request is planned again because kept state turned out damaged.
 const ATTEMPTS: u32 = 8;
-/// Bytes of text that another has to be reading anyway for a question to wait for it.
+/// A request waits for another one's prefill only for at least this many bytes of shared text.
 const WORTH_BYTES: usize = 1_024;
 
 impl Worker {
-    /// A plan is made: begins with it, unless what it rests on is not there any more or will soon be better.
+    /// Begins with a finished plan, unless its state is gone or better state will soon exist.
     pub(super) fn on_plan(&mut self, planned: Planned) {
         let Planned { ask, attempts, anew, plan } = planned;
         let plan = match plan {
@@ -36,19 +36,18 @@ impl Worker {
             self.parked.push(Parked { ask, at, begun, end });
             return;
         }
-        // While it was planned somebody came to the end of reading that. Once more is enough: state may be there and not be had.
+        // Another prefill finished during the planning. Plan again only once: state may exist and still be unusable.
         if ask.wish.score.is_none() && !anew && self.lanes.have_more(&ask, plan.base.text_bytes(), WORTH_BYTES) {
             return self.want_plan(ask, attempts, None, true);
         }
         let free = plan.kept.is_some() || plan.base.segments().is_empty();
         match self.lanes.place_for(&plan.base, free) {
             Some(at) => self.begin(at, ask, attempts, plan),
-            // Somebody else went on with the state that it was to begin with.
+            // Another request has taken over the state of this plan.
             None => self.want_plan(ask, attempts, None, false),
         }
     }
 
-    /// Begins with a question on an idle lane.
     fn begin(&mut self, at: usize, mut ask: Ask, attempts: u32, plan: Plan) {
         let Plan { base, kept, steps } = plan;
         self.begun += 1;
@@ -79,7 +78,7 @@ impl Worker {
         self.make_live(at, Box::new(running), base, kept);
     }
 
-    /// Begins anew with what is kept after all.
+    /// Plans again with the state that is still kept.
     pub(super) fn plan_again(&mut self, running: Running, why: &str, lost: Option<RowsFault>) {
         let attempts = running.attempts + 1;
         if attempts > ATTEMPTS {
@@ -88,14 +87,14 @@ impl Worker {
         self.want_plan(running.ask, attempts, lost, false);
     }
 
-    /// Makes `base` live in a lane; rows it shares with the live path stay where they are.
+    /// Makes `base` live in a slot; rows that it shares with the live path stay in place.
     fn make_live(&mut self, at: usize, mut running: Box<Running>, base: Path, kept: Option<Kept>) {
         let Some(lane) = self.lanes.get_mut(at) else {
             return self.refuse(&running.ask, Refusal::internal("internal error: there is no such lane"));
         };
         let (sequence, common) = (lane.sequence, lane.live.common(&base));
         if common == lane.live.segments().len() && common == base.segments().len() {
-            // The same tokens may have been read as another text.
+            // The same tokens may belong to another text.
             lane.live = base;
             return self.next_step(at, running);
         }
@@ -109,14 +108,12 @@ impl Worker {
         self.send(Command::Restore { id, sequence, keep, rows, end, history });
     }
 
-    /// Gives a lane its question.
     pub(super) fn put(&mut self, at: usize, running: Box<Running>) {
         if let Some(lane) = self.lanes.get_mut(at) {
             lane.running = Some(running);
         }
     }
 
-    /// Begins the next step.
     pub(super) fn next_step(&mut self, at: usize, mut running: Box<Running>) {
         let sequence = self.lanes.get(at).map(|l| l.sequence);
         let (Some(step), Some(sequence)) = (running.steps.pop_front(), sequence) else {
@@ -140,7 +137,7 @@ impl Worker {
     fn generate(&self, running: &Running) -> Result<Generate, Refusal> {
         let wish = &running.ask.wish;
         let steering = running.answer.steering(&self.shared, wish).map_err(|e| Refusal::internal(e.to_string()))?;
-        // Each of several answers has noise of its own.
+        // Each of several answers samples with its own seed.
         let seed = wish.sampling.seed.wrapping_add(running.ask.index as u64);
         let stop: Vec<Token> = self.shared.stop_ids.iter().chain(&wish.limits.stop).copied().collect();
         let constraint = wish.limits.around(wish.constraint.clone(), &stop);

@@ -1,4 +1,4 @@
-//! What the engine says, and what becomes of a question with it: tokens, the end of a step, the end of an answer, failures.
+//! The engine's events and their effect on a request: tokens, the end of a step, the end of an answer, failures.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ impl Worker {
             EngineEvent::Ready(info) => self.ready(info),
             EngineEvent::Failed { id, fault } => self.failed(id, fault),
             EngineEvent::Restored { id, .. } => self.restored(id),
-            // Of the engine as a whole: nobody's answer.
+            // Concerns the engine as a whole, not one answer.
             EngineEvent::Note(note) => tracing::warn!("{note}"),
             EngineEvent::Waiting { .. } => {}
             EngineEvent::Evicted { sequence } => self.lanes.evicted(sequence),
@@ -76,8 +76,8 @@ impl Worker {
         self.lanes.running().any(|r| matches!(&r.doing, Doing::Scoring(of) if *of == id))
     }
 
-    /// A prompt was scored: tells it, and has the answer planned, if there is to be one. Nothing of it is kept: who scores texts
-    /// does so with thousands of them.
+    /// Reports the scores of a prompt, and has the answer planned if the request wants one. The state is not kept:
+    /// scoring clients send thousands of texts.
     fn scored(&mut self, id: u64, done: JobDone) {
         let Some(at) = self.lanes.of(id) else { return };
         let Some(running) = self.lanes.take(at) else { return };
@@ -134,22 +134,22 @@ impl Worker {
         self.answered(at, *running, done.ended.finish());
     }
 
-    /// An answer is complete, or was given up.
+    /// An answer is complete, or was cancelled.
     fn answered(&mut self, at: usize, mut running: Running, finish: Finish) {
         running.answer.close(&running.ask);
         running.usage.completion_tokens = running.answer.tokens();
         running.usage.thought_tokens = running.answer.thought_tokens();
         self.hold(at, &mut running, finish);
-        // It stays live for whoever goes on with it, as long as nobody needs the memory more.
+        // The slot stays live for a request that continues here, until the memory is needed.
         if let Some(sequence) = self.lanes.get(at).map(|l| l.sequence) {
             self.send(Command::MayEvict { sequence });
         }
-        // Counted before it is told: whoever was answered finds it counted.
+        // Count before the event: a client that has its answer finds it in the counters.
         self.shared.metrics.generated_tokens.fetch_add(running.answer.tokens(), Ordering::Relaxed);
         running.answer.finish(&running.ask, finish, running.usage);
     }
 
-    /// Keeps what the state belongs to, before the answer is told to be complete: whoever names it finds it.
+    /// Stores the answer's record before the answer is reported complete: a client that names the answer finds it.
     fn hold(&mut self, at: usize, running: &mut Running, finish: Finish) {
         let answer = &running.answer;
         let finish = if answer.ended_itself() { Finish::Stop } else { finish };
@@ -185,13 +185,14 @@ impl Worker {
             }
             EngineFault::RowsLost(fault) => self.refuse(&running.ask, Refusal::internal(fault.to_string())),
             EngineFault::Stopped => self.refuse(&running.ask, Refusal::gone()),
-            // Neither memory nor another try helps, and programs try again by themselves what ends with a 500.
+            // Neither memory nor a retry helps, and clients retry automatically after a 500.
             EngineFault::Stuck(why) => self.refuse(&running.ask, Refusal::new(422, "grammar_stuck", why)),
-            // It may be memory: what is live and not at work has some.
+            // Memory may be the cause: idle live slots hold some.
             EngineFault::Device(why) if running.answer.generated.is_empty() && self.release_idle() => {
                 self.plan_again(*running, &why, None);
             }
-            // Its lane was given to another before it began, or held too little to begin with: it is empty now.
+            // The engine gave its slot to another request before it began, or the slot held too little state: it is
+            // empty now.
             fault @ (EngineFault::Evicted | EngineFault::ReadAgain(_)) => {
                 self.plan_again(*running, &fault.to_string(), None);
             }
@@ -207,7 +208,7 @@ impl Worker {
         }
     }
 
-    /// Gives back the memory of lanes that have nothing to do; whether there was any.
+    /// Frees the memory of idle slots; true if there was any.
     fn release_idle(&mut self) -> bool {
         let idle = self.lanes.idle();
         idle.iter().for_each(|at| self.empty(*at));

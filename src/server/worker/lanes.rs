@@ -1,4 +1,4 @@
-//! Lanes: sequences of the engine, each with a state of its own and at most one question that is read or answered on it.
+//! Slots: sequences of the engine, each with its own state and at most one request in prefill or decode.
 
 use std::collections::VecDeque;
 
@@ -9,18 +9,16 @@ use crate::server::answer::Answer;
 use crate::server::ask::Ask;
 use crate::server::said::Usage;
 
-/// What the engine is doing for a question.
 pub(super) enum Doing {
-    /// Scoring the prompt, for a request that wants to know how likely it is: the command.
+    /// Scoring the prompt, for its log-probabilities: the command.
     Scoring(u64),
-    /// Putting state back: the command, and the path that is live then.
+    /// Restoring state: the command, and the path that is live afterwards.
     Restoring(u64, Path),
-    /// Reading a step, or answering the last one.
+    /// Prefill of a step, or decode after the last one.
     Running(u64, Step),
 }
 
 impl Doing {
-    /// The command it waits for.
     pub(super) fn command(&self) -> u64 {
         match self {
             Doing::Scoring(id) | Doing::Restoring(id, _) | Doing::Running(id, _) => *id,
@@ -28,25 +26,24 @@ impl Doing {
     }
 }
 
-/// A question that has the engine.
 pub(super) struct Running {
     pub ask: Ask,
     pub doing: Doing,
     pub steps: VecDeque<Step>,
     pub answer: Answer,
-    /// Prompt tokens that have been read.
+    /// Prompt tokens in the state so far.
     pub read: u64,
     pub usage: Usage,
-    /// Something was added to what is kept.
+    /// The request has added kept state.
     pub grown: bool,
     pub attempts: u32,
-    /// Ends its jobs: the client is gone, or a stop text was written.
+    /// Ends its jobs: the client disconnected, or a stop text appeared.
     pub cancel: Cancel,
 }
 
 impl Running {
-    /// Where in its text state will be kept that is not yet: the end of what is being read, and of what is read after it, but
-    /// for the answer's.
+    /// Where in its text further state will be kept: the ends of the running step and of the later ones, without the
+    /// answer's.
     fn ends_to_come(&self) -> impl Iterator<Item = usize> {
         let now = match &self.doing {
             Doing::Running(_, step) => Some(step.text_end),
@@ -58,12 +55,12 @@ impl Running {
     }
 }
 
-/// A sequence of the engine.
 pub(super) struct Lane {
     pub sequence: SequenceId,
-    /// What its state has absorbed.
+    /// The path that its state has absorbed.
     pub live: Path,
-    /// All of that is kept among the requests, or on its way there; what builds on anything else cannot be.
+    /// The whole live path is kept among the requests, or on its way to disk; state on top of any other path cannot be
+    /// kept.
     pub kept: bool,
     pub running: Option<Box<Running>>,
     /// When its last answer began, counted in answers.
@@ -80,12 +77,10 @@ impl Lane {
     }
 }
 
-/// All of them.
 #[derive(Default)]
 pub(super) struct Lanes(Vec<Lane>);
 
 impl Lanes {
-    /// So many empty ones.
     pub(super) fn new(count: u32) -> Lanes {
         let lane = |n| Lane { sequence: SequenceId(n), live: Path::default(), kept: true, running: None, used: 0 };
         Lanes((0..count).map(lane).collect())
@@ -99,7 +94,7 @@ impl Lanes {
         self.0.get(at)
     }
 
-    /// Takes the questions out of all lanes, which are gone then.
+    /// Takes the requests out of all slots, and removes the slots.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Box<Running>> {
         std::mem::take(&mut self.0).into_iter().filter_map(|l| l.running)
     }
@@ -108,35 +103,32 @@ impl Lanes {
         self.0.iter().filter_map(|l| l.running.as_deref())
     }
 
-    /// The lane that a command belongs to.
     pub(super) fn of(&self, command: u64) -> Option<usize> {
         self.0.iter().position(|l| l.running.as_ref().is_some_and(|r| r.doing.command() == command))
     }
 
-    /// The question that a job belongs to.
     pub(super) fn job(&mut self, command: u64) -> Option<&mut Running> {
         let at = self.of(command)?;
         self.0.get_mut(at)?.running.as_deref_mut().filter(|r| matches!(&r.doing, Doing::Running(..)))
     }
 
-    /// The engine has given a state up for others' memory. What was just begun on it fails, and is planned anew.
+    /// The engine gave a state up to free memory. A request that has just begun on it fails, and is planned again.
     pub(super) fn evicted(&mut self, sequence: SequenceId) {
         if let Some(lane) = self.0.iter_mut().find(|l| l.sequence == sequence) {
             lane.live = Path::default();
         }
     }
 
-    /// Takes a question off its lane.
     pub(super) fn take(&mut self, at: usize) -> Option<Box<Running>> {
         self.0.get_mut(at)?.running.take()
     }
 
-    /// What is live and not at work.
+    /// Live paths of idle slots.
     pub(super) fn live(&self) -> Vec<Path> {
         self.0.iter().filter(|l| l.is_idle() && !l.is_empty()).map(|l| l.live.clone()).collect()
     }
 
-    /// Idle lanes that hold state, the one used longest ago first.
+    /// Idle slots with state, least recently used first.
     pub(super) fn idle(&self) -> Vec<usize> {
         let mut idle: Vec<usize> =
             (0..self.0.len()).filter(|at| self.0.get(*at).is_some_and(|l| l.is_idle() && !l.is_empty())).collect();
@@ -144,8 +136,9 @@ impl Lanes {
         idle
     }
 
-    /// The lane for a question that begins with `base`: the idle one whose state that is. Where there is none, and the state can
-    /// be put back: the one that shares more of it than it would lose, else an empty one, else the one used longest ago.
+    /// The slot for a request that begins with `base`: the idle one with exactly that state. Without one, and if the
+    /// state can be restored: the one that shares more of it than it would lose, else an empty one, else the least
+    /// recently used.
     pub(super) fn place_for(&self, base: &Path, can_be_put_back: bool) -> Option<usize> {
         let idle = || self.0.iter().enumerate().filter(|(_, l)| l.is_idle());
         let same = idle().find(|(_, l)| !l.is_empty() && l.live.head() == base.head());
@@ -160,8 +153,8 @@ impl Lanes {
         kin.or_else(|| idle().min_by_key(|(_, l)| (!l.is_empty(), l.used))).map(|(at, _)| at)
     }
 
-    /// The question that is reading what `ask` begins with, at least `least` bytes further than where it would begin itself: the
-    /// lane, and where in the text the state is that it then can have.
+    /// A running prefill that shares at least `least` bytes with `ask` after `from`, where `ask` would begin itself:
+    /// its slot, and where in the text the usable state will end.
     pub(super) fn ahead_of(&self, ask: &Ask, from: usize, least: usize) -> Option<(usize, usize)> {
         let text = &ask.prompt.rendered.text;
         let same = |running: &Running, end: usize| {
@@ -176,8 +169,8 @@ impl Lanes {
         ahead.filter(|_| ask.prompt.tokens.is_none()).max_by_key(|(_, end)| *end)
     }
 
-    /// Whether a lane holds by now at least `least` bytes more of what `ask` begins with than it would begin with itself. Only texts
-    /// that are long enough are looked through.
+    /// Whether a slot by now holds at least `least` bytes of `ask` after `from`, where `ask` would begin itself. The
+    /// length is checked first, since the comparison of texts is slow.
     pub(super) fn have_more(&self, ask: &Ask, from: usize, least: usize) -> bool {
         let text = &ask.prompt.rendered.text;
         let holds =
@@ -222,10 +215,10 @@ mod tests {
         let rules: &[Token] = &[1; 50];
         let (short, long) = (path(&[rules, &[2; 10]]), path(&[rules, &[3; 90]]));
         let lanes = lanes(&[path(&[&[9; 5]]), long.clone(), short.clone(), Path::default()]);
-        // The state itself, and nothing else if it cannot be put back.
+        // Only the state itself if it cannot be restored.
         assert_eq!(lanes.place_for(&short, false), Some(2));
         assert_eq!(lanes.place_for(&path(&[rules]), false), None);
-        // What shares more than it loses; one that would lose more is left alone, and an empty one is taken.
+        // A slot that shares more than it loses; one that would lose more stays, and an empty one is taken.
         assert_eq!(lanes.place_for(&path(&[rules, &[4; 3]]), true), Some(2));
         assert_eq!(lanes.place_for(&path(&[&[7; 4]]), true), Some(3));
         assert_eq!(lanes.place_for(&Path::default(), true), Some(3));
