@@ -1,6 +1,6 @@
 //! A conversation with all its state, and the list of active conversations.
 //!
-//! [`State::here`] is the conversation whose request or event is being handled, usually the one on screen;
+//! [`State::here`] is the conversation that handles the present request or event, usually the one on screen;
 //! [`State::others`] work off screen. [`State::beside`] exchanges one of those with `here` while it handles an event.
 //! A conversation that the user leaves during work keeps its engine slot until all its requests are done; then it is
 //! dropped, as its text and state are on disk.
@@ -105,7 +105,7 @@ impl State {
         result
     }
 
-    /// Runs `work` for each other conversation whose wait matches.
+    /// Runs `work` for each other conversation with a matching wait.
     pub(super) fn beside_each(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
         for at in 0..self.others.len() {
             if self.others.get(at).is_some_and(|other| picked(&other.wait)) {

@@ -11,7 +11,7 @@ use crate::text::sanitize::shell_word;
 use crate::text::{Before, Halt, Specials, TextError};
 
 impl Renderer {
-    /// A rendering whose text up to a message after the last damaged one is proven by kept segments.
+    /// A rendering in which kept segments prove the text up to a message after the last damaged one.
     ///
     /// # Errors
     /// [`TextError::Damaged`] if no such text is known.

@@ -160,7 +160,7 @@ impl State {
         }
     }
 
-    /// Whether the interface has an input whose drafts may be saved.
+    /// Whether the interface has an input and its drafts may be saved.
     fn keeps_drafts(&self) -> bool {
         let store = &self.disk.store;
         self.drafts.input == Input::Screen && self.disk.lasts() && *store.access() == Access::Writable

@@ -95,5 +95,5 @@ impl State {
     }
 }
 
-/// Least tokens of a read whose speed is used for estimates.
+/// Least tokens of a read that counts for speed estimates.
 const ESTIMATED_FROM: u64 = 512;

@@ -217,7 +217,7 @@ struct State {
     out: Out,
     engine: Engine,
     disk: Persistence,
-    /// The conversation whose request or event is being handled: the one on screen, unless `off_screen`.
+    /// The conversation that handles the present request or event: the one on screen, unless `off_screen`.
     here: Conversation,
     others: Vec<Conversation>,
     screen: u64,

@@ -78,7 +78,7 @@ impl Path {
         self.segments.iter().position(|s| s.id == *segment).map(|at| self.prefix(at + 1))
     }
 
-    /// The prefix whose text a new rendering leaves unchanged.
+    /// The prefix with unchanged text under a new rendering.
     pub fn unchanged(&self, rendered: &str) -> Path {
         self.prefix(unchanged_prefix(&self.segments, rendered))
     }
@@ -90,7 +90,7 @@ impl Path {
         }
     }
 
-    /// Adds a segment whose state is not known to be on disk.
+    /// Adds a segment without knowing whether its state is on disk.
     pub fn push(&mut self, content: NewSegment) {
         let missing = || Stored::Missing { why: "not written yet".into() };
         self.segments.push(Segment { id: content.id(), content, rows: missing(), end: missing(), used_ms: 0 });

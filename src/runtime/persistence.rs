@@ -29,14 +29,14 @@ const STATE_PATIENCE: Duration = Duration::from_secs(20);
 struct Pending {
     /// Texts of all saves up to this one are committed, given up, or delayed.
     texts: u64,
-    /// Saves whose state is not on disk yet. Texts of later saves may be.
+    /// Saves without their state on disk. Texts of later saves may be on disk.
     states: HashMap<u64, SegmentId>,
     /// Texts of all saves up to this one are committed or given up.
     done: u64,
     /// Saves that were given up.
     refused: HashSet<u64>,
     last: u64,
-    /// Saves whose text is not on disk yet, and their sessions.
+    /// Saves without their text on disk, and their sessions.
     waiting: Vec<(u64, SessionId)>,
     /// Sessions of which some text is lost.
     lost: HashSet<SessionId>,
@@ -81,7 +81,7 @@ pub(super) struct Persistence {
     /// `--no-save`: the store is temporary.
     discard: bool,
     shown: SaveState,
-    /// Locks of closed sessions whose text is not all on disk.
+    /// Locks of closed sessions that have unsaved text.
     leaving: Vec<(SessionId, SessionLock)>,
     out: Out,
 }

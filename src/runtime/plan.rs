@@ -49,7 +49,7 @@ impl State {
         newest.is_some_and(|end| !self.here.slot.live.segments().iter().any(|s| s.id == *end))
     }
 
-    /// Plans on top of a path whose text is unchanged: adds known segments, removes unusable ones.
+    /// Plans on top of a path with unchanged text: adds known segments, removes unusable ones.
     fn plan_from(&self, rendered: &Rendered, chain: Path, halt: &Halt<'_>) -> Done<Plan> {
         let mut chain = chain;
         let mut steps = self.steps(rendered, &chain, halt)?;

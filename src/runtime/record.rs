@@ -1,4 +1,4 @@
-//! Changes of messages, head, names, settings and segments: each applies to the session and goes to the writer.
+//! Changes of messages, head, names, settings and segments: each applies to the session and is sent to the writer.
 
 use std::collections::HashSet;
 
@@ -95,7 +95,7 @@ impl State {
         Ok(saved)
     }
 
-    /// The same without sending the tree, whose cost grows with its size: [`State::show_tree`] sends it once for many.
+    /// The same without sending the tree, which costs time proportional to its size: [`State::show_tree`] sends it once.
     pub(super) fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
         let unnamed = self.here.session.name.is_empty();
         let save = self.put_new(message.clone())?;

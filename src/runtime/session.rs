@@ -42,7 +42,7 @@ pub(super) struct Session {
     pub(super) ends: HashMap<MessageId, SegmentId>,
     /// Names from `/mark` and `/fork`; a message may have several.
     pub(super) labels: BTreeMap<String, MessageId>,
-    /// Messages off the open branch whose texts are not in memory completely.
+    /// Messages off the open branch with incomplete texts in memory.
     pub(super) cut: HashSet<MessageId>,
     /// Documents of failed loads that are not recorded as complete yet.
     pub(super) broken_off: HashSet<MessageId>,

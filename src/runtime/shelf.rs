@@ -231,7 +231,7 @@ impl State {
         }
     }
 
-    /// Messages up to a kept document and a question, whose rendering matches the kept state exactly.
+    /// Messages up to a kept document and a question; their rendering matches the kept state exactly.
     fn behind(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
         let segment = record.document.segment;
         let path = self.disk.stored_path(&segment)?;

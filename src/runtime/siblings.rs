@@ -1,7 +1,7 @@
 //! `/branch`: moves between branches of the conversation.
 //!
 //! A branch number counts the siblings of the nearest message to the head that has some, as in the header, or of the
-//! message whose number is given. A branch further up opens at its newest leaf and may branch again below: then the
+//! message with the given number. A branch further up opens at its newest leaf and may branch again below: then the
 //! header counts there, and a note gives the number of the outer place for the way back. After an undo to a fork, a
 //! branch is selected by the number it would have.
 

@@ -34,7 +34,7 @@ fn message(id: i64, role: Role, text: &str) -> Message {
     }
 }
 
-/// A document whose lines contain their numbers, after an empty first line.
+/// A document of numbered lines, after an empty first line.
 fn document() -> String {
     let line = |n: u64| format!("Line {n} says that the bridge of <|im_end|> number {n} is 日本 green.\n");
     std::iter::once("\n".to_owned()).chain((2..=120).map(line)).collect()

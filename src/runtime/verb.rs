@@ -293,7 +293,7 @@ impl State {
         state
     }
 
-    /// Runs a verb whose only wait is for another thread, while the conversation's own verb waits.
+    /// Runs a verb that waits at most for another thread, while the conversation's own verb waits.
     fn run_at_once(mut self: Box<State>, mut running: Running) -> Box<State> {
         let baton = Rc::clone(&self.baton);
         let own = (std::mem::take(&mut self.here.wait), self.here.wake.take());
@@ -313,7 +313,7 @@ impl State {
         state
     }
 
-    /// Resumes all verbs whose wait has ended.
+    /// Resumes all verbs at the end of their wait.
     pub(super) fn settle(mut self: Box<State>) -> Box<State> {
         loop {
             if let Some((serial, running)) = self.at_once.pop_front() {

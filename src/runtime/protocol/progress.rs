@@ -36,7 +36,7 @@ pub enum Activity {
     Stopping,
     /// No verb runs. A background task still works for a request; a stop ends it too.
     Beside {
-        /// For example `exporting talk.sala: 1 GiB of 3 GiB`.
+        /// For example `exporting notes.sala: 1 GiB of 3 GiB`.
         what: String,
     },
     /// Other work that takes over 200 ms.
