@@ -32,8 +32,8 @@
 //!
 //! 1. **Transcript first.** The store receives a question before the engine; an answer is saved every few
 //!    seconds while it grows and when it ends.
-//! 2. **The live token list is the authority.** [`path::Path`] names the segments that the engine's state has absorbed. For
-//!    the next turn the whole conversation is rendered and the deepest segment with unchanged text is found; only
+//! 2. **The live token list is the authority.** [`path::Path`] names the segments that the engine's state has absorbed.
+//!    For the next turn the whole conversation is rendered and the deepest segment with unchanged text is found; only
 //!    the rest is tokenised and prefilled (docs/architecture.md §4).
 //! 3. The token that ended a turn is never in the state; the next prefill includes it.
 //! 4. Nothing is destroyed: undo moves the head of the message tree ([`tree`]).

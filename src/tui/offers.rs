@@ -1,4 +1,4 @@
-//! Questions about the sample document, offered by the built-in model: by number or Tab.
+//! Questions about the sample document that the built-in model offers, by number or Tab.
 
 use super::App;
 use super::Effect;
@@ -27,7 +27,7 @@ pub(super) fn next(app: &App) -> Option<&'static str> {
     QUESTIONS.into_iter().find(|q| !is_done(q))
 }
 
-/// The sample is read first.
+/// Loads the sample before the first question.
 pub(super) fn load_first(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
     let ours = QUESTIONS.contains(&text) && greeting::may_offer(app);
     if ours {

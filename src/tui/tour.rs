@@ -81,7 +81,7 @@ impl Tour {
         steps().nth(self.at)
     }
 
-    /// While a step is carried out, its own text.
+    /// During a step, its own text.
     pub fn text(&self) -> Option<String> {
         let shown = if self.unanswered { self.at.saturating_sub(1) } else { self.at };
         let (step, all) = (steps().nth(shown)?, steps().count());

@@ -49,7 +49,7 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
     }
 }
 
-/// With this width titles fit into the rows; below it the heading shows the selected one.
+/// Least width for titles in the rows; below it the heading shows the selected one.
 const WITH_TITLES: u16 = 100;
 /// Column of the title in the heading.
 const TITLE_AT: u16 = 12;
@@ -85,7 +85,6 @@ fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) 
     }
 }
 
-/// A row of a list, `cells` wide.
 fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
     match item {
         Item::Session(r) => session(app, r, cells),
@@ -243,7 +242,7 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
     }
 }
 
-/// Over the whole width, so that text below is not read as part of it.
+/// Spans the whole width, so that text below is not read as part of it.
 pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
     let height = popup.candidates.len().min(8).min(usize::from(body.height.saturating_sub(1)));
     let name_cells = popup.candidates.iter().map(|c| width(&c.text)).max().unwrap_or(0).min(40);

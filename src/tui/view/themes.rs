@@ -32,7 +32,6 @@ pub(super) fn row(row: &ThemeRow, cells: usize) -> Row {
     Row::from(vec![Span::new(name, Role::Text), Span::new("  ", Role::Text), Span::new(ellipsis(text, left), role)])
 }
 
-/// Every role in its colours, in rows.
 fn sample(area: Rect) -> Vec<Row> {
     let mut sample = vec![Row::default()];
     let mut used = 0;
