@@ -76,7 +76,6 @@ impl State {
         self.here.session.settings.for_answer(fresh_seed)
     }
 
-    /// The system text before the first message, if the session is empty.
     pub(super) fn opening_messages(&self) -> Vec<Message> {
         let text = self.here.session.opening_text().map(str::to_owned);
         text.map(|text| self.draft(Role::System, None, text)).into_iter().collect()
@@ -103,7 +102,6 @@ impl Verb {
         self.ask_below(head, text, count.max(1)).await
     }
 
-    /// Adds a question below `parent` and generates `count` answers.
     pub(super) async fn ask_below(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
         if text.trim().is_empty() {
             return Err(RuntimeError::Refused("The question is empty. Nothing was asked.".into()));

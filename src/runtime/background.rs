@@ -54,7 +54,6 @@ impl State {
         }
     }
 
-    /// Progress or end of the task that the conversation waits for.
     pub(super) fn on_task(&mut self, progress: Option<String>) {
         match (&mut self.here.wait, progress) {
             (Wait::Background(task), Some(what)) => {
@@ -67,7 +66,6 @@ impl State {
         }
     }
 
-    /// Progress or end of a background task.
     pub(super) fn on_background_task(&mut self, at: usize, progress: Option<String>) {
         match (self.background.get_mut(at), progress) {
             (Some((task, _)), Some(what)) => {
@@ -82,7 +80,6 @@ impl State {
         }
     }
 
-    /// Shows the background tasks while no verb runs.
     pub(super) fn show_rest(&mut self) {
         if self.here.wait.is_idle() || self.here.wait.gives_way() {
             self.idle();

@@ -31,11 +31,9 @@ pub(super) struct Conversation {
     pub(super) wake: Option<Wake>,
     /// When the verb may next save and refresh its numbers.
     pub(super) next_tick: Instant,
-    /// Requests that wait for the verb to end.
     pub(super) queue: VecDeque<Request>,
     /// The interface still holds input for this conversation, so it keeps its slot after the user leaves it.
     pub(super) promised: bool,
-    /// Set if this is an aside of another conversation.
     pub(super) apart: Option<Apart>,
     /// The session is open and its state is not restored yet.
     pub(super) resume_pending: bool,
@@ -51,9 +49,7 @@ pub(super) struct Conversation {
 #[derive(Debug)]
 pub(super) struct Apart {
     question: String,
-    /// Why it cannot run now; it is queued again.
     pub(super) put_off: Option<String>,
-    /// A note has explained the wait.
     pub(super) waits: bool,
 }
 
@@ -95,7 +91,6 @@ impl State {
         std::mem::swap(&mut meters.state_bytes, &mut other.state_bytes);
     }
 
-    /// Runs `work` with another conversation as `here`.
     pub(super) fn beside<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
         self.exchange(at);
         self.off_screen = true;
@@ -105,7 +100,6 @@ impl State {
         result
     }
 
-    /// Runs `work` for each other conversation with a matching wait.
     pub(super) fn beside_each(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
         for at in 0..self.others.len() {
             if self.others.get(at).is_some_and(|other| picked(&other.wait)) {
@@ -194,7 +188,6 @@ impl State {
         }
     }
 
-    /// Runs an aside in a conversation of its own.
     pub(super) fn set_apart(&mut self, request: Request) {
         let Request::Aside(question) = request else { return self.here.queue.push_back(request) };
         if self.others.iter().any(|other| other.apart.is_some() && other.session.serial == self.here.session.serial) {
@@ -316,7 +309,6 @@ impl State {
         }
     }
 
-    /// When the loop has to act without an event.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let waits = self.others.iter().chain([&self.here]).filter_map(|other| other.wait.deadline());
         waits.chain(self.background.iter().filter_map(|(task, _)| task.deadline())).min()

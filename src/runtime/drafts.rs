@@ -24,7 +24,6 @@ pub enum Input {
 #[derive(Debug)]
 pub(super) struct Drafts {
     input: Input,
-    /// Places that this process owns.
     places: Vec<Place>,
     /// Drafts without a place, by the serials of their sessions.
     homeless: BTreeMap<u64, String>,
@@ -48,9 +47,7 @@ impl Drafts {
 #[derive(Debug)]
 struct Place {
     id: SessionId,
-    /// Ownership of the place.
     _lock: SessionLock,
-    /// Serial of the session, and its draft.
     holds: Option<(u64, String)>,
 }
 
@@ -61,11 +58,9 @@ impl Place {
     }
 }
 
-/// Where a draft is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
     Session(SessionId),
-    /// The session has no row.
     Rowless,
     /// Another process has the session, or it is deleted.
     Nowhere,
@@ -139,7 +134,6 @@ impl State {
         }
     }
 
-    /// Moves the draft from its place to the session's new row.
     pub(super) fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
         if let Some((place, text)) = self.drafts.take_out(self.here.session.serial) {
             changes.push(Change::Draft { session: place, text: String::new() });

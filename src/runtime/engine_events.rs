@@ -56,7 +56,6 @@ impl State {
         }
     }
 
-    /// The engine waits for memory or for a server.
     fn waits(&mut self, what: String) {
         match self.here.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
             Some(true) => {}
@@ -65,7 +64,6 @@ impl State {
         }
     }
 
-    /// Updates the meters at the end of a job.
     pub(super) fn count_job(&mut self, done: &JobDone) {
         self.here.meters.model.memory = done.memory;
         self.here.meters.spec.add(&done.stats.spec);
@@ -124,7 +122,6 @@ impl State {
         }
     }
 
-    /// Stores the model's name and limits.
     fn take_model(&mut self, info: &ModelInfo) {
         let before = self.engine.model().and_then(|m| m.host.clone());
         self.here.meters.context_limit = info.context_limit;
@@ -146,7 +143,6 @@ impl State {
 }
 
 impl Verb {
-    /// Waits for the model and for the state of a session that was just opened.
     pub(super) async fn engine_ready(&mut self) -> Done {
         loop {
             match &self.engine.state {

@@ -13,14 +13,12 @@ pub(super) enum RuntimeError {
     /// A damaged part of the saved state was set aside; a new plan avoids it.
     #[error("Saved state cannot be used: {0}. It was set aside.")]
     RowsLost(RowsFault),
-    /// The attempt failed.
     #[error("{0}")]
     Failed(String),
     #[error(transparent)]
     Store(StoreError),
     #[error(transparent)]
     Text(TextError),
-    /// The request is refused; the text names an alternative.
     #[error("{0}")]
     Refused(String),
     /// A damaged message prevents a prompt; the text names an alternative.
@@ -28,7 +26,6 @@ pub(super) enum RuntimeError {
     Damaged(String),
     #[error("{0}")]
     NotThere(String),
-    /// The context is too small.
     #[error("{0}")]
     TooLong(String),
     /// The user stopped the request; no message is shown.

@@ -20,7 +20,6 @@ use crate::engine::protocol::{Ended, EngineEvent, EngineFault, Looked, StateImag
 use crate::runtime::protocol::{Activity, Level, ReadingProgress};
 use crate::store::{Lost, NOT_WRITTEN, NewSegment, PRUNED};
 
-/// Shortest text with a progress display, in tokens.
 const SHOWN_READING: u64 = 512;
 /// Shortest text with a tokenizing display, in bytes.
 const SHOWN_TOKENIZING: usize = 1 << 20;
@@ -29,7 +28,6 @@ const SHOWN_TOKENIZING: usize = 1 << 20;
 pub(super) struct PrefillStats {
     /// Tokens from kept or live state.
     pub(super) reused: u64,
-    /// Tokens read.
     pub(super) read: u64,
     /// Prefill time, milliseconds.
     pub(super) prefill_ms: f64,
@@ -42,7 +40,6 @@ pub(super) struct PrefillStats {
 pub(super) struct Progress {
     /// Tokens read, over all steps.
     pub(super) done: u64,
-    /// Tokens to read in total.
     pub(super) total: u64,
     /// Tokens in the state.
     pub(super) position: u64,
@@ -92,7 +89,6 @@ pub(super) struct ToAnswer {
     pub(super) message: Option<MessageId>,
 }
 
-/// Shows the progress of a prefill other than `/load`.
 pub(super) struct PromptReading {
     started: Instant,
 }
@@ -109,7 +105,6 @@ impl Sink for PromptReading {
     }
 }
 
-/// A sentence about lost state.
 pub(super) fn cannot_be_used(lost: &Lost) -> String {
     let why = lost.why.trim_end_matches('.');
     if why == PRUNED {

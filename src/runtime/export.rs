@@ -143,7 +143,6 @@ fn order(what: String, failed: &'static str, place: Place) -> Order {
     Order { what, failed, place, patience: SHORT }
 }
 
-/// The progress line of a long file operation.
 fn part_of(what: &str) -> impl Fn(u64, u64) -> String + use<> {
     let what = what.to_owned();
     move |done, of| format!("{what}: {} of {}", bytes(done), bytes(of))

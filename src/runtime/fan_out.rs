@@ -33,7 +33,6 @@ pub(super) struct Branch {
 
 #[derive(Debug, Default)]
 pub(super) struct Grown {
-    /// Its segment path after the run.
     pub(super) path: Path,
     pub(super) segments: Vec<Segment>,
     pub(super) stats: PrefillStats,
@@ -51,17 +50,14 @@ pub(super) struct Written<'a> {
 }
 
 pub(super) trait Fan {
-    /// Upper bound of the number of branches.
     fn count(&self) -> usize;
     /// Prepares a branch by its number from 0. Called once for each, in order; `None` skips it, an error ends it.
     fn prepare(&mut self, state: &mut State, which: usize) -> Done<Option<Branch>>;
-    /// A round of decoding.
     fn tokens(&mut self, state: &mut State, which: usize, written: &Written<'_>);
     /// Called regularly, to save and to show progress.
     fn tick(&mut self, _state: &mut State) {}
     /// The conversation is on screen again: sends all output again.
     fn shown_again(&mut self, _state: &mut State) {}
-    /// A branch has ended.
     fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>);
     /// Whether every request has priority.
     fn gives_way(&self) -> bool {
@@ -69,7 +65,6 @@ pub(super) trait Fan {
     }
 }
 
-/// Slots with the states of their branches, and the failure of the engine, if any.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
@@ -79,7 +74,6 @@ pub(super) struct Slots {
 struct Lane {
     which: usize,
     branch: Branch,
-    /// Whether it has generated tokens.
     wrote: bool,
     commands: Vec<u64>,
     run: Running<(Slot, Done<Grown>)>,
@@ -99,7 +93,6 @@ impl Sink for Vec<Segment> {
 }
 
 impl Verb {
-    /// Runs all branches of a fan. The slots keep their states until [`Verb::release`] or [`Verb::adopt`].
     pub(super) async fn fan_out(&mut self, fan: &mut dyn Fan) -> Done<Slots> {
         let mut most = self.engine.free_slots();
         if most == 0 {

@@ -12,18 +12,14 @@ use crate::store::{Change, NewDocument, SegmentId};
 use crate::text::sources::Document;
 use crate::text::tokenizer::SHIELD;
 
-/// Lines shown by `/open`.
 const PAGE_LINES: usize = 400;
-/// Lines shown before the requested one.
 const LINES_BEFORE: usize = 10;
 
 fn short(hash: &str) -> String {
     hash.chars().take(8).collect()
 }
 
-/// A document of several that could not be read.
 pub(super) struct Unread {
-    /// The file as the user named it.
     pub(super) path: String,
     pub(super) why: RuntimeError,
 }
@@ -51,7 +47,6 @@ impl State {
         self.here.session.tree.path().iter().filter_map(row).collect()
     }
 
-    /// Adds a document that ends in `segment` of the live path to the library.
     pub(super) fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
         let live = &self.here.slot.live;
         let before = live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
@@ -139,7 +134,6 @@ impl State {
         }
     }
 
-    /// Records a document that ends at the end of the live path.
     fn library_has(&mut self, mut info: DocumentInfo, text: &str, stats: &PrefillStats) {
         if let Some(tip) = self.here.slot.live.head() {
             info.tokens = self.here.slot.live.position();

@@ -33,10 +33,8 @@ pub(super) struct Engine {
     pub(super) events: Receiver<EngineEvent>,
     pub(super) state: EngineState,
     next_id: u64,
-    /// Slots in use.
     taken: BTreeSet<SequenceId>,
     pub(super) renderer: Renderer,
-    /// Tokens that end a turn.
     pub(super) stop_ids: Vec<Token>,
     /// Tokens between two checkpoints inside a long document.
     pub(super) piece: usize,
@@ -136,7 +134,6 @@ impl Engine {
     }
 }
 
-/// The end of a job, with all tokens it reported.
 #[derive(Debug)]
 pub(super) struct JobEnd {
     pub(super) done: Box<JobDone>,

@@ -34,7 +34,6 @@ use stop::AfterStop;
 /// size.
 const TREE_SHOWN: Duration = Duration::from_millis(500);
 
-/// Limits above which `/load` asks first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadLimits {
     pub confirm_tokens: u64,
@@ -50,26 +49,21 @@ impl Default for LoadLimits {
 struct Item {
     name: String,
     tokens: u64,
-    /// Position after the document.
     end: u64,
     /// Kept state contains the whole document.
     kept: bool,
 }
 
-/// A load before the user confirms it.
 struct Draft {
     begun_at: Option<MessageId>,
     /// The system text, if the session begins with this load.
     opening: Vec<Message>,
     messages: Vec<Message>,
     chosen: Chosen,
-    /// The documents are from the library.
     library: bool,
-    /// No document is truncated.
     whole: bool,
 }
 
-/// A running load.
 struct Load {
     begun_at: Option<MessageId>,
     rendered: Rendered,
@@ -101,13 +95,11 @@ impl Load {
     }
 }
 
-/// Removes the steps of one document from a plan's.
 fn steps_to(steps: &mut VecDeque<Step>, message: MessageId) -> Vec<Step> {
     let end = steps.iter().position(|step| step.message == Some(message)).map_or(steps.len(), |at| at + 1);
     steps.drain(..end).collect()
 }
 
-/// How the reading of a load ended.
 enum Reached {
     All,
     Stopped,
@@ -139,7 +131,6 @@ impl Verb {
         self.read_load(&mut load, plan).await
     }
 
-    /// Plans a load and asks the user until the selection is final.
     async fn planned_load(&mut self, mut draft: Draft) -> Done<Option<(Draft, Rendered, Vec<Item>, Plan)>> {
         loop {
             let path = self.here.session.tree.path();
@@ -339,7 +330,6 @@ impl State {
         e
     }
 
-    /// Marks a document as read and adds it to the library.
     fn document_read(&mut self, load: &mut Load, stats: &PrefillStats, began: Instant) {
         load.progress.end(load.at, stats, began.elapsed(), load.restored);
         let shown = load.progress.shown();

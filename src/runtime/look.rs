@@ -4,17 +4,12 @@ use super::{Done, RuntimeError, State};
 use crate::core::transcript::{Message, Passage, Role, Sources};
 use crate::runtime::protocol::Notice;
 
-/// Lines of each passage on the overview page.
 const SHOWN_LINES: usize = 6;
-/// Characters of each sentence on the overview page.
 const SHOWN_CHARACTERS: usize = 60;
-/// Lines shown around an opened passage.
 const LINES_AROUND: u64 = 10;
-/// Most lines shown of an opened passage.
 const MOST_LINES: u64 = 400;
 
 impl State {
-    /// The selected answer, its number, and its recorded attention.
     pub(super) fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
         let path = self.here.session.tree.path();
         let (number, message) = match at {
@@ -178,7 +173,6 @@ fn nowhere(sources: &Sources) -> String {
     format!("No passage stood out: {where_it_was}.\n")
 }
 
-/// The part of the page that lists sentences with their passages.
 fn by_sentence(message: &Message, sources: &Sources) -> String {
     let sentences = sources.by_sentence(&message.text);
     if sentences.is_empty() {

@@ -5,7 +5,7 @@ use super::{Done, State};
 use crate::core::transcript::{Message, Role};
 use crate::runtime::protocol::{Activity, ContextMap, Notice, Place, Stretch};
 
-/// Name and lines of a stretch. A document keeps its full name, which opens it.
+/// A document keeps its full name, which opens it.
 fn named(message: &Message) -> (String, u64) {
     match &message.meta.document {
         Some(document) => (document.name.clone(), document.lines),

@@ -115,7 +115,6 @@ use task::Task;
 pub use told::DeviceNotes;
 use verb::{Baton, Running};
 
-/// The conversation to open first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Opening {
     /// A new conversation, named after its first question.
@@ -154,9 +153,7 @@ pub struct Options {
     pub opening: Opening,
     pub attendance: Attendance,
     pub input: Input,
-    /// Tokens reserved for an answer.
     pub reserve_answer: u64,
-    /// Limits above which a load asks first.
     pub load: LoadLimits,
     /// Limits and filters of document files.
     pub sources: crate::text::sources::SourceOptions,
@@ -224,18 +221,14 @@ struct State {
     off_screen: bool,
     /// Checks the database once per run.
     looking: Option<JoinHandle<()>>,
-    /// Passes the state between loop and verbs.
     baton: Baton,
-    /// Verbs that run beyond the queue, with the serials of their conversations.
     at_once: VecDeque<(u64, Running)>,
     background: Vec<(Task, Running)>,
-    /// Number of requests received, and of those acknowledged.
     received: u64,
     acknowledged: u64,
     quitting: bool,
     opened: Opened,
     drafts: drafts::Drafts,
-    /// Settings and system text of new sessions.
     defaults: Settings,
     default_system: Option<String>,
     opening: Opening,

@@ -15,7 +15,6 @@ use crate::text::sanitize::command_word;
 struct Slot {
     serial: u64,
     id: Option<SessionId>,
-    /// The name when the session was left.
     name: String,
     /// Data of an empty session that is not on disk.
     parked: Option<Parked>,
@@ -27,7 +26,6 @@ struct Parked {
     system: Option<String>,
 }
 
-/// What happens to an empty session when the user leaves it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Empty {
     /// It is dropped: `/new` creates another one.
@@ -55,14 +53,12 @@ impl Opened {
         self.slots.iter_mut().filter(|s| s.id == Some(id)).for_each(|s| s.name = name.to_owned());
     }
 
-    /// Records id and name of a session that continues off screen.
     pub(super) fn note(&mut self, serial: u64, id: Option<SessionId>, name: String) {
         if let Some(slot) = self.at(serial) {
             (slot.id, slot.name) = (id, name);
         }
     }
 
-    /// Records a session that is closed.
     pub(super) fn left(&mut self, session: Session, empty: Empty) {
         let stays = session.id.is_some() || empty == Empty::Stays;
         if let Some(slot) = self.at(session.serial) {
@@ -177,7 +173,6 @@ impl State {
         self.show_empty();
     }
 
-    /// Shows an empty session; resets the meters.
     pub(super) fn show_empty(&mut self) {
         self.here.resume_pending = false;
         self.here.warned = 0;

@@ -253,7 +253,6 @@ impl State {
     }
 }
 
-/// The notes as a list, unchanged.
 fn listed(notes: &[String]) -> String {
     notes.iter().map(|note| format!("- {}\n", in_markdown(note))).collect()
 }

@@ -33,12 +33,10 @@ struct Pending {
     states: HashMap<u64, SegmentId>,
     /// Texts of all saves up to this one are committed or given up.
     done: u64,
-    /// Saves that were given up.
     refused: HashSet<u64>,
     last: u64,
     /// Saves without their text on disk, and their sessions.
     waiting: Vec<(u64, SessionId)>,
-    /// Sessions of which some text is lost.
     lost: HashSet<SessionId>,
     /// Why a save was given up. Later saves cannot repair the loss.
     given_up: Option<String>,
@@ -60,7 +58,6 @@ impl Pending {
     }
 }
 
-/// State to be written when the program ends.
 #[derive(Debug)]
 struct Held {
     /// `None` for a document that is only in the library.
@@ -149,7 +146,6 @@ impl Persistence {
         self.writer.save(Save { changes: vec![change], images: Vec::new() })
     }
 
-    /// Whether the texts of a save are on disk.
     pub(super) fn is_saved(&self, save: u64) -> bool {
         self.pending.done >= save && !self.pending.refused.contains(&save)
     }
@@ -289,7 +285,6 @@ impl Persistence {
         })
     }
 
-    /// Whether some text of a session was given up.
     pub(super) fn is_lost(&self, session: SessionId) -> bool {
         self.pending.lost.contains(&session)
     }

@@ -18,9 +18,7 @@ pub(super) const SMALL_REST: usize = 256;
 pub(super) struct Plan {
     /// Segments that need no reading.
     pub(super) base: Path,
-    /// Messages that end in the base, with their segments.
     pub(super) found: Vec<(MessageId, SegmentId)>,
-    /// Segments to read.
     pub(super) steps: Vec<Step>,
 }
 
@@ -29,7 +27,6 @@ impl Plan {
         self.steps.iter().map(|s| s.prompt.len() as u64).sum()
     }
 
-    /// Tokens in the context after all steps.
     pub(super) fn total(&self) -> u64 {
         self.base.position() + self.to_read()
     }
@@ -166,7 +163,6 @@ impl State {
         self.bounded(|halt| self.plan_from(rendered, chain, halt))
     }
 
-    /// A plan with at least one step to answer.
     pub(super) fn plan_answer(&self, rendered: &Rendered) -> Done<Plan> {
         let mut plan = self.plan(rendered)?;
         // The state may hold all of the text, as after an answer of one token; then its last part is read again.

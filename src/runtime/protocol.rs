@@ -35,7 +35,7 @@ pub enum Level {
 /// A choice of a [`Notice::Question`]. Esc, a stop and the end of the input take the last one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Key to press; `' '` is Enter, `'\x1b'` is Esc.
+    /// Key to press; newline is Enter, `'\x1b'` is Esc.
     pub key: char,
     pub label: String,
 }
@@ -131,7 +131,6 @@ pub enum Notice {
         id: u64,
         /// One or two lines.
         text: String,
-        /// The interface handles `e` itself: it shows the files. Esc chooses the last one.
         choices: Vec<Choice>,
         plan: LoadPlan,
     },
@@ -147,7 +146,6 @@ pub enum Notice {
     /// Earlier questions of all sessions, oldest first, for Up and Ctrl-R: at most the newest 2,000, sent once at the
     /// start.
     Prompts(Vec<String>),
-    /// New title of the open session.
     Titled(String),
     /// Another terminal took a name first: the new name of the open session, and the list of opened sessions.
     Named {
@@ -159,13 +157,11 @@ pub enum Notice {
     /// The documents of the library for completion, most recently used first.
     Library(Vec<LibraryName>),
     Sessions(Vec<SessionRow>),
-    /// Results of a search, best first.
     Found {
         query: String,
         rows: Vec<SearchRow>,
     },
     Timeline(Vec<TimelineRow>),
-    /// A list of documents.
     Documents {
         /// `This conversation` or `Library`.
         title: String,
@@ -180,7 +176,6 @@ pub enum Notice {
         /// Set if text is not on disk.
         unsaved: Option<Unsaved>,
     },
-    /// The runtime cannot continue.
     Fatal {
         /// One line.
         error: String,

@@ -33,14 +33,12 @@ pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashS
 }
 
 impl Verb {
-    /// Waits until a save is on disk or given up, or patience ends.
     pub(super) async fn saved(&mut self, wanted: Wanted) {
         if !self.disk.has(wanted) {
             self.wait(Wait::Saved { wanted, until: Persistence::patience(wanted) }).await;
         }
     }
 
-    /// Waits until all pending state is on disk.
     pub(super) async fn states_saved(&mut self) {
         let wanted = self.disk.states();
         self.saved(wanted).await;
@@ -76,7 +74,6 @@ impl State {
         Ok(id)
     }
 
-    /// Locks a session that has just received its row.
     pub(super) fn lock_session(&mut self, id: SessionId) {
         match self.disk.store.lock_session(id, &self.here.session.name) {
             Ok(lock) => self.here.lock = Some(lock),
@@ -168,7 +165,6 @@ impl State {
         Ok(())
     }
 
-    /// Adds a typed prompt to the input's history.
     pub(super) fn remember_prompt(&mut self, text: &str) {
         self.disk.remember(Change::Prompt(text.to_owned()));
     }

@@ -23,7 +23,6 @@ pub const MARK: char = '\u{10FFFC}';
 /// The place in a rendered text where a message is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Bytes of the text up to the end of the message.
     pub end: usize,
     pub message: MessageId,
     pub kind: SegmentKind,
@@ -260,7 +259,6 @@ impl Renderer {
         Some(part.chars().filter(|c| *c != SHIELD).collect())
     }
 
-    /// The boundary after a prefill of `tokens` from byte `from` on.
     pub fn boundary_after(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
         let covered = rendered.text.get(from..).and_then(|rest| self.covered(rest, tokens, before));
         match covered.and_then(|n| rendered.text.get(..from + n)) {
@@ -269,7 +267,6 @@ impl Renderer {
         }
     }
 
-    /// The boundary after generation of `tokens` from byte `from` on.
     pub fn boundary_with(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
         let said = self.text.tokenizer.spell_shielded(tokens, before);
         match rendered.text.get(..from) {

@@ -19,11 +19,9 @@ use crate::runtime::protocol::{Choice, Level, SaveState};
 use crate::store::{Access, LAST, SessionLock, SessionRecord, StoreError};
 use crate::text::sanitize::{command_word, sanitize_line};
 
-/// Characters kept of messages off the open branch, for the timeline.
 const FIRST_WORDS: usize = 200;
 /// Most tokens that are read again without a question when a session opens.
 const UNASKED: u64 = 2_048;
-/// Most characters shown of an unreadable setting.
 const SHOWN_SETTING: usize = 40;
 
 impl State {
@@ -156,7 +154,6 @@ impl State {
         self.note(Level::Warn, text);
     }
 
-    /// The sentence for a read that begins inside a partly loaded document: its rest was never read.
     fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {
         let document = self.here.session.half_read()?;
         let at = rendered.cuts.iter().position(|c| c.message == document.id)?;
@@ -177,7 +174,6 @@ impl State {
         self.lost_state().unwrap_or_else(|| beginning.into())
     }
 
-    /// A sentence about missing state of the open branch, if any.
     fn lost_state(&self) -> Option<String> {
         let tip = self.here.session.tree.path().iter().rev().find_map(|m| self.here.session.ends.get(&m.id).copied());
         let lost = tip.and_then(|t| self.disk.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());

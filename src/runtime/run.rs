@@ -21,11 +21,9 @@ use crate::store::{SaveEvent, StoreError};
 
 enum Event {
     Request(Request),
-    /// The interface is gone.
     Gone,
     Engine(EngineEvent),
     Save(SaveEvent),
-    /// The writer has failed and reported the failure.
     WriterGone,
     /// Progress of a background task; `None` at its end.
     Task(Owner, Option<String>),
@@ -300,7 +298,6 @@ impl State {
         self.at_once.push_back((self.here.session.serial, verb));
     }
 
-    /// Ends the running verb as soon as possible.
     pub(super) fn stop(&mut self) {
         self.here.slot.cancel.cancel();
         // While a verb runs, a stop applies to the verb alone.
@@ -334,7 +331,6 @@ impl State {
         }
     }
 
-    /// Ends a wait for a save that is on disk or given up.
     fn saved(&mut self) {
         if matches!(self.here.wait, Wait::Saved { wanted, .. } if self.disk.has(wanted)) {
             self.wake(Wake::Go);

@@ -21,7 +21,6 @@ pub struct Step {
     pub message: Option<MessageId>,
 }
 
-/// The boundary after the first `end` bytes of a rendered text.
 pub fn boundary(rendered: &Rendered, end: usize) -> TextBoundary {
     TextBoundary::of(rendered.text.get(..end).unwrap_or(&rendered.text))
 }

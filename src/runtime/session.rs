@@ -19,11 +19,9 @@ pub(super) enum Rights {
 
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Unique among the sessions of this run.
     pub(super) serial: u64,
     /// Its row; `None` until the first message.
     pub(super) id: Option<SessionId>,
-    /// Empty until the first message.
     pub(super) name: String,
     /// The given title; if empty, the interface shows the first question.
     pub(super) title: String,
@@ -82,7 +80,6 @@ impl Session {
         }
     }
 
-    /// Refuses changes in a view-only session.
     pub(super) fn may_write(&self) -> Done {
         match &self.rights {
             Rights::Write => Ok(()),
@@ -99,7 +96,6 @@ impl Session {
         self.system.as_deref().filter(|text| fresh && !text.trim().is_empty())
     }
 
-    /// The settings as saved in the session's row.
     pub(super) fn settings_json(&self) -> Done<String> {
         self.settings
             .to_json(self.unread.as_deref())
@@ -121,7 +117,6 @@ impl Session {
         any
     }
 
-    /// The first document of the open branch that is only partly read.
     pub(super) fn half_read(&self) -> Option<&Message> {
         self.tree.path().into_iter().find(|m| self.broken_off.contains(&m.id) && m.is_half_read())
     }
@@ -192,7 +187,6 @@ impl Session {
         Ok(at)
     }
 
-    /// The error for an unknown document; it lists the documents.
     pub(super) fn no_document(&self, name: &str) -> String {
         let path = self.tree.path();
         let names: Vec<&str> = path.iter().filter_map(|m| m.meta.document.as_ref()).map(|d| d.name.as_str()).collect();
@@ -213,7 +207,6 @@ impl Session {
         documents.filter(whole).map(|(_, d)| d)
     }
 
-    /// The documents of the open branch that a stop cut off.
     pub(super) fn documents_in_part(&self) -> impl Iterator<Item = &DocumentInfo> {
         let cut = |m: &&Message| m.role == Role::Document && !m.is_half_read();
         let documents = self.tree.path().into_iter().filter(cut);

@@ -13,9 +13,7 @@ use crate::runtime::protocol::{Choice, Level, Notice, SearchRow, SessionRow, Ses
 use crate::store::{Change, LAST, NewSession, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError};
 use crate::text::sanitize::command_word;
 
-/// Most sessions shown by `/sessions`.
 const LISTED: usize = 10_000;
-/// Most hits shown by `/search`.
 const HITS: usize = 200;
 
 pub fn session_rows(
@@ -70,7 +68,6 @@ impl State {
         }
     }
 
-    /// Sends branches, timeline, documents and map of the open session.
     pub(super) fn show_tree(&self) {
         self.tell(Notice::Tree(TreeView {
             branch: self.here.session.tree.branch_position(),
@@ -93,7 +90,6 @@ impl State {
         }
     }
 
-    /// An empty session; the first message saves it.
     pub(super) fn start_new(&mut self, name: Option<String>) -> Done {
         if let Some(name) = &name {
             self.refuse_taken(name)?;

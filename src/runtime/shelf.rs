@@ -24,7 +24,6 @@ use kept::{Standing, is_file};
 
 const THIS_QUESTION: &str = "This question";
 
-/// The parameters of `/ask-all`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wish {
     pub(super) question: String,
@@ -47,7 +46,6 @@ pub(super) struct Asked {
     seed: Option<u64>,
 }
 
-/// A question to a document, rendered.
 struct Ready {
     /// The messages before the document, the document, and the question.
     messages: Vec<Message>,
@@ -55,7 +53,6 @@ struct Ready {
     path: Path,
 }
 
-/// A document and its answer in progress.
 struct Being {
     record: DocumentRecord,
     row: FanOutRow,
@@ -72,12 +69,10 @@ struct AskAll {
     question: String,
     sampling: Sampling,
     asked: Vec<Being>,
-    /// The table has changed since it was last sent.
     changed: bool,
     started: Instant,
 }
 
-/// The error if no document matches.
 pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
     let which = library.map_or(String::new(), |glob| format!(" called {glob}"));
     let put = match attendance {
@@ -114,7 +109,6 @@ impl Verb {
         self.ask_documents(wish.question, kept, others).await
     }
 
-    /// The selected documents: those with usable state, and the others.
     async fn library_documents_kept(
         &mut self,
         wish: &Wish,
@@ -291,7 +285,6 @@ impl AskAll {
         self.asked.iter().filter(|b| b.row.is_answered()).count()
     }
 
-    /// Completes an answer with its attention and its likelihood.
     fn answer(being: &mut Being, runtime: &State, grown: Grown) {
         let Some(end) = grown.stats.end else { return };
         if let Some(decoder) = &mut being.decoder {

@@ -112,7 +112,6 @@ impl Verb {
     }
 }
 
-/// The error for a place without other branches.
 fn nothing_beside(c: &Tree, at: Option<u64>) -> RuntimeError {
     let below = c.branches_below().map(|_| c.number_below());
     let places = c.branchings().into_iter().map(|id| c.number_of(id)).chain(below);
@@ -125,7 +124,6 @@ fn nothing_beside(c: &Tree, at: Option<u64>) -> RuntimeError {
     })
 }
 
-/// A hint at other branching points of this branch.
 fn others(c: &Tree, than: Option<MessageId>) -> String {
     let mut places = c.branchings().into_iter().filter(|id| Some(*id) != than).map(|id| c.number_of(id)).peekable();
     match places.peek() {

@@ -29,7 +29,6 @@ pub(super) struct Slot {
     doubtful: bool,
     /// Rows of the live state that may still be in flight to the device.
     pub(super) in_flight: Vec<Arc<StoredRows>>,
-    /// Cancels the jobs of the slot.
     pub(super) cancel: Cancel,
     /// A server's token count of the live path up to a position: (position, tokens).
     pub(super) counted: Option<(u64, u64)>,
@@ -69,7 +68,6 @@ impl Slot {
         (read < all).then(|| read as f64 / all as f64)
     }
 
-    /// Records that the engine's state is now that of `path`.
     pub(super) fn made(&mut self, path: Path) {
         self.live = path;
         self.doubtful = false;
@@ -123,7 +121,6 @@ impl State {
         Ok(id)
     }
 
-    /// Begins to change a slot's state to `target`: `rows` follow the first `keep` tokens.
     pub(super) fn start_restore(
         &mut self,
         sequence: SequenceId,

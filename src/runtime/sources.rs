@@ -13,9 +13,7 @@ use crate::engine::protocol::{Looked, LookedAt};
 use crate::store::TextBoundary;
 use crate::text::{Before, Specials, Walk};
 
-/// Most passages kept of a sentence.
 const SENTENCE_PASSAGES: usize = 3;
-/// Most blocks kept of an answer.
 const MOST_BLOCKS: usize = 256;
 /// Least share of a block that forms a passage.
 const LEAST_SHARE: f64 = 0.005;
@@ -25,13 +23,10 @@ const JOINED_FROM: f64 = 0.25;
 /// The text of a message in a rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Item {
-    /// Bytes of the rendered text.
     pub(super) range: Range<usize>,
-    /// Number of the message on its branch.
     pub(super) number: u64,
     /// Line of the message's own text at which the range begins.
     line: u64,
-    /// Name of a document.
     document: Option<String>,
 }
 
@@ -129,7 +124,6 @@ impl Renderer {
         items.into_iter().find(|i| i.number == number).map(|i| (i.range, i.line))
     }
 
-    /// The map for an answer to the last message of `path`.
     pub(super) fn map(&self, rendered: &Rendered, path: &[&Message], live: &Path, block: usize) -> Map {
         let items = self.items(rendered, path);
         let question = path.len() as u64;
@@ -145,11 +139,9 @@ fn lines(text: &str) -> u64 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// The first block.
     First,
     /// A message, by its index in the items.
     Item(usize),
-    /// The question or the answer itself.
     Own,
     /// Text of the template.
     Frame,

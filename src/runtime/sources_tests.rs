@@ -85,7 +85,6 @@ fn looked(blocks: &[(u32, f32)]) -> LookedAt {
     LookedAt { answer: Looked { tokens: 9, block_tokens: 64, blocks }, ..LookedAt::default() }
 }
 
-/// The block with the middle of a phrase.
 fn block_of(map: &Map, rendered: &Rendered, phrase: &str) -> u32 {
     let at = rendered.text.find(phrase).unwrap() + phrase.len() / 2;
     map.edges.iter().rposition(|edge| *edge <= at).unwrap() as u32

@@ -99,7 +99,6 @@ impl Verb {
         Ok(())
     }
 
-    /// Restores a path that was live a moment ago.
     pub(super) async fn return_to(&mut self, path: Path) -> Done {
         if self.here.slot.is_at(&path) {
             return Ok(());

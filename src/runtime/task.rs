@@ -14,7 +14,6 @@ pub(super) const SHORT: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_millis(500);
 
 pub(super) struct Order {
-    /// Shown while it runs.
     pub what: String,
     /// The error if its thread cannot start or panics.
     pub failed: &'static str,
@@ -37,13 +36,11 @@ pub(super) struct Task {
     pub(super) what: String,
     place: Place,
     cancel: Cancel,
-    /// Serial of the conversation that began it.
     pub(super) serial: u64,
     /// Deadline after a stop.
     until: Option<Instant>,
 }
 
-/// The thread's side of a task.
 pub(super) struct Doing {
     pub cancel: Cancel,
     out: Sender<String>,

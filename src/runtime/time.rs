@@ -53,7 +53,6 @@ impl Verb {
         self.go(Some(head), &what).await
     }
 
-    /// Adds the edited text as a sibling of the message.
     pub(super) async fn edit_done(&mut self, message: MessageId, text: String) -> Done {
         self.here.session.may_write()?;
         let Some(old) = self.here.session.tree.get(message).cloned() else {
@@ -77,7 +76,6 @@ impl Verb {
         }
     }
 
-    /// `/fork`: a new session that shares everything up to this point.
     pub(super) async fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
         let head = match at {
             Some(n) => Some(self.here.session.tree.exchange_end(self.here.session.numbered(n)?.id)),
@@ -296,7 +294,6 @@ impl State {
         self.report_meters();
     }
 
-    /// `/edit`: sends the text to the input.
     pub(super) fn edit_open(&mut self, at: Option<u64>) -> Done {
         self.here.session.may_write()?;
         let message = match at {
@@ -351,7 +348,6 @@ impl State {
         Ok(())
     }
 
-    /// The system text of present or future answers.
     fn present_system_text(&self) -> Option<String> {
         let path = self.here.session.tree.path();
         let first = path.first().filter(|m| m.role == Role::System).map(|m| m.known_text().to_owned());

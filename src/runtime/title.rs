@@ -22,9 +22,7 @@ use crate::text::sanitize::sanitize_line;
 use crate::text::steer::Watched;
 use crate::text::{Begin, StreamDecoder};
 
-/// Characters of a question and of an answer in the prompt.
 const SHOWN: usize = 600;
-/// Most documents named in the prompt.
 const DOCUMENTS: usize = 8;
 /// Most tokens of a title, and of thoughts before it.
 const TITLE_TOKENS: u64 = 32;
@@ -33,9 +31,7 @@ const THOUGHT_TOKENS: u64 = 64;
 const TRIES: usize = 3;
 /// Longest prefill, in seconds, if the speed is known: a request must wait for a started engine step.
 const LONGEST_S: f64 = 2.0;
-/// Characters of a title.
 const LONGEST: usize = 60;
-/// Characters of a title from the user.
 const LONGEST_TYPED: usize = 120;
 
 /// A session without a title, and the prompt for one.
@@ -45,7 +41,6 @@ pub(super) struct Untitled {
     asked: String,
 }
 
-/// A title in progress.
 struct Titling {
     of: Untitled,
     rendered: Arc<Rendered>,
@@ -57,7 +52,6 @@ struct Titling {
 }
 
 impl State {
-    /// After an answer: decides whether the session needs a title now.
     pub(super) fn wants_title(&mut self, answer: MessageId) {
         let finish = self.here.session.tree.get(answer).and_then(|m| m.meta.finish);
         let whole = matches!(finish, Some(Finish::Stop | Finish::Length));

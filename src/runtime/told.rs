@@ -13,9 +13,7 @@ const BYTES: u64 = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceNotes {
-    /// Never.
     Unsaid,
-    /// At every start.
     Always,
     /// Once per machine; the file holds the hash of each shown note, one a line.
     Once(PathBuf),

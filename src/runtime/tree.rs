@@ -20,7 +20,6 @@ pub struct Tree {
     left: Vec<MessageId>,
 }
 
-/// The result of an undo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undo {
     pub head: Option<MessageId>,
@@ -152,7 +151,6 @@ impl Tree {
         self.children.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// The message nearest to the head that has siblings.
     pub fn branching(&self) -> Option<MessageId> {
         self.path().iter().rev().map(|m| m.id).find(|id| self.siblings(*id).len() > 1)
     }
@@ -167,7 +165,6 @@ impl Tree {
         Some(self.children(self.head)).filter(|below| below.len() > 1)
     }
 
-    /// The number of the children of the head.
     pub fn number_below(&self) -> u64 {
         self.path().len() as u64 + 1
     }

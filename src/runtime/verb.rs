@@ -37,7 +37,6 @@ impl<T> std::fmt::Debug for Running<T> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Key of a choice.
     Key(char),
     /// Files of a load, by their index in the plan.
     Files(Vec<usize>),
@@ -51,7 +50,6 @@ pub(super) enum Wanted {
     States(u64),
 }
 
-/// The wait of a conversation's verb.
 #[derive(Debug, Default)]
 pub(super) enum Wait {
     /// No verb runs: the next request can begin.
@@ -74,9 +72,7 @@ pub(super) enum Wait {
 #[derive(Debug)]
 pub(super) enum Wake {
     Go,
-    /// A stop ended the wait.
     Stopped,
-    /// The user answered.
     Answer(Answer),
     /// An event of one of the commands.
     Engine(EngineEvent),
@@ -101,7 +97,6 @@ pub(super) enum Turn {
 }
 
 impl Wait {
-    /// When a request starts.
     pub(super) fn turn_of(&self, request: WhileBusy) -> Turn {
         match (self, request) {
             (Wait::Idle, _) => Turn::Next,
@@ -222,7 +217,6 @@ impl Verb {
         (wake, due)
     }
 
-    /// The slot that this verb uses.
     pub(super) fn slot(&mut self) -> &mut Slot {
         match (&mut self.slot, &mut self.state) {
             (Some(slot), _) => slot,
@@ -258,7 +252,6 @@ impl Verb {
         }))
     }
 
-    /// Lets the loop handle pending events.
     pub(super) async fn let_others_go_first(&mut self) {
         self.wait(Wait::Turn).await;
     }
@@ -358,7 +351,6 @@ impl State {
         self
     }
 
-    /// Ends the wait of `here`.
     pub(super) fn wake(&mut self, wake: Wake) {
         self.here.wake = Some(wake);
     }

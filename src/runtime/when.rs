@@ -15,7 +15,6 @@ use crate::engine::protocol::{Ended, Sampling};
 use crate::runtime::protocol::{Activity, Notice};
 use crate::text::StreamDecoder;
 
-/// Most states, evenly spread.
 const MOST_PLACES: usize = 32;
 
 /// A kept state inside the document.

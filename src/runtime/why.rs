@@ -24,7 +24,6 @@ const PASSAGES: usize = 3;
 /// Least factor of lost likelihood that counts as a dependence.
 const NOTICEABLE: f64 = 2.0;
 
-/// An answer to score.
 struct Asked {
     number: u64,
     /// The answer's text after the prompt.
@@ -169,7 +168,6 @@ fn whole(ratio: f64) -> String {
 /// A word of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Word {
-    /// Bytes of the text.
     bytes: Range<usize>,
     /// Indices of the scored tokens.
     tokens: Range<usize>,

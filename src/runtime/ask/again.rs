@@ -12,7 +12,6 @@ use crate::core::transcript::{MessageId, Role};
 use crate::engine::protocol::{MOST_TEMPERATURE, Sampling};
 use crate::runtime::protocol::{Choice, Level};
 
-/// Several answers to one question.
 pub(super) struct Again {
     pub(super) question: MessageId,
     pub(super) count: u64,
@@ -52,7 +51,6 @@ impl Verb {
         self.answer_again(Again { question, count: count.max(1), answered: true, temperature, seed }).await
     }
 
-    /// Generates the answers in parallel; one after another if the engine has a single slot.
     pub(super) async fn answer_again(&mut self, again: Again) -> Done {
         if again.count > 1 && self.engine.free_slots() > 0 {
             return self.answer_side_by_side(again).await;

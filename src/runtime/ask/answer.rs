@@ -15,7 +15,6 @@ use crate::engine::protocol::{JobStats, Looked, LookedAt, Sampling, Token, Usage
 use crate::runtime::protocol::{Activity, Level, Notice};
 use crate::text::{Begin, Delta, StreamDecoder};
 
-/// An answer in progress.
 pub(super) struct Answer {
     message: Message,
     sampling: Sampling,
@@ -24,9 +23,7 @@ pub(super) struct Answer {
     spent: u64,
     decoder: StreamDecoder,
     sentences: Sentences,
-    /// Tokens from an earlier run.
     written: u64,
-    /// When the user pressed Enter.
     started: Instant,
     first_token: Option<Instant>,
     thought: Option<(Instant, f64)>,
@@ -190,14 +187,12 @@ impl State {
         Answer::new(self, message, rendered, sampling, started)
     }
 
-    /// What follows the prompt of an answer.
     pub(super) fn last_of(&self, answer: &Answer) -> Done<Last> {
         let mut generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
         generate.look.each_token = true;
         Ok(Last::Generate(generate))
     }
 
-    /// Adds one of several answers without showing it as the end of the conversation.
     pub(super) fn add_answer_quietly(&mut self, answer: &Answer) -> Done {
         self.add_quietly(answer.message.clone())
     }
@@ -228,7 +223,6 @@ impl State {
         map.sources(&rendered.text, looked, sentences)
     }
 
-    /// Completes, saves and shows the message of an answer. `live` is the state after the answer.
     pub(super) fn complete(
         &mut self,
         mut answer: Answer,
@@ -291,7 +285,6 @@ impl State {
         self.here.slot.counted = Some((position, usage.prompt_tokens + usage.completion_tokens));
     }
 
-    /// Warns once at each threshold when the context is nearly full.
     pub(super) fn warn_of_full_context(&mut self) {
         let (used, limit) = (self.shown_position(), self.here.meters.context_limit);
         if limit == 0 {

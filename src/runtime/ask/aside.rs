@@ -15,7 +15,6 @@ use crate::text::{Begin, StreamDecoder};
 /// Most tokens that an aside prefills while another verb runs; restoring a long conversation would take too long.
 const READ_BESIDE: u64 = 8_192;
 
-/// Where the answer appears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::runtime) enum Shown {
     /// In the overlay.
@@ -53,7 +52,6 @@ impl Verb {
         self.answer_aside(question, Shown::Yes).await.map(|_| ())
     }
 
-    /// Answers a question on a temporary fork and returns the answer.
     pub(in crate::runtime) async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<String> {
         let (question, started) = (question.to_owned(), Instant::now());
         self.engine_ready().await?;

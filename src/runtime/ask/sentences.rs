@@ -9,7 +9,6 @@ const LEAST_CHARACTERS: usize = 4;
 
 /// Marks that end a sentence, before closing quotes and brackets.
 const MARKS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
-/// Marks that need no space after them.
 const WIDE_MARKS: [char; 3] = ['。', '！', '？'];
 const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', '`'];
 
@@ -19,7 +18,6 @@ const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', 
 struct Open {
     /// Characters from the first to the last that is not white space.
     characters: usize,
-    /// White space after them.
     spaces: usize,
     last: Option<char>,
     /// The text ends with a mark, including closing quotes and brackets.
@@ -148,7 +146,6 @@ mod tests {
         assert!(ends(&[]).is_empty());
     }
 
-    /// Feeds pieces, one token each, as one text.
     fn read(pieces: impl Iterator<Item = &'static str>) -> usize {
         let (mut text, mut sentences) = (String::new(), Sentences::behind(0));
         for piece in pieces {

@@ -19,12 +19,10 @@ use crate::runtime::protocol::{Activity, Level, Notice};
 
 struct Made {
     id: MessageId,
-    /// `None` after completion.
     answer: Option<Answer>,
     last: Option<Last>,
     /// Tokens per second.
     rate: f64,
-    /// Segment path after the answer.
     path: Path,
     failed: Option<RuntimeError>,
 }

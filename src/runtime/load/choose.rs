@@ -9,7 +9,6 @@ use crate::runtime::protocol::{Choice, LoadPlan, Notice, PlanFile};
 use crate::text::TextError;
 use crate::text::sanitize::command_word;
 
-/// How the files of a load were selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chosen {
     /// Paths after `/load`: a large load needs a confirmation.
@@ -43,14 +42,12 @@ fn name_of(document: &Message) -> String {
     document.meta.document.as_ref().map_or(String::new(), |d| d.name.clone())
 }
 
-/// The documents of a load, and the room for them.
 pub(super) struct Offer {
     plan: LoadPlan,
     need: u64,
     /// Tokens to read, and tokens in the context after the load.
     to_read: u64,
     total: u64,
-    /// The error if the documents do not fit.
     too_long: String,
 }
 
@@ -69,7 +66,7 @@ impl State {
         Offer { plan, need, to_read, total, too_long }
     }
 
-    /// The same for documents that are known not to fit and have no plan.
+    /// An offer of documents that are known not to fit and have no plan.
     pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
         let limit = self.here.meters.context_limit;
         let (free, reserve) = (limit.saturating_sub(self.position()), self.reserve());

@@ -46,7 +46,6 @@ impl State {
         })
     }
 
-    /// Extends the error if the path is the name of a session.
     fn or_session(&self, paths: &[String], error: String) -> String {
         match paths.first().map(|name| self.disk.store.session_named(name)) {
             Some(Ok(record)) if self.attendance == Attendance::Absent => {

@@ -56,7 +56,6 @@ impl Progressing {
         }
     }
 
-    /// The activity between two documents.
     pub(super) fn shown(&self) -> Activity {
         self.show(0, per_second(self.read, self.reading))
     }

@@ -43,7 +43,6 @@ impl Verb {
 }
 
 impl State {
-    /// Notes which of these documents a stopped load has read in part.
     pub(super) fn say_in_part(&self, messages: &[Message]) {
         let parts: Vec<&DocumentInfo> = self.here.session.documents_in_part().collect();
         for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {

@@ -12,7 +12,6 @@ const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
 const BEHIND: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
 
 impl State {
-    /// The library's documents of these names, in this order.
     pub(super) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
         if names.is_empty() {
             return Ok(Vec::new());

@@ -6,7 +6,6 @@ use super::super::{Attendance, Done, grouped};
 use super::Load;
 use crate::runtime::protocol::{Choice, Level};
 
-/// The user's choice after a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterStop {
     GoOn,

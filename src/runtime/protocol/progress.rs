@@ -7,12 +7,10 @@ use crate::engine::protocol::{ModelInfo, SpecStats};
 pub enum Activity {
     #[default]
     Idle,
-    /// The model is loading.
     Starting {
         /// For example `reading weights 41%`.
         what: String,
     },
-    /// Prefill of documents or of a prompt.
     Reading(ReadingProgress),
     Thinking {
         /// Over the last two seconds.
@@ -29,10 +27,8 @@ pub enum Activity {
     Restoring {
         /// Share read, 0 to 1, if known.
         share: Option<f64>,
-        /// Tokens of the path.
         tokens: u64,
     },
-    /// A stop is pending.
     Stopping,
     /// No verb runs. A background task still works for a request; a stop ends it too.
     Beside {
@@ -52,7 +48,6 @@ impl Activity {
         *self == Activity::Idle || self.is_beside()
     }
 
-    /// Whether only a background task runs.
     pub fn is_beside(&self) -> bool {
         matches!(self, Activity::Beside { .. })
     }
@@ -65,11 +60,9 @@ impl Activity {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReadingProgress {
-    /// One for each file of a `/load`; empty for a plain prompt.
     pub files: Vec<FileProgress>,
     /// Tokens read, over all files.
     pub done: u64,
-    /// Tokens in total.
     pub total: u64,
     /// Average since the start.
     pub tokens_per_s: f64,
@@ -81,7 +74,6 @@ pub struct ReadingProgress {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileProgress {
-    /// As the model sees it.
     pub name: String,
     pub tokens: u64,
     pub state: FileState,
@@ -104,19 +96,14 @@ pub struct Meters {
     pub context_used: u64,
     /// `context_used` is an estimate: a server has its own tokenizer and has not reported a count.
     pub estimated: bool,
-    /// Capacity of the context, tokens.
     pub context_limit: u64,
-    /// Speculation in this session.
     pub spec: SpecStats,
-    /// Decode speed of the last answer.
     pub tokens_per_s: f64,
-    /// Whether that is an estimate, see [`MessageMeta::estimated`](crate::core::transcript::MessageMeta::estimated).
+    /// `tokens_per_s` is an estimate, see [`MessageMeta::estimated`](crate::core::transcript::MessageMeta::estimated).
     pub speed_estimated: bool,
-    /// Prefill speed of the last read.
     pub prefill_tokens_per_s: f64,
-    /// Time to the first token of the last answer, in milliseconds.
+    /// Time to the first token of the last answer.
     pub ttft_ms: f64,
-    /// Checkpoints of this branch.
     pub checkpoints: u64,
     /// Bytes of kept state on disk, all sessions.
     pub state_bytes: u64,
@@ -127,7 +114,6 @@ pub struct Meters {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum SaveState {
-    /// Nothing to save yet.
     #[default]
     Empty,
     /// All saved at this time (ms since the epoch).
@@ -137,7 +123,6 @@ pub enum SaveState {
     TextOnly(String),
     /// Text is not saved: the reason and a remedy.
     NotSaved(String),
-    /// `--no-save`.
     Off,
 }
 
@@ -153,17 +138,14 @@ pub struct Unsaved {
 /// A file of a load before the user's decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanFile {
-    /// As the model will see it.
     pub name: String,
     pub tokens: u64,
     /// Its state is kept; usable only if all files before it are loaded too.
     pub kept: bool,
 }
 
-/// The files of a load, for a list to choose from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadPlan {
-    /// In reading order.
     pub files: Vec<PlanFile>,
     /// Free tokens before the load.
     pub free: u64,

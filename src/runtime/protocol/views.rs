@@ -7,7 +7,6 @@ use crate::core::transcript::{Finish, Message, MessageId, Passage};
 /// The open session, sent whole when it changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionView {
-    /// Empty for a new session.
     pub name: String,
     /// Empty if no title was given; the interface then shows the first question.
     pub title: String,
@@ -15,14 +14,12 @@ pub struct SessionView {
     pub branch: (u64, u64),
     /// The messages from root to head. Message number `#n` is index + 1.
     pub messages: Vec<Message>,
-    /// Nothing can be added.
     pub view_only: bool,
     pub timeline: Vec<TimelineRow>,
     pub documents: Vec<DocumentRow>,
     pub map: ContextMap,
     /// Identifies the session in [`SessionView::opened`].
     pub serial: u64,
-    /// Sessions opened in this run, in order.
     pub opened: Vec<OpenSession>,
 }
 
@@ -36,12 +33,10 @@ pub struct TreeView {
     pub map: ContextMap,
 }
 
-/// A session opened in this run. `/resume` reopens those that are neither on screen nor at work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenSession {
     /// Unique within a run; names can change.
     pub serial: u64,
-    /// Empty for a new session.
     pub name: String,
 }
 
@@ -53,18 +48,13 @@ pub struct TimelineRow {
     /// Branch depth for drawing: 0 is the oldest line.
     pub lane: u16,
     pub title: String,
-    /// The store keeps state here.
     pub kept: bool,
-    /// On the open branch.
     pub current: bool,
     pub head: bool,
-    /// Mark or fork name.
     pub label: Option<String>,
-    /// Milliseconds since the epoch.
     pub created_ms: i64,
 }
 
-/// A document of the library for completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LibraryName {
     /// As the model sees it.
@@ -73,7 +63,6 @@ pub struct LibraryName {
     pub tokens: u64,
 }
 
-/// A document of the open branch or the library.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DocumentRow {
     pub name: String,
@@ -81,19 +70,13 @@ pub struct DocumentRow {
     /// First token position in this conversation; `None` in the library.
     pub position: Option<u64>,
     pub lines: u64,
-    /// Read completely.
     pub complete: bool,
-    /// Short hash.
     pub hash: String,
-    /// Its state is on disk.
     pub kept: bool,
-    /// Bytes on disk.
     pub bytes: u64,
-    /// Last use, ms since the epoch.
     pub used_ms: i64,
 }
 
-/// A session in the picker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SessionRow {
     pub name: String,
@@ -107,7 +90,6 @@ pub struct SessionRow {
     pub state: String,
     /// Bytes of state that only this session needs, if requested.
     pub bytes: Option<u64>,
-    /// Last change, ms since the epoch.
     pub updated_ms: i64,
 }
 
@@ -125,15 +107,12 @@ impl SessionRow {
 pub struct SearchRow {
     pub session: String,
     pub message: MessageId,
-    /// Message number on its branch.
     pub number: u64,
     /// Text around the hit; the hit is between `[` and `]`.
     pub snippet: String,
-    /// Milliseconds since the epoch.
     pub created_ms: i64,
 }
 
-/// Kind of a stretch of the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     System,
@@ -143,25 +122,19 @@ pub enum Place {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// First token.
     pub from: u64,
     /// First token after the stretch.
     pub to: u64,
     pub place: Place,
-    /// Number of its first message.
     pub number: u64,
-    /// Name of a document, or first words of a question.
     pub name: String,
-    /// Lines of a document.
     pub lines: u64,
 }
 
 /// The contents of the context, with the attention of the last answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContextMap {
-    /// In order of tokens.
     pub stretches: Vec<Stretch>,
-    /// Tokens in the context.
     pub used: u64,
     /// Capacity of the context, tokens.
     pub limit: u64,
@@ -171,7 +144,6 @@ pub struct ContextMap {
     pub looked: Vec<(u32, u16)>,
     /// Passages of that answer, highest share first.
     pub passages: Vec<Passage>,
-    /// Number of the answer.
     pub answer: Option<u64>,
 }
 
@@ -188,11 +160,9 @@ pub struct FanOut {
 pub struct FanOutRow {
     pub document: String,
     pub tokens: u64,
-    /// The answer so far.
     pub text: String,
     /// `None` before the end, and without an answer.
     pub finish: Option<Finish>,
-    /// Why there is no answer.
     pub failed: Option<String>,
     /// Passages that it attended to, highest share first.
     pub passages: Vec<Passage>,

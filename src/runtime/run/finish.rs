@@ -16,7 +16,6 @@ fn lost(session: Option<&str>, why: &str) -> String {
     }
 }
 
-/// For saved text without all of the state.
 fn not_kept(why: &str) -> String {
     format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
 }

@@ -8,7 +8,6 @@ use crate::config::commands::line_of;
 use crate::runtime::protocol::{Activity, Level, Notice, SaveState};
 use crate::store::{Access, StoreError, not_looked_at};
 
-/// Most prompts for the input's history.
 const PROMPTS: usize = 2_000;
 
 impl State {

@@ -9,14 +9,12 @@ use crate::core::transcript::Role;
 use crate::runtime::protocol::LoadOptions;
 use crate::store::{DocumentRecord, SegmentId};
 
-/// Kept state of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// State is kept, and only a system text precedes the document.
     Alone,
     /// State is kept, but after other documents or a conversation, which would influence the answers.
     BehindOthers,
-    /// No state is kept for the loaded model.
     NotKept,
 }
 
@@ -73,7 +71,6 @@ impl State {
         Ok(if alone { Standing::Alone } else { Standing::BehindOthers })
     }
 
-    /// Why a document is left out, with a remedy.
     pub(super) fn why_not(
         &self,
         wish: &Wish,
