@@ -17,19 +17,16 @@ pub(super) fn hint(app: &mut App, text: impl Into<String>, until: u64) {
     app.hint = Some((text.into(), Some(until)));
 }
 
-/// The last command, and the last warning about it.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) line: String,
     pub(super) warning: Option<String>,
 }
 
-/// Shows the reason of a refusal at the input.
 pub(super) fn refuse(app: &mut App, why: impl Into<String>) {
     app.refusal = Some(clean(&why.into()));
 }
 
-/// A hint with the key for the action.
 pub(super) fn offer(app: &mut App, text: &str, action: Action, what: &str, until: u64) {
     let text = app.config.keys.offer(text, action, what);
     hint(app, text, until);
@@ -60,7 +57,6 @@ pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
     }
 }
 
-/// Why the conversation cannot change now; `None` if it can.
 pub(super) fn why_not_now(app: &App) -> Option<&'static str> {
     if matches!(app.activity, Activity::Starting { .. }) {
         return Some("The model is being loaded; that can be done after it");
@@ -110,7 +106,6 @@ pub(super) fn is_remembered(line: &str) -> bool {
     !is_command(line) && !line.trim().is_empty()
 }
 
-/// Stores a line that is not sent yet in the history of later runs.
 pub(super) fn remember(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
     if !is_remembered(line) {
         return;

@@ -15,7 +15,6 @@ pub fn width(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { text.graphemes(true).map(cluster_width).sum() }
 }
 
-/// The longest prefix of `text` that fits into `cells`.
 pub fn clip(text: &str, cells: usize) -> &str {
     let mut used = 0;
     for (at, cluster) in text.grapheme_indices(true) {

@@ -95,12 +95,10 @@ impl Composer {
         true
     }
 
-    /// Whether the input holds exactly the recalled text.
     pub fn is_recalled(&self) -> bool {
         self.recalled.as_ref().is_some_and(|r| *r == self.text)
     }
 
-    /// Text typed after the recalled text.
     pub fn behind_recalled(&self) -> Option<&str> {
         self.text.strip_prefix(self.recalled.as_deref()?)
     }

@@ -14,7 +14,6 @@ const ASIDE_MS: u64 = 8_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Drafts {
-    /// The draft that the runtime has.
     kept: String,
     seen: String,
     /// When to save, in milliseconds of the event clock.

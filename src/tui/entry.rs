@@ -83,7 +83,6 @@ pub struct Entry {
     /// Temporarily replaces the right side of the head: `Copied 412 characters`.
     remark: Option<String>,
     unfolded: bool,
-    /// Hidden rows of the body, and the row shown instead.
     fold: Option<(Range<usize>, Row)>,
     look: Option<Look>,
     clean: Option<String>,
@@ -237,7 +236,6 @@ impl Entry {
         can
     }
 
-    /// Renders everything again, colours included.
     pub fn reset(&mut self) {
         self.look = None;
     }

@@ -32,7 +32,6 @@ impl Find {
         self.hits.get(self.at).copied()
     }
 
-    /// `3 of 12`, or a note that there is no match.
     pub fn count(&self) -> String {
         match (self.hits.len(), self.query.is_empty()) {
             (_, true) => String::new(),

@@ -120,7 +120,6 @@ pub enum KeyError {
         "keys: \"{key}\" is needed for typing and cannot be \"{action}\"; choose another key, for example with ctrl or alt"
     )]
     Typing { key: String, action: String },
-    /// Two lines bind the same key.
     #[error("keys: \"{0}\" and \"{1}\" are the same key; keep one of them")]
     Twice(String, String),
     #[error("keys: no action is called \"{0}\"; /keys lists them, \"none\" unbinds")]
@@ -161,7 +160,6 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Lines of `[keys]` that name the same key.
     pub fn twice<'a>(names: impl Iterator<Item = &'a str>) -> Vec<KeyError> {
         let mut known: HashMap<Key, &str> = HashMap::new();
         let mut found = Vec::new();

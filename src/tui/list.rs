@@ -30,7 +30,6 @@ pub fn fuzzy<S: AsRef<str>>(query: &str, texts: &[S]) -> Vec<usize> {
 }
 
 impl<T> List<T> {
-    /// `text` returns the text to filter by.
     pub fn new(items: Vec<T>, text: impl Fn(&T) -> String) -> List<T> {
         let texts: Vec<String> = items.iter().map(text).collect();
         let shown = (0..items.len()).collect();

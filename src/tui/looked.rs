@@ -7,7 +7,6 @@ use crate::text::sanitize::sanitize_line;
 
 /// Passages named below an answer; `/look` lists all.
 const NAMED: usize = 3;
-/// Smallest share worth naming.
 const LEAST: f32 = 0.02;
 const OPENING: &str = "looked at  ";
 const HINT: &str = "/look shows them";

@@ -17,7 +17,6 @@ pub struct Cell {
     pub stretch: Option<usize>,
     /// Share of the last answer's attention, 0 to 1.
     pub share: f64,
-    /// Index of a passage that overlaps it.
     pub passage: Option<usize>,
 }
 
@@ -71,7 +70,7 @@ pub fn cells(map: &ContextMap, tokens: u64, most: usize) -> Vec<Cell> {
 pub struct MapView {
     pub map: ContextMap,
     pub cells: Vec<Cell>,
-    /// Cells of a row, and rows there is room for.
+    /// (cells of a row, visible rows).
     size: (usize, usize),
     pub at: usize,
 }

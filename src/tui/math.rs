@@ -35,7 +35,6 @@ const ACCENTS: &[(&str, char)] = &[
 /// Commands that only select a font or a size.
 const FONTS: &str = "text textbf textit textrm mathrm mathbf mathit mathsf mathtt boldsymbol operatorname mbox mathcal";
 
-/// Commands without output.
 const SILENT: &[&str] =
     &["left", "right", "big", "Big", "bigl", "bigr", "Bigl", "Bigr", "displaystyle", "limits", "nonumber"];
 

@@ -19,7 +19,6 @@ const HINT_MS: u64 = 6_000;
 /// Most paths in one paste that are offered for loading.
 const PASTED: usize = 64;
 
-/// The purpose of a path look-up.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Lookup {
     Question(String, Option<MessageId>),
@@ -70,7 +69,6 @@ pub fn typed(line: &str) -> Option<(usize, String)> {
     mentions(line).pop().filter(|m| m.range.end == line.len()).map(|m| (m.range.start, m.name))
 }
 
-/// The name without trailing punctuation.
 fn bare(name: &str) -> &str {
     name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', '"', '\''])
 }

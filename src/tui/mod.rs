@@ -122,7 +122,6 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
     pub line: String,
-    /// The message that this line replaces.
     pub edits: Option<MessageId>,
 }
 
@@ -154,7 +153,6 @@ pub struct App {
     pub overlay: Option<Overlay>,
     /// A page that arrived while the user typed; Shift-Tab opens it.
     set_aside: Option<Overlay>,
-    /// The page was open before.
     aside_seen: bool,
     /// Text was typed since the last line was sent or list row chosen.
     wrote: bool,
@@ -164,7 +162,7 @@ pub struct App {
     pub popup: Option<Popup>,
     pub history: History,
     pub editing: Option<MessageId>,
-    /// The input holds the first queued line.
+    /// The input holds the first queued line for editing.
     took_out: bool,
     /// Text below the input, with the time at which it disappears.
     pub hint: Option<(String, Option<u64>)>,
@@ -175,7 +173,6 @@ pub struct App {
     /// The user's choice; otherwise the option decides.
     pub panel: Option<bool>,
     pub phase: Phase,
-    /// Work ended while the window had no focus.
     pub unseen: bool,
     /// Recent decode speeds for the panel, oldest first.
     pub speeds: VecDeque<f64>,
@@ -207,7 +204,6 @@ pub struct App {
     show_after_open: Option<(String, MessageId)>,
     /// A query on all branches of the open session; hits of other sessions are dropped.
     find_here: Option<String>,
-    /// The user closed the aside while it runs.
     aside_dismissed: bool,
     /// The aside runs in parallel with other work and is stopped separately.
     aside_apart: bool,
@@ -229,7 +225,6 @@ impl App {
         app
     }
 
-    /// Whether new messages have to wait.
     pub fn busy(&self) -> bool {
         self.waiting || !self.activity.rests()
     }

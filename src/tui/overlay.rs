@@ -15,7 +15,7 @@ pub struct Page {
     pub text: String,
     pub rows: Vec<Row>,
     pub top: usize,
-    /// The answer of these passages; digits open them.
+    /// The answer that the passages belong to; digits open them.
     pub looked: Option<u64>,
     pub passages: usize,
     /// Shown sentence of that answer (0: all of it), and the number of sentences.
@@ -112,7 +112,6 @@ pub enum Item {
 }
 
 impl Item {
-    /// The text to filter by.
     fn text(&self) -> String {
         match self {
             Item::Session(r) => format!("{} {}", r.name, r.title),
@@ -173,7 +172,6 @@ impl ListView {
 }
 
 impl Overlay {
-    /// Lays the page out for its area.
     pub fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
         match self {
             Overlay::Page(page) | Overlay::Aside { page, .. } => {
@@ -219,12 +217,10 @@ impl Overlay {
         }
     }
 
-    /// The answer of these passages.
     pub fn looked(&self) -> Option<u64> {
         if let Overlay::Page(page) = self { page.looked } else { None }
     }
 
-    /// The request for the next or previous sentence of the answer.
     pub fn other_sentence(&self, forward: bool) -> Option<Request> {
         let Overlay::Page(page) = self else { return None };
         let ((shown, all), at) = (page.sentence, page.looked);
@@ -236,7 +232,6 @@ impl Overlay {
         }
     }
 
-    /// Scrolls a page, moves the selection of a list.
     pub fn step(&mut self, by: isize) {
         match self {
             Overlay::Page(page) | Overlay::Aside { page, .. } => page.scroll(by),
@@ -265,7 +260,6 @@ impl Overlay {
         }
     }
 
-    /// Keys shown in the last row.
     pub fn footer(&self) -> &'static str {
         match self {
             Overlay::Page(page) if page.sentence.0 > 0 => "Left/Right other sentences   Up/Down scroll   Esc closes",

@@ -17,7 +17,6 @@ pub enum Colour {
     Rgb(u8, u8, u8),
 }
 
-/// Names of the terminal's 16 colours, by number.
 pub const ANSI: [&str; 16] = [
     "black",
     "red",

@@ -54,7 +54,6 @@ pub(super) fn is_unsaved(app: &App) -> bool {
 const UNSENT: (&str, &str) = ("Up finds it at the next start", "Up finds them at the next start");
 const DRAFTS: (&str, &str) = ("it is kept for the next start", "they are kept for the next start");
 
-/// What happens to unsent texts of these lengths.
 fn fate(lengths: &[usize], remembers: bool, (it, they): (&str, &str)) -> String {
     let one = lengths.len() == 1;
     match lengths.iter().filter(|bytes| **bytes > LONGEST_PROMPT).count() {

@@ -37,7 +37,6 @@ impl Colours {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style<'a> {
-    /// Cells a row may take.
     pub cells: usize,
     pub glyphs: Glyphs,
     pub colours: &'a Colours,
@@ -47,7 +46,6 @@ pub struct Style<'a> {
 pub struct CodeBlock {
     /// Language as written after the fence; may be empty.
     pub lang: String,
-    /// The code, without the fence.
     pub text: String,
 }
 

@@ -6,7 +6,6 @@ use super::rows::Row;
 use crate::core::transcript::{Finish, Message, MessageId};
 use crate::text::sanitize::sanitize;
 
-/// Least cells of a column.
 const COLUMN: usize = 36;
 /// Least rows of a cell: heading and some text.
 const LEAST_ROWS: usize = 3;
@@ -175,7 +174,6 @@ impl Several {
     }
 }
 
-/// The area without margins, heading and keys.
 fn inside(width: usize, height: usize) -> (usize, usize) {
     (width.saturating_sub(2), height.saturating_sub(2))
 }

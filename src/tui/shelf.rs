@@ -34,7 +34,6 @@ pub fn likely(row: &FanOutRow) -> String {
     row.likelihood().map_or(String::new(), |p| format!("{:.0}%", p * 100.0))
 }
 
-/// The answer, or the reason why there is none.
 pub fn answer(row: &FanOutRow) -> String {
     match (&row.failed, row.finish) {
         (Some(why), _) => format!("({why})"),

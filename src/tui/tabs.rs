@@ -17,7 +17,6 @@ pub(super) use background::background;
 pub(super) use leaving::leave;
 use leaving::{Leaving, go_on};
 
-/// Least columns of a split screen.
 const SPLIT_FROM: u16 = 160;
 
 const ALONE: &str = "No other session is open: /new or /resume NAME";
@@ -67,23 +66,19 @@ pub enum Side {
 struct Away {
     serial: u64,
     composer: Composer,
-    /// The draft that the runtime has.
     kept: String,
     editing: Option<MessageId>,
     queue: Queue,
     reading: bool,
     /// The runtime keeps its slot for queued lines.
     promised: bool,
-    /// A queued line was sent and is not acknowledged yet.
     sent: bool,
     /// A refused question, while the input contains other text.
     refused: Option<String>,
     transcript: Transcript,
     mark: Mark,
-    /// Start of the current work.
     since: Option<u64>,
     news: bool,
-    /// A page that arrived meanwhile.
     held: Option<Notice>,
 }
 

@@ -65,7 +65,6 @@ pub struct Tour {
     at: usize,
     /// The step's line is in the input or was printed.
     offered: bool,
-    /// A line was sent and not answered yet.
     unanswered: bool,
 }
 

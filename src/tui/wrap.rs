@@ -8,13 +8,11 @@ use unicode_segmentation::UnicodeSegmentation;
 use super::cells::{cluster_width, width};
 use super::rows::{Face, Joint, Row};
 
-/// Text to wrap, with its source offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Printable text; `\n` forces a new row.
     pub text: String,
     pub face: Face,
-    /// Source offset of the first byte.
     pub source: usize,
 }
 

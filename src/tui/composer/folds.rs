@@ -20,7 +20,6 @@ impl Fold {
     }
 }
 
-/// Text removed from an input, with its folded pastes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::tui) struct Folded {
     text: String,

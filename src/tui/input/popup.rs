@@ -49,7 +49,6 @@ pub(super) fn mention(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Library documents offered before files.
 const SHELVED: usize = 6;
 
 pub(in crate::tui) fn files(app: &mut App, query: &str, found: &[String]) {

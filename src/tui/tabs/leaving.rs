@@ -9,11 +9,10 @@ use crate::runtime::protocol::Request;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
-    /// The number of the request that leaves.
     request: u64,
     /// Number of queued lines that stay; later ones move along.
     pub(super) stay: usize,
-    /// The runtime keeps the slot on request.
+    /// The interface has requested that the runtime keep the slot.
     pub(super) promised: bool,
 }
 

@@ -6,7 +6,6 @@ use crate::tui::entry::Part;
 /// Bounds the cost of a short query.
 const HITS: usize = 10_000;
 
-/// A place of a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hit {
     pub entry: usize,

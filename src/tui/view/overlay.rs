@@ -51,10 +51,8 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
 
 /// Least width for titles in the rows; below it the heading shows the selected one.
 const WITH_TITLES: u16 = 100;
-/// Column of the title in the heading.
 const TITLE_AT: u16 = 12;
 
-/// Rows below the table for the selected answer.
 const ANSWER_ROWS: u16 = 6;
 
 fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) {
@@ -103,7 +101,6 @@ fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
     }
 }
 
-/// The selected answer, below the table.
 fn answer_below(view: &ListView, area: Rect) -> Vec<Row> {
     let Some(Item::Answer(_, row)) = view.list.selected() else { return Vec::new() };
     let height = if area.height > 3 * ANSWER_ROWS { ANSWER_ROWS } else { area.height / 3 };

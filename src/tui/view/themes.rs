@@ -9,7 +9,6 @@ use crate::tui::palette::{ROLES, ThemeRow};
 use crate::tui::rows::{Role, Row, Span};
 use crate::tui::wrap::wrap_text;
 
-/// Every role in the colours of the selected theme, or the reason why it cannot be read.
 pub(super) fn below(themes: &List<Item>, area: Rect) -> Vec<Row> {
     match themes.selected() {
         Some(Item::Theme(ThemeRow { palette: Err(why), .. })) => {
