@@ -12,7 +12,7 @@ use crate::engine::protocol::{Ended, EngineFault, Looked, Token};
 use crate::runtime::protocol::{Activity, Notice};
 use crate::text::{Begin, StreamDecoder};
 
-/// Most tokens that an aside prefills while another verb runs; restoring a long conversation would take too long.
+/// Most tokens that an aside prefills while another verb runs; one that needs more is queued.
 const READ_BESIDE: u64 = 8_192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

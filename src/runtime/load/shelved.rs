@@ -7,7 +7,7 @@ use crate::store::DocumentRecord;
 use crate::text::near::nearest;
 use crate::text::sources::Document;
 
-/// Line ends before a file's text that the reader strips.
+/// Line ends before and after a file's text that the reader strips.
 const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
 const BEHIND: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
 
