@@ -1,4 +1,4 @@
-//! Plans how a rendered conversation becomes the live state: which part is live, which is on disk, which has to be
+//! Plans how to make a rendered conversation the live state: which part is live, which is on disk, which has to be
 //! read. Reads the live path and the store, and changes nothing.
 
 use std::collections::HashSet;

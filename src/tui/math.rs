@@ -1,4 +1,4 @@
-//! Simple TeX as Unicode: `x^2 \le \frac{a}{b}` becomes `x² ≤ a/b`. Other TeX stays unchanged.
+//! Simple TeX as Unicode: `x^2 \le \frac{a}{b}` turns into `x² ≤ a/b`. Other TeX stays unchanged.
 
 /// Command names, each followed by its symbol.
 const SYMBOLS: &str = "\
