@@ -1,6 +1,6 @@
-//! Questions and answers: asking, going on, answering again, asides. Everything that makes the model speak.
+//! Questions and answers: `/ask`, `/continue`, several answers, asides. Every verb that makes the model generate.
 //!
-//! Answering again is in `again`, asides in `aside`, the answer that is being written in `answer`.
+//! Regeneration is in `again`, asides in `aside`, the growing answer in `answer`.
 
 mod again;
 mod answer;
@@ -22,12 +22,11 @@ use again::{Again, known_count};
 use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
 
-/// What does not fit, in errors.
+/// What errors about the context limit call the text that does not fit.
 const THIS_QUESTION: &str = "This question";
 const GOING_ON: &str = "Going on";
 
 impl State {
-    /// A message that is not saved yet.
     pub(super) fn draft(&self, role: Role, parent: Option<MessageId>, text: String) -> Message {
         Message {
             id: self.disk.store.new_message_id(self.here.session.tree.newest()),
@@ -40,12 +39,12 @@ impl State {
         }
     }
 
-    /// What to generate for an answer that begins like this; `spent` tokens of its thought were written before.
+    /// Generation parameters of an answer that begins as `begin` says; `spent` tokens of its thoughts exist already.
     pub(super) fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
         let settings = &self.here.session.settings;
         let watched = Watched { thought_tokens: settings.thinking_budget, loops: settings.stop_loops };
         let text = self.engine.renderer.model();
-        // A server draws its tokens itself.
+        // A remote server samples by itself.
         let quoting = text.recommended.quoting().filter(|_| self.engine.server().is_none());
         Ok(Generate {
             sampling,
@@ -59,7 +58,7 @@ impl State {
         })
     }
 
-    /// The token that ends the thoughts of an answer that begins inside them; `None` where it is no single one.
+    /// The token that ends the thoughts of an answer that begins inside them; `None` if several tokens spell the end.
     pub(super) fn thoughts_until(&self, begin: Begin) -> Done<Option<Token>> {
         match begin {
             Begin::Answer => Ok(None),
@@ -77,13 +76,12 @@ impl State {
         self.here.session.settings.for_answer(fresh_seed)
     }
 
-    /// The system text before the first message, if there is one.
     pub(super) fn opening_messages(&self) -> Vec<Message> {
         let text = self.here.session.opening_text().map(str::to_owned);
         text.map(|text| self.draft(Role::System, None, text)).into_iter().collect()
     }
 
-    /// The conversation up to the head and the place where the model answers.
+    /// The conversation up to the head, rendered with the generation prompt.
     pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Rendered> {
         let think = self.here.session.settings.think;
         let rendered = self.rendering(path, |renderer, halt, known| renderer.prompt(path, think, halt, known));
@@ -92,33 +90,31 @@ impl State {
 }
 
 impl Verb {
-    /// `Ask`.
     pub(super) async fn ask(&mut self, text: String) -> Done {
         let head = self.here.session.tree.head();
         self.ask_below(head, text, 1).await
     }
 
-    /// `AskForSeveral`: answers with seeds that count on from the first one's.
+    /// Answers a question `count` times; each seed is one more than the seed before.
     pub(super) async fn ask_for_several(&mut self, text: String, count: u64) -> Done {
         known_count(count)?;
         let head = self.here.session.tree.head();
         self.ask_below(head, text, count.max(1)).await
     }
 
-    /// Adds a question below `parent` and answers it `count` times.
     pub(super) async fn ask_below(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
         if text.trim().is_empty() {
             return Err(RuntimeError::Refused("The question is empty. Nothing was asked.".into()));
         }
         let started = Instant::now();
-        // Until it is saved it returns to the input if something fails.
+        // If the verb fails before the question is saved, the text returns to the input.
         self.here.typed = Some(text.clone());
         self.here.session.may_write()?;
         self.engine_ready().await?;
-        // Lost state may have made it a session to look at.
+        // Lost state may have made the session read-only.
         self.here.session.may_write()?;
 
-        // Saved before the template, which comes from the weights, sees it.
+        // Saved before the template runs: the template is part of the weights folder and may fail.
         self.remember_prompt(&text);
         let mut new = if parent.is_none() { self.opening_messages() } else { Vec::new() };
         let question = self.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
@@ -147,8 +143,8 @@ impl Verb {
         self.sync_quietly().await
     }
 
-    /// `/continue`: goes on with an answer that was stopped or cut off, after `more`. An answer that is shared stays as it is, and a
-    /// sibling goes on with its text.
+    /// `/continue`: extends a stopped or truncated answer, after the user's text `more`. A shared answer stays
+    /// unchanged; the extension is a sibling that begins with its text.
     pub(super) async fn go_on(&mut self, more: String) -> Done {
         let started = Instant::now();
         self.here.session.may_write()?;
@@ -188,12 +184,12 @@ impl Verb {
         if shared {
             message = Message { id: self.draft(message.role, None, String::new()).id, ..message };
         }
-        // The decoder starts where the answer ends: inside a thought if it ended in one.
+        // The decoder continues in the state in which the answer ended, possibly inside a thought.
         let mut answer = Answer::new(self, message.clone(), &rendered, sampling, started)?;
         let safe = match shared {
             true => self.add_in_place_of(before, message)?,
             false => {
-                // From now on a fork shows that it is being written.
+                // A fork made from now on sees that the answer is unfinished.
                 self.amend(&message);
                 Wanted::Texts(0)
             }
@@ -206,16 +202,15 @@ impl Verb {
 }
 
 impl State {
-    /// Whether an answer is in another session too, or has messages below it.
+    /// Whether another session holds the answer, or messages follow it.
     fn is_shared(&self, answer: MessageId) -> bool {
         let below = !self.here.session.tree.children(Some(answer)).is_empty();
-        // In doubt it stays as it is.
+        // If the look-up fails, the answer counts as shared and is not changed.
         let shared = |session| self.disk.store.is_had_by_others(answer, session).unwrap_or(true);
         below || self.here.session.id.is_none_or(shared)
     }
 
-    /// Puts a sibling of an answer, with the same text, in its place: it has the same state, and is shown as one that is being
-    /// written.
+    /// Replaces an answer by a sibling with the same text. The sibling has the same state and is shown as unfinished.
     fn add_in_place_of(&mut self, before: MessageId, sibling: Message) -> Done<Wanted> {
         let id = sibling.id;
         self.move_head(sibling.parent)?;
@@ -228,7 +223,7 @@ impl State {
     }
 }
 
-/// A seed for one answer. Below 2^53, so that it survives every JSON reader.
+/// A seed for one answer. Below 2^53, so that every JSON reader keeps it exactly.
 pub fn fresh_seed() -> u64 {
     let id = blake3::hash(format!("{:?}{:?}", std::time::SystemTime::now(), Instant::now()).as_bytes());
     id.as_bytes().first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)) >> 11

@@ -1,6 +1,7 @@
-//! Verbs that have another thread open files or ask the store, and wait for the result.
+//! Verbs that run a blocking task on another thread and wait for its result.
 //!
-//! A task that needs nothing of the conversation makes room for the next request: it and its verb go on in [`State::background`].
+//! A task that does not need the conversation lets the next request start; task and verb move to
+//! [`State::background`].
 
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use super::verb::{Running, Verb, Wait, Wake};
 use super::{Attendance, Done, RuntimeError, State};
 
 impl Verb {
-    /// Has another thread do something, and waits for it. A short task is waited for at once.
+    /// Runs `work` on another thread and waits for the result. A short task blocks the loop.
     pub(super) async fn elsewhere<T: Send + 'static>(
         &mut self,
         order: Order,
@@ -19,7 +20,7 @@ impl Verb {
     ) -> Done<T> {
         let Order { what, failed, place, patience } = order;
         let (mut task, doing) = Task::new(what, place, self.here.session.serial);
-        // The channel closes with `doing`, at the thread's end, however it ends.
+        // The thread drops `doing` when it ends, even by panic, and the channel closes.
         let thread = std::thread::Builder::new().name("background".into()).spawn(move || work(&doing));
         let thread = thread.map_err(|e| RuntimeError::Failed(format!("{failed} ({e})")))?;
         if self.quitting {
@@ -41,7 +42,8 @@ impl Verb {
 }
 
 impl State {
-    /// A task that needs nothing of the conversation makes room for the next request. One-shot requests keep their order.
+    /// Moves a task that does not need the conversation to the background, so that the next request can start.
+    /// One-shot requests keep their order.
     pub(super) fn make_room(&mut self) {
         let holds_up = !self.here.wait.background().is_some_and(Task::holds_up_nothing);
         if holds_up || self.attendance == Attendance::Absent {
@@ -52,7 +54,6 @@ impl State {
         }
     }
 
-    /// The task that the conversation waits for made progress, or ended.
     pub(super) fn on_task(&mut self, progress: Option<String>) {
         match (&mut self.here.wait, progress) {
             (Wait::Background(task), Some(what)) => {
@@ -65,7 +66,6 @@ impl State {
         }
     }
 
-    /// The same of a task in the background.
     pub(super) fn on_background_task(&mut self, at: usize, progress: Option<String>) {
         match (self.background.get_mut(at), progress) {
             (Some((task, _)), Some(what)) => {
@@ -80,7 +80,6 @@ impl State {
         }
     }
 
-    /// While no verb runs, the tasks in the background are shown.
     pub(super) fn show_rest(&mut self) {
         if self.here.wait.is_idle() || self.here.wait.gives_way() {
             self.idle();
@@ -94,7 +93,7 @@ impl State {
         }
     }
 
-    /// The program ends: tasks are stopped, and given up after a moment.
+    /// At the end of the program: stops the tasks and abandons those that do not end in time.
     pub(super) fn leave_background_tasks(&mut self) {
         self.background.iter_mut().for_each(|(task, _)| task.leave());
         for conversation in self.others.iter_mut().chain([&mut self.here]) {

@@ -1,8 +1,9 @@
-//! A conversation with everything that belongs to it, and the list of those at work.
+//! A conversation with all its state, and the list of active conversations.
 //!
-//! [`State::here`] is the conversation whose request or event is being handled, as a rule the one on screen; [`State::others`] are at
-//! work off screen. An event for one of those takes it in hand for as long as it is handled ([`State::beside`]). A conversation that is left
-//! while it is at work keeps its slot of the engine until all its requests are done; then it is put away: its text and state are on disk.
+//! [`State::here`] is the conversation that handles the present request or event, usually the one on screen;
+//! [`State::others`] work off screen. [`State::beside`] exchanges one of those with `here` while it handles an event.
+//! A conversation that the user leaves during work keeps its engine slot until all its requests are done; then it is
+//! dropped, as its text and state are on disk.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -18,42 +19,37 @@ use crate::engine::protocol::SequenceId;
 use crate::runtime::protocol::{Activity, Level, Meters, Notice, Request};
 use crate::store::SessionLock;
 
-/// One conversation and everything that belongs to it.
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) session: Session,
-    /// Keeps other processes from writing to the session.
+    /// Prevents other processes from writing to the session.
     pub(super) lock: Option<SessionLock>,
     pub(super) slot: Slot,
-    /// The verb that waits, what it waits for, and the event that ended the wait.
+    /// The waiting verb, its wait, and the event that ended the wait.
     pub(super) verb: Option<Running>,
     pub(super) wait: Wait,
     pub(super) wake: Option<Wake>,
-    /// When the verb may save and refresh its numbers.
+    /// When the verb may next save and refresh its numbers.
     pub(super) next_tick: Instant,
-    /// Requests that wait for the verb to end.
     pub(super) queue: VecDeque<Request>,
-    /// The interface still holds input for it, so it keeps its slot when it is left.
+    /// The interface still holds input for this conversation, so it keeps its slot after the user leaves it.
     pub(super) promised: bool,
-    /// It is an aside of another conversation.
     pub(super) apart: Option<Apart>,
-    /// The session was opened and its state is not restored yet.
+    /// The session is open and its state is not restored yet.
     pub(super) resume_pending: bool,
-    /// The question of the present request until it is saved: if that fails, it returns to the input.
+    /// The question of the current request until it is saved; on failure it returns to the input.
     pub(super) typed: Option<String>,
     pub(super) meters: Meters,
-    /// Share of the context (80, 95) that was warned about.
+    /// Last context threshold (80, 95 percent) that raised a warning.
     pub(super) warned: u8,
     pub(super) activity: Activity,
 }
 
-/// An aside that is answered while another verb of its conversation runs: nothing of it is kept.
+/// An aside that runs in parallel with another verb of its conversation. Nothing of it is kept.
 #[derive(Debug)]
 pub(super) struct Apart {
     question: String,
-    /// Why it cannot be answered now: it is queued again.
     pub(super) put_off: Option<String>,
-    /// A note has explained that it waits.
     pub(super) waits: bool,
 }
 
@@ -84,18 +80,17 @@ impl Conversation {
 }
 
 impl State {
-    /// Takes the conversation of a other in hand, and puts the present one there.
+    /// Exchanges `here` with one of the others.
     pub(super) fn exchange(&mut self, at: usize) {
         let Some(other) = self.others.get_mut(at) else { return };
         std::mem::swap(&mut self.here, other);
         let (meters, other) = (&mut self.here.meters, &mut other.meters);
-        // The engine's and the disk's are the same for all.
+        // Model and disk numbers are shared by all conversations.
         std::mem::swap(&mut meters.model, &mut other.model);
         std::mem::swap(&mut meters.context_limit, &mut other.context_limit);
         std::mem::swap(&mut meters.state_bytes, &mut other.state_bytes);
     }
 
-    /// Does something with the conversation of a other in hand.
     pub(super) fn beside<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
         self.exchange(at);
         self.off_screen = true;
@@ -105,7 +100,6 @@ impl State {
         result
     }
 
-    /// The same for each of the others whose wait is picked.
     pub(super) fn beside_each(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
         for at in 0..self.others.len() {
             if self.others.get(at).is_some_and(|other| picked(&other.wait)) {
@@ -114,22 +108,19 @@ impl State {
         }
     }
 
-    /// Place of a conversation that was left at work.
     pub(super) fn at_work(&self, is: impl Fn(&Session) -> bool) -> Option<usize> {
         self.others.iter().position(|other| other.apart.is_none() && is(&other.session))
     }
 
-    /// Name of a conversation that was left at work.
     pub(super) fn name_beside(&self, serial: u64) -> Option<&str> {
         self.at_work(|session| session.serial == serial)
             .and_then(|at| self.others.get(at))
             .map(|other| other.session.name.as_str())
     }
 
-    /// When a request has its turn.
     pub(super) fn turn_of(&self, request: &Request) -> Turn {
         let turn = match self.here.wait.turn_of(request.while_busy()) {
-            // Its last work ended a moment ago, and the interface has more for it.
+            // Its last work ended a moment ago, and the interface holds more input for it.
             Turn::Next if self.here.promised && request.while_busy() == WhileBusy::Leaves => {
                 match self.engine.free_slots() {
                     0 => Turn::Next,
@@ -155,21 +146,22 @@ impl State {
         Turn::Later
     }
 
-    /// Does a request in a other of its own: the conversation in hand stays at work in another.
+    /// Runs a request in a new conversation; the current one continues off screen.
     pub(super) fn leave(&mut self, request: Request) {
         let Some(sequence) = self.engine.take_slot() else { return self.here.queue.push_back(request) };
         let (id, name) = (self.here.session.id, self.here.session.name.clone());
         self.opened.note(self.here.session.serial, id, name);
         let session = Session::empty(self.defaults.clone(), self.default_system.clone());
-        // The screen shows it until this conversation has taken its place; then any other activity is news.
+        // The screen shows this activity until the new conversation replaces the current one; then any other activity
+        // is a change.
         let activity = Activity::Busy { what: "opening".into() };
         self.others.push(Conversation { activity, ..Conversation::new(session, sequence) });
         self.exchange(self.others.len().saturating_sub(1));
         self.here.queue.push_back(request);
     }
 
-    /// A request that was queued in a conversation that was left; `None`: there are no more, and it is put away once
-    /// all is done.
+    /// A request that was queued in a conversation off screen. `None`: the interface holds no more, and the
+    /// conversation is dropped when its work is done.
     pub(super) fn there(&mut self, serial: u64, request: Option<Box<Request>>) {
         let take = |runtime: &mut State, request: Option<Box<Request>>| {
             runtime.here.promised = request.is_some();
@@ -179,7 +171,7 @@ impl State {
             Some(at) => self.beside(at, |runtime| take(runtime, request)),
             None if self.here.session.serial == serial => take(self, request),
             None => {
-                // It kept no slot: the text returns to the input.
+                // The conversation has no slot any more: the text returns to the input.
                 let notice = match request.map(|r| *r) {
                     None => return,
                     Some(Request::Ask(text)) => Notice::Input { text: line_of(&text), editing: None },
@@ -196,7 +188,6 @@ impl State {
         }
     }
 
-    /// Answers an aside in a other of its own.
     pub(super) fn set_apart(&mut self, request: Request) {
         let Request::Aside(question) = request else { return self.here.queue.push_back(request) };
         if self.others.iter().any(|other| other.apart.is_some() && other.session.serial == self.here.session.serial) {
@@ -211,10 +202,10 @@ impl State {
         self.others.push(other);
     }
 
-    /// A copy of the session for an aside: with an unfinished answer as far as it is written, without a document that
-    /// is being read.
+    /// A copy of the session for an aside: an unfinished answer is included as far as it exists, a document that is
+    /// being read is not.
     fn talk_as_it_stands(&self) -> Session {
-        // One that was kept in part has another text than what it was loaded with, and is in the state to its end.
+        // The text of a partly kept document differs from its loaded text, and the state contains all of it.
         let is_live = |m: &Message| {
             let end = self.here.session.ends.get(&m.id);
             end.is_some_and(|end| self.here.slot.live.segments().iter().any(|s| s.id == *end))
@@ -239,13 +230,13 @@ impl State {
         }
     }
 
-    /// Takes a conversation that was left at work in hand again and shows it. The one that is left stays at work, or is put away.
+    /// Shows a conversation that worked off screen. The previous one continues off screen or is dropped.
     pub(super) fn take_up(&mut self, at: usize) {
         let (serial, id, name) = (self.here.session.serial, self.here.session.id, self.here.session.name.clone());
         self.opened.note(serial, id, name);
         self.exchange(at);
         self.screen = self.here.session.serial;
-        // What is left of it is with the interface, which has it on screen.
+        // The interface holds the rest of its input and shows it now.
         self.here.promised = false;
         if self.others.get(at).is_some_and(Conversation::is_done) {
             let left = self.others.remove(at);
@@ -271,7 +262,7 @@ impl State {
         }
     }
 
-    /// After each step: a request that led to no other conversation ends where it began, and who has done all is put away.
+    /// Runs after each step: closes an opening that led nowhere, and drops conversations without work.
     pub(super) fn tidy_conversations(&mut self) {
         let led_nowhere = self.here.session.serial == 0 && self.here.wait.is_idle() && self.here.queue.is_empty();
         let screen = self.screen;
@@ -289,7 +280,7 @@ impl State {
     }
 
     fn put_away(&mut self, mut other: Conversation, empty: Empty) {
-        // Where the engine is gone there is nothing to give back.
+        // Without an engine there is no slot to release.
         self.engine.release(other.slot.sequence);
         match other.apart {
             Some(Apart { put_off: None, .. }) => {}
@@ -313,12 +304,11 @@ impl State {
         match self.at_work(|session| session.serial == serial) {
             Some(at) => self.beside(at, say),
             None if self.here.session.serial == serial => say(self),
-            // Its conversation is not open any more.
+            // The conversation is closed.
             None => {}
         }
     }
 
-    /// When something has to be looked at without an event.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let waits = self.others.iter().chain([&self.here]).filter_map(|other| other.wait.deadline());
         waits.chain(self.background.iter().filter_map(|(task, _)| task.deadline())).min()

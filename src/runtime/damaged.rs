@@ -1,5 +1,6 @@
-//! Conversations with a damaged message. It is shown as what it is, and nothing that was put in its place is ever given to the
-//! model: what the model read is spelled from the tokens of kept segments where their hash proves it, and else refused.
+//! Conversations with a damaged message. The interface shows the damage; the model never receives a replacement. The
+//! original text is decoded from the tokens of kept segments if their hash proves it; otherwise the request is
+//! refused.
 
 use super::plan::SMALL_REST;
 use super::render::{Known, Rendered, Renderer};
@@ -10,10 +11,10 @@ use crate::text::sanitize::shell_word;
 use crate::text::{Before, Halt, Specials, TextError};
 
 impl Renderer {
-    /// A rendering in which the text up to a message after the last damaged one is the known one.
+    /// A rendering in which kept segments prove the text up to a message after the last damaged one.
     ///
     /// # Errors
-    /// [`TextError::Damaged`] where none is known.
+    /// [`TextError::Damaged`] if no such text is known.
     pub(super) fn without_damage(
         &self,
         rendered: Rendered,
@@ -26,7 +27,8 @@ impl Renderer {
         let mended = |(index, message): (usize, &&Message)| {
             let from = span(last)?.end;
             let cut = rendered.cuts.iter().find(|c| c.message == message.id)?.end;
-            // The end of an answer may not be in the state: it is in the answer. A damaged document has to be there as a whole.
+            // The state may lack the end of an answer, which the answer itself has. It must contain a damaged document
+            // completely.
             let least = if index == last { cut } else { span(index)?.start.max(cut.saturating_sub(SMALL_REST)) };
             let text = known(message.id)?;
             let ends_there =
@@ -46,7 +48,7 @@ impl Renderer {
                 cut.end = proven + beyond;
                 true
             }
-            // Before the damage both are the same.
+            // Before the damage both texts are equal.
             None => text.get(..cut.end).is_some_and(|s| rendered.text.get(..cut.end) == Some(s)),
         });
         Ok(Rendered { text, cuts })
@@ -54,7 +56,6 @@ impl Renderer {
 }
 
 impl State {
-    /// A path rendered for the model.
     pub(super) fn rendering(
         &self,
         path: &[&Message],
@@ -67,8 +68,8 @@ impl State {
         }
     }
 
-    /// The rendered text up to the end of the segment that a message ends in, from the segments' tokens. `None` where they do
-    /// not spell what was read.
+    /// The rendered text up to the end of the segment that completes a message, decoded from the segments' tokens.
+    /// `None` if the tokens do not reproduce the text that was read.
     fn text_up_to(&self, message: MessageId) -> Option<String> {
         let segment = self.here.session.ends.get(&message)?;
         let stored = self.disk.stored_path(segment).ok()?;
@@ -83,7 +84,7 @@ impl State {
         [Some(spelled.as_str()), bare].into_iter().flatten().find(proven).map(str::to_owned)
     }
 
-    /// One line: which message of a path is damaged, what that means, and what can be done.
+    /// One line for the user: the damaged message, the consequence, and the remedy.
     fn what_is_damaged(&self, path: &[&Message], number: usize) -> String {
         let damaged = path.get(number.saturating_sub(1));
         let what = format!(

@@ -1,4 +1,4 @@
-//! Each request and its verb. The list of requests is in [`crate::config::commands`]; a new one needs its verb here.
+//! The verb of each request. [`crate::config::commands`] lists the requests; a new one needs its verb here.
 
 use super::Attendance;
 use super::shelf::Wish;
@@ -11,7 +11,6 @@ use crate::core::transcript::MessageId;
 use crate::engine::protocol::SpecMode;
 use crate::runtime::protocol::Request;
 
-/// Begins the verb of a request.
 pub(super) struct Dispatch<'a>(pub &'a Baton);
 
 impl Execute for Dispatch<'_> {
@@ -32,7 +31,7 @@ impl Execute for Dispatch<'_> {
         })
     }
 
-    /// The loop answers open questions; this one is gone.
+    /// The loop answers open questions; this one is no longer open.
     fn choose(&mut self, _question: u64, _key: char) -> Running {
         verb(self.0, async |_| Ok(()))
     }

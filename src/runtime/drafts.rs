@@ -1,9 +1,8 @@
-//! Unsent text in the input of a session, kept with the session so that it is there again after any end of the
-//! program.
+//! Unsent input of a session, saved with the session so that it survives any end of the program.
 //!
-//! A draft of a session that another process holds is never overwritten. Sessions without a row have draft places;
-//! each place belongs to one process and one session at a time. Drafts that an earlier run left in them are restored
-//! at the next starts, one at a time. A draft without a place is among the prompts of the next start.
+//! The draft of a session that another process holds is never overwritten. Sessions without a row use draft places;
+//! each place belongs to one process and one session at a time. Later starts restore the drafts of an earlier run, one
+//! at a time. A draft without a place is added to the prompt history of the next start.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +15,19 @@ use crate::store::{Access, Change, SessionLock, Store, draft_places};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// On the screen: the interface reports it, and it is restored.
+    /// A full-screen interface reports drafts and restores them.
     Screen,
-    /// Nowhere, or line by line: what is entered is sent.
+    /// No input, or line input that sends each line at once.
     Lines,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Drafts {
     input: Input,
-    /// The places for sessions without a row that are ours.
     places: Vec<Place>,
-    /// Those without a place, by the serials of their sessions.
+    /// Drafts without a place, by the serials of their sessions.
     homeless: BTreeMap<u64, String>,
-    /// The save that each session's last one went with.
+    /// The number of the save that contains each session's last draft.
     given: BTreeMap<SessionId, u64>,
 }
 
@@ -39,7 +36,6 @@ impl Drafts {
         Drafts { input, places: Vec::new(), homeless: BTreeMap::new(), given: BTreeMap::new() }
     }
 
-    /// Takes the draft of a session without a row out of its place.
     fn take_out(&mut self, serial: u64) -> Option<(SessionId, String)> {
         self.places.iter_mut().find_map(|place| {
             let (_, text) = place.holds.take_if(|(of, _)| *of == serial)?;
@@ -48,37 +44,30 @@ impl Drafts {
     }
 }
 
-/// A place for the draft of a session without a row.
 #[derive(Debug)]
 struct Place {
     id: SessionId,
-    /// Makes it ours.
     _lock: SessionLock,
-    /// The serial of the session, and its draft.
     holds: Option<(u64, String)>,
 }
 
 impl Place {
-    /// None where it is another process's.
     fn claim(store: &Store, id: SessionId) -> Option<Place> {
         let lock = store.lock_session(id, "").ok()?;
         Some(Place { id, _lock: lock, holds: None })
     }
 }
 
-/// Where a draft belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    /// With its session.
     Session(SessionId),
-    /// Its session has no row.
     Rowless,
-    /// Its session is somebody else's, or gone.
+    /// Another process has the session, or it is deleted.
     Nowhere,
 }
 
 impl State {
-    /// Saves the unsent input of a session; empty once it was sent or cleared.
+    /// Saves the unsent input of a session; an empty text clears it.
     pub(super) fn keep_draft(&mut self, serial: u64, text: String) {
         if !self.keeps_drafts() {
             return;
@@ -105,27 +94,27 @@ impl State {
         }
     }
 
-    /// Shows the draft of a session that was just opened. Another terminal may have changed the draft of a session
-    /// that was open before: then an empty one is shown, too.
+    /// Shows the draft of a session that was just opened. For a session that was open before, an empty draft is shown
+    /// too: another terminal may have changed it.
     pub(super) fn tell_draft(&mut self, session: SessionId, known: bool) {
         if !self.keeps_drafts() {
             return;
         }
-        // It is in the input still, and could not be saved while another process held the session.
+        // Another process held the session, so this draft was not saved; the input still shows it.
         if let Some(text) = self.drafts.homeless.remove(&self.here.session.serial) {
             if let Some(before) = self.stored_draft(session).filter(|before| *before != text) {
                 self.remember_draft(&before);
             }
             return self.write_draft(session, text);
         }
-        // What is not on the disk is the interface's own, and newer.
+        // An unsaved draft is the interface's own and newer.
         let is_newer = self.drafts.given.get(&session).is_some_and(|save| !self.disk.is_saved(*save));
         if !is_newer && let Some(text) = self.stored_draft(session).filter(|text| known || !text.is_empty()) {
             self.tell(Notice::Draft(text));
         }
     }
 
-    /// A draft of an earlier session without a row is shown in the first new one.
+    /// Shows the draft of an earlier session without a row in the first new session.
     pub(super) fn tell_rowless_draft(&mut self) {
         if !self.keeps_drafts() {
             return;
@@ -135,7 +124,7 @@ impl State {
             Vec::new()
         });
         for id in left {
-            // Another terminal's is left to it.
+            // Another terminal owns this place.
             let Some(mut place) = Place::claim(&self.disk.store, id) else { continue };
             if let Some(text) = self.stored_draft(id).filter(|text| !text.is_empty()) {
                 place.holds = Some((self.here.session.serial, text.clone()));
@@ -145,7 +134,6 @@ impl State {
         }
     }
 
-    /// The open session gets its row: its draft is kept with it from now on.
     pub(super) fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
         if let Some((place, text)) = self.drafts.take_out(self.here.session.serial) {
             changes.push(Change::Draft { session: place, text: String::new() });
@@ -153,7 +141,7 @@ impl State {
         }
     }
 
-    /// At the end: what has no place is found with Up.
+    /// At the end, adds drafts without a place to the prompt history.
     pub(super) fn remember_homeless(&mut self) {
         for text in std::mem::take(&mut self.drafts.homeless).into_values() {
             self.remember_draft(&text);
@@ -166,7 +154,7 @@ impl State {
         }
     }
 
-    /// Whether there is an input whose drafts may be saved.
+    /// Whether the interface has an input and its drafts may be saved.
     fn keeps_drafts(&self) -> bool {
         let store = &self.disk.store;
         self.drafts.input == Input::Screen && self.disk.lasts() && *store.access() == Access::Writable
@@ -177,7 +165,7 @@ impl State {
         self.drafts.given.insert(session, save);
     }
 
-    /// Empty where there is none; `None` where that cannot be read.
+    /// Empty if there is no draft; `None` if it cannot be read.
     fn stored_draft(&self, session: SessionId) -> Option<String> {
         match self.disk.store.draft(session) {
             Ok(text) => Some(text.unwrap_or_default()),
@@ -197,7 +185,7 @@ impl State {
         }
         match self.opened.rows().find(|(of, _)| *of == serial) {
             Some((_, None)) => Home::Rowless,
-            // It was left, and its lock given up: somebody else may have it.
+            // The session was left and unlocked; another process may hold it.
             Some((_, Some(id))) if self.disk.store.lock_session(id, "").is_ok() => Home::Session(id),
             Some((_, Some(_))) | None => Home::Nowhere,
         }
@@ -206,14 +194,14 @@ impl State {
     fn home_in_hand(&self) -> Home {
         match self.here.session.id {
             None => Home::Rowless,
-            // One that is only looked at because its state was not read is ours.
+            // A session that is view-only because its state was not read still belongs to this process.
             Some(id) if self.here.lock.is_some() || self.here.session.rights == Rights::Write => Home::Session(id),
             Some(_) => Home::Nowhere,
         }
     }
 
-    /// The place of the draft of a session without a row, or one that is free: what an earlier run left in one waits for the start
-    /// of a later one.
+    /// The place of this session's draft, or a free one. A place with the draft of an earlier run is not free: a later
+    /// start restores it.
     fn place_for(&mut self, serial: u64) -> Option<&mut Place> {
         let places = &self.drafts.places;
         let own = places.iter().position(|place| place.holds.as_ref().is_some_and(|(of, _)| *of == serial));

@@ -1,4 +1,4 @@
-//! Events of the engine: to the verb that waits for them, or to all.
+//! Delivers engine events to the verb that waits for them, or to all conversations.
 
 use super::link::EngineState;
 use super::verb::{Verb, Wait, Wake};
@@ -12,7 +12,7 @@ impl State {
         match (other, &event) {
             (Some(at), _) => self.beside(at, |state| state.on_engine_here(event)),
             (None, EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. }) => {
-                // All that needs it ends.
+                // Every wait for the engine ends.
                 let fault = fault.clone();
                 self.on_engine_here(event);
                 let failed =
@@ -20,7 +20,7 @@ impl State {
                 self.beside_each(Wait::needs_engine, failed);
             }
             (None, EngineEvent::Failed { id: 0, fault: fault @ EngineFault::Gone(_) }) => {
-                // A verb that waits for a command gets the failure as the end of that.
+                // A verb that waits for a command receives the failure as that command's end.
                 let fault = fault.clone();
                 self.on_engine_here(event);
                 let no_command = |wait: &Wait| !matches!(wait, Wait::Engine { own: true, .. });
@@ -56,7 +56,6 @@ impl State {
         }
     }
 
-    /// The engine waits: for memory, for a server.
     fn waits(&mut self, what: String) {
         match self.here.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
             Some(true) => {}
@@ -65,20 +64,19 @@ impl State {
         }
     }
 
-    /// What the end of a job says of the engine.
     pub(super) fn count_job(&mut self, done: &JobDone) {
         self.here.meters.model.memory = done.memory;
         self.here.meters.spec.add(&done.stats.spec);
     }
 
-    /// An event that no verb owns. `waited`: a verb waits for the model and reports its failure.
+    /// An event without a waiting verb. `waited`: a verb waits for the model and reports its failure.
     fn on_idle_engine(&mut self, event: EngineEvent, waited: bool) {
         match event {
             EngineEvent::Ready(info) => {
                 let known = self.engine.model().is_some_and(|m| m.fingerprint == info.fingerprint);
                 self.take_model(&info);
                 if known {
-                    // The same model somewhere else.
+                    // The same model on another device.
                     return;
                 }
                 for note in &info.notes {
@@ -87,7 +85,7 @@ impl State {
                     }
                 }
                 self.model_is_known();
-                // A question that waits since before does not wait for the engine.
+                // An open question does not depend on the engine.
                 if !waited && (self.here.wait.is_idle() || matches!(self.here.wait, Wait::Question { .. })) {
                     self.idle();
                 }
@@ -114,7 +112,7 @@ impl State {
                 self.activity(Activity::Starting { what });
             }
             EngineEvent::Note(text) => self.note(Level::Warn, text),
-            // Late events of a job that was given up.
+            // Late events of a cancelled job.
             EngineEvent::Restored { .. }
             | EngineEvent::Reading { .. }
             | EngineEvent::Tokens { .. }
@@ -124,7 +122,6 @@ impl State {
         }
     }
 
-    /// What answers is known, and how much fits.
     fn take_model(&mut self, info: &ModelInfo) {
         let before = self.engine.model().and_then(|m| m.host.clone());
         self.here.meters.context_limit = info.context_limit;
@@ -137,7 +134,7 @@ impl State {
         }
     }
 
-    /// Progress of the rows in flight, while somebody waits for them.
+    /// Progress of the rows in flight, while a verb waits for them.
     pub(super) fn show_in_flight(&mut self, tokens: u64) {
         if let share @ Some(_) = self.here.slot.share_in_flight() {
             self.working(Activity::Restoring { tokens, share });
@@ -146,7 +143,6 @@ impl State {
 }
 
 impl Verb {
-    /// Waits until the model is loaded, and the state of a session that was just opened is restored.
     pub(super) async fn engine_ready(&mut self) -> Done {
         loop {
             match &self.engine.state {
@@ -163,7 +159,8 @@ impl Verb {
             }
         }
         let resuming = std::mem::take(&mut self.here.resume_pending);
-        // Where state is lost, the user is asked first whether to read it again. With no user the question's own prefill reads it.
+        // If state is lost, the user decides whether to read it again. Without a user, the question's own prefill
+        // reads it.
         match self.attendance {
             Attendance::Present if resuming => self.finish_resume().await?,
             Attendance::Absent if resuming => self.say_lost_state(),

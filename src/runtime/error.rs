@@ -1,41 +1,34 @@
-//! Why a request was not done, and how a one-shot run ends because of it.
+//! Reasons why a request fails, and the exit code of a one-shot run.
 
 use crate::core::Exit;
 use crate::engine::protocol::{EngineFault, RowsFault};
 use crate::store::StoreError;
 use crate::text::TextError;
 
-/// Why a request was not done. Shown as one line.
+/// Why a request failed. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RuntimeError {
-    /// The engine failed or is not there.
     #[error(transparent)]
     Engine(EngineFault),
-    /// Part of the saved state that was in use turned out damaged and was set aside: a new plan leaves it out.
+    /// A damaged part of the saved state was set aside; a new plan avoids it.
     #[error("Saved state cannot be used: {0}. It was set aside.")]
     RowsLost(RowsFault),
-    /// It was tried and did not work out.
     #[error("{0}")]
     Failed(String),
-    /// The store failed.
     #[error(transparent)]
     Store(StoreError),
-    /// Text could not be rendered or tokenised.
     #[error(transparent)]
     Text(TextError),
-    /// It is refused: what to do instead.
     #[error("{0}")]
     Refused(String),
-    /// A message is damaged, so that the model cannot be given the conversation: what to do instead.
+    /// A damaged message prevents a prompt; the text names an alternative.
     #[error("{0}")]
     Damaged(String),
-    /// A file that was named is not there.
     #[error("{0}")]
     NotThere(String),
-    /// The context is too small for it.
     #[error("{0}")]
     TooLong(String),
-    /// The user stopped it. Nothing to say.
+    /// The user stopped the request; no message is shown.
     #[error("stopped")]
     Stopped,
 }
@@ -69,7 +62,6 @@ impl From<EngineFault> for RuntimeError {
 }
 
 impl RuntimeError {
-    /// How a one-shot run ends because of it.
     pub(super) fn exit(&self) -> Exit {
         match self {
             RuntimeError::Engine(EngineFault::Fatal { exit, .. }) => *exit,
@@ -94,5 +86,4 @@ impl RuntimeError {
     }
 }
 
-/// A result of the runtime's own.
 pub(super) type Done<T = ()> = Result<T, RuntimeError>;

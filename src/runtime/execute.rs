@@ -1,7 +1,8 @@
-//! The one executor: the base of a plan is made live, its steps are read and recorded one by one, the last one may be answered.
+//! The one executor: makes the base of a plan live, reads and records its steps one by one, and may answer the last
+//! one.
 //!
-//! Asking, loading, resuming, going back, forking and reading again run in the conversation's own slot ([`Verb::execute`]);
-//! answers of [`super::fan_out`] run in slots of their own. Both restore with [`Verb::restore`] and read with [`Verb::run`].
+//! Ask, load, resume, undo, fork and reading again run in the conversation's own slot ([`Verb::execute`]); branches of
+//! [`super::fan_out`] run in other slots. Both restore with [`Verb::restore`] and read with [`Verb::run`].
 
 use std::time::{Duration, Instant};
 
@@ -19,47 +20,40 @@ use crate::engine::protocol::{Ended, EngineEvent, EngineFault, Looked, StateImag
 use crate::runtime::protocol::{Activity, Level, ReadingProgress};
 use crate::store::{Lost, NOT_WRITTEN, NewSegment, PRUNED};
 
-/// Shortest text worth a progress display, in tokens.
 const SHOWN_READING: u64 = 512;
-/// Shortest text whose tokenizing is shown, in bytes.
+/// Shortest text with a tokenizing display, in bytes.
 const SHOWN_TOKENIZING: usize = 1 << 20;
 
-/// What a run took.
 #[derive(Debug, Default)]
 pub(super) struct PrefillStats {
-    /// Tokens of kept or live state.
+    /// Tokens from kept or live state.
     pub(super) reused: u64,
-    /// Tokens read.
     pub(super) read: u64,
-    /// Time for them, milliseconds.
+    /// Prefill time, milliseconds.
     pub(super) prefill_ms: f64,
-    /// Whole time, milliseconds.
+    /// Total time, milliseconds.
     pub(super) ms: f64,
-    /// The last job.
     pub(super) end: Option<JobEnd>,
 }
 
-/// How far the reading of a plan is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     /// Tokens read, over all steps.
     pub(super) done: u64,
-    /// Tokens to read in all.
     pub(super) total: u64,
-    /// Tokens in the state now.
+    /// Tokens in the state.
     pub(super) position: u64,
-    /// Since the first step began.
+    /// Since the start of the first step.
     pub(super) elapsed: Duration,
 }
 
 impl Progress {
-    /// Over all that was read, so that the time left does not jump.
+    /// Average over the whole run, so that the estimated time left does not jump.
     pub(super) fn tokens_per_s(&self) -> f64 {
         per_second(self.done, self.elapsed)
     }
 }
 
-/// A rate; 0 while there is none.
 pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
     match elapsed.as_secs_f64() {
         s if s > 0.0 => tokens as f64 / s,
@@ -67,12 +61,11 @@ pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
     }
 }
 
-/// Receives what a run brings.
 pub(super) trait Sink {
     fn reading(&mut self, _state: &mut State, _progress: Progress) {}
-    /// A round of decoding, and where each of its tokens looked if that was requested.
+    /// A round of decoding, with the attention of each token if requested.
     fn tokens(&mut self, _state: &mut State, _tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {}
-    /// It is time to save and to refresh numbers.
+    /// Called regularly, to save and to refresh numbers.
     fn tick(&mut self, _state: &mut State) {}
     /// A segment with its state; `message` ends in it.
     fn segment(
@@ -87,18 +80,15 @@ pub(super) trait Sink {
     }
 }
 
-/// One of [`State::plan`], [`State::plan_answer`] and [`State::plan_past`].
 pub(super) type Planner = fn(&State, &Rendered) -> Done<Plan>;
 
-/// What is to be answered at the end of a plan.
 #[derive(Clone, Debug)]
 pub(super) struct ToAnswer {
     pub(super) last: Last,
-    /// The message the answer ends; `None` leaves no trace of the last step in the store (an aside).
+    /// The message that ends with the answer; `None` keeps nothing of the last step in the store (an aside).
     pub(super) message: Option<MessageId>,
 }
 
-/// Shows the progress of reading text that is no `/load`.
 pub(super) struct PromptReading {
     started: Instant,
 }
@@ -115,23 +105,22 @@ impl Sink for PromptReading {
     }
 }
 
-/// A sentence about kept state that was lost.
 pub(super) fn cannot_be_used(lost: &Lost) -> String {
     let why = lost.why.trim_end_matches('.');
     if why == PRUNED {
-        // All of it is gone: which part was found missing first means nothing.
+        // All kept state is deleted, so the part that was found missing first does not matter.
         return format!("Kept state cannot be used: {PRUNED}.");
     }
     if why.starts_with(NOT_WRITTEN) {
-        // How full the disk was then means nothing now.
+        // How full the disk was then does not matter now.
         return "No state was kept: there was no room, or it could not be written.".into();
     }
     format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short())
 }
 
 impl Verb {
-    /// Plans once what is being written is on disk. [`RuntimeError::Stopped`] if it was stopped meanwhile; [`State::fitting`] refuses
-    /// what does not fit.
+    /// Plans after pending saves are on disk. [`RuntimeError::Stopped`] after a stop; [`State::fitting`] refuses a
+    /// text that does not fit.
     pub(super) async fn planned(&mut self, rendered: &Rendered, planner: Planner) -> Done<Plan> {
         if rendered.text.len() >= SHOWN_TOKENIZING {
             self.activity(Activity::Busy { what: "tokenizing".into() });
@@ -148,8 +137,8 @@ impl Verb {
         planner(self, rendered)
     }
 
-    /// Carries a plan out. [`RuntimeError::RowsLost`] where kept state turned out damaged: a new plan leaves it out. With `answer`,
-    /// the last step is answered.
+    /// Executes a plan. [`RuntimeError::RowsLost`] if kept state is damaged: a new plan avoids it. With `answer`, the
+    /// model answers the last step.
     pub(super) async fn execute(
         &mut self,
         plan: Plan,
@@ -159,7 +148,7 @@ impl Verb {
     ) -> Done<PrefillStats> {
         let started = Instant::now();
         let planner = if answer.is_some() { State::plan_answer } else { State::plan };
-        // An answer without a message returns to the state before it.
+        // After an answer without a message, the state before it is restored.
         let stays = answer.as_ref().is_none_or(|a| a.message.is_some());
         let plan = self.activate(plan, rendered, planner).await?;
         self.here.session.is_unread &= !stays;
@@ -172,14 +161,14 @@ impl Verb {
         match done.map_err(|e| self.disk.set_aside(e)) {
             Ok(()) => Ok(stats),
             Err(e) => {
-                // A verb that does not plan anew asks whether to read it again.
+                // A verb that does not plan again asks the user whether to read the text again.
                 self.here.resume_pending |= matches!(e, RuntimeError::RowsLost(_));
                 Err(e)
             }
         }
     }
 
-    /// Makes the plan's base live. State that turns out to be unusable is left out and planned around.
+    /// Makes the plan's base live. Plans again without state that turns out unusable.
     pub(super) async fn activate(&mut self, mut plan: Plan, rendered: &Rendered, planner: Planner) -> Done<Plan> {
         while !self.here.slot.is_at(&plan.base) {
             self.activity(Activity::Restoring { share: None, tokens: plan.base.position() });
@@ -193,8 +182,8 @@ impl Verb {
         Ok(plan)
     }
 
-    /// Makes `path` live in the slot; rows it shares with the live path stay where they are. False: the store found that its state
-    /// is not usable after all, and has noted it, so that the next plan is another one.
+    /// Makes `path` live in the slot; rows that it shares with the live path stay in place. False: the store found the
+    /// state unusable and recorded that, so that the next plan differs.
     pub(super) async fn restore(&mut self, path: Path) -> Done<bool> {
         let (begun, own) = (Instant::now(), self.is_in_own_slot());
         let (sequence, have) = (self.slot().sequence, self.slot().live.common(&path));
@@ -220,7 +209,7 @@ impl Verb {
         let open_ms = begun.elapsed().as_secs_f64() * 1e3;
         match path.head() {
             None => self.slot().in_flight.clear(),
-            // Rows of the part that stays may still be on their way.
+            // Rows of the shared part may still be in flight.
             Some(_) => self.slot().in_flight.extend(rows.iter().cloned()),
         }
         let id = self.start_restore(sequence, &path, path.prefix(have).position(), rows.clone(), end)?;
@@ -230,7 +219,7 @@ impl Verb {
                 self.slot().in_flight = rows;
                 Ok(true)
             }
-            // Rows are checked as they are read: damage shows only now.
+            // Rows are verified as they are read, so damage shows only now.
             Err(e) => match self.disk.set_aside(e) {
                 lost @ RuntimeError::RowsLost(_) if own => {
                     self.note(Level::Warn, lost.to_string());
@@ -241,7 +230,7 @@ impl Verb {
         }
     }
 
-    /// Waits until a command has made `path` live; returns the time it took, in milliseconds.
+    /// Waits for a command that makes `path` live; returns its duration in milliseconds.
     pub(super) async fn restored(&mut self, id: u64, path: Path) -> Done<f64> {
         loop {
             match self.wait_for_engine(vec![id], true, false).await.0 {
@@ -256,7 +245,7 @@ impl Verb {
         }
     }
 
-    /// Whatever failed, the slot's state is empty; after a fatal failure there is no engine.
+    /// After any failure the slot's state is empty; after a fatal one the engine is down.
     fn slot_failed(&mut self, fault: EngineFault) -> RuntimeError {
         self.slot().lose();
         if self.is_in_own_slot() || matches!(fault, EngineFault::Fatal { .. }) {
@@ -265,7 +254,7 @@ impl Verb {
         fault.into()
     }
 
-    /// Reads steps on top of the slot's state, and answers the last one if `answer` is given. Ends early when it is stopped.
+    /// Reads steps on top of the slot's state and answers the last one if `answer` is given. A stop ends it early.
     pub(super) async fn run(
         &mut self,
         rendered: &Rendered,
@@ -276,7 +265,7 @@ impl Verb {
     ) -> Done {
         let total = steps.iter().map(|s| s.prompt.len() as u64).sum();
         let (since, count) = (Instant::now(), steps.len());
-        // Of a branch without a message nothing is kept.
+        // A branch without a message is not saved.
         let keeps = self.is_in_own_slot() || answer.as_ref().is_none_or(|a| a.message.is_some());
         for (step, left) in steps.into_iter().zip((0..count).rev()) {
             let answer = answer.take_if(|_| left == 0);
@@ -307,7 +296,6 @@ impl Verb {
         Ok(())
     }
 
-    /// Waits for the end of a job.
     async fn job(
         &mut self,
         id: u64,
@@ -348,8 +336,8 @@ impl Verb {
         }
     }
 
-    /// Adds what a job did to the slot's path. Returns the segment, and whether all of the step was read; `None` when nothing was
-    /// done.
+    /// Adds the result of a job to the slot's path. Returns the segment and whether the whole step was read; `None` if
+    /// the job did nothing.
     fn absorb(&mut self, rendered: &Rendered, step: &Step, end: &JobEnd) -> Done<Option<(NewSegment, bool)>> {
         let mut live = std::mem::take(&mut self.slot().live);
         let absorbed = self.absorbed(&mut live, rendered, step, end);
@@ -362,7 +350,6 @@ impl Verb {
 }
 
 impl State {
-    /// Progress of reading a prompt.
     pub(super) fn show_reading(&mut self, started: Instant, progress: Progress) {
         let Progress { done, total, position, .. } = progress;
         if total < SHOWN_READING {

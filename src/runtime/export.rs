@@ -1,4 +1,4 @@
-//! `/export` and `/import`: the store does the work; paths as they are typed, and the notes.
+//! `/export` and `/import`: expands typed paths and reports results; the store does the work.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::runtime::protocol::{ExportFormat, Level, SaveState};
 use crate::store::{Imported, Overwrite, Scope, StoreError};
 use crate::text::sanitize::sanitize_line;
 
-/// A path as typed: `~` is the home folder.
+/// Expands a leading `~` to the home folder.
 fn typed_path(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -19,10 +19,9 @@ fn typed_path(path: &str) -> PathBuf {
     }
 }
 
-/// Sessions of an import that are named.
+/// Most sessions that an import names.
 const NAMED: usize = 10;
 
-/// What an import brought, in one line.
 pub fn imported_line(imported: &Imported) -> String {
     let named = imported.sessions.iter().take(NAMED).map(|(_, name)| format!("\"{}\"", sanitize_line(name)));
     let names: Vec<String> = named.collect();
@@ -51,7 +50,6 @@ pub fn imported_line(imported: &Imported) -> String {
 }
 
 impl Verb {
-    /// `/export`.
     pub(super) async fn export(
         &mut self,
         path: &str,
@@ -98,7 +96,7 @@ impl Verb {
         }
         let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
         if unsaved.is_some() {
-            // What the disk does not have is here.
+            // The tree holds messages that are not on disk yet.
             let messages = self.here.session.tree.path().into_iter().cloned().collect();
             let size = store.export_messages(&self.here.session.name, messages, format, &path, overwrite)?;
             let what = "the open branch, from memory";
@@ -118,7 +116,6 @@ impl Verb {
         Ok(())
     }
 
-    /// `/import`.
     pub(super) async fn import(&mut self, path: &str) -> Done {
         let (store, path) = (Arc::clone(&self.disk.store), typed_path(path));
         // Ids are reserved before the import locks the database: messages written meanwhile need some.
@@ -146,7 +143,6 @@ fn order(what: String, failed: &'static str, place: Place) -> Order {
     Order { what, failed, place, patience: SHORT }
 }
 
-/// What is shown of something long with a file.
 fn part_of(what: &str) -> impl Fn(u64, u64) -> String + use<> {
     let what = what.to_owned();
     move |done, of| format!("{what}: {} of {}", bytes(done), bytes(of))

@@ -1,8 +1,9 @@
-//! Fan-out: the same executor in several slots side by side, for answers that are compared (`-n`, `/ask-all`, `/when`) and for titles.
+//! Fan-out: the executor in several slots in parallel, for answers to compare (`-n`, `/ask-all`, `/when`) and for
+//! titles.
 //!
-//! A [`Fan`] makes the next branch ready whenever a slot is free and receives what each one writes. The conversation's own state
-//! stays where it is. A branch begins with a fork of that state or with kept state; its segments are the same as if it ran alone, byte
-//! for byte.
+//! A [`Fan`] prepares the next branch whenever a slot is free and receives the output of each. The conversation's own
+//! state does not change. A branch begins with a fork of that state or with kept state; its segments are byte for byte
+//! the same as if it ran alone.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -19,77 +20,65 @@ use crate::engine::protocol::{EngineEvent, EngineFault, Likely, Looked, Sampling
 use crate::store::NewSegment;
 use crate::text::{Begin, StreamDecoder};
 
-/// Something to be run on a state.
 #[derive(Clone, Debug)]
 pub(super) struct Branch {
     pub(super) base: Path,
-    /// The text that is read on top of it, and its steps; the last one is followed by `last`.
+    /// The text to read, and its steps; `last` follows the last step.
     pub(super) rendered: Arc<Rendered>,
     pub(super) steps: Vec<Step>,
     pub(super) last: Last,
-    /// The message that the answer ends; `None`: nothing of it is kept.
+    /// The message that ends with the answer; `None` keeps nothing.
     pub(super) message: Option<MessageId>,
 }
 
-/// A branch that has ended.
 #[derive(Debug, Default)]
 pub(super) struct Grown {
-    /// Its path now.
     pub(super) path: Path,
     pub(super) segments: Vec<Segment>,
     pub(super) stats: PrefillStats,
 }
 
-/// A segment of a branch with its state, and the message that ends in it.
+/// A segment of a branch, its state, and the message that ends in it.
 pub(super) type Segment = (NewSegment, Option<StateImage>, Option<MessageId>);
 
-/// A round of decoding.
 pub(super) struct Written<'a> {
     pub(super) tokens: &'a [Token],
     pub(super) looked: &'a [Looked],
-    /// How likely each token was, where the branch requested it.
+    /// Log-probability of each token, if the branch requested it.
     pub(super) likely: &'a [Likely],
     pub(super) tokens_per_s: f64,
 }
 
-/// Wants branches.
 pub(super) trait Fan {
-    /// How many there may be.
     fn count(&self) -> usize;
-    /// Makes one of them ready, by its number from 0. Called once for each, in order; `None` skips it, an error ends it.
+    /// Prepares a branch by its number from 0. Called once for each, in order; `None` skips it, an error ends it.
     fn prepare(&mut self, state: &mut State, which: usize) -> Done<Option<Branch>>;
-    /// A round of decoding.
     fn tokens(&mut self, state: &mut State, which: usize, written: &Written<'_>);
-    /// It is time to save and to show progress.
+    /// Called regularly, to save and to show progress.
     fn tick(&mut self, _state: &mut State) {}
-    /// The conversation is on screen again: shows everything anew.
+    /// The conversation is on screen again: sends all output again.
     fn shown_again(&mut self, _state: &mut State) {}
-    /// A branch has ended.
     fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>);
-    /// Whether every request goes first.
+    /// Whether every request has priority.
     fn gives_way(&self) -> bool {
         false
     }
 }
 
-/// Slots that have run branches and hold their states, and the failure that took the engine away, if one did.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
     fatal: Option<EngineFault>,
 }
 
-/// A branch that runs.
 struct Lane {
     which: usize,
     branch: Branch,
-    /// It has written something.
     wrote: bool,
     commands: Vec<u64>,
     run: Running<(Slot, Done<Grown>)>,
 }
 
-/// Collects the segments of a branch.
 impl Sink for Vec<Segment> {
     fn segment(
         &mut self,
@@ -104,7 +93,6 @@ impl Sink for Vec<Segment> {
 }
 
 impl Verb {
-    /// Runs all branches of a fan. The slots still hold their states: [`Verb::release`] or [`Verb::adopt`] gives them back.
     pub(super) async fn fan_out(&mut self, fan: &mut dyn Fan) -> Done<Slots> {
         let mut most = self.engine.free_slots();
         if most == 0 {
@@ -115,7 +103,7 @@ impl Verb {
             return Err(RuntimeError::Refused(why.into()));
         }
         let (mut lanes, mut done) = (Vec::<Lane>::new(), Slots::default());
-        // Branches without room, and the number of the next one.
+        // Branches that wait for memory, and the number of the next one.
         let (mut waiting, mut next) = (Vec::<(usize, Branch)>::new(), 0);
         loop {
             while !self.here.slot.stopped() && done.fatal.is_none() {
@@ -179,7 +167,7 @@ impl Verb {
             let Some((slot, ended)) = self.drive(lane) else { continue };
             let Lane { which, branch, wrote, .. } = lanes.remove(at);
             match ended {
-                // There is no room for it: it waits until another one has ended.
+                // The device has no memory for it: it waits until another branch has ended.
                 Err(RuntimeError::Engine(
                     fault @ (EngineFault::Device(_) | EngineFault::ReadAgain(_) | EngineFault::Gone(_)),
                 )) if !wrote && !lanes.is_empty() => {
@@ -197,7 +185,6 @@ impl Verb {
         }
     }
 
-    /// The next branch that can be had.
     fn next_branch(&mut self, fan: &mut dyn Fan, next: &mut usize) -> Option<(usize, Branch)> {
         while *next < fan.count() && !self.here.slot.stopped() {
             let which = *next;
@@ -217,7 +204,7 @@ impl Verb {
         None
     }
 
-    /// Runs a lane up to its next wait; its result once it has ended.
+    /// Runs a lane up to its next wait; returns the result at its end.
     fn drive(&mut self, lane: &mut Lane) -> Option<(Slot, Done<Grown>)> {
         match self.poll(&mut lane.run) {
             Poll::Ready(ended) => Some(ended),
@@ -246,13 +233,13 @@ impl Verb {
         Ok(Grown { path: self.slot().live.clone(), segments, stats })
     }
 
-    /// Gives slots back. Fails if the engine is gone.
+    /// Releases slots. Fails if the engine is down.
     pub(super) fn release(&mut self, slots: Slots) -> Done {
         slots.slots.iter().for_each(|slot| self.engine.release(slot.sequence));
         slots.fatal.map_or(Ok(()), |fault| Err(fault.into()))
     }
 
-    /// Makes the state of a branch the conversation's, and gives all slots back. False when no slot holds it.
+    /// Makes the state of a branch the conversation's own and releases all slots. False if no slot holds it.
     pub(super) async fn adopt(&mut self, slots: Slots, path: &Path) -> Done<bool> {
         let holds = slots.slots.iter().find(|slot| slot.live.head().is_some() && slot.live.head() == path.head());
         let Some(from) = holds.map(|slot| slot.sequence) else {
@@ -268,7 +255,7 @@ impl Verb {
 }
 
 impl State {
-    /// A question after kept state: the branch that answers it, of which nothing is kept, and its decoder.
+    /// A branch that answers a question on top of kept state without saving, and its decoder.
     pub(super) fn question_behind(
         &self,
         base: &Path,

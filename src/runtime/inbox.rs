@@ -1,7 +1,7 @@
 //! Requests of the interface.
 //!
-//! Only the loop in [`super::run`] takes them. Work on a long text may look whether a stop is among them; the requests
-//! it meets wait here, in order, for the loop.
+//! Only the loop in [`super::run`] takes them. Long text work may check for a stop request; the requests that it
+//! receives meanwhile stay here, in order, for the loop.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,11 @@ use crossbeam_channel::{Receiver, TryRecvError, never};
 use super::Attendance;
 use crate::runtime::protocol::Request;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Inbox {
     channel: Receiver<Request>,
     attendance: Attendance,
-    /// Looked at and not taken.
+    /// Received during a check for a stop.
     waiting: Mutex<VecDeque<Request>>,
 }
 
@@ -25,27 +24,24 @@ impl Inbox {
         Inbox { channel, attendance, waiting: Mutex::default() }
     }
 
-    /// The next requests, once none is waiting.
+    /// The channel, for use when no request is waiting here.
     pub(super) fn channel(&self) -> &Receiver<Request> {
         &self.channel
     }
 
-    /// The interface is gone.
     pub(super) fn close(&mut self) {
         self.channel = never();
     }
 
-    /// Takes one that was met while looking for a stop.
     pub(super) fn take_waiting(&self) -> Option<Request> {
         self.waiting().pop_front()
     }
 
-    /// Whether some were met while looking for a stop.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting().is_empty()
     }
 
-    /// Whether a stop is requested or the interface is gone. A stop applies to the conversation on screen.
+    /// Whether a stop arrived or the interface is gone. A stop applies to the conversation on screen.
     pub(super) fn wants_stop(&self, on_screen: bool) -> bool {
         let mut waiting = self.waiting();
         loop {

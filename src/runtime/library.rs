@@ -12,24 +12,19 @@ use crate::store::{Change, NewDocument, SegmentId};
 use crate::text::sources::Document;
 use crate::text::tokenizer::SHIELD;
 
-/// Lines shown by `/open`.
 const PAGE_LINES: usize = 400;
-/// Lines shown before the requested one.
 const LINES_BEFORE: usize = 10;
 
 fn short(hash: &str) -> String {
     hash.chars().take(8).collect()
 }
 
-/// A document that could not be read, where others are.
 pub(super) struct Unread {
-    /// Its file, as it was named.
     pub(super) path: String,
     pub(super) why: RuntimeError,
 }
 
 impl State {
-    /// Documents of the open branch.
     pub(super) fn document_rows(&self) -> Vec<DocumentRow> {
         let row = |m: &&Message| {
             let d = m.meta.document.as_ref()?;
@@ -52,7 +47,6 @@ impl State {
         self.here.session.tree.path().iter().filter_map(row).collect()
     }
 
-    /// Puts a document that ends in `segment` of the live path into the library.
     pub(super) fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
         let live = &self.here.slot.live;
         let before = live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
@@ -68,7 +62,7 @@ impl State {
         self.disk.change(vec![Change::AddDocument(document)]);
     }
 
-    /// Documents whose load broke off go to the library as soon as they are read to their end.
+    /// Adds documents of stopped loads to the library once they are read completely.
     pub(super) fn shelve_what_is_read(&mut self) {
         if self.here.session.complete_what_is_read() {
             self.show_session();
@@ -84,7 +78,7 @@ impl State {
                     if !info.once {
                         self.add_to_library(info, end.saturating_sub(info.tokens), segment);
                     }
-                    // From now on it says so itself.
+                    // The saved message records from now on that it is complete.
                     self.amend(&message);
                 }
                 (None, Some(_)) => drop(self.here.session.broken_off.insert(id)),
@@ -93,14 +87,12 @@ impl State {
         }
     }
 
-    /// `/docs`.
     pub(super) fn docs(&mut self) -> Done {
         let rows = self.document_rows();
         self.tell(Notice::Documents { title: "This conversation".into(), rows });
         Ok(())
     }
 
-    /// `/open NAME[:LINE]`.
     pub(super) fn open_document(&mut self, name: &str) -> Done {
         let (name, line) = match name.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
             Some((name, line)) => (name, Some(line.max(1))),
@@ -130,19 +122,18 @@ impl State {
         Ok(())
     }
 
-    /// The names of the library, for completion. Sent whenever they may be others.
+    /// Names of the library for completion. Sent whenever they may have changed.
     pub(super) fn tell_library(&self) {
         match self.disk.store.document_names() {
             Ok(names) => {
                 let names = names.into_iter().map(|(name, tokens)| LibraryName { name, tokens });
                 self.out.tell(Notice::Library(names.collect()));
             }
-            // A verb that needs the names reports it.
+            // A verb that needs the names reports the failure.
             Err(e) => tracing::debug!(%e, "no names of the library"),
         }
     }
 
-    /// A document is read: the live path ends with it.
     fn library_has(&mut self, mut info: DocumentInfo, text: &str, stats: &PrefillStats) {
         if let Some(tip) = self.here.slot.live.head() {
             info.tokens = self.here.slot.live.position();
@@ -167,7 +158,7 @@ impl State {
         }
     }
 
-    /// Whether the tokens of the document that was just read spell its text: no session holds that.
+    /// Whether the document's tokens decode to its text: the library stores no other copy.
     fn spells_back(&self, info: &DocumentInfo, text: &str) -> bool {
         let renderer = &self.engine.renderer;
         let spelled = segments::document_text(renderer, &self.here.slot.live, None, &info.name);
@@ -177,7 +168,6 @@ impl State {
 }
 
 impl Verb {
-    /// `/library`.
     pub(super) async fn library(&mut self, action: LibraryAction) -> Done {
         match action {
             LibraryAction::List => {
@@ -230,7 +220,7 @@ impl Verb {
         }
     }
 
-    /// Reads files after the system text of new sessions and keeps the state, without touching the conversation.
+    /// Reads files after the system text of new sessions and keeps the state. The conversation does not change.
     async fn library_add(&mut self, path: &str) -> Done {
         let gathered = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
         self.say_skipped(&gathered);
@@ -243,8 +233,7 @@ impl Verb {
         last
     }
 
-    /// Reads documents into the library, then restores the state before. Returns those that do not fit into the
-    /// context.
+    /// Reads documents into the library, then restores the previous state. Returns the documents that do not fit.
     pub(super) async fn library_read(&mut self, documents: Vec<Document>) -> Done<Vec<Unread>> {
         let before = self.here.slot.live.clone();
         let mut unread = Vec::new();
@@ -265,7 +254,7 @@ impl Verb {
         Ok(unread)
     }
 
-    /// Reads a document after the system text of new sessions and puts it into the library.
+    /// Reads one document after the system text of new sessions and adds it to the library.
     async fn read_into_library(&mut self, info: DocumentInfo, text: String) -> Done {
         let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
         let mut messages: Vec<Message> = system.map(|s| self.draft(Role::System, None, s)).into_iter().collect();
@@ -277,7 +266,7 @@ impl Verb {
         let text = messages.pop().map(|m| m.text).unwrap_or_default();
         let plan = self.planned(&rendered, State::plan).await;
         let mut plan = self.fitting(plan, &info.name)?;
-        // These messages are in no conversation: nothing may point at them.
+        // These messages are in no conversation, so no segment may refer to them.
         plan.steps.iter_mut().for_each(|s| s.message = None);
         plan.found.clear();
         let is_unread = self.here.session.is_unread;

@@ -1,4 +1,4 @@
-//! The engine as all conversations share it: its channels and state, which slots are taken, and the model's text side.
+//! The engine as all conversations share it: channels, state, slots in use, and the model's text side.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,6 @@ use crate::core::Exit;
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, JobDone, MAIN, ModelInfo, SequenceId, Token};
 use crate::text::{TextModel, thoughts};
 
-/// Channels to an engine thread.
 #[derive(Debug)]
 pub struct EngineChannels {
     pub commands: Sender<Command>,
@@ -19,31 +18,27 @@ pub struct EngineChannels {
 
 #[derive(Clone, Debug)]
 pub(super) enum EngineState {
-    /// Loading the model.
     Starting,
     Ready(Box<ModelInfo>),
-    /// Failed for good: why and what to do, and the exit code of a run that needs it.
+    /// Permanent failure: reason with remedy, and the exit code of a run that needs the engine.
     Down {
         why: String,
         exit: Exit,
     },
 }
 
-/// The engine's thread and the model it runs.
 #[derive(Debug)]
 pub(super) struct Engine {
     commands: Option<Sender<Command>>,
     pub(super) events: Receiver<EngineEvent>,
     pub(super) state: EngineState,
     next_id: u64,
-    /// Slots in use.
     taken: BTreeSet<SequenceId>,
     pub(super) renderer: Renderer,
-    /// Ids that end a turn.
     pub(super) stop_ids: Vec<Token>,
     /// Tokens between two checkpoints inside a long document.
     pub(super) piece: usize,
-    /// Of the loaded model; empty before.
+    /// Identifies the loaded model; empty before.
     fingerprint: String,
 }
 
@@ -62,13 +57,12 @@ impl Engine {
         }
     }
 
-    /// A new id for a command.
     pub(super) fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
-    /// Sends a command; fails if the thread has ended.
+    /// Fails if the thread has ended.
     pub(super) fn send(&mut self, command: Command) -> Result<(), EngineFault> {
         if self.commands.as_ref().is_some_and(|c| c.send(command).is_ok()) {
             return Ok(());
@@ -78,17 +72,15 @@ impl Engine {
         Err(EngineFault::Fatal { why, exit: Exit::Failure })
     }
 
-    /// Nothing more is expected from the thread.
     pub(super) fn down(&mut self, why: String, exit: Exit) {
         self.commands = None;
         self.events = never();
         self.state = EngineState::Down { why, exit };
     }
 
-    /// Asks the thread to end.
     pub(super) fn shutdown(&mut self) {
         if let Some(c) = self.commands.take() {
-            // Bounded channel: an engine that hangs must not keep the program from ending.
+            // The channel is bounded; an engine that hangs must not block the end of the program.
             let _ = c.send_timeout(Command::Shutdown, std::time::Duration::from_secs(2));
         }
     }
@@ -98,7 +90,6 @@ impl Engine {
         self.state = EngineState::Ready(Box::new(info.clone()));
     }
 
-    /// The model, if it is loaded.
     pub(super) fn model(&self) -> Option<&ModelInfo> {
         match &self.state {
             EngineState::Ready(info) => Some(info),
@@ -106,22 +97,22 @@ impl Engine {
         }
     }
 
-    /// The remote server that answers, if any: its state is text, and its counts are estimates.
+    /// The remote server, if any: its state is text, and its counts are estimates.
     pub(super) fn server(&self) -> Option<&str> {
         self.model().and_then(|m| m.server.as_deref())
     }
 
-    /// Thought and answer in a server's text whose template opened the thought in the prompt.
+    /// Splits a server's text into thoughts and answer if the template opened the thoughts in the prompt.
     pub(super) fn unopened_thought<'t>(&self, text: &'t str) -> Option<(&'t str, &'t str)> {
         self.server().and_then(|_| thoughts::unopened(text))
     }
 
-    /// Names the model that state belongs to; empty until one is loaded.
+    /// Identifies the model that state belongs to; empty until one is loaded.
     pub(super) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Slots of the engine; 0 before it is ready.
+    /// 0 before the engine is ready.
     pub(super) fn slots(&self) -> u32 {
         self.model().map_or(0, |m| m.max_sequences)
     }
@@ -130,21 +121,19 @@ impl Engine {
         (self.slots() as usize).saturating_sub(self.taken.len())
     }
 
-    /// Takes a free slot, if there is one.
     pub(super) fn take_slot(&mut self) -> Option<SequenceId> {
         let free = (0..self.slots()).map(SequenceId).find(|s| !self.taken.contains(s))?;
         self.taken.insert(free);
         Some(free)
     }
 
-    /// Gives a slot back. An engine that is gone holds none.
+    /// An engine that is down holds no slots.
     pub(super) fn release(&mut self, sequence: SequenceId) {
         self.taken.remove(&sequence);
         let _ = self.send(Command::Release { sequence });
     }
 }
 
-/// The end of a job, with all tokens it reported.
 #[derive(Debug)]
 pub(super) struct JobEnd {
     pub(super) done: Box<JobDone>,

@@ -1,7 +1,8 @@
-//! Reading documents into the conversation: gathering, the plan, reading with progress, stopping in the middle.
+//! `/load`: reads documents into the conversation: gathering, the plan, prefill with progress, a stop in the middle.
 //!
-//! Gathering is in `gather`, whether the load is wanted in `choose`, documents of the library in `shelved`, those that are here already in `repeated`, the documents' places
-//! in the plan in `items`, what is shown meanwhile in `progress`, stopping in `stop`.
+//! `gather` finds the documents, `choose` asks about a large load, `shelved` supplies documents of the library,
+//! `repeated` finds documents that the conversation holds already, `items` locates documents in the plan, `progress`
+//! shows the progress, `stop` handles a stop.
 
 mod choose;
 mod gather;
@@ -29,15 +30,13 @@ use items::items;
 use progress::{LoadReading, Progressing};
 use stop::AfterStop;
 
-/// How often the tree of the conversation is shown while documents are added: it is made of all of them.
+/// How often the interface receives the tree while documents are added: building it takes time proportional to its
+/// size.
 const TREE_SHOWN: Duration = Duration::from_millis(500);
 
-/// When `/load` shows a plan first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadLimits {
-    /// Above so many tokens.
     pub confirm_tokens: u64,
-    /// Above so many files.
     pub confirm_files: usize,
 }
 
@@ -47,30 +46,24 @@ impl Default for LoadLimits {
     }
 }
 
-/// A document of a load.
 struct Item {
     name: String,
     tokens: u64,
-    /// Position after it.
     end: u64,
-    /// All of it is in kept state.
+    /// Kept state contains the whole document.
     kept: bool,
 }
 
-/// What a load is to be, before it is decided.
 struct Draft {
     begun_at: Option<MessageId>,
     /// The system text, if the session begins with this load.
     opening: Vec<Message>,
     messages: Vec<Message>,
     chosen: Chosen,
-    /// The documents go to the library.
     library: bool,
-    /// Nothing was cut off.
     whole: bool,
 }
 
-/// A load that runs.
 struct Load {
     begun_at: Option<MessageId>,
     rendered: Rendered,
@@ -79,22 +72,20 @@ struct Load {
     library: bool,
     started: Instant,
     progress: Progressing,
-    /// The document being read, and how many of them are in the conversation.
+    /// The document being read, and the number of documents in the conversation.
     at: usize,
     added: usize,
-    /// When the conversation's tree was shown with the documents that are in it.
     tree_shown: Option<Instant>,
-    /// How long the plan's base took to be made live, seconds.
+    /// Time to make the plan's base live, seconds.
     restored: f64,
-    /// It was begun once more, as the process that ran the model had ended.
+    /// The load was restarted once after a crash of the model process.
     begun_again: bool,
-    /// How far it was read before it was stopped: bytes of the text, and the position.
+    /// Where a stop ended the reading: bytes of the text, and the position.
     upto: usize,
     reached: u64,
 }
 
 impl Load {
-    /// What a failure means for the load.
     fn reached_by(&mut self, e: RuntimeError) -> Done<Reached> {
         match e {
             RuntimeError::Stopped => Ok(Reached::Stopped),
@@ -104,23 +95,19 @@ impl Load {
     }
 }
 
-/// Takes the steps of one document out of a plan's.
 fn steps_to(steps: &mut VecDeque<Step>, message: MessageId) -> Vec<Step> {
     let end = steps.iter().position(|step| step.message == Some(message)).map_or(steps.len(), |at| at + 1);
     steps.drain(..end).collect()
 }
 
-/// How far the reading of a load went.
 enum Reached {
     All,
-    /// Stopped inside a document.
     Stopped,
-    /// Kept state was lost: the rest is planned once more.
+    /// Kept state was lost; the rest is planned again.
     Lost(RuntimeError),
 }
 
 impl Verb {
-    /// `/load`.
     pub(super) async fn load(&mut self, paths: &[String], options: &LoadOptions) -> Done {
         self.here.session.may_write()?;
         let mut gathered = self.gather(paths, options).await?;
@@ -144,7 +131,6 @@ impl Verb {
         self.read_load(&mut load, plan).await
     }
 
-    /// Plans a load and asks about it, until it is decided what is read.
     async fn planned_load(&mut self, mut draft: Draft) -> Done<Option<(Draft, Rendered, Vec<Item>, Plan)>> {
         loop {
             let path = self.here.session.tree.path();
@@ -154,7 +140,7 @@ impl Verb {
                 Ok(rendered) => self.planned(&rendered, State::plan).await.map(|plan| (rendered, plan)),
             };
             let (offer, planned) = match planned {
-                // More tokens than the context holds: its files are counted one by one, none further than that.
+                // The load does not fit the context: files are counted one by one, each up to the context's limit.
                 Err(RuntimeError::Text(TextError::TooLong { .. })) => (self.offer_without_plan(&draft.messages)?, None),
                 Err(e) => return Err(e),
                 Ok((rendered, plan)) => {
@@ -180,7 +166,7 @@ impl Verb {
         }
     }
 
-    /// Reads the documents of a plan; plans the rest again where state is lost or the user continues after a stop.
+    /// Reads the documents of a plan. Plans the rest again after lost state, or when the user continues after a stop.
     async fn read_load(&mut self, load: &mut Load, plan: Plan) -> Done {
         let mut plan = Ok(plan);
         loop {
@@ -221,7 +207,7 @@ impl Verb {
             plan = self.planned(&load.rendered, State::plan).await;
             if let (Ok(plan), Some(lost)) = (&plan, &lost) {
                 match lost {
-                    // The process that ran the model has ended while a text was saved.
+                    // The model process ended while a text was saved.
                     RuntimeError::Stopped => self.say_reading_again(plan),
                     lost => self.read_lost_again(lost, plan),
                 }
@@ -229,7 +215,7 @@ impl Verb {
         }
     }
 
-    /// Makes the plan's base live and reads the documents after it, each once its message is saved.
+    /// Makes the plan's base live and reads the documents after it; each message is saved before its document is read.
     async fn read_documents(&mut self, load: &mut Load, plan: Plan) -> Done<Reached> {
         let begun = Instant::now();
         let plan = match self.activate(plan, &load.rendered, State::plan).await {
@@ -267,7 +253,7 @@ impl Verb {
             base = self.here.slot.live.clone();
             self.document_read(load, &stats, began);
             load.at += 1;
-            // Many documents may need no reading at all.
+            // Documents with kept state cause no other wait, and the loop must still handle requests.
             self.let_others_go_first().await;
         }
         Ok(Reached::All)
@@ -284,7 +270,7 @@ impl State {
         }
     }
 
-    /// A message for each document, below each other.
+    /// A chain of messages, one for each document.
     fn document_messages(&self, documents: Vec<Document>, parent: Option<MessageId>) -> Vec<Message> {
         let mut parent = parent;
         let message = |d: Document| {
@@ -305,7 +291,7 @@ impl State {
                 (d.tokens, d.once) = (item.tokens, !library);
             }
         }
-        // A part of a file differs from the file without any change.
+        // A truncated document always differs from the recorded file.
         if whole {
             self.say_changed(&messages);
             self.say_in_part(&messages);
@@ -332,8 +318,8 @@ impl State {
         })
     }
 
-    /// A load that failed inside a document leaves it in the conversation, read in part: the next question brings what was not read of it.
-    /// Where the reading began anew, that is the last one that was added, wherever the reading is.
+    /// A load that fails inside a document keeps the document as partly read; the next question reads the rest. After
+    /// a restart from the beginning, that is the last document that was added, wherever the reading was.
     fn load_failed(&mut self, load: &Load, e: RuntimeError) -> RuntimeError {
         let last = load.added.checked_sub(1).and_then(|at| load.messages.get(at));
         if let Some(message) = last.filter(|m| m.is_half_read()) {
@@ -344,7 +330,6 @@ impl State {
         e
     }
 
-    /// A document is read: says so in the transcript and puts it into the library.
     fn document_read(&mut self, load: &mut Load, stats: &PrefillStats, began: Instant) {
         load.progress.end(load.at, stats, began.elapsed(), load.restored);
         let shown = load.progress.shown();
@@ -356,7 +341,7 @@ impl State {
         {
             info.complete = true;
             let info = info.clone();
-            // A server reads it with the question, and counts it there.
+            // A server reads the document with the question and counts it then.
             let here = self.engine.server().is_none();
             message.meta.prefilled_tokens = if here { stats.read } else { 0 };
             message.meta.reused_tokens = if here { item.tokens.saturating_sub(stats.read) } else { 0 };

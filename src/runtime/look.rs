@@ -1,20 +1,15 @@
-//! `/look`: what an answer looked at, to be read.
+//! `/look`: the page of passages that an answer attended to.
 
 use super::{Done, RuntimeError, State};
 use crate::core::transcript::{Message, Passage, Role, Sources};
 use crate::runtime::protocol::Notice;
 
-/// Lines of each passage on the page of all.
 const SHOWN_LINES: usize = 6;
-/// Characters of each sentence there.
 const SHOWN_CHARACTERS: usize = 60;
-/// Lines shown around a passage that is opened.
 const LINES_AROUND: u64 = 10;
-/// Lines shown of one that is opened.
 const MOST_LINES: u64 = 400;
 
 impl State {
-    /// The answer that is meant, its number, and what is known of where it looked.
     pub(super) fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
         let path = self.here.session.tree.path();
         let (number, message) = match at {
@@ -37,7 +32,7 @@ impl State {
         }
     }
 
-    /// What a server does not tell: it takes a model on this machine.
+    /// The error for attention data, which a server does not provide.
     pub(super) fn not_there(&self, what: &str, commands: &str) -> RuntimeError {
         let server = self.engine.server().unwrap_or("The server");
         RuntimeError::Refused(format!(
@@ -45,7 +40,6 @@ impl State {
         ))
     }
 
-    /// `/look [#N] [K]`.
     pub(super) fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Done {
         let (number, message, sources) = self.looked(at)?;
         let (title, text) = match passage {
@@ -68,7 +62,7 @@ impl State {
         Ok(())
     }
 
-    /// `/look [#N] sK`: what one sentence of an answer looked at.
+    /// `/look [#N] sK`: the passages of one sentence of an answer.
     pub(super) fn look_at_sentence(&mut self, at: Option<u64>, sentence: u64) -> Done {
         let (number, message, sources) = self.looked(at)?;
         let sentences = sources.by_sentence(&message.text);
@@ -99,7 +93,7 @@ impl State {
         Ok(())
     }
 
-    /// The message that holds a passage, as long as it is on this branch.
+    /// The message of a passage if it is on this branch.
     fn holder(&self, passage: &Passage) -> Option<&Message> {
         self.here.session.tree.at_number(passage.number)
     }
@@ -112,7 +106,7 @@ impl State {
             }
             text.push_str(&format!("{heading}\n\n"));
             for (k, passage) in (1..).zip(passages) {
-                // Thoughts have no numbers: these are for opening.
+                // Passages of the thoughts have no number, as only numbered ones can be opened.
                 let mark = if heading.is_empty() { format!("[{k}] ") } else { String::new() };
                 text.push_str(&format!("    {mark}{}  {}\n", passage.place(), passage.percent()));
                 let lines = self.holder(passage).map_or(&[][..], |m| std::slice::from_ref(m));
@@ -163,12 +157,11 @@ impl State {
     }
 }
 
-/// Whether as good as nothing is left that shares could be of.
+/// Whether nearly all attention went to the first block, so that the other shares mean little.
 fn all_on_the_first(sources: &Sources) -> bool {
     sources.first >= 0.995
 }
 
-/// A line about an answer that looked at no passage.
 fn nowhere(sources: &Sources) -> String {
     let where_it_was = match sources {
         sources if all_on_the_first(sources) => {
@@ -180,7 +173,6 @@ fn nowhere(sources: &Sources) -> String {
     format!("No passage stood out: {where_it_was}.\n")
 }
 
-/// Sentences with their passages: the part of the page that says what was looked at when.
 fn by_sentence(message: &Message, sources: &Sources) -> String {
     let sentences = sources.by_sentence(&message.text);
     if sentences.is_empty() {

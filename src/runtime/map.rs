@@ -1,11 +1,11 @@
-//! The context as stretches of one kind, with what the last answer looked at: for `/map` and the panel.
+//! The context as stretches of one kind with the attention of the last answer, for `/map` and the panel.
 
 use super::tree::{first_words, title_of};
 use super::{Done, State};
 use crate::core::transcript::{Message, Role};
 use crate::runtime::protocol::{Activity, ContextMap, Notice, Place, Stretch};
 
-/// What a stretch is called, and its lines. A document has its whole name: it is opened by it.
+/// A document keeps its full name, which opens it.
 fn named(message: &Message) -> (String, u64) {
     match &message.meta.document {
         Some(document) => (document.name.clone(), document.lines),
@@ -14,7 +14,6 @@ fn named(message: &Message) -> (String, u64) {
 }
 
 impl State {
-    /// `/map`.
     pub(super) fn map(&mut self) -> Done {
         if self.engine.server().is_some() {
             return Err(self.not_there("what it has in its context, and where it looked", "/map and /look"));
@@ -23,11 +22,11 @@ impl State {
         Ok(())
     }
 
-    /// What is in the state now, and of what is being read as much as is read. Documents and answers end where their segments end; the
-    /// system text's tokens are counted.
+    /// The tokens in the state, including the read part of a current reading. Documents and answers end with their
+    /// segments; the system text's tokens are counted.
     pub(super) fn context_map(&self) -> ContextMap {
         let used = match self.here.activity {
-            // As the header has it.
+            // The same number as in the header.
             Activity::Reading(_) | Activity::Thinking { .. } | Activity::Answering { .. } => {
                 self.here.meters.context_used
             }
@@ -75,13 +74,13 @@ impl State {
             }
         }
         let count = path.len() as u64;
-        // Of a document at the end a part is read so far.
+        // A document at the end may be read in part.
         let in_part = begun.is_some_and(|(number, m)| number == count && m.role == Role::Document);
         if let Some((number, m)) = begun.or(path.last().map(|m| (count, *m))) {
             let (name, lines) = named(m);
             add(used, if in_part { Place::Document } else { Place::Turn }, number, name, lines);
         }
-        // A copied branch does not know the blocks.
+        // A copied branch has no blocks recorded.
         let answered = (1..)
             .zip(&path)
             .filter_map(|(n, m)| Some((n, m.meta.looked.as_ref().filter(|l| !l.blocks.is_empty())?)))

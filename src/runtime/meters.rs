@@ -1,4 +1,4 @@
-//! The numbers and words for the status line and the panel.
+//! Numbers for the status line and the panel.
 
 use super::State;
 use crate::runtime::protocol::{Activity, Meters, Notice};
@@ -11,15 +11,15 @@ impl State {
         }
     }
 
-    /// Activity of a running job; a requested stop stays on screen.
+    /// Shows the activity of a job, unless a stop is pending.
     pub(super) fn working(&mut self, activity: Activity) {
         if !self.here.slot.stopped() {
             self.activity(activity);
         }
     }
 
-    /// Tokens of the open conversation in the state. An empty one may still hold the live state of the conversation
-    /// before.
+    /// Tokens of the open conversation in the state. For an empty one, the slot may still hold the state of the
+    /// conversation before.
     pub(super) fn position(&self) -> u64 {
         if self.is_another_live() { 0 } else { self.here.slot.live.position() }
     }
@@ -28,18 +28,16 @@ impl State {
         self.here.session.is_unread || self.here.session.tree.is_empty()
     }
 
-    /// The same as it is shown.
+    /// The same as displayed: a server's own count where available.
     pub(super) fn shown_position(&self) -> u64 {
         if self.is_another_live() { 0 } else { self.here.slot.shown_position() }
     }
 
-    /// Whether the tokens in the context are only estimated.
     pub(super) fn is_estimated(&self) -> bool {
         let counted = self.here.slot.counted.is_some_and(|(at, _)| at == self.here.slot.live.position());
         self.engine.server().is_some() && !counted
     }
 
-    /// Tokens in the state now.
     pub(super) fn show_position(&mut self, position: u64) {
         let counted = self.here.slot.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens);
         let (shown, estimated) = (counted.unwrap_or(position), self.engine.server().is_some() && counted.is_none());
@@ -49,19 +47,17 @@ impl State {
         }
     }
 
-    /// Tokens of a session that was just opened. Always shown: the meters on screen may be another session's.
+    /// Tokens of a session that was just opened. Always sent: the meters on screen may belong to another session.
     pub(super) fn begin_position(&mut self, position: u64) {
         self.show_position(position);
         self.tell(Notice::Meters(self.here.meters.clone()));
     }
 
-    /// A setting changed.
     pub(super) fn show_sampling(&mut self) {
         self.here.meters.settings = self.here.session.settings.values();
         self.tell(Notice::Meters(self.here.meters.clone()));
     }
 
-    /// Sends the numbers.
     pub(super) fn report_meters(&mut self) {
         self.here.meters.context_used = self.shown_position();
         self.here.meters.estimated = self.is_estimated();
@@ -69,25 +65,24 @@ impl State {
         let path = self.here.session.tree.path();
         self.here.meters.checkpoints =
             path.iter().filter(|m| self.here.session.ends.contains_key(&m.id)).count() as u64;
-        // A number for a meter: the old one will do where the new one cannot be had.
+        // If the size cannot be read, the old number stays.
         self.here.meters.state_bytes = self.disk.store.state_bytes().unwrap_or(self.here.meters.state_bytes);
         self.tell(Notice::Meters(self.here.meters.clone()));
     }
 
-    /// So many tokens were read in so many milliseconds.
     pub(super) fn read_at(&mut self, tokens: u64, ms: f64) {
         if tokens == 0 || ms <= 0.0 {
             return;
         }
         let speed = tokens as f64 * 1000.0 / ms;
         self.here.meters.prefill_tokens_per_s = speed;
-        // A few tokens say little about many.
+        // Small reads measure fixed costs and give no useful rate.
         if tokens >= ESTIMATED_FROM || self.reading_speed == 0.0 {
             self.reading_speed = speed;
         }
     }
 
-    /// Another session: what is shown of the last one's answers is not about it.
+    /// After a change of session: the speeds belong to the other session's answers.
     pub(super) fn forget_speeds(&mut self) {
         self.here.meters = Meters {
             context_used: self.here.meters.context_used,
@@ -100,5 +95,5 @@ impl State {
     }
 }
 
-/// Tokens from which on a reading speed is good for an estimate.
+/// Least tokens of a read that counts for speed estimates.
 const ESTIMATED_FROM: u64 = 512;

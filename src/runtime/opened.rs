@@ -1,8 +1,8 @@
-//! The sessions opened in this run: a list to switch in, in the order they were opened.
+//! The sessions opened in this run, in order of opening.
 //!
-//! One of them is on screen, others may be at work off screen ([`super::conversation`]). The rest are not held: their
-//! text and state are on disk, their lock is released, and switching to one resumes it. Only an empty session, which
-//! has no row, waits here in memory.
+//! One session is on screen, others may work off screen ([`super::conversation`]). The rest are closed: text and state
+//! are on disk, the lock is released, and a switch resumes them. Only an empty session, which has no row, stays in
+//! memory.
 
 use super::verb::Verb;
 use super::{Done, RuntimeError, Session, Settings, State};
@@ -11,14 +11,12 @@ use crate::runtime::protocol::{Notice, OpenSession, SaveState};
 use crate::store::SessionLock;
 use crate::text::sanitize::command_word;
 
-/// A session of the list.
 #[derive(Debug)]
 struct Slot {
     serial: u64,
     id: Option<SessionId>,
-    /// As it was when it was left.
     name: String,
-    /// What an empty session was given before its first message.
+    /// Data of an empty session that is not on disk.
     parked: Option<Parked>,
 }
 
@@ -28,23 +26,21 @@ struct Parked {
     system: Option<String>,
 }
 
-/// What happens to an empty session that is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Empty {
-    /// It is dropped: `/new` makes another one.
+    /// It is dropped: `/new` creates another one.
     #[default]
     Goes,
-    /// It stays, for the draft the interface keeps with it.
+    /// It stays, because the interface holds a draft for it.
     Stays,
 }
 
-/// The list.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     slots: Vec<Slot>,
     given: u64,
     pub(super) empty: Empty,
-    /// Gone back to by number: that nothing had to be read again is not worth a line each time.
+    /// The last switch was by number; then a note that nothing is read again is suppressed.
     quiet: bool,
 }
 
@@ -53,19 +49,16 @@ impl Opened {
         self.slots.iter_mut().find(|s| s.serial == serial)
     }
 
-    /// A session has this name.
     fn name(&mut self, id: SessionId, name: &str) {
         self.slots.iter_mut().filter(|s| s.id == Some(id)).for_each(|s| s.name = name.to_owned());
     }
 
-    /// What is known of a session that is left at work.
     pub(super) fn note(&mut self, serial: u64, id: Option<SessionId>, name: String) {
         if let Some(slot) = self.at(serial) {
             (slot.id, slot.name) = (id, name);
         }
     }
 
-    /// A session is left, and not held any more.
     pub(super) fn left(&mut self, session: Session, empty: Empty) {
         let stays = session.id.is_some() || empty == Empty::Stays;
         if let Some(slot) = self.at(session.serial) {
@@ -78,40 +71,38 @@ impl Opened {
         }
     }
 
-    /// Takes a session off the list: it was deleted, or only passed through.
+    /// Removes a deleted or temporary session from the list.
     pub(super) fn forget(&mut self, id: SessionId) {
         self.slots.retain(|s| s.id != Some(id));
     }
 
-    /// Whether the session was switched to by number; resets it.
+    /// Whether the last switch was by number; resets the flag.
     pub(super) fn take_quiet(&mut self) -> bool {
         std::mem::take(&mut self.quiet)
     }
 
-    /// The session that was called so when it was left.
+    /// The session that had this name when the user left it.
     pub(super) fn left_as(&self, name: &str) -> Option<SessionId> {
         self.slots.iter().find(|s| s.name == name).and_then(|s| s.id)
     }
 
-    /// Those of the list by their serials, with their rows.
     pub(super) fn rows(&self) -> impl Iterator<Item = (u64, Option<SessionId>)> {
         self.slots.iter().map(|s| (s.serial, s.id))
     }
 
-    /// Whether a session is on the list.
     pub(super) fn has(&self, id: SessionId) -> bool {
         self.slots.iter().any(|s| s.id == Some(id))
     }
 }
 
 impl State {
-    /// Leaves the open session for another one, which gets its place in the list. The lock of the old one is given up.
+    /// Replaces the open session, keeps it in the list, and releases its lock.
     pub(super) fn become_open(&mut self, session: Session, lock: Option<SessionLock>) {
         self.disk.wait_for_texts();
         let before = std::mem::replace(&mut self.here.lock, lock);
         self.disk.let_go(self.here.session.id, before);
         self.opened.quiet = false;
-        // The requests of the session that is left are done, and it has given up its slot.
+        // The replaced session has no requests left, and its slot is free.
         self.here.typed = None;
         self.here.promised = false;
         let mut left = std::mem::replace(&mut self.here.session, session);
@@ -131,8 +122,8 @@ impl State {
         self.tell_library();
     }
 
-    /// Refuses to open another session from one that was left: its queued requests were meant for a user who stayed,
-    /// and the session on screen keeps its place.
+    /// Refuses to open another session on behalf of a conversation off screen: the user has moved on, and the session
+    /// on screen must not change.
     pub(super) fn leads_on_screen(&self) -> Done {
         if self.off_screen {
             let why = "No other session was opened: this one had been left by then.";
@@ -141,7 +132,6 @@ impl State {
         Ok(())
     }
 
-    /// The list as the interface shows it.
     pub(super) fn opened(&self) -> Vec<OpenSession> {
         let slot = |s: &Slot| OpenSession {
             serial: s.serial,
@@ -154,7 +144,7 @@ impl State {
         self.opened.slots.iter().map(slot).collect()
     }
 
-    /// The disk is the owner of names: another terminal that began alike may have been given one first.
+    /// The names on disk are authoritative: another terminal may have taken a name first.
     pub(super) fn take_names(&mut self) {
         let names = self.disk.take_names();
         if names.is_empty() {
@@ -165,7 +155,7 @@ impl State {
             match self.at_work(|session| session.id == Some(id)) {
                 Some(at) => self.beside(at, |runtime| runtime.here.session.name = name),
                 None if self.here.session.id == Some(id) => self.here.session.name = name,
-                // It is not open any more.
+                // The session is closed.
                 None => {}
             }
         }
@@ -183,7 +173,6 @@ impl State {
         self.show_empty();
     }
 
-    /// An empty session is on screen: the meters of the one before are reset.
     pub(super) fn show_empty(&mut self) {
         self.here.resume_pending = false;
         self.here.warned = 0;
@@ -199,7 +188,7 @@ impl State {
 }
 
 impl Verb {
-    /// Alt-1..9.
+    /// Alt-1 to Alt-9.
     pub(super) async fn switch(&mut self, serial: u64) -> Done {
         self.leads_on_screen()?;
         if serial == self.here.session.serial {

@@ -1,4 +1,4 @@
-//! Pages to read: numbers, the context by item, settings, the state of saving, the machine.
+//! Pages of text: `/stats`, `/ctx`, `/set`, `/save`, `/doctor`.
 
 use super::{Done, RuntimeError, State, grouped};
 use crate::core::transcript::Role;
@@ -13,7 +13,6 @@ impl State {
         Ok(())
     }
 
-    /// `/stats`.
     pub(super) fn stats(&mut self) -> Done {
         if self.engine.server().is_some() {
             return self.server_stats();
@@ -88,7 +87,6 @@ impl State {
         self.page("Numbers", text)
     }
 
-    /// `/stats` of a server.
     fn server_stats(&self) -> Done {
         let m = &self.here.meters;
         let none = || "none yet".to_owned();
@@ -117,9 +115,8 @@ impl State {
         self.page("Numbers", text)
     }
 
-    /// `/ctx`: which item takes how many tokens.
     pub(super) fn context_page(&mut self) -> Done {
-        // As the header has it: what is being read is counted as far as it is read.
+        // As in the header: a text being read counts as far as it is read.
         let (used, limit) = (self.here.meters.context_used, self.here.meters.context_limit);
         let mut text = format!(
             "{}{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",
@@ -129,7 +126,7 @@ impl State {
             grouped(limit.saturating_sub(used))
         );
         let path = self.here.session.tree.path();
-        // A load puts a document at the end and reads it there.
+        // A load adds a document at the end and then reads it.
         let being_read = path.last().map(|m| m.id).filter(|_| matches!(self.here.activity, Activity::Reading(_)));
         for (i, message) in path.into_iter().enumerate() {
             let tokens = match &message.meta.document {
@@ -152,7 +149,6 @@ impl State {
         self.page("Context", text)
     }
 
-    /// `/set`.
     pub(super) fn set(&mut self, change: Option<(String, String)>) -> Done {
         let Some((key, value)) = change else {
             return self.page("Settings", self.here.session.settings.table());
@@ -171,14 +167,13 @@ impl State {
         Ok(())
     }
 
-    /// Whether the model's template does what is wished of its thoughts, where that is not as it was.
+    /// Refuses a change of the thinking mode that the model's template does not support.
     pub(super) fn may_think(&self, mode: ThinkMode) -> Result<(), String> {
         let switch = self.engine.renderer.model().template.thinking_switch();
         let why = switch.refusal(mode).filter(|_| mode != self.here.session.settings.think);
         why.map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// `/think`.
     pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
         self.may_think(mode).map_err(RuntimeError::Refused)?;
         self.here.session.settings.set_to("think", &mode).map_err(RuntimeError::Refused)?;
@@ -188,7 +183,6 @@ impl State {
         ))
     }
 
-    /// `/spec`.
     pub(super) fn spec(&mut self, mode: Option<SpecMode>) -> Done {
         match mode {
             Some(mode) => {
@@ -211,7 +205,6 @@ impl State {
         }
     }
 
-    /// `/save`.
     pub(super) fn save_report(&mut self) -> Done {
         let (level, text) = match self.disk.shown() {
             SaveState::Empty => (Level::Info, "Nothing to save yet. Everything is saved as it happens.".to_owned()),
@@ -225,7 +218,6 @@ impl State {
         Ok(())
     }
 
-    /// `/doctor`.
     pub(super) fn doctor(&mut self) -> Done {
         let network = match self.engine.server() {
             Some(server) => {
@@ -261,7 +253,6 @@ impl State {
     }
 }
 
-/// What others say, a list with an item each, as they wrote it.
 fn listed(notes: &[String]) -> String {
     notes.iter().map(|note| format!("- {}\n", in_markdown(note))).collect()
 }

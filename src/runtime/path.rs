@@ -1,21 +1,20 @@
-//! The segments a model state has absorbed, root first. Pure bookkeeping: no store, no engine.
+//! The segments that a model state has absorbed, root first. Pure bookkeeping without store or engine.
 //!
-//! Invariant: each segment's parent is the one before it and its first token follows the last one before; so the path
-//! is named by the id of its last segment.
+//! Invariant: each segment's parent is the one before it, and its first token follows the last one before. The id of
+//! the last segment therefore identifies the path.
 
 use std::sync::Arc;
 
 use crate::engine::protocol::Token;
 use crate::store::{NewSegment, Segment, SegmentId, Stored, TextBoundary, unchanged_prefix};
 
-/// A segment path. The empty path is the empty state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Path {
     segments: Vec<Segment>,
 }
 
 impl Path {
-    /// The longest well-formed prefix of some segments.
+    /// The longest well-formed prefix of `segments`.
     pub fn new(segments: Vec<Segment>) -> Path {
         let mut path = Path::default();
         for s in segments {
@@ -28,29 +27,26 @@ impl Path {
         path
     }
 
-    /// The segments.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The last segment's id; `None` for the empty path.
+    /// `None` for the empty path.
     pub fn head(&self) -> Option<SegmentId> {
         self.segments.last().map(|s| s.id)
     }
 
-    /// Tokens in the state.
     pub fn position(&self) -> u64 {
         self.segments.last().map_or(0, Segment::end_position)
     }
 
     /// Bytes of rendered text the path covers. A state that ends inside a character has no place in the text
-    /// ([`TextBoundary::NOWHERE`]); the one before it counts.
+    /// ([`TextBoundary::NOWHERE`]); then the segment before it counts.
     pub fn text_bytes(&self) -> usize {
         let known = self.segments.iter().rev().map(|s| s.content.boundary).find(|b| *b != TextBoundary::NOWHERE);
         known.map_or(0, |b| usize::try_from(b.bytes).unwrap_or(usize::MAX))
     }
 
-    /// All tokens, in order.
     pub fn tokens(&self) -> Arc<Vec<Token>> {
         let mut all = Vec::with_capacity(self.position() as usize);
         for s in &self.segments {
@@ -60,7 +56,7 @@ impl Path {
         Arc::new(all)
     }
 
-    /// The tokens the state absorbed last: the last completion, or a prompt without one.
+    /// The last completion; without one, the last prompt.
     pub fn last_tokens(&self) -> &[Token] {
         let last = self.segments.iter().rev().map(|s| match s.content.completion.as_slice() {
             [] => s.content.prompt.as_slice(),
@@ -69,34 +65,32 @@ impl Path {
         last.into_iter().find(|tokens| !tokens.is_empty()).unwrap_or(&[])
     }
 
-    /// How many segments both paths begin with.
     pub fn common(&self, other: &Path) -> usize {
         self.segments.iter().zip(&other.segments).take_while(|(a, b)| a.id == b.id).count()
     }
 
-    /// The first `count` segments.
     pub fn prefix(&self, count: usize) -> Path {
         Path { segments: self.segments.iter().take(count).cloned().collect() }
     }
 
-    /// The part that ends with this segment; `None` where it is not on the path.
+    /// The prefix that ends with `segment`; `None` if the segment is not on the path.
     pub fn up_to(&self, segment: &SegmentId) -> Option<Path> {
         self.segments.iter().position(|s| s.id == *segment).map(|at| self.prefix(at + 1))
     }
 
-    /// The part whose text is unchanged under a new rendering.
+    /// The prefix with unchanged text under a new rendering.
     pub fn unchanged(&self, rendered: &str) -> Path {
         self.prefix(unchanged_prefix(&self.segments, rendered))
     }
 
-    /// Adds a recorded segment that follows the last one; any other is left out.
+    /// Adds a recorded segment. Ignores a segment that does not follow the last one.
     pub fn append(&mut self, segment: Segment) {
         if segment.content.parent == self.head() && segment.content.start == self.position() {
             self.segments.push(segment);
         }
     }
 
-    /// Adds a segment whose state is not known to be on disk.
+    /// Adds a segment without knowing whether its state is on disk.
     pub fn push(&mut self, content: NewSegment) {
         let missing = || Stored::Missing { why: "not written yet".into() };
         self.segments.push(Segment { id: content.id(), content, rows: missing(), end: missing(), used_ms: 0 });

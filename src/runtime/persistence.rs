@@ -1,4 +1,4 @@
-//! The keeper: the store and its writer. What is handed over, what became of it, and what of it can be had back.
+//! The store and its writer: hands saves over and tracks what is on disk.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,31 +19,28 @@ use crate::store::{
     Writer,
 };
 
-/// How long a question may wait to be durable before the engine sees it anyway (the banner says that it is not).
+/// How long the engine waits for a question to be durable. After that the answer begins anyway, and the banner warns.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long going back waits for state that is being written.
+/// How long an undo waits for state that is being written.
 const STATE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is with the writer.
+/// Saves that the writer has not finished.
 #[derive(Debug, Default)]
 struct Pending {
-    /// Texts of all saves up to this one were committed or given up, or could not be written for now.
+    /// Texts of all saves up to this one are committed, given up, or delayed.
     texts: u64,
-    /// Saves whose state is not on disk yet. Texts of later saves may be.
+    /// Saves without their state on disk. Texts of later saves may be on disk.
     states: HashMap<u64, SegmentId>,
-    /// Texts of all saves up to this one were committed, or will never be.
+    /// Texts of all saves up to this one are committed or given up.
     done: u64,
-    /// Those of them that will never be.
     refused: HashSet<u64>,
-    /// The last save.
     last: u64,
-    /// Saves whose text is not on disk yet, and their sessions.
+    /// Saves without their text on disk, and their sessions.
     waiting: Vec<(u64, SessionId)>,
-    /// Sessions of which some text will never be on disk.
     lost: HashSet<SessionId>,
-    /// Why something will never be on disk, once that is so: nothing that is saved later makes it whole.
+    /// Why a save was given up. Later saves cannot repair the loss.
     given_up: Option<String>,
-    /// Why the last state of the open session is not on disk though its text is.
+    /// Why the last state of the open session is not on disk although its text is.
     left_out: Option<String>,
     /// State to be written when the program ends, in order.
     held: Vec<Held>,
@@ -55,37 +52,33 @@ impl Pending {
         self.waiting.retain(|(save, _)| *save > id);
     }
 
-    /// Whether the writer has reported on everything.
+    /// Whether the writer has reported on all saves.
     fn is_all_told(&self) -> bool {
         self.done >= self.last && self.states.is_empty()
     }
 }
 
-/// State that is written when the program ends.
 #[derive(Debug)]
 struct Held {
-    /// `None` for a document that is only read into the library.
+    /// `None` for a document that is only in the library.
     session: Option<SessionId>,
     id: SegmentId,
     image: StateImage,
 }
 
-/// The store, the writer, and the state of saving.
 #[derive(Debug)]
 pub(super) struct Persistence {
     pub(super) store: Arc<Store>,
     writer: Writer,
-    /// From the writer.
     pub(super) events: Receiver<SaveEvent>,
     pending: Pending,
-    /// Sessions that are called otherwise on disk than was wished for: to be taken by [`Persistence::take_names`].
+    /// Sessions with another name on disk than requested, for [`Persistence::take_names`].
     named: Vec<(SessionId, String)>,
-    /// When model state is written.
     pub(super) policy: SaveStates,
     /// `--no-save`: the store is temporary.
     discard: bool,
     shown: SaveState,
-    /// Locks of sessions that were left before all of their text was on disk.
+    /// Locks of closed sessions that have unsaved text.
     leaving: Vec<(SessionId, SessionLock)>,
     out: Out,
 }
@@ -104,7 +97,7 @@ impl Persistence {
         Persistence { store, writer, events, pending, named, policy, discard, shown, leaving, out }
     }
 
-    /// Saves a segment of a session, another change with it, and its state.
+    /// Saves a segment of a session, its state, and another change in the same transaction.
     pub(super) fn segment(
         &mut self,
         session: Option<SessionId>,
@@ -116,7 +109,8 @@ impl Persistence {
         let changes = [Change::AddSegment(Box::new(content))].into_iter().chain(more).collect();
         match image {
             Some(image) if self.policy == SaveStates::Exit => {
-                // Where the session went on from here, the end it had is of no use when the program ends; its rows are.
+                // The session continued from this state, so only its rows are written at the end of the program, not
+                // the checkpoint.
                 let gone_on = self.pending.held.iter_mut().find(|h| h.session == session && Some(h.id) == parent);
                 if let Some(held) = gone_on {
                     held.image.end = None;
@@ -128,7 +122,6 @@ impl Persistence {
         }
     }
 
-    /// Hands a save over.
     fn save(&mut self, save: Save) -> u64 {
         let state = save.images.last().map(|(id, _)| *id);
         let sessions: HashSet<SessionId> = save.changes.iter().filter_map(Change::session).collect();
@@ -144,22 +137,20 @@ impl Persistence {
         id
     }
 
-    /// Hands changes over, in one transaction.
     pub(super) fn change(&mut self, changes: Vec<Change>) -> u64 {
         self.save(Save { changes, images: Vec::new() })
     }
 
-    /// Saves something that belongs to no session: the state of saving shows it only if it fails.
+    /// Saves something that belongs to no session: the save indicator shows it only on failure.
     pub(super) fn remember(&mut self, change: Change) -> u64 {
         self.writer.save(Save { changes: vec![change], images: Vec::new() })
     }
 
-    /// Whether the texts of a save are on disk.
     pub(super) fn is_saved(&self, save: u64) -> bool {
         self.pending.done >= save && !self.pending.refused.contains(&save)
     }
 
-    /// Hands changes over and waits until they are on disk, or it is clear that they will not be.
+    /// Saves changes and waits until they are on disk or given up.
     pub(super) fn change_now(&mut self, changes: Vec<Change>) {
         self.change(changes);
         self.wait_for_texts();
@@ -169,7 +160,7 @@ impl Persistence {
         &self.shown
     }
 
-    /// Another session is open: state of the one before that is not kept no longer matters.
+    /// Another session is open: missing state of the session before no longer matters.
     pub(super) fn forget_left_out(&mut self) {
         self.pending.left_out = None;
     }
@@ -186,13 +177,13 @@ impl Persistence {
         }
     }
 
-    /// All is on disk, but for a state that was left out and that no later one replaced.
+    /// All texts are on disk; a left-out state without a later replacement is shown.
     fn show_saved(&mut self, at_ms: i64) {
         let left_out = self.pending.left_out.clone();
         self.show(left_out.map_or(SaveState::Saved(at_ms), SaveState::TextOnly));
     }
 
-    /// An event of the writer. True: the last state that was waited for is on disk now, or will never be.
+    /// Handles an event of the writer. True if it settled the last pending state.
     pub(super) fn on_event(&mut self, event: SaveEvent) -> bool {
         let pending = &mut self.pending;
         let waited = !pending.states.is_empty();
@@ -212,7 +203,7 @@ impl Persistence {
             SaveEvent::TextOnly { id, reason, .. } => {
                 pending.committed(id);
                 pending.states.remove(&id);
-                // The first: what is not kept after it may be so because of it.
+                // The first reason is kept: later losses may follow from it.
                 let first = pending.left_out.get_or_insert(reason).clone();
                 self.show(SaveState::TextOnly(first));
             }
@@ -223,7 +214,7 @@ impl Persistence {
                     pending.lost.extend(pending.waiting.iter().filter(|(save, _)| *save == id).map(|(_, of)| *of));
                     pending.committed(id);
                     pending.refused.insert(id);
-                    // The first: what fails after it mostly does so because of it.
+                    // The first reason is kept: later failures mostly follow from it.
                     let first = pending.given_up.get_or_insert_with(|| {
                         self.out.note(Level::Error, format!("Something could not be saved: {reason}"));
                         reason.clone()
@@ -234,7 +225,7 @@ impl Persistence {
                 }
                 self.show(SaveState::NotSaved(reason));
             }
-            // Later saves follow.
+            // Later saves are still pending.
             SaveEvent::Recovered if !pending.is_all_told() => self.show(SaveState::Saving),
             SaveEvent::Recovered => self.show_saved(now_ms()),
         }
@@ -243,12 +234,11 @@ impl Persistence {
         waited && self.pending.states.is_empty()
     }
 
-    /// The names of sessions on disk that differ from the requested ones.
     pub(super) fn take_names(&mut self) -> Vec<(SessionId, String)> {
         std::mem::take(&mut self.named)
     }
 
-    /// Whether it is on disk, or will never be.
+    /// Whether the wanted data is on disk, given up, or delayed.
     pub(super) fn has(&self, wanted: Wanted) -> bool {
         match wanted {
             Wanted::Texts(save) => self.pending.texts >= save,
@@ -256,12 +246,11 @@ impl Persistence {
         }
     }
 
-    /// All state that was handed over up to now.
     pub(super) fn states(&self) -> Wanted {
         Wanted::States(self.pending.last)
     }
 
-    /// Until when to wait for something that is being written.
+    /// How long to wait for data that is being written.
     pub(super) fn patience(wanted: Wanted) -> Instant {
         Instant::now()
             + match wanted {
@@ -270,8 +259,8 @@ impl Persistence {
             }
     }
 
-    /// Waits until all texts are on disk, or will not be for now, so that the store can be read. Nothing else could be
-    /// done meanwhile. A slow disk may take longer: see [`Persistence::unsaved`].
+    /// Blocks until all texts are on disk, given up, or delayed, so that the store can be read. On a slow disk this
+    /// may end too early: see [`Persistence::unsaved`].
     pub(super) fn wait_for_texts(&mut self) {
         let wanted = Wanted::Texts(self.pending.last);
         let until = Persistence::patience(wanted);
@@ -282,12 +271,12 @@ impl Persistence {
         }
     }
 
-    /// The same for the state.
+    /// The same for state.
     pub(super) fn wait_for_states(&self) {
         self.writer.flush(Instant::now() + PATIENCE);
     }
 
-    /// Why some text of a session is not on disk yet, if so: the store's version of it is older.
+    /// Why some text of a session is not on disk yet: the store's version is older.
     pub(super) fn unsaved(&self, session: SessionId) -> Option<String> {
         let waits = self.pending.waiting.iter().any(|(_, of)| *of == session);
         waits.then(|| match &self.shown {
@@ -296,12 +285,11 @@ impl Persistence {
         })
     }
 
-    /// Whether some text of a session will never be on disk.
     pub(super) fn is_lost(&self, session: SessionId) -> bool {
         self.pending.lost.contains(&session)
     }
 
-    /// A session was left. Its lock is released once all of its text is on disk, so that the next process finds it.
+    /// Closes a session. Its lock is released after all its text is on disk, so that the next process finds it.
     pub(super) fn let_go(&mut self, session: Option<SessionId>, lock: Option<SessionLock>) {
         if let (Some(session), Some(lock)) = (session, lock)
             && self.unsaved(session).is_some()
@@ -310,7 +298,7 @@ impl Persistence {
         }
     }
 
-    /// A recorded path, empty when the store does not know it any more.
+    /// A recorded path; empty if the store no longer knows it.
     pub(super) fn stored_path(&self, tip: &SegmentId) -> Done<Path> {
         match self.store.load_path(tip) {
             Ok(segments) => Ok(Path::new(segments)),
@@ -319,23 +307,22 @@ impl Persistence {
         }
     }
 
-    /// A recorded segment.
     pub(super) fn stored_segment(&self, id: &SegmentId) -> Done<Option<Segment>> {
         Ok(self.store.segment(id)?)
     }
 
-    /// The place where reading just this text was stopped, after a path.
+    /// The segment of an interrupted read of the same text after a path.
     pub(super) fn stopped_part(&self, path: &Path, fingerprint: &str, rendered: &str) -> Done<Option<Segment>> {
         Ok(self.store.part_below(path.head().as_ref(), fingerprint, rendered)?)
     }
 
-    /// Whether the state at the end of a segment is on disk, or on its way there.
+    /// Whether the state at the end of a segment is on disk or about to be written.
     pub(super) fn keeps(&self, id: &SegmentId) -> bool {
         let comes = self.pending.states.values().chain(self.pending.held.iter().map(|held| &held.id)).any(|s| s == id);
         comes || self.store.segment(id).is_ok_and(|s| s.is_some_and(|s| s.end.is_kept()))
     }
 
-    /// What the store can restore of a path; `None` when it does not know the end of it.
+    /// The part of a path that the store can restore; `None` if it does not know the path's end.
     pub(super) fn restorable(&self, tip: &SegmentId) -> Done<Option<RestorePlan>> {
         match self.store.plan_restore(tip) {
             Ok(plan) => Ok(Some(plan)),
@@ -344,7 +331,7 @@ impl Persistence {
         }
     }
 
-    /// After a failure: declares missing what was found damaged; the error then says that.
+    /// Marks state as missing after a failure caused by damage; the returned error reports that.
     pub(super) fn set_aside(&mut self, e: RuntimeError) -> RuntimeError {
         let RuntimeError::Engine(EngineFault::RowsLost(fault)) = e else {
             return e;
@@ -356,15 +343,14 @@ impl Persistence {
         }
     }
 
-    /// Writes what is left and gives the session free. Returns why some state is not kept, if so.
+    /// Writes the remaining data and releases the session. Returns why some state is not kept, if so.
     ///
     /// # Errors
-    /// What was handed over and is not on disk: why.
+    /// Some text is not on disk.
     pub(super) fn close(mut self, patience: Duration) -> Result<Option<String>, Unsaved> {
         let until = Instant::now() + patience;
         for Held { id, image, .. } in std::mem::take(&mut self.pending.held) {
-            // One after the other: none is left out for what waits before it, and one that cannot be kept takes no other
-            // with it.
+            // One by one: each waits for the one before, and a failure affects no other.
             self.writer.flush(until);
             // The document may have been removed from the library.
             if !matches!(self.store.segment(&id), Ok(None)) {
@@ -373,7 +359,7 @@ impl Persistence {
         }
         let saved = self.writer.close(until);
         drop(self.leaving);
-        // The first: what is not kept after it may be so because of it.
+        // The first reason is kept: later losses may follow from it.
         let (mut before, mut lost) = (self.pending.left_out, None);
         for event in self.events.try_iter() {
             match event {
@@ -385,7 +371,7 @@ impl Persistence {
         saved.map(|late| lost.or(before).or(late))
     }
 
-    /// Whether the store is kept after the program ends.
+    /// Whether the store remains after the program ends.
     pub(super) fn lasts(&self) -> bool {
         !self.discard
     }

@@ -1,5 +1,5 @@
-//! How a rendered conversation becomes the live state: what is live, what is on disk, what has to be read. Looks at
-//! the live path and the store, and changes nothing.
+//! Plans how to make a rendered conversation the live state: which part is live, which is on disk, which has to be
+//! read. Reads the live path and the store, and changes nothing.
 
 use std::collections::HashSet;
 
@@ -11,66 +11,61 @@ use crate::core::transcript::MessageId;
 use crate::store::{Segment, SegmentId};
 use crate::text::{Halt, TextError};
 
-/// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.
+/// Bytes at the end of an answer that may stay unread until the next question, such as the last sampled token.
 pub(super) const SMALL_REST: usize = 256;
 
-/// How a rendered text will become the live state.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// Segments that need not be read.
+    /// Segments that need no reading.
     pub(super) base: Path,
-    /// Where those that end a message end.
     pub(super) found: Vec<(MessageId, SegmentId)>,
-    /// What has to be.
     pub(super) steps: Vec<Step>,
 }
 
 impl Plan {
-    /// Tokens to read.
     pub(super) fn to_read(&self) -> u64 {
         self.steps.iter().map(|s| s.prompt.len() as u64).sum()
     }
 
-    /// Tokens in the context when all is read.
     pub(super) fn total(&self) -> u64 {
         self.base.position() + self.to_read()
     }
 }
 
 impl State {
-    /// Whether state on disk may be deeper under a text than the live one.
+    /// Whether the disk may hold more state for the text than the live path.
     fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
         unchanged.position() < self.here.slot.live.position()
             || self.here.slot.live.segments().is_empty()
             || self.is_short_of()
     }
 
-    /// Whether the open branch continues after the live state with text that was read before: an undo left it.
+    /// Whether the open branch has recorded segments beyond the live state, as after an undo.
     fn is_short_of(&self) -> bool {
         let newest = self.here.session.tree.path().iter().rev().find_map(|m| self.here.session.ends.get(&m.id));
         newest.is_some_and(|end| !self.here.slot.live.segments().iter().any(|s| s.id == *end))
     }
 
-    /// Plans on top of a path whose text is unchanged: adds known segments, leaves out unusable ones.
+    /// Plans on top of a path with unchanged text: adds known segments, removes unusable ones.
     fn plan_from(&self, rendered: &Rendered, chain: Path, halt: &Halt<'_>) -> Done<Plan> {
         let mut chain = chain;
         let mut steps = self.steps(rendered, &chain, halt)?;
-        // The segments before them.
+        // Segments before `steps`.
         let mut known = chain.segments().len();
         loop {
-            // Read-only steps only: the model answers anew each time.
+            // Without the last step if the model answers it: the answer is generated anew.
             for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
                 let boundary = boundary(rendered, step.text_end);
                 let content = self.content(&chain, &step.prompt, &[], boundary, step.kind);
-                // The id is that of the tokens: the next step begins where its text ends.
+                // The id covers tokens only; the next step begins where the stored text ends.
                 let stored = self.disk.stored_segment(&content.id())?;
                 let Some(segment) = stored.filter(|s| s.content.boundary == content.boundary) else {
                     break;
                 };
                 chain.append(segment);
             }
-            // Inside the next step a reading may have stopped, or gone on in pieces of another length. All of those in
-            // a row are taken before the rest is tokenised again.
+            // An earlier read may have stopped inside the next step, or used other piece lengths. All such pieces are
+            // taken before the rest is tokenised again.
             let before = chain.segments().len();
             while let Some(part) = self.disk.stopped_part(&chain, self.engine.fingerprint(), &rendered.text)?
                 && part.content.start == chain.position()
@@ -96,7 +91,7 @@ impl State {
         Ok(Plan { base, found, steps })
     }
 
-    /// The deepest stored path of the open branch under a rendering; empty where none is deeper than `known`.
+    /// The deepest stored path of the open branch under a rendering; empty if none is deeper than `known`.
     fn stored_under(&self, text: &str, known: &Path) -> Done<Path> {
         let mut tried: HashSet<SegmentId> = HashSet::new();
         for message in self.here.session.tree.path().iter().rev() {
@@ -104,7 +99,7 @@ impl State {
                 continue;
             };
             if known.segments().iter().any(|s| s.id == *id) {
-                // An id stands for the whole path. Earlier messages end further up.
+                // An id identifies a whole path, and earlier messages end earlier on it.
                 break;
             }
             let path = self.disk.stored_path(id)?;
@@ -112,7 +107,7 @@ impl State {
             if !unchanged.segments().is_empty() {
                 return Ok(unchanged);
             }
-            // What begins like this path differs at the same place.
+            // Paths that share this beginning differ at the same place.
             tried.extend(path.segments().iter().map(|s| s.id));
         }
         Ok(Path::default())
@@ -121,7 +116,7 @@ impl State {
     /// The longest prefix that can be made live: it is live already, or its checkpoint and all rows are on disk.
     fn usable(&self, path: &Path) -> Done<Path> {
         if self.engine.server().is_some() {
-            // Its history is all that is needed.
+            // A server needs only the text.
             return Ok(path.clone());
         }
         let live = self.here.slot.live.segments().len();
@@ -130,7 +125,7 @@ impl State {
             let Some(tip) = path.segments().get(n - 1) else {
                 break;
             };
-            // Unknown to the store: never saved. An earlier one may be.
+            // An unsaved segment is unknown to the store; an earlier one may be known.
             if let Some(plan) = self.disk.restorable(&tip.id)? {
                 return Ok(path.prefix(plan.usable.max(from_live)));
             }
@@ -138,13 +133,12 @@ impl State {
         Ok(path.prefix(from_live))
     }
 
-    /// Cuts the text after a path into segments to be read. The model answers to the last one, unless a message ends
-    /// with it.
+    /// Cuts the text after a path into segments to read. The model answers the last one, unless it ends a message.
     fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
         Ok(segments::steps(&self.engine.renderer, self.engine.piece, rendered, path, halt)?)
     }
 
-    /// The live state is under the rendering of the open branch, and all but its last few words are in it.
+    /// Whether the live state matches the rendering of the open branch up to the last few words.
     pub(super) fn is_synced(&self, rendered: &Rendered) -> bool {
         if rendered.text.is_empty() || self.here.slot.live.segments().is_empty() {
             return rendered.text.is_empty() && self.here.slot.live.segments().is_empty();
@@ -157,7 +151,7 @@ impl State {
 }
 
 impl State {
-    /// Plans for a text: the deepest usable path under it, and the steps after it.
+    /// The deepest usable path under a text, and the steps after it.
     pub(super) fn plan(&self, rendered: &Rendered) -> Done<Plan> {
         let mut chain = self.here.slot.live.unchanged(&rendered.text);
         if self.may_be_deeper_on_disk(&chain) {
@@ -169,10 +163,9 @@ impl State {
         self.bounded(|halt| self.plan_from(rendered, chain, halt))
     }
 
-    /// A plan with something to answer to.
     pub(super) fn plan_answer(&self, rendered: &Rendered) -> Done<Plan> {
         let mut plan = self.plan(rendered)?;
-        // All of it may be in the state, as after an answer of one token: the end of it is read once more.
+        // The state may hold all of the text, as after an answer of one token; then its last part is read again.
         while plan.steps.is_empty() {
             let Some(shorter) = plan.base.segments().len().checked_sub(1) else {
                 return Err(RuntimeError::Failed("internal error: there is nothing to answer to".into()));
@@ -183,7 +176,7 @@ impl State {
         Ok(plan)
     }
 
-    /// As [`State::plan`], leaving the last few words for the next question to bring.
+    /// Like [`State::plan`], but leaves the last few words to the next question.
     pub(super) fn plan_past(&self, rendered: &Rendered) -> Done<Plan> {
         let mut plan = self.plan(rendered)?;
         if rendered.text.len().saturating_sub(plan.base.text_bytes()) <= SMALL_REST && !plan.base.segments().is_empty()
@@ -193,13 +186,12 @@ impl State {
         Ok(plan)
     }
 
-    /// Whether state that is being written may be what a plan for this text wants back.
+    /// Whether a plan for this text may need state that is still being written.
     pub(super) fn wants_stored(&self, rendered: &Rendered) -> bool {
         self.may_be_deeper_on_disk(&self.here.slot.live.unchanged(&rendered.text))
     }
 
-    /// Works on a text that may be of any length: given up when somebody wants it to end, and at more tokens than the context
-    /// holds.
+    /// Runs `work` on a text of any length; it ends early at a stop or when the text exceeds the context.
     pub(super) fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
         let (inbox, on_screen) = (&self.inbox, !self.off_screen);
         let most = match self.firm_limit() {
@@ -209,20 +201,19 @@ impl State {
         work(&Halt { stop: &|| inbox.wants_stop(on_screen), most })
     }
 
-    /// Tokens of a text.
     pub(super) fn count(&self, text: &str) -> Done<u64> {
         let tokenizer = &self.engine.renderer.model().tokenizer;
         let counted = self.bounded(|halt| tokenizer.encode_plain_until(text, &Halt { most: usize::MAX, ..*halt }));
         Ok(counted?.len() as u64)
     }
 
-    /// Tokens beyond which a text is refused; 0 where there is no such number. A server counts in tokens of its own and refuses by
-    /// them.
+    /// Tokens above which a text is refused; 0 if there is no limit. A server uses its own tokenizer and enforces its
+    /// own limit.
     pub(super) fn firm_limit(&self) -> u64 {
         if self.engine.server().is_some() { 0 } else { self.here.meters.context_limit }
     }
 
-    /// Refuses what does not fit, before anything was read. `what` is what would be read.
+    /// Refuses a plan that does not fit, before anything is read. `what` names the text in the error.
     pub(super) fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
         let plan = self.known_size(plan, what)?;
         let limit = self.firm_limit();
@@ -241,7 +232,7 @@ impl State {
         )))
     }
 
-    /// The same for a text that was given up because the context cannot hold it.
+    /// The same for a text that exceeded the limit during tokenizing.
     pub(super) fn known_size<T>(&self, done: Done<T>, what: &str) -> Done<T> {
         match done {
             Err(RuntimeError::Text(TextError::TooLong { most })) => Err(RuntimeError::TooLong(format!(
@@ -260,12 +251,12 @@ impl State {
         }
     }
 
-    /// Tokens kept free for an answer: as configured, at most a quarter of a small context.
+    /// Tokens reserved for an answer: the configured number, at most a quarter of a small context.
     pub(super) fn reserve(&self) -> u64 {
         self.reserve_answer.min(self.here.meters.context_limit / 4)
     }
 
-    /// `, about 0:35`, when the reading speed is known.
+    /// `, about 0:35`; empty if the reading speed is unknown.
     pub(super) fn about(&self, tokens: u64) -> String {
         let speed = self.reading_speed;
         if speed <= 0.0 {

@@ -1,4 +1,4 @@
-//! `/preset`: the built-in presets, and the user's, one file each in the configuration folder.
+//! `/preset`: built-in presets and the user's presets, one file each in the configuration folder.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ fn file_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.toml"))
 }
 
-/// Names of the user's presets, sorted.
+/// Sorted.
 fn names(dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else {
-        // The folder is made with the first preset.
+        // The folder does not exist before the first preset.
         return Vec::new();
     };
     let mut names: Vec<String> = entries
@@ -33,7 +33,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Reads one; the error names the file.
+/// The error names the file.
 fn read(file: &Path) -> Result<Preset, String> {
     let shown = file.display();
     let text =
@@ -41,7 +41,7 @@ fn read(file: &Path) -> Result<Preset, String> {
     Preset::parse(&text).map_err(|e| format!("{shown}: {e}"))
 }
 
-/// Writes one, whole or not at all. Returns whether another one was there, which is kept as `NAME.toml~`.
+/// Writes a preset atomically. Returns whether it replaced one, which is kept as `NAME.toml~`.
 fn write(dir: &Path, name: &str, preset: &Preset) -> std::io::Result<bool> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let file = file_of(dir, name);
@@ -53,7 +53,7 @@ fn write(dir: &Path, name: &str, preset: &Preset) -> std::io::Result<bool> {
     Ok(replaced)
 }
 
-/// What a preset sets: every value that is another than the configured one; what belongs to the screen, than the built-in one.
+/// The values of a preset that differ: from the configuration, or for display settings from the built-in defaults.
 fn summary(preset: &Preset, configured: &Settings) -> String {
     let other = |(key, value): &(&'static str, String)| {
         let row = table::find(key)?;
@@ -67,10 +67,10 @@ fn summary(preset: &Preset, configured: &Settings) -> String {
     if parts.is_empty() { "as configured".to_owned() } else { parts.join(", ") }
 }
 
-/// A preset by name, built in or of the user.
+/// A built-in preset or one of the user's.
 ///
 /// # Errors
-/// One line: there is none, or what is wrong with its file.
+/// One line: the preset does not exist, or its file is invalid.
 pub fn find(dir: Option<&Path>, name: &str) -> Result<Preset, String> {
     if let Some(preset) = builtin(name) {
         return Ok(preset);
@@ -88,7 +88,6 @@ pub fn find(dir: Option<&Path>, name: &str) -> Result<Preset, String> {
 }
 
 impl State {
-    /// `/preset`.
     pub(super) fn preset(&mut self, action: PresetAction) -> Done {
         match action {
             PresetAction::List => self.list_presets(),
@@ -114,8 +113,8 @@ impl State {
         self.page("Presets", text)
     }
 
-    /// The settings with a preset, and what it says of the display. Like the built-in ones it begins with the configured sampling;
-    /// nothing changes unless all of it can be set.
+    /// The settings and display values with a preset applied. Values that the preset does not set are the configured
+    /// ones. Nothing changes unless all values are valid.
     fn settings_of(&self, preset: &Preset) -> Result<(Settings, Display), String> {
         let mut settings = self.here.session.settings.clone();
         settings.begin_preset(&self.defaults);
@@ -176,7 +175,7 @@ impl State {
             return Err(refused("There is no configuration folder".into()));
         };
         let settings = &self.here.session.settings;
-        // A preset without a seed leaves it to each answer, so that is not written down.
+        // Without a seed in the preset each answer has its own, so none is written.
         let mut values: Display = table::preset_rows()
             .filter(|row| row.name != "sampling.seed" || settings.seed.is_some())
             .filter_map(|row| Some((row.name, settings.value(row)?)))
@@ -189,7 +188,7 @@ impl State {
             None => self.here.session.system.clone(),
         };
         let preset = Preset { system: system.filter(|t| !t.trim().is_empty()), values };
-        // What a configuration allows and a session does not must not be found out when it is wanted.
+        // Detects at once a value that a configuration accepts and a session does not.
         Preset::parse(&preset.text())
             .map_err(|e| e.to_string())
             .and_then(|p| self.settings_of(&p).map(|_| ()))

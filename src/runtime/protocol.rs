@@ -1,10 +1,11 @@
-//! What the interface asks of the runtime, and what the runtime tells the interface. Both directions are plain data, so the
-//! interface can be driven by a script in tests and the runtime by `-p` without a terminal.
+//! Requests and notices: plain data in both directions, so that tests drive the interface by a script, and `-p` drives
+//! the runtime without a terminal.
 //!
-//! What the interface relies on: every request is answered by at least one notice ([`Notice::Activity`],
-//! [`Notice::Note`], a page, a question ...); [`Activity::Idle`] is told whenever work ends; [`Notice::Added`] comes
-//! before the first [`Notice::Delta`] of a message and [`Notice::Finished`] after the last; the last notice of all is
-//! [`Notice::Bye`] or [`Notice::Fatal`]. The channel to the interface is unbounded: the runtime never waits for a screen.
+//! Guarantees for the interface: the runtime answers every request with at least one notice ([`Notice::Activity`],
+//! [`Notice::Note`], a page, a question ...); it sends [`Activity::Idle`] at the end of all work; [`Notice::Added`]
+//! precedes the first [`Notice::Delta`] of a message, and [`Notice::Finished`] follows the last; the last notice of
+//! all is [`Notice::Bye`] or [`Notice::Fatal`]. The channel to the interface is unbounded, so the runtime never waits
+//! for a screen.
 
 mod progress;
 mod views;
@@ -24,198 +25,160 @@ pub use views::{
     Stretch, TimelineRow, TreeView, Why,
 };
 
-/// How loud a note is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Level {
-    /// A result.
     Info,
-    /// Something to know.
     Warn,
-    /// Something failed.
     Error,
 }
 
-/// A choice of a [`Notice::Question`]. The last one is what Esc, a stop and the end of the input take.
+/// A choice of a [`Notice::Question`]. Esc, a stop and the end of the input take the last one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Key to press; `'\n'` is Enter, `'\x1b'` is Esc.
+    /// Key to press; newline is Enter, `'\x1b'` is Esc.
     pub key: char,
-    /// What it does.
     pub label: String,
 }
 
 impl Choice {
-    /// `y` and `n`, and what they do.
     pub fn yes_or_no(yes: &str, no: &str) -> Vec<Choice> {
         [('y', yes), ('n', no)].map(|(key, label)| Choice { key, label: label.to_owned() }).into()
     }
 }
 
-/// Runtime to interface.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
-    /// The model is ready (or has changed). What it wants to be said follows as [`Notice::Note`]s.
+    /// The model is loaded or has changed. Its remarks follow as [`Notice::Note`]s.
     Ready(ModelInfo),
-    /// The open session, whole: after opening, going back, forking.
+    /// The whole open session: after opening, undo, fork.
     Session(SessionView),
-    /// Branches and documents of the open session after something was added; its messages are told one by one.
+    /// Branches and documents of the open session after an addition; messages have notices of their own.
     Tree(TreeView),
-    /// A message was added at the end (a question, a document, an answer that begins, empty).
+    /// A new message at the end: a question, a document, or an answer that is still empty.
     Added(Message),
-    /// More text for the answer that is being written.
+    /// More text for the answer in progress.
     Delta {
-        /// Of the answer.
         message: MessageId,
-        /// Part of the thoughts rather than of the answer.
+        /// The text belongs to the thoughts, not to the answer.
         thinking: bool,
-        /// The text. Whole characters only.
         text: String,
     },
-    /// Answers to the question at the end of the open session are written side by side: their messages, and seeds where something
-    /// is drawn. What is told of them follows as [`Notice::Delta`] and [`Notice::Finished`]; a [`Notice::Session`] says which one goes on.
+    /// Several answers to the last question are generated in parallel: their messages, and their seeds if sampling is
+    /// random. Each is reported by [`Notice::Delta`] and [`Notice::Finished`]; a [`Notice::Session`] names the one
+    /// that continues the conversation.
     Several(Vec<(MessageId, Option<u64>)>),
-    /// The answer is complete; replaces what the deltas built.
     Finished(Message),
-    /// Something about a conversation that is at work and not on screen. When it comes back to the screen, all of it is told again.
+    /// A notice of a conversation off screen. When the conversation returns to the screen, all its state is sent
+    /// again.
     Background {
-        /// Its serial ([`OpenSession::serial`]).
+        /// [`OpenSession::serial`] of the conversation.
         serial: u64,
-        /// What would be told if it were on screen.
         notice: Box<Notice>,
     },
-    /// The first so many requests are served: nothing of them goes on in the conversation in hand, and all that they had to say has
-    /// been told.
+    /// The first so many requests are complete: all their notices were sent, and none of them still occupies the
+    /// conversation.
     Acknowledged(u64),
-    /// What goes on.
     Activity(Activity),
-    /// Numbers for the status line and panel.
     Meters(Meters),
-    /// Whether it is on disk.
     Save(SaveState),
-    /// One line for the transcript, not part of the conversation.
+    /// One line on screen that is not part of the conversation.
     Note(Level, String),
-    /// The database is damaged, or could not be looked at: a sentence. Comes at any moment, and is no word to anything that was asked.
+    /// The database is damaged or could not be checked: a sentence. Sent at any time, independent of requests.
     Damage(String),
-    /// Something longer to read: title and text (markdown).
+    /// Text to read.
     Page {
-        /// Heading.
+        /// Heading; the text is markdown.
         title: String,
-        /// Markdown.
         text: String,
     },
-    /// What an answer looked at: a page whose passages can be opened by number.
     Looked {
-        /// Number of the answer.
         number: u64,
-        /// How many passages can be opened.
         passages: usize,
-        /// Which of its sentences is shown, 0 for all of it, and how many there are.
+        /// Which sentence of the answer is shown (0: all of it), and the number of sentences.
         sentence: (u64, u64),
-        /// Heading.
         title: String,
-        /// Markdown.
         text: String,
     },
-    /// For the map of the context.
     Map(ContextMap),
-    /// What an answer becomes less likely without: a page like [`Notice::Looked`], and the figures.
+    /// The loss of likelihood of an answer with passages hidden: a page like [`Notice::Looked`], and the numbers.
     Why {
-        /// Number of the answer.
         number: u64,
-        /// Heading.
         title: String,
-        /// Markdown.
         text: String,
         /// One for each of its first passages.
         rows: Vec<Why>,
     },
-    /// The answers to `/ask-all`, as far as they are; the last one is over.
+    /// The answers to `/ask-all` so far; the last notice has `over` set.
     FanOut(FanOut),
-    /// Part of an aside's answer, shown in an overlay and not kept.
+    /// Part of an aside's answer, shown in an overlay and not saved.
     Aside {
-        /// The question.
         question: String,
-        /// What was answered so far.
+        /// The whole answer so far.
         text: String,
-        /// It is complete.
         done: Option<Finish>,
     },
-    /// The runtime needs a decision. Drawn over the input; keys answer.
+    /// The runtime needs a decision.
     Question {
         /// Repeated in [`Request::Choose`].
         id: u64,
         /// One or two lines.
         text: String,
-        /// What can be chosen. Esc is always "cancel" and chooses the last one.
         choices: Vec<Choice>,
     },
-    /// A question about a load of several files: [`Request::Choose`] answers it, or [`Request::ChooseFiles`].
+    /// A question about a load of several files: [`Request::Choose`] or [`Request::ChooseFiles`] answers it.
     Plan {
         /// Repeated in the answer.
         id: u64,
         /// One or two lines.
         text: String,
-        /// What can be chosen; `e` is for the interface, which shows the files. Esc chooses the last one.
         choices: Vec<Choice>,
-        /// The files.
         plan: LoadPlan,
     },
-    /// Text to put into the input: an undone question, a message to edit.
+    /// Text for the input: an undone question, or a message to edit.
     Input {
-        /// The text.
         text: String,
-        /// Set when sending it edits this message.
+        /// Set if sending the text edits this message.
         editing: Option<MessageId>,
     },
-    /// What is kept of the input of the open session: it was left, or the program ended, with that in it. Told when the session is opened, also
-    /// of one that was open before, which another terminal may have had meanwhile; empty where nothing is kept any more.
+    /// The saved draft of the open session, sent whenever a session opens: another terminal may have changed the draft
+    /// of one that was open before. Empty if there is no draft.
     Draft(String),
-    /// Questions asked earlier, in all sessions, oldest first: for Up and Ctrl-R. Sent once at the start; at most the
-    /// newest 2,000 are used.
+    /// Earlier questions of all sessions, oldest first, for Up and Ctrl-R: at most the newest 2,000, sent once at the
+    /// start.
     Prompts(Vec<String>),
-    /// The open session has been given this title.
     Titled(String),
-    /// Another terminal was first to take a name: what the open session is called, and the list of those opened.
+    /// Another terminal took a name first: the new name of the open session, and the list of opened sessions.
     Named {
-        /// Empty where the open one has no name yet.
+        /// Empty if the open session has no name yet.
         name: String,
         /// As in [`SessionView::opened`].
         opened: Vec<OpenSession>,
     },
-    /// The documents of the library, the last used first, for completion.
+    /// The documents of the library for completion, most recently used first.
     Library(Vec<LibraryName>),
-    /// For the picker.
     Sessions(Vec<SessionRow>),
-    /// For the search page.
     Found {
-        /// What was searched.
         query: String,
-        /// Hits, best first.
         rows: Vec<SearchRow>,
     },
-    /// For the timeline page.
     Timeline(Vec<TimelineRow>),
-    /// For the documents page.
     Documents {
         /// `This conversation` or `Library`.
         title: String,
-        /// Rows.
         rows: Vec<DocumentRow>,
     },
-    /// A preset was taken: how things are to be shown from now on.
+    /// Display settings of a preset, valid from now on.
     Display(Display),
     /// The interface may end.
     Bye {
-        /// Printed after the terminal is restored: how to come back, or what is not saved.
+        /// Printed after the terminal is restored: the command that resumes, or what is not saved.
         farewell: Option<String>,
-        /// What was said and is not on disk.
+        /// Set if text is not on disk.
         unsaved: Option<Unsaved>,
     },
-    /// The runtime cannot go on: one line, and the exit code.
     Fatal {
-        /// The line.
+        /// One line.
         error: String,
-        /// How the program ends.
         exit: Exit,
     },
 }

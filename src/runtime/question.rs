@@ -8,22 +8,22 @@ impl State {
     pub(super) fn answered(&mut self, question: u64, answer: Answer) {
         match &self.here.wait {
             Wait::Question { id, before, .. } if *id == question => {
-                // A stop led to the question, and is over.
+                // The stop that led to the question is over.
                 let before = Some(before.clone()).filter(|before| *before != Activity::Stopping);
                 if let Some(before) = before {
                     self.activity(before);
                 }
                 self.wake(Wake::Answer(answer));
             }
-            // The question is gone.
+            // The question is no longer open.
             _ => {}
         }
     }
 }
 
 impl Verb {
-    /// Asks the user; returns the key of the choice. The last choice means "cancel" and loses nothing. With no user the first
-    /// one is taken.
+    /// Asks the user and returns the key of the choice. The last choice means "cancel" and loses nothing. Without a
+    /// user the first one is taken.
     pub(super) async fn ask_user(&mut self, text: String, choices: Vec<Choice>) -> char {
         let cancel = choices.last().map_or('\x1b', |c| c.key);
         if self.attendance == Attendance::Absent {
@@ -36,7 +36,7 @@ impl Verb {
         }
     }
 
-    /// Shows a question; `None`: the user stopped instead of answering.
+    /// Shows a question; `None` if the user stops instead of answering.
     pub(super) async fn put(&mut self, notice: impl FnOnce(u64) -> Notice) -> Option<Answer> {
         if self.quitting {
             return None;
@@ -45,7 +45,7 @@ impl Verb {
         let id = self.next_question;
         let before = self.here.activity.clone();
         match self.off_screen {
-            // The question is shown there, not the end.
+            // Off screen only the question is reported, not an end of work.
             true => self.here.activity = Activity::Idle,
             false => self.activity(Activity::Idle),
         }
@@ -57,7 +57,7 @@ impl Verb {
         }
     }
 
-    /// A yes-or-no question: true for the first of two choices.
+    /// True for the first of two choices.
     pub(super) async fn confirm(&mut self, text: String, yes: &str) -> bool {
         let choices =
             vec![Choice { key: '\n', label: yes.to_owned() }, Choice { key: '\x1b', label: "cancel".to_owned() }];

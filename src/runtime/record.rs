@@ -1,4 +1,4 @@
-//! Messages, the head, names, settings and segments: each change goes to the session and to the disk at once.
+//! Changes of messages, head, names, settings and segments: each applies to the session and is sent to the writer.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::runtime::protocol::{Level, Notice, TimelineRow};
 use crate::store::{Access, Change, NewSegment, NewSession, SegmentId, TitleBy};
 use crate::text::sanitize::is_unseen;
 
-/// A message that no run writes any more. A killed run leaves an answer without an end: it counts as stopped.
+/// A message of an earlier run. A killed run leaves an answer without an end: it counts as stopped.
 pub(super) fn as_left(mut message: Message) -> Message {
     if message.is_open() {
         message.meta.finish = Some(Finish::Stopped);
@@ -22,8 +22,8 @@ pub(super) fn as_left(mut message: Message) -> Message {
     message
 }
 
-/// A message that was read from the store. In a session that is only viewed, another process may be writing it. A
-/// document whose load broke off is noted: the rest of it is read with the next question.
+/// A message read from the store. A view-only session stays unchanged, as another process may be writing to it. A
+/// partly read document is recorded: the next question reads its rest.
 pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashSet<MessageId>) -> Message {
     if *rights != Rights::Write {
         return message;
@@ -33,14 +33,12 @@ pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashS
 }
 
 impl Verb {
-    /// Waits until a save is on disk, or will never be, or patience ends.
     pub(super) async fn saved(&mut self, wanted: Wanted) {
         if !self.disk.has(wanted) {
             self.wait(Wait::Saved { wanted, until: Persistence::patience(wanted) }).await;
         }
     }
 
-    /// Waits until all state that was handed over is on disk.
     pub(super) async fn states_saved(&mut self) {
         let wanted = self.disk.states();
         self.saved(wanted).await;
@@ -48,7 +46,7 @@ impl Verb {
 }
 
 impl State {
-    /// Makes the session's row if there is none yet, named after what begins it.
+    /// Creates the session's row if needed, with a name from its first message.
     fn session_row(&mut self, first: &Message, changes: &mut Vec<Change>) -> Done<SessionId> {
         if let Some(id) = self.here.session.id {
             return Ok(id);
@@ -76,26 +74,25 @@ impl State {
         Ok(id)
     }
 
-    /// Takes the lock of a session that has just got its row.
     pub(super) fn lock_session(&mut self, id: SessionId) {
         match self.disk.store.lock_session(id, &self.here.session.name) {
             Ok(lock) => self.here.lock = Some(lock),
-            // The banner shows that nothing can be written.
+            // The banner shows that the directory is read-only.
             Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => {}
-            // A new id is unique; a file system without locks must not stop a chat.
+            // A new id is unique; a file system without locks must not prevent a chat.
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
     }
 
-    /// Adds a message at the head and shows it. The engine must not see it before its text is safe:
-    /// [`Verb::saved`] with what is returned.
+    /// Adds a message at the head and shows it. The caller passes the result to [`Verb::saved`] before the engine sees
+    /// the message.
     pub(super) fn add_message(&mut self, message: Message) -> Done<Wanted> {
         let saved = self.add_one_of_many(message)?;
         self.show_tree();
         Ok(saved)
     }
 
-    /// The same without the tree, which takes time that grows with it: [`State::show_tree`] shows it once for many.
+    /// The same without sending the tree, which costs time proportional to its size: [`State::show_tree`] sends it once.
     pub(super) fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
         let unnamed = self.here.session.name.is_empty();
         let save = self.put_new(message.clone())?;
@@ -106,7 +103,7 @@ impl State {
         Ok(Wanted::Texts(save))
     }
 
-    /// Adds a message at the head without showing it: one of many.
+    /// Adds one of many messages at the head without showing it.
     pub(super) fn add_quietly(&mut self, message: Message) -> Done {
         self.put_new(message).map(|_| ())
     }
@@ -139,8 +136,7 @@ impl State {
         }
     }
 
-    /// Moves the head of the open session. Texts of the new branch are read if they are not here; it stays where it is if they
-    /// cannot be.
+    /// Moves the head of the open session, and reads the texts of the new branch if needed. On failure the head stays.
     pub(super) fn move_head(&mut self, head: Option<MessageId>) -> Done {
         if head == self.here.session.tree.head() {
             return Ok(());
@@ -153,9 +149,9 @@ impl State {
         Ok(())
     }
 
-    /// Reads the texts of a branch that are here in part only.
+    /// Reads the texts of a branch that are not in memory completely.
     pub(super) fn read_texts_to(&mut self, head: Option<MessageId>) -> Done {
-        // Messages of this run may be ahead of the disk; they are whole here.
+        // Messages of this run may be newer than the disk, but they are complete in memory.
         let cut = self.here.session.tree.path_to(head).iter().any(|m| self.here.session.cut.contains(&m.id));
         if let Some(id) = head.filter(|_| cut) {
             for m in self.disk.store.path(id)? {
@@ -169,7 +165,6 @@ impl State {
         Ok(())
     }
 
-    /// Remembers a typed prompt for the input's history.
     pub(super) fn remember_prompt(&mut self, text: &str) {
         self.disk.remember(Change::Prompt(text.to_owned()));
     }
@@ -187,14 +182,13 @@ impl State {
         self.disk.segment(self.here.session.id, content, link, image);
     }
 
-    /// Says in the store that a message ends in a segment that is there already.
+    /// Records that a message ends in an existing segment.
     pub(super) fn point(&mut self, message: MessageId, segment: SegmentId) {
         if self.here.session.ends.insert(message, segment) != Some(segment) && self.here.apart.is_none() {
             self.disk.change(vec![Change::Link { message, segment }]);
         }
     }
 
-    /// Gives a message a name.
     pub(super) fn save_mark(&mut self, name: &str, message: MessageId) {
         self.here.session.label(name, message);
         if let Some(session) = self.here.session.id {
@@ -202,7 +196,7 @@ impl State {
         }
     }
 
-    /// Keeps the session's settings; of one that is open to view only they are this terminal's alone.
+    /// Saves the session's settings; those of a view-only session stay in memory.
     pub(super) fn save_settings(&mut self) -> Done {
         if let (Some(session), Rights::Write) = (self.here.session.id, &self.here.session.rights) {
             let json = self.here.session.settings_json()?;
@@ -211,7 +205,6 @@ impl State {
         Ok(())
     }
 
-    /// The open tree as rows, with what is kept now.
     pub(super) fn timeline_rows(&self) -> Vec<TimelineRow> {
         let fingerprint = self.engine.fingerprint();
         let kept: std::collections::HashSet<MessageId> = match self.here.session.id {
@@ -227,10 +220,10 @@ impl State {
         self.here.session.tree.timeline(|id| kept.contains(&id), |id| names.get(&id).cloned())
     }
 }
-/// A name for a session from its first question or document: a few words, as one would type them.
+/// A session name from the first question or document: a few words, easy to type.
 fn session_name(first: &Message) -> String {
     let text = match &first.meta.document {
-        // A document out of a loaded folder has the folder in its name.
+        // A document from a loaded folder has the folder in its name.
         Some(d) => match d.name.split_once('/') {
             Some((folder, _)) if !folder.is_empty() => folder,
             _ => d.name.rsplit_once('.').map_or(d.name.as_str(), |(stem, _)| stem),
@@ -238,7 +231,7 @@ fn session_name(first: &Message) -> String {
         None => first.text.as_str(),
     };
     let mut name = String::new();
-    // Combining signs are part of a word; invisible characters neither end one nor belong to it.
+    // Combining signs are part of a word; invisible characters neither end a word nor belong to it.
     let within = |c: char| c.is_alphanumeric() || !c.is_control() && (c.width() == Some(0) || is_unseen(c));
     let words = text.split(|c: char| !within(c)).filter(|w| w.chars().any(char::is_alphanumeric));
     for word in words.take(5) {

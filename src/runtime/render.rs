@@ -1,8 +1,8 @@
-//! Messages to the text the model reads, and where in that text each message ends.
+//! Renders messages to the model's input text, and locates the end of each message in it.
 //!
-//! A document is a user turn that holds it and an assistant turn that acknowledges it (docs/architecture.md §5). Untrusted
-//! text is shielded, so that a document cannot end its own turn. Invariant: a [`Cut`] is right after the content of an
-//! assistant turn, before the token that ends it; that token belongs to the next step.
+//! A document is a user turn that holds it and an assistant turn that acknowledges it (docs/architecture.md §5).
+//! Untrusted text is shielded, so that a document cannot end its own turn. Invariant: a [`Cut`] is right after the
+//! content of an assistant turn, before the token that ends the turn; that token belongs to the next step.
 
 use std::borrow::Cow;
 
@@ -14,38 +14,34 @@ use crate::text::thoughts;
 use crate::text::tokenizer::SHIELD;
 use crate::text::{Before, ChatMessage, ChatRole, Halt, RenderOptions, Specials, TextError, TextModel, Walk};
 
-/// A placeholder for the next question, for rendering the text before it as that question will find it.
+/// Placeholder for the next question: renders the text before it as that question will see it.
 const PROBE: &str = "?";
-/// Marks the end of the content of an assistant turn in the rendered text, and is removed again. A private-use
-/// character: no template treats it as white space, and it is removed from untrusted text.
+/// Marks the end of the content of an assistant turn in the rendered text, and is removed again. It is a private-use
+/// character, which no template treats as white space and which is removed from untrusted text.
 pub const MARK: char = '\u{10FFFC}';
 
-/// A place in a rendered text where a message is complete.
+/// The place in a rendered text where a message is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Bytes of the text up to and with the message.
     pub end: usize,
-    /// Which message.
     pub message: MessageId,
-    /// What ends there.
     pub kind: SegmentKind,
 }
 
-/// A rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
-    /// The text, special tokens as literals, without a start token.
+    /// Special tokens as literals; no start token.
     pub text: String,
-    /// Where documents and answers end, in order. A message the template changed beyond recognition has none.
+    /// Ends of documents and answers, in order. Empty if the template drops or repeats turns.
     pub cuts: Vec<Cut>,
 }
 
-/// The name as the model sees it inside the document tag.
+/// The name as the document tag shows it to the model.
 pub fn safe_name(name: &str) -> String {
     name.chars().map(|c| if c == '"' { '\'' } else { c }).filter(|c| !c.is_control()).collect()
 }
 
-/// A rendered text without its [`MARK`]s, and where they were.
+/// A rendered text without its [`MARK`]s, and their byte offsets.
 pub fn unmarked(marked: &str) -> (String, Vec<usize>) {
     let mut text = String::with_capacity(marked.len());
     let mut places = Vec::new();
@@ -59,38 +55,34 @@ pub fn unmarked(marked: &str) -> (String, Vec<usize>) {
     (text, places)
 }
 
-/// The rendered text up to and with a message, where it is known from elsewhere than the messages, and proven.
+/// The rendered text up to the end of a message, proven by another source than the messages.
 pub type Known<'a> = dyn Fn(MessageId) -> Option<String> + 'a;
 
-/// Nothing is known but the messages.
 pub fn nothing_known(_: MessageId) -> Option<String> {
     None
 }
 
-/// Renders conversations for one model.
 #[derive(Clone, Debug)]
 pub struct Renderer {
     text: TextModel,
 }
 
 impl Renderer {
-    /// For one model's template.
     pub fn new(text: TextModel) -> Renderer {
         Renderer { text }
     }
 
-    /// The model's text side.
     pub fn model(&self) -> &TextModel {
         &self.text
     }
 
-    /// Text of others, made harmless.
+    /// Untrusted text with special tokens shielded.
     pub fn safe<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let shielded = self.text.tokenizer.shield(text);
         if shielded.contains(MARK) { Cow::Owned(shielded.replace(MARK, "")) } else { shielded }
     }
 
-    /// The chat turns of a path, and what each [`MARK`] in them ends, in order.
+    /// The chat turns of a path, and the message that each [`MARK`] ends, in order.
     fn turns(&self, path: &[&Message]) -> (Vec<ChatMessage>, Vec<(MessageId, SegmentKind)>) {
         let mut turns = Vec::with_capacity(path.len() + 2);
         let mut ends = Vec::new();
@@ -100,7 +92,7 @@ impl Renderer {
                 Role::System => turns.push(ChatMessage::new(ChatRole::System, text)),
                 Role::User => turns.push(ChatMessage::new(ChatRole::User, text)),
                 Role::Assistant => {
-                    // Before trailing white space, which some templates cut off and others keep.
+                    // The mark precedes trailing white space, which some templates strip and others keep.
                     let solid = text.trim_end();
                     let content = match text.get(solid.len()..) {
                         Some(space) if !solid.is_empty() => {
@@ -124,7 +116,7 @@ impl Renderer {
         (turns, ends)
     }
 
-    /// What cannot fit is refused before it is copied: a text of a hundred megabytes takes no more memory than it has already.
+    /// Refuses a text that cannot fit before copying it, so that a huge text uses no extra memory.
     fn render(
         &self,
         path: &[&Message],
@@ -140,7 +132,7 @@ impl Renderer {
         let marked = self.text.template.render_until(&turns, &RenderOptions::prompt(think), halt.stop)?;
         drop(turns);
         let (text, places) = unmarked(&marked);
-        // A template that drops a whole turn or shows it twice leaves no safe way to tell which end is which.
+        // If a template drops or repeats a turn, the marks cannot be assigned.
         let cuts = if places.len() == ends.len() {
             places.iter().zip(ends).map(|(end, (message, kind))| Cut { end: *end, message, kind }).collect()
         } else {
@@ -149,10 +141,10 @@ impl Renderer {
         self.without_damage(Rendered { text, cuts }, path, known)
     }
 
-    /// The conversation, and the place where the model answers.
+    /// The conversation with the generation prompt.
     ///
     /// # Errors
-    /// A template that refuses the conversation; a damaged message with nothing known after it; a stop.
+    /// The template refuses the conversation; a message is damaged and no later text is proven; a stop.
     pub fn prompt(
         &self,
         path: &[&Message],
@@ -163,8 +155,8 @@ impl Renderer {
         self.render(path, None, think, halt, known)
     }
 
-    /// The conversation as the next question will find it, up to and with its last answer or document. Ends with a cut,
-    /// or is empty when there is none.
+    /// The conversation up to its last answer or document, as the next question will see it. Ends with a cut, or is
+    /// empty without one.
     ///
     /// # Errors
     /// As [`Renderer::prompt`].
@@ -180,7 +172,7 @@ impl Renderer {
         Ok(rendered)
     }
 
-    /// The conversation with its last answer left open, for going on with it after `more`.
+    /// The conversation with its last answer left open, followed by `more`.
     ///
     /// # Errors
     /// As [`Renderer::prompt`]; the answer itself is damaged.
@@ -213,8 +205,7 @@ impl Renderer {
         Ok(rendered)
     }
 
-    /// A walk along `text`, which follows `before`. Skips the start token, which has no text unless the template wrote
-    /// it.
+    /// A walk along `text` after `before`. Skips the start token, which has no text unless the template wrote it.
     fn walk<'a>(&'a self, text: &'a str, tokens: &mut &[Token], before: Before) -> Walk<'a> {
         let t = &self.text.tokenizer;
         if let (Some((first, rest)), Some(bos)) = (tokens.split_first(), t.bos())
@@ -227,15 +218,15 @@ impl Renderer {
         Walk::new(t, text, before)
     }
 
-    /// Bytes at the start of `text` that exactly these tokens spell, if they end between two characters.
+    /// Number of bytes at the start of `text` that these tokens spell exactly, if they end between two characters.
     pub fn covered(&self, text: &str, tokens: &[Token], before: Before) -> Option<usize> {
         let mut tokens = tokens;
         let mut walk = self.walk(text, &mut tokens, before);
         if tokens.iter().all(|t| walk.step(*t)) { walk.place() } else { None }
     }
 
-    /// Where to end pieces of about `piece` tokens: (tokens, bytes) from the start, each end between two characters.
-    /// The tokens after the last end are no longer than a piece, unless they do not spell the text.
+    /// Ends of pieces of about `piece` tokens: (tokens, bytes) from the start, each between two characters. The tokens
+    /// after the last end are no longer than a piece, unless they do not spell the text.
     pub fn piece_ends(&self, text: &str, tokens: &[Token], before: Before, piece: usize) -> Vec<(usize, usize)> {
         let mut rest = tokens;
         let mut walk = self.walk(text, &mut rest, before);
@@ -268,7 +259,6 @@ impl Renderer {
         Some(part.chars().filter(|c| *c != SHIELD).collect())
     }
 
-    /// The boundary after `tokens` that were read after the first `from` bytes.
     pub fn boundary_after(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
         let covered = rendered.text.get(from..).and_then(|rest| self.covered(rest, tokens, before));
         match covered.and_then(|n| rendered.text.get(..from + n)) {
@@ -277,7 +267,6 @@ impl Renderer {
         }
     }
 
-    /// The boundary after `tokens` that were generated after the first `from` bytes.
     pub fn boundary_with(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
         let said = self.text.tokenizer.spell_shielded(tokens, before);
         match rendered.text.get(..from) {
@@ -334,7 +323,7 @@ mod tests {
         let boundary = |tokens: &[Token]| renderer.boundary_with(&rendered, 1, tokens, Before::Text);
         let (token, spelled) = (boundary(&token.unwrap()), boundary(&spelled.unwrap()));
         assert_eq!(token, TextBoundary::of(&format!("q{said}")));
-        // As the next question finds the answer rendered.
+        // Equal to the rendering that the next question sees.
         assert_eq!(spelled, TextBoundary::of(&format!("q{}", renderer.safe(said))));
     }
 }

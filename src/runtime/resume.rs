@@ -1,4 +1,4 @@
-//! Opening a session of the store: its lock, its texts, and its state.
+//! Opens a session of the store: lock, texts, state.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,15 +19,13 @@ use crate::runtime::protocol::{Choice, Level, SaveState};
 use crate::store::{Access, LAST, SessionLock, SessionRecord, StoreError};
 use crate::text::sanitize::{command_word, sanitize_line};
 
-/// Characters of messages off the open branch: enough for the timeline.
 const FIRST_WORDS: usize = 200;
-/// Tokens that may be read again without asking when a session is opened.
+/// Most tokens that are read again without a question when a session opens.
 const UNASKED: u64 = 2_048;
-/// Characters that are shown of a setting that cannot be read.
 const SHOWN_SETTING: usize = 40;
 
 impl State {
-    /// A session of this name may have been deleted before: its name leads here now.
+    /// Notes that a deleted session has the same name: the name now leads to this one.
     fn say_namesake_in_trash(&self, record: &SessionRecord) -> Done {
         let trashed = self.disk.store.trashed_session(&record.name)?.filter(|trashed| trashed.name == record.name);
         if let Some(SessionRecord { id, name, .. }) = trashed {
@@ -36,8 +34,7 @@ impl State {
         Ok(())
     }
 
-    /// Refuses to open a session that is newer in memory than on disk: a question would be added to an older
-    /// conversation.
+    /// Refuses to open a session that is newer in memory than on disk: a question would extend an older conversation.
     pub(super) fn refuse_unsaved(&self, id: SessionId, name: &str) -> Done {
         match self.disk.unsaved(id) {
             None => Ok(()),
@@ -62,7 +59,7 @@ impl State {
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
         let mut broken_off = HashSet::new();
         let mut conversation = Tree::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
-        // A damaged log must not keep the session from opening: the newest line will do.
+        // A damaged log must not prevent opening; the newest line serves instead.
         conversation.stood_at(self.disk.store.heads_left(record.id).unwrap_or_default());
         if let Some(head) = conversation.head() {
             for message in self.disk.store.path(head)? {
@@ -114,9 +111,9 @@ impl State {
         Ok(())
     }
 
-    /// Without messages on screen, a note says that there are some.
+    /// Notes that messages exist if none is on screen.
     fn say_all_is_undone(&self, record: &SessionRecord) {
-        // Opening matters more than this note.
+        // Without the count the session still opens.
         let kept = self.disk.store.undone(record.id, record.head).unwrap_or(0);
         if kept > 0 && self.attendance == Attendance::Present {
             let kept = counted(kept, "message");
@@ -128,7 +125,6 @@ impl State {
         }
     }
 
-    /// Says which settings of a session could not be read.
     fn say_unread(&self, session: &str, settings: &Settings, wrong: &[(String, String)]) {
         if wrong.is_empty() {
             return;
@@ -158,7 +154,6 @@ impl State {
         self.note(Level::Warn, text);
     }
 
-    /// The sentence for reading that begins inside a document whose load broke off: the rest was never read.
     fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {
         let document = self.here.session.half_read()?;
         let at = rendered.cuts.iter().position(|c| c.message == document.id)?;
@@ -179,14 +174,13 @@ impl State {
         self.lost_state().unwrap_or_else(|| beginning.into())
     }
 
-    /// A sentence: what of the open branch's kept state is not there any more, if anything.
     fn lost_state(&self) -> Option<String> {
         let tip = self.here.session.tree.path().iter().rev().find_map(|m| self.here.session.ends.get(&m.id).copied());
         let lost = tip.and_then(|t| self.disk.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());
         lost.map(|lost| cannot_be_used(&lost))
     }
 
-    /// Without a user to decide: notes that what was lost is read again.
+    /// Without a user to decide: notes that lost state is read again.
     pub(super) fn say_lost_state(&self) {
         if let Some(why) = self.lost_state().filter(|_| self.engine.server().is_none()) {
             self.note(Level::Warn, format!("{why} It is read again."));
@@ -195,17 +189,16 @@ impl State {
 }
 
 impl Verb {
-    /// `/resume`.
     pub(super) async fn resume(&mut self, name: &str) -> Done {
         self.leads_on_screen()?;
         self.disk.wait_for_texts();
-        // One that was left may have no row yet.
+        // A closed session may have no row yet.
         let left = self.opened.left_as(name).filter(|id| self.here.session.id != Some(*id));
         if let Some(id) = left.filter(|id| self.at_work(|session| session.id == Some(*id)).is_none()) {
             self.refuse_unsaved(id, name)?;
         }
         let trashed = || match self.disk.store.session_named(name) {
-            // A deleted session is restored by its name.
+            // The name of a deleted session restores it.
             Err(StoreError::NoSession { .. }) => self.disk.store.undelete(name).ok(),
             Ok(_) | Err(_) => None,
         };
@@ -222,8 +215,7 @@ impl Verb {
         if name == record.name && self.attendance == Attendance::Present {
             self.say_namesake_in_trash(&record)?;
         }
-        // A session that is only viewed is opened anew: the other process may have left it, and unread state can be
-        // read.
+        // A view-only session is opened again: the other process may have closed it, and its state can be read.
         if self.here.session.id == Some(record.id) && self.here.session.rights == Rights::Write {
             self.note(Level::Info, format!("\"{}\" is open already.", record.name));
             return Ok(());
@@ -237,7 +229,7 @@ impl Verb {
             return Ok(());
         }
         self.refuse_unsaved(record.id, &record.name)?;
-        // Held already where its state was not read: no other process gets it in between.
+        // The lock may be held already if the state was not read; it is kept so that no other process takes it.
         let held = (self.here.session.id == Some(record.id)).then(|| self.here.lock.take()).flatten();
         if held.is_some() {
             return self.open_with(&record, held, Rights::Write);
@@ -254,7 +246,7 @@ impl Verb {
                 (Some(lock), Rights::Write)
             }
             Err(e @ StoreError::InUse { .. }) => return self.open_in_use(record, e).await,
-            // The banner shows that nothing can be written.
+            // The banner shows that the directory is read-only.
             Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => (None, Rights::Write),
             Err(e) => {
                 self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
@@ -264,7 +256,7 @@ impl Verb {
         self.open_with(&record, lock, rights)
     }
 
-    /// A session that another process has open can be looked at or copied.
+    /// A session that another process has open can be viewed or copied.
     async fn open_in_use(&mut self, record: SessionRecord, e: StoreError) -> Done {
         if self.attendance == Attendance::Absent || self.must_open {
             return Err(e.into());
@@ -290,7 +282,7 @@ impl Verb {
     pub(super) async fn finish_resume(&mut self) -> Done {
         self.here.resume_pending = false;
         let rendered = match self.known_size(self.past(), THIS_CONVERSATION) {
-            // The session can be looked at, and the user can go back in it.
+            // The session can be viewed, and undo works.
             Err(e @ RuntimeError::Damaged(_)) => {
                 self.note(Level::Warn, e.to_string());
                 return Ok(());
@@ -314,7 +306,7 @@ impl Verb {
             return self.resume_with(plan, &rendered).await;
         }
         let text = format!("{why} Text is open. {read} of {total} tokens have to be read{again}{about}.");
-        // Tokens that would have to be read first are not counted.
+        // The meters show the state without the tokens still to read.
         self.report_meters();
         let choices =
             vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];

@@ -1,5 +1,5 @@
-//! The runtime's loop: the one place that waits for events. It takes the next event, ends the waits it concerns, and resumes
-//! their verbs, or begins the next request.
+//! The runtime's loop, the only place that waits for events. It takes the next event, ends the waits it concerns, and
+//! resumes their verbs, or begins the next request.
 
 mod finish;
 mod greet;
@@ -19,21 +19,17 @@ use crate::engine::protocol::{EngineEvent, EngineFault};
 use crate::runtime::protocol::{Activity, Level, Notice, Request};
 use crate::store::{SaveEvent, StoreError};
 
-/// What the loop received.
 enum Event {
     Request(Request),
-    /// The interface is gone.
     Gone,
     Engine(EngineEvent),
     Save(SaveEvent),
-    /// The writer has failed and reported it.
     WriterGone,
-    /// Progress of a background task; `None`: it has ended.
+    /// Progress of a background task; `None` at its end.
     Task(Owner, Option<String>),
     Tick,
 }
 
-/// Where a background task is.
 #[derive(Clone, Copy)]
 enum Owner {
     Here,
@@ -41,7 +37,7 @@ enum Owner {
     Background(usize),
 }
 
-/// The engine's thread has ended without a word.
+/// The engine's thread has ended without an event.
 fn gone() -> EngineEvent {
     let why = "The engine ended unexpectedly. Text is safe; sala-chat -c goes on with it.".into();
     EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } }
@@ -55,7 +51,8 @@ impl State {
         self = self.begin(first).settle();
         while !(self.quitting && self.is_at_rest()) {
             self.take_names();
-            // A stop request applies to the step that was running when it arrived, not to what would begin now.
+            // Requests that arrived during the last step are handled first, so that a stop never applies to a step
+            // that begins after it.
             if !self.inbox.has_waiting() {
                 let advanced;
                 (self, advanced) = self.advance();
@@ -91,12 +88,11 @@ impl State {
         self.finish();
     }
 
-    /// Whether no verb and no background task runs.
     fn is_at_rest(&self) -> bool {
         self.here.wait.is_idle() && self.background.is_empty() && self.others.iter().all(|other| other.wait.is_idle())
     }
 
-    /// Begins what needs no event, here or in another conversation; false when there is nothing.
+    /// Begins work that needs no event, in any conversation; false if there is none.
     fn advance(mut self: Box<State>) -> (Box<State>, bool) {
         self.tidy_conversations();
         if let Some(running) = self.next_verb() {
@@ -110,7 +106,7 @@ impl State {
         (self, false)
     }
 
-    /// The verb that can go on in the conversation in hand, or begin.
+    /// The verb of `here` that can continue or begin.
     fn next_verb(&mut self) -> Option<Running> {
         if !self.here.queue.is_empty() {
             self.make_room();
@@ -180,17 +176,16 @@ impl State {
         }
     }
 
-    /// Begins a verb: a stop from now on is for it.
+    /// Begins a verb: a later stop applies to it.
     fn begin(mut self: Box<State>, running: Running) -> Box<State> {
         self.here.slot.begin();
         self.resume_verb(running)
     }
 
-    /// A verb has ended.
     pub(super) fn after(&mut self, done: Done) {
         if let Err(e) = done {
             if let Some(text) = self.here.typed.take() {
-                // Nothing of it was saved.
+                // The question was not saved.
                 self.tell(Notice::Input { text: line_of(&text), editing: None });
             }
             self.failed(&e);
@@ -198,14 +193,14 @@ impl State {
         if self.here.wait.is_idle() {
             self.here.typed = None;
             self.shelve_what_is_read();
-            // Off screen the end is shown when all requests are done.
+            // Off screen the end is shown after the last request.
             if !self.off_screen || self.here.queue.is_empty() {
                 self.idle();
             }
         }
     }
 
-    /// Shows that no verb runs: the background tasks, or the loading of the model, if any.
+    /// Shows that no verb runs: a background task, the model's loading, or nothing.
     pub(super) fn idle(&mut self) {
         let beside = self.background.last().filter(|_| !self.off_screen).map(|(task, _)| task.activity());
         self.activity(match (&self.engine.state, beside) {
@@ -252,7 +247,7 @@ impl State {
         match request {
             // A one-shot run ends after all requests before it.
             Request::Quit if self.attendance == Attendance::Absent => self.here.queue.push_back(Request::Quit),
-            // Without anybody to go on, stopping is ending.
+            // Without a user, a stop ends the run.
             Request::Stop if self.attendance == Attendance::Present => self.stop(),
             Request::Stop | Request::Quit => self.quit(),
             Request::StopAside => self.stop_aside(),
@@ -266,8 +261,8 @@ impl State {
         }
     }
 
-    /// Serves or queues a request. `promised`: the interface holds more for this conversation, should the request lead
-    /// away from it.
+    /// Serves or queues a request. `promised`: the interface holds more input for this conversation, in case the
+    /// request opens another one.
     pub(super) fn in_turn(&mut self, request: Request, promised: bool) {
         if request.while_busy() == WhileBusy::Leaves {
             self.here.promised = promised;
@@ -276,7 +271,7 @@ impl State {
             self.make_room();
         }
         match request {
-            // A title belongs to no request, and gives way.
+            // A title belongs to no request and yields to one.
             r if self.here.wait.gives_way() && r.while_busy() != WhileBusy::Runs => {
                 self.here.queue.push_back(r);
                 self.here.slot.cancel.cancel();
@@ -290,7 +285,6 @@ impl State {
         }
     }
 
-    /// Ends as soon as all verbs have ended.
     fn quit(&mut self) {
         self.quitting = true;
         self.stop();
@@ -298,16 +292,15 @@ impl State {
         self.leave_background_tasks();
     }
 
-    /// Serves a request at once, while the conversation's verb waits.
+    /// Runs a request at once, while the conversation's verb waits.
     fn serve(&mut self, request: Request) {
         let verb = request.execute(&mut Dispatch(&self.baton));
         self.at_once.push_back((self.here.session.serial, verb));
     }
 
-    /// Ends the running verb as soon as possible.
     pub(super) fn stop(&mut self) {
         self.here.slot.cancel.cancel();
-        // With something in hand that is meant.
+        // While a verb runs, a stop applies to the verb alone.
         if !self.off_screen && (self.here.wait.is_idle() || self.here.wait.gives_way()) {
             self.stop_background_tasks();
         }
@@ -320,7 +313,7 @@ impl State {
                 let shown = task.activity();
                 self.activity(shown);
             }
-            // A save goes on; the verb looks whether to stop.
+            // A save continues; the verb checks for the stop.
             Wait::Question { .. } | Wait::Model | Wait::Saved { .. } => self.wake(Wake::Stopped),
             Wait::Idle => {}
             Wait::Turn | Wait::Engine { .. } => self.activity(Activity::Stopping),
@@ -331,14 +324,13 @@ impl State {
         let kept = self.disk.on_event(event);
         self.saved();
         self.beside_each(|wait| matches!(wait, Wait::Saved { .. }), State::saved);
-        // What is marked as kept has changed.
+        // The marks of kept state have changed.
         if kept && (self.here.wait.is_idle() || self.here.wait.gives_way()) {
             self.show_tree();
             self.tell_library();
         }
     }
 
-    /// Something is on disk, or will never be.
     fn saved(&mut self) {
         if matches!(self.here.wait, Wait::Saved { wanted, .. } if self.disk.has(wanted)) {
             self.wake(Wake::Go);

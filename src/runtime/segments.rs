@@ -1,5 +1,5 @@
-//! A rendered text as segments: what has to be read after a path, and what a job has added to it. Pure: knows a
-//! tokenizer, no engine and no store. The runtime and the local server both use it.
+//! Splits a rendered text into segments to read after a path, and converts the result of a job into a segment. Pure:
+//! needs a tokenizer, but no engine or store. The runtime and the local server share it.
 
 use super::path::Path;
 use super::render::{Rendered, Renderer};
@@ -9,28 +9,24 @@ use crate::store::{NewSegment, SegmentId, SegmentKind, TextBoundary};
 use crate::text::tokenizer::SHIELD;
 use crate::text::{Before, Halt, TextError};
 
-/// One segment to be read.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Its tokens.
     pub prompt: Vec<Token>,
-    /// Bytes of the rendered text before it: the end of the path that it follows.
+    /// Byte offset in the rendered text; equals the end of the path before it.
     pub text_start: usize,
-    /// Bytes of the rendered text at its end.
+    /// Byte offset of its end in the rendered text.
     pub text_end: usize,
-    /// What it holds.
     pub kind: SegmentKind,
-    /// The message that is complete with it.
+    /// The message that is complete at its end.
     pub message: Option<MessageId>,
 }
 
-/// The boundary after the first `end` bytes of a rendered text.
 pub fn boundary(rendered: &Rendered, end: usize) -> TextBoundary {
     TextBoundary::of(rendered.text.get(..end).unwrap_or(&rendered.text))
 }
 
-/// Cuts the text after a path into segments to be read, each of about `piece` tokens at most. The model answers to the
-/// last one, unless a message ends with it.
+/// Cuts the text after a path into segments of about `piece` tokens at most. The model answers the last one, unless it
+/// ends a message.
 ///
 /// # Errors
 /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
@@ -63,7 +59,7 @@ pub fn steps(
             e => e,
         })?;
         if tokens.is_empty() {
-            // A tokenizer may leave characters out: there is nothing to read.
+            // A tokenizer may drop characters, so a slice can have no tokens.
             continue;
         }
         count = count.saturating_add(tokens.len());
@@ -77,7 +73,7 @@ pub fn steps(
     Ok(steps)
 }
 
-/// Cuts one slice into pieces a stopped reading can lose, where the text allows it.
+/// Cuts a slice into pieces, at character boundaries; a stop loses at most one piece.
 fn cut(
     renderer: &Renderer,
     piece: usize,
@@ -99,7 +95,8 @@ fn cut(
     steps.push(Step { prompt, text_start, text_end, kind: SegmentKind::Turn, message: None });
 }
 
-/// The text of a document called `name`, spelled from the tokens of the path that ends with it; `prefix` is the segment before it.
+/// The text of the document `name`, decoded from the tokens of the path that ends with it; `prefix` is the segment
+/// before the document.
 pub fn document_text(renderer: &Renderer, path: &Path, prefix: Option<SegmentId>, name: &str) -> Option<String> {
     let before = path.segments().iter().find(|s| Some(s.id) == prefix);
     let from = before.map_or(0, |s| usize::try_from(s.content.boundary.bytes).unwrap_or(usize::MAX));
@@ -132,19 +129,19 @@ pub fn content(
     }
 }
 
-/// Those of the tokens that a job says are in the state.
+/// The tokens that a job reports as part of the state.
 fn in_state<'a>(tokens: &'a [Token], said: u64, what: &str) -> Result<&'a [Token], String> {
     let part = usize::try_from(said).ok().and_then(|n| tokens.get(..n));
     let have = tokens.len();
     part.ok_or_else(|| format!("internal error: the engine speaks of {said} {what} tokens, there are {have}"))
 }
 
-/// Takes into the live path what a job did: its end, and all tokens it reported. Returns the segment, and whether all of the step was read; `None` when nothing was
-/// done.
+/// Appends the result of a job to the live path: its end, and all tokens it reported. Returns the segment and whether
+/// the whole step was read; `None` if the job did nothing.
 ///
 /// # Errors
-/// The job speaks of more tokens than there are, or the step does not begin where the path ends: a phrase. What the state holds is
-/// not known any more then.
+/// The job reports more tokens than exist, or the step does not begin at the end of the path. The state is then
+/// unknown.
 pub fn absorb(
     renderer: &Renderer,
     fingerprint: &str,
@@ -201,7 +198,7 @@ mod tests {
             let done = JobDone { prompt_in_state: step.prompt.len() as u64, ..JobDone::new(Ended::Read) };
             absorb(&renderer, "f", live, &rendered, step, (&done, &[]))
         };
-        // The state went between the two.
+        // The state was lost between the two jobs.
         let mut live = Path::default();
         let why = take(&mut live, &steps[1]).unwrap_err();
         assert!(why.starts_with("internal error: ") && why.contains("byte 7") && why.ends_with("state at 0"), "{why}");

@@ -1,5 +1,5 @@
-//! The talk: the open session as a tree of messages with its settings, names and rights. Pure: no store, no engine, no
-//! channels; what changes here is recorded through [`super::record`].
+//! The open session: a tree of messages with settings, names and rights. Pure: no store, engine or channels;
+//! [`super::record`] saves its changes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,49 +10,43 @@ use crate::store::SegmentId;
 use crate::text::near::nearest;
 use crate::text::sanitize::command_word;
 
-/// Who may write to the open session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rights {
-    /// We.
     Write,
-    /// Somebody else, or its state is unusable and the user chose to look only: why.
+    /// Another process writes, or the state is unusable and the user chose to view only: the reason.
     View(String),
 }
 
-/// The open session.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Its place among those opened in this run.
     pub(super) serial: u64,
     /// Its row; `None` until the first message.
     pub(super) id: Option<SessionId>,
-    /// Its name; empty until the first message.
     pub(super) name: String,
-    /// The title that it was given; empty while the first words of its first question stand for it.
+    /// The given title; if empty, the interface shows the first question.
     pub(super) title: String,
-    /// The model is to make one when there is nothing else to do.
+    /// The model writes a title when it has no other work.
     pub(super) wants_title: bool,
     pub(super) tree: Tree,
     pub(super) settings: Settings,
-    /// The settings as they were kept, if something in them could not be read.
+    /// The saved settings, if some of them could not be read; unreadable ones are saved unchanged.
     pub(super) unread: Option<String>,
     /// System text of the next root.
     pub(super) system: Option<String>,
     pub(super) rights: Rights,
-    /// Its state is not read, and may not be: what is live is of another conversation.
+    /// Its state is not read and must not be: the live state belongs to another conversation.
     pub(super) is_unread: bool,
-    /// Segment that ends a message, for the present model.
+    /// Segment that ends a message, for the loaded model.
     pub(super) ends: HashMap<MessageId, SegmentId>,
-    /// Names given to messages by `/mark` and `/fork`; a message may have several.
+    /// Names from `/mark` and `/fork`; a message may have several.
     pub(super) labels: BTreeMap<String, MessageId>,
-    /// Messages whose texts are not here in full: they are off the open branch.
+    /// Messages off the open branch with incomplete texts in memory.
     pub(super) cut: HashSet<MessageId>,
-    /// Documents whose load broke off, until it is recorded that they are read to their ends after all.
+    /// Documents of failed loads that are not recorded as complete yet.
     pub(super) broken_off: HashSet<MessageId>,
 }
 
 impl Session {
-    /// An empty session.
     pub(super) fn empty(settings: Settings, system: Option<String>) -> Session {
         Session {
             serial: 0,
@@ -73,7 +67,7 @@ impl Session {
         }
     }
 
-    /// The same talk with these messages alone, of no session.
+    /// A copy with these messages, without a row.
     pub(super) fn copy_at(&self, path: Vec<Message>, rights: Rights) -> Session {
         let head = path.last().map(|m| m.id);
         Session {
@@ -86,7 +80,6 @@ impl Session {
         }
     }
 
-    /// Whether it may grow.
     pub(super) fn may_write(&self) -> Done {
         match &self.rights {
             Rights::Write => Ok(()),
@@ -97,20 +90,19 @@ impl Session {
         }
     }
 
-    /// System text for a new root, if there is any.
+    /// System text for a new root.
     pub(super) fn opening_text(&self) -> Option<&str> {
         let fresh = self.tree.head().is_none();
         self.system.as_deref().filter(|text| fresh && !text.trim().is_empty())
     }
 
-    /// As kept with the session.
     pub(super) fn settings_json(&self) -> Done<String> {
         self.settings
             .to_json(self.unread.as_deref())
             .map_err(|e| RuntimeError::Failed(format!("The settings cannot be written down: {e}.")))
     }
 
-    /// Marks documents whose load broke off as complete once they are read to their end. True if there are any.
+    /// Marks documents of failed loads as complete once they are read to their end. True if there are any.
     pub(super) fn complete_what_is_read(&mut self) -> bool {
         let read = self.broken_off.iter().filter(|id| self.ends.contains_key(*id));
         let open = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| !d.complete);
@@ -125,17 +117,15 @@ impl Session {
         any
     }
 
-    /// The first document of the open branch whose load broke off and that is not read to its end.
     pub(super) fn half_read(&self) -> Option<&Message> {
         self.tree.path().into_iter().find(|m| self.broken_off.contains(&m.id) && m.is_half_read())
     }
 
-    /// ` again`, unless some of what has to be read of the open branch was never read to its end.
+    /// ` again`, unless part of the text was never read.
     pub(super) fn again(&self) -> &'static str {
         if self.half_read().is_some() { "" } else { " again" }
     }
 
-    /// Message `#number` of the open branch.
     pub(super) fn numbered(&self, number: u64) -> Done<&Message> {
         self.tree.at_number(number).ok_or_else(|| {
             let there = match self.tree.path().len() {
@@ -147,17 +137,15 @@ impl Session {
         })
     }
 
-    /// The message that was given a name.
     pub(super) fn labelled(&self, name: &str) -> Option<MessageId> {
         self.labels.get(name).copied()
     }
 
-    /// Gives a message a name, which no other has from now on.
+    /// Names a message; removes the name from any other message.
     pub(super) fn label(&mut self, name: &str, message: MessageId) {
         self.labels.insert(name.to_owned(), message);
     }
 
-    /// What each message is called, with all its names.
     pub(super) fn names(&self) -> HashMap<MessageId, String> {
         let mut names: HashMap<MessageId, String> = HashMap::new();
         for (name, message) in &self.labels {
@@ -170,8 +158,8 @@ impl Session {
         names
     }
 
-    /// Place in the path of the document called so: by its whole name, the last one of it, or by the end of its path
-    /// where one document only ends so.
+    /// Index in the path of a document: by its full name (the last match), or by the end of its path if that is
+    /// unique.
     pub(super) fn document_called(&self, name: &str) -> Done<Option<usize>> {
         let path = self.tree.path();
         let named = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| d.name == name);
@@ -199,7 +187,6 @@ impl Session {
         Ok(at)
     }
 
-    /// No document is called so: what there is.
     pub(super) fn no_document(&self, name: &str) -> String {
         let path = self.tree.path();
         let names: Vec<&str> = path.iter().filter_map(|m| m.meta.document.as_ref()).map(|d| d.name.as_str()).collect();
@@ -212,7 +199,7 @@ impl Session {
         }
     }
 
-    /// The documents of the open branch that have all of this text, if it was loaded already.
+    /// The documents of the open branch that contain all of this text.
     pub(super) fn documents_with(&self, hash: &str) -> impl Iterator<Item = &DocumentInfo> {
         let documents = self.tree.path().into_iter().filter(|m| m.role == Role::Document);
         let documents = documents.filter_map(|m| Some((m, m.meta.document.as_ref()?)));
@@ -220,7 +207,6 @@ impl Session {
         documents.filter(whole).map(|(_, d)| d)
     }
 
-    /// The documents of the open branch that end where their load was stopped.
     pub(super) fn documents_in_part(&self) -> impl Iterator<Item = &DocumentInfo> {
         let cut = |m: &&Message| m.role == Role::Document && !m.is_half_read();
         let documents = self.tree.path().into_iter().filter(cut);

@@ -1,4 +1,4 @@
-//! Opening, leaving, naming and finding sessions.
+//! Opens, closes, names and finds sessions.
 
 use std::sync::Arc;
 
@@ -13,19 +13,16 @@ use crate::runtime::protocol::{Choice, Level, Notice, SearchRow, SessionRow, Ses
 use crate::store::{Change, LAST, NewSession, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError};
 use crate::text::sanitize::command_word;
 
-/// Sessions shown by `/sessions`.
 const LISTED: usize = 10_000;
-/// Hits shown by `/search`.
 const HITS: usize = 200;
 
-/// Sessions as the picker shows them.
 pub fn session_rows(
     store: &Store,
     records: Vec<SessionRecord>,
     fingerprint: Option<&str>,
     sizes: Option<&Sizes>,
 ) -> Vec<SessionRow> {
-    // The list matters more than this column.
+    // Without this column the list is still useful.
     let undone = store.maybe_undone().unwrap_or_default();
     let row = |r: SessionRecord| SessionRow {
         undone: if undone.contains(&r.id) { store.undone(r.id, r.head).unwrap_or(0) } else { 0 },
@@ -39,25 +36,23 @@ pub fn session_rows(
         title: r.title,
         messages: r.messages,
         tokens: r.tokens,
-        // What would be freed without it: state it shares with another belongs to neither.
+        // State that only this session needs, which a deletion frees.
         bytes: sizes.map(|s| s.sessions.get(&r.id).map_or(0, |(_, own)| *own)),
         updated_ms: r.updated_ms,
     };
     records.into_iter().map(row).collect()
 }
 
-/// Whether a message may be one that somebody is still adding to: an answer without an end, a document that is not read to its end.
+/// Whether another process may still extend a message: an answer without an end, or a partly read document.
 fn is_growing(message: &Message) -> bool {
     message.is_open() || message.meta.document.as_ref().is_some_and(|d| !d.complete)
 }
 
 impl State {
-    /// Sends the open session whole.
     pub(super) fn show_session(&self) {
         self.tell(Notice::Session(self.session_view()));
     }
 
-    /// The open session whole.
     pub(super) fn session_view(&self) -> SessionView {
         SessionView {
             name: self.here.session.name.clone(),
@@ -73,7 +68,6 @@ impl State {
         }
     }
 
-    /// Sends what is shown around the messages of the open session.
     pub(super) fn show_tree(&self) {
         self.tell(Notice::Tree(TreeView {
             branch: self.here.session.tree.branch_position(),
@@ -83,7 +77,8 @@ impl State {
         }));
     }
 
-    /// A name that a session has, or that means one. The number of one is no name: it means that session as long as nothing is called so.
+    /// Refuses a name that exists or refers to a session by number. A number refers to a session only while no session
+    /// has it as its name.
     fn refuse_taken(&self, name: &str) -> Done {
         if name == LAST {
             return Err(StoreError::MeansLast.into());
@@ -95,7 +90,6 @@ impl State {
         }
     }
 
-    /// An empty session; it is saved with its first message.
     pub(super) fn start_new(&mut self, name: Option<String>) -> Done {
         if let Some(name) = &name {
             self.refuse_taken(name)?;
@@ -106,7 +100,6 @@ impl State {
         Ok(())
     }
 
-    /// `/new`.
     pub(super) fn new_session(&mut self, name: Option<String>) -> Done {
         let old = self.here.session.id.map(|_| self.here.session.name.clone());
         self.leads_on_screen()?;
@@ -118,7 +111,7 @@ impl State {
         Ok(())
     }
 
-    /// The model is loaded: which messages of the open session have state for it.
+    /// After the model is loaded: finds the messages of the open session that have state for it.
     pub(super) fn model_is_known(&mut self) {
         let Some(id) = self.here.session.id else { return };
         let fingerprint = self.engine.fingerprint().to_owned();
@@ -132,8 +125,8 @@ impl State {
         self.show_session();
     }
 
-    /// Makes a new session that ends at `head`, and opens it. A message that another process is still writing would go
-    /// on growing: the fork gets a copy of it.
+    /// Creates a session that ends at `head` and opens it. If another process may still extend the last message, the
+    /// fork gets a copy.
     pub(super) fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
         let id = self.disk.store.new_session_id();
         let name = match name {
@@ -176,23 +169,22 @@ impl State {
         Ok(())
     }
 
-    /// The same text as a new message that is complete.
+    /// A completed copy of a message, with a new id.
     fn copied_as_left(&self, message: Message) -> Message {
         let draft = self.draft(message.role, message.parent, String::new());
         as_left(Message { id: draft.id, ..message })
     }
 
-    /// `/sessions`.
     pub(super) fn list_sessions(&mut self) -> Done {
         let records = self.disk.store.sessions(SessionFilter::Live, LISTED)?;
         let fingerprint = self.engine.model().map(|m| m.fingerprint.clone());
-        // The list matters more than its sizes.
+        // Without sizes the list is still useful.
         let sizes = self.disk.store.sizes().ok();
         self.tell(Notice::Sessions(session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref())));
         Ok(())
     }
 
-    /// No session is called so: which one may be meant.
+    /// The error for an unknown session; it suggests a similar name.
     pub(super) fn no_session(&self, name: &str) -> String {
         let records = self.disk.store.sessions(SessionFilter::Live, LISTED);
         let records = records.unwrap_or_default();
@@ -201,7 +193,6 @@ impl State {
         format!("No session is called \"{name}\".{near} /sessions lists them.")
     }
 
-    /// `/rename`.
     pub(super) fn rename(&mut self, name: &str) -> Done {
         let name = name.trim();
         if name.is_empty() {
@@ -228,7 +219,6 @@ impl State {
 }
 
 impl Verb {
-    /// `/delete`.
     pub(super) async fn delete(&mut self, name: Option<&str>) -> Done {
         self.disk.wait_for_texts();
         let record = match (name, self.here.session.id) {
@@ -246,7 +236,7 @@ impl Verb {
         if self.at_work(|session| session.id == Some(record.id)).is_some() {
             return Err(RuntimeError::Refused(format!("\"{}\" is at work. Stop it there first.", record.name)));
         }
-        // One that is open to view only may be another process's.
+        // Another process may hold a view-only session.
         let held = open && (self.here.lock.is_some() || self.here.session.may_write().is_ok());
         let lock = if held { None } else { Some(self.disk.store.lock_session(record.id, &record.name)?) };
         let (_, own) = self.disk.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
@@ -268,7 +258,7 @@ impl Verb {
         if open {
             self.start_new(None)?;
         }
-        // Only a session that was left is on the list by its id.
+        // A session without a row cannot be in the list by its id.
         self.opened.forget(record.id);
         self.show_session();
         let back = command_word(&record.name);
@@ -276,7 +266,6 @@ impl Verb {
         Ok(())
     }
 
-    /// `/search`.
     pub(super) async fn search(&mut self, query: &str) -> Done {
         let (store, query) = (Arc::clone(&self.disk.store), query.to_owned());
         let order = Order {

@@ -1,5 +1,5 @@
-//! `/ask-all`: one question to every document of the library, each after its own kept state, in parallel. Nothing of
-//! it is kept; a fork can be opened at any answer.
+//! `/ask-all`: one question to every document of the library in parallel, each on top of its own kept state. Nothing
+//! is saved; a fork can be opened at any answer.
 
 mod kept;
 
@@ -24,19 +24,18 @@ use kept::{Standing, is_file};
 
 const THIS_QUESTION: &str = "This question";
 
-/// Which documents, and what of them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wish {
     pub(super) question: String,
-    /// Names that are meant; all if `None`.
+    /// Pattern of document names; `None` selects all.
     pub(super) library: Option<String>,
-    /// Documents without kept state are read first.
+    /// Reads documents without kept state first.
     pub(super) read: bool,
-    /// That was done, as far as it went.
+    /// The missing documents were read as far as possible.
     pub(super) tried: bool,
 }
 
-/// What an answer of the table was given to, to be opened.
+/// An answer of the table, with the data that opens it as a session.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     record: DocumentRecord,
@@ -47,15 +46,13 @@ pub(super) struct Asked {
     seed: Option<u64>,
 }
 
-/// A question to a document, ready to be read.
 struct Ready {
-    /// What precedes the document, the document, then the question.
+    /// The messages before the document, the document, and the question.
     messages: Vec<Message>,
     rendered: Arc<Rendered>,
     path: Path,
 }
 
-/// A document and its answer.
 struct Being {
     record: DocumentRecord,
     row: FanOutRow,
@@ -64,7 +61,7 @@ struct Being {
     ready: Option<Ready>,
     decoder: Option<StreamDecoder>,
     generated: Vec<Token>,
-    /// The natural logarithm of how likely each of them was.
+    /// Natural logarithm of the probability of each generated token.
     likely: Vec<f32>,
 }
 
@@ -72,12 +69,10 @@ struct AskAll {
     question: String,
     sampling: Sampling,
     asked: Vec<Being>,
-    /// The table has changed since it was shown.
     changed: bool,
     started: Instant,
 }
 
-/// The error where no document matches.
 pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
     let which = library.map_or(String::new(), |glob| format!(" called {glob}"));
     let put = match attendance {
@@ -88,7 +83,6 @@ pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
 }
 
 impl Verb {
-    /// `/ask-all`.
     pub(super) async fn ask_all(&mut self, mut wish: Wish) -> Done {
         if wish.question.trim().is_empty() {
             return Err(RuntimeError::Refused("/ask-all QUESTION asks every document of the library.".into()));
@@ -100,7 +94,7 @@ impl Verb {
         })?;
         let (mut kept, mut others) = self.library_documents_kept(&wish).await?;
         let mut unread = Vec::new();
-        // What would not be kept need not be read.
+        // With `save_state` "never", reading would keep nothing.
         if wish.read && !others.is_empty() && self.disk.policy != SaveStates::Never {
             let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
             unread = self.read_shelved(files).await?;
@@ -115,12 +109,11 @@ impl Verb {
         self.ask_documents(wish.question, kept, others).await
     }
 
-    /// The documents that are meant: those with usable state, and the others.
     async fn library_documents_kept(
         &mut self,
         wish: &Wish,
     ) -> Done<(Vec<DocumentRecord>, Vec<(DocumentRecord, Standing)>)> {
-        // What was read last may still be on its way to the disk: its entry of the library, and its state.
+        // Entry and state of a document that was just read may not be on disk yet.
         self.disk.wait_for_texts();
         self.states_saved().await;
         let (kept, others) = self.shelved(wish.library.as_deref())?;
@@ -154,7 +147,7 @@ impl Verb {
         let mut asked: Vec<Being> = kept.into_iter().map(|d| being(d, None)).collect();
         let count = asked.len();
         asked.extend(others.into_iter().map(|(d, why)| being(d, Some(why))));
-        // Answers that are to be compared are not drawn by lot.
+        // Answers for comparison are not sampled.
         let sampling = Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) };
         self.activity(Activity::Busy { what: format!("asking {count} documents") });
         let mut fan = AskAll { question, sampling, asked, changed: true, started: Instant::now() };
@@ -180,7 +173,7 @@ impl Verb {
         released
     }
 
-    /// Enter in the table: a new session that ends with this answer.
+    /// Enter in the table: opens a new session that ends with this answer.
     pub(super) async fn open_asked(&mut self, at: usize) -> Done {
         let Some(asked) = self.asked.get(&self.here.session.serial).and_then(|rows| rows.get(at)).cloned() else {
             return Err(RuntimeError::Refused("That answer is not there any more. /ask-all asks again.".into()));
@@ -192,7 +185,7 @@ impl Verb {
         self.start_new(None)?;
         let mut parent = None;
         for mut message in messages {
-            // A copy: the document may be in another session, too.
+            // The document gets a new id: another session may hold the original.
             message.id = self.disk.store.new_message_id(parent);
             (message.parent, message.created_ms) = (parent, now_ms());
             parent = Some(message.id);
@@ -224,7 +217,7 @@ impl Verb {
 }
 
 impl State {
-    /// Refuses what asks kept state where there is none.
+    /// Refuses a command that needs kept state on a server.
     pub(super) fn keeps_state(&self, what: &str) -> Done {
         match self.engine.server() {
             None => Ok(()),
@@ -232,7 +225,7 @@ impl State {
         }
     }
 
-    /// The messages up to a kept document and a question, as they render to just its state.
+    /// Messages up to a kept document and a question; their rendering matches the kept state exactly.
     fn behind(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
         let segment = record.document.segment;
         let path = self.disk.stored_path(&segment)?;
@@ -241,9 +234,9 @@ impl State {
         }
         let mut candidates = Vec::new();
         if let Some(id) = self.disk.store.message_ending(&segment)? {
-            // A damaged one is not what was read.
+            // The text of a damaged message is not the text that was read.
             let whole = |path: &Vec<Message>| path.iter().all(|m| !m.meta.damaged);
-            // A question without an answer has no end of its own in the state.
+            // A user turn without an answer has no boundary of its own in the state.
             let alone = |path: &Vec<Message>| path.iter().rev().skip(1).all(|m| m.role == Role::System);
             candidates.extend(Some(self.disk.store.path(id)?).filter(|path| whole(path) && alone(path)));
         }
@@ -275,7 +268,7 @@ impl State {
         Err(RuntimeError::Refused("its text cannot be put together again from what is kept".into()))
     }
 
-    /// The text of a document, spelled from the tokens that were read.
+    /// The text of a document, decoded from its tokens.
     pub(super) fn document_text(&self, record: &DocumentRecord, path: &Path) -> Option<String> {
         let d = &record.document;
         segments::document_text(&self.engine.renderer, path, d.prefix, &d.name)
@@ -292,7 +285,6 @@ impl AskAll {
         self.asked.iter().filter(|b| b.row.is_answered()).count()
     }
 
-    /// An answer is complete: what it looked at, and how likely the model found it.
     fn answer(being: &mut Being, runtime: &State, grown: Grown) {
         let Some(end) = grown.stats.end else { return };
         if let Some(decoder) = &mut being.decoder {
@@ -318,7 +310,7 @@ impl AskAll {
         }
     }
 
-    /// How likely each token of an answer is on average: the mean of the natural logarithms, thoughts left out.
+    /// Mean log-probability of the answer's tokens, without thoughts.
     fn weigh(being: &Being, runtime: &State) -> Option<f64> {
         let begin = being.ready.as_ref().map(|r| Begin::after_prompt(&r.rendered.text))?;
         let until = runtime.thoughts_until(begin).ok().flatten();
@@ -349,7 +341,7 @@ impl Fan for AskAll {
         let ready = runtime.behind(&being.record, &self.question)?;
         let (mut branch, decoder) = runtime.question_behind(&ready.path, &ready.rendered, self.sampling)?;
         if let Last::Generate(wish) = &mut branch.last {
-            // How likely each token is itself.
+            // Requests the log-probability of each token itself, without alternatives.
             wish.likely = Some(0);
         }
         being.decoder = Some(decoder);

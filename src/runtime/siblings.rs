@@ -1,9 +1,9 @@
-//! `/branch`: from one branch of the conversation to another.
+//! `/branch`: moves between branches of the conversation.
 //!
-//! A branch is counted among the siblings of the nearest message to the head that has some, as in the header, or of
-//! the message whose number was typed. A branch further up opens where it was left, and may branch again below: then
-//! the header counts there, and a note gives the number of the outer place for the way back. After an undo to a fork,
-//! a branch is chosen by the number it would have.
+//! A branch number counts the siblings of the nearest message to the head that has some, as in the header, or of the
+//! message with the given number. A branch further up opens at its newest leaf and may branch again below: then the
+//! header counts there, and a note gives the number of the outer place for the way back. After an undo to a fork, a
+//! branch is selected by the number it would have.
 
 use super::tree::Tree;
 use super::verb::Verb;
@@ -13,7 +13,7 @@ use crate::core::transcript::MessageId;
 use crate::runtime::protocol::Level;
 
 impl State {
-    /// Where there is more than one place to choose at; the one place is in the header.
+    /// Lists the branching points if there are several; the header shows a single one.
     fn say_where_it_branches(&self) {
         let c = &self.here.session.tree;
         let places = c.branchings();
@@ -38,7 +38,7 @@ impl State {
         self.note(Level::Info, text);
     }
 
-    /// Where a branch is chosen: the message that is open there, if one is, and all that can be chosen.
+    /// The choices at a branching point: the open message, if any, and all alternatives.
     fn to_choose(&self, at: Option<u64>) -> Done<(Option<MessageId>, Vec<MessageId>)> {
         let c = &self.here.session.tree;
         let is_below = match at {
@@ -60,7 +60,6 @@ impl State {
 }
 
 impl Verb {
-    /// `/branch`.
     pub(super) async fn branch(&mut self, target: BranchTarget) -> Done {
         match target {
             BranchTarget::List => {
@@ -97,7 +96,7 @@ impl Verb {
         let leaf = c.newest_leaf(to);
         self.move_head(Some(leaf))?;
         let c = &self.here.session.tree;
-        // Further down it may branch once more, and the header counts there.
+        // If the new branch forks again further down, the header counts there.
         let (place, back) = match c.branching() == Some(to) {
             true => (String::new(), String::new()),
             false => {
@@ -113,7 +112,6 @@ impl Verb {
     }
 }
 
-/// There is no other branch at a place, or at none.
 fn nothing_beside(c: &Tree, at: Option<u64>) -> RuntimeError {
     let below = c.branches_below().map(|_| c.number_below());
     let places = c.branchings().into_iter().map(|id| c.number_of(id)).chain(below);
@@ -126,7 +124,6 @@ fn nothing_beside(c: &Tree, at: Option<u64>) -> RuntimeError {
     })
 }
 
-/// Other places of this branch, to be chosen by their number.
 fn others(c: &Tree, than: Option<MessageId>) -> String {
     let mut places = c.branchings().into_iter().filter(|id| Some(*id) != than).map(|id| c.number_of(id)).peekable();
     match places.peek() {

@@ -15,35 +15,31 @@ use crate::store::{NewSegment, SegmentKind, StoredRows, TextBoundary};
 /// What follows a prompt.
 #[derive(Clone, Debug)]
 pub(super) enum Last {
-    /// An answer.
     Generate(Generate),
-    /// A text that is scored, and leaves no trace in the state.
+    /// A text to score; the state does not change.
     Score(Scoring),
 }
 
-/// One sequence of the engine.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) sequence: SequenceId,
-    /// What its state has absorbed.
+    /// Segments that the state has absorbed.
     pub(super) live: Path,
-    /// It failed: it counts as empty, and is restored before use.
+    /// After a failure: the slot counts as empty and is restored before use.
     doubtful: bool,
     /// Rows of the live state that may still be in flight to the device.
     pub(super) in_flight: Vec<Arc<StoredRows>>,
-    /// Ends its jobs.
     pub(super) cancel: Cancel,
-    /// Tokens of the live path up to this position, as a server counted them.
+    /// A server's token count of the live path up to a position: (position, tokens).
     pub(super) counted: Option<(u64, u64)>,
 }
 
 impl Slot {
-    /// An empty one.
     pub(super) fn of(sequence: SequenceId) -> Slot {
         Slot { sequence, ..Slot::default() }
     }
 
-    /// Tokens in the context as they are shown: a server's own count where it has counted just this path.
+    /// Displayed token count: the server's own if it covers exactly this path.
     pub(super) fn shown_position(&self) -> u64 {
         let position = self.live.position();
         self.counted.filter(|(at, _)| *at == position).map_or(position, |(_, tokens)| tokens)
@@ -56,7 +52,7 @@ impl Slot {
         self.in_flight.clear();
     }
 
-    /// A stop request from here on applies to what begins now.
+    /// A later stop applies to the work that begins now.
     pub(super) fn begin(&mut self) {
         self.cancel = Cancel::default();
     }
@@ -65,26 +61,25 @@ impl Slot {
         self.cancel.is_cancelled()
     }
 
-    /// The read share of the rows in flight; `None` when nothing is waited for.
+    /// The read share of the rows in flight; `None` if none is pending.
     pub(super) fn share_in_flight(&self) -> Option<f64> {
         let sum = |of: fn(&StoredRows) -> usize| -> usize { self.in_flight.iter().map(|rows| of(rows)).sum() };
         let (read, all) = (sum(StoredRows::read_bytes), sum(StoredRows::bytes));
         (read < all).then(|| read as f64 / all as f64)
     }
 
-    /// The engine's state was made that of a path.
     pub(super) fn made(&mut self, path: Path) {
         self.live = path;
         self.doubtful = false;
     }
 
-    /// Whether the engine's state is just this path.
+    /// Whether the engine's state is exactly this path.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         let common = self.live.common(path);
         !self.doubtful && common == self.live.segments().len() && common == path.segments().len()
     }
 
-    /// A tokenizer may write two texts as the same tokens: the state at `path` counts as read from that path's text.
+    /// Two texts may have the same tokens: the state then counts as read from the text of `path`.
     pub(super) fn read_as(&mut self, path: &Path) {
         if self.live.text_bytes() != path.text_bytes() {
             self.live = path.clone();
@@ -93,7 +88,7 @@ impl Slot {
 }
 
 impl State {
-    /// Whatever failed, the slot's state is empty; after a fatal failure there is no engine.
+    /// After any failure the slot's state is empty; after a fatal one the engine is down.
     pub(super) fn engine_failed(&mut self, fault: &EngineFault) {
         self.here.slot.lose();
         if let EngineFault::Fatal { why, exit } = fault {
@@ -108,7 +103,7 @@ impl State {
         })
     }
 
-    /// Starts a job on top of a slot's state; returns its id.
+    /// Returns the job's id.
     pub(super) fn start_job(
         &mut self,
         sequence: SequenceId,
@@ -126,7 +121,6 @@ impl State {
         Ok(id)
     }
 
-    /// Begins to make a slot's state equal `target`: `rows` follow the first `keep` tokens.
     pub(super) fn start_restore(
         &mut self,
         sequence: SequenceId,
@@ -141,14 +135,13 @@ impl State {
         Ok(id)
     }
 
-    /// Begins to make the state of one sequence that of another, too.
+    /// Begins to copy the state of one sequence to another.
     pub(super) fn start_fork(&mut self, from: SequenceId, to: SequenceId) -> Done<u64> {
         let id = self.engine.id();
         self.command(Command::Fork { id, from, to })?;
         Ok(id)
     }
 
-    /// Adds what a job did to a path.
     pub(super) fn absorbed(
         &self,
         live: &mut Path,

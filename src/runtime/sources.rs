@@ -1,7 +1,7 @@
-//! Blocks that an answer looked at, as passages: the engine counts token positions, people read documents and lines.
+//! Converts attended blocks into passages: the engine counts token positions, users read documents and lines.
 //!
-//! Positions become bytes of the rendered text by walking along it with the tokens of the live path; bytes become
-//! lines of the message they lie in. Blocks of the template's own words belong to no passage. Pure.
+//! A walk along the rendered text with the tokens of the live path converts positions to bytes; bytes become lines of
+//! a message. Blocks of the template's own text belong to no passage. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,40 +13,35 @@ use crate::engine::protocol::{Looked, LookedAt};
 use crate::store::TextBoundary;
 use crate::text::{Before, Specials, Walk};
 
-/// Passages that are kept of each of its sentences.
 const SENTENCE_PASSAGES: usize = 3;
-/// Blocks that are kept of an answer.
 const MOST_BLOCKS: usize = 256;
-/// A block below this share is no passage of its own.
+/// Least share of a block that forms a passage.
 const LEAST_SHARE: f64 = 0.005;
-/// Neighbours of a block that stands out belong to its passage from this part of its share on.
+/// A neighbour joins a passage if its share is at least this part of the peak's share.
 const JOINED_FROM: f64 = 0.25;
 
 /// The text of a message in a rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Item {
-    /// Bytes of the rendered text.
     pub(super) range: Range<usize>,
-    /// Number of the message on its branch.
     pub(super) number: u64,
-    /// Line of the message's own text that the range begins with.
+    /// Line of the message's own text at which the range begins.
     line: u64,
-    /// Name of a document.
     document: Option<String>,
 }
 
-/// The messages at the tokens of the live path.
+/// The messages, located by the tokens of the live path.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
     items: Vec<Item>,
     /// Byte of the rendered text at which each block begins, and the end of the last one.
     edges: Vec<usize>,
-    /// Byte at which the question begins: from there on the answer looks at itself.
+    /// Byte at which the question begins; attention from there on counts as the answer's own.
     own: usize,
 }
 
 impl Renderer {
-    /// The texts of messages as they stand in their rendering, in order. One that the template changed is left out.
+    /// The texts of messages in their rendering, in order. Without those that the template changed.
     pub(super) fn items(&self, rendered: &Rendered, path: &[&Message]) -> Vec<Item> {
         let mut items = Vec::with_capacity(path.len());
         let mut at = 0;
@@ -57,7 +52,7 @@ impl Renderer {
             let whole = from_line.trim_end();
             let end = cut.unwrap_or(rendered.text.len());
             let place = match m.role {
-                // It is right before its cut; the same words further up may be the template's.
+                // It ends right before its cut; an earlier match may be the template's text.
                 Role::Assistant => end.checked_sub(whole.len()).filter(|from| *from >= at),
                 Role::System | Role::User | Role::Document => {
                     rendered.text.get(at..end).and_then(|rest| rest.find(whole)).map(|n| at + n)
@@ -76,7 +71,7 @@ impl Renderer {
         items
     }
 
-    /// Bytes of the rendered text at the edges of the path's blocks.
+    /// Byte offsets of the edges of the path's blocks in the rendered text.
     fn edges(&self, text: &str, path: &Path, block: usize) -> Vec<usize> {
         let tokenizer = &self.model().tokenizer;
         let mut edges = Vec::new();
@@ -86,7 +81,7 @@ impl Renderer {
         for (i, s) in path.segments().iter().enumerate() {
             waiting.extend(&s.content.prompt);
             waiting.extend(&s.content.completion);
-            // One that ends inside a character has no place in the text: the next one's end is theirs.
+            // A segment that ends inside a character has no place in the text; the next segment's end serves both.
             if s.content.boundary == TextBoundary::NOWHERE && i + 1 < last {
                 continue;
             }
@@ -110,7 +105,7 @@ impl Renderer {
                 }
                 known = match lost {
                     None => walk.place().unwrap_or(known),
-                    // Other tokens than this text's: their share of what is left of it.
+                    // The tokens do not spell this text: the remaining bytes are divided evenly.
                     Some((since, at)) => at + (slice.len() - at) * (n + 1 - since) / (waiting.len() - since),
                 };
             }
@@ -123,13 +118,12 @@ impl Renderer {
         edges
     }
 
-    /// Bytes of the rendered text of a message of this number, and the line of its own text they begin with.
+    /// Byte range of a message in the rendered text, and the line of its own text at which the range begins.
     pub(super) fn place_of(&self, rendered: &Rendered, path: &[&Message], number: u64) -> Option<(Range<usize>, u64)> {
         let items = self.items(rendered, path);
         items.into_iter().find(|i| i.number == number).map(|i| (i.range, i.line))
     }
 
-    /// The map for an answer to the last message of `path`.
     pub(super) fn map(&self, rendered: &Rendered, path: &[&Message], live: &Path, block: usize) -> Map {
         let items = self.items(rendered, path);
         let question = path.len() as u64;
@@ -145,13 +139,11 @@ fn lines(text: &str) -> u64 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// The first block.
     First,
-    /// A message's, by its place in the items.
+    /// A message, by its index in the items.
     Item(usize),
-    /// The question's, or the answer's own.
     Own,
-    /// The template's.
+    /// Text of the template.
     Frame,
 }
 
@@ -178,7 +170,7 @@ impl Map {
         }
     }
 
-    /// Blocks of a passage that was found before: where the same blocks hold the same lines, these; else those with its lines.
+    /// Blocks of an earlier passage: the recorded ones if they hold the same lines, else those with its lines.
     pub(super) fn blocks_of(&self, text: &str, passage: &Passage) -> Range<u32> {
         let same = |p: &Passage| {
             (p.number, p.first_line, p.last_line) == (passage.number, passage.first_line, passage.last_line)
@@ -202,11 +194,11 @@ impl Map {
         let (from, to) = (line_start(passage.first_line), line_start(passage.last_line.saturating_add(1)));
         let block =
             |byte: usize| u32::try_from(self.edges.partition_point(|e| *e <= byte).saturating_sub(1)).unwrap_or(0);
-        // The first block is where attention rests: it is never hidden.
+        // The first block is an attention sink and is never hidden.
         block(from).max(1)..block(to.saturating_sub(1)).saturating_add(1).max(1)
     }
 
-    /// What an answer looked at; `None` where the engine did not say.
+    /// Passages of an answer; `None` if the engine reported no attention.
     pub(super) fn sources(&self, text: &str, looked: &LookedAt, sentences: &[(usize, Looked)]) -> Option<Sources> {
         if looked.answer.tokens + looked.thoughts.tokens == 0 {
             return None;
@@ -240,7 +232,7 @@ impl Map {
         })
     }
 
-    /// Shares of the blocks after the first, of what the first did not get.
+    /// Shares of the other blocks, relative to the attention outside the first block.
     fn shares(&self, looked: &Looked) -> Vec<Share> {
         let later = || looked.blocks.iter().filter(|b| b.block > 0);
         let rest: f64 = later().map(|b| f64::from(b.share)).sum();
@@ -255,15 +247,15 @@ impl Map {
             .collect()
     }
 
-    /// The passages that stand out, most first.
+    /// Passages above the threshold, highest share first.
     fn passages(&self, text: &str, shares: &[Share]) -> Vec<Passage> {
         let mut left: Vec<&Share> = shares.iter().filter(|s| matches!(s.owner, Owner::Item(_))).collect();
         let there = (1..self.edges.len()).filter(|b| matches!(self.owner(*b), Owner::Item(_))).count();
         let even = left.iter().map(|s| s.share).sum::<f64>() / there.max(1) as f64;
-        // Among few blocks none can have twice an even share.
+        // With few blocks, none can reach twice the even share.
         let least = (even * if there < 8 { 1.0 } else { 2.0 }).max(LEAST_SHARE);
         let mut passages = Vec::new();
-        // Neighbours are found by their place in the list, which is in the order of blocks.
+        // The list is in block order, so neighbours are adjacent.
         while let Some(peak) = (0..left.len()).max_by(|a, b| left[*a].share.total_cmp(&left[*b].share).then(b.cmp(a))) {
             let top = left[peak];
             if top.share < least || passages.len() == 2 * MOST_PASSAGES {
@@ -311,7 +303,6 @@ impl Map {
     }
 }
 
-/// What a block got.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     block: u32,
@@ -320,9 +311,9 @@ struct Share {
     forced: f64,
 }
 
-/// Four places are more than anybody can tell apart.
+/// Four decimal places suffice for display.
 fn rounded(share: f64) -> f32 {
-    // The sum of nothing is a negative zero.
+    // Adding 0.0 turns the negative zero of an empty sum into zero.
     ((share * 1e4).round() / 1e4 + 0.0) as f32
 }
 

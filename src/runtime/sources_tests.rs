@@ -34,13 +34,13 @@ fn message(id: i64, role: Role, text: &str) -> Message {
     }
 }
 
-/// A document whose every line says its number, below an empty line.
+/// A document of numbered lines, after an empty first line.
 fn document() -> String {
     let line = |n: u64| format!("Line {n} says that the bridge of <|im_end|> number {n} is 日本 green.\n");
     std::iter::once("\n".to_owned()).chain((2..=120).map(line)).collect()
 }
 
-/// The conversation, rendered, and the path of its segments: one up to each cut, in pieces of `piece` tokens.
+/// The conversation, rendered, and its path: one segment up to each cut, in pieces of `piece` tokens.
 fn conversation(renderer: &Renderer, piece: usize) -> (Vec<Message>, Rendered, Path) {
     let messages = vec![
         message(1, Role::System, "Be brief."),
@@ -85,7 +85,6 @@ fn looked(blocks: &[(u32, f32)]) -> LookedAt {
     LookedAt { answer: Looked { tokens: 9, block_tokens: 64, blocks }, ..LookedAt::default() }
 }
 
-/// The block with the middle of a phrase.
 fn block_of(map: &Map, rendered: &Rendered, phrase: &str) -> u32 {
     let at = rendered.text.find(phrase).unwrap() + phrase.len() / 2;
     map.edges.iter().rposition(|edge| *edge <= at).unwrap() as u32
@@ -97,7 +96,7 @@ fn every_block_is_found_in_the_text(tokenizer: &str) {
         let (messages, rendered, live) = conversation(&renderer, piece);
         let path: Vec<&Message> = messages.iter().collect();
         let map = renderer.map(&rendered, &path, &live, 64);
-        // Edges are where the tokens before them end.
+        // A block's edge is the end of the tokens before it.
         let tokens = live.tokens();
         assert_eq!(map.edges.len(), tokens.len().div_ceil(64) + 1);
         assert_eq!(map.edges.last(), Some(&rendered.text.len()));
@@ -107,14 +106,14 @@ fn every_block_is_found_in_the_text(tokenizer: &str) {
             let spelled = spelled.strip_prefix("<s>").unwrap_or(&spelled).trim_end_matches('\u{FFFD}').to_owned();
             assert!(expected == spelled, "block {b}: {:?}", &expected[expected.len().saturating_sub(30)..]);
         }
-        // All five are there: the words of a question that an answer repeats, too.
+        // All five are found, even the answer that repeats words of a question.
         let numbers: Vec<u64> = map.items.iter().map(|i| i.number).collect();
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
         for (item, m) in map.items.iter().zip(&messages) {
             let text: String = rendered.text[item.range.clone()].replace(crate::text::tokenizer::SHIELD, "");
             assert_eq!(text, m.text.trim());
         }
-        // A passage is named by the lines of the document's own text.
+        // A passage has the line numbers of the document's own text.
         let block = block_of(&map, &rendered, "number 77 is");
         let sources = map.sources(&rendered.text, &looked(&[(0, 0.8), (block, 0.15), (block + 9, 0.05)]), &[]).unwrap();
         let passage = &sources.passages[0];
@@ -149,12 +148,12 @@ fn neighbours_are_joined_where_both_stand_out_and_stay_in_their_message() {
     let blocks: Vec<(u32, u32)> = sources.passages.iter().map(|p| (p.first_block, p.last_block)).collect();
     assert_eq!(blocks, [(6, 7), (12, 12), (14, 14)], "{:?}", sources.passages);
     assert!((sources.passages[0].share - 0.6).abs() < 1e-3);
-    // What the question and the answer themselves got is no passage, nor are the template's words.
+    // Attention to the question, the answer and the template forms no passage.
     let own = (map.edges.len() - 2) as u32;
     let sources = map.sources(&rendered.text, &looked(&[(0, 0.5), (own, 0.4), (6, 0.1)]), &[]).unwrap();
     assert_eq!(sources.passages.len(), 1);
     assert!((sources.own - 0.8).abs() < 1e-3, "{sources:?}");
-    // A sentence has passages of its own, named like those of the answer.
+    // A sentence has passages of its own, with the same names as those of the answer.
     let first = looked(&[(0, 0.8), (6, 0.15), (12, 0.05)]).answer;
     let told = [(9, first), (20, looked(&[(0, 1.0)]).answer)];
     let sources = map.sources(&rendered.text, &looked(&shares), &told).unwrap();
@@ -163,7 +162,7 @@ fn neighbours_are_joined_where_both_stand_out_and_stay_in_their_message() {
     let sixth = &of[0].1[0];
     assert_eq!((sixth.document.as_deref(), sixth.number), (Some("notes.txt"), 2));
     assert!((sixth.share - 0.75).abs() < 1e-3, "{of:?}");
-    // An engine that says nothing, and one that looked at the first block only.
+    // An engine without attention data, and attention to the first block only.
     assert_eq!(map.sources(&rendered.text, &LookedAt::default(), &[]), None);
     assert_eq!(map.sources(&rendered.text, &looked(&[(0, 1.0)]), &[]).unwrap().passages, []);
 }

@@ -1,4 +1,4 @@
-//! The engine's state follows the conversation: it is made that of the head, as the next question will find it.
+//! Keeps the engine's state at the head of the conversation, as the next question will find it.
 
 use super::execute::{PrefillStats, PromptReading};
 use super::path::Path;
@@ -14,7 +14,8 @@ use crate::text::TextError;
 pub(super) const THIS_CONVERSATION: &str = "This conversation";
 
 impl RuntimeError {
-    /// Whether what was lost is had back by reading it: saved state in any case, what went with the process that ran the model `once`.
+    /// Whether reading the text again repairs the loss: always for saved state, `once` after a crash of the model
+    /// process.
     pub(super) fn is_mended_by_reading(&self, once: &mut bool) -> bool {
         let gone = matches!(self, RuntimeError::Engine(EngineFault::Gone(_)));
         matches!(self, RuntimeError::RowsLost(_)) || (gone && !std::mem::replace(once, true))
@@ -22,7 +23,7 @@ impl RuntimeError {
 }
 
 impl Verb {
-    /// Makes the state at the head live, as the next question will find it; reads what is missing.
+    /// Makes the state at the head live, as the next question will find it; reads the missing part.
     pub(super) async fn sync(&mut self) -> Done<PrefillStats> {
         self.engine_ready().await?;
         let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
@@ -36,7 +37,7 @@ impl Verb {
         self.execute(plan, &rendered, None, &mut PromptReading::begun()).await
     }
 
-    /// The same with all messages to their ends: none of it is left for the next question to bring.
+    /// The same up to the end of the last message: nothing is left for the next question.
     pub(super) async fn sync_to_the_end(&mut self) -> Done<PrefillStats> {
         self.engine_ready().await?;
         let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
@@ -45,7 +46,7 @@ impl Verb {
         self.execute(plan, &rendered, None, &mut PromptReading::begun()).await
     }
 
-    /// The same if that takes a few words only; more is left for the next question, which a note explains.
+    /// The same if it takes only a few tokens; otherwise a note leaves the work to the next question.
     pub(super) async fn sync_with_few(&mut self) -> Done<PrefillStats> {
         self.engine_ready().await?;
         let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
@@ -59,13 +60,14 @@ impl Verb {
         self.execute(plan, &rendered, None, &mut PromptReading::begun()).await
     }
 
-    /// After an answer: where the template drops thoughts, the answer is read again without them, so that the next question finds
-    /// it done. After a stop nothing is read: the question's past may be most of it, and interfaces wait for the end of what was
-    /// stopped. The next question brings it.
+    /// After an answer: if the template drops thoughts, the answer is read again without them, so that the next
+    /// question starts at once. After a stop nothing is read, because that could take long and interfaces wait for the
+    /// stop to end; the next question does the work.
     pub(super) async fn sync_quietly(&mut self) -> Done {
         let end = self.here.session.tree.head().and_then(|head| self.here.session.ends.get(&head)).copied();
         if self.engine.server().is_some() && end.is_some() && end == self.here.slot.live.head() {
-            // It reads nothing now; and its count is of the answer as it was written, with its thoughts and its last blank.
+            // A server reads nothing now, and its count covers the answer as generated, with thoughts and trailing
+            // space.
             return Ok(());
         }
         let no_room = |e: &RuntimeError| matches!(e, RuntimeError::Text(TextError::TooLong { .. }));
@@ -97,7 +99,6 @@ impl Verb {
         Ok(())
     }
 
-    /// Goes back to a path that was live a moment ago.
     pub(super) async fn return_to(&mut self, path: Path) -> Done {
         if self.here.slot.is_at(&path) {
             return Ok(());
@@ -115,7 +116,7 @@ impl Verb {
 impl State {
     pub(super) fn say_reading_again(&self, plan: &Plan) {
         if self.engine.server().is_some() || plan.to_read() == 0 {
-            // Nothing is read here.
+            // A server reads; this machine reads nothing.
             return;
         }
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
@@ -132,14 +133,14 @@ impl State {
         self.note(Level::Info, format!("Whatever goes on from there reads {read} of {total} tokens again{about}."));
     }
 
-    /// Says what was lost, and what reading it again with the work at hand takes.
+    /// Reports the loss, and the cost of the new read that the current work needs.
     pub(super) fn read_lost_again(&mut self, lost: &RuntimeError, plan: &Plan) {
         self.here.resume_pending = false;
         self.note(Level::Warn, lost.to_string());
         self.say_reading_again(plan);
     }
 
-    /// Whether the last answer's thoughts are not in this rendering. What a server reads is not known.
+    /// Whether this rendering omits the thoughts of the last answer. Unknown for a server.
     fn leaves_thoughts_out(&self, rendered: &Rendered) -> bool {
         let path = self.here.session.tree.path();
         let thoughts = self.engine.renderer.safe(path.last().map_or("", |m| m.thinking.trim()));
@@ -152,7 +153,6 @@ impl State {
         self.past_of(&path, self.here.session.settings.think)
     }
 
-    /// Messages as the next question will find them.
     pub(super) fn past_of(&self, path: &[&Message], think: ThinkMode) -> Done<Rendered> {
         self.rendering(path, |renderer, halt, known| renderer.past(path, think, halt, known))
     }

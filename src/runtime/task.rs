@@ -1,4 +1,4 @@
-//! A task of another thread: what it is to do, and its progress.
+//! A task on another thread and its progress.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +8,17 @@ use crate::engine::protocol::Cancel;
 use crate::runtime::protocol::Activity;
 use crate::store::Watch;
 
-/// A task that takes less is not shown.
+/// Shorter tasks are not shown.
 pub(super) const SHORT: Duration = Duration::from_millis(100);
 /// How long the end of the program waits for a stopped task.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What another thread is to do.
 pub(super) struct Order {
-    /// Shown while it runs.
     pub what: String,
-    /// The error if its thread cannot be started or panics.
+    /// The error if its thread cannot start or panics.
     pub failed: &'static str,
     pub place: Place,
-    /// How long it may take without being shown: until then the runtime waits for it.
+    /// How long the runtime blocks for it without showing it.
     pub patience: Duration,
 }
 
@@ -28,35 +26,32 @@ pub(super) struct Order {
 pub(super) enum Place {
     /// Later requests wait for it.
     InTurn,
-    /// Later requests go on meanwhile.
+    /// Later requests run in parallel.
     Background,
 }
 
-/// A task of another thread.
 pub(super) struct Task {
-    /// Its progress. Holds one line; others are dropped. Closed when the thread ends.
+    /// Capacity 1; further lines are dropped. Closed when the thread ends.
     pub(super) progress: Receiver<String>,
     pub(super) what: String,
     place: Place,
     cancel: Cancel,
-    /// Serial of the conversation that began it.
     pub(super) serial: u64,
-    /// When it is given up.
+    /// Deadline after a stop.
     until: Option<Instant>,
 }
 
-/// The thread's side of a task.
 pub(super) struct Doing {
     pub cancel: Cancel,
     out: Sender<String>,
 }
 
 impl Doing {
-    /// Runs something long of the store; `line` shows its progress.
+    /// Runs a long operation of the store; `line` formats its progress.
     pub(super) fn watched<T>(&self, line: impl Fn(u64, u64) -> String, work: impl FnOnce(&Watch<'_>) -> T) -> T {
         let told = |done, of| {
             if self.out.is_empty() {
-                // Full: the next line says more. Closed: the task was given up.
+                // If full, a later line replaces this one; if closed, the task was abandoned.
                 let _ = self.out.try_send(line(done, of));
             }
         };
@@ -85,7 +80,7 @@ impl Task {
         }
     }
 
-    /// Whether the next request need not wait for it.
+    /// Whether the next request can start before it ends.
     pub(super) fn holds_up_nothing(&self) -> bool {
         self.place == Place::Background
     }
@@ -94,7 +89,7 @@ impl Task {
         self.cancel.cancel();
     }
 
-    /// Stops it; after a moment it is given up.
+    /// Stops it; after `GRACE` the runtime abandons it.
     pub(super) fn leave(&mut self) {
         self.stop();
         self.until.get_or_insert(Instant::now() + GRACE);

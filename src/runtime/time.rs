@@ -1,5 +1,5 @@
-//! Going back, forward and sideways: undo, redo, edit, fork, branches, marks, changed beginnings. Nothing here removes
-//! anything; each command says what it shares and what it reads again.
+//! Undo, redo, edit, fork, marks, and a changed beginning. Nothing here deletes a message; each command reports the
+//! shared tokens and the tokens it reads again.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::runtime::protocol::{Choice, GotoTarget, Level, Notice};
 use crate::text::sanitize::{edited, sanitize};
 
 impl Verb {
-    /// Moves the head, makes its state live, and notes what that took. `what` begins the sentence.
+    /// Moves the head, makes its state live, and notes the cost. `what` begins the sentence.
     pub(super) async fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
         let stats = self.go_silently(head).await?;
         self.say_shared(what, &stats);
@@ -26,7 +26,6 @@ impl Verb {
         self.sync().await
     }
 
-    /// `/undo`.
     pub(super) async fn undo(&mut self, count: u64) -> Done {
         self.here.session.may_write()?;
         let Some(undo) = self.here.session.tree.undo(count.max(1)) else {
@@ -42,7 +41,6 @@ impl Verb {
         self.go(undo.head, &what).await
     }
 
-    /// `/redo`.
     pub(super) async fn redo(&mut self, count: u64) -> Done {
         self.here.session.may_write()?;
         let Some((head, exchanges)) = self.here.session.tree.redo(count.max(1)) else {
@@ -55,7 +53,6 @@ impl Verb {
         self.go(Some(head), &what).await
     }
 
-    /// The edited text: a sibling of the message.
     pub(super) async fn edit_done(&mut self, message: MessageId, text: String) -> Done {
         self.here.session.may_write()?;
         let Some(old) = self.here.session.tree.get(message).cloned() else {
@@ -79,7 +76,6 @@ impl Verb {
         }
     }
 
-    /// `/fork`: a new session from here, sharing everything up to here.
     pub(super) async fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
         let head = match at {
             Some(n) => Some(self.here.session.tree.exchange_end(self.here.session.numbered(n)?.id)),
@@ -91,7 +87,7 @@ impl Verb {
         self.fork_at(head, name, None).await
     }
 
-    /// `f` in the timeline: the branch of the message need not be the open one, nor one that can be written to.
+    /// `f` in the timeline: the message may be on another branch or in a view-only session.
     pub(super) async fn fork_from(&mut self, message: MessageId) -> Done {
         if self.here.session.tree.get(message).is_none() {
             return Err(RuntimeError::Refused(
@@ -102,7 +98,7 @@ impl Verb {
         self.fork_at(head, None, None).await
     }
 
-    /// Forks at `head`. `passing`: a session that was opened to be forked only.
+    /// Forks at `head`. `passing`: a session that was opened only for the fork.
     pub(super) async fn fork_at(&mut self, head: MessageId, name: Option<String>, passing: Option<SessionId>) -> Done {
         self.fork_session(head, name)?;
         if let Some(id) = passing {
@@ -115,7 +111,6 @@ impl Verb {
         Ok(())
     }
 
-    /// `/goto`.
     pub(super) async fn goto(&mut self, target: GotoTarget) -> Done {
         match target {
             GotoTarget::Mark(name) => match self.here.session.labelled(&name) {
@@ -144,7 +139,6 @@ impl Verb {
         self.go(Some(end), what).await
     }
 
-    /// `/system`.
     pub(super) async fn system_text(&mut self, text: Option<String>) -> Done {
         let Some(text) = text else {
             let shown = self.present_system_text();
@@ -153,7 +147,7 @@ impl Verb {
             return Ok(());
         };
         self.here.session.may_write()?;
-        // It may have come from `/system edit`.
+        // The text may be an edit from `/system edit`.
         let text = edited(&self.present_system_text().unwrap_or_default(), &text);
         if self.here.session.tree.is_empty() {
             self.move_head(None)?;
@@ -166,7 +160,7 @@ impl Verb {
         self.change_system(text).await
     }
 
-    /// Another system text in a conversation that has begun: the user decides, knowing what that takes.
+    /// Replaces the system text of a conversation that has begun, after the user accepts the cost.
     async fn change_system(&mut self, text: String) -> Done {
         let tokens = self.here.slot.live.position();
         let question = format!(
@@ -245,7 +239,7 @@ impl Verb {
             "Write a summary of our conversation so far, complete enough to go on from it: facts, names, numbers, decisions, open \
              questions.{wish}"
         );
-        // The summary is of the state at the head; so is its size.
+        // The summary and its reported size refer to the state at the head.
         self.sync().await?;
         let before = self.here.slot.live.position();
         let summary = self.answer_aside(&question, Shown::No).await?;
@@ -254,7 +248,7 @@ impl Verb {
         }
         let root = self.here.session.tree.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
         let mut info = DocumentInfo::new("summary of the conversation", None, &summary);
-        // All of it is read with the branch, in one piece.
+        // The new branch reads the document completely.
         info.complete = true;
         info.tokens = self.engine.renderer.model().tokenizer.encode_plain(&summary)?.len() as u64;
         let mut message = self.draft(Role::Document, root, summary);
@@ -262,7 +256,7 @@ impl Verb {
         let head = self.copied(root, vec![message])?;
         let stats = self.go_silently(head).await?;
         self.say_shared("Compacted, now at", &stats);
-        // A server's tokens are estimated.
+        // Token counts of a server are estimates.
         let about = if self.engine.server().is_some() { "about " } else { "" };
         let (before, after) = (grouped(before), grouped(self.here.slot.live.position()));
         let sizes = format!("{about}{before} tokens before, {about}{after} now");
@@ -277,7 +271,7 @@ impl State {
         self.say_shared_and(what, stats, "");
     }
 
-    /// The same, and what can be done now.
+    /// The same, followed by a hint.
     pub(super) fn say_shared_and(&mut self, what: &str, stats: &PrefillStats, next: &str) {
         let number = self.here.session.tree.path().len();
         let time = match stats.ms {
@@ -292,7 +286,7 @@ impl State {
         self.note(
             Level::Info,
             match self.engine.server() {
-                // What it reads again it does not say.
+                // A server does not report what it reads again.
                 Some(_) => format!("{what} {place}.{next}"),
                 None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
             },
@@ -300,7 +294,6 @@ impl State {
         self.report_meters();
     }
 
-    /// `/edit`: hands the text to the input.
     pub(super) fn edit_open(&mut self, at: Option<u64>) -> Done {
         self.here.session.may_write()?;
         let message = match at {
@@ -321,7 +314,7 @@ impl State {
         Ok(())
     }
 
-    /// A text that is to be edited holds what no input shows as it is.
+    /// Notes that the text contains characters which the input shows in an escaped form.
     fn say_if_spelled(&self, text: &str) {
         if sanitize(text) != text {
             let said = "Characters that a terminal would obey are spelled out, as \\x1b. Before and behind what you change they stay what they are.";
@@ -329,7 +322,6 @@ impl State {
         }
     }
 
-    /// `/mark`.
     pub(super) fn mark(&mut self, name: &str) -> Done {
         self.here.session.may_write()?;
         let name = name.trim();
@@ -350,21 +342,19 @@ impl State {
         Ok(())
     }
 
-    /// `/timeline`.
     pub(super) fn timeline(&mut self) -> Done {
         let rows = self.timeline_rows();
         self.tell(Notice::Timeline(rows));
         Ok(())
     }
 
-    /// The system text that answers are given with, or will be.
     fn present_system_text(&self) -> Option<String> {
         let path = self.here.session.tree.path();
         let first = path.first().filter(|m| m.role == Role::System).map(|m| m.known_text().to_owned());
         first.or_else(|| self.here.session.system.clone()).filter(|t| !t.is_empty())
     }
 
-    /// `/system edit`: the command that would set the present text, to be changed and entered; interfaces say how.
+    /// `/system edit`: sends the command that would set the present text, for the user to change.
     pub(super) fn system_edit(&mut self) -> Done {
         self.here.session.may_write()?;
         let text = self.present_system_text().unwrap_or_default();
@@ -383,7 +373,7 @@ impl State {
         for old in messages {
             let mut new = self.draft(old.role, parent, old.text);
             (new.thinking, new.meta) = (old.thinking, old.meta);
-            // What an answer looked at has other numbers here, or is gone.
+            // On the new branch the attended messages have other numbers or are missing.
             let number = |old: u64| if old <= kept { Some(old) } else { moved.get(&old).copied() };
             new.meta.looked = new.meta.looked.map(|looked| looked.renumbered(number));
             parent = Some(new.id);

@@ -1,4 +1,4 @@
-//! Notes about the device and the draft head that are shown once a machine. `/doctor` and `sala-chat doctor` always
+//! Notes about the device and the draft head that appear once per machine. `/doctor` and `sala-chat doctor` always
 //! show them.
 
 use std::fs::OpenOptions;
@@ -8,21 +8,19 @@ use std::path::{Path, PathBuf};
 
 use crate::text::files;
 
-/// Size of the file; a larger one is started anew, and all notes are shown again.
+/// Size limit of the file; a larger one is replaced, and all notes appear again.
 const BYTES: u64 = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceNotes {
-    /// Never.
     Unsaid,
-    /// At every start.
     Always,
-    /// Once; this file remembers, with the hash of a note on each line.
+    /// Once per machine; the file holds the hash of each shown note, one a line.
     Once(PathBuf),
 }
 
 impl DeviceNotes {
-    /// Whether to show this note now. It is remembered; where that fails it is shown again, which does no harm.
+    /// Whether to show a note now, and records it. If that fails, the note appears again, which is harmless.
     pub(super) fn is_news(&self, note: &str) -> bool {
         let file = match self {
             DeviceNotes::Unsaid => return false,

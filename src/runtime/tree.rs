@@ -1,7 +1,7 @@
-//! The open conversation as a tree of messages with a head. Pure: no store, no engine, no clock.
+//! The open conversation as a tree of messages with a head. Pure: no store, engine or clock.
 //!
-//! The path from the root to the head is what the model has. Nothing here removes a message: going back moves the
-//! head, editing and regenerating add siblings. Children are ordered by message id, which is the order of creation.
+//! The model reads the path from the root to the head. Nothing here removes a message: undo moves the head, edits and
+//! regeneration add siblings. Children are ordered by message id, which is the order of creation.
 
 mod timeline;
 
@@ -16,23 +16,21 @@ pub struct Tree {
     messages: BTreeMap<MessageId, Message>,
     children: BTreeMap<Option<MessageId>, Vec<MessageId>>,
     head: Option<MessageId>,
-    /// Heads left by going back, newest last; `/redo` returns to them.
+    /// Heads before each undo, newest last; `/redo` returns to them.
     left: Vec<MessageId>,
 }
 
-/// What going back would do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undo {
-    /// The head afterwards.
     pub head: Option<MessageId>,
-    /// Exchanges undone: fewer than requested when the conversation is shorter.
+    /// Number of undone exchanges: fewer than requested if the conversation is shorter.
     pub exchanges: u64,
-    /// Text of the oldest undone question, for the input. `None` when it was a document, or damaged.
+    /// Text of the oldest undone question, for the input. `None` for a document or a damaged message.
     pub text: Option<String>,
 }
 
 impl Tree {
-    /// A conversation from its stored messages. A head that is not among them is ignored.
+    /// A head that is not among the messages is ignored.
     pub fn new(messages: Vec<Message>, head: Option<MessageId>) -> Tree {
         let mut c = Tree::default();
         for m in messages {
@@ -50,14 +48,13 @@ impl Tree {
         self.messages.insert(message.id, message);
     }
 
-    /// Adds a message below its parent and makes it the head.
     pub fn add(&mut self, message: Message) {
         self.head = Some(message.id);
         self.left.clear();
         self.insert(message);
     }
 
-    /// Replaces a message that is already there (an answer that grew); anything else is left alone.
+    /// Replaces an existing message; ignores any other.
     pub fn amend(&mut self, message: Message) {
         let Some(before) = self.messages.get(&message.id) else {
             return;
@@ -70,7 +67,7 @@ impl Tree {
         self.insert(message);
     }
 
-    /// A message is being written: `of` holds its present numbers, and these are its new words.
+    /// Appends new words to a message in progress; `of` holds its current numbers.
     pub fn grow(&mut self, of: &Message, thinking: &str, text: &str) {
         if let Some(message) = self.messages.get_mut(&of.id) {
             message.thinking.push_str(thinking);
@@ -81,7 +78,7 @@ impl Tree {
         }
     }
 
-    /// Puts a message into its place: one that was here in part, or was not here at all.
+    /// Adds a message from the store, or replaces its partial copy.
     pub fn restore(&mut self, message: Message) {
         match self.messages.contains_key(&message.id) {
             true => self.amend(message),
@@ -89,37 +86,34 @@ impl Tree {
         }
     }
 
-    /// The last message; `None` before the first.
+    /// `None` before the first message.
     pub fn head(&self) -> Option<MessageId> {
         self.head
     }
 
-    /// A message by id.
     pub fn get(&self, id: MessageId) -> Option<&Message> {
         self.messages.get(&id)
     }
 
-    /// The message that came last, on whatever branch.
+    /// The newest message of any branch.
     pub fn newest(&self) -> Option<MessageId> {
         self.messages.keys().next_back().copied()
     }
 
-    /// All messages, oldest first.
     pub fn all(&self) -> impl Iterator<Item = &Message> {
         self.messages.values()
     }
 
-    /// Whether no branch holds a message, apart from a system text.
+    /// Whether no branch holds a message other than a system text.
     pub fn is_empty(&self) -> bool {
         self.messages.values().all(|m| m.role == Role::System)
     }
 
-    /// Messages from the root to `to`.
     pub fn path_to(&self, to: Option<MessageId>) -> Vec<&Message> {
         let mut path = Vec::new();
         let mut at = to;
         while let Some(m) = at.and_then(|id| self.messages.get(&id)) {
-            // More than there are: damaged rows make a ring, and each counts once.
+            // The path is longer than the tree: damaged rows form a cycle, and each message counts once.
             if path.len() == self.messages.len() {
                 let mut seen = HashSet::new();
                 path.retain(|m: &&Message| seen.insert(m.id));
@@ -132,7 +126,6 @@ impl Tree {
         path
     }
 
-    /// Messages from the root to the head.
     pub fn path(&self) -> Vec<&Message> {
         self.path_to(self.head)
     }
@@ -148,32 +141,30 @@ impl Tree {
         self.path_to(Some(id)).len() as u64
     }
 
-    /// Messages with the same parent as `id`, itself among them.
+    /// Messages with the same parent as `id`, including itself.
     pub fn siblings(&self, id: MessageId) -> &[MessageId] {
         self.messages.get(&id).and_then(|m| self.children.get(&m.parent)).map_or(&[], Vec::as_slice)
     }
 
-    /// Messages directly below `id` (below nothing: the roots).
+    /// Messages directly below `id`; for `None`, the roots.
     pub fn children(&self, id: Option<MessageId>) -> &[MessageId] {
         self.children.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// The message nearest to the head that has siblings.
     pub fn branching(&self) -> Option<MessageId> {
         self.path().iter().rev().map(|m| m.id).find(|id| self.siblings(*id).len() > 1)
     }
 
-    /// All messages of the open branch that have siblings, from the root on.
+    /// All messages of the open branch that have siblings, root first.
     pub fn branchings(&self) -> Vec<MessageId> {
         self.path().iter().map(|m| m.id).filter(|id| self.siblings(*id).len() > 1).collect()
     }
 
-    /// The messages right below the head, where there are several to go on to: it went back there.
+    /// The children of the head if there are several, as after an undo to a fork.
     pub fn branches_below(&self) -> Option<&[MessageId]> {
         Some(self.children(self.head)).filter(|below| below.len() > 1)
     }
 
-    /// The number that a message right below the head has.
     pub fn number_below(&self) -> u64 {
         self.path().len() as u64 + 1
     }
@@ -190,10 +181,10 @@ impl Tree {
         (index as u64 + 1, siblings.len() as u64)
     }
 
-    /// From `id` down along the newest children to a leaf.
+    /// The leaf reached from `id` along the newest children.
     pub fn newest_leaf(&self, id: MessageId) -> MessageId {
         let mut at = id;
-        // Damaged rows may make a ring.
+        // The bound ends the walk if damaged rows form a cycle.
         for _ in 0..self.messages.len() {
             match self.children(Some(at)).last() {
                 Some(next) => at = *next,
@@ -217,12 +208,12 @@ impl Tree {
         }
     }
 
-    /// It stood there when it was open before, newest last: [`Conversation::redo`] returns to them.
+    /// Restores the heads of an earlier run, newest last, for [`Tree::redo`].
     pub fn stood_at(&mut self, heads: Vec<MessageId>) {
         self.left = heads;
     }
 
-    /// Moves the head. Remembers where it was, for [`Conversation::redo`].
+    /// Moves the head. Records the old one for [`Tree::redo`].
     pub fn go(&mut self, head: Option<MessageId>) {
         if head == self.head || head.is_some_and(|h| !self.messages.contains_key(&h)) {
             return;
@@ -233,7 +224,7 @@ impl Tree {
         self.head = head;
     }
 
-    /// What undoing `count` exchanges would do; `None` when there is nothing to undo. A system text stays.
+    /// The result of undoing `count` exchanges; `None` if there is nothing to undo. A system text stays.
     pub fn undo(&self, count: u64) -> Option<Undo> {
         let path = self.path();
         let mut undone = Undo { head: self.head, exchanges: 0, text: None };
@@ -253,8 +244,8 @@ impl Tree {
         (undone.exchanges > 0).then_some(undone)
     }
 
-    /// Where `count` exchanges forward lead: the heads that going back left, else the newest line below the head.
-    /// Returns the new head and how many exchanges it is ahead.
+    /// The target of `count` exchanges forward: along recorded heads, otherwise along the newest line below the head.
+    /// Returns the new head and the number of exchanges.
     pub fn redo(&self, count: u64) -> Option<(MessageId, u64)> {
         let below = |leaf: MessageId| {
             let path = self.path_to(Some(leaf));
@@ -332,10 +323,10 @@ mod tests {
         c.go(Some(MessageId(1)));
         assert_eq!(c.redo(1), Some((MessageId(3), 1)));
         assert_eq!(c.redo(2), Some((MessageId(6), 2)));
-        // Opened again, it returns there if that is known, and else to the newest line.
+        // After a restart, redo follows the recorded heads, otherwise the newest line.
         let mut fresh = Tree::new(c.all().cloned().collect(), Some(MessageId(1)));
         assert_eq!(fresh.redo(5), Some((MessageId(8), 2)));
-        // The last one is where it stands; one is not there any more.
+        // The last one is the present head; message 99 does not exist.
         fresh.stood_at([8, 99, 6, 1].map(MessageId).into());
         assert_eq!(fresh.redo(5), Some((MessageId(6), 2)));
         assert_eq!(tree().redo(1), None);
@@ -370,7 +361,7 @@ mod tests {
         );
         assert_eq!(c.path().len(), 2);
         assert!([1, 2].map(MessageId).contains(&c.newest_leaf(MessageId(1))));
-        // One above a ring: what is in the ring stands once.
+        // A message above a cycle: each message of the cycle appears once.
         let ring = [(1, 3), (2, 1), (3, 2), (4, 3)].map(|(id, parent)| message(id, Some(parent), Role::User, "a"));
         let c = Tree::new(ring.into(), Some(MessageId(4)));
         let path: Vec<i64> = c.path().iter().map(|m| m.id.0).collect();
@@ -379,13 +370,13 @@ mod tests {
 
     #[test]
     fn a_message_below_one_with_a_greater_id_has_all_that_was_said_before() {
-        // As another process may have written them, which has taken its ids later and said more first.
+        // Another process may have reserved its ids later and saved more messages before this one.
         let said = [(900, None, Role::User), (901, Some(900), Role::Assistant), (5, Some(901), Role::User)];
         let mut c = Tree::new(said.map(|(id, parent, role)| message(id, parent, role, "a")).into(), Some(MessageId(5)));
         let path = |c: &Tree| c.path().iter().map(|m| m.id.0).collect::<Vec<_>>();
         assert_eq!(path(&c), [900, 901, 5]);
         assert_eq!((c.number_of(MessageId(5)), c.newest()), (3, Some(MessageId(901))));
-        // What was here in part may turn out to be elsewhere.
+        // The complete message may have another parent than its partial copy.
         c.restore(message(5, Some(900), Role::User, "b"));
         assert_eq!((path(&c), c.children(Some(MessageId(901))).len()), (vec![900, 5], 0));
     }

@@ -1,11 +1,11 @@
 //! Verbs: linear functions that wait in place, and the executor that runs them.
 //!
-//! A verb is an `async fn` of [`Verb`]. While it runs it has all of the [`State`]; at each `.await` it hands the state back to the
-//! loop in [`super::run`], which goes on with requests, pages and other conversations. [`Conversation::wait`] says what the verb
-//! waits for; an event that ends the wait is left in [`Conversation::wake`], and [`State::settle`] resumes the verb at once.
-//! One thread runs all of it, so a verb is never interrupted between two waits.
+//! A verb is an `async fn` of [`Verb`]. While it runs it owns the [`State`]; at each `.await` it returns the state to
+//! the loop in [`super::run`], which handles requests, pages and other conversations. [`Conversation::wait`] names the
+//! wait; the event that ends it is stored in [`Conversation::wake`], and [`State::settle`] resumes the verb at once.
+//! All of it runs on one thread, so nothing interrupts a verb between two waits.
 //!
-//! A verb may drive children of its own ([`Verb::child`]): each works in another slot of the engine ([`super::fan_out`]).
+//! A verb may drive children ([`Verb::child`]), each in another slot of the engine ([`super::fan_out`]).
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -24,10 +24,9 @@ use crate::runtime::protocol::{Activity, Level, Notice};
 /// How often a verb that waits for the engine may save and refresh its numbers.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Where the state passes between the loop and the verbs. One of them has it.
+/// Passes the state between the loop and the verbs; exactly one of them holds it.
 pub(super) type Baton = Rc<Cell<Option<Box<State>>>>;
 
-/// A verb that was begun.
 pub(super) struct Running<T = Done>(Pin<Box<dyn Future<Output = T>>>);
 
 impl<T> std::fmt::Debug for Running<T> {
@@ -36,16 +35,13 @@ impl<T> std::fmt::Debug for Running<T> {
     }
 }
 
-/// The user's answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Key of a choice.
     Key(char),
-    /// Files of a load, by their place in the plan.
+    /// Files of a load, by their index in the plan.
     Files(Vec<usize>),
 }
 
-/// What has to be on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// Texts of all saves up to this one.
@@ -54,35 +50,31 @@ pub(super) enum Wanted {
     States(u64),
 }
 
-/// What the verb of a conversation waits for.
 #[derive(Debug, Default)]
 pub(super) enum Wait {
-    /// No verb waits: the next request can begin.
+    /// No verb runs: the next request can begin.
     #[default]
     Idle,
-    /// For other events to be handled first.
+    /// For the loop to handle pending events.
     Turn,
-    /// For the model.
+    /// For the model to load.
     Model,
-    /// For the disk, or until then.
+    /// For the disk, until a deadline.
     Saved { wanted: Wanted, until: Instant },
     /// For another thread.
     Background(Task),
     /// For the user.
     Question { id: u64, notice: Box<Notice>, before: Activity },
-    /// For commands to the engine. `own`: the command is for the conversation's own slot.
+    /// For commands to the engine. `own`: they use the conversation's own slot.
     Engine { commands: Vec<u64>, own: bool, gives_way: bool, next_tick: Instant },
 }
 
 #[derive(Debug)]
 pub(super) enum Wake {
-    /// The wait is over.
     Go,
-    /// A stop ended it.
     Stopped,
-    /// The user's answer.
     Answer(Answer),
-    /// About a command of the wait.
+    /// An event of one of the commands.
     Engine(EngineEvent),
     /// [`Wait::Engine::next_tick`] is reached.
     Tick,
@@ -90,23 +82,21 @@ pub(super) enum Wake {
     ShownAgain,
 }
 
-/// When a request has its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// No verb runs: it is next.
+    /// As the next verb, since none runs.
     Next,
-    /// At once; it waits for nothing.
+    /// At once; it needs no wait.
     AtOnce,
     /// After the running verb.
     Later,
-    /// In another conversation, which takes the place of this one on screen.
+    /// In another conversation, which replaces this one on screen.
     Leave,
     /// In a conversation of its own.
     Apart,
 }
 
 impl Wait {
-    /// When a request has its turn.
     pub(super) fn turn_of(&self, request: WhileBusy) -> Turn {
         match (self, request) {
             (Wait::Idle, _) => Turn::Next,
@@ -117,7 +107,7 @@ impl Wait {
         }
     }
 
-    /// When it has to be looked at without an event.
+    /// When the wait ends without an event.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Wait::Idle | Wait::Turn | Wait::Model | Wait::Question { .. } => None,
@@ -142,7 +132,7 @@ impl Wait {
         matches!(self, Wait::Model | Wait::Engine { .. })
     }
 
-    /// Whether every request goes first.
+    /// Whether every request has priority over the verb.
     pub(super) fn gives_way(&self) -> bool {
         matches!(self, Wait::Engine { gives_way: true, .. })
     }
@@ -152,12 +142,12 @@ impl Wait {
     }
 }
 
-/// What a verb holds: the state while it runs.
+/// A verb's handle on the state.
 pub(super) struct Verb {
-    /// `None` while it waits.
+    /// `None` during a wait.
     state: Option<Box<State>>,
     baton: Baton,
-    /// The slot it works in, where that is not the conversation's own.
+    /// The slot it uses, if not the conversation's own.
     slot: Option<Slot>,
 }
 
@@ -189,7 +179,7 @@ impl Drop for Verb {
     }
 }
 
-/// Hands the state back when it is polled first, and takes it when it is polled again.
+/// Returns the state to the loop at the first poll, and takes it back at the next.
 struct Handover<'a>(&'a mut Verb);
 
 impl Future for Handover<'_> {
@@ -211,14 +201,14 @@ impl Future for Handover<'_> {
 }
 
 impl Verb {
-    /// Waits; returns the event that ended the wait.
+    /// Returns the event that ended the wait.
     pub(super) async fn wait(&mut self, wait: Wait) -> Wake {
         self.here.wait = wait;
         Handover(self).await;
         self.here.wake.take().unwrap_or(Wake::Go)
     }
 
-    /// Waits for news of commands to the engine. True: it is time to save and to refresh numbers.
+    /// Waits for events of engine commands. True on a tick: time to save and to refresh numbers.
     pub(super) async fn wait_for_engine(&mut self, commands: Vec<u64>, own: bool, gives_way: bool) -> (Wake, bool) {
         let next_tick = self.here.next_tick.max(Instant::now());
         let wake = self.wait(Wait::Engine { commands, own, gives_way, next_tick }).await;
@@ -227,7 +217,6 @@ impl Verb {
         (wake, due)
     }
 
-    /// The slot it works in.
     pub(super) fn slot(&mut self) -> &mut Slot {
         match (&mut self.slot, &mut self.state) {
             (Some(slot), _) => slot,
@@ -236,12 +225,11 @@ impl Verb {
         }
     }
 
-    /// Whether it works in the conversation's own slot.
     pub(super) fn is_in_own_slot(&self) -> bool {
         self.slot.is_none()
     }
 
-    /// Runs `child`, which works in a slot of its own, up to its next wait. The child leaves what it waits for in
+    /// Runs `child`, which uses another slot, up to its next wait. The child stores its wait in
     /// [`Conversation::wait`].
     pub(super) fn poll<T>(&mut self, child: &mut Running<T>) -> Poll<T> {
         self.baton.set(self.state.take());
@@ -250,7 +238,7 @@ impl Verb {
         polled
     }
 
-    /// Begins a child that works in this slot.
+    /// Begins a child that uses `slot`.
     pub(super) fn child<T: 'static>(
         &self,
         slot: Slot,
@@ -264,13 +252,12 @@ impl Verb {
         }))
     }
 
-    /// Lets the loop handle what has arrived.
     pub(super) async fn let_others_go_first(&mut self) {
         self.wait(Wait::Turn).await;
     }
 }
 
-/// A verb that begins when it is polled.
+/// A verb that begins at its first poll.
 pub(super) fn verb(baton: &Baton, body: impl AsyncFnOnce(&mut Verb) -> Done + 'static) -> Running {
     let baton = Rc::clone(baton);
     Running(Box::pin(async move {
@@ -280,7 +267,7 @@ pub(super) fn verb(baton: &Baton, body: impl AsyncFnOnce(&mut Verb) -> Done + 's
 }
 
 impl State {
-    /// Runs a verb of the conversation in hand up to its next wait, or to its end.
+    /// Runs a verb of `here` up to its next wait or its end.
     pub(super) fn resume_verb(mut self: Box<State>, mut running: Running) -> Box<State> {
         let baton = Rc::clone(&self.baton);
         self.here.wait = Wait::Idle;
@@ -299,7 +286,7 @@ impl State {
         state
     }
 
-    /// Runs a verb that waits for nothing but another thread, while the conversation's own verb waits.
+    /// Runs a verb that waits at most for another thread, while the conversation's own verb waits.
     fn run_at_once(mut self: Box<State>, mut running: Running) -> Box<State> {
         let baton = Rc::clone(&self.baton);
         let own = (std::mem::take(&mut self.here.wait), self.here.wake.take());
@@ -319,7 +306,7 @@ impl State {
         state
     }
 
-    /// Resumes all verbs whose wait has ended.
+    /// Resumes all verbs at the end of their wait.
     pub(super) fn settle(mut self: Box<State>) -> Box<State> {
         loop {
             if let Some((serial, running)) = self.at_once.pop_front() {
@@ -348,7 +335,7 @@ impl State {
         }
     }
 
-    /// Runs a verb in the conversation in hand, or in another one.
+    /// Runs a verb in `here` or in another conversation.
     pub(super) fn run_in(
         mut self: Box<State>,
         at: Option<usize>,
@@ -364,7 +351,6 @@ impl State {
         self
     }
 
-    /// Ends the wait of the conversation in hand.
     pub(super) fn wake(&mut self, wake: Wake) {
         self.here.wake = Some(wake);
     }

@@ -1,4 +1,5 @@
-//! `/when`: the same question at kept states along one long document: where does the answer change? Nothing of it is kept.
+//! `/when`: asks one question on top of kept states along a long document, to find where the answer changes. Nothing
+//! is saved.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,14 +15,13 @@ use crate::engine::protocol::{Ended, Sampling};
 use crate::runtime::protocol::{Activity, Notice};
 use crate::text::StreamDecoder;
 
-/// Most states that are asked, evenly spread.
 const MOST_PLACES: usize = 32;
 
-/// A state along the document.
+/// A kept state inside the document.
 struct Place {
     path: Path,
     rendered: Arc<Rendered>,
-    /// Line of the document that it has read last.
+    /// Last line of the document that the state has read.
     line: u64,
     decoder: Option<StreamDecoder>,
     text: String,
@@ -39,7 +39,6 @@ struct When {
 }
 
 impl Verb {
-    /// `/when QUESTION`.
     pub(super) async fn when(&mut self, question: String) -> Done {
         if question.trim().is_empty() {
             return Err(RuntimeError::Refused(
@@ -48,7 +47,7 @@ impl Verb {
         }
         self.engine_ready().await?;
         self.keeps_state("/when")?;
-        // A document that was just read may still be on its way to the disk.
+        // State of a document that was just read may not be on disk yet.
         self.states_saved().await;
         let (document, places) = self.places(&question)?;
         let info = document.meta.document.as_ref();
@@ -69,7 +68,7 @@ impl Verb {
 }
 
 impl State {
-    /// The longest document of the branch, and the states along it that can be had.
+    /// The longest document of the branch, and the restorable states inside it.
     fn places(&self, question: &str) -> Done<(Message, Vec<Place>)> {
         let path = self.here.session.tree.path();
         let tokens = |m: &&Message| m.meta.document.as_ref().map(|d| d.tokens);
@@ -103,10 +102,10 @@ impl State {
             return Err(lost());
         }
         let count = kept.len().min(MOST_PLACES);
-        // The last one is the whole document.
+        // The last state is that of the whole document.
         let chosen = (1..=count).map(|i| i * kept.len() / count - 1).filter_map(|i| kept.get(i));
         let place = |(path, read): &(Path, usize)| {
-            // What follows the document follows what was read of it.
+            // The text after the document follows directly on the part that was read.
             let rest = rendered.text.get((*read).max(range.end)..)?;
             let text = rendered.text.get(..*read)?;
             let upto = text.get(range.start..(*read).min(range.end))?;
@@ -129,9 +128,9 @@ impl When {
         self.places.iter().filter(|p| p.done).count()
     }
 
-    /// One line for each answer: up to which line the first one is given, from which on each other one.
+    /// One line for each answer: the lines up to which the first answer holds, and from which each other one holds.
     fn page(&self) -> String {
-        // The lines of the first and of the last state with an answer.
+        // First and last line at which each answer was given.
         let mut answers: Vec<(u64, u64, String)> = Vec::new();
         let asked = self.places.iter().filter(|p| p.done || p.failed.is_some());
         for place in asked {
@@ -193,7 +192,7 @@ impl Fan for When {
             place.text = answer.to_owned();
         }
         match grown {
-            // Half an answer is no other answer.
+            // A partial answer does not count.
             Ok(grown) => place.done = grown.stats.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
             Err(RuntimeError::Stopped) => {}
             Err(e) => place.failed = Some(e.to_string()),

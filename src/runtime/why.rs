@@ -1,8 +1,8 @@
-//! `/why`: does an answer rest on the passages it looked at? It is scored again with passages hidden from the sparse
-//! layers, one at a time, and the words that became less likely are shown. The conversation's state afterwards is the
-//! one before.
+//! `/why`: does an answer depend on the passages it attended to? The answer is scored again with passages hidden from
+//! the sparse layers, one at a time, and the page shows the words that lost likelihood. Afterwards the conversation's
+//! state is restored.
 //!
-//! The figure is a lower bound: the recurrent layers have read the passage and remember some of it.
+//! The numbers are lower bounds: the recurrent state retains part of a hidden passage.
 
 use std::ops::Range;
 
@@ -19,12 +19,11 @@ use crate::engine::protocol::{Scoring, Token};
 use crate::runtime::protocol::{Activity, Notice, Why};
 use crate::text::{Before, Walk};
 
-/// Passages that are hidden, one at a time, by default.
+/// Passages that are hidden by default, one at a time.
 const PASSAGES: usize = 3;
-/// A part that is less than this many times less likely does not rest on a passage.
+/// Least factor of lost likelihood that counts as a dependence.
 const NOTICEABLE: f64 = 2.0;
 
-/// An answer to be scored.
 struct Asked {
     number: u64,
     /// The answer's text after the prompt.
@@ -33,12 +32,11 @@ struct Asked {
     thoughts: usize,
     tokens: Vec<Token>,
     passages: Vec<Passage>,
-    /// What precedes the text.
+    /// Tokenizer context before the text.
     before: Before,
 }
 
 impl Verb {
-    /// `/why [#N] [K]`.
     pub(super) async fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
         if self.engine.server().is_some() {
             return Err(self.not_there("how likely a text is", "/look and /why"));
@@ -95,8 +93,8 @@ impl Verb {
 }
 
 impl State {
-    /// Blocks of each passage in the state that the prompt makes. Where that is another one than the answer was written in
-    /// (read again, imported), they are found by the passage's lines.
+    /// Blocks of each passage in the state that the prompt produces. If that differs from the state at the time of the
+    /// answer (after a new read or an import), they are found by the passage's lines.
     fn hidden(&self, asked: &Asked, rendered: &Rendered, plan: &Plan) -> Done<Vec<Vec<Range<u32>>>> {
         let mut path: Path = plan.base.clone();
         for step in &plan.steps {
@@ -151,7 +149,7 @@ fn times(ratio: f64) -> String {
     match ratio {
         r if r >= 1e9 => "more than a billion times".into(),
         r if r >= 10.0 => {
-            // Two figures say all that is known.
+            // Two significant digits are all that the estimate supports.
             let unit = 10f64.powf(r.log10().floor() - 1.0);
             format!("{} times", crate::core::grouped(((r / unit).round() * unit) as u64))
         }
@@ -170,14 +168,13 @@ fn whole(ratio: f64) -> String {
 /// A word of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Word {
-    /// Of the text.
     bytes: Range<usize>,
-    /// Of the scored tokens.
+    /// Indices of the scored tokens.
     tokens: Range<usize>,
 }
 
-/// The words of the answer: each begins with the white space before it. Thoughts are left out, and so is the first token, which
-/// has no score.
+/// The words of the answer, each with the white space before it. Excludes thoughts and the first token, which has no
+/// score.
 fn words(pieces: &[Range<usize>], text: &str, thoughts: usize) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     for (i, piece) in pieces.iter().enumerate().skip(1).filter(|(_, p)| p.start >= thoughts) {
@@ -192,8 +189,8 @@ fn words(pieces: &[Range<usize>], text: &str, thoughts: usize) -> Vec<Word> {
     words
 }
 
-/// What became less likely: the word that lost most, with its neighbours that lost noticeably too. Scores are natural logarithms
-/// of the tokens' probabilities, without the first token's.
+/// The part that lost most likelihood: the word with the largest loss, with adjacent words of noticeable loss. Scores
+/// are natural logarithms of token probabilities, without the first token's.
 fn weigh(words: &[Word], text: &str, shown: &[f32], hidden: &[f32]) -> Why {
     let lost = |word: &Word| -> f64 {
         let scores = word.tokens.clone().filter_map(|t| t.checked_sub(1)).map(|i| (shown.get(i), hidden.get(i)));

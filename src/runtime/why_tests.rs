@@ -10,7 +10,7 @@ fn the_part_that_lost_is_named_whole_and_weighed_by_its_product() {
     let text = "The code is KX-2002, as said.";
     let words = words(&pieces(text), text, 0);
     let named: Vec<&str> = words.iter().map(|w| &text[w.bytes.clone()]).collect();
-    // The first token has no score and is no part of a word.
+    // The first token has no score and is not part of a word.
     assert_eq!(named, ["he", " code", " is", " KX-2002,", " as", " said."]);
     let shown = vec![-0.1f32; text.len() - 1];
     let mut hidden = shown.clone();
@@ -24,7 +24,7 @@ fn the_part_that_lost_is_named_whole_and_weighed_by_its_product() {
     assert!((why.times - 1000.0).abs() < 1.0 && why.whole > 1000.0, "{why:?}");
     let why = weigh(&words, text, &shown, &shown);
     assert_eq!((why.part, why.times, why.whole), (None, 1.0, 1.0));
-    // Thoughts in front are scored and not told of.
+    // Thoughts at the start are scored and not shown.
     let behind = super::words(&pieces(text), text, 12);
     assert_eq!(&text[behind[0].bytes.clone()], "KX-2002,");
 }

@@ -17,19 +17,16 @@ pub(super) fn hint(app: &mut App, text: impl Into<String>, until: u64) {
     app.hint = Some((text.into(), Some(until)));
 }
 
-/// A command that was sent, and the last warning about it.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) line: String,
     pub(super) warning: Option<String>,
 }
 
-/// Shows at the input why something is not done.
 pub(super) fn refuse(app: &mut App, why: impl Into<String>) {
     app.refusal = Some(clean(&why.into()));
 }
 
-/// A hint with the key that acts on it.
 pub(super) fn offer(app: &mut App, text: &str, action: Action, what: &str, until: u64) {
     let text = app.config.keys.offer(text, action, what);
     hint(app, text, until);
@@ -43,7 +40,7 @@ pub(super) fn open_page(app: &mut App, title: &str, text: String) {
 pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.requests += 1;
     app.sent += 1;
-    // An answer to a question belongs to the request that asked it.
+    // The answer belongs to the request that raised the question.
     if matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
         (app.waiting, app.answered) = (true, true);
     } else {
@@ -60,7 +57,6 @@ pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
     }
 }
 
-/// Why the conversation cannot be moved or changed now; `None` if it can.
 pub(super) fn why_not_now(app: &App) -> Option<&'static str> {
     if matches!(app.activity, Activity::Starting { .. }) {
         return Some("The model is being loaded; that can be done after it");
@@ -84,13 +80,12 @@ pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
         }
         app.waiting = false;
         hold(app);
-        // Not a request of its own: notes of the stopped one still belong to it.
+        // Not counted as a new request: notes of the stopped one still belong to it.
         app.sent += 1;
         effects.push(Effect::Send(Request::Stop));
     }
 }
 
-/// Notifies the user about the end of work that took `took` milliseconds.
 pub(super) fn notify(app: &mut App, took: u64, text: String, effects: &mut Vec<Effect>) {
     if took < app.config.notify_after_ms {
         return;
@@ -111,7 +106,6 @@ pub(super) fn is_remembered(line: &str) -> bool {
     !is_command(line) && !line.trim().is_empty()
 }
 
-/// Stores a line that is not sent yet in the history of later runs.
 pub(super) fn remember(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
     if !is_remembered(line) {
         return;
@@ -120,7 +114,7 @@ pub(super) fn remember(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
     effects.push(Effect::Send(Request::Remember(message_text(line))));
 }
 
-/// Whether a notice reports a state and is no answer to a command.
+/// Whether a notice reports a state and answers no command.
 pub(super) fn answers_nothing(notice: &Notice) -> bool {
     match notice {
         Notice::Activity(activity) => activity.rests(),

@@ -1,9 +1,9 @@
-//! How many cells text takes, by grapheme clusters and by the same rule the screen is drawn with, and cuts that never divide one.
+//! Width of text in cells, by grapheme clusters and by the same rule as drawing, and cuts that never divide a cluster.
 
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-/// Cells one grapheme cluster takes. Halfwidth sound marks count as terminals (and ratatui) draw them.
+/// Halfwidth sound marks count as in terminals (and ratatui).
 pub fn cluster_width(cluster: &str) -> usize {
     if cluster.len() == 1 {
         return 1;
@@ -15,7 +15,6 @@ pub fn width(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { text.graphemes(true).map(cluster_width).sum() }
 }
 
-/// The longest beginning of `text` that fits into `cells`.
 pub fn clip(text: &str, cells: usize) -> &str {
     let mut used = 0;
     for (at, cluster) in text.grapheme_indices(true) {

@@ -1,4 +1,4 @@
-//! Tab completion: commands and their arguments, sessions, documents, and paths, which are listed outside.
+//! Tab completion: commands and their arguments, sessions, documents, and paths. The program outside lists paths.
 
 use super::list::fuzzy;
 use crate::config::commands::{COMMANDS, Command, Completes, escaped, find, unescaped};
@@ -14,18 +14,18 @@ pub struct Candidate {
 pub struct Popup {
     pub candidates: Vec<Candidate>,
     pub selected: usize,
-    /// The user moved to it or typed its beginning, so Enter takes it.
+    /// The user moved to it or typed its first letters, so Enter takes it.
     pub meant: bool,
-    /// Byte offset in the input where the word to be replaced begins.
+    /// Byte offset in the input at which the replaced word begins.
     pub from: usize,
-    /// The text up to the caret when the popup was made; it is outdated once that changes.
+    /// The text up to the caret when the popup opened; a change closes the popup.
     pub line: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     Known(usize, Vec<Candidate>),
-    /// Paths with this beginning have to be listed outside.
+    /// The program outside lists the paths with this prefix.
     Paths(usize, String),
     Nothing,
 }

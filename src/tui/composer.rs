@@ -1,8 +1,8 @@
 //! The input: text, caret, cut buffer, undo, folded pastes, and its rows.
 //!
-//! The caret always stands between grapheme clusters, never inside a folded paste. A large paste is shown as a
-//! placeholder and expanded on sending. Rows are computed here because the layout depends on their number and input
-//! methods need the terminal's cursor at the caret.
+//! The caret is always between grapheme clusters, never inside a folded paste. A large paste is shown as a placeholder
+//! and expanded on sending. Rows are computed here because the layout depends on their number and input methods need
+//! the terminal's cursor at the caret.
 
 mod folds;
 mod rows;
@@ -56,7 +56,7 @@ impl Composer {
         self.cut = cut;
     }
 
-    /// Placeholders stand for folded pastes.
+    /// Contains placeholders for folded pastes.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -69,7 +69,6 @@ impl Composer {
         self.text.is_empty()
     }
 
-    /// The text to send, with pastes expanded.
     pub fn expanded(&self) -> String {
         self.folds.expanded(&self.text)
     }
@@ -81,8 +80,8 @@ impl Composer {
         self.goal = None;
     }
 
-    /// Puts a text here that the user did not type. A draft that is in the way stays, and the text can be yanked;
-    /// returns whether it was put here.
+    /// Inserts text that the user did not type. A draft in the way stays, and the text can be yanked; returns whether
+    /// the text was inserted.
     pub fn recall(&mut self, text: &str) -> bool {
         let sent = self.sent.take_if(|sent| sent.expanded == text);
         let recalled = sent.map_or_else(|| Folded::plain(text), |sent| sent.shown);
@@ -96,12 +95,10 @@ impl Composer {
         true
     }
 
-    /// Whether the input holds exactly the recalled text.
     pub fn is_recalled(&self) -> bool {
         self.recalled.as_ref().is_some_and(|r| *r == self.text)
     }
 
-    /// Text typed after the recalled text.
     pub fn behind_recalled(&self) -> Option<&str> {
         self.text.strip_prefix(self.recalled.as_deref()?)
     }
@@ -302,7 +299,7 @@ mod tests {
         let long = "line\n".repeat(41);
         c.paste(&long, 800, 10);
         assert_eq!(c.text(), "see [paste 1: 41 lines, 205 characters]");
-        // A question that is refused comes back as it was.
+        // A refused question returns unchanged.
         let mut refused = c.clone();
         let text = refused.take();
         assert!(refused.is_empty() && refused.recall(&text));
@@ -357,7 +354,7 @@ mod tests {
         assert_eq!(c.take(), "/docs");
         c.yank();
         assert_eq!((c.text(), c.expanded()), ("see [paste 1: 1 line, 1200 characters]", format!("see {one}")));
-        // In another input that number may stand for another paste.
+        // In another input the same number may belong to another paste.
         let mut other = Composer::default();
         other.paste(&two, 800, 10);
         other.set_cut(c.cut().clone());

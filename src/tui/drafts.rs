@@ -1,5 +1,5 @@
-//! Keeps the unsent input on disk, so that it survives the end of the program. Saved once typing rests; cleared at
-//! once.
+//! Saves the unsent input, so that it survives the end of the program: after a pause in typing, and at once when the
+//! input is cleared.
 
 use super::acts::{offer, remember};
 use super::cleaned::clean;
@@ -14,7 +14,6 @@ const ASIDE_MS: u64 = 8_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Drafts {
-    /// The text that the runtime has.
     kept: String,
     seen: String,
     /// When to save, in milliseconds of the event clock.
@@ -36,7 +35,7 @@ impl Drafts {
     }
 }
 
-/// The draft to save, if the runtime has another one. Too long a draft is not saved; the last one stays.
+/// The draft to save if it differs from the runtime's. A draft above the size limit is not saved; the last one stays.
 pub(super) fn unkept(composer: &Composer, kept: &mut String) -> Option<String> {
     let text = composer.expanded();
     let text = if text.trim().is_empty() { String::new() } else { text };
@@ -89,8 +88,8 @@ pub(super) fn keep_all(app: &mut App, effects: &mut Vec<Effect>) {
     keep(app, effects);
 }
 
-/// The runtime sends the draft of the session that was just opened: from an earlier run or from another terminal.
-/// Text typed meanwhile stays.
+/// Applies the draft of the session that was just opened, from an earlier run or another terminal. Text typed
+/// meanwhile stays.
 pub(super) fn brought_back(app: &mut App, text: &str, now: u64) {
     if clean(&app.drafts.kept) == text {
         return;
@@ -106,7 +105,7 @@ pub(super) fn brought_back(app: &mut App, text: &str, now: u64) {
         }
         "What stood here before is set aside"
     } else {
-        // Nothing was typed since the last save: take the other terminal's version.
+        // Nothing was typed since the last save: the other terminal's version replaces the draft.
         app.composer.clear_to_cut();
         if text.is_empty() {
             "Another terminal sent or cleared this"

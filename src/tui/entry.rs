@@ -1,10 +1,10 @@
 //! One entry of the transcript and its rows: a message with head, thoughts, text and end mark, or a note.
 //!
-//! Answers are rendered by [`super::markdown`], questions by `verbatim`; head, note and end mark by `rows`; `layout`
-//! finds rows by number.
+//! [`super::markdown`] renders answers, `verbatim` questions, `rows` head, note and end mark; `layout` finds rows by
+//! number.
 //!
-//! Rows are made for one width and kept; arriving text only renders the open tail again. Text is sanitized on
-//! arrival, so offsets are stable.
+//! Rows are cached for one width; arriving text only renders the open tail again. Text is sanitized on arrival, so
+//! offsets are stable.
 
 mod layout;
 mod rows;
@@ -27,7 +27,7 @@ pub enum Item {
     Note {
         level: Level,
         text: String,
-        /// The request that it answers, see [`super::transcript::Transcript::replace`].
+        /// The request that the note answers, see [`super::transcript::Transcript::replace`].
         request: u64,
     },
 }
@@ -62,7 +62,7 @@ pub struct Look {
 
 pub const BAR_CELLS: usize = 3;
 
-/// How much text an entry has; later text starts after it, at any width.
+/// Amount of text in an entry; text beyond it is newer, at any width.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     thoughts: usize,
@@ -75,15 +75,14 @@ pub struct Entry {
     pub item: Item,
     pub number: u64,
     pub progress: Progress,
-    /// Set by the user; otherwise [`Look::think`] decides.
+    /// The user's choice; otherwise [`Look::think`] decides.
     pub thoughts_open: Option<bool>,
     /// Work before the answer starts, such as `reading 32,088 tokens  24%`.
     pub before: String,
     pub speed: String,
-    /// Replaces the right side of the head for a while: `Copied 412 characters`.
+    /// Temporarily replaces the right side of the head: `Copied 412 characters`.
     remark: Option<String>,
     unfolded: bool,
-    /// Hidden rows of the body, and the row shown instead.
     fold: Option<(Range<usize>, Row)>,
     look: Option<Look>,
     clean: Option<String>,
@@ -197,7 +196,7 @@ impl Entry {
         self.stale = true;
     }
 
-    /// Renders again, for changes other than text.
+    /// Renders again after a change other than text.
     pub fn touch(&mut self) {
         self.stale = true;
     }
@@ -213,7 +212,7 @@ impl Entry {
         let message = self.as_message();
         let thoughts = message.filter(|_| show != ThinkShow::Hide);
         let thoughts = thoughts.map(|m| (Part::Thoughts, self.clean_thoughts.as_deref().unwrap_or(&m.thinking)));
-        // The text of a document is not shown here.
+        // The transcript does not show the text of a document.
         let text = message.filter(|m| m.role != Role::Document);
         let text = text.map(|m| (Part::Text, self.clean.as_deref().unwrap_or(&m.text)));
         thoughts.into_iter().chain(text)
@@ -237,7 +236,6 @@ impl Entry {
         can
     }
 
-    /// Renders everything again, colours included.
     pub fn reset(&mut self) {
         self.look = None;
     }

@@ -8,15 +8,12 @@ use crate::runtime::protocol::{Notice, Request};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A key was pressed.
     Key(Key),
     Paste(String),
     /// The wheel: rows, negative is up.
     Wheel(isize),
     Click {
-        /// Column of the screen, from 0.
         x: u16,
-        /// Row of the screen, from 0.
         y: u16,
     },
     Drag {
@@ -30,19 +27,19 @@ pub enum Event {
     },
     Focus(bool),
     Notice(Notice),
-    /// Answer to [`Effect::ListPaths`].
+    /// Result of [`Effect::ListPaths`].
     Paths {
         prefix: String,
         /// Completions of the whole prefix; folders end in `/`.
         found: Vec<String>,
     },
-    /// Answer to [`Effect::ListFiles`].
+    /// Result of [`Effect::ListFiles`].
     Files {
         query: String,
         /// Paths below the working folder, best first.
         found: Vec<String>,
     },
-    /// Answer to [`Effect::FindPaths`]: those that exist.
+    /// Result of [`Effect::FindPaths`]: the existing paths.
     FoundPaths(Vec<String>),
     Edited(Result<String, String>),
     Copied(Result<String, String>),
@@ -67,31 +64,31 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     Send(Request),
-    /// Bring a text to the clipboard; answered by [`Event::Copied`].
+    /// Copies a text to the clipboard; [`Event::Copied`] follows.
     Copy(String),
-    /// Complete a path; answered by [`Event::Paths`].
+    /// Completes a path; [`Event::Paths`] follows.
     ListPaths(String),
-    /// Find files below the working folder that match; answered by [`Event::Files`].
+    /// Finds matching files below the working folder; [`Event::Files`] follows.
     ListFiles(String),
-    /// Say which of these paths exist; answered by [`Event::FoundPaths`] before anything else.
+    /// Checks which of these paths exist; [`Event::FoundPaths`] follows before any other event.
     FindPaths(Vec<String>),
-    /// Open the user's editor on a text; answered by [`Event::Edited`].
+    /// Opens the user's editor; [`Event::Edited`] follows.
     Editor(String),
-    /// Write a setting into the settings file; answered by [`Event::Kept`].
+    /// Writes a setting to the settings file; [`Event::Kept`] follows.
     Keep {
         key: &'static str,
         value: String,
     },
-    /// Read a theme, built in or from a file; answered by [`Event::Theme`].
+    /// Reads a theme, built in or from a file; [`Event::Theme`] follows.
     Theme(String),
     ListThemes,
     CodeTheme(String),
-    /// Colour a code block; answered by [`Event::Highlighted`].
+    /// Colours a code block; [`Event::Highlighted`] follows.
     Highlight {
         lang: String,
         code: String,
     },
-    /// Suspend the process; answered by [`Event::Resumed`] or [`Event::NotSuspended`].
+    /// Suspends the process; [`Event::Resumed`] or [`Event::NotSuspended`] follows.
     Suspend,
     Repaint,
     Notify(String),
@@ -105,8 +102,8 @@ pub enum Effect {
 pub enum Redraw {
     #[default]
     No,
-    /// Text arrived: at most 30 times a second.
+    /// New text arrived: drawn at most 30 times a second.
     Stream,
-    /// The user did something: at once.
+    /// The user did something: drawn at once.
     Now,
 }

@@ -1,7 +1,7 @@
 //! Search in the open transcript (Ctrl-F).
 //!
-//! While the query is typed, the view moves to the nearest match. Enter ends typing; then `n` and `N` step through
-//! the matches, `a` searches all branches, Esc closes the search.
+//! While the user types the query, the view moves to the nearest match. After Enter, `n` and `N` step through the
+//! matches, `a` searches all branches, Esc closes the search.
 
 use super::acts::{hint, send};
 use super::keys::{Action, Code, Key};
@@ -32,7 +32,6 @@ impl Find {
         self.hits.get(self.at).copied()
     }
 
-    /// `3 of 12`, or that there is none.
     pub fn count(&self) -> String {
         match (self.hits.len(), self.query.is_empty()) {
             (_, true) => String::new(),

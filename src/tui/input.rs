@@ -1,5 +1,4 @@
-//! Keys: which component receives them (question, overlay, popup, selected message, input) and what the input does
-//! with them.
+//! Keys: selects the receiver (question, overlay, popup, selected message, input) and handles those of the input.
 
 mod overlay;
 mod popup;
@@ -25,11 +24,11 @@ use question::{asked_ctrl_c, beside_question, question_key};
 use selected::{is_about_the_transcript, selected_key};
 use several::several_key;
 
-/// Time for the second Esc, in milliseconds.
+/// Longest interval between two Esc, in milliseconds.
 const ESC_MS: u64 = 800;
-/// Time for the second Ctrl-C.
+/// Longest interval between two Ctrl-C, in milliseconds.
 const QUIT_MS: u64 = 2_000;
-/// After a Ctrl-C that stopped work, more of them are ignored for this long.
+/// After a Ctrl-C that stopped work, further ones are ignored for this many milliseconds.
 const IGNORE_MS: u64 = 500;
 
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
@@ -98,13 +97,13 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
         app.offered = Some(c);
         return;
     }
-    // A second digit continues a number, so the first one chose nothing.
+    // A second digit continues a number, so the first one was no choice.
     if let Some(number) = app.offered.take()
         && super::offers::question(number) == Some(app.composer.text())
     {
         app.composer.set(number.encode_utf8(&mut [0; 4]));
     }
-    // A command typed after `/undo` must not be appended to the question that `/undo` recalled.
+    // A command typed after `/undo` must not extend the question that `/undo` recalled.
     let at_end = app.composer.cursor() == app.composer.text().len();
     if c == '/' && at_end && app.editing.is_none() && app.composer.is_recalled() {
         app.composer.clear_to_cut();
@@ -243,7 +242,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Editor => effects.push(Effect::Editor(app.composer.expanded())),
         Action::Unqueue => match app.queue.lines.pop_front() {
             Some(next) => {
-                // The text in the input takes the place in the queue.
+                // The text in the input takes this place in the queue.
                 let draft = Queued { line: app.composer.take(), edits: app.editing.take() };
                 if !draft.line.trim().is_empty() {
                     app.queue.lines.push_front(draft);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 pub use key::{Code, Key, controlled};
 
-/// Returns to a question or page while text is being written.
+/// Returns to a question or page while the user types.
 pub const TAKE_UP: Key = Key::plain(Code::BackTab);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +55,7 @@ pub enum Action {
     None,
 }
 
-/// `(action, name in [keys], default keys, what it does)`. Feeds the table, `/keys` and the documentation.
+/// `(action, name in [keys], default keys, description)`, for the table, `/keys` and the documentation.
 pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
     (Action::Send, "send", &["enter"], "send; queue while reading or answering"),
     (Action::Newline, "newline", &["alt-enter", "ctrl-j", "shift-enter"], "new line (also \\ then Enter)"),
@@ -112,7 +112,7 @@ pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
 pub enum KeyError {
     #[error("keys: no key is called \"{0}\"; write for example \"ctrl-o\", \"alt-enter\", \"f2\"")]
     Key(String),
-    /// The same as another key in classic terminals, or fixed.
+    /// Fixed, or identical to another key in classic terminals.
     #[error("keys: \"{0}\" cannot be bound; choose another key")]
     Fixed(String),
     /// Needed for typing.
@@ -120,7 +120,6 @@ pub enum KeyError {
         "keys: \"{key}\" is needed for typing and cannot be \"{action}\"; choose another key, for example with ctrl or alt"
     )]
     Typing { key: String, action: String },
-    /// Two lines bind the same key.
     #[error("keys: \"{0}\" and \"{1}\" are the same key; keep one of them")]
     Twice(String, String),
     #[error("keys: no action is called \"{0}\"; /keys lists them, \"none\" unbinds")]
@@ -144,7 +143,7 @@ impl KeyTable {
     /// An unknown key or action, or a key with a fixed meaning.
     pub fn bind(&mut self, key: &str, action: &str) -> Result<(), KeyError> {
         let parsed = Key::parse(key).ok_or_else(|| KeyError::Key(key.into()))?;
-        // Ctrl-I, -M, -H and -[ are Tab, Enter, Backspace and Esc in classic encoding.
+        // In classic encoding Ctrl-I, -M, -H and -[ are Tab, Enter, Backspace and Esc.
         let fixed = ['c', 'i', 'm', 'h', '['];
         if parsed.ctrl && matches!(parsed.code, Code::Char(c) if fixed.contains(&c)) {
             return Err(KeyError::Fixed(key.into()));
@@ -161,7 +160,6 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Lines of `[keys]` that name the same key.
     pub fn twice<'a>(names: impl Iterator<Item = &'a str>) -> Vec<KeyError> {
         let mut known: HashMap<Key, &str> = HashMap::new();
         let mut found = Vec::new();
@@ -195,7 +193,7 @@ impl KeyTable {
         self.bound(action).first().map(|(_, key)| *key)
     }
 
-    /// `Ctrl-Y brings it back`; `None` if no key is bound.
+    /// For example `Ctrl-Y brings it back`; `None` if no key is bound.
     pub fn does(&self, action: Action, what: &str) -> Option<String> {
         self.shortest(action).map(|key| format!("{key} {what}"))
     }
@@ -206,7 +204,7 @@ impl KeyTable {
     }
 }
 
-/// Whether text can still be typed with this binding.
+/// Whether typing still works with this binding.
 fn leaves_typing(key: Key, action: Action) -> bool {
     if key.ctrl || key.alt {
         return true;

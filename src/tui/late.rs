@@ -1,12 +1,12 @@
-//! Pages and lists that arrive while the user types. They wait until [`TAKE_UP`] is pressed, because a page over the
-//! input would swallow letters. An open page closes when a letter that it does not use is typed.
+//! Pages and lists that arrive while the user types. They wait for [`TAKE_UP`], because a page over the input would
+//! swallow letters. An open page closes when the user types a letter that it does not use.
 
 use super::App;
 use super::acts::hint;
 use super::keys::TAKE_UP;
 use super::overlay::Overlay;
 
-/// How long the key that reopens a page is shown, in milliseconds.
+/// How long the hint for the reopening key is shown, in milliseconds.
 const SEEN_MS: u64 = 8_000;
 
 pub(super) fn arrive(app: &mut App, page: Overlay) {
@@ -19,9 +19,9 @@ pub(super) fn arrive(app: &mut App, page: Overlay) {
     }
 }
 
-/// Whether the user began to type after the last request.
+/// Whether the user typed after the last request.
 fn writes_on(app: &App) -> bool {
-    // The tour waits for its pages.
+    // The tour needs its pages at once.
     if app.tour.is_some() {
         return false;
     }

@@ -1,4 +1,4 @@
-//! Where things are on the screen. Used by `update` (heights for scrolling) and `view` (drawing).
+//! Places on the screen, for `update` (heights for scrolling) and `view` (drawing).
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::runtime::protocol::SaveState;
 
 /// Smallest usable terminal.
 pub const MIN_SIZE: (u16, u16) = (30, 8);
-/// Below this size header and status line give their rows to the transcript.
+/// Below this size header and status line leave their rows to the transcript.
 const FULL_SIZE: (u16, u16) = (60, 15);
 pub const PANEL_CELLS: u16 = 46;
 
@@ -33,7 +33,7 @@ pub struct Regions {
     pub rule_top: Area,
     pub transcript: Area,
     pub heading: Area,
-    /// The other session of a split screen, its heading and the line between; empty without one.
+    /// The other session of a split screen, with its heading and the line between; empty without one.
     pub other: Area,
     pub other_heading: Area,
     pub between: Area,
@@ -41,7 +41,7 @@ pub struct Regions {
     /// Shown while the view does not follow the end.
     pub marker: Area,
     pub banner: Area,
-    /// The last note while the transcript is hidden.
+    /// Place of the last note while the transcript is hidden.
     pub note: Area,
     pub queue: Area,
     pub rule_bottom: Area,
@@ -90,7 +90,7 @@ pub fn greeting_height(greeting: &[Row]) -> usize {
     if greeting.is_empty() { 0 } else { greeting.len() + 2 }
 }
 
-/// Why the last line was refused; otherwise the last note, while the transcript is hidden.
+/// The reason of the last refusal; otherwise the last note while the transcript is hidden.
 pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
     if let Some(why) = &app.refusal {
         return app.transcript.refusal_rows(why, cells).into_iter().take(NOTE_ROWS).collect();
@@ -100,13 +100,13 @@ pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
     rows.into_iter().take(NOTE_ROWS).collect()
 }
 
-/// With answers side by side, many choices share a row, so that half of the body is left for the answers.
+/// With parallel answers, several choices share a row, so that half of the body is left for the answers.
 pub fn question_rows(app: &App, question: &Question, body: u16) -> Vec<Row> {
     let height = if app.several.is_some() { body / 2 } else { body };
     question.rows(usize::from(app.size.0), usize::from(height))
 }
 
-/// Drops the labels of numbered choices if all answers stay visible that way.
+/// Drops the labels of numbered choices if that makes all answers visible.
 pub fn shown_question<'a>(app: &App, question: &'a Question, body: u16, below: u16) -> Cow<'a, Question> {
     let chooses = app.overlay.is_none() && question.is_of_runtime() && question.pick.is_none();
     let Some(several) = app.several.as_ref().filter(|_| chooses) else {

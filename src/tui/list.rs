@@ -12,7 +12,7 @@ pub struct List<T> {
     query: String,
 }
 
-/// Indices of `texts` that match, best first; all of them for an empty query.
+/// Indices of matching `texts`, best first; all of them for an empty query.
 pub fn fuzzy<S: AsRef<str>>(query: &str, texts: &[S]) -> Vec<usize> {
     if query.trim().is_empty() {
         return (0..texts.len()).collect();
@@ -30,7 +30,6 @@ pub fn fuzzy<S: AsRef<str>>(query: &str, texts: &[S]) -> Vec<usize> {
 }
 
 impl<T> List<T> {
-    /// `text` is the text to filter by.
     pub fn new(items: Vec<T>, text: impl Fn(&T) -> String) -> List<T> {
         let texts: Vec<String> = items.iter().map(text).collect();
         let shown = (0..items.len()).collect();
@@ -76,7 +75,7 @@ impl<T> List<T> {
         self.select(self.selected.saturating_add_signed(by));
     }
 
-    /// First row to draw so that the selection is inside `height` rows.
+    /// First row to draw, so that the selection is visible in `height` rows.
     pub fn first_row(&self, height: usize) -> usize {
         if self.shown.len() <= height {
             return 0;

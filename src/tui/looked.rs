@@ -1,4 +1,4 @@
-//! The passages an answer looked at, as lines below it.
+//! The passages that an answer attended to, as lines below it.
 
 use super::cells::{ellipsis, width};
 use super::rows::{Role, Row, Span};
@@ -7,7 +7,6 @@ use crate::text::sanitize::sanitize_line;
 
 /// Passages named below an answer; `/look` lists all.
 const NAMED: usize = 3;
-/// Smallest share worth naming.
 const LEAST: f32 = 0.02;
 const OPENING: &str = "looked at  ";
 const HINT: &str = "/look shows them";
@@ -17,7 +16,7 @@ pub fn named(sources: &Sources) -> impl Iterator<Item = &Passage> {
     sources.passages.iter().take(NAMED).enumerate().filter(worth).map(|(_, p)| p)
 }
 
-/// `war.txt 41,210-41,262 (31%)`; without the name where the one before is of the same document.
+/// `war.txt 41,210-41,262 (31%)`; without the name if the previous passage is of the same document.
 fn text(passage: &Passage, before: Option<&Passage>) -> String {
     let place = passage.place();
     let same = before.is_some_and(|b| b.document.is_some() && b.document == passage.document);
@@ -70,7 +69,7 @@ pub(super) fn rows(sources: &Sources, cells: usize) -> Vec<Row> {
     rows
 }
 
-/// Not part of the answer, so not copied with it.
+/// Copying excludes it, as it is not part of the answer.
 fn row_of(spans: Vec<Span>) -> Row {
     Row { spans, source: usize::MAX, gutter: Row::DECORATION, ..Row::default() }
 }

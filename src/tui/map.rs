@@ -6,18 +6,17 @@ use crate::core::transcript::Sources;
 use crate::runtime::protocol::{ContextMap, Place, Request, Stretch};
 use crate::text::sanitize::sanitize_line;
 
-/// A cell with at least this share is drawn as looked at.
+/// Least share of a cell that is drawn as attended.
 const LOOKED: f64 = 0.01;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     pub from: u64,
     pub to: u64,
-    /// Index of the stretch that fills most of it; `None` if it is free.
+    /// Index of the stretch with the largest part; `None` if free.
     pub stretch: Option<usize>,
     /// Share of the last answer's attention, 0 to 1.
     pub share: f64,
-    /// Index of a passage that overlaps it.
     pub passage: Option<usize>,
 }
 
@@ -71,7 +70,7 @@ pub fn cells(map: &ContextMap, tokens: u64, most: usize) -> Vec<Cell> {
 pub struct MapView {
     pub map: ContextMap,
     pub cells: Vec<Cell>,
-    /// Cells of a row, and rows there is room for.
+    /// (cells of a row, visible rows).
     size: (usize, usize),
     pub at: usize,
 }
@@ -81,7 +80,7 @@ impl MapView {
         MapView { map, ..MapView::default() }
     }
 
-    /// The cursor stays at its tokens; at first it is at the first passage.
+    /// The cursor stays at its tokens; initially it is at the first passage.
     pub fn set_size(&mut self, row: usize, rows: usize) {
         let first = self.cells.is_empty();
         let size = (row.max(8), rows.max(1));
@@ -120,7 +119,7 @@ impl MapView {
         format!("tokens {}-{}{what}{looked}", grouped(cell.from), grouped(cell.to.saturating_sub(1)))
     }
 
-    /// The request of Enter; `None` shows the turn's text.
+    /// The request of Enter; `None` shows the text of the turn.
     pub fn opens(&self) -> Option<Request> {
         let (cell, stretch) = (self.cells.get(self.at)?, self.stretch()?);
         match (cell.passage, stretch.place) {

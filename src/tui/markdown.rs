@@ -1,8 +1,8 @@
-//! Markdown to rows, for complete and for arriving text.
+//! Converts Markdown to rows, for complete and for arriving text.
 //!
-//! Text is cut at its top-level blocks (paragraph, list, fence, table), each rendered from its own source. A block is
-//! *stable* once a later block has begun on a complete line; [`Stream`] renders it once and then only the open tail.
-//! For every prefix the result equals rendering it afresh. A fence line is held back until it is complete.
+//! Text is cut at its top-level blocks (paragraph, list, fence, table); each is rendered from its own source. A block
+//! is *stable* once a later block has begun on a complete line; [`Stream`] renders it once and then only the open
+//! tail. For every prefix the result equals a fresh rendering. A fence line is held back until it is complete.
 
 use pulldown_cmark::{Event, Parser};
 
@@ -73,7 +73,7 @@ impl Stream {
         &self.code
     }
 
-    /// `text` must begin with the text given before, and `style` must be the same.
+    /// `text` must begin with the previous text, and `style` must not change.
     pub fn update(&mut self, text: &str, growth: Growth, style: Style<'_>) {
         let text = match growth {
             Growth::Open => hold_back(text),
@@ -173,7 +173,7 @@ mod tests {
         - a
         - b
         ");
-        // A block of code in a tight list is followed by a blank line, too; a nested list is not.
+        // In a tight list, a blank line follows a code block, but not a nested list.
         let fence = format!("|     ```{}[b1]", " ".repeat(17));
         assert_eq!(
             show("> - one\n>   ~~~\n>   x\n>   ~~~\n> - two\n>   - inner\n> - three\n>\n> end", 30),

@@ -1,6 +1,6 @@
-//! Simple TeX as Unicode: `x^2 \le \frac{a}{b}` becomes `x² ≤ a/b`. TeX that is not simple stays as it is.
+//! Simple TeX as Unicode: `x^2 \le \frac{a}{b}` turns into `x² ≤ a/b`. Other TeX stays unchanged.
 
-/// Names of commands, each followed by its symbol.
+/// Command names, each followed by its symbol.
 const SYMBOLS: &str = "\
     alpha α  beta β  gamma γ  delta δ  epsilon ε  varepsilon ε  zeta ζ  eta η  theta θ  iota ι  kappa κ \
     lambda λ  mu μ  nu ν  xi ξ  pi π  rho ρ  sigma σ  tau τ  phi φ  varphi φ  chi χ  psi ψ  omega ω  Gamma Γ \
@@ -32,10 +32,9 @@ const ACCENTS: &[(&str, char)] = &[
     ("ddot", '\u{308}'),
 ];
 
-/// Commands that only choose a font or a size.
+/// Commands that only select a font or a size.
 const FONTS: &str = "text textbf textit textrm mathrm mathbf mathit mathsf mathtt boldsymbol operatorname mbox mathcal";
 
-/// Commands without output.
 const SILENT: &[&str] =
     &["left", "right", "big", "Big", "bigl", "bigr", "Bigl", "Bigr", "displaystyle", "limits", "nonumber"];
 
@@ -45,7 +44,7 @@ const DOUBLE_STRUCK: &str = "RℝNℕZℤQℚCℂEΕPℙHℍ";
 
 const DEEPEST: usize = 16;
 
-/// TeX of one equation as Unicode; `None` when there is something in it that is not simple.
+/// One equation as Unicode; `None` if it contains TeX that is not simple.
 pub fn unicode(tex: &str) -> Option<String> {
     let mut reader = Reader { rest: tex.trim(), depth: 0 };
     let text = reader.group(None)?;
@@ -53,7 +52,7 @@ pub fn unicode(tex: &str) -> Option<String> {
     Some(words.join(" "))
 }
 
-/// Tells an equation between dollars from prices. Braces around all of it mark an equation.
+/// Distinguishes an equation between dollars from prices. Braces around the whole text mark an equation.
 pub fn is_equation(tex: &str) -> bool {
     if tex.starts_with('{') && tex.ends_with('}') {
         return true;
@@ -128,7 +127,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Raised or lowered where Unicode has all characters, otherwise in brackets after the mark.
+    /// Superscript or subscript if Unicode has all characters, otherwise brackets after the mark.
     fn script(&mut self, table: &str, mark: char) -> Option<String> {
         let text = self.argument()?;
         let text = text.trim();

@@ -1,8 +1,8 @@
-//! `@file` in a question: completed while typed, read before the question is asked. Names of library documents work
+//! `@file` in a question: completed during typing, read before the question is sent. Names of library documents work
 //! too, and pasted paths are offered for loading.
 //!
-//! Paths are looked up outside ([`Effect::FindPaths`]); a path wins over a library name, and an `@word` that is
-//! neither stays text. Line mode and `-p` use the same functions ([`names`], [`meant`]).
+//! The program outside looks up paths ([`Effect::FindPaths`]); a path has priority over a library name, and an `@word`
+//! that is neither stays text. Line mode and `-p` share these functions ([`names`], [`meant`]).
 
 use std::ops::Range;
 use std::path::Path;
@@ -19,7 +19,6 @@ const HINT_MS: u64 = 6_000;
 /// Most paths in one paste that are offered for loading.
 const PASTED: usize = 64;
 
-/// Why paths are being looked up.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Lookup {
     Question(String, Option<MessageId>),
@@ -28,9 +27,9 @@ pub(super) enum Lookup {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mention {
-    /// Bytes of the text, the mark included.
+    /// Byte range in the text, including the mark.
     pub range: Range<usize>,
-    /// Without the mark and without escapes.
+    /// Without mark and escapes.
     pub name: String,
 }
 
@@ -70,7 +69,6 @@ pub fn typed(line: &str) -> Option<(usize, String)> {
     mentions(line).pop().filter(|m| m.range.end == line.len()).map(|m| (m.range.start, m.name))
 }
 
-/// The name without trailing punctuation.
 fn bare(name: &str) -> &str {
     name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', '"', '\''])
 }
@@ -109,7 +107,6 @@ pub fn names(text: &str) -> Vec<String> {
     names
 }
 
-/// A question with its mentions resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meant {
     pub text: String,
@@ -126,7 +123,7 @@ impl Meant {
         self.unread().next().is_none()
     }
 
-    /// An edit cannot read documents: other messages follow it.
+    /// An edit cannot read documents, because other messages follow it.
     pub fn not_for_an_edit(&self) -> String {
         let marked = self.unread().map(|n| format!("@{}", sanitize_line(n))).collect::<Vec<_>>().join(" ");
         format!(
@@ -149,15 +146,15 @@ pub fn load_request(paths: Vec<String>, library: Vec<String>, home: Option<&Path
     Request::Load { paths: paths.into_iter().map(|path| below_home(path, home)).collect(), options }
 }
 
-/// A path with the home folder in the place of `~`.
+/// Replaces `~` by the home folder.
 pub fn below_home(path: String, home: Option<&Path>) -> String {
     let below = path.strip_prefix("~/").zip(home);
     let below = below.map(|(rest, home)| home.join(rest).to_string_lossy().into_owned());
     below.unwrap_or(path)
 }
 
-/// Paths, if the pasted text has nothing else: absolute, below `~` or `.`, or `file://`; quoted or escaped, as
-/// terminals drop them.
+/// The paths of a pasted text that contains nothing else: absolute, below `~` or `.`, or `file://`; quoted or escaped
+/// as terminals insert dropped files.
 pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
     let mut paths = Vec::new();
     let mut chars = text.trim().chars().peekable();
@@ -215,7 +212,7 @@ pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>, effec
     true
 }
 
-/// False if it is plain text or belongs to a command.
+/// False if the text is plain or belongs to a command.
 pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
     if app.composer.text().starts_with('/') || app.editing.is_some() || app.lookup.is_some() {
         return false;

@@ -1,10 +1,10 @@
 //! The interface's state and its one transition: [`update`] takes an event and the time and returns effects.
 //!
-//! Nothing here reads a clock, touches a disk or knows a terminal. Text becomes [`rows`] here; [`view`] draws them
-//! and changes nothing. Foreign text is sanitized on arrival. Requests leave as [`Effect::Send`], results arrive as
-//! [`Event::Notice`].
+//! Nothing here reads a clock, touches a disk or depends on a terminal. Text turns into [`rows`] here; [`view`]
+//! draws them and changes nothing. Untrusted text is sanitized on arrival. Requests leave as [`Effect::Send`], results
+//! arrive as [`Event::Notice`].
 //!
-//! The input is our own editor ([`composer`]): the caret must be known before drawing, move by grapheme clusters and
+//! The input is a custom editor ([`composer`]): the caret must be known before drawing, move by grapheme clusters and
 //! treat a folded paste as one unit.
 
 mod acts;
@@ -122,7 +122,6 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
     pub line: String,
-    /// The message that this line replaces.
     pub edits: Option<MessageId>,
 }
 
@@ -145,16 +144,15 @@ pub struct App {
     pub activity: Activity,
     pub meters: Meters,
     pub save: SaveState,
-    /// The reported reason why state is not saved.
+    /// The reported reason of unsaved state.
     left_out: Option<String>,
     pub model: Option<ModelInfo>,
     pub queue: Queue,
-    /// Alternatives that are being written; not in the transcript until one is chosen.
+    /// Alternatives in progress; the transcript excludes them until one is chosen.
     pub several: Option<Several>,
     pub overlay: Option<Overlay>,
     /// A page that arrived while the user typed; Shift-Tab opens it.
     set_aside: Option<Overlay>,
-    /// It was open before.
     aside_seen: bool,
     /// Text was typed since the last line was sent or list row chosen.
     wrote: bool,
@@ -164,23 +162,22 @@ pub struct App {
     pub popup: Option<Popup>,
     pub history: History,
     pub editing: Option<MessageId>,
-    /// The input holds the first queued line.
+    /// The input holds the first queued line for editing.
     took_out: bool,
     /// Text below the input, with the time at which it disappears.
     pub hint: Option<(String, Option<u64>)>,
-    /// Why the last line was refused; shown at the input until the next key.
+    /// Reason of the last refusal; shown at the input until the next key.
     pub refusal: Option<String>,
-    /// The command that was sent last, while the runtime has only warned about it.
+    /// The last command, while the runtime has only sent warnings about it.
     attempt: Option<acts::Attempt>,
-    /// Set by the user; otherwise the option decides.
+    /// The user's choice; otherwise the option decides.
     pub panel: Option<bool>,
     pub phase: Phase,
-    /// Work ended while the window had no focus.
     pub unseen: bool,
     /// Recent decode speeds for the panel, oldest first.
     pub speeds: VecDeque<f64>,
     pub tour: Option<Tour>,
-    /// This run is the tour, even if the user left it.
+    /// This run is the tour, even after the user left it.
     pub toured: bool,
     /// The digit that chose an offered question; a second digit means the number instead.
     offered: Option<char>,
@@ -189,27 +186,26 @@ pub struct App {
     armed: Armed,
     /// The last question, or answer to a question, is not acknowledged yet.
     waiting: bool,
-    /// The answer to a question is still being carried out.
+    /// The answer to a question is still in progress.
     answered: bool,
-    /// The running queued command leads to another place or session.
+    /// The running queued command opens another place or session.
     leads: bool,
-    /// Requests sent and acknowledged, by the runtime's count.
+    /// Requests sent and acknowledged, in the runtime's numbering.
     sent: u64,
     served: u64,
     lookup: Option<mention::Lookup>,
-    /// Files are read for the first queued question.
+    /// Files are being read for the first queued question.
     reading_for_question: bool,
-    /// Counts requests, so that a note can name the one it answers.
+    /// Counts requests, so that a note can refer to its request.
     requests: u64,
     focused: bool,
     busy_since: Option<u64>,
-    /// A search hit in a session that is being opened.
+    /// A search hit to show after its session opens.
     show_after_open: Option<(String, MessageId)>,
-    /// Words looked for in all branches of the open session: other sessions' hits are left out.
+    /// A query on all branches of the open session; hits of other sessions are dropped.
     find_here: Option<String>,
-    /// The user closed the aside that is still running.
     aside_dismissed: bool,
-    /// The aside runs besides other work and is stopped alone.
+    /// The aside runs in parallel with other work and is stopped separately.
     aside_apart: bool,
     redraw: Redraw,
 }
@@ -229,7 +225,6 @@ impl App {
         app
     }
 
-    /// Whether new messages have to wait.
     pub fn busy(&self) -> bool {
         self.waiting || !self.activity.rests()
     }
@@ -255,7 +250,7 @@ impl App {
         std::mem::take(&mut self.redraw)
     }
 
-    /// When [`Event::Tick`] is wanted; `None` while nothing is pending, so that an idle program sleeps.
+    /// Time of the next [`Event::Tick`]; `None` if nothing is pending, so that an idle program sleeps.
     pub fn deadline(&self) -> Option<u64> {
         let hint = self.hint.as_ref().and_then(|h| h.1);
         [hint, self.armed.until(), self.drafts.deadline()].into_iter().flatten().min()

@@ -1,5 +1,5 @@
-//! Applies notices of the runtime. Foreign text is sanitized here, except message texts, whose original the
-//! transcript keeps for copying.
+//! Applies notices of the runtime. Untrusted text is sanitized here, except message texts: the transcript keeps their
+//! original for copying.
 
 use super::acts::{answers_nothing, hold, note, notify, offer, send};
 use super::cleaned::{clean, document_row, line, opened, session_row, timeline_row};
@@ -131,7 +131,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             if let Some(Overlay::List(view)) = late::find(app, is_it) {
                 *view = shelf::view(fan_out, Some(&*view));
             } else if nothing_open || fan_out.over {
-                // A table that the user closed returns when it is complete.
+                // A table that the user closed opens again when it is complete.
                 late::arrive(app, Overlay::List(shelf::view(fan_out, None)));
             }
         }
@@ -231,7 +231,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
     redraw
 }
 
-/// The runtime has only warned about the last command: the reason is shown at the input, which gets the command back.
+/// The runtime has only warned about the last command: the input shows the reason and receives the command again.
 fn refused(app: &mut App) {
     let Some(super::acts::Attempt { line, warning: Some(why) }) = app.attempt.take() else { return };
     app.transcript.take_notes(app.requests);
@@ -312,7 +312,7 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
         app.transcript.set_thought(ms, tokens);
     }
     let (rests, background) = (activity.rests(), activity.is_beside());
-    // Reports sent before the stop must not undo it.
+    // Notices sent before the stop must not undo it.
     if !stopping || rests {
         app.activity = cleaned::activity(activity);
     }
@@ -334,7 +334,7 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     }
 }
 
-/// The transcript is hidden: keys must not act on it.
+/// Keys must not act on a hidden transcript.
 fn hidden(app: &mut App) {
     app.transcript.deselect();
     app.find = None;

@@ -1,4 +1,4 @@
-//! Questions about the sample document, offered by the built-in model: by number or Tab.
+//! Questions about the sample document that the built-in model offers, by number or Tab.
 
 use super::App;
 use super::Effect;
@@ -16,7 +16,6 @@ pub(super) fn question(number: char) -> Option<&'static str> {
     QUESTIONS.get(number.checked_sub(1)?).copied()
 }
 
-/// The next question for Tab.
 pub(super) fn next(app: &App) -> Option<&'static str> {
     let sample_only = app.session.documents.iter().all(|d| d.name == NAME) && !app.session.documents.is_empty();
     if !app.composer.is_empty() || !(greeting::offers_drawn(app) || app.is_demo() && app.tour.is_none() && sample_only)
@@ -27,7 +26,6 @@ pub(super) fn next(app: &App) -> Option<&'static str> {
     QUESTIONS.into_iter().find(|q| !is_done(q))
 }
 
-/// The sample is read first.
 pub(super) fn load_first(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
     let ours = QUESTIONS.contains(&text) && greeting::may_offer(app);
     if ours {

@@ -5,7 +5,7 @@ use super::palette::Palette;
 pub use crate::config::settings::{ClipboardMethod, Switch as Panel, Theme as ThemeName, ThoughtView as ThinkShow};
 use crate::runtime::protocol::Display;
 
-/// Columns from which there is room for the side panel.
+/// Least columns for the side panel.
 pub const PANEL_FROM: u16 = 120;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub enum Glyphs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Depth {
     Sixteen,
-    /// Those and a fixed cube.
+    /// The 16 colours and a fixed cube.
     Fixed,
-    /// Red, green and blue of 8 bits.
+    /// 8 bits each of red, green and blue.
     #[default]
     Rgb,
 }
@@ -36,20 +36,20 @@ pub enum Notify {
 
 #[derive(Clone, Debug)]
 pub struct UiConfig {
-    /// Requests sent before the interface started; the runtime counts them.
+    /// Requests sent before the interface started, in the runtime's numbering.
     pub sent_before: u64,
     pub theme: Palette,
-    /// The terminal's background is light; the theme `auto` follows it.
+    /// The terminal has a light background; the theme `auto` follows it.
     pub light: bool,
     pub themes_dir: Option<std::path::PathBuf>,
     pub presets_dir: Option<std::path::PathBuf>,
     pub themes: Vec<String>,
     pub code_theme: String,
-    /// False for `NO_COLOR` and `CLICOLOR=0`: attributes only, whatever the theme.
+    /// False for `NO_COLOR` and `CLICOLOR=0`: attributes only, in every theme.
     pub colour: bool,
     pub depth: Depth,
     pub glyphs: Glyphs,
-    /// Glyphs were `auto`: use ASCII after all when the terminal draws lines two cells wide.
+    /// Glyphs are `auto`: ASCII if the terminal draws lines two cells wide.
     pub probe_glyphs: bool,
     pub panel: Panel,
     /// Widest text column, in cells.
@@ -61,12 +61,12 @@ pub struct UiConfig {
     /// `j`, `k`, `g` and `G` move in lists and among selected messages.
     pub vim_keys: bool,
     pub settings_file: Option<std::path::PathBuf>,
-    /// Alternate screen; false leaves the last frame in the scrollback.
+    /// False leaves the last frame in the scrollback.
     pub alternate_screen: bool,
     pub think_show: ThinkShow,
     pub look: bool,
     pub notify: Notify,
-    /// Answers shorter than this never notify, in milliseconds.
+    /// Least duration of work that notifies, in milliseconds.
     pub notify_after_ms: u64,
     pub clipboard: ClipboardMethod,
     pub keys: KeyTable,

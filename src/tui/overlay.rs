@@ -15,17 +15,17 @@ pub struct Page {
     pub text: String,
     pub rows: Vec<Row>,
     pub top: usize,
-    /// The answer whose passages it shows; digits open them.
+    /// The answer that the passages belong to; digits open them.
     pub looked: Option<u64>,
     pub passages: usize,
-    /// Which sentence of that answer it shows, 0 for all of it, and how many there are.
+    /// Shown sentence of that answer (0: all of it), and the number of sentences.
     pub sentence: (u64, u64),
     height: usize,
     width: usize,
 }
 
 impl Page {
-    /// Rows are made by [`Overlay::set_size`].
+    /// [`Overlay::set_size`] computes the rows.
     pub fn new(title: impl Into<String>, text: impl Into<String>) -> Page {
         Page { title: title.into(), text: text.into(), ..Page::default() }
     }
@@ -63,7 +63,7 @@ impl Page {
 #[derive(Clone, Debug)]
 pub enum Overlay {
     Page(Page),
-    /// A question and its answer, which are not kept; `done` is set when the answer is complete.
+    /// A question and its answer, which are not saved; `done` is set when the answer is complete.
     Aside {
         page: Page,
         done: Option<Finish>,
@@ -72,7 +72,7 @@ pub enum Overlay {
     List(ListView),
 }
 
-/// The kind of a list: decides its columns, its keys and whether letters filter it.
+/// The kind of a list determines its columns, its keys and whether letters filter it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Sessions,
@@ -87,13 +87,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Letters filter all lists but these, where they are commands.
+    /// In the other lists letters are commands.
     pub fn has_filter(self) -> bool {
         !matches!(self, Kind::Found | Kind::Timeline)
     }
 }
 
-/// A row of a list.
 #[derive(Clone, Debug)]
 pub enum Item {
     Session(SessionRow),
@@ -113,7 +112,6 @@ pub enum Item {
 }
 
 impl Item {
-    /// The text to filter by.
     fn text(&self) -> String {
         match self {
             Item::Session(r) => format!("{} {}", r.name, r.title),
@@ -134,13 +132,12 @@ pub struct SettingRow {
     pub name: &'static str,
     pub value: String,
     pub help: &'static str,
-    /// The value is not the built-in one.
+    /// The value differs from the default.
     pub changed: bool,
-    /// The command that sets it to its present value.
+    /// The command that sets the present value.
     pub line: String,
 }
 
-/// A list to choose from.
 #[derive(Clone, Debug)]
 pub struct ListView {
     pub kind: Kind,
@@ -175,7 +172,6 @@ impl ListView {
 }
 
 impl Overlay {
-    /// Lays the page out for its place on the screen.
     pub fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
         match self {
             Overlay::Page(page) | Overlay::Aside { page, .. } => {
@@ -186,13 +182,12 @@ impl Overlay {
                 }
                 page.top = page.top.min(page.last_top());
             }
-            // A margin on both sides; heading, blank row, description and keys take five rows.
+            // Margins on both sides; heading, blank row, description and keys take five rows.
             Overlay::Map(view) => view.set_size(width.saturating_sub(4), height.saturating_sub(5)),
             Overlay::List(_) => {}
         }
     }
 
-    /// Its name while it is not open.
     pub fn name(&self) -> &str {
         match self {
             Overlay::Page(page) => &page.title,
@@ -213,7 +208,7 @@ impl Overlay {
         }
     }
 
-    /// Whether it shows work of the session on screen, and closes when that is left.
+    /// Whether it shows work of the session on screen, and closes with that session.
     pub(super) fn belongs_to_session(&self) -> bool {
         match self {
             Overlay::Aside { done, .. } => done.is_none(),
@@ -222,12 +217,10 @@ impl Overlay {
         }
     }
 
-    /// The answer whose passages it shows.
     pub fn looked(&self) -> Option<u64> {
         if let Overlay::Page(page) = self { page.looked } else { None }
     }
 
-    /// The request for the next or previous sentence of the answer.
     pub fn other_sentence(&self, forward: bool) -> Option<Request> {
         let Overlay::Page(page) = self else { return None };
         let ((shown, all), at) = (page.sentence, page.looked);
@@ -239,7 +232,6 @@ impl Overlay {
         }
     }
 
-    /// Scrolls a page, moves the selection of a list.
     pub fn step(&mut self, by: isize) {
         match self {
             Overlay::Page(page) | Overlay::Aside { page, .. } => page.scroll(by),
@@ -248,7 +240,7 @@ impl Overlay {
         }
     }
 
-    /// The text of its filter; `None` if it has none.
+    /// `None` if the list has no filter.
     pub fn query(&self) -> Option<&str> {
         match self {
             Overlay::List(view) if view.kind.has_filter() => Some(view.list.query()),
@@ -258,7 +250,7 @@ impl Overlay {
 
     pub fn set_query(&mut self, query: String) {
         match self {
-            // A slash searches in the texts, so names are not filtered by it.
+            // A slash searches message texts, so it does not filter names.
             Overlay::List(view) if view.kind == Kind::Sessions && query.starts_with('/') => {
                 view.list.set_query(String::new());
                 view.list.set_query_text(query);
@@ -268,7 +260,6 @@ impl Overlay {
         }
     }
 
-    /// Keys shown at its foot.
     pub fn footer(&self) -> &'static str {
         match self {
             Overlay::Page(page) if page.sentence.0 > 0 => "Left/Right other sentences   Up/Down scroll   Esc closes",

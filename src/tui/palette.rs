@@ -1,5 +1,5 @@
-//! Palettes: the look of every role. One table has the roles, their names and the built-in looks, in the words of a
-//! theme file; [`mod@file`] reads such files.
+//! Palettes: the look of every role. One table lists roles, their names and the built-in looks in the syntax of theme
+//! files; [`mod@file`] reads such files.
 
 mod contrast;
 pub mod file;
@@ -10,14 +10,13 @@ use crate::config::settings::Theme as ThemeName;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
     Terminal,
-    /// One of the terminal's 16 colours; which one that is, is known to the terminal only.
+    /// One of the terminal's 16 colours; only the terminal knows its value.
     Ansi(u8),
     /// 16 to 255: the fixed cube and greys of 256-colour terminals.
     Fixed(u8),
     Rgb(u8, u8, u8),
 }
 
-/// Names of the terminal's 16 colours, by number.
 pub const ANSI: [&str; 16] = [
     "black",
     "red",
@@ -38,7 +37,7 @@ pub const ANSI: [&str; 16] = [
 ];
 
 impl Colour {
-    /// Reads a name, a number or `#rrggbb`.
+    /// Accepts a name, a number or `#rrggbb`.
     fn parse(word: &str) -> Option<Colour> {
         if word == "default" {
             return Some(Colour::Terminal);
@@ -98,10 +97,10 @@ pub struct Look {
 }
 
 impl Look {
-    /// Reads `green bold`, `#1d2021 on #fabd2f`.
+    /// Accepts `green bold`, `#1d2021 on #fabd2f`.
     ///
     /// # Errors
-    /// The word that means nothing, with what would.
+    /// The unknown word, with the valid ones.
     pub fn parse(text: &str) -> Result<Look, String> {
         let mut look = Look::default();
         let mut behind_on = false;
@@ -133,7 +132,6 @@ impl Look {
 }
 
 pub struct RoleRow {
-    /// What it colours.
     pub role: Role,
     pub name: &'static str,
     pub help: &'static str,
@@ -142,7 +140,7 @@ pub struct RoleRow {
     light: &'static str,
 }
 
-/// Makes [`ROLES`] and the place of each role in it: a role without a row does not compile.
+/// Defines [`ROLES`] and the index of each role in it: a role without a row does not compile.
 macro_rules! roles {
     ($( $Role:ident $name:literal $help:literal: $plain:literal $dark:literal $light:literal; )+) => {
         pub const ROLES: &[RoleRow] = &[$(
@@ -151,7 +149,7 @@ macro_rules! roles {
 
         enum Place { $($Role),+ }
 
-        /// `None` for colours of code, which come from the code theme.
+        /// `None` for code colours, which the code theme defines.
         const fn place(role: Role) -> Option<usize> {
             match role {
                 $( Role::$Role => Some(Place::$Role as usize), )+
@@ -191,8 +189,8 @@ pub struct Palette {
 }
 
 impl Palette {
-    /// `light`: the terminal reports a light background, which `auto` follows. Without a report `auto` is dark,
-    /// readable on both.
+    /// `light`: the terminal reports a light background, which `auto` follows. Without a report `auto` is dark, which
+    /// is readable on both.
     pub fn built_in(theme: ThemeName, light: bool) -> Palette {
         let words = |row: &RoleRow| match theme {
             ThemeName::Plain => row.plain,
@@ -222,7 +220,7 @@ impl Palette {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThemeRow {
     pub name: String,
-    /// Its file, or that it is built in.
+    /// Its file, or a note that it is built in.
     pub origin: String,
     pub palette: Result<Palette, String>,
 }

@@ -1,4 +1,4 @@
-//! Sending: messages, commands, the queue, and the commands that the interface carries out itself.
+//! Sending: messages, commands, the queue, and commands that the interface executes itself.
 
 use super::acts::{Attempt, asking, note, open_page, refuse, remember, send};
 use super::keys::ACTIONS;
@@ -16,7 +16,7 @@ use crate::runtime::protocol::{Level, PresetAction, Request, SessionView};
 
 pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     (app.offered, app.wrote) = (None, false);
-    // A command on its own line below a recalled question runs; the question stays in the input.
+    // A command on its own line after a recalled question runs; the question stays in the input.
     if app.editing.is_none()
         && let Some(line) = app.composer.behind_recalled().filter(|l| l.starts_with('\n')).map(str::trim)
         && commands::is_command(line)
@@ -32,7 +32,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
     let line = app.composer.expanded();
     let parsed = commands::is_command(&line).then(|| commands::parse(line.trim(), app.config.home.as_deref()));
-    // A stop holds queued lines; only a question or a waiting command sends them again.
+    // A stop holds queued lines; only a question or a waiting command releases them.
     let sends = match &parsed {
         None => true,
         Some(Ok(parsed)) => waits(app, &parsed.outcome),
@@ -84,12 +84,12 @@ fn must_wait(app: &App) -> bool {
     app.busy() || !app.questions.is_empty()
 }
 
-/// Held questions were typed first, so a new one is queued after them; one taken out of the queue is not.
+/// Held questions were typed first, so a new one is queued after them, except one taken out of the queue.
 fn goes_behind(app: &App) -> bool {
     app.editing.is_none() && !app.took_out && !app.queue.lines.is_empty()
 }
 
-/// With an engine of one slot, a command that leaves the session waits for the lines queued in it.
+/// With a single engine slot, a command that leaves the session waits for the session's queued lines.
 fn waits(app: &App, outcome: &Outcome) -> bool {
     let alone = app.model.is_some() && !app.answers_beside();
     must_wait(app)
@@ -108,8 +108,7 @@ fn queue(app: &mut App, effects: &mut Vec<Effect>) {
     app.queue.lines.push_back(Queued { line, edits: app.editing.take() });
 }
 
-/// Sends queued lines once the model is free and every request is acknowledged. Not while another session is being
-/// opened.
+/// Sends queued lines once the model is free and every request is acknowledged, but not while another session opens.
 pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
     while !app.queue.held && is_free(app) {
         let Some(Queued { line, edits }) = app.queue.lines.pop_front() else {
@@ -135,7 +134,7 @@ fn is_free(app: &App) -> bool {
     !app.busy() && app.served >= app.sent && app.questions.is_empty() && !app.tabs.is_leaving()
 }
 
-/// Whether lines after this command are meant for another place or session.
+/// Whether lines after this command belong to another place or session.
 fn leads_elsewhere(outcome: &Outcome) -> bool {
     matches!(
         outcome,
@@ -151,7 +150,7 @@ fn leads_elsewhere(outcome: &Outcome) -> bool {
     )
 }
 
-/// A warning: a queued command failed to lead elsewhere, so the lines after it are held.
+/// A queued command failed to open another place, so the lines after it are held.
 pub(super) fn not_led(app: &mut App) {
     let queued = app.queue.lines.len();
     if std::mem::take(&mut app.leads) || app.tabs.has_for_another(queued) {
@@ -159,7 +158,7 @@ pub(super) fn not_led(app: &mut App) {
     }
 }
 
-/// Whether an answer led to another session or back in this one; lines queued before were meant for the old place.
+/// Whether an answer led to another session or back in this one; lines queued before belong to the old place.
 pub(super) fn led_away(app: &App, view: &SessionView) -> bool {
     let elsewhere = view.serial != app.tabs.serial() || view.messages.len() < app.transcript.messages().count();
     app.answered && !app.tabs.is_leaving() && elsewhere

@@ -1,4 +1,4 @@
-//! The files of a load plan: which are chosen, and their total.
+//! The files of a load plan: the selected ones and their total.
 
 use super::acts::{hint, send};
 use super::entry::grouped;
@@ -18,7 +18,7 @@ pub struct FilePick {
 }
 
 impl FilePick {
-    /// Chooses all files; if they do not fit, the first ones that do.
+    /// Selects all files; if they do not fit, the first ones that do.
     pub fn new(plan: LoadPlan) -> FilePick {
         let room = plan.free.saturating_sub(plan.reserve);
         let mut used = 0u64;
@@ -67,13 +67,12 @@ impl FilePick {
         (0..self.chosen.len()).filter(|i| self.is_chosen(*i)).collect()
     }
 
-    /// Tokens of the chosen files.
     fn tokens(&self) -> u64 {
         self.picked().map(|(f, _)| f.tokens).sum()
     }
 
     fn picked(&self) -> impl Iterator<Item = (&crate::runtime::protocol::PlanFile, bool)> {
-        // Kept state continues the text before it: after a file that is left out, all is read again.
+        // Kept state depends on the text before it: after an omitted file, all files are read again.
         let mut unbroken = true;
         self.plan.files.iter().zip(&self.chosen).filter_map(move |(f, chosen)| {
             unbroken &= *chosen;
@@ -81,7 +80,7 @@ impl FilePick {
         })
     }
 
-    /// Tokens too many; 0 when the chosen files fit.
+    /// Tokens above the limit; 0 if the selected files fit.
     pub fn over(&self) -> u64 {
         (self.tokens() + self.plan.reserve).saturating_sub(self.plan.free)
     }

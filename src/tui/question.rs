@@ -1,8 +1,8 @@
-//! A decision for the user, and whether keys reach it.
+//! A decision for the user, and whether it receives keys.
 //!
-//! Keys typed before a question was visible are no answer. It receives keys once it was drawn while the user did not
-//! type; otherwise typing goes on until the input is empty or [`super::keys::TAKE_UP`] is pressed. A letter that is
-//! no choice begins to type, and so does a paste.
+//! Keys typed before a question was visible do not answer it. It receives keys once it was drawn while the user did
+//! not type; otherwise the input keeps them until it is empty or [`super::keys::TAKE_UP`] is pressed. A letter that is
+//! not a choice starts typing, and so does a paste.
 
 use super::cells::{ellipsis, fit, width};
 use super::keys::TAKE_UP;
@@ -27,9 +27,9 @@ pub enum Asker {
 pub enum Standing {
     /// Not drawn yet.
     Unseen,
-    /// The user types; keys reach the input.
+    /// The user types; the input receives keys.
     Beside,
-    /// Keys reach the question.
+    /// The question receives keys.
     Asks,
 }
 
@@ -134,7 +134,7 @@ pub(super) fn seen(app: &mut App) {
     }
 }
 
-/// The user types: the question gives up the keys. False if there is no place to type.
+/// The user types: the question releases the keys. False without a place to type.
 pub(super) fn give_way(app: &mut App) -> bool {
     let page = app.overlay.as_ref().is_some_and(|overlay| overlay.query().is_none());
     match app.questions.front_mut() {
@@ -147,7 +147,7 @@ pub(super) fn give_way(app: &mut App) -> bool {
     }
 }
 
-/// After a key that went elsewhere: with an empty input, the question receives keys again once drawn.
+/// After a key for another component: with an empty input, the question receives keys again once drawn.
 pub(super) fn passed_by(app: &mut App) {
     let writes = writes(app);
     if let Some(question) = app.questions.front_mut().filter(|q| q.standing == Standing::Beside && !writes) {

@@ -1,4 +1,4 @@
-//! Quitting: whether to ask first, what would be lost, and saving unsent text.
+//! Quitting: whether to confirm, possible losses, and saving unsent text.
 
 use super::acts::{hint, is_remembered, remember, send};
 use super::{App, Asker, Effect, Phase, Question, drafts};
@@ -14,7 +14,7 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.overlay = None;
         app.popup = None;
         app.questions.clear();
-        // A closed terminal cannot ask.
+        // A closed terminal cannot answer a question.
         let lines: Vec<String> = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).cloned().collect();
         lines.iter().for_each(|line| remember(app, line, effects));
         drafts::keep_all(app, effects);
@@ -28,7 +28,7 @@ pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
     app.questions.push_front(Question::of_quitting(text, Choice::yes_or_no("quit", "stay")));
 }
 
-/// Updates the question with the work that is left, and removes it if none is.
+/// Updates the question with the remaining work, and removes it if there is none.
 pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
     if !app.questions.iter().any(|q| q.asker == Asker::Quit) {
         return;
@@ -47,7 +47,6 @@ pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
 const UNSAVED: &str =
     "Not all of this conversation is saved, and what is not is lost: /export FILE keeps it elsewhere.";
 
-/// Whether the conversation has text that is not on disk.
 pub(super) fn is_unsaved(app: &App) -> bool {
     matches!(app.save, SaveState::NotSaved(_)) && app.has_begun()
 }
@@ -55,7 +54,6 @@ pub(super) fn is_unsaved(app: &App) -> bool {
 const UNSENT: (&str, &str) = ("Up finds it at the next start", "Up finds them at the next start");
 const DRAFTS: (&str, &str) = ("it is kept for the next start", "they are kept for the next start");
 
-/// What happens to unsent texts of these lengths.
 fn fate(lengths: &[usize], remembers: bool, (it, they): (&str, &str)) -> String {
     let one = lengths.len() == 1;
     match lengths.iter().filter(|bytes| **bytes > LONGEST_PROMPT).count() {

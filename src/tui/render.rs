@@ -1,5 +1,5 @@
-//! Renders one Markdown block: walks the parser's events and keeps the prefixes of lists and quotes. Inline text is
-//! in `inline`, tables are in `table`.
+//! Renders one Markdown block: walks the parser's events and keeps the prefixes of lists and quotes. `inline` renders
+//! inline text, `table` tables.
 
 mod inline;
 mod table;
@@ -16,7 +16,7 @@ use super::wrap::{Prefix, wrap};
 use crate::text::sanitize::{sanitize, sanitize_line};
 use inline::{Inline, dollars, inline_event};
 
-/// Coloured lines of code blocks by (language, code). Filled from outside; colouring is slow.
+/// Coloured lines of code blocks by (language, code). Filled from outside, because colouring is slow.
 #[derive(Clone, Debug, Default)]
 pub struct Colours(HashMap<(String, String), Arc<Vec<Vec<Span>>>>);
 
@@ -25,7 +25,7 @@ impl Colours {
         if lang.is_empty() { None } else { self.0.get(&(lang.to_string(), code.to_string())) }
     }
 
-    /// The text of the spans must be the code.
+    /// The text of the spans must equal the code.
     pub fn insert(&mut self, lang: String, code: String, lines: Vec<Vec<Span>>) {
         // Bounds the memory of a long session.
         if self.0.len() >= 512 {
@@ -37,7 +37,6 @@ impl Colours {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style<'a> {
-    /// Cells a row may take.
     pub cells: usize,
     pub glyphs: Glyphs,
     pub colours: &'a Colours,
@@ -47,7 +46,6 @@ pub struct Style<'a> {
 pub struct CodeBlock {
     /// Language as written after the fence; may be empty.
     pub lang: String,
-    /// The code, without the fence.
     pub text: String,
 }
 
@@ -132,7 +130,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Renders until the end of `until` (or of the events). Returns the number of blocks, lists not counted.
+    /// Renders until the end of `until` (or of the events). Returns the number of blocks, without lists.
     fn container(&mut self, events: &mut Events<'_>, until: Option<&Tag<'_>>, quoted: bool) -> usize {
         let mut inline = Inline::within(quoted);
         let mut inline_at = 0;
@@ -357,7 +355,7 @@ fn cut(spans: &[Span], cells: usize, words: bool) -> Vec<Vec<Span>> {
     rows.into_iter().map(|r| r.spans).collect()
 }
 
-/// Takes the unfinished word off the end of a row, unless that leaves less than a third of it.
+/// Removes the unfinished word at the end of a row, unless that leaves less than a third of it.
 fn split_word(row: &mut Row, cells: usize) -> Row {
     let mut rest = Row::default();
     if let Some(span) = row.spans.last_mut()

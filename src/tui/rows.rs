@@ -1,8 +1,8 @@
 //! Lines of text before colours.
 //!
-//! A [`Row`] is one line of the screen, made of [`Span`]s with a [`Face`] each. Faces name the kind of text; the
-//! theme chooses its colour. Rows contain no control characters and carry the source offset that they show, so that a
-//! view keeps its place when its width changes.
+//! A [`Row`] is one line of the screen, made of [`Span`]s with a [`Face`] each. Faces name the kind of text; the theme
+//! chooses its colour. Rows contain no control characters and carry their source offset, so that a view keeps its
+//! place when its width changes.
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -31,7 +31,7 @@ pub enum Role {
     Rgb(u8, u8, u8),
 }
 
-/// A role plus the marks markdown can add to it.
+/// A role plus Markdown attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Face {
     pub role: Role,
@@ -64,21 +64,21 @@ impl Span {
     }
 }
 
-/// The text between a row and the next one before wrapping, for copying.
+/// The source text between a row and the next one before wrapping, for copying.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Joint {
     #[default]
     Line,
-    /// A space that was dropped at the edge.
+    /// A space that was dropped at the break.
     Space,
-    /// A long word or a line of code was cut.
+    /// A cut inside a long word or a line of code.
     Nothing,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     pub spans: Vec<Span>,
-    /// Byte offset in the source text of what the row begins with. Never decreases from row to row of one text.
+    /// Byte offset in the source text at which the row begins. Never decreases from row to row of one text.
     pub source: usize,
     /// Cells of decoration at the beginning: indentation, bullets, bars, marks of wrapped lines.
     pub gutter: usize,
@@ -96,7 +96,7 @@ impl Row {
         Row::from(vec![Span::new(text, face)])
     }
 
-    /// A row that is decoration as a whole: nothing of it is copied.
+    /// Gutter of a row that is decoration as a whole: copying excludes it.
     pub const DECORATION: usize = usize::MAX;
 
     pub fn at(source: usize) -> Row {
@@ -111,7 +111,7 @@ impl Row {
         self.spans.iter().map(|s| super::cells::width(&s.text)).sum()
     }
 
-    /// Joins neighbours with the same face.
+    /// Merges neighbours with the same face.
     pub fn push(&mut self, text: &str, face: Face) {
         if text.is_empty() {
             return;

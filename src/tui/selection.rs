@@ -1,4 +1,4 @@
-//! Mouse selection in the transcript. Copied text has no bars, indentation or marks, and wrapped lines are joined.
+//! Mouse selection in the transcript. Copied text excludes bars, indentation and marks, and joins wrapped lines.
 
 use super::acts::hint;
 use super::cells::{between, width};
@@ -73,7 +73,7 @@ impl Selection {
     }
 }
 
-/// Clamped into the transcript; `None` if it has no text.
+/// Clamped to the transcript; `None` if it has no text.
 fn spot(app: &App, x: u16, y: u16) -> Option<Spot> {
     let area = layout::regions(app).transcript;
     let window = app.transcript.window();

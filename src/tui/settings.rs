@@ -1,4 +1,4 @@
-//! The list of `/settings`: every setting with its value. Enter puts the command that changes it into the input.
+//! The list of `/settings`: every setting with its value. Enter inserts the command that changes it.
 
 use super::App;
 use super::overlay::{Item, Kind, ListView, SettingRow};
@@ -6,7 +6,6 @@ use crate::config::commands::escaped;
 use crate::config::settings::table::ROWS;
 use crate::config::settings::{Origin, Row};
 
-/// All settings, filtered by `word`.
 pub(super) fn list(app: &App, word: Option<&str>) -> ListView {
     let (loaded, display) = (&app.config.settings, app.config.display());
     let current = |row: &Row| {

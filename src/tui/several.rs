@@ -1,4 +1,4 @@
-//! Alternative answers in a grid in place of the transcript. The input below it stays in use.
+//! Alternative answers in a grid in place of the transcript. The input below stays active.
 
 use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
@@ -6,7 +6,6 @@ use super::rows::Row;
 use crate::core::transcript::{Finish, Message, MessageId};
 use crate::text::sanitize::sanitize;
 
-/// Least cells of a column.
 const COLUMN: usize = 36;
 /// Least rows of a cell: heading and some text.
 const LEAST_ROWS: usize = 3;
@@ -75,7 +74,6 @@ impl Several {
         self.answers.iter().all(|a| a.finish.is_some())
     }
 
-    /// Whether all answers are visible at once.
     pub(super) fn is_in_sight(&self, width: usize, height: usize) -> bool {
         let (width, height) = inside(width, height);
         let (_, rows) = self.columns_and_rows(width);
@@ -148,7 +146,7 @@ impl Several {
         self.top = self.top.saturating_add_signed(by).min(most);
     }
 
-    /// Column and row in the grid, heading, and visible rows of each answer; the end of one that is being written.
+    /// Column and row in the grid, heading, and visible rows of each answer; an answer in progress shows its end.
     pub fn shown(&self) -> impl Iterator<Item = (usize, usize, String, &[Row])> {
         let (columns, _, shown) = self.grid();
         let (first, room) = (self.first, self.place().1 - 1);
@@ -176,7 +174,6 @@ impl Several {
     }
 }
 
-/// Without margins, heading and keys.
 fn inside(width: usize, height: usize) -> (usize, usize) {
     (width.saturating_sub(2), height.saturating_sub(2))
 }
@@ -199,7 +196,7 @@ mod tests {
                     assert!(column * (cells + GAP) + cells <= width, "{width} {n} {cells}");
                     assert!(shown.len() < rows && (row + 1) * rows <= height, "{height} {n} {rows}");
                 }
-                // Each can be reached.
+                // Scrolling reaches every answer.
                 let mut seen = std::collections::BTreeSet::new();
                 for _ in 0..n {
                     seen.extend(several.shown().map(|(.., heading, _)| heading));

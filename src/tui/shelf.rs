@@ -5,7 +5,7 @@ use crate::core::transcript::Finish;
 use crate::runtime::protocol::{FanOut, FanOutRow};
 use crate::text::sanitize::{sanitize, sanitize_line};
 
-/// The table as a list; `before`, the one on the screen, gives its filter and selection.
+/// The table as a list; `before`, the previous one on screen, supplies filter and selection.
 pub(super) fn view(fan_out: FanOut, before: Option<&ListView>) -> ListView {
     let clean = |(i, row): (usize, FanOutRow)| {
         let (document, text) = (sanitize_line(&row.document).into_owned(), sanitize(&row.text).into_owned());
@@ -22,19 +22,18 @@ pub(super) fn view(fan_out: FanOut, before: Option<&ListView>) -> ListView {
     view
 }
 
-/// `41,210-41,262`: the passage that the answer looked at most, in its own document.
+/// `41,210-41,262`: the passage with the most attention, in the answer's own document.
 pub fn lines(row: &FanOutRow) -> String {
     let own = row.passages.iter().find(|p| p.document.as_deref() == Some(row.document.as_str()));
     let place = own.map(|p| p.place());
     place.and_then(|place| place.get(row.document.len() + 1..).map(str::to_owned)).unwrap_or_default()
 }
 
-/// `93%`: how likely each token of the answer is on average.
+/// `93%`: average probability of the answer's tokens.
 pub fn likely(row: &FanOutRow) -> String {
     row.likelihood().map_or(String::new(), |p| format!("{:.0}%", p * 100.0))
 }
 
-/// The answer, or why there is none.
 pub fn answer(row: &FanOutRow) -> String {
     match (&row.failed, row.finish) {
         (Some(why), _) => format!("({why})"),

@@ -1,6 +1,6 @@
-//! Sessions opened in this run: drafts, held messages and transcripts of those not on screen, and their state.
+//! Sessions opened in this run: drafts, held messages and transcripts of those off screen, and their state.
 //!
-//! Leaving a session at work is in `leaving`; notices about a session that is not on screen are in `background`.
+//! `leaving` handles leaving a session during work; `background` handles notices about sessions off screen.
 
 mod background;
 mod leaving;
@@ -17,7 +17,6 @@ pub(super) use background::background;
 pub(super) use leaving::leave;
 use leaving::{Leaving, go_on};
 
-/// Least columns of a split screen.
 const SPLIT_FROM: u16 = 160;
 
 const ALONE: &str = "No other session is open: /new or /resume NAME";
@@ -67,23 +66,19 @@ pub enum Side {
 struct Away {
     serial: u64,
     composer: Composer,
-    /// The draft that the runtime has.
     kept: String,
     editing: Option<MessageId>,
     queue: Queue,
     reading: bool,
     /// The runtime keeps its slot for queued lines.
     promised: bool,
-    /// A queued line was sent and not acknowledged yet.
     sent: bool,
-    /// A refused question, while the input held other text.
+    /// A refused question, while the input contains other text.
     refused: Option<String>,
     transcript: Transcript,
     mark: Mark,
-    /// Start of the current work.
     since: Option<u64>,
     news: bool,
-    /// A page that arrived meanwhile.
     held: Option<Notice>,
 }
 
@@ -96,7 +91,7 @@ pub struct Tabs {
     list: Vec<OpenSession>,
     at: u64,
     away: Vec<Away>,
-    /// Chosen with a key, so the draft stays with the session that is left.
+    /// Selected by a key, so the draft stays with the old session.
     wanted: Option<u64>,
     /// Set while a session at work is being left.
     leaving: Option<Leaving>,
@@ -119,7 +114,7 @@ impl Tabs {
         at.unwrap_or(0)
     }
 
-    /// Those that are not on screen and where something is new: `1 41%  2~  3*`.
+    /// Sessions off screen with news: `1 41%  2~  3*`.
     pub fn news(&self) -> String {
         let others = self.names().enumerate().filter(|(_, (_, mark))| *mark != Mark::Quiet);
         let marks = others.map(|(i, (_, mark))| match mark {
@@ -267,7 +262,7 @@ pub(super) fn named(app: &mut App, list: Vec<OpenSession>) {
     app.tabs.set_list(list);
 }
 
-/// Puts the old session away and restores the one that the runtime shows.
+/// Stores the old session and restores the one that the runtime shows.
 pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u64, effects: &mut Vec<Effect>) {
     app.tabs.set_list(list);
     let by_key = app.tabs.wanted.take() == Some(serial);
@@ -280,7 +275,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
         return;
     }
     let notes = app.transcript.take_notes(app.requests);
-    // Text typed after a command moves to the new session; before a key it stays.
+    // Text typed after a command moves to the new session; text typed before a key stays.
     let cut = app.composer.cut().clone();
     let draft = std::mem::take(&mut app.composer);
     app.took_out = false;
@@ -347,7 +342,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
         app.queue = held;
         app.reading_for_question = back.reading;
         app.tabs.held = back.held;
-        // Nothing is sent until the runtime reports what the session does.
+        // Nothing is sent until the runtime reports the session's activity.
         app.waiting |= back.mark.at_work();
         refused = back.refused;
     }

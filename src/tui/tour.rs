@@ -65,7 +65,6 @@ pub struct Tour {
     at: usize,
     /// The step's line is in the input or was printed.
     offered: bool,
-    /// A line was sent and not answered yet.
     unanswered: bool,
 }
 
@@ -81,7 +80,7 @@ impl Tour {
         steps().nth(self.at)
     }
 
-    /// While a step is carried out, its own text.
+    /// During a step, its own text.
     pub fn text(&self) -> Option<String> {
         let shown = if self.unanswered { self.at.saturating_sub(1) } else { self.at };
         let (step, all) = (steps().nth(shown)?, steps().count());

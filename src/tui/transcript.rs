@@ -1,8 +1,8 @@
 //! The transcript as a virtual list.
 //!
 //! Only entries near the view are laid out, so the cost does not depend on the length of the conversation. The view
-//! follows the end or stays at a place (entry, part, source offset) that survives new text and widths; following
-//! again or sending returns it to the end. See `view`.
+//! follows the end or stays at a place (entry, part, source offset) that survives new text and widths; following again
+//! or sending returns it to the end. See `view`.
 
 mod find;
 mod view;
@@ -24,7 +24,7 @@ pub enum Scroll {
     Follow,
     At {
         entry: usize,
-        /// Place in it, see [`Entry::anchor_of`].
+        /// Place in that entry, see [`Entry::anchor_of`].
         anchor: (Part, usize, usize),
     },
 }
@@ -33,7 +33,7 @@ pub enum Scroll {
 pub struct Transcript {
     entries: Vec<Entry>,
     scroll: Scroll,
-    /// The last entry when the view stopped following, and its extent then.
+    /// The last entry at the time when the view stopped following, and its extent.
     frozen: (usize, Extent),
     selected: Option<usize>,
     look: Look,
@@ -99,8 +99,8 @@ impl Transcript {
         entry.as_message().map(|m| (entry.number, m))
     }
 
-    /// Replaces the conversation. Unchanged entries keep their rows. Notes stay if the message before them does, or
-    /// if they answer `request`.
+    /// Replaces the conversation. Unchanged entries keep their rows. Notes stay if the message before them does, or if
+    /// they answer `request`.
     pub fn replace(&mut self, messages: Vec<Message>, request: u64) {
         let end = self.messages().next_back().map(|m| m.id);
         let grew = end.is_some_and(|id| messages.iter().any(|m| m.id == id));

@@ -140,7 +140,7 @@ fn tick(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> Redraw {
     Redraw::No
 }
 
-/// Shown at the foot and on the selected message, and in full if the transcript follows.
+/// Shown in the hint line and on the selected message, and in full if the transcript follows.
 fn copied(app: &mut App, what: &str, now: u64) {
     let short = what.split("; ").next().unwrap_or(what);
     hint(app, short, now + HINT_MS);

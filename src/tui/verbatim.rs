@@ -1,4 +1,4 @@
-//! Text as it was written, for questions and system texts, where `2*3*4` and `__name__` are literal.
+//! Literal text, for questions and system texts, in which `2*3*4` and `__name__` keep their signs.
 //!
 //! Each line keeps its indentation; only fenced code looks as in answers.
 
@@ -125,7 +125,7 @@ mod tests {
             ]
         );
         assert_eq!(lines("日本語の文章です", 8), ["日本語の", "文章です"]);
-        // A search finds what stands behind a tab in its row.
+        // A search finds text after a tab in its row.
         assert_eq!(
             rendered("a\tb ccccccccccccccccccc", 20).rows().iter().map(|r| r.source).collect::<Vec<_>>(),
             [0, 4]
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(rows.get(1..6), Some(&code.map(str::to_owned)[..]));
         assert_eq!(rows.get(6..), Some(&["- and", "  ```", "  inner", "  ```"].map(str::to_owned)[..]));
         assert_eq!(stream.code().iter().map(|c| c.text.as_str()).collect::<Vec<_>>(), ["let a = b*c*d;\n\n  e"]);
-        // What is no fence is text, and one that is open goes to the end.
+        // An incomplete fence is text; an unclosed one extends to the end.
         assert_eq!(lines("a ``` b", 40), ["a ``` b"]);
         assert_eq!(rendered("x\n~~~\ny *z*", 40).code().len(), 1);
     }

@@ -1,20 +1,18 @@
 //! Line breaking by grapheme clusters.
 //!
-//! Text breaks after spaces and around wide characters (CJK has no spaces); a word longer than the line breaks
-//! between clusters. No cluster is cut, and no row is wider than `cells`.
+//! Text breaks after spaces and around wide characters (CJK has no spaces); a word longer than the line breaks between
+//! clusters. No cluster is cut, and no row is wider than `cells`.
 
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::cells::{cluster_width, width};
 use super::rows::{Face, Joint, Row};
 
-/// A piece of text to be wrapped, with the offset of its first byte in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Printable text; `\n` forces a new row.
     pub text: String,
     pub face: Face,
-    /// Source offset of its first byte.
     pub source: usize,
 }
 
@@ -38,7 +36,7 @@ struct Cluster<'a> {
     source: usize,
 }
 
-/// Breaks pieces into rows of at most `cells` cells, prefix included. Always at least one row.
+/// Breaks pieces into rows of at most `cells` cells, including the prefix. Always at least one row.
 pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
     let first = cells.saturating_sub(Prefix::width(&prefix.first)).max(2);
     let rest = cells.saturating_sub(Prefix::width(&prefix.rest)).max(2);
@@ -63,7 +61,7 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
         for (text, face) in if rows.is_empty() { &prefix.first } else { &prefix.rest } {
             row.push(text, *face);
         }
-        // A list marker is copied; the indentation of the other rows is not.
+        // Copying includes a list marker, but not the indentation of the other rows.
         row.gutter = if rows.is_empty() { 0 } else { row.width() };
         for c in &clusters[start..end] {
             row.push(c.text, c.face);
@@ -79,7 +77,7 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
         rows.push(row);
         start = next;
         if start >= clusters.len() {
-            // A final line end asks for one more (empty) row.
+            // A final line end adds an empty row.
             if ended_by_newline && next > end {
                 let mut row = Row::at(source);
                 for (text, face) in &prefix.rest {

@@ -1,4 +1,5 @@
-//! `/regen`: answers a question again, once or several times; the user chooses the answer that goes on.
+//! `/regen`: generates one or several new answers to a question; the user chooses the answer that continues the
+//! conversation.
 
 use std::time::Instant;
 
@@ -11,26 +12,24 @@ use crate::core::transcript::{MessageId, Role};
 use crate::engine::protocol::{MOST_TEMPERATURE, Sampling};
 use crate::runtime::protocol::{Choice, Level};
 
-/// Answers that are being made to one question.
 pub(super) struct Again {
     pub(super) question: MessageId,
     pub(super) count: u64,
-    /// It was answered before.
+    /// The question has an earlier answer.
     pub(super) answered: bool,
     temperature: Option<f32>,
-    /// Of the first of them; the others count on from it.
+    /// Seed of the first answer; each further answer adds one.
     seed: Option<u64>,
 }
 
 impl Again {
-    /// First answers to a question.
     pub(super) fn first(question: MessageId, count: u64, seed: u64) -> Again {
         Again { question, count, answered: false, temperature: None, seed: Some(seed) }
     }
 }
 
 impl Verb {
-    /// `/regen`: answers a question again, `count` times.
+    /// `/regen`: answers a question `count` more times.
     pub(in crate::runtime) async fn regen(
         &mut self,
         at: Option<u64>,
@@ -52,7 +51,6 @@ impl Verb {
         self.answer_again(Again { question, count: count.max(1), answered: true, temperature, seed }).await
     }
 
-    /// Makes the answers side by side; one after another where the engine has one slot only.
     pub(super) async fn answer_again(&mut self, again: Again) -> Done {
         if again.count > 1 && self.engine.free_slots() > 0 {
             return self.answer_side_by_side(again).await;
@@ -72,7 +70,6 @@ impl Verb {
         self.sync_quietly().await
     }
 
-    /// Makes answer `i` of them.
     async fn answer_once_more(&mut self, again: &Again, i: u64) -> Done<MessageId> {
         let started = Instant::now();
         self.move_head(Some(again.question))?;
@@ -102,7 +99,7 @@ impl Verb {
         let key = self.ask_user("Which answer goes on?".into(), choices).await;
         let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
         if chosen.is_some() {
-            // A stop led to the question, and is over.
+            // The stop that led to the question is over.
             self.here.slot.begin();
         }
         let chosen = chosen.or(made.last()).copied();
@@ -129,13 +126,12 @@ impl State {
         }
     }
 
-    /// How answer `i` of them is drawn.
     pub(super) fn sampling_again(&self, again: &Again, i: u64) -> Sampling {
         let mut sampling = self.next_sampling();
         sampling.temperature = again.temperature.unwrap_or(sampling.temperature);
         sampling.seed = match again.seed {
             Some(seed) => seed.wrapping_add(i),
-            // A seed that was set would make the same answer each time.
+            // The configured seed alone would reproduce the existing answer.
             None if self.here.session.settings.seed.is_some() => sampling.seed.wrapping_add(i),
             None => sampling.seed,
         };
@@ -143,7 +139,6 @@ impl State {
     }
 }
 
-/// Refuses a number of answers that is not possible.
 pub(super) fn known_count(count: u64) -> Done {
     if (1..=MOST_ANSWERS).contains(&count.max(1)) {
         return Ok(());

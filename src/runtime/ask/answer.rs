@@ -1,4 +1,4 @@
-//! The answer that is being written.
+//! The answer in progress.
 
 use std::time::Instant;
 
@@ -15,28 +15,24 @@ use crate::engine::protocol::{JobStats, Looked, LookedAt, Sampling, Token, Usage
 use crate::runtime::protocol::{Activity, Level, Notice};
 use crate::text::{Begin, Delta, StreamDecoder};
 
-/// An answer that is being written.
 pub(super) struct Answer {
     message: Message,
     sampling: Sampling,
-    /// How it begins, and tokens of its thought that were written before.
+    /// How the answer begins, and the number of its thought tokens from an earlier run.
     begin: Begin,
     spent: u64,
     decoder: StreamDecoder,
     sentences: Sentences,
-    /// Tokens that an earlier run wrote.
     written: u64,
-    /// Enter was pressed.
     started: Instant,
     first_token: Option<Instant>,
     thought: Option<(Instant, f64)>,
-    /// Milliseconds and tokens of thoughts that an earlier run wrote.
+    /// Milliseconds and tokens of thoughts from an earlier run.
     before: (f64, u64),
     saved: Instant,
     dirty: bool,
 }
 
-/// How an answer ended, in the transcript's words.
 pub(super) fn finish_of(stats: &Done<PrefillStats>) -> Finish {
     match stats {
         Ok(PrefillStats { end: Some(end), .. }) => end.done.ended.finish(),
@@ -45,8 +41,8 @@ pub(super) fn finish_of(stats: &Done<PrefillStats>) -> Finish {
     }
 }
 
-/// Tokens per second of decoding; 0 when it is unknown. The first token comes from the prompt's own pass: the time is
-/// that of the others.
+/// Tokens per second of decoding; 0 if unknown. The prefill produces the first token, so the time covers the others
+/// only.
 fn decode_speed(stats: &JobStats) -> f64 {
     let timed = stats.generated_tokens.saturating_sub(1);
     if timed == 0 || stats.decode_ms <= 0.0 {
@@ -64,7 +60,7 @@ impl Answer {
         started: Instant,
     ) -> Done<Answer> {
         let tokenizer = &state.engine.renderer.model().tokenizer;
-        // Going on with an answer may begin inside a thought.
+        // `/continue` may resume inside a thought.
         let begin = match message.text.is_empty() && !message.thinking.is_empty() {
             true => Begin::Thought,
             false => Begin::after_prompt(&rendered.text),
@@ -94,12 +90,11 @@ impl Answer {
         })
     }
 
-    /// Adds words of the user that the answer continues.
     pub(super) fn add_words(&mut self, state: &mut State, more: String) {
         self.take(state, Delta { thinking: String::new(), answer: more });
     }
 
-    /// Takes tokens of a round. While it thinks: for how many milliseconds, and tokens of the thoughts.
+    /// Takes the tokens of a round. Returns milliseconds and tokens of the thoughts while the model thinks.
     pub(super) fn write(&mut self, state: &mut State, tokens: &[Token], looked: &[Looked]) -> Option<(f64, u64)> {
         self.first_token.get_or_insert_with(Instant::now);
         self.message.meta.completion_tokens += tokens.len() as u64;
@@ -134,12 +129,10 @@ impl Answer {
         }
     }
 
-    /// Its message.
     pub(super) fn id(&self) -> MessageId {
         self.message.id
     }
 
-    /// How it is drawn.
     pub(super) fn sampling(&self) -> Sampling {
         self.sampling
     }
@@ -155,7 +148,7 @@ impl Answer {
         self.dirty |= !delta.thinking.is_empty() || !delta.answer.is_empty();
     }
 
-    /// The tree grows with the answer, so that pages, asides and other conversations see all of it.
+    /// Also updates the message in the tree: pages, asides and other conversations read it there.
     fn show(&self, state: &mut State, delta: Delta) {
         state.here.session.tree.grow(&self.message, &delta.thinking, &delta.answer);
         for (thinking, text) in [(true, delta.thinking), (false, delta.answer)] {
@@ -187,7 +180,6 @@ impl Sink for Answer {
 }
 
 impl State {
-    /// An answer to the question at the head.
     pub(super) fn new_answer(&self, rendered: &Rendered, sampling: Sampling, started: Instant) -> Done<Answer> {
         let mut message = self.draft(Role::Assistant, self.here.session.tree.head(), String::new());
         message.meta.model = self.engine.model().map(|m| m.name.clone());
@@ -195,19 +187,18 @@ impl State {
         Answer::new(self, message, rendered, sampling, started)
     }
 
-    /// What follows the prompt of an answer.
     pub(super) fn last_of(&self, answer: &Answer) -> Done<Last> {
         let mut generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
         generate.look.each_token = true;
         Ok(Last::Generate(generate))
     }
 
-    /// One of several answers: it is not shown as the end of the conversation.
     pub(super) fn add_answer_quietly(&mut self, answer: &Answer) -> Done {
         self.add_quietly(answer.message.clone())
     }
 
-    /// Where the answer to the last message of its path looked, in documents and lines. `live` is the state after it.
+    /// Documents and lines that the answer to the last message of its path attended to. `live` is the state after the
+    /// answer.
     fn sources(
         &self,
         answer: &Message,
@@ -219,7 +210,7 @@ impl State {
         self.sources_behind(&path, rendered, (looked, sentences), live)
     }
 
-    /// The same for an answer to the last of these messages.
+    /// The same for an answer to the last of `path`.
     pub(in crate::runtime) fn sources_behind(
         &self,
         path: &[&Message],
@@ -232,7 +223,6 @@ impl State {
         map.sources(&rendered.text, looked, sentences)
     }
 
-    /// Completes, saves and shows the message of an answer. `live` is the state after it.
     pub(super) fn complete(
         &mut self,
         mut answer: Answer,
@@ -262,7 +252,7 @@ impl State {
             message.meta.estimated = end.done.stats.usage.is_none() && self.engine.server().is_some();
             match end.done.stats.usage {
                 Some(usage) => self.count_as(usage, &mut message.meta, live.position()),
-                // It may have kept some of it, and does not say.
+                // A server may have cached part of the prompt; it does not report how much.
                 None if self.engine.server().is_some() => {
                     message.meta.reused_tokens = 0;
                     message.meta.prefilled_tokens = reused + read;
@@ -271,7 +261,7 @@ impl State {
             }
             let new = self.sources(&message, rendered, (&end.done.looked_at, &sentences), live);
             message.meta.looked = match (message.meta.looked.take(), new) {
-                // An answer that was gone on with looked where all its parts did.
+                // A continued answer merges the attention of all its parts.
                 (Some(before), Some(new)) => Some(before.then(new, answer.written)),
                 (before, new) => new.or(before),
             };
@@ -284,7 +274,7 @@ impl State {
         id
     }
 
-    /// A server's own counts take the place of estimates.
+    /// A server's own token counts replace the estimates.
     fn count_as(&mut self, usage: Usage, meta: &mut MessageMeta, position: u64) {
         meta.reused_tokens = usage.cached_tokens;
         meta.prefilled_tokens = usage.prompt_tokens - usage.cached_tokens.min(usage.prompt_tokens);
@@ -295,7 +285,6 @@ impl State {
         self.here.slot.counted = Some((position, usage.prompt_tokens + usage.completion_tokens));
     }
 
-    /// A sentence, once for each share, when the context is nearly full.
     pub(super) fn warn_of_full_context(&mut self) {
         let (used, limit) = (self.shown_position(), self.here.meters.context_limit);
         if limit == 0 {
@@ -316,8 +305,8 @@ impl State {
 }
 
 impl Verb {
-    /// Adds the answer's message to the conversation if it is new, and has the model write it. Kept state that is lost before the
-    /// first word is read again; so is all, once, where it was lost with the process that ran the model.
+    /// Adds the answer's message if it is new and generates the answer. If kept state turns out lost before the first
+    /// token, the text is read again; after a crash of the model process this is tried once.
     pub(super) async fn write_answer(
         &mut self,
         mut answer: Answer,

@@ -1,4 +1,4 @@
-//! Asides: questions and answers on a hidden fork, for the user or for the program. Nothing of them is kept.
+//! Asides: questions answered on a temporary fork, for the user or for the program. Nothing of them is kept.
 
 use std::time::Instant;
 
@@ -12,19 +12,17 @@ use crate::engine::protocol::{Ended, EngineFault, Looked, Token};
 use crate::runtime::protocol::{Activity, Notice};
 use crate::text::{Begin, StreamDecoder};
 
-/// Most tokens that an aside reads while another verb runs: kept state of a conversation is not read again for it.
+/// Most tokens that an aside prefills while another verb runs; one that needs more is queued.
 const READ_BESIDE: u64 = 8_192;
 
-/// Whether an aside is for the user or for the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::runtime) enum Shown {
     /// In the overlay.
     Yes,
-    /// Nowhere.
+    /// Nowhere: the program uses the answer.
     No,
 }
 
-/// An answer that is not kept.
 struct AsideAnswer {
     question: String,
     text: String,
@@ -47,7 +45,6 @@ impl Sink for AsideAnswer {
 }
 
 impl Verb {
-    /// `/aside`.
     pub(in crate::runtime) async fn aside(&mut self, question: &str) -> Done {
         if question.trim().is_empty() {
             return Err(RuntimeError::Refused("/aside QUESTION asks without keeping question or answer.".into()));
@@ -55,7 +52,6 @@ impl Verb {
         self.answer_aside(question, Shown::Yes).await.map(|_| ())
     }
 
-    /// Asks and answers on a hidden fork; returns the answer.
     pub(in crate::runtime) async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<String> {
         let (question, started) = (question.to_owned(), Instant::now());
         self.engine_ready().await?;
@@ -97,12 +93,12 @@ impl Verb {
             self.tell(Notice::Aside { question, text: text.clone(), done: Some(finish_of(&stats)) });
         }
         let whole = stats?.end.is_some_and(|end| end.done.ended != Ended::Cancelled);
-        // The state of an aside in a slot of its own is of no further use.
+        // An aside in its own slot drops that slot afterwards, so its state needs no restore.
         if self.here.apart.is_none() {
             self.return_to(before).await?;
         }
         if shown == Shown::No && !whole {
-            // The program has no use for half an answer.
+            // The program cannot use a partial answer.
             return Err(RuntimeError::Stopped);
         }
         if self.here.apart.is_none() {

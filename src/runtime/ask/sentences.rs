@@ -1,28 +1,26 @@
-//! Where each sentence of an answer looked: the engine reports tokens, sentences are found in the text.
+//! Attention of each sentence of an answer: the engine reports attention per token, sentences are found in the text.
 
 use std::collections::BTreeMap;
 
 use crate::engine::protocol::{BlockLook, Looked};
 
-/// Shorter ones are numbers of lists and the like, and belong to what follows.
+/// A shorter sentence (a list number, for example) belongs to the next one.
 const LEAST_CHARACTERS: usize = 4;
 
-/// The end of a sentence, before closing marks.
+/// Marks that end a sentence, before closing quotes and brackets.
 const MARKS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
-/// Those without a space after them.
 const WIDE_MARKS: [char; 3] = ['。', '！', '？'];
 const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', '`'];
 
-/// What is known of the open sentence. Read once, as it grows: an answer may be a single one.
+/// State of the open sentence, updated token by token: an answer may be one long sentence, and a rescan per token
+/// would be quadratic.
 #[derive(Debug, Default)]
 struct Open {
-    /// Characters from the first to the last that is no white space.
+    /// Characters from the first to the last that is not white space.
     characters: usize,
-    /// White space after them.
     spaces: usize,
-    /// The last of them.
     last: Option<char>,
-    /// They end with a mark and its closing marks.
+    /// The text ends with a mark, including closing quotes and brackets.
     marked: bool,
 }
 
@@ -30,7 +28,6 @@ impl Open {
     fn read(&mut self, more: &str) {
         for c in more.chars() {
             if c.is_whitespace() {
-                // Leading white space does not count.
                 self.spaces += usize::from(self.characters > 0);
                 continue;
             }
@@ -45,43 +42,42 @@ impl Open {
         self.characters >= LEAST_CHARACTERS
     }
 
-    /// Whether this is a whole sentence, once white space follows.
+    /// Whether the text is a complete sentence once white space follows.
     fn is_sentence(&self) -> bool {
         self.is_long_enough() && self.marked
     }
 }
 
-/// Sentences of a text that grows.
 #[derive(Debug)]
 pub(super) struct Sentences {
-    /// Byte that the present one begins at.
+    /// Byte offset of the open sentence.
     from: usize,
     open: Open,
-    /// Byte that it is read up to.
+    /// Byte offset up to which the text is scanned.
     read: usize,
-    /// Block to share and forced share, summed over `tokens` tokens of the present one.
+    /// Share and forced share by block, summed over the `tokens` tokens of the open sentence.
     sums: BTreeMap<u32, (f64, f64)>,
     tokens: u64,
     block_tokens: u32,
-    /// Ends, in bytes of the text, and where it looked meanwhile.
+    /// End of each sentence in bytes of the text, and its attention.
     done: Vec<(usize, Looked)>,
 }
 
 impl Sentences {
-    /// Of a text that has so many bytes already.
+    /// For a text that has `bytes` bytes already.
     pub(super) fn behind(bytes: usize) -> Sentences {
         let (sums, done) = (BTreeMap::new(), Vec::new());
         Sentences { from: bytes, open: Open::default(), read: bytes, sums, tokens: 0, block_tokens: 0, done }
     }
 
-    /// A token made the text so long that it ends in `text[old..]`, and looked there while it was drawn.
+    /// A token extended the text by `text[old..]`; `looked` is its attention.
     pub(super) fn token(&mut self, text: &str, old: usize, looked: Option<&Looked>) {
         self.open.read(text.get(self.read..old).unwrap_or(""));
         self.read = old;
         let before = text.get(self.from..old).unwrap_or("");
         let space = text.get(old..).is_some_and(|new| new.starts_with(char::is_whitespace));
         let line_over = before.ends_with('\n') && self.open.is_long_enough();
-        // In scripts without spaces nothing follows the mark.
+        // Scripts without spaces have no white space after the mark.
         let wide = self.open.last.is_some_and(|c| WIDE_MARKS.contains(&c)) && old < text.len();
         if line_over || (self.open.is_sentence() && (space || before.ends_with(char::is_whitespace) || wide)) {
             self.close(old);
@@ -107,7 +103,7 @@ impl Sentences {
         (self.from, self.open) = (end, Open::default());
     }
 
-    /// All of them; the last one ends where the text does.
+    /// All sentences; the last one ends with the text.
     pub(super) fn finish(mut self, text: &str) -> Vec<(usize, Looked)> {
         if text.get(self.from..).is_some_and(|rest| !rest.trim().is_empty()) {
             self.close(text.len());
@@ -150,7 +146,6 @@ mod tests {
         assert!(ends(&[]).is_empty());
     }
 
-    /// Pieces, one token each, as one text.
     fn read(pieces: impl Iterator<Item = &'static str>) -> usize {
         let (mut text, mut sentences) = (String::new(), Sentences::behind(0));
         for piece in pieces {
@@ -169,7 +164,7 @@ mod tests {
             let sentences = read(std::iter::once("a").chain(std::iter::repeat_n(piece, TOKENS)));
             assert_eq!(sentences, 1, "{piece:?}");
         }
-        // Looking at all of it for each token takes minutes.
+        // A rescan per token would take minutes.
         let took = begun.elapsed().as_secs_f64();
         assert!(took < 20.0, "{took} s");
     }

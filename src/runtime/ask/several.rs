@@ -1,4 +1,4 @@
-//! Several answers to one question, written side by side: each is the one that its seed gives alone.
+//! Several answers to one question, generated in parallel. Each equals the answer that its seed produces alone.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,20 +17,16 @@ use super::answer::Answer;
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{Activity, Level, Notice};
 
-/// One of them.
 struct Made {
     id: MessageId,
-    /// `None` once it is complete.
     answer: Option<Answer>,
     last: Option<Last>,
     /// Tokens per second.
     rate: f64,
-    /// The state after it.
     path: Path,
     failed: Option<RuntimeError>,
 }
 
-/// All of them.
 struct Several {
     rendered: Arc<Rendered>,
     base: Path,
@@ -39,7 +35,7 @@ struct Several {
 }
 
 impl Verb {
-    /// Reads all but the question, then answers it side by side.
+    /// Prefills everything but the question, then answers it in several slots.
     pub(super) async fn answer_side_by_side(&mut self, again: Again) -> Done {
         let started = Instant::now();
         self.move_head(Some(again.question))?;
@@ -55,7 +51,7 @@ impl Verb {
 
         let mut several = self.begin_several(&again, rendered, started)?;
         let done = self.fan_out(&mut several).await?;
-        // Stopped before there was room for them.
+        // A stop arrived before these answers got a slot.
         for at in 0..several.slots.len() {
             several.ended(self, at, Err(RuntimeError::Stopped));
         }
@@ -94,7 +90,6 @@ impl Verb {
 }
 
 impl State {
-    /// Adds the messages of the answers.
     fn begin_several(&mut self, again: &Again, rendered: Arc<Rendered>, started: Instant) -> Done<Several> {
         let plan = self.plan_answer(&rendered)?;
         let (shared, read) = (plan.base.position(), plan.to_read());
@@ -116,7 +111,7 @@ impl State {
         let answers =
             slots.iter().filter_map(|s| s.answer.as_ref()).map(|a| (a.id(), a.sampling().seed_of_draws())).collect();
         self.tell(Notice::Several(answers));
-        // There is no token yet.
+        // No token has arrived yet.
         self.activity(Activity::Busy { what: "reading the question".into() });
         Ok(Several { rendered, base: plan.base, steps: plan.steps, slots })
     }

@@ -1,4 +1,4 @@
-//! Whether a load fits and is wanted: the plan, and leaving files out of it.
+//! Whether a load fits and the user confirms it; removal of files from the plan.
 
 use super::super::plan::Plan;
 use super::super::verb::{Answer, Verb};
@@ -9,27 +9,22 @@ use crate::runtime::protocol::{Choice, LoadPlan, Notice, PlanFile};
 use crate::text::TextError;
 use crate::text::sanitize::command_word;
 
-/// How the files of a load came to be these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chosen {
-    /// Named after `/load`: a large load needs a confirmation.
+    /// Paths after `/load`: a large load needs a confirmation.
     Named,
-    /// Picked from the plan with its totals in view: needs none.
+    /// Selected in the plan with the totals in view: no confirmation needed.
     FromList,
 }
 
-/// What is to become of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Read all of it.
     Load,
-    /// Read only these of its files.
     Only(Vec<usize>),
-    /// Nothing.
     Cancel,
 }
 
-/// Keeps the messages whose place is in `files`, each below the one before.
+/// Keeps the messages at the places `files` and links each to the one before.
 pub(super) fn keep_only(messages: &mut Vec<Message>, parent: Option<MessageId>, files: &[usize]) {
     let mut parent = parent;
     let mut place = 0..;
@@ -47,25 +42,21 @@ fn name_of(document: &Message) -> String {
     document.meta.document.as_ref().map_or(String::new(), |d| d.name.clone())
 }
 
-/// The documents of a load, and the room for them.
 pub(super) struct Offer {
     plan: LoadPlan,
-    /// Tokens of the documents.
     need: u64,
-    /// Tokens to read, and in the context when all is read.
+    /// Tokens to read, and tokens in the context after the load.
     to_read: u64,
     total: u64,
-    /// What to say if they do not fit.
     too_long: String,
 }
 
 impl State {
-    /// The documents of a load, and the room for them.
     pub(super) fn load_offer(&self, messages: &[Message], items: &[Item], read: &Plan) -> Offer {
         let need: u64 = items.iter().map(|i| i.tokens).sum();
         let before = read.total().saturating_sub(need);
         let (free, reserve) = (self.here.meters.context_limit.saturating_sub(before), self.reserve());
-        // A server keeps nothing of a document that was read once.
+        // A server keeps no state of documents.
         let here = self.engine.server().is_none();
         let file = |i: &Item| PlanFile { name: i.name.clone(), tokens: i.tokens, kept: i.kept && here };
         let files = items.iter().map(file).collect();
@@ -75,7 +66,7 @@ impl State {
         Offer { plan, need, to_read, total, too_long }
     }
 
-    /// The same for documents that are known not to fit and have no plan.
+    /// An offer of documents that are known not to fit and have no plan.
     pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
         let limit = self.here.meters.context_limit;
         let (free, reserve) = (limit.saturating_sub(self.position()), self.reserve());
@@ -89,19 +80,19 @@ impl State {
             Ok(PlanFile { name: name_of(m), tokens, kept: false })
         };
         let files = match messages {
-            // There is nothing to choose from.
+            // A single file leaves no choice.
             [m] => vec![PlanFile { name: name_of(m), tokens: limit + 1, kept: false }],
             many => many.iter().map(file).collect::<Done<_>>()?,
         };
         let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
         let counted: u64 = plan.files.iter().map(|f| f.tokens).sum();
-        // The template's own tokens may be what is too much.
+        // The template's own tokens alone may exceed the limit.
         let need = counted.max(limit + 1);
         let too_long = self.too_long(&plan, &format!("more than {}", grouped(need - 1)), messages);
         Ok(Offer { plan, need, to_read: need, total: need, too_long })
     }
 
-    /// The error for a load that does not fit. One-shot runs get the options of a shell.
+    /// The error for a load that does not fit. One-shot runs show options of the command line.
     fn too_long(&self, plan: &LoadPlan, need: &str, messages: &[Message]) -> String {
         let (what, verb) = match plan.files.as_slice() {
             [one] => (one.name.clone(), "needs"),
@@ -110,7 +101,7 @@ impl State {
         let left = plan.free.saturating_sub(plan.reserve);
         let fresh = self.here.session.tree.is_empty();
         let mut options: Vec<String> = Vec::new();
-        // Commands stand apart from what is between them.
+        // Separates commands from the text around them.
         let between = match self.attendance {
             Attendance::Present => {
                 let head = if left >= 1000 { left / 1000 * 1000 } else { left };
@@ -140,7 +131,7 @@ impl State {
 }
 
 impl Verb {
-    /// Asks about a load that is large or does not fit; a single file that does not fit is refused at once.
+    /// Asks about a load that is large or does not fit. A single file that does not fit is refused at once.
     pub(super) async fn confirm_load(&mut self, offer: Offer, chosen: Chosen) -> Done<Decision> {
         let Offer { plan: offer, need, to_read, total, too_long } = offer;
         let (limit, files) = (self.firm_limit(), offer.files.len());
@@ -179,7 +170,7 @@ impl Verb {
         Ok(if self.confirm(text, "load").await { Decision::Load } else { Decision::Cancel })
     }
 
-    /// Shows the plan; `load` is the word for taking all of it, where that is possible.
+    /// Shows the plan. `load` is the label for a load of all files, if that is possible.
     async fn ask_plan(&mut self, text: String, plan: LoadPlan, load: Option<&str>) -> Decision {
         let choice = |key, label: &str| Choice { key, label: label.into() };
         let mut choices: Vec<Choice> = load.map(|l| choice('\n', l)).into_iter().collect();

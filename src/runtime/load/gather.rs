@@ -1,4 +1,4 @@
-//! Finding the documents of a load: files, folders and standard input, cut as the options say.
+//! Finds the documents of a load (files, folders, standard input) and cuts them as the options demand.
 
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use crate::text::sanitize::{command_word, shell_word};
 use crate::text::sources::{self, Document, Gathered, SourceError};
 
 impl Verb {
-    /// Finds and reads files on another thread.
     pub(in crate::runtime) async fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Gathered> {
         let inline = paths.iter().any(|p| p == "-").then(|| inline(options)).transpose()?;
         let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
@@ -47,7 +46,6 @@ impl State {
         })
     }
 
-    /// The path may be the name of a session.
     fn or_session(&self, paths: &[String], error: String) -> String {
         match paths.first().map(|name| self.disk.store.session_named(name)) {
             Some(Ok(record)) if self.attendance == Attendance::Absent => {
@@ -60,7 +58,6 @@ impl State {
         }
     }
 
-    /// `--as`, `--head`, `--tail`.
     pub(in crate::runtime) fn shaped(
         &self,
         mut documents: Vec<Document>,
@@ -93,7 +90,7 @@ impl State {
     }
 }
 
-/// The text of standard input as a document. A clipboard cannot be read: over SSH it is the terminal's alone.
+/// The text of standard input as a document. A clipboard is refused: over SSH only the terminal has access to it.
 fn inline(options: &LoadOptions) -> Done<Document> {
     let Some(text) = &options.inline else {
         return Err(RuntimeError::Refused(

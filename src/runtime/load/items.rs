@@ -1,4 +1,4 @@
-//! Where the documents of a load lie in a plan: tokens, ends, and which of them are in kept state.
+//! Places of a load's documents in a plan: tokens, ends, and which of them are in kept state.
 
 use super::super::Done;
 use super::super::plan::Plan;
@@ -7,7 +7,6 @@ use super::Item;
 use crate::core::transcript::{Message, MessageId};
 use crate::text::TextError;
 
-/// Tokens and ends of the documents of a load.
 pub(super) fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> Done<Vec<Item>> {
     let mut ends: Vec<(MessageId, u64, bool)> = Vec::new();
     for (message, segment) in &plan.found {

@@ -1,4 +1,4 @@
-//! What is shown while documents are read.
+//! Progress of a load.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,16 @@ use super::Item;
 use crate::core::transcript::Message;
 use crate::runtime::protocol::{Activity, FileProgress, FileState, Level, ReadingProgress};
 
-/// How far a load is.
 pub(super) struct Progressing {
     files: Vec<FileProgress>,
-    /// Tokens of the present document that need no reading.
+    /// Tokens of the current document that need no reading.
     before: u64,
-    /// Tokens of the load that are in the state when the present document's job begins.
+    /// Tokens of the load that are in the state at the start of the current document's job.
     done: u64,
     pub(super) total: u64,
     left_after: u64,
     started: Instant,
-    /// Tokens read by the jobs before the present one, and how long they took.
+    /// Tokens read by earlier jobs, and the time they took.
     read: u64,
     reading: Duration,
 }
@@ -38,14 +37,12 @@ impl Progressing {
         }
     }
 
-    /// Document `at` is begun, with `to_read` tokens to read.
     pub(super) fn begin(&mut self, at: usize, items: &[Item], to_read: u64) {
         let tokens = items.get(at).map_or(0, |i| i.tokens);
         self.before = tokens.saturating_sub(to_read);
         self.done = items.iter().take(at).map(|i| i.tokens).sum::<u64>() + self.before;
     }
 
-    /// Document `at` is read.
     pub(super) fn end(&mut self, at: usize, stats: &PrefillStats, took: Duration, restored: f64) {
         self.read += stats.read;
         self.reading += took;
@@ -59,7 +56,6 @@ impl Progressing {
         }
     }
 
-    /// Between two documents.
     pub(super) fn shown(&self) -> Activity {
         self.show(0, per_second(self.read, self.reading))
     }
@@ -76,7 +72,6 @@ impl Progressing {
     }
 }
 
-/// Shows the reading of document `at`.
 pub(super) struct LoadReading<'a> {
     pub(super) progress: &'a mut Progressing,
     pub(super) at: usize,
@@ -88,7 +83,7 @@ impl Sink for LoadReading<'_> {
         if let Some(file) = p.files.get_mut(self.at) {
             file.state = FileState::Reading(p.before + progress.done);
         }
-        // Over the whole load, so that the time left does not jump.
+        // Average over the whole load, so that the estimated time left does not jump.
         let speed = per_second(p.read + progress.done, p.reading + progress.elapsed);
         let shown = p.show(progress.done, speed);
         state.working(shown);
@@ -97,7 +92,7 @@ impl Sink for LoadReading<'_> {
 
 impl State {
     pub(super) fn say_changed(&self, messages: &[Message]) {
-        // Other lines report a database that cannot be read.
+        // Other lines report an unreadable database.
         let known = self.disk.store.hashes_by_path().unwrap_or_default();
         for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
             let read = info.path.as_ref().and_then(|path| known.get(path));

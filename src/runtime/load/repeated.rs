@@ -1,4 +1,4 @@
-//! Documents of a load that are in the conversation already.
+//! Documents of a load that the conversation holds already.
 
 use super::super::verb::Verb;
 use super::super::{Attendance, State, grouped};
@@ -7,8 +7,8 @@ use crate::runtime::protocol::{Choice, Level};
 use crate::text::sources::Document;
 
 impl Verb {
-    /// Asks about documents that are in the conversation already: all again, only the others, or nothing. With no user they are left
-    /// out.
+    /// Asks about documents that the conversation holds already: load all again, only the others, or nothing. Without
+    /// a user they are left out.
     pub(super) async fn without_repeated(&mut self, documents: Vec<Document>) -> Vec<Document> {
         let repeated = |d: &Document| {
             let path = d.path.as_ref().map(|p| p.display().to_string());
@@ -43,7 +43,6 @@ impl Verb {
 }
 
 impl State {
-    /// Notes which of these documents the conversation holds as far as a stopped load read them.
     pub(super) fn say_in_part(&self, messages: &[Message]) {
         let parts: Vec<&DocumentInfo> = self.here.session.documents_in_part().collect();
         for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
@@ -58,8 +57,8 @@ impl State {
     }
 }
 
-/// Whether two documents with the same text are the same one: of the same file, however its path is written; without a
-/// file, of the same name.
+/// Whether two documents with the same text are the same one: the same file, whatever the spelling of its path, or the
+/// same name if there is no file.
 fn is_same(old: &DocumentInfo, new: &DocumentInfo) -> bool {
     let file = |path: &str| std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
     match (&old.path, &new.path) {

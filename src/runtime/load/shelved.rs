@@ -1,5 +1,5 @@
-//! Documents of the library, loaded by name: their text is that of the kept tokens, so that their state is found
-//! again.
+//! Documents of the library, loaded by name. Their text is decoded from the kept tokens, so that the kept state
+//! matches.
 
 use super::super::{Done, RuntimeError, State};
 use crate::core::transcript::text_hash;
@@ -7,23 +7,22 @@ use crate::store::DocumentRecord;
 use crate::text::near::nearest;
 use crate::text::sources::Document;
 
-/// Line ends around the text of a file, which a reading leaves out.
+/// Line ends before and after a file's text that the reader strips.
 const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
 const BEHIND: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
 
 impl State {
-    /// The documents of the library that are called so, in this order.
     pub(super) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        // What was read last may still be on its way there.
+        // The entry of a document that was just read may not be on disk yet.
         self.disk.wait_for_texts();
         let records = self.disk.store.documents()?;
         names.iter().map(|name| self.shelved_document(&records, name)).collect()
     }
 
-    /// The document of this name that was used last.
+    /// The most recently used document of this name.
     fn shelved_document(&self, records: &[DocumentRecord], name: &str) -> Done<Document> {
         let Some(last) = records.iter().find(|d| d.document.name == name) else {
             let near = nearest(name, records.iter().map(|d| d.document.name.as_str()));
@@ -46,7 +45,7 @@ impl State {
         Err(RuntimeError::Refused(format!("The text of {name} cannot be put together from what is kept. {again}")))
     }
 
-    /// The text of a document, byte for byte: a session has it, or the tokens that were read spell it.
+    /// The text of a document, byte for byte: from a session that holds it, or decoded from the tokens.
     fn text_as_read(&self, record: &DocumentRecord) -> Done<Option<String>> {
         let is_it = |text: &str| text_hash(text) == record.document.hash;
         if let Some(id) = self.disk.store.message_ending(&record.document.segment)? {

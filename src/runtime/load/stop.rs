@@ -1,4 +1,4 @@
-//! A load that was stopped inside a document: the user decides, and the part that was read is kept.
+//! A stop inside a document of a load: the user decides how to continue, and the part that was read is kept.
 
 use super::super::execute::PrefillStats;
 use super::super::verb::Verb;
@@ -6,7 +6,6 @@ use super::super::{Attendance, Done, grouped};
 use super::Load;
 use crate::runtime::protocol::{Choice, Level};
 
-/// What the user wants after a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterStop {
     GoOn,
@@ -16,7 +15,7 @@ pub(super) enum AfterStop {
 
 impl Verb {
     pub(super) async fn load_stopped(&mut self, load: &mut Load) -> AfterStop {
-        // What is read stays read, even where the reading began anew.
+        // After the load began again, the state may hold less than was read before.
         load.upto = load.upto.max(self.here.slot.live.text_bytes());
         load.reached = load.reached.max(self.here.slot.live.position());
         let begun: u64 = load.items.first().map_or(0, |i| i.end - i.tokens);
@@ -39,7 +38,7 @@ impl Verb {
             return AfterStop::Keep;
         }
         let key = self.ask_user(text, choices).await;
-        // What follows can be stopped again.
+        // The following work can be stopped again.
         self.here.slot.begin();
         match key {
             '1' => {
@@ -52,12 +51,13 @@ impl Verb {
         }
     }
 
-    /// Ends a load inside a document: the part that was read becomes the document, and its state is kept.
+    /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept.
     pub(super) async fn keep_part(&mut self, load: &mut Load) -> Done<PrefillStats> {
         self.here.slot.begin();
-        // Where the reading began anew, what was read is more than the state has: nothing of it is read against a stop.
+        // After the load began again, the state may hold less than was read before. A stop must not start a new reading.
         let short = self.here.slot.live.text_bytes() < load.upto;
-        // The document is then the last one that was added, wherever the reading is: those before it are whole.
+        // In that case the document is the last one that was added, wherever the reading is; the documents before it
+        // are complete.
         if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
             let text = self.engine.renderer.read_part(&load.rendered, message, load.upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
@@ -65,7 +65,7 @@ impl Verb {
                 let lines = text.lines().count() as u64;
                 if let Some(info) = &mut message.meta.document {
                     info.lines = lines;
-                    // Stopped after its last words, it is whole.
+                    // A stop after the last words leaves a complete document.
                     info.complete = info.is_whole(&text);
                     info.tokens = self.engine.renderer.model().tokenizer.encode_plain(&text)?.len() as u64;
                 }
@@ -73,7 +73,7 @@ impl Verb {
                 self.amend(message);
                 self.note(Level::Info, format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
                 self.show_session();
-                // To its end, few words as that is: after a restart state is found by a document that ends in it.
+                // Reads the few words up to its end: after a restart, state is found by a document that ends in it.
                 return match short {
                     true => self.sync_with_few().await,
                     false => self.sync_to_the_end().await,

@@ -1,4 +1,4 @@
-//! The end: what is left is saved, and a farewell reports whether all of it is on disk.
+//! The end: writes the remaining data and reports whether all of it is on disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,6 @@ fn lost(session: Option<&str>, why: &str) -> String {
     }
 }
 
-/// All text is on disk, and not all of the state.
 fn not_kept(why: &str) -> String {
     format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
 }
@@ -34,7 +33,7 @@ impl State {
         let said = matches!(disk.shown(), SaveState::TextOnly(_));
         let closed = disk.close(Duration::from_secs(60));
         drop(lock);
-        // Damage is reported before the end, and the directory is free for the next process.
+        // Waits for the check: damage is reported, and the directory is free for the next process.
         if looking.is_some_and(|thread| thread.join().is_err()) {
             out.note(Level::Error, "internal error: the look for damage ended unexpectedly");
         }
@@ -50,7 +49,7 @@ impl State {
             _ if !lasts => (None, None),
             (None, Ok(lost)) => (lost.map(|why| not_kept(&why)), None),
             (Some(name), Ok(lost)) => {
-                // Another terminal that began alike may have been given the name first.
+                // Another terminal may have taken the name first.
                 let name = id.and_then(|id| store.session(id).ok()).map_or(name, |record| record.name);
                 let saved = lost.map_or_else(|| "Saved.".to_owned(), |why| not_kept(&why));
                 (Some(format!("{saved} Come back with: sala-chat -r {}", shell_word(&name))), None)

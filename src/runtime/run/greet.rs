@@ -1,4 +1,4 @@
-//! Notes and the session at the start.
+//! Initial notes and the first session.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use crate::config::commands::line_of;
 use crate::runtime::protocol::{Activity, Level, Notice, SaveState};
 use crate::store::{Access, StoreError, not_looked_at};
 
-/// Typed prompts handed to the input's history.
 const PROMPTS: usize = 2_000;
 
 impl State {
@@ -18,7 +17,7 @@ impl State {
             self.note(Level::Warn, note.clone());
         }
         self.look_for_damage();
-        // `--no-save` is shown from the start.
+        // Shows `--no-save` from the start.
         self.disk.show(SaveState::Empty);
         if let Access::ReadOnly { why } = store.access() {
             self.disk.show(SaveState::NotSaved(why.clone()));
@@ -27,7 +26,7 @@ impl State {
             Ok(prompts) => self.tell(Notice::Prompts(prompts.iter().rev().map(|p| line_of(p)).collect())),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
-        // The cli has reported it for `-p`.
+        // For `-p` the command line has reported it.
         let switch = self.engine.renderer.model().template.thinking_switch();
         if let Some(why) =
             switch.refusal(self.here.session.settings.think).filter(|_| self.attendance == Attendance::Present)
@@ -37,7 +36,7 @@ impl State {
         self.activity(Activity::Starting { what: "loading the model".into() });
     }
 
-    /// Checks the database on another thread: the model, a session and the first picture do not wait for it.
+    /// Checks the database on another thread, so that the model, the session and the first frame do not wait.
     fn look_for_damage(&mut self) {
         let (store, out) = (Arc::clone(&self.disk.store), self.out.clone());
         let look = move || {
@@ -62,7 +61,7 @@ impl Verb {
             }
             Opening::Named(name) => self.start_new(Some(name)),
             Opening::Resume(name) => {
-                // The session that stays open if the other one cannot be opened.
+                // Stays open if the other session cannot be opened.
                 self.start_new(None)?;
                 self.resume(&name).await
             }

@@ -1,4 +1,4 @@
-//! The documents of the library that can be asked: the kept state of each, and files that are read again.
+//! Documents of the library for `/ask-all`: the kept state of each, and files to read again.
 
 use super::super::library::Unread;
 use super::super::verb::Verb;
@@ -9,14 +9,12 @@ use crate::core::transcript::Role;
 use crate::runtime::protocol::LoadOptions;
 use crate::store::{DocumentRecord, SegmentId};
 
-/// What there is of a document's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It is kept, with nothing but a system text before the document.
+    /// State is kept, and only a system text precedes the document.
     Alone,
-    /// It is kept, but after other documents or a conversation: its answers would be about those, too.
+    /// State is kept, but after other documents or a conversation, which would influence the answers.
     BehindOthers,
-    /// It is not kept, or of another model.
     NotKept,
 }
 
@@ -25,8 +23,8 @@ pub(super) fn is_file(path: &str) -> bool {
 }
 
 impl State {
-    /// The documents that match: those whose state of this model is kept with nothing else in it, and the others. Of
-    /// entries with one text, the one that follows least.
+    /// The matching documents: those with usable state that holds nothing else, and the others. Of several entries
+    /// with one text, the one with the least text before it is used.
     pub(super) fn shelved(
         &self,
         library: Option<&str>,
@@ -38,7 +36,7 @@ impl State {
         let mut others: Vec<(DocumentRecord, Standing)> = Vec::new();
         let mut records = self.disk.store.documents()?;
         records.retain(|d| pattern.as_ref().is_none_or(|p| p.matches(&d.document.name)));
-        // The last used are first.
+        // A stable sort: the records are ordered by last use.
         records.sort_by_key(|d| d.document.prefix.is_some());
         for record in records {
             let same =
@@ -67,13 +65,12 @@ impl State {
         let Some(prefix) = record.document.prefix else { return Ok(Standing::Alone) };
         let alone = match self.disk.store.message_ending(&prefix)? {
             Some(id) => self.disk.store.path(id)?.iter().all(|m| m.role == Role::System),
-            // No session holds what was read before it.
+            // No session holds the text that was read before it.
             None => self.behind(record, "?").is_ok(),
         };
         Ok(if alone { Standing::Alone } else { Standing::BehindOthers })
     }
 
-    /// Why a document is left out, and what would help.
     pub(super) fn why_not(
         &self,
         wish: &Wish,
@@ -100,7 +97,7 @@ impl State {
         }
     }
 
-    /// Whether all of the state that ends in this segment can be had.
+    /// Whether all state up to this segment can be restored.
     fn is_kept(&self, segment: &SegmentId) -> Done<bool> {
         let path = self.disk.stored_path(segment)?;
         let plan = self.disk.restorable(segment)?;
@@ -109,7 +106,7 @@ impl State {
 }
 
 impl Verb {
-    /// Reads documents again from their files. One that cannot be opened keeps none of the others from being read.
+    /// Reads documents again from their files. A file that cannot be opened does not affect the others.
     pub(super) async fn read_shelved(&mut self, files: Vec<String>) -> Done<Vec<Unread>> {
         let (mut documents, mut unread) = (Vec::new(), Vec::new());
         for path in files {

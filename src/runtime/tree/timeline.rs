@@ -1,4 +1,4 @@
-//! The tree as rows, and a message in a few words.
+//! The tree as rows, and a short title of a message.
 
 use std::collections::HashSet;
 
@@ -8,8 +8,7 @@ use crate::runtime::protocol::TimelineRow;
 use crate::text::sanitize::sanitize_line;
 
 impl Tree {
-    /// The tree, one row per question, document, or answer that has siblings; parents before children, the older line
-    /// first.
+    /// One row per question, document, or answer that has siblings; parents before children, the older line first.
     pub fn timeline(
         &self,
         kept: impl Fn(MessageId) -> bool,
@@ -18,7 +17,7 @@ impl Tree {
         let current: HashSet<MessageId> = self.path().iter().map(|m| m.id).collect();
         let mut rows = Vec::new();
         let mut lanes = 0u16;
-        // (message, number, lane); a stack, because a conversation can be deeper than the call stack likes.
+        // (message, number, lane). An explicit stack: a conversation can be deeper than the call stack allows.
         let mut stack: Vec<(MessageId, u64, u16)> = Vec::new();
         let push = |stack: &mut Vec<(MessageId, u64, u16)>, lanes: &mut u16, below: Option<MessageId>, number, lane| {
             let children = self.children(below);
@@ -67,8 +66,8 @@ pub fn title_of(message: &Message) -> String {
     first_words(&message.text, 60)
 }
 
-/// The text on one line, cut at a word end to at most `width` characters. What a terminal would obey is spelled out, as it is where
-/// the whole text is shown.
+/// The text on one line, cut at a word end to at most `width` characters. Control characters are escaped, as in the
+/// full text.
 pub fn first_words(text: &str, width: usize) -> String {
     let mut out = String::new();
     let mut used = 0;

@@ -1,4 +1,4 @@
-//! Folded pastes: a placeholder in the input stands for a large paste.
+//! Folded pastes: a placeholder in the input represents a large paste.
 //!
 //! Text that leaves the input keeps its pastes; when it returns, each placeholder is unique again.
 
@@ -20,7 +20,6 @@ impl Fold {
     }
 }
 
-/// Text taken out of an input, with the pastes folded in it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::tui) struct Folded {
     text: String,
@@ -66,7 +65,7 @@ impl Folds {
         places
     }
 
-    /// Puts pastes back. Pasted text is not searched for placeholders.
+    /// Expands placeholders. Pasted text is not searched for placeholders.
     pub(super) fn expanded(&self, text: &str) -> String {
         let (mut out, mut at) = (String::with_capacity(text.len()), 0);
         for (range, fold) in self.places(text) {
@@ -83,7 +82,7 @@ impl Folds {
         Folded { text: text.to_owned(), folds: named.map(|(_, fold)| fold.clone()).collect() }
     }
 
-    /// Brings text into this input; a paste gets a new number where its old one is taken.
+    /// Moves text into this input; a paste gets a new number if its old one is in use.
     pub(super) fn adopt(&mut self, folded: &Folded) -> String {
         let there = Folds { kept: folded.folds.iter().map(|f| (f.placeholder(), f.clone())).collect(), made: 0 };
         self.made = folded.folds.iter().map(|f| f.number).fold(self.made, usize::max);

@@ -1,4 +1,4 @@
-//! How the input breaks into rows, and how the caret moves between them.
+//! Breaks the input into rows, and moves the caret between them.
 
 use std::ops::Range;
 
@@ -28,7 +28,6 @@ impl Composer {
         rows
     }
 
-    /// Row and column of the caret in a box `cells` wide.
     pub fn caret(&self, cells: usize) -> (usize, usize) {
         let rows = self.rows(cells);
         let row = rows.iter().rposition(|r| r.start <= self.cursor).unwrap_or(0);
@@ -52,7 +51,7 @@ impl Composer {
             }
             at += cluster.len();
         }
-        // The end of a wrapped row is the start of the next one: stay on this row.
+        // The end of a wrapped row is the start of the next one: the caret stays on this row.
         if at == target.end && by < 0 && rows.get(row).is_some_and(|r| r.start == at) && at > target.start {
             at = self.before(at);
         }

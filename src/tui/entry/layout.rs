@@ -1,4 +1,4 @@
-//! The rows of an entry by their number, and places in it that survive another width.
+//! The rows of an entry by number, and places that survive a change of width.
 
 use std::ops::Range;
 

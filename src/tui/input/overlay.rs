@@ -148,7 +148,7 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 let here = row.session == app.session.name;
                 match here && app.transcript.show(row.message) {
                     true => None,
-                    // On another branch of this session.
+                    // The hit is on another branch of this session.
                     false if here => Some(Request::Goto(GotoTarget::Message(row.message))),
                     false => {
                         found = Some((row.session.clone(), row.message));

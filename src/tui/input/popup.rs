@@ -49,7 +49,6 @@ pub(super) fn mention(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Documents of the library offered before files.
 const SHELVED: usize = 6;
 
 pub(in crate::tui) fn files(app: &mut App, query: &str, found: &[String]) {
@@ -61,7 +60,7 @@ pub(in crate::tui) fn files(app: &mut App, query: &str, found: &[String]) {
         .filter_map(|i| documents.get(i))
         .map(|name| Candidate { text: format!("@{}", escaped(name)), help: "read already".into() })
         .collect();
-    // A file with this name is read from disk; its kept state is found if it is unchanged.
+    // A file with this name is read from disk; its kept state still matches if the file is unchanged.
     let elsewhere = |name: &str| !documents.contains(&name) && !found.iter().any(|p| p == name);
     let shelved: Vec<&LibraryName> = app.library.iter().filter(|d| elsewhere(&d.name)).collect();
     let names: Vec<&str> = shelved.iter().map(|d| d.name.as_str()).collect();
@@ -96,8 +95,8 @@ pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Eff
     true
 }
 
-/// Enter runs a highlighted command that needs no argument and completes other candidates. A name that was typed in
-/// full is never replaced.
+/// Enter runs a highlighted command without required arguments and completes other candidates. A completely typed name
+/// is never replaced.
 fn enter(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let Some(popup) = &app.popup else {
         return;

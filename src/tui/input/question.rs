@@ -22,7 +22,7 @@ pub(super) fn beside_question(app: &mut App, standing: Standing, key: Key, now: 
     }
 }
 
-/// False if text is being written, which Ctrl-C then clears.
+/// False if the user is typing; Ctrl-C then clears the input.
 pub(super) fn asked_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> bool {
     match app.questions.front().map(|q| q.standing) {
         Some(Standing::Beside) | None => return false,
@@ -50,7 +50,7 @@ fn begin_to_write(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
 }
 
 pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
-    // The second of two presses that stopped the work.
+    // The second of two presses; the first one stopped the work.
     if key == Key::plain(Code::Esc) && matches!(app.armed, Armed::Swallow(until) if now < until) {
         return;
     }
@@ -81,7 +81,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
             if ends && question.asker != Asker::Quit {
                 return quit_or_ask(app, effects);
             }
-            // Scrolls the answers that the question is about.
+            // Scrolls the answers that the question refers to.
             several_key(app, key);
             return;
         }
@@ -100,7 +100,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
     app.questions.pop_front();
     match asker {
         Asker::Runtime(question) => {
-            // Queued lines may depend on the step that was declined.
+            // Queued lines may depend on the declined step.
             if declined {
                 hold(app);
             }

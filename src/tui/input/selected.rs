@@ -7,7 +7,7 @@ use super::super::{App, Effect};
 use crate::config::commands::{CopyWhat, WhileBusy};
 use crate::runtime::protocol::Request;
 
-/// Keys that act on the transcript; ignored while it is hidden.
+/// Actions on the transcript; ignored while it is hidden.
 pub(super) fn is_about_the_transcript(action: Action) -> bool {
     matches!(
         action,

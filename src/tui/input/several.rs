@@ -1,4 +1,4 @@
-//! Keys of answers side by side: scrolling keys move them, all others reach the input.
+//! Keys of parallel answers: scrolling keys move them, all others reach the input.
 
 use super::super::App;
 use super::super::keys::{Action, Code, Key};

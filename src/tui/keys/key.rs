@@ -4,7 +4,7 @@ use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// A printable character, lower case when Ctrl or Alt is held.
+    /// A printable character; lower case with Ctrl or Alt.
     Char(char),
     F(u8),
     Enter,
@@ -29,12 +29,12 @@ pub struct Key {
     pub code: Code,
     pub ctrl: bool,
     pub alt: bool,
-    /// Never set for characters: their case shows it.
+    /// Never set for characters: their case includes it.
     pub shift: bool,
 }
 
-/// The character of a key that is held with Ctrl. Classic terminals send one byte for Ctrl-4 to Ctrl-7 and for Ctrl with these signs,
-/// and some libraries call it by the digit.
+/// The character of a key with Ctrl. Classic terminals send one byte for Ctrl-4 to Ctrl-7 and for Ctrl with these
+/// signs, and some libraries report the digit.
 pub fn controlled(c: char) -> char {
     match c {
         '4' => '\\',
@@ -45,7 +45,7 @@ pub fn controlled(c: char) -> char {
     }
 }
 
-/// Keys with names: how they are shown, and the names in `[keys]`.
+/// Named keys: display name, and names in `[keys]`.
 const NAMED: [(Code, &str, &[&str]); 15] = [
     (Code::Enter, "Enter", &["enter"]),
     (Code::Esc, "Esc", &["esc"]),

@@ -1,9 +1,9 @@
-//! Contrast as WCAG 2 measures it.
+//! Contrast as defined by WCAG 2.
 
-/// Text below this is refused in theme files: WCAG's limit for large text and parts of an interface.
+/// Least contrast of text in theme files: WCAG's limit for large text and parts of an interface.
 pub(super) const LEAST: f64 = 3.0;
 
-/// 1 (the same) to 21 (black and white).
+/// 1 (equal) to 21 (black and white).
 pub(super) fn ratio(a: (u8, u8, u8), b: (u8, u8, u8)) -> f64 {
     let (a, b) = (luminance(a), luminance(b));
     (a.max(b) + 0.05) / (a.min(b) + 0.05)

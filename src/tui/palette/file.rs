@@ -21,10 +21,10 @@ fn fault(span: Option<Range<usize>>, what: impl Into<String>) -> Fault {
 }
 
 impl Palette {
-    /// Reads a theme file. Roles that it does not name look as in its base, which is `dark` unless it says otherwise.
+    /// Reads a theme file. Roles without an entry look as in the base, which is `dark` by default.
     ///
     /// # Errors
-    /// The first thing that is wrong: one line with the file and its line.
+    /// The first error: one line with the file and its line.
     pub fn read(name: &str, path: &str, text: &str) -> Result<Palette, String> {
         read(name, text).map_err(|Fault { at, what }| {
             let line = text.bytes().take(at).filter(|b| *b == b'\n').count() + 1;

@@ -65,7 +65,7 @@ impl Inline {
     }
 }
 
-/// Rewrites `\(x\)` and `\[x\]` to the parser's dollars, at the same offsets. Code is left alone.
+/// Rewrites `\(x\)` and `\[x\]` to the parser's dollars, at the same offsets. Code stays unchanged.
 pub(super) fn dollars(source: &str) -> Cow<'_, str> {
     if !source.contains("\\(") && !source.contains("\\[") {
         return Cow::Borrowed(source);
@@ -93,7 +93,7 @@ pub(super) fn dollars(source: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Receives inline events only.
+/// Accepts inline events only.
 pub(super) fn inline_event(inline: &mut Inline, event: Event<'_>, at: usize) {
     match event {
         Event::Text(t) => inline.push(&t, Role::Text, at),

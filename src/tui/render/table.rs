@@ -1,4 +1,4 @@
-//! Tables: aligned columns where they fit, else `header: value` lines.
+//! Tables: aligned columns if they fit, else `header: value` lines.
 
 use pulldown_cmark::{Alignment, Event, Tag};
 

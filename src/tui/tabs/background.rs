@@ -1,4 +1,4 @@
-//! Notices about a session that is not on screen.
+//! Notices about sessions off screen.
 
 use super::super::acts::notify;
 use super::super::cleaned::{clean, opened};
@@ -22,7 +22,7 @@ pub(in super::super) fn background(
     let requests = app.requests;
     let Some(away) = app.tabs.away.iter_mut().find(|a| a.serial == serial) else { return Redraw::Now };
     let before = away.mark;
-    // These notices report a state and answer nothing.
+    // These notices report a state and answer no request.
     let apart =
         matches!(&notice, Notice::Activity(Activity::Idle) | Notice::Titled(_) | Notice::Meters(_) | Notice::Save(_));
     away.sent &= apart;
@@ -73,7 +73,7 @@ pub(in super::super) fn background(
         Notice::Input { text, editing } => {
             let text = clean(&text);
             match &mut away.refused {
-                // Kept apart from the cut buffer, which another session may overwrite.
+                // Separate from the cut buffer, which another session may overwrite.
                 _ if away.composer.is_empty() => {
                     away.composer.recall(&text);
                     away.editing = editing;

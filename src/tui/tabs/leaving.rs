@@ -1,4 +1,4 @@
-//! Leaving a session that has queued lines: the runtime keeps its slot and receives them one at a time, so that
+//! Leaving a session that has queued lines: the runtime keeps its slot and receives the lines one at a time, so that
 //! unsent lines stay visible and counted.
 
 use super::super::acts::{asking, send};
@@ -9,11 +9,10 @@ use crate::runtime::protocol::Request;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
-    /// The number of the request that leaves.
     request: u64,
-    /// So many queued lines stay; later ones move along.
+    /// Number of queued lines that stay; later ones move along.
     pub(super) stay: usize,
-    /// The runtime was asked to keep the slot.
+    /// The interface has requested that the runtime keep the slot.
     pub(super) promised: bool,
 }
 
@@ -41,7 +40,7 @@ pub(in super::super) fn leave(app: &mut App, request: Request, effects: &mut Vec
     app.tabs.leaving = at_work.then_some(Leaving { request: app.sent, stay, promised });
 }
 
-/// Sends the next queued line of a session that has finished its work. False if nothing goes on there.
+/// Sends the next queued line of a session that has finished its work. False if there is none.
 pub(super) fn go_on(app: &mut App, serial: u64, effects: &mut Vec<Effect>) -> bool {
     let Some(away) = app.tabs.away.iter_mut().find(|a| a.serial == serial) else { return false };
     if away.sent || !away.promised {
@@ -60,8 +59,8 @@ pub(super) fn go_on(app: &mut App, serial: u64, effects: &mut Vec<Effect>) -> bo
 }
 
 impl Away {
-    /// The next line for the runtime. Local commands, mentions, and questions whose files were not read wait until
-    /// the session is on screen.
+    /// The next line for the runtime. Local commands, mentions, and questions with unread files wait until the session
+    /// is on screen.
     fn next(&mut self, home: Option<&std::path::Path>) -> Option<Request> {
         let Queued { line, edits } = self.queue.lines.front().filter(|_| !self.queue.held && !self.reading)?;
         let outcome = match commands::is_command(line) {

@@ -6,7 +6,6 @@ use crate::tui::entry::Part;
 /// Bounds the cost of a short query.
 const HITS: usize = 10_000;
 
-/// A place where the text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hit {
     pub entry: usize,
@@ -14,7 +13,7 @@ pub struct Hit {
     pub source: usize,
 }
 
-/// Byte ranges of `query` in `text`. Lower case in the query matches both.
+/// Byte ranges of `query` in `text`. Lower case in the query matches both cases.
 pub fn ranges(text: &str, query: &str) -> Vec<std::ops::Range<usize>> {
     let exact = query.chars().any(char::is_uppercase);
     let wanted: Vec<char> = match exact {
@@ -114,7 +113,7 @@ mod tests {
         assert_eq!(ranges("aaa", "aa").as_slice(), std::slice::from_ref(&(0..2)));
         assert_eq!(ranges("日本語の本", "本"), [3..6, 12..15]);
         assert!(ranges("text", "").is_empty());
-        // A letter whose small form is two: both of them count.
+        // The lower case of this letter has two characters; both match.
         assert_eq!(ranges("İx", "i\u{307}x").as_slice(), std::slice::from_ref(&(0..3)));
     }
 }

@@ -1,4 +1,4 @@
-//! Where the view of the transcript stands, how it moves, and which rows it shows.
+//! Position of the view of the transcript, its movement, and the visible rows.
 
 use super::{Scroll, Transcript};
 use crate::tui::entry::{Entry, Extent, Look};
@@ -26,11 +26,11 @@ impl Transcript {
         self.entries.get(entry).map(Entry::extent).unwrap_or_default()
     }
 
-    /// First row shown when following: as (entry, row).
+    /// First visible row when following, as (entry, row).
     pub(super) fn end_top(&mut self) -> (usize, usize) {
         let mut missing = self.height;
         for i in (0..self.entries.len()).rev() {
-            // The blank row after the last entry is not needed.
+            // The blank row after the last entry is not shown.
             let rows = self.rows_of(i) - usize::from(i + 1 == self.entries.len());
             if rows >= missing {
                 return (i, rows - missing);
@@ -62,7 +62,7 @@ impl Transcript {
         }
     }
 
-    /// Reaching the end does not follow again.
+    /// Reaching the end does not resume following.
     pub fn scroll_by(&mut self, rows: isize) {
         let end = self.end_top();
         let (mut entry, mut row) = self.top();
@@ -102,7 +102,6 @@ impl Transcript {
         }
     }
 
-    /// Follows the end from now on.
     pub fn follow(&mut self) {
         self.scroll = Scroll::Follow;
     }
@@ -140,7 +139,7 @@ impl Transcript {
         }
     }
 
-    /// Lays out the visible rows. Called before every frame; cheap when nothing changed.
+    /// Lays out the visible rows. Called before every frame; cheap without changes.
     pub fn prepare(&mut self) {
         self.window.clear();
         if self.entries.is_empty() {

@@ -1,5 +1,4 @@
-//! Grapheme clusters of several characters (flags, families, skin tones) take different numbers of cells in different
-//! terminals.
+//! Grapheme clusters of several characters (flags, families, skin tones) have different widths in different terminals.
 //!
 //! Drawing counts one wide character. A terminal that counts each character leaves pieces in the following cells,
 //! which the frame difference does not know: they are written again.
@@ -64,7 +63,7 @@ mod tests {
     use ratatui::layout::Rect;
     use ratatui::style::Style;
 
-    /// What a terminal is told to write when one frame follows another: place and text.
+    /// Cells that a terminal receives when one frame follows another: place and text.
     fn written(before: &str, after: &str) -> Vec<(u16, String)> {
         let mut clusters = Clusters::default();
         let [before, after] = [before, after].map(|text| {
@@ -82,13 +81,13 @@ mod tests {
 
     #[test]
     fn all_cells_are_written_again_where_a_cluster_of_several_characters_stood() {
-        // A flag, two letters of a cell each to some.
+        // A flag: two letters, which some terminals draw in a cell each.
         assert_eq!(written("a🇩🇪", "a"), cells(&[(1, " "), (2, " ")]));
         assert_eq!(written("a🇩🇪", "ab"), cells(&[(1, "b"), (2, " ")]));
         assert_eq!(written("a🇩🇪", "🇫🇷"), cells(&[(0, "🇫🇷"), (2, " ")]));
-        // A hand and its colour, two cells each to some.
+        // A hand and its colour, which some terminals draw in two cells each.
         assert_eq!(written("👍🏽", ""), cells(&[(0, " "), (1, " "), (2, " "), (3, " ")]));
-        // Wide characters that everybody counts alike are ratatui's business.
+        // Wide characters of one width in all terminals are left to ratatui.
         assert_eq!(written("日", ""), cells(&[(0, " ")]));
     }
 
@@ -97,7 +96,7 @@ mod tests {
         assert_eq!(written("a🇩🇪b", "a🇩🇪b"), []);
         assert_eq!(written("a🇩🇪b", "a🇩🇪c"), cells(&[(3, "c")]));
         assert_eq!(written("日e\u{301}", "日e\u{301}"), []);
-        // What the colour took of the next cells is taken back, the hand is not touched.
+        // Cells overwritten by the colour are written again; the hand is unchanged.
         assert_eq!(written("👍🏽bc", "👍🏽bc"), cells(&[(2, "b"), (3, "c")]));
     }
 }

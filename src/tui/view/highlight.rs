@@ -8,7 +8,7 @@ use two_face::theme::{EmbeddedLazyThemeSet, EmbeddedThemeName};
 
 use crate::tui::rows::{Face, Role, Span};
 
-/// Loading takes some milliseconds; keep it.
+/// Loading takes some milliseconds, so callers keep it.
 pub struct Highlighter {
     syntaxes: SyntaxSet,
     theme: Theme,
@@ -41,7 +41,7 @@ pub fn embedded(name: &str) -> Option<Theme> {
 /// Reads a `.tmTheme` file.
 ///
 /// # Errors
-/// It is no such file.
+/// The text is not a theme.
 pub fn parse(text: &[u8]) -> Result<Theme, String> {
     ThemeSet::load_from_reader(&mut std::io::Cursor::new(text)).map_err(|e| e.to_string())
 }
@@ -60,7 +60,7 @@ impl Highlighter {
         self.theme = theme;
     }
 
-    /// Coloured lines of a block; `None` if the language is not known. The text of the spans is exactly the code.
+    /// Coloured lines of a block; `None` for an unknown language. The text of the spans is exactly the code.
     pub fn lines(&self, lang: &str, code: &str) -> Option<Vec<Vec<Span>>> {
         let syntax = self.syntaxes.find_syntax_by_token(lang)?;
         let mut state = HighlightLines::new(syntax, &self.theme);

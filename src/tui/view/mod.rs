@@ -1,7 +1,7 @@
-//! Drawing: state to cells. Reads only.
+//! Draws the state into cells. Reads only.
 //!
-//! Places come from `tui::layout`, rows of text from `tui`; colours from the palette, fitted to the terminal in
-//! [`theme`]. The terminal's cursor stands at the caret, or is hidden when nothing can be typed.
+//! `tui::layout` supplies places, `tui` rows of text, and the palette colours, which [`theme`] adapts to the terminal.
+//! The terminal's cursor is at the caret, or hidden when typing is impossible.
 
 mod chrome;
 pub mod clusters;

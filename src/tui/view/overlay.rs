@@ -49,12 +49,10 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
     }
 }
 
-/// With this width titles fit into the rows; below it the heading shows the selected one.
+/// Least width for titles in the rows; below it the heading shows the selected one.
 const WITH_TITLES: u16 = 100;
-/// Column of the title in the heading.
 const TITLE_AT: u16 = 12;
 
-/// Rows below the table for the selected answer.
 const ANSWER_ROWS: u16 = 6;
 
 fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) {
@@ -85,7 +83,6 @@ fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) 
     }
 }
 
-/// A row of a list, `cells` wide.
 fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
     match item {
         Item::Session(r) => session(app, r, cells),
@@ -104,7 +101,6 @@ fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
     }
 }
 
-/// The selected answer, below the table.
 fn answer_below(view: &ListView, area: Rect) -> Vec<Row> {
     let Some(Item::Answer(_, row)) = view.list.selected() else { return Vec::new() };
     let height = if area.height > 3 * ANSWER_ROWS { ANSWER_ROWS } else { area.height / 3 };
@@ -243,7 +239,7 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
     }
 }
 
-/// Over the whole width, so that text below is not read as part of it.
+/// Spans the whole width, so that text below is not read as part of it.
 pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
     let height = popup.candidates.len().min(8).min(usize::from(body.height.saturating_sub(1)));
     let name_cells = popup.candidates.iter().map(|c| width(&c.text)).max().unwrap_or(0).min(40);

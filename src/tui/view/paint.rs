@@ -1,4 +1,4 @@
-//! Putting text into cells: clipped at the right edge, never outside the area, wide characters whole.
+//! Writes text into cells: clipped at the right edge, never outside the area, wide characters whole.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -18,7 +18,7 @@ impl<'b> Painter<'b> {
         Painter { buffer, theme }
     }
 
-    /// Puts spans into row `line` of `area`, from column `x` on. Returns the column after them.
+    /// Writes spans into row `line` of `area`, from column `x` on. Returns the column after them.
     pub(super) fn spans(&mut self, area: Rect, line: u16, x: u16, spans: &[Span]) -> u16 {
         let mut x = x;
         let screen = *self.buffer.area();
@@ -49,7 +49,7 @@ impl<'b> Painter<'b> {
         self.spans(area, line, 0, &[Span::new(text, face)])
     }
 
-    /// Puts one piece of text that ends `margin` cells before the right edge.
+    /// Writes text that ends `margin` cells before the right edge.
     pub(super) fn right(&mut self, area: Rect, line: u16, margin: u16, text: &str, face: impl Into<Face>) {
         let cells = u16::try_from(width(text)).unwrap_or(u16::MAX);
         let x = area.width.saturating_sub(cells.saturating_add(margin));

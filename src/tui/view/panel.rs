@@ -136,7 +136,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             lines.line(&format!("... {} more, /docs lists them", documents.len() - 5), Role::Dim);
         }
     }
-    // Engine and sampling need up to fifteen rows and come first.
+    // Engine and sampling need up to fifteen rows and have priority.
     let rows = &app.session.timeline;
     if !rows.is_empty() && lines.room() > 19 {
         lines.title("timeline");

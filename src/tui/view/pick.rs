@@ -1,4 +1,4 @@
-//! The list of a load's files with a mark on each, and what the marked ones come to.
+//! The list of a load's files with a mark on each, and the total of the marked ones.
 
 use ratatui::layout::Rect;
 

@@ -1,4 +1,4 @@
-//! The page shown while documents are read: one line per file, totals, what a stop would cost.
+//! The page shown while documents are read: one line per file, totals, the effect of a stop.
 
 use ratatui::layout::Rect;
 

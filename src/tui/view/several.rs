@@ -1,4 +1,4 @@
-//! Answers side by side.
+//! Parallel answers.
 
 use ratatui::layout::Rect;
 

@@ -1,4 +1,4 @@
-//! How a terminal shows the looks of a palette. Background and foreground are the terminal's own unless a theme sets
+//! Adapts the looks of a palette to a terminal. Background and foreground are the terminal's own unless a theme sets
 //! them. No meaning depends on colour alone.
 
 use ratatui::style::{Color, Modifier, Style};
@@ -105,7 +105,7 @@ fn drawn(look: Look, depth: Depth) -> Style {
         return style.add_modifier(Modifier::REVERSED);
     }
     match fg {
-        // It may be the terminal's background: use its own foreground.
+        // The colour may equal the terminal's background: its own foreground is used.
         Some(Colour::Ansi(0 | 7 | 15)) if look.bg.is_none() && fg != look.fg => {}
         Some(colour) => style = style.fg(cell(colour)),
         None => {}
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(fg("#ff0505", Depth::Sixteen), Some(Color::LightRed));
         assert_eq!(fg("196", Depth::Fixed), Some(Color::Indexed(196)));
         assert_eq!(fg("green", Depth::Sixteen), Some(Color::Green));
-        // What would come near the terminal's own background is its own foreground.
+        // A colour near the terminal's own background is replaced by its foreground.
         assert_eq!(fg("#101010", Depth::Sixteen), None);
         assert_eq!(fg("#f8f8f8", Depth::Sixteen), None);
         let same = drawn(look("#ff0505 on #ee0101"), Depth::Sixteen);

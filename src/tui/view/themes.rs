@@ -9,7 +9,6 @@ use crate::tui::palette::{ROLES, ThemeRow};
 use crate::tui::rows::{Role, Row, Span};
 use crate::tui::wrap::wrap_text;
 
-/// Every role in the colours of the selected theme, or the reason why it cannot be read.
 pub(super) fn below(themes: &List<Item>, area: Rect) -> Vec<Row> {
     match themes.selected() {
         Some(Item::Theme(ThemeRow { palette: Err(why), .. })) => {
@@ -32,7 +31,6 @@ pub(super) fn row(row: &ThemeRow, cells: usize) -> Row {
     Row::from(vec![Span::new(name, Role::Text), Span::new("  ", Role::Text), Span::new(ellipsis(text, left), role)])
 }
 
-/// Every role in its colours, in rows.
 fn sample(area: Rect) -> Vec<Row> {
     let mut sample = vec![Row::default()];
     let mut used = 0;

@@ -1,4 +1,4 @@
-//! The visible rows of the transcript, and the line below a view that does not follow.
+//! The visible rows of the transcript, and the marker below a view that does not follow.
 
 use ratatui::layout::Rect;
 
