@@ -18,11 +18,11 @@ const MAX_NAME: usize = 200;
 pub struct Imported {
     pub sessions: Vec<(SessionId, String)>,
     pub messages: u64,
-    /// Tokens whose state the file contained.
+    /// Tokens with state in the file.
     pub state_tokens: u64,
     /// One sentence: why only texts were imported.
     pub text_only: Option<String>,
-    /// Sessions whose head is their last message, because the file names no message it contains.
+    /// Sessions that got their last message as head, because the file names no message it contains.
     pub without_place: u64,
     pub left_out: LeftOut,
     pub skipped: Vec<Skipped>,

@@ -160,7 +160,7 @@ impl Store {
     }
 }
 
-/// Whether an item has been in the trash for that many days. A time in the future comes from a wrong clock; its
+/// Whether an item has been in the trash for that many days. A time in the future means a wrong clock; its
 /// distance counts.
 fn is_old(at: i64, now: i64, days: u32) -> bool {
     now.abs_diff(at) >= u64::from(days) * DAY_MS.unsigned_abs()

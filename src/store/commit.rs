@@ -128,7 +128,7 @@ pub(super) struct Applied {
     pub sessions: Vec<SessionId>,
     /// Sessions with newly linked segments.
     pub grown: Vec<SessionId>,
-    /// Sessions whose requested name was taken, and their names.
+    /// Sessions that got another name than the requested one, which was taken.
     pub named: Vec<(SessionId, String)>,
     /// A phrase if state could not be recorded.
     pub state_problem: Option<String>,

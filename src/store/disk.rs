@@ -1,4 +1,4 @@
-//! Every file effect of the store goes through [`Disk`], so that tests can cut the power after any of them.
+//! Every file effect of the store uses [`Disk`], so that tests can cut the power after any of them.
 //!
 //! Owns nothing. Paths are absolute. [`RealDisk`] opens the directory a path names and works inside it by name, and
 //! follows a link in neither place: a link planted in the data directory cannot redirect a write, read or removal

@@ -1,4 +1,4 @@
-//! Segments: pieces of a model's past, named by what they contain. Plain data and the hash that names it; no files.
+//! Segments: pieces of a model's past, named by their contents. Plain data and the hash that names it; no files.
 //!
 //! A segment's id is a pure function of the model's fingerprint, the parent's id, and its tokens, with prompt and
 //! completion tokens kept apart: the same work has the same name in every session (docs/architecture.md §4).
@@ -32,7 +32,7 @@ impl SegmentId {
     }
 
     /// The name of imported state: `own` is [`SegmentId::compute`] of the same tokens, `origin` names the file.
-    /// Reading those tokens here gives another name, so the state answers only for the sessions of that file.
+    /// Prefill of those tokens here gives another name, so the state serves only the sessions of that file.
     pub(super) fn imported(own: &SegmentId, origin: &[u8; 32]) -> SegmentId {
         let mut hash = blake3::Hasher::new_derive_key("sala-chat imported segment 1");
         hash.update(origin).update(&own.0);
@@ -46,8 +46,8 @@ impl fmt::Debug for SegmentId {
     }
 }
 
-/// Where a segment's end lies in the rendered prompt text: lets the next rendering see how much of the past is
-/// unchanged without tokenizing it.
+/// Where a segment's end lies in the rendered prompt text. Shows how much of a new rendering is unchanged without
+/// tokenizing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextBoundary {
     /// Bytes of the rendered text that the path up to here covers.
@@ -57,17 +57,16 @@ pub struct TextBoundary {
 }
 
 impl TextBoundary {
-    /// A boundary no text has: of a state that ends inside a character. What follows it is read again from further up.
-    /// The largest length that the database can hold.
+    /// A boundary no text has, for a state that ends inside a character: prefill then starts from an earlier segment.
+    /// Its length is the largest that the database can hold.
     pub const NOWHERE: TextBoundary = TextBoundary { bytes: i64::MAX as u64, hash: [0; 32] };
 
-    /// The boundary at the end of `rendered`.
     pub fn of(rendered: &str) -> TextBoundary {
         TextBoundary { bytes: rendered.len() as u64, hash: *blake3::hash(rendered.as_bytes()).as_bytes() }
     }
 }
 
-/// What a segment holds; decides how long its end state is kept.
+/// Decides how long a segment's end state is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
     /// A question and its answer: thinned with age.
@@ -126,14 +125,12 @@ impl Stored {
 pub struct NewSegment {
     /// [`crate::engine::protocol::ModelInfo::fingerprint`].
     pub fingerprint: String,
-    /// The segment before it; `None` at position 0.
+    /// `None` at position 0.
     pub parent: Option<SegmentId>,
     pub start: u64,
-    /// Tokens read by prefill, first.
     pub prompt: Vec<Token>,
     /// Tokens generated after them that are in the state.
     pub completion: Vec<Token>,
-    /// Where its end lies in the rendered text.
     pub boundary: TextBoundary,
     pub kind: SegmentKind,
 }
@@ -167,8 +164,8 @@ impl Segment {
     }
 }
 
-/// How many segments of `path` (root first) cover a prefix of `rendered`, judged by their text boundaries. The path up
-/// to there is unchanged under the new rendering; what follows has to be read again.
+/// How many segments of `path` (root first) cover a prefix of `rendered`, judged by their text boundaries. The rest of
+/// the path needs a new prefill.
 pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
     let bytes = rendered.as_bytes();
     let mut hash = blake3::Hasher::new();
@@ -184,7 +181,7 @@ pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
         };
         hash.update(more);
         done = end;
-        // An inner boundary may differ where a later one agrees only if the hash were broken: stop at the first.
+        // If this boundary differs, a later one can agree only through a hash collision: stop at the first.
         if *hash.finalize().as_bytes() != boundary.hash {
             break;
         }
