@@ -18,7 +18,7 @@ pub enum Mixer {
 /// When a row attends densely (docs/model.md §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum DenseRule {
-    /// Block selection at every length: the program's default, a row never depends on what follows.
+    /// Block selection at every length: the program's default. A row never depends on later rows.
     #[default]
     AsSparse,
     /// A row at position p is dense iff `p + 1 < dense_len`.
@@ -64,12 +64,13 @@ pub struct SparseSpec {
 }
 
 impl SparseSpec {
-    /// Whether a row in block `own` has to take this block: one of the first, or in the local window before its own.
+    /// Whether a row in block `own` always attends to this block: one of the first, or in the local window before its
+    /// own.
     pub fn is_forced(&self, block: usize, own: usize) -> bool {
         block < self.init_blocks || block + self.local_blocks >= own
     }
 
-    /// The rule for a call that ends at `total` tokens, if [`DenseRule::Call`] is in force; else the rule itself.
+    /// The rule for a call that ends at `total` tokens: resolves [`DenseRule::Call`].
     pub fn for_call(&self, total: usize) -> DenseRule {
         match self.dense_rule {
             DenseRule::Call if total < self.dense_len => DenseRule::Always,
@@ -84,11 +85,9 @@ impl SparseSpec {
             DenseRule::Always => true,
         }
     }
-    /// Level-1 compressed keys of `length` cached tokens.
     pub fn level1_rows(&self, length: usize) -> usize {
         compressed(length, self.kernel, self.stride)
     }
-    /// Level-2 compressed keys of `length` cached tokens.
     pub fn level2_rows(&self, length: usize) -> usize {
         compressed(length, 4 * self.kernel, 4 * self.stride)
     }
@@ -115,7 +114,7 @@ fn compressed(length: usize, kernel: usize, stride: usize) -> usize {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LightningSpec {
     pub heads: usize,
-    /// Key/value heads; divides `heads`.
+    /// Divides `heads`.
     pub kv_heads: usize,
     pub head_dim: usize,
     /// Multiplies q before it reads the state.
@@ -175,7 +174,7 @@ pub struct ModelSpec {
     pub residual_scale: f32,
     /// Divides the final hidden state: `hidden / dim_model_base`.
     pub logit_divisor: f32,
-    /// The head is the embedding table.
+    /// The output head uses the embedding table.
     pub tie_embeddings: bool,
     pub bos: Option<u32>,
     /// Any of these ends a turn.
@@ -184,7 +183,7 @@ pub struct ModelSpec {
     pub max_position: usize,
 }
 
-/// A `config.json` that this program cannot run. One line: field, what it says, what is supported.
+/// A `config.json` that this program cannot run. One line: field, its value, supported values.
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -284,7 +283,7 @@ mod tests {
         config.insert("rope_parameters".into(), theta.clone());
         let spec = ModelSpec::from_json(&serde_json::to_string(&config).unwrap()).unwrap();
         assert_eq!(spec.lightning.rope_theta, Some(50_000.0));
-        // What the top level says wins, as it does in the family's files.
+        // The top level wins, as in the family's files.
         assert_eq!(nested(theta).unwrap(), ModelSpec::from_json(DEMO).unwrap().lightning.rope_theta);
         assert!(nested(serde_json::json!({"rope_type": "yarn"})).unwrap_err().to_string().contains("rope_type"));
         assert!(nested(7.into()).is_err());

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// With a server whose end of the socket is closed, and what it tells.
+/// A connection to a server with a closed socket, and the receiver of its events.
 fn connection() -> (Connection, Receiver<EngineEvent>) {
     let (to, _) = UnixStream::pair().unwrap();
     let (events, told) = unbounded();

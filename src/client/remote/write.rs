@@ -27,7 +27,7 @@ impl<'c> Writer<'c> {
         Writer { codec, place, held: String::new() }
     }
 
-    /// More of the thoughts, then of the answer.
+    /// Appends to the thoughts, then to the answer.
     ///
     /// # Errors
     /// A text that cannot be encoded.
