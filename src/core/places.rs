@@ -4,7 +4,6 @@
 pub const SEGMENTS: &str = "segments";
 /// Locks, and the files of a running server.
 pub const LOCKS: &str = "locks";
-/// Bytes released when the disk is full.
 pub const RESERVE: &str = "reserve";
 /// Logs, crash reports, copied text.
 pub const STATE: &str = "state";

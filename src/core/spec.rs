@@ -1,7 +1,7 @@
 //! The model's shape, read once from `config.json` and checked. Everything after load may rely on it.
 //!
-//! Owns the meaning of every field of `config.json` that drives the computation (`config`: its defaults and the rules between
-//! fields). An unknown value is an error that names the field, never a silent default. Opens no files.
+//! Owns the meaning of every field of `config.json` that drives the computation (`config`: its defaults and the rules
+//! between fields). An unknown value is an error that names the field, never a silent default. Opens no files.
 
 mod config;
 

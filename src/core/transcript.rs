@@ -49,7 +49,6 @@ impl Role {
         Role::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// The name shown to a reader.
     pub fn speaker(self) -> &'static str {
         match self {
             Role::System => "system",
@@ -86,7 +85,6 @@ impl Finish {
     }
 }
 
-/// The facts about a loaded document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentInfo {
     pub name: String,
@@ -103,13 +101,11 @@ pub struct DocumentInfo {
     pub once: bool,
 }
 
-/// Identifies the text of a document.
 pub fn text_hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
 impl DocumentInfo {
-    /// A document without any prefill yet.
     pub fn new(name: &str, path: Option<String>, text: &str) -> DocumentInfo {
         DocumentInfo {
             name: name.to_owned(),
@@ -142,19 +138,16 @@ pub struct MessageMeta {
     pub prefill_ms: f64,
     /// Tokens found in kept state instead of prefill.
     pub reused_tokens: u64,
-    /// Decode speed.
     pub tokens_per_s: f64,
     /// The speed is estimated: a server wrote the answer and did not report its number of tokens.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
     /// From Enter to the first token, in milliseconds.
     pub ttft_ms: f64,
-    /// Time spent thinking, in milliseconds.
     pub thought_ms: f64,
     pub thought_tokens: u64,
     /// Set for [`Role::Document`].
     pub document: Option<DocumentInfo>,
-    /// Sources of an answer; `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looked: Option<Sources>,
     /// The message does not match its checksum: its text begins with a line about the damage.
@@ -192,7 +185,6 @@ impl Message {
         self.role == Role::Assistant && self.meta.model.is_some() && self.meta.finish.is_none()
     }
 
-    /// Whether it is a document with a prefill of only a part.
     pub fn is_half_read(&self) -> bool {
         self.meta.document.as_ref().is_some_and(|d| !d.complete && d.is_whole(&self.text))
     }

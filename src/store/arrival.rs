@@ -18,7 +18,6 @@ const MAX_NAME: usize = 200;
 pub struct Imported {
     pub sessions: Vec<(SessionId, String)>,
     pub messages: u64,
-    /// Tokens with state in the file.
     pub state_tokens: u64,
     /// One sentence: why only texts were imported.
     pub text_only: Option<String>,
@@ -67,13 +66,11 @@ pub struct Skipped {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Messages from and to tools.
     pub tools: u64,
     pub system: u64,
     pub hidden: u64,
     pub pictures: u64,
     pub files: u64,
-    /// Thoughts without an answer below them.
     pub thoughts: u64,
     pub other: u64,
 }
@@ -182,7 +179,6 @@ impl Step {
         }
     }
 
-    /// The message's change under ids from `first` on.
     pub(super) fn change(self, first: i64) -> Change {
         let of_session = |id: SessionId| SessionId(id.0 + first);
         let of_message = |id: MessageId| MessageId(id.0 + first);
@@ -265,13 +261,11 @@ pub(super) fn arrive(
     Ok(Arrived { id: session, new_ids, at_last_message })
 }
 
-/// The last message without children.
 fn last_leaf(messages: &[Incoming]) -> Option<MessageId> {
     let parents: HashSet<MessageId> = messages.iter().filter_map(|m| m.parent).collect();
     messages.iter().rev().map(|m| m.id).find(|id| !parents.contains(id))
 }
 
-/// One short line.
 pub(super) fn plain_name(name: &str) -> String {
     let seen = name.chars().filter(|c| c.is_control() || !is_unseen(*c));
     let name: String = seen.map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME).collect();

@@ -45,7 +45,6 @@ fn first_fault(db: &Connection) -> Result<Option<String>> {
     Ok(broken_sessions(db)?.first().map(|id| format!("session {}", id.0)))
 }
 
-/// Messages that a row names and that do not exist.
 fn missing_messages(db: &Connection) -> Result<Vec<MessageId>> {
     let mut query = db.prepare_cached(
         "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
@@ -242,7 +241,6 @@ impl Store {
         Ok(())
     }
 
-    /// Reads every kept state file and declares all changed ones missing in one transaction.
     fn check_states(&self, out: &mut Checked) -> Result<()> {
         let kept: Vec<(SegmentId, bool, bool)> = self.read(|db| {
             let mut query = db.prepare("SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment")?;

@@ -27,7 +27,6 @@ const LEFT_ALONE_MS: i64 = 24 * 3600 * 1000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Bytes of all sessions and documents.
     pub state_bytes: u64,
     pub database_bytes: u64,
     /// For each session: (bytes it reaches, bytes only it reaches).

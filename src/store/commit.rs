@@ -60,7 +60,6 @@ pub enum Change {
     /// Moves a session's head. The old head stays reachable through the head log.
     MoveHead {
         session: SessionId,
-        /// `None`: before the first message.
         head: Option<MessageId>,
     },
     Title {
@@ -73,7 +72,6 @@ pub enum Change {
         session: SessionId,
         json: String,
     },
-    /// Sets a mark, moving it if the name exists.
     Mark {
         session: SessionId,
         name: String,
@@ -126,7 +124,6 @@ pub struct Save {
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     pub sessions: Vec<SessionId>,
-    /// Sessions with newly linked segments.
     pub grown: Vec<SessionId>,
     /// Sessions that got another name than the requested one, which was taken.
     pub named: Vec<(SessionId, String)>,

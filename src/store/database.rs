@@ -72,7 +72,6 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     Writable,
-    /// Texts can be read, but not saved.
     ReadOnly {
         /// A whole sentence for the user.
         why: String,
@@ -92,9 +91,7 @@ pub struct Store {
     pub(super) notes: Vec<String>,
     /// Segments with state this process failed to read, and why; the next process tries again.
     pub(super) left_out: Mutex<HashMap<SegmentId, String>>,
-    /// Segments that this process has recorded and not linked yet, each with its parent.
     pub(super) unlinked: Mutex<HashMap<SegmentId, Option<SegmentId>>>,
-    /// Uses of state that are not written yet.
     pub(super) uses: Mutex<Uses>,
     /// (device, inode) of directory and database at opening.
     pub(super) identity: Option<[(u64, u64); 2]>,
@@ -113,7 +110,6 @@ pub(super) struct Uses {
     pub count: u64,
     /// For each segment: the number of its last path, and the time of that, ms since the epoch.
     pub last: HashMap<SegmentId, (u64, i64)>,
-    /// Wakes the thread that writes them.
     pub noted: Option<Noted>,
 }
 
@@ -265,12 +261,10 @@ impl Store {
         alone
     }
 
-    /// Returns whether there was a reserve.
     pub(super) fn free_reserve(&self) -> bool {
         directory::is_our_reserve(&self.layout, &*self.disk) && self.disk.remove(&self.layout.reserve).is_ok()
     }
 
-    /// Creates the reserve file if it is missing and there is plenty of room.
     pub(super) fn fill_reserve(&self) {
         let path = &self.layout.reserve;
         match self.disk.look(path) {

@@ -72,12 +72,10 @@ impl Layout {
         with_end(database, "-shm")
     }
 
-    /// The replacement of a damaged database until it is in place.
     pub fn rescued(&self, time: &str) -> PathBuf {
         with_end(&self.database, &format!("{RESCUED}{time}"))
     }
 
-    /// A damaged database that was replaced.
     pub fn aside(&self, time: &str) -> PathBuf {
         with_end(&self.database, &format!("{DAMAGED}{time}"))
     }
@@ -121,7 +119,6 @@ impl Layout {
         self.segments.join(format!("{}.{}.{}.{UNFINISHED}", id.hex(), kind.extension(), std::process::id()))
     }
 
-    /// A file taken from its place and not removed yet.
     pub fn leaving(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
         self.segments.join(format!("{}.{}.{}.{LEAVING}", id.hex(), kind.extension(), std::process::id()))
     }

@@ -67,7 +67,6 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
     /// Bytes an unprivileged process may still write below `dir`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
-    /// Called before every database commit.
     fn before_commit(&self) -> io::Result<()> {
         Ok(())
     }
@@ -93,7 +92,6 @@ fn directory(dir: &Path) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(dir, flags, Mode::empty())?))
 }
 
-/// The directory of a file, opened, and its name there.
 fn place(path: &Path) -> io::Result<(File, &OsStr)> {
     match (path.parent(), path.file_name()) {
         (Some(dir), Some(name)) => Ok((directory(dir)?, name)),

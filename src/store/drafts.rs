@@ -33,7 +33,6 @@ pub(super) fn put(tx: &Transaction<'_>, session: SessionId, text: &str) -> Resul
 }
 
 impl Store {
-    /// The places of [`draft_places`] with a draft.
     pub fn drafts_without_row(&self) -> Result<Vec<SessionId>> {
         self.read(|db| {
             let mut query = db.prepare_cached("SELECT session FROM draft WHERE session <= ?1 ORDER BY session DESC")?;
@@ -42,7 +41,6 @@ impl Store {
         })
     }
 
-    /// The unsent input of a session at the end of its last use.
     pub fn draft(&self, session: SessionId) -> Result<Option<String>> {
         self.read(|db| {
             let mut query = db.prepare_cached("SELECT text FROM draft WHERE session = ?1")?;

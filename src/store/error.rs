@@ -21,7 +21,6 @@ pub enum StoreError {
     Damaged { path: PathBuf, detail: String },
     #[error("{} is damaged ({detail}): bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
     NoDatabase { path: PathBuf, detail: String },
-    /// A removal from a database with a damaged structure.
     #[error("{} is damaged ({fault}), so nothing is removed from it: sala-chat doctor --check repairs what can be", path.display())]
     Doubtful { path: PathBuf, fault: String },
     #[error("{} is not a sala-chat database: choose another folder with --data-dir", path.display())]
@@ -80,7 +79,6 @@ pub enum StoreError {
     },
     #[error("{} exists. --force overwrites.", path.display())]
     Exists { path: PathBuf },
-    /// The target of an export is a folder, a device, a pipe or a socket, with or without --force.
     #[error("{} is not a regular file: it is not overwritten. Name another one.", path.display())]
     NotAFile { path: PathBuf },
     #[error("{}: {source}", path.display())]
@@ -89,7 +87,6 @@ pub enum StoreError {
     Import { path: PathBuf, why: String },
     #[error("stopped")]
     Stopped,
-    /// The data in the database contradicts itself.
     #[error("session database: {what} is unreadable: {why}")]
     Broken { what: String, why: String },
 }
@@ -152,7 +149,6 @@ impl StoreError {
         matches!(self, StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) if e.code == rusqlite::ErrorCode::CannotOpen)
     }
 
-    /// A phrase about damage, if damage is the cause.
     pub fn damage(&self) -> Option<String> {
         match self {
             StoreError::Damaged { detail, .. } => Some(detail.clone()),

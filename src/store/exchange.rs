@@ -24,7 +24,6 @@ pub(super) fn put_in_place(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Re
     done.map(|()| layout.aside(&time))
 }
 
-/// A time that no file name contains: the requested one, or that with a number added.
 fn free_time(layout: &Layout, disk: &dyn Disk, wanted: &str) -> Result<String> {
     let mut time = wanted.to_owned();
     for n in 2.. {
@@ -40,7 +39,6 @@ fn free_time(layout: &Layout, disk: &dyn Disk, wanted: &str) -> Result<String> {
     Ok(time)
 }
 
-/// Writes the new database next to the damaged one, and syncs it.
 fn make_ready(layout: &Layout, disk: &dyn Disk, fresh: &Path, time: &str) -> Result<()> {
     let ready = layout.rescued(time);
     let bytes = disk.look(fresh).map_err(StoreError::io("read", fresh))?.bytes;

@@ -19,13 +19,11 @@ use super::watch::Watch;
 use crate::core::transcript::{Message, MessageId, SessionId};
 use crate::runtime::protocol::ExportFormat;
 
-/// Identifies the JSON form; a reader checks it first.
 pub(super) const JSON_FORMAT: &str = "sala-chat session";
 pub(super) const JSON_VERSION: u32 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// From the root to the head.
     Branch,
     Tree,
 }
@@ -33,7 +31,6 @@ pub enum Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overwrite {
     Yes,
-    /// Refuse with [`StoreError::Exists`].
     No,
 }
 
@@ -43,7 +40,6 @@ pub(super) struct SessionJson {
     pub format: String,
     pub version: u32,
     pub name: String,
-    /// A title given by the user or the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// An object, or a string if it does not parse as one.

@@ -6,7 +6,6 @@ use super::database::Store;
 use super::error::Result;
 use super::segment::SegmentId;
 
-/// Most places examined, the deepest first.
 const MOST: usize = 64;
 
 impl Store {

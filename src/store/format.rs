@@ -37,7 +37,6 @@ const HASH_BYTES: u64 = 32;
 const ALIGN: usize = 64;
 /// A file with a longer header is not ours.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
-/// Accepted chunk sizes, bytes.
 const CHUNK_RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=64 << 20;
 /// Checksums of 512 GiB of tensors.
 const MAX_CHECKSUM_BYTES: u64 = 512 << 20;
@@ -82,7 +81,6 @@ impl Fault {
     }
 }
 
-/// Start of a file, ready to write, and the hash that the database stores.
 pub(super) struct Head {
     pub bytes: Vec<u8>,
     pub root: [u8; 32],

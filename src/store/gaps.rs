@@ -38,7 +38,6 @@ impl Remembered {
     }
 }
 
-/// Creates rows for sessions that have messages and no row.
 pub(super) fn add_lost_sessions(tx: &Transaction<'_>, names: &HashMap<i64, String>) -> Result<()> {
     let mut query = tx.prepare("SELECT DISTINCT session FROM message WHERE session NOT IN (SELECT id FROM session)")?;
     let without: Vec<i64> = query.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
@@ -99,7 +98,6 @@ pub(super) fn fill_gaps(tx: &Transaction<'_>, parents: &HashMap<i64, i64>) -> Re
     }
 }
 
-/// Removes references to lost rows, and brings counters and lists up to date.
 pub(super) fn remove_dangling(tx: &Transaction<'_>) -> Result<()> {
     // The search index is rebuilt from the texts.
     tx.execute("UPDATE message SET indexed = 0", [])?;

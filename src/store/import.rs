@@ -99,7 +99,6 @@ impl Store {
         }
     }
 
-    /// Removes the rows of a failed import.
     fn remove_imported(&self, ids: &Range<i64>) {
         for sql in [
             "DELETE FROM session WHERE id IN (SELECT id FROM session WHERE id >= ?1 AND id < ?2 LIMIT ?3)",
@@ -112,7 +111,6 @@ impl Store {
     }
 }
 
-/// The bytes of a file, read through the disk.
 struct Pieces<'a> {
     disk: &'a dyn Disk,
     path: &'a Path,

@@ -54,7 +54,6 @@ pub(super) fn keeps_turn(age: u64, number: u64, keep: u64) -> bool {
 }
 
 impl Store {
-    /// Thins the end states of a session, on all its branches.
     pub fn thin(&self, session: SessionId) -> Result<Freed> {
         let gone = self.transaction(|tx| {
             let tips: Vec<SegmentId> = {
@@ -106,7 +105,6 @@ impl Store {
         self.drop_state_above(0, spare, PRUNED)
     }
 
-    /// Bytes of the state of the paths that end in these segments.
     pub fn state_bytes_of(&self, ends: &[SegmentId]) -> Result<u64> {
         self.read(|db| {
             let tree = light(db)?;
@@ -218,7 +216,6 @@ impl Store {
         Ok(self.remove_files(&gone))
     }
 
-    /// The order in which state is removed to make room at once.
     pub(super) fn turns_to_go(&self) -> Result<HashMap<SegmentId, Turn>> {
         self.read(|db| {
             let tree = light(db)?;
@@ -237,7 +234,6 @@ impl Store {
     }
 }
 
-/// Ends of the paths to the sessions' heads.
 const HEAD_SEGMENTS: &str =
     "SELECT l.segment FROM session s JOIN message_segment l ON l.message = s.head WHERE s.trashed_ms IS NULL";
 

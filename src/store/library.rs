@@ -20,7 +20,6 @@ pub struct DocumentRecord {
     pub kept: bool,
     pub bytes: u64,
     pub used_ms: i64,
-    /// A session reaches it, too.
     pub in_use: bool,
     pub text_bytes: u64,
 }
@@ -98,7 +97,6 @@ impl Store {
         self.transaction(|tx| Ok(tx.execute("DELETE FROM document WHERE name = ?1", [name])? as u64))
     }
 
-    /// Removes every document that no session uses, and returns how many.
     pub fn prune_documents(&self) -> Result<u64> {
         self.transaction(|tx| {
             let gone = tx.execute(

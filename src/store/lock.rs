@@ -19,7 +19,6 @@ use crate::text::clock;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub pid: u32,
-    /// Boot id of the system, see [`boot_id`].
     pub boot: String,
     pub tty: Option<String>,
     pub since_ms: i64,

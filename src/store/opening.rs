@@ -196,7 +196,6 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens a missing directory as an empty read-only one.
     fn open_nothing(layout: Layout, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         let elsewhere = private_place()?;
         let target = elsewhere.path().join("sala.db");
@@ -232,7 +231,6 @@ impl Store {
         Store::reading(layout, disk, limits, why, copy)
     }
 
-    /// Reads the database in `copy` in the place of the directory's own.
     fn reading(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String, copy: Scratch) -> Result<Store> {
         let target = copy.path().join("sala.db");
         let (reader, _) = schema::open_readable(&target, &layout.database)?;
@@ -290,7 +288,6 @@ impl Store {
         }
     }
 
-    /// The id of the directory this database belongs to, created if there is none.
     pub(super) fn directory_id(&self) -> Result<String> {
         let sql = "SELECT value FROM property WHERE name = 'directory'";
         if let Ok(id) = self.read(|db| Ok(db.query_row(sql, [], |r| r.get::<_, String>(0))?)) {

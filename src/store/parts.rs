@@ -47,7 +47,6 @@ pub(super) fn announce<'a>(layout: &Layout, disk: &'a dyn Disk, part: &Path) -> 
     Some(Announced { disk, note, _held: held })
 }
 
-/// Removes unfinished files of processes that have ended, and the notes about them.
 pub(super) fn remove_left(layout: &Layout, disk: &dyn Disk) {
     for name in disk.list(&layout.locks).unwrap_or_default() {
         let process = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.split_once('-')).map(|(pid, _)| pid);

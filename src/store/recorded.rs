@@ -125,7 +125,6 @@ pub(super) fn with_ancestors(
     reached
 }
 
-/// Marks a file as missing and records the reason.
 pub(super) fn forget(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind, why: &str) -> Result<()> {
     let k = kind.extension();
     tx.prepare_cached(&format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"))?

@@ -23,7 +23,6 @@ use crate::engine::protocol::{
 // A reader's piece has one checksum.
 const _: () = assert!(CHUNK_BYTES == SOURCE_BYTES as u64);
 
-/// The rows of one segment, still in their file.
 #[derive(Debug)]
 pub struct StoredRows {
     id: SegmentId,

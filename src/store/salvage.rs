@@ -61,7 +61,6 @@ pub(super) fn salvage(layout: &Layout, disk: &dyn Disk, detail: &str) -> Result<
     Ok((place, fresh, lost))
 }
 
-/// Sessions, and messages that could be read.
 pub(super) fn count(database: &Path) -> Result<(u64, u64)> {
     let (db, _) = schema::open_readable(database, database)?;
     let count = |sql: &str| db.query_row(sql, [], |r| r.get(0));
@@ -207,7 +206,6 @@ fn mend_schema(old: &Connection, new: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Whether anything is left of a table's schema entry.
 fn has_entry(old: &Connection, table: &str) -> Result<bool> {
     let sql = "SELECT 1 FROM sqlite_schema WHERE name = ?1 OR tbl_name = ?1 OR instr(sql, ?1 || '(')";
     match old.prepare(sql).and_then(|mut query| query.exists([table])) {

@@ -209,7 +209,6 @@ impl Store {
         found.is_ok_and(|look| look.identity == file.identity)
     }
 
-    /// The checksum under which a kept file is known.
     pub(super) fn file_root(&self, id: &SegmentId, kind: FileKind) -> Result<[u8; 32]> {
         let root = self.roots(id)?.of(kind);
         root.ok_or_else(|| StoreError::StateLost { id: *id, why: "it is not kept".into() })
@@ -229,7 +228,6 @@ impl Store {
         Ok(())
     }
 
-    /// Moves a file to its place, unless a row names another there.
     fn place(&self, tx: &Transaction<'_>, file: &Written) -> Result<()> {
         match is_named(tx, &file.id, file.kind)? {
             None => Err(StoreError::NoSegment { id: file.id }),
@@ -299,7 +297,6 @@ fn is_named(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind) -> Result<Opti
     Ok(tx.prepare_cached(&sql)?.query_row([id.0], |r| r.get(0)).optional()?)
 }
 
-/// Bytes an image takes on disk, about.
 pub(super) fn image_bytes(image: &StateImage) -> u64 {
     image.bytes() + 256 * image.tensors().count() as u64
 }

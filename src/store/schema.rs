@@ -221,7 +221,6 @@ pub(super) fn what_it_is(head: &[u8], bytes: u64) -> Head {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Ours, this version (possibly created just now).
     Current,
     Newer(i32),
 }
@@ -283,7 +282,6 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
     run(db).map_err(|e| named(path, e))
 }
 
-/// Whether a database of this version needs no further change.
 fn is_current(db: &Connection) -> Result<bool, rusqlite::Error> {
     let version: i32 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
     let application: i32 = db.pragma_query_value(None, "application_id", |r| r.get(0))?;

@@ -88,7 +88,6 @@ pub(super) fn number_at(r: &Row<'_>, column: usize) -> Option<i64> {
 /// Columns of [`is_whole`], of a table called `m`.
 pub(super) const MESSAGE: &str = "m.id, m.parent, m.role, m.created_ms, m.meta, m.thinking, m.text, m.depth, m.seal";
 
-/// Whether a row of [`MESSAGE`] matches its seal.
 pub(super) fn is_whole(r: &Row<'_>) -> bool {
     let (Some(id), Some(created_ms), Some(depth)) = (number_at(r, 0), number_at(r, 3), number_at(r, 7)) else {
         return false;
@@ -109,7 +108,6 @@ pub(super) fn is_whole(r: &Row<'_>) -> bool {
 pub(super) const SESSION: &str =
     "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal";
 
-/// The seal of a row with the columns of [`SESSION`] from `first` on.
 pub(super) fn session_seal(r: &Row<'_>, first: usize) -> Seal {
     let number = |column| number_at(r, first + column);
     let text = |column| bytes_at(r, first + column);
@@ -138,7 +136,6 @@ pub(super) fn seal_session(db: &Connection, id: SessionId) -> Result<()> {
     Ok(())
 }
 
-/// Seals all rows of a database that has no seals yet.
 pub(super) fn seal_everything(db: &Connection) -> rusqlite::Result<()> {
     let ids = |sql: &str| -> rusqlite::Result<Vec<i64>> {
         let mut query = db.prepare(sql)?;

@@ -14,11 +14,9 @@ use super::seal::text_at;
 use super::watch::Watch;
 use crate::core::transcript::{MessageId, SessionId};
 
-/// Messages per look-up.
 const BATCH: i64 = 64;
 /// Bytes of text indexed in one transaction (unless one message has more), for which other writers wait.
 const BATCH_BYTES: i64 = 1 << 18;
-/// Texts per scan step.
 const TEXTS: usize = 64;
 /// Words that the index looks up; the remaining words of a long query are searched in the texts.
 const INDEXED_WORDS: usize = 64;
@@ -32,7 +30,6 @@ pub struct SearchHit {
     /// Its number on its branch, from 1.
     pub number: u64,
     pub snippet: String,
-    /// ms since the epoch.
     pub created_ms: i64,
 }
 
@@ -205,7 +202,6 @@ fn divided(words: &[String]) -> (Vec<String>, Vec<String>) {
     (indexed, scanned)
 }
 
-/// Folds upper and lower case, in any script.
 fn folded(text: &str) -> String {
     text.chars().flat_map(char::to_lowercase).collect()
 }

@@ -17,7 +17,6 @@ impl SegmentId {
         blake3::Hash::from_bytes(self.0).to_hex().to_string()
     }
 
-    /// The first 8 digits, for people.
     pub fn short(&self) -> String {
         self.hex().chars().take(8).collect()
     }
@@ -26,7 +25,6 @@ impl SegmentId {
         blake3::Hash::from_hex(text).ok().map(|h| SegmentId(*h.as_bytes()))
     }
 
-    /// The id a segment will have: [`segment_name`].
     pub fn compute(fingerprint: &str, parent: Option<&SegmentId>, prompt: &[Token], completion: &[Token]) -> SegmentId {
         SegmentId(segment_name(fingerprint, parent.map(|id| &id.0), prompt, completion))
     }
@@ -96,7 +94,6 @@ impl SegmentKind {
     }
 }
 
-/// Whether one of a segment's two files can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stored {
     /// On disk and, as far as is known, whole.

@@ -21,12 +21,10 @@ pub struct SessionRecord {
     /// Unique among the sessions not in the trash.
     pub name: String,
     pub head: Option<MessageId>,
-    /// JSON of the runtime.
     pub settings: String,
     /// A title given by the user or the model, or the first words of the first question.
     pub title: String,
     pub messages: u64,
-    /// Tokens of that path, as far as known.
     pub tokens: u64,
     /// Fingerprint of the model of the head's state; `None` without state.
     pub state_of: Option<String>,
@@ -67,7 +65,6 @@ pub struct MarkRecord {
 const SESSION: &str = "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal,
   messages, tokens, state_of, updated_ms";
 
-/// Reads a session; from a damaged row the readable part.
 fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     let count = |column| number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default();
     Ok(SessionRecord {
@@ -87,7 +84,6 @@ fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     })
 }
 
-/// Takes the head of a damaged session from the log of heads.
 fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
     if record.damaged {
         let logged = db
@@ -102,10 +98,8 @@ fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
     Ok(record)
 }
 
-/// Most entries read from the log of heads.
 const LEFT: i64 = 100;
 
-/// The segments of a session that have all rows up to their end.
 fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Result<HashSet<SegmentId>> {
     let mut query = db.prepare_cached(&format!(
         "{REACHED_BY_SESSION}, above(id, parent, rows) AS (
@@ -172,7 +166,6 @@ impl Store {
         }
     }
 
-    /// A session by its row, in the trash or not.
     pub fn session(&self, id: SessionId) -> Result<SessionRecord> {
         self.read(|db| {
             let record = db
@@ -183,7 +176,6 @@ impl Store {
         })
     }
 
-    /// A title that differs from the first question.
     pub fn own_title(&self, id: SessionId) -> Result<Option<String>> {
         self.read(|db| {
             Ok(db

@@ -24,7 +24,6 @@ pub struct Lost {
     pub why: String,
 }
 
-/// How to reach the end of a segment path: what to load and what to prefill.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RestorePlan {
     pub path: Vec<Segment>,
@@ -223,7 +222,6 @@ impl Store {
             .map_err(|a| a.into_error(self, id, FileKind::Rows))
     }
 
-    /// The recurrent state at a segment's end; checked.
     pub fn read_end(&self, id: &SegmentId) -> Result<CheckpointImage> {
         self.attempt(id, FileKind::End, |root, path| format::read_end(&*self.disk, path, id, root))
             .map_err(|a| a.into_error(self, id, FileKind::End))
@@ -282,7 +280,6 @@ impl Store {
     }
 }
 
-/// Why a read failed.
 pub(super) enum Attempt {
     /// The segment has been declared missing: plan anew.
     Again,

@@ -49,7 +49,6 @@ pub(super) const OWN_TITLE: &str = concat!(
     " = session.title)"
 );
 
-/// Brings a session's counters up to date.
 pub(super) fn touch_session(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
     tx.prepare_cached("UPDATE session SET used = ?2, updated_ms = ?3 WHERE id = ?1")?.execute(params![
         session.0,

@@ -25,7 +25,6 @@ impl Store {
         }
     }
 
-    /// Segments with a use that is not written yet.
     pub(super) fn noted_uses(&self) -> Vec<SegmentId> {
         lock(&self.uses).last.keys().copied().collect()
     }

@@ -20,7 +20,6 @@ impl Watch<'_> {
         if (self.stop)() { Err(io::Error::other("stopped")) } else { Ok(()) }
     }
 
-    /// The error, or [`StoreError::Stopped`] if the caller stopped the work.
     pub(super) fn or_stopped(&self, e: StoreError) -> StoreError {
         if (self.stop)() { StoreError::Stopped } else { e }
     }

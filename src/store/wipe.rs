@@ -15,10 +15,8 @@ use super::error::Result;
 const SMALL_BYTES: u64 = 64 << 20;
 /// Pages of the search index that are merged in one transaction, for which other writers wait.
 const MERGED_PAGES: i64 = 2_000;
-/// The property that records a due wipe.
 const WANTED: &str = "wipe";
 
-/// Records a due wipe in the transaction of the deletion.
 pub(super) fn ask_for(tx: &Transaction<'_>) -> Result<()> {
     tx.execute("INSERT OR REPLACE INTO property VALUES (?1, '')", [WANTED])?;
     Ok(())
@@ -50,7 +48,6 @@ impl Store {
         })
     }
 
-    /// Merges the parts of the search index into one, which has no deleted words.
     fn merge_index(&self) -> Result<()> {
         loop {
             let written = self.transaction(|tx| {

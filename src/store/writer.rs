@@ -33,11 +33,9 @@ use texts::Texts;
 
 /// Time between retries of a failed save when nothing else happens.
 const RETRY: Duration = Duration::from_secs(30);
-/// The text thread itself has failed.
 const STOPPED: &str = "saving has stopped after an internal error: restart sala-chat to go on saving";
 /// Why the writer stops waiting for the remaining saves at the end.
 const TOO_LONG: &str = "the disk takes too long";
-/// The state thread has failed.
 const STATES_STOPPED: &str = "an internal error has stopped it: restart sala-chat to keep state again";
 /// Saves with state between two checks of the disk budget.
 const BUDGET_EVERY: u64 = 16;
@@ -78,7 +76,6 @@ pub enum SaveEvent {
     Recovered,
 }
 
-/// Text that was handed over and is not on disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Unsaved {
@@ -94,7 +91,6 @@ pub struct Writer {
     max_pending_bytes: u64,
 }
 
-/// Shared by the threads and the handle.
 #[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
@@ -111,7 +107,6 @@ struct Queue {
     saves: VecDeque<Queued>,
     /// State that waits for the disk after its text. The first is being written.
     states: VecDeque<Arc<State>>,
-    /// Sessions with new segments since they were last thinned.
     grown: Vec<SessionId>,
     uses_noted: bool,
     /// Bytes of state in `saves`, in `states`, and in progress.
@@ -134,7 +129,6 @@ struct Queue {
 }
 
 impl Shared {
-    /// Wakes the state thread, which writes the noted uses when idle.
     fn wake_for_uses(&self) {
         lock(&self.queue).uses_noted = true;
         self.state_work.notify_one();
@@ -142,13 +136,11 @@ impl Shared {
 }
 
 impl Queue {
-    /// Whether all saves up to this one have succeeded or failed.
     fn finished(&self, id: u64) -> bool {
         self.texts >= id && self.states.front().is_none_or(|state| state.id > id)
     }
 }
 
-/// The part of a save that is written once its text is on disk.
 #[derive(Debug)]
 struct State {
     id: u64,

@@ -24,7 +24,6 @@ const TICK: Duration = Duration::from_millis(20);
 /// A server that sends nothing for this long after a stop request counts as gone.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The runtime's handle of the engine thread.
 pub struct Engine {
     pub commands: Sender<Command>,
     pub events: Receiver<EngineEvent>,
@@ -36,10 +35,6 @@ pub struct Way {
     pub load: Box<dyn FnMut() -> io::Result<Engine> + Send>,
 }
 
-/// Starts the thread with a server.
-///
-/// # Errors
-/// The system cannot create a thread.
 pub fn spawn(link: Link, way: Way) -> io::Result<Engine> {
     let (commands, inbox) = bounded(COMMANDS);
     let (outbox, events) = unbounded();
@@ -100,7 +95,6 @@ impl Side {
     }
 }
 
-/// A command without an answer.
 struct Pending {
     cancel: Option<Cancel>,
     told: Option<Instant>,
@@ -111,13 +105,11 @@ struct Connection {
     events: Sender<EngineEvent>,
     side: Side,
     ready: bool,
-    /// The model's fingerprint, once reported.
     known: Option<String>,
     held: VecDeque<Command>,
     pending: HashMap<u64, Pending>,
     used: BTreeSet<SequenceId>,
     lost: BTreeMap<SequenceId, EngineFault>,
-    /// Time of the server's last event.
     heard: Instant,
 }
 
@@ -305,7 +297,6 @@ impl Connection {
         }
     }
 
-    /// Handles a server that is gone or unusable.
     fn gone(&mut self, why: Option<String>) {
         let host = match std::mem::replace(&mut self.side, Side::Away) {
             Side::Server { to, host, .. } => {

@@ -26,7 +26,6 @@ const CONNECTIONS: usize = 64;
 /// Pause after a failed accept, for example with too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Opens rows of a terminal's file.
 pub type Opener = fn(&RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault>;
 
 struct Shared {
@@ -127,14 +126,12 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
     }
 }
 
-/// Cancels of jobs in progress, by command number.
 type Cancels = Arc<Mutex<HashMap<u64, Cancel>>>;
 
 fn lock(cancels: &Cancels) -> std::sync::MutexGuard<'_, HashMap<u64, Cancel>> {
     cancels.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves one terminal until it leaves.
 fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;

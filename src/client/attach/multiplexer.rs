@@ -128,7 +128,6 @@ impl Slots {
     }
 }
 
-/// An unanswered command of the engine.
 struct Open {
     user: User,
     id: u64,
@@ -143,7 +142,6 @@ struct Table {
     sequences: usize,
     free: BTreeSet<u32>,
     model: Option<ModelInfo>,
-    /// The last loading event.
     loading: Option<(String, f64)>,
     open: HashMap<u64, Open>,
     next_id: u64,
@@ -359,7 +357,6 @@ impl Table {
         self.tell(user, event);
     }
 
-    /// Forwards an eviction under the user's own sequence number.
     fn evicted(&self, evicted: SequenceId) {
         for (user, slots) in &self.users {
             if let Some((sequence, _)) = slots.sequences.iter().find(|(_, held)| **held == evicted) {
@@ -394,7 +391,6 @@ impl Table {
         }
     }
 
-    /// Reports a fatal fault of the engine to all users.
     fn fatal(&mut self, why: &str, exit: Exit) {
         self.commands = None;
         self.open.clear();

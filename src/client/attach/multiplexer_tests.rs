@@ -6,7 +6,6 @@ use super::*;
 use crate::core::Exit;
 use crate::engine::protocol::{Ended, Job, JobDone, MAIN};
 
-/// Timeout of every wait in a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Engine {

@@ -15,7 +15,6 @@ use crate::engine::protocol::{
 /// Changes with every change of the messages. Sides of different versions do not connect.
 pub(super) const VERSION: u32 = 10;
 
-/// The server's first message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Welcome {
     pub version: u32,
@@ -25,7 +24,6 @@ pub(super) struct Welcome {
     pub loads: super::Loads,
 }
 
-/// The terminal's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Greeting {
     Join,

@@ -20,17 +20,14 @@ const SEQUENCES: u32 = 16;
 const REFUSALS: usize = 8;
 pub(super) const NAMED: usize = 8;
 
-/// Shared by all questions to a server.
 pub(super) struct Asking {
     pub(super) client: Client,
     codec: Codec,
     events: Sender<EngineEvent>,
     wanted: Option<String>,
-    /// `None` until it is known.
     model: RefCell<Option<Listed>>,
     /// Context length in tokens, for a server that does not report it.
     context: Option<u64>,
-    /// Fields that this server refuses.
     left_out: RefCell<BTreeSet<&'static str>>,
     /// The program asks one question at once.
     pub(super) one_question: bool,
@@ -53,7 +50,6 @@ impl Asking {
         let _ = self.events.send(event);
     }
 
-    /// The server's model, as far as it is known.
     pub(super) fn info(&self) -> ModelInfo {
         let name = self.model.borrow().as_ref().map(|m| m.name.clone()).or_else(|| self.wanted.clone());
         ModelInfo {
@@ -168,7 +164,6 @@ impl Asking {
         Ok(done(job, ended, generated, stats))
     }
 
-    /// Context length in tokens, if known.
     fn limit(&self) -> Option<u64> {
         self.model.borrow().as_ref().and_then(|m| m.context).or(self.context)
     }

@@ -93,7 +93,6 @@ pub(super) enum Refused {
     Fields(Vec<&'static str>),
     Length(u64),
     GoingOn,
-    /// The request as a whole.
     All,
 }
 
@@ -132,7 +131,6 @@ pub(super) fn is_too_long(said: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finished {
     Stop,
-    /// The length limit ended the answer.
     Length,
     /// The server's filter stopped the answer.
     Filtered,
@@ -202,7 +200,6 @@ struct Delta {
 }
 
 const NO_REASON: &str = "no reason given";
-/// Limit for plausible token counts.
 const MOST_TOKENS: u64 = 1 << 40;
 
 fn count(value: &Value) -> Option<u64> {

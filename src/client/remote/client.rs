@@ -1,7 +1,7 @@
 //! The connection: requests, retries before an answer begins, and the words for failures.
 //!
-//! No length from the server sizes a buffer, and all its text is sanitized. The key goes to the configured address
-//! only: redirections are not followed. A cancelled request is dropped, with its connection, within one tick.
+//! No length from the server sizes a buffer, and all its text is sanitized. The key is sent only to the configured
+//! address: redirections are not followed. A cancelled request is dropped, with its connection, within one tick.
 
 use std::future::Future;
 use std::pin::pin;
@@ -26,7 +26,6 @@ const REFUSAL: usize = 64 << 10;
 const SHOWN: usize = 300;
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Why there is no answer, or only a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Stopped,
@@ -267,7 +266,6 @@ impl Client {
         if kept.is_empty() && is_too_long(said) { Fault::TooLong(line) } else { Fault::Failed(line) }
     }
 
-    /// No connection, or it ended before the answer.
     fn unreachable(&self, error: &reqwest::Error) -> Fault {
         let cause = self.cleaned(&cause(error));
         Fault::Failed(match (error.is_connect(), error.is_timeout()) {
@@ -277,7 +275,6 @@ impl Client {
         })
     }
 
-    /// The fault for an error status.
     async fn refusal(&self, response: Response, path: &str, tried: u32) -> Fault {
         let status = response.status();
         let to = response.headers().get("location").and_then(|v| v.to_str().ok()).map(|to| self.cleaned(to));

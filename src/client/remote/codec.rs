@@ -29,7 +29,6 @@ pub(super) enum Role {
     Assistant,
 }
 
-/// A message as the server receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) role: Role,

@@ -1,7 +1,8 @@
-//! Halves of characters: servers that cut text in UTF-16 send a surrogate in one event and its partner in the next. Pure.
+//! Halves of characters: servers that cut text in UTF-16 send a surrogate in one event and its partner in the next.
+//! Pure.
 //!
-//! JSON with a lone surrogate is not valid, so [`mark`] replaces each by the noncharacter U+FDD0 and four hexadecimal digits,
-//! and [`Halves`] joins them again in the text of the answer.
+//! JSON with a lone surrogate is not valid, so [`mark`] replaces each by the noncharacter U+FDD0 and four hexadecimal
+//! digits, and [`Halves`] joins them again in the text of the answer.
 
 const MARK: char = '\u{FDD0}';
 /// Hexadecimal digits after the mark.

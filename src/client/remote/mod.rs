@@ -54,7 +54,6 @@ pub struct Patience {
     pub answer: Duration,
     /// The wait before the first retry; each further one takes twice as long.
     pub retry: Duration,
-    /// Most attempts of a request.
     pub tries: u32,
 }
 

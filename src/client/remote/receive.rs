@@ -41,7 +41,6 @@ pub(super) struct Received<'a> {
     bytes: usize,
     begun: Instant,
     first: Option<Instant>,
-    /// Time of the last tokens.
     last: Option<Instant>,
     /// Time of the last part of the answer: text, thoughts or a part of a tool call.
     progress: Option<Instant>,

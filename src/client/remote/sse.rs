@@ -20,7 +20,6 @@ pub struct Events {
     after_cr: bool,
     /// The first line, which may begin with a byte order mark, is over.
     begun: bool,
-    /// Data lines of the incomplete event.
     data: Option<String>,
     name: String,
     bare: String,

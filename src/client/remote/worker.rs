@@ -23,7 +23,6 @@ use crate::text::TextModel;
 
 const COMMANDS: usize = 4;
 
-/// The runtime's handle of the engine thread.
 pub struct Engine {
     pub commands: Sender<Command>,
     pub events: Receiver<EngineEvent>,
@@ -91,7 +90,6 @@ struct Worker {
     happens: UnboundedSender<Happened>,
     states: HashMap<SequenceId, Vec<Token>>,
     busy: HashSet<SequenceId>,
-    /// Commands that have not begun, in order.
     waiting: VecDeque<Command>,
 }
 
@@ -147,7 +145,6 @@ impl Worker {
         }
     }
 
-    /// Begins every command that does not depend on an earlier one.
     fn begin_all(&mut self) {
         let mut held = self.busy.clone();
         for command in std::mem::take(&mut self.waiting) {

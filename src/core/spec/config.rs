@@ -16,7 +16,6 @@ const MOST_LAYERS: usize = 1 << 12;
 /// Factors and divisors: results in f32 stay finite, and none is rounded to 0.
 pub(crate) const NUMBERS: RangeInclusive<f64> = 1e-15..=1e15;
 pub(crate) const NUMBERS_ARE: &str = "a number from 1e-15 to 1e15";
-/// Limit of the trained length.
 const MOST_POSITIONS: usize = 1 << 24;
 
 impl ModelSpec {
@@ -71,7 +70,6 @@ impl ModelSpec {
     }
 }
 
-/// The config as named, checked look-ups.
 struct Fields<'a> {
     map: &'a Map<String, Value>,
 }

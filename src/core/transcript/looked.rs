@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The sources of a message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sources {
@@ -68,11 +67,9 @@ fn ten_thousandths(share: f64) -> u16 {
     (share * 1e4).round().clamp(0.0, 1e4) as u16
 }
 
-/// Most passages kept per answer.
 pub const MOST_PASSAGES: usize = 8;
 
 impl Sources {
-    /// Sentences of an answer's text, each with its passages.
     pub fn by_sentence<'t>(&self, text: &'t str) -> Vec<(&'t str, Vec<Passage>)> {
         let mut from = 0;
         let passage = |seen: &Seen| Passage {
@@ -204,7 +201,6 @@ impl Passage {
         format!("{:.0}%", f64::from(self.share.clamp(0.0, 1.0)) * 100.0)
     }
 
-    /// Its lines in the text of the message that holds it, with their numbers.
     pub fn lines<'t>(&self, text: &'t str) -> impl Iterator<Item = (u64, &'t str)> {
         let (first, last) = (self.first_line.max(1), self.last_line);
         let skipped = usize::try_from(first - 1).unwrap_or(usize::MAX);

@@ -68,7 +68,6 @@ fn headings(text: &str) -> Vec<usize> {
     places
 }
 
-/// Whether a heading reads like one of those between messages.
 fn is_of_page(level: HeadingLevel, words: &str) -> bool {
     // An underlined heading may begin with `#` signs that were escaped before.
     let title = words.trim_start_matches('#').trim();

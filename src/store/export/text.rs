@@ -7,18 +7,15 @@ use super::fences::fence;
 use super::said::{said, speaker};
 use crate::core::transcript::{Message, MessageId, Passage, Role};
 
-/// Most lines shown of a passage; a passage of a few blocks has fewer.
 const SHOWN_LINES: usize = 40;
 
 struct Looked<'a> {
     /// (place and share, numbered lines).
     passages: Vec<(String, Vec<(u64, &'a str)>)>,
-    /// (sentence, its sources).
     sentences: Vec<(String, String)>,
 }
 
 impl<'a> Looked<'a> {
-    /// Sources of the message at index `at`; `None` if unknown.
     fn of(tree: &Tree<'a>, at: usize) -> Option<Looked<'a>> {
         let m = tree.messages.get(at)?;
         let sources = m.meta.looked.as_ref()?;
@@ -35,7 +32,6 @@ impl<'a> Looked<'a> {
         (!looked.passages.is_empty() || !looked.sentences.is_empty()).then_some(looked)
     }
 
-    /// Numbered passages with their lines, then the sentences.
     fn markdown(&self) -> String {
         let mut out = String::new();
         if !self.passages.is_empty() {

@@ -47,7 +47,6 @@ impl OpenFile {
         }
     }
 
-    /// Compares whole chunks of a tensor, from number `first` on, with their checksums.
     fn check(&self, place: &TensorPlace, first: u64, data: &[u8]) -> Result<(), Fault> {
         for (i, chunk) in data.chunks(self.chunk as usize).enumerate() {
             let index = place.first_chunk + first as usize + i;
@@ -58,7 +57,6 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Reads all tensors in parallel, each checked.
     pub(in crate::store) fn read(&self, disk: &dyn Disk, path: &Path) -> Result<Vec<ImageTensor>, Fault> {
         self.tensors
             .par_iter()
@@ -74,7 +72,6 @@ impl OpenFile {
             .collect()
     }
 
-    /// Bytes `range` of one tensor: reads and checks the chunks around them, then cuts.
     fn read_range(
         &self,
         disk: &dyn Disk,

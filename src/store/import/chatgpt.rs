@@ -62,7 +62,6 @@ fn content(message: &str, left_out: &mut LeftOut) -> Content {
     Content::Words(Box::new(Words { role, text: words, thinking: String::new(), created_ms: time_ms(created) }))
 }
 
-/// Thoughts, each with an optional heading.
 fn thoughts_of(list: &str) -> String {
     let mut all = Vec::new();
     each(list, &mut |_, thought| {

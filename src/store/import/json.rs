@@ -9,7 +9,6 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Gives each item of a list to `put`, and each field of an object with its name.
 pub(super) fn each<'a>(json: &'a str, put: &mut dyn FnMut(Cow<'a, str>, &'a str)) {
     // The syntax was checked when the file was read; values of other types have no items.
     let _ = serde_json::Deserializer::from_str(json).deserialize_any(Each(put));

@@ -48,7 +48,6 @@ pub(super) struct Spooled<'a> {
 }
 
 impl Spooled<'_> {
-    /// The next steps for one transaction; none at the end.
     pub(super) fn batch(&mut self) -> Result<Vec<Step>> {
         let (mut steps, mut bytes) = (Vec::new(), 0);
         while steps.len() < BATCH.0 && bytes < BATCH.1 {

@@ -13,7 +13,6 @@ const COPIED_BYTES: usize = 16 << 20;
 /// The cost of passing a thought, added to its length.
 const STEP_BYTES: usize = 64;
 
-/// A message: its role, its text, and the thoughts before it.
 pub(super) struct Words {
     pub role: Role,
     pub text: String,
@@ -41,7 +40,6 @@ struct Node {
     climb: u32,
 }
 
-/// The nodes of one conversation in file order.
 #[derive(Default)]
 pub(super) struct Tree<'a> {
     nodes: Vec<(Node, Option<Cow<'a, str>>)>,
@@ -70,7 +68,6 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Adds a message below the last added one.
     pub fn follow(&mut self, words: Words) {
         let parent = self.nodes.len().checked_sub(1);
         self.nodes.push((Node { parent, content: Content::Words(Box::new(words)), climb: 0 }, None));

@@ -23,7 +23,6 @@ pub(super) struct States {
     since_budget: u64,
     /// Segments of the last save with state: the running conversation, spared by the budget.
     current: Vec<SegmentId>,
-    /// The trash was checked in this run.
     trash_seen: bool,
 }
 
@@ -33,7 +32,6 @@ impl States {
         States { store, events, shared, state_off: None, saves: 0, since_budget: 0, current, trash_seen: false }
     }
 
-    /// Writes until no more texts follow and nothing waits.
     pub(super) fn run(mut self) {
         while let Some(state) = self.next() {
             self.current = state.images.iter().map(|(id, _)| *id).collect();

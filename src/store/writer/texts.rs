@@ -26,11 +26,8 @@ pub(super) struct Texts {
 }
 
 enum Outcome {
-    /// On disk, with the state still to be written.
     Saved(Option<State>),
-    /// Why it will never be saved.
     GivenUp(String),
-    /// Why it is kept and tried again later.
     Stuck(String),
 }
 
@@ -39,7 +36,6 @@ impl Texts {
         Texts { store, events, shared, text_off: false, told: 0, saves: 0, tried_to_end: false }
     }
 
-    /// Saves until the writer is closed and everything is saved or was tried once more.
     pub(super) fn run(mut self) {
         while let Some(mut queued) = self.next() {
             let bytes: u64 = queued.save.images.iter().map(|(_, image)| image_bytes(image)).sum();
