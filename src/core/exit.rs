@@ -77,7 +77,6 @@ impl Exit {
         self.row().1
     }
 
-    /// The meaning, as in the table of the documentation.
     pub fn meaning(self) -> &'static str {
         self.row().2
     }

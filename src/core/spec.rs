@@ -135,7 +135,6 @@ impl LightningSpec {
         let gate = if self.output_gate { self.heads } else { 0 };
         (self.heads + 2 * self.kv_heads + gate) * self.head_dim
     }
-    /// Columns of z in the fused projection; empty if there is no gate.
     pub fn gate_columns(&self) -> std::ops::Range<usize> {
         let start = (self.heads + 2 * self.kv_heads) * self.head_dim;
         start..self.projection_width()
@@ -174,7 +173,6 @@ pub struct ModelSpec {
     pub residual_scale: f32,
     /// Divides the final hidden state: `hidden / dim_model_base`.
     pub logit_divisor: f32,
-    /// The output head uses the embedding table.
     pub tie_embeddings: bool,
     pub bos: Option<u32>,
     /// Any of these ends a turn.

@@ -88,7 +88,6 @@ impl Finish {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentInfo {
     pub name: String,
-    /// The source file, if any.
     pub path: Option<String>,
     /// BLAKE3 of the text, hex.
     pub hash: String,
@@ -146,7 +145,6 @@ pub struct MessageMeta {
     pub ttft_ms: f64,
     pub thought_ms: f64,
     pub thought_tokens: u64,
-    /// Set for [`Role::Document`].
     pub document: Option<DocumentInfo>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looked: Option<Sources>,

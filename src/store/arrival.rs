@@ -59,7 +59,6 @@ impl Imported {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Skipped {
-    /// The title, or the position in the file.
     pub name: String,
     pub why: String,
 }
@@ -272,7 +271,6 @@ pub(super) fn plain_name(name: &str) -> String {
     name.trim().to_owned()
 }
 
-/// Indexes with every parent before its children, in linear time.
 fn parents_first(messages: &[Incoming]) -> Result<Vec<usize>, String> {
     let mut known: HashMap<MessageId, usize> = HashMap::with_capacity(messages.len());
     for (i, m) in messages.iter().enumerate() {

@@ -76,7 +76,6 @@ struct FileJson {
 pub struct Bundled {
     pub bytes: u64,
     pub state_tokens: u64,
-    /// Tokens of the conversation without state, which need a prefill.
     pub replay_tokens: u64,
 }
 

@@ -80,7 +80,6 @@ fn broken_sessions(db: &Connection) -> Result<Vec<SessionId>> {
     Ok(broken)
 }
 
-/// Row ids from the table itself, as far as it is readable.
 fn all_ids(db: &Connection, table: &str) -> Result<Vec<i64>> {
     let mut query = db.prepare(&format!("SELECT id FROM {table} NOT INDEXED"))?;
     let mut rows = query.query([])?;
@@ -130,8 +129,6 @@ impl Store {
         ))
     }
 
-    /// Checks everything and repairs what it can.
-    ///
     /// # Errors
     /// The database cannot be read at all, or a repair cannot be written.
     pub fn check(&self) -> Result<Checked> {
@@ -291,7 +288,6 @@ impl Store {
         out.repaired.extend(dropped.into_iter().map(line));
     }
 
-    /// A lasting fault of a kept state file, a phrase.
     fn state_fault(&self, id: &SegmentId, kind: FileKind) -> Result<Option<String>> {
         // The state may have been dropped meanwhile.
         let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };

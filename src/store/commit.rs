@@ -41,7 +41,6 @@ pub struct NewDocument {
     pub hash: String,
     pub name: String,
     pub path: Option<String>,
-    /// The segment before its first; `None` at position 0.
     pub prefix: Option<SegmentId>,
     pub segment: SegmentId,
     pub tokens: u64,
@@ -77,7 +76,6 @@ pub enum Change {
         name: String,
         message: MessageId,
     },
-    /// Records the tokens of a segment; its state follows as an image.
     AddSegment(Box<NewSegment>),
     /// The path up to this message ends in this segment (under the segment's fingerprint).
     Link {
@@ -117,7 +115,6 @@ impl Change {
 #[derive(Clone, Debug, Default)]
 pub struct Save {
     pub changes: Vec<Change>,
-    /// State of segments recorded by these or earlier changes.
     pub images: Vec<(SegmentId, StateImage)>,
 }
 
@@ -127,7 +124,6 @@ pub(super) struct Applied {
     pub grown: Vec<SessionId>,
     /// Sessions that got another name than the requested one, which was taken.
     pub named: Vec<(SessionId, String)>,
-    /// A phrase if state could not be recorded.
     pub state_problem: Option<String>,
 }
 

@@ -17,7 +17,6 @@ use super::segment::SegmentId;
 use crate::core::transcript::{MessageId, SessionId};
 use crate::core::{counted, now_ms};
 
-/// Ids that one process hands out per database access.
 const ID_BLOCK: i64 = 1 << 20;
 /// Ids from here on were taken without the database: a part of a block for each millisecond.
 pub(super) const FAR: i64 = 1 << 61;
@@ -25,11 +24,9 @@ pub(super) const FAR: i64 = 1 << 61;
 /// Defaults as in `config.example.toml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// States of this many newest turns are never thinned.
     pub keep_turns: u64,
     /// Kept state of all sessions, bytes. Beyond it the least recently used state is dropped, text never.
     pub max_state_bytes: u64,
-    /// State is not written if less than this would stay free.
     pub min_free_bytes: u64,
     pub trash_days: u32,
     /// Memory of state that waits to be written; more is skipped and reported.
@@ -99,7 +96,6 @@ pub struct Store {
     pub(super) known: bool,
     /// Shared lock, held as long as the store is open: see [`Store::is_alone`].
     pub(super) present: Option<File>,
-    /// Private copy of a database that cannot be opened in place.
     pub(super) copy: Option<super::scratch::Scratch>,
 }
 
@@ -147,7 +143,6 @@ impl Store {
         &self.access
     }
 
-    /// Sentences to show once: what the start repaired or failed to do.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -249,7 +244,6 @@ impl Store {
         }
     }
 
-    /// Whether no other process has the directory open right now.
     pub(super) fn is_alone(&self) -> bool {
         let Some(present) = &self.present else {
             return false;

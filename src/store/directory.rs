@@ -80,7 +80,6 @@ impl Layout {
         with_end(&self.database, &format!("{DAMAGED}{time}"))
     }
 
-    /// Times of replacements that are not in place yet.
     pub fn begun(&self, disk: &dyn Disk) -> io::Result<Vec<String>> {
         let start = self.rescued("");
         let start = start.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -148,7 +147,6 @@ fn is_time(text: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentName {
     State(SegmentId, FileKind),
-    /// A file being written or removed, or a probe.
     Unfinished,
 }
 
@@ -261,7 +259,6 @@ pub(super) fn reserve_byte(i: u32) -> u8 {
     (i.wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
-/// Whether this program wrote the reserve file, possibly in part.
 pub(super) fn is_our_reserve(layout: &Layout, disk: &dyn Disk) -> bool {
     const COMPARED: u64 = 64;
     let Ok(look) = disk.look(&layout.reserve) else { return false };
@@ -271,9 +268,6 @@ pub(super) fn is_our_reserve(layout: &Layout, disk: &dyn Disk) -> bool {
 
 /// Whether a folder is a data directory or can become one. For files written there before the store is open. Changes
 /// nothing.
-///
-/// # Errors
-/// Those with which [`super::Store::open`] refuses it.
 pub fn check_folder(root: &Path) -> Result<()> {
     let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
     survey(&Layout::new(&root.canonicalize().unwrap_or(root)), &super::disk::RealDisk).map(drop)

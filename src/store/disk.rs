@@ -16,13 +16,9 @@ use std::time::SystemTime;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 pub trait DiskFile: Send {
-    /// Appends all of `bytes`.
-    ///
     /// # Errors
     /// As the system reports; the file may then contain a part of the bytes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Makes all written bytes durable.
-    ///
     /// # Errors
     /// As the system reports; the file's bytes are then unknown.
     fn sync(&mut self) -> io::Result<()>;

@@ -64,7 +64,7 @@ pub enum StoreError {
     #[error("state needs {need_bytes} bytes, {free_bytes} are free above the reserve of {reserve_bytes}")]
     NoRoom {
         need_bytes: u64,
-        /// Free now, less the reserve.
+        /// Less the reserve.
         free_bytes: u64,
         reserve_bytes: u64,
     },
@@ -109,7 +109,6 @@ impl StoreError {
         }
     }
 
-    /// Whether the disk is the cause, so that a retry later can help.
     pub fn is_disk(&self) -> bool {
         use StoreError as E;
         match self {

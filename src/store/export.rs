@@ -60,7 +60,6 @@ pub(super) struct MarkJson {
     pub message: MessageId,
 }
 
-/// Bytes between two checks for a stop.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 impl Store {
@@ -69,9 +68,6 @@ impl Store {
     }
 
     /// Writes messages that are not on disk, root first, to a file, and returns its size in bytes.
-    ///
-    /// # Errors
-    /// [`StoreError::Exists`], I/O errors.
     pub fn export_messages(
         &self,
         name: &str,

@@ -40,7 +40,6 @@ use crate::core::transcript::SessionId;
 use crate::text::files;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
-/// Bytes per read, between two checks for a stop.
 const PIECE_BYTES: usize = 1 << 20;
 const REMOVED: i64 = 1_000;
 const UNKNOWN: &str = "neither a sala-chat, ChatGPT nor Open WebUI export";
@@ -140,7 +139,6 @@ struct Reading<'a> {
     watch: &'a Watch<'a>,
     bad: &'a dyn Fn(String) -> StoreError,
     imported: Imported,
-    /// Why reading ended before the end of the file.
     failed: Option<StoreError>,
 }
 
@@ -186,7 +184,6 @@ impl Reading<'_> {
         self.arrive(Arrival::from(session))
     }
 
-    /// Takes a conversation of another program, or notes that it is skipped.
     fn take(&mut self, json: &str) -> Result<()> {
         self.items += 1;
         let [title, head, mapping, chat] = fields(json, ["title", "current_node", "mapping", "chat"]);

@@ -100,7 +100,6 @@ impl Store {
         self.drop_state_above(self.limits.max_state_bytes, spare, "dropped to stay within the disk budget")
     }
 
-    /// Drops all state but that of the paths that end in `spare`; texts stay.
     pub fn drop_all_state(&self, spare: &[SegmentId]) -> Result<Freed> {
         self.drop_state_above(0, spare, PRUNED)
     }
@@ -250,7 +249,6 @@ fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
     Ok(ids(db, &sql)?.into_iter().collect())
 }
 
-/// Whether the end state of a segment is dropped before any rows: nothing pins it, and no document ends there.
 fn end_goes_first(l: &Light, pinned: &HashSet<SegmentId>) -> bool {
     l.kind != SegmentKind::DocumentEnd && !pinned.contains(&l.id)
 }

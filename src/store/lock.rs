@@ -49,10 +49,8 @@ impl SessionLock {
 }
 
 impl Store {
-    /// Takes a session for writing.
-    ///
     /// # Errors
-    /// [`StoreError::InUse`] with the other process's id, terminal and time; I/O errors.
+    /// [`StoreError::InUse`] with the other process's id, terminal and time.
     pub fn lock_session(&self, id: SessionId, name: &str) -> Result<SessionLock> {
         let path = self.layout.locks.join(format!("session-{}.lock", id.0));
         let mut file = self.layout.open_lock(&format!("session-{}", id.0)).map_err(StoreError::io("open", &path))?;
@@ -83,7 +81,6 @@ impl Store {
         Ok(SessionLock { file, path, stale: before })
     }
 
-    /// Whether any process, this one included, has a session open for writing. Takes no lock.
     pub(super) fn is_in_use(&self, id: SessionId) -> bool {
         let name = format!("session-{}", id.0);
         if matches!(self.layout.locks.join(format!("{name}.lock")).try_exists(), Ok(false)) {

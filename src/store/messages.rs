@@ -117,7 +117,6 @@ fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
     Ok(path)
 }
 
-/// The reachable part of a session, undone branches included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub messages: u64,
@@ -205,7 +204,6 @@ impl Store {
         })
     }
 
-    /// The oldest message that ends in this segment.
     pub fn message_ending(&self, segment: &SegmentId) -> Result<Option<MessageId>> {
         self.read(|db| {
             let sql = "SELECT min(message) FROM message_segment WHERE segment = ?1";

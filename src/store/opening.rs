@@ -21,9 +21,7 @@ const ROOM: u64 = 1 << 20;
 /// The purpose of opening: decides the reaction to a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// To add or remove something: releases the reserve.
     Write,
-    /// Reading only: a copy is enough.
     Read,
     /// To make room: without a reserve the oldest state is removed first.
     Free,

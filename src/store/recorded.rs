@@ -9,7 +9,6 @@ use super::error::Result;
 use super::format::FileKind;
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
 
-/// Columns of [`segment_row`], of a table called `s`.
 pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind, s.text_bytes, s.text_hash,
   s.rows_root IS NOT NULL, s.rows_bytes, s.rows_why, s.end_root IS NOT NULL, s.end_bytes, s.end_why, s.used_ms,
   s.given, s.generated, s.origin";

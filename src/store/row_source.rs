@@ -35,9 +35,6 @@ pub struct StoredRows {
 
 impl StoredRows {
     /// Opens rows in a file that another process names. Checks its head, as in [`Store::open_path`].
-    ///
-    /// # Errors
-    /// The file cannot be used.
     pub fn open(place: &RowsPlace, disk: Arc<dyn Disk>) -> Result<StoredRows, RowsFault> {
         StoredRows::of(SegmentId(place.segment), place.checksum, &place.file, disk).map_err(|e| RowsFault {
             segment: Some(place.segment),
@@ -153,9 +150,6 @@ impl Store {
     }
 
     /// As [`Store::note_fault`], but state with a temporary fault counts as lost for this process.
-    ///
-    /// # Errors
-    /// The fault concerns no file in use.
     pub fn give_up_on(&self, fault: &RowsFault) -> Result<bool> {
         match self.note_fault(fault) {
             Err(StoreError::StateLost { id, why }) if self.leave_out(id, &why) => Ok(true),

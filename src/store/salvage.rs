@@ -27,13 +27,12 @@ const COPIES: u32 = 5;
 pub struct Unread {
     /// Rows that are known to have existed.
     pub rows: u64,
-    /// Tables without any readable row.
     pub tables: Vec<&'static str>,
 }
 
 const NOTHING_READ: &str = "and no message could be read from it";
 
-/// A new database, in a private place, with everything readable from the one in a directory.
+/// Writes everything readable into a new database in a private place.
 pub(super) fn salvage(layout: &Layout, disk: &dyn Disk, detail: &str) -> Result<(Scratch, PathBuf, Unread)> {
     let unreadable =
         |why: &str| StoreError::NoDatabase { path: layout.database.clone(), detail: format!("{detail}, {why}") };
@@ -174,7 +173,6 @@ fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
     Ok(Some(lost))
 }
 
-/// Opens a database with as much of its schema as SQLite can parse.
 fn open_as_it_is(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let db = Connection::open_with_flags(path, flags)?;

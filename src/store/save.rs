@@ -22,7 +22,6 @@ use crate::engine::protocol::{ImageTensor, StateImage};
 
 /// Size of one write. Large enough for full speed, small enough for a prompt stop.
 const WRITE_BYTES: usize = 8 << 20;
-/// Most files removed from their places in one go, while others wait to write.
 const OUT_AT_ONCE: usize = 64;
 
 /// A file that is on disk, but not in its place and not named by the database.
@@ -118,7 +117,6 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a segment's file, synced, under a name of this process.
     pub(super) fn write_file(
         &self,
         id: &SegmentId,
@@ -196,7 +194,6 @@ impl Store {
         gone
     }
 
-    /// Renames a file out of its place, if one is there.
     fn put_out(&self, id: &SegmentId, kind: FileKind) -> std::io::Result<()> {
         match self.disk.rename(&self.layout.file(id, kind), &self.layout.leaving(id, kind)) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
@@ -291,7 +288,6 @@ impl Store {
     }
 }
 
-/// Whether a row names a segment's file; `None`: there is no row.
 fn is_named(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind) -> Result<Option<bool>> {
     let sql = format!("SELECT {}_root IS NOT NULL FROM segment WHERE id = ?1", kind.extension());
     Ok(tx.prepare_cached(&sql)?.query_row([id.0], |r| r.get(0)).optional()?)

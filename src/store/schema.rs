@@ -16,7 +16,6 @@ use super::error::{Result, StoreError, is_damage, one_line};
 pub(super) const APPLICATION_ID: i32 = 0x5341_4c41;
 pub(super) const VERSION: i32 = 2;
 
-/// How long to wait for another process's transaction.
 pub(super) const BUSY: Duration = Duration::from_secs(10);
 /// How long to wait for readers when the log is moved into the database: it can be moved another time.
 pub(super) const BUSY_CHECKPOINT: Duration = Duration::from_millis(200);
@@ -327,7 +326,6 @@ pub(super) fn check_structure(db: &Connection, path: &Path) -> Result<()> {
     }
 }
 
-/// The first fault in the structure of the tables and their indexes, a phrase.
 pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
     let fault = |table: &str| -> rusqlite::Result<Option<String>> {
         if !db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([table])? {

@@ -85,7 +85,6 @@ pub(super) fn number_at(r: &Row<'_>, column: usize) -> Option<i64> {
     }
 }
 
-/// Columns of [`is_whole`], of a table called `m`.
 pub(super) const MESSAGE: &str = "m.id, m.parent, m.role, m.created_ms, m.meta, m.thinking, m.text, m.depth, m.seal";
 
 pub(super) fn is_whole(r: &Row<'_>) -> bool {

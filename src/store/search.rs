@@ -23,7 +23,6 @@ const INDEXED_WORDS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchHit {
-    /// A session that shows it, not in the trash.
     pub session: SessionId,
     pub name: String,
     pub message: MessageId,
@@ -146,7 +145,6 @@ impl Store {
 
 /// Finds the session that shows a message: its own or, if that is in the trash, the oldest other one that reaches it.
 struct Shown {
-    /// Names of the sessions that are not in the trash.
     live: HashMap<i64, String>,
     /// Messages of sessions in the trash that a live session reaches, and that session.
     reached: HashMap<i64, i64>,
@@ -210,7 +208,6 @@ fn contains_all(text: &str, words: &[String]) -> bool {
     words.iter().all(|word| text.contains(word.as_str()))
 }
 
-/// Splits at white space, except between double quotes. Each word once.
 fn words(query: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (i, part) in query.split('"').enumerate() {
@@ -225,7 +222,6 @@ fn words(query: &str) -> Vec<String> {
     words
 }
 
-/// About 80 characters around the first place where `word` occurs.
 fn snippet(text: &str, word: &str) -> String {
     const AROUND: usize = 36;
     let lower = |c: char| c.to_lowercase().next().unwrap_or(c);

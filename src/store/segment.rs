@@ -64,7 +64,6 @@ impl TextBoundary {
     }
 }
 
-/// Decides how long a segment's end state is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
     /// A question and its answer: thinned with age.

@@ -48,7 +48,6 @@ pub struct MessageNode {
     /// The text may be left out, see [`Store::tree`].
     pub message: Message,
     pub number: u64,
-    /// The segment that ends at it, under the requested fingerprint.
     pub segment: Option<SegmentId>,
     /// That segment's rows and end state are on disk.
     pub kept: bool,
@@ -128,7 +127,6 @@ fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Res
 }
 
 impl Store {
-    /// Sessions, the last changed first; at most `limit`.
     pub fn sessions(&self, filter: SessionFilter, limit: usize) -> Result<Vec<SessionRecord>> {
         self.read(|db| {
             // Not by the index: a damaged one would hide a session silently.
@@ -158,7 +156,6 @@ impl Store {
         self.read(|db| find_session(db, name, "trashed_ms IS NULL"))
     }
 
-    /// The most recently used session of this name in the trash.
     pub fn trashed_session(&self, name: &str) -> Result<Option<SessionRecord>> {
         match self.read(|db| find_session(db, name, "trashed_ms IS NOT NULL")) {
             Err(StoreError::NoSession { .. }) => Ok(None),
@@ -189,7 +186,6 @@ impl Store {
         Ok(self.sessions(SessionFilter::Live, 1)?.pop())
     }
 
-    /// An unused name as close to `wanted` as possible.
     pub fn free_name(&self, wanted: &str) -> Result<String> {
         self.read(|db| free_name(db, wanted))
     }

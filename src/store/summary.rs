@@ -11,7 +11,6 @@ use super::seal::seal_session;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 
-/// The default title: the first words of message `m`, on one line.
 macro_rules! first_words {
     () => {
         "replace(substr(ltrim(m.text), 1, 120), char(10), ' ')"

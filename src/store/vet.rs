@@ -19,7 +19,6 @@ impl Vetted {
         Vetted { rows, end }
     }
 
-    /// KV rows of a segment of `count` tokens. Errors are phrases.
     pub fn rows(&mut self, tensors: &[ImageTensor], count: u64) -> Result<(), String> {
         for t in tensors {
             let first = t.shape.first().map_or(0, |n| *n as u64);

@@ -62,7 +62,6 @@ impl Store {
         }
     }
 
-    /// Rewrites a small database without the remains between its rows.
     fn write_anew(&self) -> Result<()> {
         let bytes = self.disk.look(&self.layout.database).map_or(u64::MAX, |l| l.bytes);
         if bytes <= SMALL_BYTES {

@@ -34,10 +34,8 @@ use texts::Texts;
 /// Time between retries of a failed save when nothing else happens.
 const RETRY: Duration = Duration::from_secs(30);
 const STOPPED: &str = "saving has stopped after an internal error: restart sala-chat to go on saving";
-/// Why the writer stops waiting for the remaining saves at the end.
 const TOO_LONG: &str = "the disk takes too long";
 const STATES_STOPPED: &str = "an internal error has stopped it: restart sala-chat to keep state again";
-/// Saves with state between two checks of the disk budget.
 const BUDGET_EVERY: u64 = 16;
 
 /// The result of a save. Sent after the commit it reports.
@@ -112,7 +110,6 @@ struct Queue {
     /// Bytes of state in `saves`, in `states`, and in progress.
     pending_bytes: u64,
     last_id: u64,
-    /// The last save with texts; later ones are state alone.
     last_text: u64,
     /// The texts of all saves up to this id are on disk or given up.
     texts: u64,
@@ -121,7 +118,6 @@ struct Queue {
     stuck: Option<u64>,
     /// Why the first of `saves` failed; stays until it is saved.
     stuck_why: Option<String>,
-    /// Why a save was given up for good: it contradicted the database.
     given_up: Option<String>,
     texts_over: bool,
     states_over: bool,

@@ -194,7 +194,7 @@ impl Connection {
         if let (Some(id), Some(base)) = (id, rests_on)
             && let Some(fault) = self.lost.get(&base)
         {
-            // The sequence's own state stays lost as well.
+            // The failed command rebuilds no state: `lost` keeps its entries.
             return self.send(EngineEvent::Failed { id, fault: fault.clone() });
         }
         if !matches!(command, Command::MayEvict { .. }) {

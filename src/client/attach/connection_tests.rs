@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A connection to a server with a closed socket, and the receiver of its events.
 fn connection() -> (Connection, Receiver<EngineEvent>) {
     let (to, _) = UnixStream::pair().unwrap();
     let (events, told) = unbounded();

@@ -17,7 +17,6 @@ pub struct Link {
 pub enum Found {
     Nobody,
     Server(Box<Link>),
-    /// Why the terminal cannot use the server: a sentence without its full stop.
     Unfit(String),
 }
 

@@ -19,7 +19,6 @@ use serde::de::DeserializeOwned;
 /// Most bytes of a head: the tokens of the longest context take a tenth.
 const HEAD: u32 = 256 << 20;
 const ARRAYS: u32 = 1 << 16;
-/// Most bytes of an array.
 const ARRAY: u64 = 64 << 30;
 
 pub(super) type Blob = Arc<Vec<u8>>;
@@ -28,8 +27,6 @@ fn wrong(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// # Errors
-/// The other side is gone, or the head is too long.
 pub(super) fn send<T: Serialize>(to: &mut impl Write, head: &T, blobs: &[Blob]) -> io::Result<()> {
     let head = serde_json::to_vec(head)?;
     let length = u32::try_from(head.len()).ok().filter(|n| *n <= HEAD);

@@ -45,9 +45,6 @@ pub struct Host {
 }
 
 /// Listens for terminals of the same data directory. `None`: another server already does.
-///
-/// # Errors
-/// The socket cannot be created.
 pub fn open_host(
     place: &Place,
     address: &str,
@@ -157,7 +154,6 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     read
 }
 
-/// Writes events until the channel or the connection ends, then closes the connection.
 fn write(stream: &UnixStream, events: &Receiver<EngineEvent>, cancels: &Cancels) {
     let mut to = BufWriter::with_capacity(64 << 10, stream);
     for event in events {

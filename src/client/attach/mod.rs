@@ -27,7 +27,6 @@ pub use place::Place;
 
 use crate::engine::protocol::{DeviceChoice, DraftChoice, EngineOptions, Precision, WeightsChoice, is_folder};
 
-/// How long either side waits for the other's first message.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -55,7 +55,6 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Sends an event that did not pass through the engine.
     pub(super) fn tell(&self, event: EngineEvent) {
         // A multiplexer that is gone ends the terminal's events.
         let _ = self.calls.send(Call::Tell(self.user, event));
@@ -75,9 +74,6 @@ impl Drop for Slot {
 
 impl Multiplexer {
     /// Puts an engine on a multiplexer. The server needs `needed` sequences.
-    ///
-    /// # Errors
-    /// The system cannot create a thread.
     pub fn start(
         commands: Sender<Command>,
         events: Receiver<EngineEvent>,

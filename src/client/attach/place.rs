@@ -65,9 +65,6 @@ impl Place {
     }
 
     /// Takes the place: the socket listens. `None`: another server has it.
-    ///
-    /// # Errors
-    /// The files cannot be created.
     pub(super) fn take(&self, address: &str) -> io::Result<Option<(Held, UnixListener)>> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let lock = self.folder.join("serve.lock");
@@ -99,9 +96,6 @@ impl Place {
     }
 
     /// A connection to the server there. `None`: there is none.
-    ///
-    /// # Errors
-    /// The server cannot be reached.
     pub(super) fn connect(&self) -> io::Result<Option<UnixStream>> {
         use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound};
         match at(&self.socket(), |path| UnixStream::connect(path)) {

@@ -27,7 +27,6 @@ pub(super) struct Welcome {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Greeting {
     Join,
-    /// Asks only for the server's name.
     Look,
 }
 
@@ -107,8 +106,6 @@ impl Message for EngineEvent {
     }
 }
 
-/// # Errors
-/// The other side is gone, or the message is too long.
 pub(super) fn send<M: Message>(to: &mut impl Write, mut message: M) -> io::Result<()> {
     let blobs: Vec<Blob> = message.tensors().iter().map(|tensor| tensor.data.shared()).collect();
     frame::send(to, &message, &blobs)

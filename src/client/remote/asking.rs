@@ -31,7 +31,6 @@ pub(super) struct Asking {
     left_out: RefCell<BTreeSet<&'static str>>,
     /// The program asks one question at once.
     pub(super) one_question: bool,
-    /// The note that the server ignores a thinking budget was sent.
     said_budget: Cell<bool>,
 }
 
@@ -64,7 +63,6 @@ impl Asking {
         }
     }
 
-    /// Chooses the configured model, or the server's only one.
     pub(super) async fn find_model(&self, cancel: &Cancel) -> Result<(), Fault> {
         let listed = self.client.models(cancel).await;
         let shown = &self.client.shown;
@@ -176,7 +174,6 @@ impl Asking {
         (max_tokens <= left).then_some(max_tokens)
     }
 
-    /// Repeats the request until the server accepts it, and receives the answer.
     async fn answer(
         &self,
         job: &Job,

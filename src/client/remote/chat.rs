@@ -25,7 +25,6 @@ const OPTIONAL: [&str; 12] = [
     "chat_template_kwargs",
 ];
 const LENGTH: [&str; 2] = ["max_tokens", "max_completion_tokens"];
-/// Fields needed to continue an answer.
 const GOING_ON: [&str; 2] = ["continue_final_message", "add_generation_prompt"];
 
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +131,6 @@ pub(super) fn is_too_long(said: &str) -> bool {
 pub(super) enum Finished {
     Stop,
     Length,
-    /// The server's filter stopped the answer.
     Filtered,
 }
 
@@ -321,7 +319,6 @@ pub(super) fn words_of(value: &Value) -> Option<String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) name: String,
-    /// Context length in tokens, if the server reports it.
     pub(super) context: Option<u64>,
 }
 

@@ -17,7 +17,6 @@ use crate::engine::protocol::Cancel;
 use crate::text::sanitize::sanitize_line;
 
 const TICK: Duration = Duration::from_millis(20);
-/// Longest list of models, in bytes.
 const LIST: usize = 4 << 20;
 const MODELS: &str = "models";
 /// Bytes of a refusal that are read.
@@ -35,7 +34,6 @@ pub(super) enum Fault {
         said: String,
     },
     TooLong(String),
-    /// Any other failure: one line.
     Failed(String),
 }
 
@@ -158,10 +156,7 @@ impl Client {
         }
     }
 
-    /// The server's models: one request, with the timeout of a connection.
-    ///
-    /// # Errors
-    /// One line.
+    /// One request, with the timeout of a connection.
     pub(super) async fn models(&self, cancel: &Cancel) -> Result<Vec<Listed>, Fault> {
         let limit = self.patience.connect;
         let ask = async {

@@ -47,7 +47,6 @@ pub(super) enum Thinking {
 pub(super) struct Conversation {
     pub(super) turns: Vec<Turn>,
     pub(super) thinking: Thinking,
-    /// The last turn is an unfinished answer.
     pub(super) open: bool,
     /// The unfinished part is a thought. The server begins it again, since it accepts no thoughts.
     pub(super) in_thought: bool,

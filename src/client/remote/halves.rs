@@ -5,7 +5,6 @@
 //! digits, and [`Halves`] joins them again in the text of the answer.
 
 const MARK: char = '\u{FDD0}';
-/// Hexadecimal digits after the mark.
 const DIGITS: usize = 4;
 
 const fn is_high(unit: u16) -> bool {

@@ -35,9 +35,6 @@ fn runtime() -> Result<Runtime, String> {
 }
 
 /// Starts the thread. `text` is [`super::text_model`]'s, which the runtime uses too.
-///
-/// # Errors
-/// The system cannot create a thread.
 pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine> {
     let (commands, inbox) = bounded(COMMANDS);
     let (outbox, events) = unbounded();

@@ -28,9 +28,6 @@ impl<'c> Writer<'c> {
     }
 
     /// Appends to the thoughts, then to the answer.
-    ///
-    /// # Errors
-    /// A text that cannot be encoded.
     pub(super) fn push(&mut self, thinking: &str, text: &str) -> Result<Vec<Token>, TextError> {
         let mut tokens = Vec::new();
         self.thought(thinking, &mut tokens)?;

@@ -118,7 +118,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A positive whole number up to [`MOST_COUNTED`].
     fn count(&self, field: &'static str, default: Option<usize>) -> Result<usize, SpecError> {
         self.count_to(MOST_COUNTED, field, default)
     }
@@ -142,7 +141,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// One id or a list of ids.
     fn ids(&self, field: &'static str) -> Result<Vec<u32>, SpecError> {
         #[derive(Deserialize)]
         #[serde(untagged)]

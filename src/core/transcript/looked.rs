@@ -37,7 +37,6 @@ pub struct Sources {
 pub struct Sentence {
     /// End in the answer's text, in bytes.
     pub end: u64,
-    /// The passages with the greatest shares.
     pub seen: Vec<Seen>,
 }
 

@@ -80,7 +80,6 @@ fn is_of_page(level: HeadingLevel, words: &str) -> bool {
     }
 }
 
-/// The position of a heading's sign: in front of it, or below it.
 fn mark(text: &str, heading: Range<usize>) -> usize {
     let own = text.get(heading.clone()).unwrap_or_default();
     let before = if own.starts_with('#') { "" } else { own.trim_end().trim_end_matches(['=', '-']) };

@@ -98,7 +98,6 @@ fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
     value.split_once('"').map(|(value, _)| value)
 }
 
-/// The output of code, from JSON that is escaped for HTML.
 fn output(escaped: &str) -> Option<String> {
     match serde_json::from_str(&unescaped(escaped)).ok()? {
         Value::String(text) => Some(text),

@@ -14,7 +14,6 @@ pub(super) fn each<'a>(json: &'a str, put: &mut dyn FnMut(Cow<'a, str>, &'a str)
     let _ = serde_json::Deserializer::from_str(json).deserialize_any(Each(put));
 }
 
-/// The fields of these names; `null` for a missing one.
 pub(super) fn fields<'a, const N: usize>(json: &'a str, names: [&str; N]) -> [&'a str; N] {
     let mut found = ["null"; N];
     if json.starts_with('{') {

@@ -10,7 +10,6 @@ use crate::store::arrival::{Arrival, Incoming, LeftOut};
 /// Bytes of thoughts that are copied to further answers of one conversation. Beyond it one more answer at most
 /// receives a thought: many short answers below long thoughts would make a small file larger than any disk.
 const COPIED_BYTES: usize = 16 << 20;
-/// The cost of passing a thought, added to its length.
 const STEP_BYTES: usize = 64;
 
 pub(super) struct Words {
@@ -36,7 +35,6 @@ pub(super) enum Content {
 struct Node {
     parent: Option<usize>,
     content: Content,
-    /// The last climb that passed it.
     climb: u32,
 }
 

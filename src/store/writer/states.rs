@@ -19,7 +19,6 @@ pub(super) struct States {
     shared: Arc<Shared>,
     state_off: Option<String>,
     saves: u64,
-    /// Saves since the last check of the disk budget.
     since_budget: u64,
     /// Segments of the last save with state: the running conversation, spared by the budget.
     current: Vec<SegmentId>,
