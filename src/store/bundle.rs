@@ -88,8 +88,7 @@ impl Store {
     /// written.
     ///
     /// # Errors
-    /// [`StoreError::Exists`], [`StoreError::NoSession`], I/O errors, [`StoreError::StateLost`] for a damaged file;
-    /// [`StoreError::Stopped`], without a file.
+    /// [`StoreError::Exists`]; [`StoreError::StateLost`] for a damaged file; [`StoreError::Stopped`], without a file.
     pub fn export_bundle(
         &self,
         id: SessionId,

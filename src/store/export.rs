@@ -1,4 +1,4 @@
-//! Exports of conversations: Markdown and plain text (`text`; a message in it: `said`, `fences`), and JSON, which
+//! Exports of conversations: Markdown and plain text (`text` and its helpers), and JSON, which
 //! `import.rs` reads.
 //!
 //! Files appear whole or not at all: temporary name, sync, rename. Nothing is overwritten unless the caller allows it.

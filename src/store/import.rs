@@ -48,8 +48,7 @@ impl Store {
     /// Imports a file. A taken name gets a number. `watch` receives the bytes read.
     ///
     /// # Errors
-    /// [`StoreError::NoInput`] for a missing file; [`StoreError::Import`] if it has no known form, contradicts itself
-    /// or is too large; the database cannot be written; [`StoreError::Stopped`], and then nothing was imported.
+    /// [`StoreError::Import`] if it has no known form, contradicts itself or is too large. Nothing is then imported.
     pub fn import(&self, path: &Path, watch: &Watch<'_>) -> Result<Imported> {
         let no_input = |source| StoreError::NoInput { path: path.to_owned(), source };
         let real = path.canonicalize().map_err(no_input)?;
@@ -255,7 +254,7 @@ impl Reading<'_> {
     }
 }
 
-/// Writes steps and returns the complete sessions. The next batch continues the session `goes_on`.
+/// Writes steps and returns the complete sessions, without the one that the next batch continues.
 fn write_batch(
     tx: &Transaction<'_>,
     batch: &[Step],

@@ -73,8 +73,7 @@ impl Store {
     /// alone. Undoes an interrupted attempt first.
     ///
     /// # Errors
-    /// Nothing can be read from it; a file cannot be read or written. The damaged database then has its old name or
-    /// the new one next to it.
+    /// Nothing is readable, or an I/O error. The damaged database then has its old name or its `.damaged-` name.
     pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Rescue> {
         let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
         let layout = Layout::new(&root.canonicalize().unwrap_or(root));

@@ -284,8 +284,7 @@ impl Store {
     /// Gives a session another name.
     ///
     /// # Errors
-    /// [`StoreError::NameTaken`], [`StoreError::MeansLast`], [`StoreError::NoSession`] if it is not on disk yet; the
-    /// database cannot be written.
+    /// [`StoreError::NameTaken`], [`StoreError::MeansLast`], [`StoreError::NoSession`] if it is not on disk yet.
     pub fn rename(&self, id: SessionId, name: &str) -> Result<()> {
         let name = name.trim();
         if name == LAST {
