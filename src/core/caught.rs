@@ -1,4 +1,4 @@
-//! Code of libraries that may panic on what they are given, run so that a panic is an ordinary error.
+//! Runs library code that may panic on its input, so that a panic is an ordinary error.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ thread_local! {
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `work` gives; `None` if it panics. What `work` changed before it panicked must not be used again.
+/// The result of `work`; `None` if it panics. Data that `work` changed before the panic must not be used again.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     let before = EXPECTED.replace(true);
     let result = catch_unwind(AssertUnwindSafe(work)).ok();

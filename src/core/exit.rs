@@ -1,29 +1,21 @@
-//! Exit codes, each once: what fails anywhere says with which of them a run ends because of it. The same table is in
-//! docs/terminal.md §2, which a test compares.
+//! Exit codes, each once: every fault names the code with which it ends a run. The same table is in docs/terminal.md
+//! §2; a test compares them.
 
 use serde::{Deserialize, Serialize};
 
-/// How the program ends. On a wire it is its number.
+/// Serialized as its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "i32", into = "i32")]
 pub enum Exit {
     Ok,
     Failure,
-    /// The command line or the settings are wrong.
     Usage,
-    /// The model is not installed, or its folder is damaged or of a kind that is not run.
     NoModel,
-    /// No usable GPU, or not enough memory.
     NoDevice,
-    /// The context is too small for the question.
     TooLong,
-    /// The session is open in another process, or the folder is being written by one.
     InUse,
-    /// State or session cannot be read.
     Unreadable,
-    /// A file that was named is not there.
     NoInput,
-    /// The disk is full or refuses.
     Disk,
     Stopped,
     Signal(u8),
@@ -50,7 +42,6 @@ impl Exit {
     ];
     /// The terminal is gone.
     pub const HANGUP: Exit = Exit::Signal(HANGUP);
-    /// The system, or a user, ends the program.
     pub const TERMINATED: Exit = Exit::Signal(TERMINATE);
 
     pub fn by_signal(signal: i32) -> Exit {
@@ -86,13 +77,12 @@ impl Exit {
         self.row().1
     }
 
-    /// What the number means, as the table of the documentation has it.
     pub fn meaning(self) -> &'static str {
         self.row().2
     }
 }
 
-/// A number that another process says; unknown ones are failures.
+/// The exit code of another process; an unknown one is a failure.
 impl From<i32> for Exit {
     fn from(code: i32) -> Exit {
         let known = Exit::ALL.into_iter().find(|e| i32::from(e.code()) == code);

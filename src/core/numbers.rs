@@ -32,7 +32,7 @@ pub fn counted(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
-/// A part in percent, rounded down, so that only the whole is 100. Nothing of nothing is the whole.
+/// A part in percent, rounded down, so that only the whole is 100. 0 of 0 is 100.
 pub fn percent(part: u64, whole: u64) -> u64 {
     if whole == 0 { 100 } else { (part.min(whole) as u128 * 100 / whole as u128) as u64 }
 }

@@ -1,10 +1,9 @@
-//! Names at the top of a data directory besides the database. With a folder of data but no home, it is the folder of
-//! the settings, too.
+//! Names at the top of a data directory, except the database. With a data folder but no home, the settings are there,
+//! too.
 
 pub const SEGMENTS: &str = "segments";
-/// Locks, and where a running server is found.
+/// Locks, and the files of a running server.
 pub const LOCKS: &str = "locks";
-/// Bytes that are given back when the disk is full.
 pub const RESERVE: &str = "reserve";
 /// Logs, crash reports, copied text.
 pub const STATE: &str = "state";
@@ -15,6 +14,6 @@ pub const CONFIG_FILE: &str = "config.toml";
 pub const PRESETS: &str = "presets";
 pub const THEMES: &str = "themes";
 
-/// All of them: what the program may have put into a directory before a database is there.
+/// All names that the program may create in a directory before there is a database.
 pub const ALL: [&str; 10] =
     [SEGMENTS, LOCKS, RESERVE, STATE, WEIGHTS, REQUESTS, SERVE_KEY, CONFIG_FILE, PRESETS, THEMES];

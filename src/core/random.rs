@@ -4,7 +4,7 @@
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
-/// What the counter walks by: 2⁶⁴ divided by the golden ratio, made odd.
+/// Step of the counter: 2⁶⁴ divided by the golden ratio, made odd.
 pub const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// SplitMix64's finaliser: a bijection of 64-bit words in which every input bit flips every output bit about half of

@@ -1,7 +1,7 @@
 //! The model's shape, read once from `config.json` and checked. Everything after load may rely on it.
 //!
-//! Owns the meaning of every field of `config.json` that drives the computation (`config`: its defaults and the rules between
-//! fields). An unknown value is an error that names the field, never a silent default. Opens no files.
+//! Owns the meaning of every field of `config.json` that drives the computation (`config`: its defaults and the rules
+//! between fields). An unknown value is an error that names the field, never a silent default. Opens no files.
 
 mod config;
 
@@ -18,7 +18,7 @@ pub enum Mixer {
 /// When a row attends densely (docs/model.md §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum DenseRule {
-    /// Block selection at every length: the program's default, a row never depends on what follows.
+    /// Block selection at every length: the program's default. A row never depends on later rows.
     #[default]
     AsSparse,
     /// A row at position p is dense iff `p + 1 < dense_len`.
@@ -64,12 +64,13 @@ pub struct SparseSpec {
 }
 
 impl SparseSpec {
-    /// Whether a row in block `own` has to take this block: one of the first, or in the local window before its own.
+    /// Whether a row in block `own` always attends to this block: one of the first, or in the local window before its
+    /// own.
     pub fn is_forced(&self, block: usize, own: usize) -> bool {
         block < self.init_blocks || block + self.local_blocks >= own
     }
 
-    /// The rule for a call that ends at `total` tokens, if [`DenseRule::Call`] is in force; else the rule itself.
+    /// The rule for a call that ends at `total` tokens: resolves [`DenseRule::Call`].
     pub fn for_call(&self, total: usize) -> DenseRule {
         match self.dense_rule {
             DenseRule::Call if total < self.dense_len => DenseRule::Always,
@@ -84,11 +85,9 @@ impl SparseSpec {
             DenseRule::Always => true,
         }
     }
-    /// Level-1 compressed keys of `length` cached tokens.
     pub fn level1_rows(&self, length: usize) -> usize {
         compressed(length, self.kernel, self.stride)
     }
-    /// Level-2 compressed keys of `length` cached tokens.
     pub fn level2_rows(&self, length: usize) -> usize {
         compressed(length, 4 * self.kernel, 4 * self.stride)
     }
@@ -115,7 +114,7 @@ fn compressed(length: usize, kernel: usize, stride: usize) -> usize {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LightningSpec {
     pub heads: usize,
-    /// Key/value heads; divides `heads`.
+    /// Divides `heads`.
     pub kv_heads: usize,
     pub head_dim: usize,
     /// Multiplies q before it reads the state.
@@ -136,7 +135,6 @@ impl LightningSpec {
         let gate = if self.output_gate { self.heads } else { 0 };
         (self.heads + 2 * self.kv_heads + gate) * self.head_dim
     }
-    /// Columns of z in the fused projection; empty if there is no gate.
     pub fn gate_columns(&self) -> std::ops::Range<usize> {
         let start = (self.heads + 2 * self.kv_heads) * self.head_dim;
         start..self.projection_width()
@@ -175,7 +173,6 @@ pub struct ModelSpec {
     pub residual_scale: f32,
     /// Divides the final hidden state: `hidden / dim_model_base`.
     pub logit_divisor: f32,
-    /// The head is the embedding table.
     pub tie_embeddings: bool,
     pub bos: Option<u32>,
     /// Any of these ends a turn.
@@ -184,7 +181,7 @@ pub struct ModelSpec {
     pub max_position: usize,
 }
 
-/// A `config.json` that this program cannot run. One line: field, what it says, what is supported.
+/// A `config.json` that this program cannot run. One line: field, its value, supported values.
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -284,7 +281,7 @@ mod tests {
         config.insert("rope_parameters".into(), theta.clone());
         let spec = ModelSpec::from_json(&serde_json::to_string(&config).unwrap()).unwrap();
         assert_eq!(spec.lightning.rope_theta, Some(50_000.0));
-        // What the top level says wins, as it does in the family's files.
+        // The top level wins, as in the family's files.
         assert_eq!(nested(theta).unwrap(), ModelSpec::from_json(DEMO).unwrap().lightning.rope_theta);
         assert!(nested(serde_json::json!({"rope_type": "yarn"})).unwrap_err().to_string().contains("rope_type"));
         assert!(nested(7.into()).is_err());

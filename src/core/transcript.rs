@@ -1,7 +1,7 @@
 //! Messages and the tree they form. Owned text only; no model state.
 //!
 //! A conversation is a tree of messages. A session points at one message, its head; the path from the root to the head
-//! is what the model has. Going back, editing and regenerating move or add pointers, they never remove.
+//! is the model's context. Undoing, editing and regenerating move or add pointers and never remove a message.
 
 mod looked;
 
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 pub use looked::{MOST_PASSAGES, Passage, Seen, Sentence, Sources};
 
-/// Longest text that the input's history keeps, bytes: one with a pasted book in it is in its session, and all are read at each start.
+/// Longest text in the input's history, bytes: a prompt with a pasted book stays in its session only, because each
+/// start reads the whole history.
 pub const LONGEST_PROMPT: usize = 20_000;
 
 /// Row id of a message in the store. Unique over all sessions of a data directory.
@@ -22,20 +23,19 @@ pub struct SessionId(pub i64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The system text, at most one, first.
+    /// At most one, first.
     System,
-    /// A question or instruction typed by the user.
     User,
     Assistant,
-    /// A document the user loaded. Rendered for the model as a user turn holding the document and an assistant
-    /// turn that acknowledges it (docs/architecture.md §5).
+    /// Rendered for the model as a user turn holding the document and an assistant turn that acknowledges it
+    /// (docs/architecture.md §5).
     Document,
 }
 
 impl Role {
     const ALL: [Role; 4] = [Role::System, Role::User, Role::Assistant, Role::Document];
 
-    /// Its name on disk and in files.
+    /// The name on disk and in files.
     pub fn name(self) -> &'static str {
         match self {
             Role::System => "system",
@@ -49,7 +49,6 @@ impl Role {
         Role::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// Who that is, to a reader.
     pub fn speaker(self) -> &'static str {
         match self {
             Role::System => "system",
@@ -73,7 +72,7 @@ pub enum Finish {
 }
 
 impl Finish {
-    /// What cut an answer off, in words; `None` where the model ended it.
+    /// Why the answer was cut off, in words; `None` if the model ended it.
     pub fn cut_off(self) -> Option<&'static str> {
         match self {
             Finish::Stop => None,
@@ -86,31 +85,26 @@ impl Finish {
     }
 }
 
-/// A loaded document, as the transcript remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentInfo {
     pub name: String,
-    /// Where it was read from, if from a file.
     pub path: Option<String>,
     /// BLAKE3 of the text, hex.
     pub hash: String,
-    /// Tokens the rendered document took.
     pub tokens: u64,
     pub lines: u64,
-    /// False when loading was stopped and what had been read was kept.
+    /// False when loading was stopped and the part read so far was kept.
     pub complete: bool,
-    /// It was wished not to be kept in the library.
+    /// The user chose not to keep it in the library.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
 }
 
-/// By what the text of a document is recognised.
 pub fn text_hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
 impl DocumentInfo {
-    /// Of a document of which nothing has been read yet.
     pub fn new(name: &str, path: Option<String>, text: &str) -> DocumentInfo {
         DocumentInfo {
             name: name.to_owned(),
@@ -131,36 +125,30 @@ impl DocumentInfo {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MessageMeta {
-    /// How the answer ended; `None` for what is not an answer.
+    /// `None` for a message that is not an answer.
     pub finish: Option<Finish>,
-    /// Seed the answer was sampled with; `None` where nothing was drawn.
+    /// `None` if nothing was sampled.
     pub seed: Option<u64>,
     /// Model that answered, for example `demo` or `MiniCPM-SALA`.
     pub model: Option<String>,
     pub completion_tokens: u64,
-    /// Tokens read by prefill for this message.
     pub prefilled_tokens: u64,
-    /// Time for them, in milliseconds.
+    /// Prefill time, in milliseconds.
     pub prefill_ms: f64,
-    /// Tokens found in kept state instead of being read.
+    /// Tokens found in kept state instead of prefill.
     pub reused_tokens: u64,
-    /// Decode speed, tokens per second.
     pub tokens_per_s: f64,
-    /// The speed is estimated: a server wrote it, and did not tell how many tokens it is.
+    /// The speed is estimated: a server wrote the answer and did not report its number of tokens.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
     /// From Enter to the first token, in milliseconds.
     pub ttft_ms: f64,
-    /// Time spent thinking, in milliseconds.
     pub thought_ms: f64,
-    /// Tokens of the thoughts.
     pub thought_tokens: u64,
-    /// Set for [`Role::Document`].
     pub document: Option<DocumentInfo>,
-    /// Where an answer looked; `None` where it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looked: Option<Sources>,
-    /// It does not match its checksum: its text begins with a line that says so.
+    /// The message does not match its checksum: its text begins with a line about the damage.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub damaged: bool,
 }
@@ -168,16 +156,15 @@ pub struct MessageMeta {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     pub id: MessageId,
-    /// The message before it; `None` for a root.
+    /// `None` for a root.
     pub parent: Option<MessageId>,
     pub role: Role,
-    /// The text: what is shown, and what the template renders. For a document, the document's text.
+    /// The text that is shown and rendered by the template. For a document, the document's text.
     pub text: String,
     /// Thoughts of an answer, without their tags. Empty if none.
     pub thinking: String,
     /// Milliseconds since the Unix epoch. Never used for ordering.
     pub created_ms: i64,
-    /// Everything else.
     pub meta: MessageMeta,
 }
 
@@ -196,12 +183,11 @@ impl Message {
         self.role == Role::Assistant && self.meta.model.is_some() && self.meta.finish.is_none()
     }
 
-    /// Whether it is a document that is read in part only.
     pub fn is_half_read(&self) -> bool {
         self.meta.document.as_ref().is_some_and(|d| !d.complete && d.is_whole(&self.text))
     }
 
-    /// What cut an answer off, in words; `None` where all of it is there.
+    /// Why the answer is cut off, in words; `None` if it is complete.
     pub fn cut_off(&self) -> Option<&'static str> {
         match self.meta.finish {
             _ if self.is_open() => Some("not written to its end"),

@@ -1,4 +1,4 @@
-//! A session on its way in, from whatever file: made anew step by step, under numbers that it gets here. Writes nothing.
+//! An incoming session from a file of any form, as steps that build it under new ids. Writes nothing.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,11 +18,10 @@ const MAX_NAME: usize = 200;
 pub struct Imported {
     pub sessions: Vec<(SessionId, String)>,
     pub messages: u64,
-    /// Tokens whose state the file had.
     pub state_tokens: u64,
-    /// A sentence: why only texts were imported.
+    /// One sentence: why only texts were imported.
     pub text_only: Option<String>,
-    /// Sessions that stand at their last message, because the file names no message that it has.
+    /// Sessions that got their last message as head, because the file names no message it contains.
     pub without_place: u64,
     pub left_out: LeftOut,
     pub skipped: Vec<Skipped>,
@@ -31,14 +30,13 @@ pub struct Imported {
 const NAMED: usize = 10;
 
 impl Imported {
-    /// The conversations that were not imported, by reason: `1 conversation without a message ("Other")`.
+    /// The skipped conversations by reason: `1 conversation without a message ("Other")`.
     pub fn skipped_in_words(&self) -> Option<String> {
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
         for Skipped { name, why } in &self.skipped {
             let known = reasons.len();
             match reasons.iter_mut().find(|(reason, _)| reason == why) {
                 Some((_, names)) => names.push(name),
-                // A line has room for a few reasons.
                 None if known >= NAMED => {}
                 None => reasons.push((why, vec![name])),
             }
@@ -61,23 +59,18 @@ impl Imported {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Skipped {
-    /// Its title, or its place in the file.
     pub name: String,
     pub why: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Messages of tools and to them.
     pub tools: u64,
     pub system: u64,
-    /// Messages that the other program itself does not show.
     pub hidden: u64,
     pub pictures: u64,
     pub files: u64,
-    /// Thoughts that no answer followed.
     pub thoughts: u64,
-    /// Parts and messages of other kinds.
     pub other: u64,
 }
 
@@ -92,7 +85,7 @@ impl LeftOut {
         self.other += o.other;
     }
 
-    /// The role of a message of another program; one that is neither a question nor an answer is counted.
+    /// The role of a message of another program. Counts a message that is neither a question nor an answer.
     pub(super) fn speaker(&mut self, role: Option<&str>, says_something: bool) -> Option<Role> {
         let something = u64::from(says_something);
         match role {
@@ -105,7 +98,6 @@ impl LeftOut {
         None
     }
 
-    /// Each kind of which there is something, with its number, in words.
     pub fn in_words(&self) -> Vec<String> {
         let kinds = [
             (self.tools, "message of a tool", "messages of tools"),
@@ -125,7 +117,7 @@ impl LeftOut {
 pub(super) struct Arrival {
     pub name: String,
     pub title: Option<String>,
-    /// An object; a string where it could not be read as one.
+    /// An object, or a string if it does not parse as one.
     pub settings: Value,
     pub head: Option<MessageId>,
     pub messages: Vec<Incoming>,
@@ -139,7 +131,8 @@ impl From<SessionJson> for Arrival {
     }
 }
 
-/// A message under the numbers of its file. There may be millions without facts, which are most of a [`Message`]'s size.
+/// A message under the ids of its file. An import may hold millions of these without facts, and facts are most of a
+/// [`Message`]'s size.
 pub(super) struct Incoming {
     pub id: MessageId,
     pub parent: Option<MessageId>,
@@ -185,7 +178,6 @@ impl Step {
         }
     }
 
-    /// It under the numbers from `first` on.
     pub(super) fn change(self, first: i64) -> Change {
         let of_session = |id: SessionId| SessionId(id.0 + first);
         let of_message = |id: MessageId| MessageId(id.0 + first);
@@ -217,16 +209,16 @@ impl Step {
 
 pub(super) struct Arrived {
     pub id: SessionId,
-    /// By the ids of the file.
+    /// Keyed by the ids of the file.
     pub new_ids: HashMap<MessageId, MessageId>,
-    /// It stands at its last message, because the file names one that is not in it.
+    /// The head is the last message, because the file names one that it does not contain.
     pub at_last_message: bool,
 }
 
-/// Hands on the steps that make a session anew. `id` gives new ids, `bad` makes an error of a phrase.
+/// Passes on the steps that build a session. `id` returns new ids; `bad` makes an error from a phrase.
 ///
 /// # Errors
-/// Messages that contradict each other, before any step; those of `id` and `put`.
+/// Messages that contradict each other, before any step; errors of `id` and `put`.
 pub(super) fn arrive(
     session: Arrival,
     id: &mut dyn FnMut() -> Result<i64>,
@@ -268,20 +260,17 @@ pub(super) fn arrive(
     Ok(Arrived { id: session, new_ids, at_last_message })
 }
 
-/// The last message that no other hangs on.
 fn last_leaf(messages: &[Incoming]) -> Option<MessageId> {
     let parents: HashSet<MessageId> = messages.iter().filter_map(|m| m.parent).collect();
     messages.iter().rev().map(|m| m.id).find(|id| !parents.contains(id))
 }
 
-/// A name of one short line.
 pub(super) fn plain_name(name: &str) -> String {
     let seen = name.chars().filter(|c| c.is_control() || !is_unseen(*c));
     let name: String = seen.map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME).collect();
     name.trim().to_owned()
 }
 
-/// The order in which every parent precedes its children, in linear time.
 fn parents_first(messages: &[Incoming]) -> Result<Vec<usize>, String> {
     let mut known: HashMap<MessageId, usize> = HashMap::with_capacity(messages.len());
     for (i, m) in messages.iter().enumerate() {
@@ -289,13 +278,13 @@ fn parents_first(messages: &[Incoming]) -> Result<Vec<usize>, String> {
             return Err(format!("two messages have the number {}", m.id.0));
         }
     }
-    // Each with the place of its parent, roots first, those of one parent together in the order of the file.
+    // (parent, message) by index: roots first, children of one parent together in file order.
     let mut below: Vec<(Option<usize>, usize)> = Vec::with_capacity(messages.len());
     for (i, m) in messages.iter().enumerate() {
         let above =
             match m.parent {
                 None => None,
-                // As a root it would be in the file's tree, and no longer in its conversation.
+                // As a root, the message would leave its conversation.
                 Some(parent) => Some(*known.get(&parent).ok_or_else(|| {
                     format!("message {} follows message {}, which is not in the file", m.id.0, parent.0)
                 })?),

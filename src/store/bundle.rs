@@ -8,11 +8,11 @@
 //! | manifest | JSON: the session as in a JSON export, its segments (tokens, text boundary, sizes and roots of files) |
 //! | rest | the segment files, back to back in the manifest's order, rows before end |
 //!
-//! Nothing in a bundle is believed for more than what came with it. On import segments get names of their own, made of their
-//! tokens and of the file they came from ([`SegmentId::imported`]), so that reading the same tokens here never finds them;
-//! every byte of state is checked against the roots, every value and shape looked at (`vet.rs`), and the files are written
-//! anew under the new names. What does not check costs state, never text. Without its sessions the state is unreachable
-//! and goes with the next [`Store::collect`].
+//! A bundle's contents are trusted only for the bundle's own sessions. An import names its segments after their tokens
+//! and the file they are from ([`SegmentId::imported`]), so prefill of the same tokens here never finds them. It
+//! checks every byte of state against the roots and every value and shape (`vet.rs`), and writes the files anew under
+//! the new names. A failed check costs state, never text. State that no session reaches is removed by the next
+//! [`Store::collect`].
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -46,13 +46,13 @@ const COPY_BYTES: u64 = 8 << 20;
 struct Manifest {
     session: SessionJson,
     segments: Vec<SegmentJson>,
-    /// Message and the index of the segment that ends at it.
+    /// (message, index of the segment that ends at it).
     links: Vec<(MessageId, usize)>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct SegmentJson {
-    /// Its name where it was exported, which is in its files; without it, the name its tokens have.
+    /// The name on the exporting machine, which its files contain. `None`: the name computed from its tokens.
     #[serde(default)]
     id: Option<String>,
     fingerprint: String,
@@ -76,7 +76,6 @@ struct FileJson {
 pub struct Bundled {
     pub bytes: u64,
     pub state_tokens: u64,
-    /// Tokens of the conversation that will have to be read again.
     pub replay_tokens: u64,
 }
 
@@ -85,12 +84,11 @@ pub(super) fn is_bundle(disk: &dyn Disk, path: &Path) -> bool {
 }
 
 impl Store {
-    /// Writes the open branch of a session with its state under `fingerprint` to one file. `watch` gets the bytes
+    /// Writes the open branch of a session with its state under `fingerprint` to one file. `watch` receives the bytes
     /// written.
     ///
     /// # Errors
-    /// [`StoreError::Exists`], [`StoreError::NoSession`], I/O errors, [`StoreError::StateLost`] for a damaged file;
-    /// [`StoreError::Stopped`], and then there is no file.
+    /// [`StoreError::Exists`]; [`StoreError::StateLost`] for a damaged file; [`StoreError::Stopped`], without a file.
     pub fn export_bundle(
         &self,
         id: SessionId,
@@ -109,7 +107,7 @@ impl Store {
             Some((_, tip)) => Some(self.plan_restore(&tip)?),
             None => None,
         };
-        // What was dropped is still linked, and no state.
+        // Dropped state leaves its links, so a linked segment may have no state.
         let Some(plan) = plan.filter(|plan| plan.kept_tokens() > 0) else {
             return Err(StoreError::NoState { name: session.name });
         };
@@ -206,7 +204,7 @@ impl Store {
         let mut changes = Vec::new();
         let messages = session.messages.len() as u64;
         let mut put = |step: Step| {
-            // Its numbers are ours already.
+            // The ids are already ours.
             changes.push(step.change(0));
             Ok(())
         };
@@ -219,7 +217,8 @@ impl Store {
         let mut imported = Imported { messages, without_place, ..Imported::default() };
         let _writing = self.announce_writing();
         let mut written = Vec::new();
-        // State first, still without a name; then the text in one transaction, and the names, which may fail, in another.
+        // State first, still without a name; then the text in one transaction and the names, which may fail, in
+        // another.
         let state = self.take_state(path, HEAD_BYTES + length..total, &origin, &segments, &mut written, watch);
         let recorded = match state {
             Ok((recorded, tokens)) => {
@@ -262,8 +261,8 @@ impl Store {
         Ok(imported)
     }
 
-    /// Takes the state out of the part `within` of a bundle: checks it and writes its files under the names it has here.
-    /// Returns the segments with those names, and the tokens whose state is there.
+    /// Reads the state from the part `within` of a bundle, checks it and writes its files under their new names.
+    /// Returns the segments with those names, and the number of tokens with state.
     fn take_state(
         &self,
         bundle: &Path,
@@ -275,7 +274,7 @@ impl Store {
     ) -> Result<(Vec<(NewSegment, SegmentId)>, u64)> {
         let mut path = Arriving { origin, recorded: Vec::new(), own: None };
         let sizes = segments.iter().flat_map(|s| [&s.rows, &s.end]).flatten().map(|f| f.bytes);
-        // No sum of sizes that are not there.
+        // The sizes are untrusted, so their sum may overflow.
         let need = sizes.take(2 * segments.len()).try_fold(0u64, |sum, bytes| sum.checked_add(bytes));
         let there = within.end.saturating_sub(within.start);
         let need = need.filter(|n| *n <= there).ok_or_else(|| StoreError::Import {
@@ -296,7 +295,7 @@ impl Store {
                 let root = blake3::Hash::from_hex(&file.root).map_err(|_| lost("its checksum is unreadable".into()))?;
                 let here = at..at + file.bytes;
                 at += file.bytes;
-                // A second time the files are there already.
+                // A second import finds the files in place.
                 if self.file_root(&name, kind).is_ok() {
                     continue;
                 }
@@ -327,7 +326,7 @@ impl Store {
         Ok((path.recorded, tokens))
     }
 
-    /// A segment of this model that was made here, with files that are kept, to compare shapes with.
+    /// File kinds of a segment of this model that was made here and is kept, to compare shapes with.
     fn any_kept_files(&self, fingerprint: &str) -> Result<[Vec<format::Kind>; 2]> {
         let of = |kind: FileKind| -> Result<Vec<format::Kind>> {
             let k = kind.extension();
@@ -341,23 +340,23 @@ impl Store {
             })?;
             let Some((id, root)) = found else { return Ok(Vec::new()) };
             let opened = format::open(&*self.disk, &self.layout.file(&id, kind), kind, &id, &root);
-            // A file that cannot be read here is no evidence against the bundle.
+            // An unreadable local file is no evidence against the bundle.
             Ok(opened.map(|file| file.kinds()).unwrap_or_default())
         };
         Ok([of(FileKind::Rows)?, of(FileKind::End)?])
     }
 }
 
-/// Segments of a bundle on their way in, root first.
+/// The segments of an incoming bundle, root first.
 struct Arriving<'a> {
     origin: &'a [u8; 32],
     recorded: Vec<(NewSegment, SegmentId)>,
-    /// The name that the tokens so far have where they were read.
+    /// The name that the exporting machine computes for the tokens so far.
     own: Option<SegmentId>,
 }
 
 impl Arriving<'_> {
-    /// The next segment, its name here, and its name in its files. Errors are phrases.
+    /// The next segment, its name here, and the name inside its files. Errors are phrases.
     fn next(&mut self, s: &SegmentJson) -> Result<(NewSegment, SegmentId, SegmentId), &'static str> {
         let before = self.recorded.last();
         let mut segment = new_segment(s, before.map(|(_, id)| *id)).ok_or("a segment is unreadable")?;

@@ -1,9 +1,9 @@
-//! `doctor --check`: looks at everything in a data directory.
+//! `doctor --check`: examines everything in a data directory.
 //!
-//! A database whose structure is damaged has been replaced before (`rescue.rs`). Here are put right: the search index (made anew from
-//! the texts), sessions whose row is damaged (the log of heads has their place), state whose file is not what was saved or
-//! that was read at the wrong place (dropped, so that it is read again), the mark of a directory that was put together from two.
-//! The text of a damaged message cannot be put right; it is named.
+//! A database with a damaged structure has been replaced before this check (`rescue.rs`). The check repairs: the
+//! search index (rebuilt from the texts), sessions with a damaged row (the log of heads has their place), state with a
+//! changed file or a wrong position (dropped and prefilled again), and the mark of a directory merged from two. It
+//! cannot repair the text of a damaged message and names it.
 
 use rusqlite::Connection;
 
@@ -22,15 +22,15 @@ use crate::core::transcript::{MessageId, SessionId};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub sessions: u64,
-    /// Without those that stand for unreadable ones.
+    /// Without placeholders for unreadable messages.
     pub messages: u64,
     pub states: u64,
     pub repaired: Vec<String>,
     pub damaged: Vec<String>,
 }
 
-/// The first fault of the database, a phrase; `None` when it is whole. Seals of all rows, pages and indexes are compared;
-/// neither the search index nor any state file.
+/// The first fault of the database, a phrase; `None` if it is whole. Compares the seals of all rows, pages and
+/// indexes; skips the search index and state files.
 fn first_fault(db: &Connection) -> Result<Option<String>> {
     if let Some(fault) = structure_fault(db)? {
         return Ok(Some(fault));
@@ -45,7 +45,6 @@ fn first_fault(db: &Connection) -> Result<Option<String>> {
     Ok(broken_sessions(db)?.first().map(|id| format!("session {}", id.0)))
 }
 
-/// Messages that a row names and that are not there.
 fn missing_messages(db: &Connection) -> Result<Vec<MessageId>> {
     let mut query = db.prepare_cached(
         "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
@@ -81,7 +80,6 @@ fn broken_sessions(db: &Connection) -> Result<Vec<SessionId>> {
     Ok(broken)
 }
 
-/// Row ids of a table by the table itself, as far as it can be gone through.
 fn all_ids(db: &Connection, table: &str) -> Result<Vec<i64>> {
     let mut query = db.prepare(&format!("SELECT id FROM {table} NOT INDEXED"))?;
     let mut rows = query.query([])?;
@@ -90,21 +88,21 @@ fn all_ids(db: &Connection, table: &str) -> Result<Vec<i64>> {
         match rows.next() {
             Ok(Some(row)) => ids.extend(seal::number_at(row, 0)),
             Ok(None) => return Ok(ids),
-            // The rest is below a damaged page, which the check of the structure reports.
+            // The rest is below a damaged page, which the structure check reports.
             Err(e) if is_damage(&e) => return Ok(ids),
             Err(e) => return Err(e.into()),
         }
     }
 }
 
-/// A sentence: the database was not looked at on this start, and why.
+/// A sentence: the database was not checked on this start, and why.
 pub fn not_looked_at(why: &impl std::fmt::Display) -> String {
     format!("The database was not looked at ({why}): sala-chat doctor --check does")
 }
 
 impl Store {
-    /// A sentence about damage in a small database, or why it could not be checked. Reads all of it on its own
-    /// connection: call it on another thread where something waits.
+    /// A sentence about damage in a small database, or why the check failed. Reads the whole database on its own
+    /// connection, so call it on a background thread.
     pub fn damage(&self) -> Option<String> {
         let copy = self.copy.as_ref().map(|copy| copy.path().join("sala.db"));
         let database = copy.as_ref().unwrap_or(&self.layout.database);
@@ -113,15 +111,15 @@ impl Store {
         }
         let look = || -> Result<Option<String>> {
             let (db, _) = schema::open_readable(database, &self.layout.database)?;
-            // One snapshot: rows that others delete meanwhile are no damage.
+            // One snapshot: rows deleted by others during the check are no damage.
             let moment = db.unchecked_transaction()?;
             first_fault(&moment)
         };
         let first = match look() {
             Ok(first) => first?,
-            // A disk that does not read, another process that holds it: nothing is known.
+            // A failing disk or a lock of another process says nothing about the database.
             Err(e) if e.is_disk() => return Some(not_looked_at(&e)),
-            // So damaged that it cannot even be looked at.
+            // Too damaged to be checked.
             Err(e) => e.to_string(),
         };
         Some(format!(
@@ -131,10 +129,8 @@ impl Store {
         ))
     }
 
-    /// Looks at everything, and puts right what can be.
-    ///
     /// # Errors
-    /// The database cannot be read at all, or not be written where something was to be put right.
+    /// The database cannot be read at all, or a repair cannot be written.
     pub fn check(&self) -> Result<Checked> {
         let mut out = Checked::default();
         let parts: [fn(&Store, &mut Checked) -> Result<()>; 5] =
@@ -170,7 +166,7 @@ impl Store {
 
     fn check_texts(&self, out: &mut Checked) -> Result<()> {
         let (broken, wrong, missing) = self.read(|db| {
-            // One moment of the database: rows that others remove meanwhile are no damage.
+            // One snapshot: rows removed by others during the check are no damage.
             let moment = db.unchecked_transaction()?;
             let stand_ins = "SELECT count(*) FROM message NOT INDEXED WHERE meta = ?1";
             let stand_ins: u64 = moment.query_row(stand_ins, [UNREADABLE], |r| r.get(0)).unwrap_or(0);
@@ -217,7 +213,7 @@ impl Store {
         if !self.may_repair() {
             return Ok(());
         }
-        // Texts that are not in it yet would count as missing, also those that others have saved since.
+        // Texts that are not indexed yet would count as missing, including those saved by others since.
         let compare = "INSERT INTO message_text(rowid, text) SELECT id, text FROM message WHERE indexed = 0;
                        UPDATE message SET indexed = 1 WHERE indexed = 0;
                        INSERT INTO message_text(message_text, rank) VALUES ('integrity-check', 1)";
@@ -242,7 +238,6 @@ impl Store {
         Ok(())
     }
 
-    /// Reads every kept state file. Those that are not what was saved are declared missing, all at once.
     fn check_states(&self, out: &mut Checked) -> Result<()> {
         let kept: Vec<(SegmentId, bool, bool)> = self.read(|db| {
             let mut query = db.prepare("SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment")?;
@@ -253,18 +248,18 @@ impl Store {
         for (id, rows, end) in kept {
             for kind in [rows.then_some(FileKind::Rows), end.then_some(FileKind::End)].into_iter().flatten() {
                 out.states += 1;
-                // As it is before it is read: what takes its place meanwhile is another one.
+                // The identity before reading: a file that replaces this one meanwhile is a different file.
                 let look = self.disk.look(&self.layout.file(&id, kind)).ok();
                 match self.state_fault(&id, kind) {
                     Ok(None) => {}
-                    // It may have been dropped or removed while it was read.
+                    // The state may have been dropped or removed during the read.
                     _ if !self.roots(&id).is_ok_and(|roots| roots.of(kind).is_some()) => {}
                     Ok(Some(why)) => found.push(((id, kind, why), look)),
                     Err(e) => out.damaged.push(e.to_string()),
                 }
             }
         }
-        // Another process may have met it meanwhile, read its text again and saved its state anew.
+        // Another process may have found the fault, prefilled the text and saved new state.
         found.retain(|((id, kind, _), look)| self.disk.look(&self.layout.file(id, *kind)).ok() == *look);
         self.drop_states(found.into_iter().map(|(lost, _)| lost).collect(), out);
         Ok(())
@@ -293,9 +288,8 @@ impl Store {
         out.repaired.extend(dropped.into_iter().map(line));
     }
 
-    /// What is wrong with a kept state file and will not get better, a phrase.
     fn state_fault(&self, id: &SegmentId, kind: FileKind) -> Result<Option<String>> {
-        // It may have been dropped meanwhile.
+        // The state may have been dropped meanwhile.
         let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };
         let path = self.layout.file(id, kind);
         let read = match kind {

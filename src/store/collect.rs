@@ -1,7 +1,7 @@
-//! What nothing needs any more: unreachable segments, sessions long in the trash; and what everything weighs.
+//! Removes unreachable segments and sessions that have been in the trash long enough; computes sizes.
 //!
-//! Reachability decides, never age alone. Text goes only with a session that was deleted by its user, after its days in
-//! the trash, and only where no other session shows it.
+//! Reachability decides, never age alone. Text is removed only with a session that its user deleted, after its days in
+//! the trash, and only if no other session shows it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,12 +22,11 @@ use crate::core::transcript::SessionId;
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
-/// What nothing reaches stays this long while other processes may be about to use it.
+/// Unreachable state stays this long while other processes may be about to use it.
 const LEFT_ALONE_MS: i64 = 24 * 3600 * 1000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Of all sessions and documents.
     pub state_bytes: u64,
     pub database_bytes: u64,
     /// For each session: (bytes it reaches, bytes only it reaches).
@@ -59,13 +58,14 @@ impl Store {
         Ok(freed)
     }
 
-    /// Removes files of state that no row names, however young. Returns how many.
+    /// Removes state files that no row names, of any age. Returns their number.
     pub fn remove_orphans(&self) -> u64 {
         self.sweep(true)
     }
 
-    /// Sessions that have been in the trash for `days` (`None`: the configured number) and that no process has open.
-    /// At 0 all of the trash, whatever the clock shows; otherwise none with a damaged row, which may not belong there.
+    /// Sessions that have been in the trash for `days` (`None`: the configured number) and that no process has open. 0
+    /// days select all of the trash, whatever the clock shows. Other values skip damaged rows, which may not belong
+    /// there.
     pub fn old_in_trash(&self, days: Option<u32>) -> Result<Vec<SessionId>> {
         let days = days.unwrap_or(self.limits.trash_days);
         let mut trashed = self.sessions(SessionFilter::Trashed, usize::MAX)?;
@@ -80,16 +80,16 @@ impl Store {
         Some(at.saturating_add(days * DAY_MS))
     }
 
-    /// Removes the sessions of [`Store::old_in_trash`], with messages no other session reaches, collects their state, and wipes
-    /// what is left of them in the database.
+    /// Removes the sessions of [`Store::old_in_trash`] with messages no other session reaches, collects their state,
+    /// and wipes their remains from the database.
     pub fn empty_trash(&self, days: Option<u32>) -> Result<Freed> {
         self.require_sound()?;
         let old = self.old_in_trash(days)?;
         let (mut sessions, mut messages) = (0, 0);
         for session in old {
-            // Each in a transaction of its own, for which other writers wait.
+            // One transaction per session, because other writers wait for it.
             let purged = self.transaction(|tx| {
-                // One may have been taken out of the trash meanwhile.
+                // The session may have left the trash meanwhile.
                 let sql = "SELECT 1 FROM session WHERE id = ?1 AND trashed_ms IS NOT NULL";
                 if !tx.prepare_cached(sql)?.exists([session.0])? {
                     return Ok(None);
@@ -104,13 +104,13 @@ impl Store {
         if sessions > 0 {
             freed.add(self.collect()?);
         }
-        // Also what an earlier run could not.
+        // This also finishes a wipe that an earlier run left incomplete.
         self.wipe();
         Ok(freed)
     }
 
-    /// Refuses to remove unreachable messages while the structure is in doubt. Uses its own connection, because it
-    /// takes time and readers must not wait.
+    /// Refuses to remove unreachable messages from a database with structural damage. The check is slow, so it uses
+    /// its own connection and readers do not wait.
     fn require_sound(&self) -> Result<()> {
         let path = &self.layout.database;
         let fault = match self.access() {
@@ -120,7 +120,6 @@ impl Store {
         fault.map_or(Ok(()), |fault| Err(StoreError::Doubtful { path: path.clone(), fault }))
     }
 
-    /// Bytes by session: what it reaches, and what would be freed without it.
     pub fn sizes(&self) -> Result<Sizes> {
         let database_bytes = self.disk.look(&self.layout.database).map_or(0, |l| l.bytes);
         self.read(|db| {
@@ -160,8 +159,8 @@ impl Store {
     }
 }
 
-/// Whether something has been in the trash for so many days. A time in the future means a wrong clock, and counts by
-/// its distance.
+/// Whether an item has been in the trash for that many days. A time in the future means a wrong clock; its
+/// distance counts.
 fn is_old(at: i64, now: i64, days: u32) -> bool {
     now.abs_diff(at) >= u64::from(days) * DAY_MS.unsigned_abs()
 }
@@ -170,7 +169,7 @@ fn is_old(at: i64, now: i64, days: u32) -> bool {
 /// the history.
 fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
     tx.execute("DELETE FROM session WHERE id = ?1", [session.0])?;
-    // Everything above the other sessions' own messages and at or above their places stays.
+    // Everything at or above the places of other sessions, or above their own messages, stays.
     tx.execute_batch(
         "CREATE TEMP TABLE IF NOT EXISTS stays(id INTEGER PRIMARY KEY, owner INTEGER) STRICT; DELETE FROM stays;",
     )?;

@@ -1,6 +1,6 @@
-//! What a save consists of, and its application inside one transaction. The only code that adds or changes text.
+//! The contents of a save, and their application inside one transaction. The only code that adds or changes text.
 //!
-//! Segments never hold text back: what is wrong with one is reported in [`Applied`], the rest is committed.
+//! Segments never delay text: [`Applied`] reports a faulty one, and the rest is committed.
 
 use std::collections::HashSet;
 
@@ -18,20 +18,20 @@ use crate::engine::protocol::StateImage;
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewSession {
     pub id: SessionId,
-    /// Wished name; a number is added when it is taken.
+    /// The requested name; a taken one gets a number.
     pub name: String,
-    /// JSON; whatever the runtime wants to keep per session.
+    /// JSON of the runtime.
     pub settings: String,
-    /// A message of another session in a fork.
+    /// In a fork: a message of another session.
     pub head: Option<MessageId>,
     pub forked_from: Option<SessionId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TitleBy {
-    /// Somebody typed it: it takes the place of any other.
+    /// Typed by the user: replaces any other title.
     Person,
-    /// The model: it takes the place of a question's first words, and of nothing else.
+    /// Written by the model: replaces only a question's first words.
     Model,
 }
 
@@ -41,9 +41,7 @@ pub struct NewDocument {
     pub hash: String,
     pub name: String,
     pub path: Option<String>,
-    /// Segment before its first; `None` at position 0.
     pub prefix: Option<SegmentId>,
-    /// Its last segment.
     pub segment: SegmentId,
     pub tokens: u64,
     pub lines: u64,
@@ -52,15 +50,15 @@ pub struct NewDocument {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     CreateSession(NewSession),
-    /// Adds a message, or rewords one that exists (an answer that grows). Its parent must be saved before or with it.
+    /// Adds a message, or replaces the text of an existing one (a growing answer). Its parent must be saved before or
+    /// with it.
     PutMessage {
         session: SessionId,
         message: Box<Message>,
     },
-    /// Moves a session's head. Where it was stays reachable and is remembered in the head log.
+    /// Moves a session's head. The old head stays reachable through the head log.
     MoveHead {
         session: SessionId,
-        /// Where to; `None` before the first message.
         head: Option<MessageId>,
     },
     Title {
@@ -73,13 +71,11 @@ pub enum Change {
         session: SessionId,
         json: String,
     },
-    /// Sets a mark, moving it if the name exists.
     Mark {
         session: SessionId,
         name: String,
         message: MessageId,
     },
-    /// Records the tokens of a segment; its state follows as an image.
     AddSegment(Box<NewSegment>),
     /// The path up to this message ends in this segment (under the segment's fingerprint).
     Link {
@@ -97,7 +93,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The session it changes. A draft does not make its session the last one.
+    /// The session it changes. `None` for a draft, which does not make its session the last one.
     pub(crate) fn session(&self) -> Option<SessionId> {
         match self {
             Change::CreateSession(new) => Some(new.id),
@@ -115,23 +111,19 @@ impl Change {
     }
 }
 
-/// Everything that belongs together. Changes are one transaction; images follow when it is durable.
+/// One unit of saving. Changes are one transaction; images follow once it is durable.
 #[derive(Clone, Debug, Default)]
 pub struct Save {
     pub changes: Vec<Change>,
-    /// State of segments recorded by these or earlier changes.
     pub images: Vec<(SegmentId, StateImage)>,
 }
 
-/// What a transaction did besides succeeding.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     pub sessions: Vec<SessionId>,
-    /// Sessions with newly linked segments.
     pub grown: Vec<SessionId>,
-    /// Sessions whose wanted name was taken, and their names.
+    /// Sessions that got another name than the requested one, which was taken.
     pub named: Vec<(SessionId, String)>,
-    /// A phrase when something about state could not be recorded.
     pub state_problem: Option<String>,
 }
 
@@ -152,7 +144,7 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
     Ok(out)
 }
 
-/// One change. What lists show of its session is renewed with [`touch_session`], once after all of them.
+/// Applies one change. The caller renews the session's list columns with [`touch_session`] after all of them.
 pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied) -> Result<()> {
     match change {
         Change::CreateSession(new) => {
@@ -235,7 +227,7 @@ fn put_message(tx: &Transaction<'_>, session: SessionId, m: &Message) -> Result<
             .query_row([id], |r| Ok((r.get(0)?, r.get::<_, i64>(1)?, r.get(2)?, r.get(3)?)))
             .optional()
     };
-    // What a message is reworded keeps: its place in the tree.
+    // A new text keeps its message's place in the tree.
     let (parent, depth, role, created_ms): (Option<i64>, i64, String, i64) = match (place(m.id.0)?, m.parent) {
         (Some(there), _) => there,
         (None, None) => (None, 1, m.role.name().into(), m.created_ms),
@@ -291,7 +283,7 @@ fn add_segment(tx: &Transaction<'_>, new: &NewSegment) -> Result<Option<String>>
     record_segment(tx, &new.id(), new, None)
 }
 
-/// Records a segment; `origin` names the file it came from, if it was not made here.
+/// `origin` names the bundle of an imported segment.
 pub(super) fn record_segment(
     tx: &Transaction<'_>,
     id: &SegmentId,

@@ -1,6 +1,6 @@
-//! [`Store`]: one data directory, opened. Owns the directory layout, the two connections (one reads, one writes, so
-//! that reading never waits for a sync), transactions, ids and other counters, and the reserve. Everything else is in the sibling
-//! modules.
+//! [`Store`]: one open data directory. Owns the directory layout, the two connections (one reads, one writes, so that
+//! reading never waits for a sync), transactions, ids and other counters, and the reserve. Everything else is in the
+//! sibling modules.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,29 +17,26 @@ use super::segment::SegmentId;
 use crate::core::transcript::{MessageId, SessionId};
 use crate::core::{counted, now_ms};
 
-/// Ids handed out by one process before it has to ask the database again.
 const ID_BLOCK: i64 = 1 << 20;
 /// Ids from here on were taken without the database: a part of a block for each millisecond.
 pub(super) const FAR: i64 = 1 << 61;
 
-/// What may be kept, and for how long. Defaults as in `config.example.toml`.
+/// Defaults as in `config.example.toml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// States of this many newest turns are never thinned.
     pub keep_turns: u64,
     /// Kept state of all sessions, bytes. Beyond it the least recently used state is dropped, text never.
     pub max_state_bytes: u64,
-    /// State is not written when less than this would stay free.
     pub min_free_bytes: u64,
     pub trash_days: u32,
     /// Memory of state that waits to be written; more is skipped and reported.
     pub max_pending_bytes: u64,
-    /// Size of the file that is given up when the disk is full, so that the last lines still get in.
+    /// Size of the file that is released on a full disk, to make room for the last texts.
     pub reserve_bytes: u32,
 }
 
 impl Limits {
-    /// How long a session stays in the trash: `for 7 days`.
+    /// `for 7 days`.
     pub fn trash_time(&self) -> String {
         match self.trash_days {
             0 => "until it is emptied (sala-chat prune)".to_owned(),
@@ -72,7 +69,6 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     Writable,
-    /// Texts can be read, nothing saved.
     ReadOnly {
         /// A whole sentence for the user.
         why: String,
@@ -90,19 +86,16 @@ pub struct Store {
     pub(super) writer: Mutex<Connection>,
     pub(super) ids: Mutex<std::ops::Range<i64>>,
     pub(super) notes: Vec<String>,
-    /// Segments whose state this process could not read, and why; the next process tries again.
+    /// Segments with state this process failed to read, and why; the next process tries again.
     pub(super) left_out: Mutex<HashMap<SegmentId, String>>,
-    /// Segments that this process has recorded and not linked yet, each with the one it builds on.
     pub(super) unlinked: Mutex<HashMap<SegmentId, Option<SegmentId>>>,
-    /// Which state was used, as far as it is not written yet.
     pub(super) uses: Mutex<Uses>,
-    /// Directory and database as they were when it was opened: device and number.
+    /// (device, inode) of directory and database at opening.
     pub(super) identity: Option<[(u64, u64); 2]>,
-    /// The database and the mark name the same directory: what no row names may be removed.
+    /// The database and the mark name the same directory, so files without a row may be removed.
     pub(super) known: bool,
     /// Shared lock, held as long as the store is open: see [`Store::is_alone`].
     pub(super) present: Option<File>,
-    /// Private copy of a database that cannot be opened in place.
     pub(super) copy: Option<super::scratch::Scratch>,
 }
 
@@ -111,9 +104,8 @@ pub(super) type Noted = Arc<dyn Fn() + Send + Sync>;
 #[derive(Default)]
 pub(super) struct Uses {
     pub count: u64,
-    /// The last path each segment was on, by its number, and when that was, ms since the epoch.
+    /// For each segment: the number of its last path, and the time of that, ms since the epoch.
     pub last: HashMap<SegmentId, (u64, i64)>,
-    /// Wakes the thread that writes them.
     pub noted: Option<Noted>,
 }
 
@@ -124,7 +116,7 @@ impl std::fmt::Debug for Uses {
 }
 
 impl Store {
-    /// Whether what is open is still what the names lead to; SQLite writes on into a file that has lost its name.
+    /// Checks that the names still lead to the open files; SQLite keeps writing into an unlinked file.
     fn still_there(&self) -> Result<()> {
         let Some(identity) = self.identity else {
             return Ok(());
@@ -136,7 +128,7 @@ impl Store {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(gone("was removed")),
             Err(e) => return Err(StoreError::io("read", &self.layout.database)(e)),
         }
-        // Open files outlive their permissions: what the next start could not read is not saved.
+        // Open files outlive their permissions. A text that the next start cannot read does not count as saved.
         let me = rustix::process::geteuid().as_raw();
         for (path, bits) in [(&self.layout.root, 0o700), (&self.layout.database, 0o600)] {
             let look = self.disk.look(path).map_err(StoreError::io("read", path))?;
@@ -151,7 +143,6 @@ impl Store {
         &self.access
     }
 
-    /// Sentences to show once: what the start had to do or could not do.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -165,8 +156,8 @@ impl Store {
     }
 
     /// An id for a new message, unique over all processes and greater than `after`, the newest message of its session,
-    /// because ids are the order of messages. Needs the disk every millionth time and where `after` is another
-    /// process's, so that a message can be shown before it is saved.
+    /// because ids are the order of messages. Needs the disk only every millionth time and if `after` belongs to
+    /// another process, so the caller can show a message before it is saved.
     pub fn new_message_id(&self, after: Option<MessageId>) -> MessageId {
         MessageId(self.new_id(after.map_or(0, |id| id.0)))
     }
@@ -177,7 +168,7 @@ impl Store {
 
     fn new_id(&self, after: i64) -> i64 {
         let mut ids = lock(&self.ids);
-        // A damaged row's id may be anything.
+        // A damaged row may have any id.
         let after = if after < i64::MAX - 2 * ID_BLOCK { after } else { 0 };
         if ids.is_empty() || ids.start <= after {
             // Another process may own the rest of its millisecond.
@@ -185,7 +176,8 @@ impl Store {
             let block = self.transaction(|tx| take_ids(tx, ID_BLOCK, least));
             *ids = match block {
                 Ok(first) => first..first + ID_BLOCK,
-                // A full or read-only disk must not stop a conversation: a few far ids, distinct by time and process.
+                // A full or read-only disk must not stop a conversation: use a few far ids, distinct by time and
+                // process.
                 Err(_) => {
                     let first =
                         FAR + ((now_ms() & 0xff_ffff_ffff) << 20) + (i64::from(std::process::id() & 0x3ff) << 10);
@@ -203,17 +195,16 @@ impl Store {
         f(&lock(&self.reader))
     }
 
-    /// Runs `f` in a transaction and commits it. What `f` did is durable when this returns `Ok`. On a full disk the reserve
-    /// is given up for it, and `f` runs once more.
+    /// Runs `f` in a transaction and commits it; its changes are durable when this returns `Ok`. On a full disk,
+    /// releases the reserve and runs `f` once more.
     pub(super) fn transaction<T>(&self, f: impl Fn(&Transaction<'_>) -> Result<T>) -> Result<T> {
         match self.commit(&f) {
-            // The reserve was made for this moment.
+            // The reserve exists for this moment.
             Err(e) if e.is_full() && self.free_reserve() => self.commit(&f),
             other => other,
         }
     }
 
-    /// An error where nothing can be saved.
     pub(super) fn writable(&self) -> Result<()> {
         match &self.access {
             Access::ReadOnly { why } => Err(StoreError::ReadOnly { why: why.clone() }),
@@ -235,13 +226,13 @@ impl Store {
     pub(super) fn exclusively<T>(&self, f: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         self.writable()?;
         let mut db = lock(&self.writer);
-        // Dropped, it is rolled back.
+        // Rolled back on drop.
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         f(&tx)
     }
 
-    /// Moves the write-ahead log into the database, so that damage of the log loses nothing. What cannot be moved now
-    /// (a full disk, another reader) is safe in the log until the next time.
+    /// Moves the write-ahead log into the database, so that damage of the log loses nothing. Pages that cannot move
+    /// now (a full disk, another reader) are safe in the log until the next time.
     pub(super) fn checkpoint(&self) {
         let db = lock(&self.writer);
         let moved = db
@@ -253,24 +244,21 @@ impl Store {
         }
     }
 
-    /// Whether no other process has the directory open right now.
     pub(super) fn is_alone(&self) -> bool {
         let Some(present) = &self.present else {
             return false;
         };
-        // Making our shared lock exclusive fails while another process holds one. Ours may be lost for a moment, which
-        // matters only to another process asking the same in that moment.
+        // Making our shared lock exclusive fails while another process holds one. The shared lock may be lost for a
+        // moment, which matters only to a process that calls this in the same moment.
         let alone = present.try_lock().is_ok();
         let _ = present.lock_shared();
         alone
     }
 
-    /// Gives the reserve file's space back to the file system. Returns whether there was one.
     pub(super) fn free_reserve(&self) -> bool {
         directory::is_our_reserve(&self.layout, &*self.disk) && self.disk.remove(&self.layout.reserve).is_ok()
     }
 
-    /// Makes the reserve file if it is missing and there is plenty of room.
     pub(super) fn fill_reserve(&self) {
         let path = &self.layout.reserve;
         match self.disk.look(path) {
@@ -282,7 +270,7 @@ impl Store {
         if room < 4 * u64::from(self.limits.reserve_bytes) {
             return;
         }
-        // Best effort: without it a full disk is met a little earlier.
+        // Best effort: without a reserve a full disk is noticed a little earlier.
         let noise: Vec<u8> = (0..self.limits.reserve_bytes).map(directory::reserve_byte).collect();
         let written = self.disk.create(path).and_then(|mut f| {
             f.write(&noise)?;
@@ -293,8 +281,8 @@ impl Store {
         }
     }
 
-    /// Removes files in `segments/` that no row names (old ones, or `all`), unless a process is writing some right now or the
-    /// directory is not the one the database knows. Returns how many.
+    /// Removes files in `segments/` that no row names (old ones, or `all`), unless a process is writing some right now
+    /// or the directory is not the one the database knows. Returns their number.
     pub(super) fn sweep(&self, all: bool) -> u64 {
         let lock = self.layout.open_lock("writing").ok().filter(|lock| self.known && lock.try_lock().is_ok());
         if lock.is_none() {
@@ -314,14 +302,14 @@ pub(super) fn take_ids(tx: &Transaction<'_>, count: i64, least: i64) -> Result<i
     Ok(tx.prepare_cached(sql)?.query_row([count, least], |r| r.get(0))?)
 }
 
-/// The next value of the use counter: an order that no clock can disturb.
+/// The next value of the use counter: an order that does not depend on the clock.
 pub(super) fn next_use(tx: &Transaction<'_>) -> Result<i64> {
     Ok(tx
         .prepare_cached("UPDATE counter SET value = value + 1 WHERE name = 'use' RETURNING value")?
         .query_row([], |r| r.get(0))?)
 }
 
-/// A panic while holding a connection rolls its transaction back, so going on is safe.
+/// A panic while holding a connection rolls its transaction back, so continuing is safe.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

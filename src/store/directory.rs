@@ -1,17 +1,17 @@
-//! The data directory itself: whose it is, what lies where, and what may be removed from it.
+//! The data directory itself: its owner, its contents, and which files may be removed.
 //!
 //! | name | content |
 //! |---|---|
 //! | `sala-chat.id` | the mark: this directory is ours, and which one it is |
 //! | `sala.db`, `-wal`, `-shm` | SQLite |
-//! | `sala.db.damaged-<time>`, `-wal` | one that could not be opened, beside the one that was made of it (`rescue.rs`) |
-//! | `sala.db.rescued-<time>` | the one that is made of it, until it is in the place of that (`exchange.rs`) |
+//! | `sala.db.damaged-<time>`, `-wal` | a damaged database, kept next to its replacement (`rescue.rs`) |
+//! | `sala.db.rescued-<time>` | the replacement, until it is in place (`exchange.rs`) |
 //! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written, `.<process>.gone` while they are removed |
 //! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `parts.rs`) |
-//! | `locks/serve.*` | where a running `sala-chat serve` is found (`attach::Place`) |
-//! | `reserve` | bytes given back when the disk is full |
+//! | `locks/serve.*` | address of a running `sala-chat serve` (`attach::Place`) |
+//! | `reserve` | bytes released when the disk is full |
 //!
-//! Invariants: a directory with other things in it is never taken over; a name that is not of our form is never opened for
+//! Invariants: a directory with other things in it is never taken over; a name of another form is never opened for
 //! writing or removed; nothing is removed unless the mark and the database name the same directory.
 
 use std::cmp::Reverse;
@@ -33,15 +33,13 @@ use crate::text::sanitize::shell_word;
 
 const UNFINISHED: &str = "tmp";
 const LEAVING: &str = "gone";
-/// Suffix of a damaged database, before the time.
 const DAMAGED: &str = ".damaged-";
-/// Suffix of its replacement until it is in place, before the same time.
 const RESCUED: &str = ".rescued-";
 const PRESENT: &str = "store";
 const MARK: &str = "sala-chat data directory 1";
-/// State files without a row stay this long: a database brought back from a copy may know them.
+/// State files without a row stay this long: a database restored from a copy may name them.
 const ORPHAN_AGE: Duration = Duration::from_secs(3 * 24 * 3600);
-/// What the file system itself puts into its uppermost directory.
+/// The file system itself creates this in its root directory.
 const OF_THE_SYSTEM: &str = "lost+found";
 
 #[derive(Clone, Debug)]
@@ -74,17 +72,14 @@ impl Layout {
         with_end(database, "-shm")
     }
 
-    /// The replacement of a damaged database until it is in place.
     pub fn rescued(&self, time: &str) -> PathBuf {
         with_end(&self.database, &format!("{RESCUED}{time}"))
     }
 
-    /// A damaged database that was replaced.
     pub fn aside(&self, time: &str) -> PathBuf {
         with_end(&self.database, &format!("{DAMAGED}{time}"))
     }
 
-    /// The times of replacements that are not in place yet.
     pub fn begun(&self, disk: &dyn Disk) -> io::Result<Vec<String>> {
         let start = self.rescued("");
         let start = start.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -106,24 +101,23 @@ impl Layout {
         self.locks.join(format!("{name}.lock"))
     }
 
-    /// The lock that is held, shared, by those who have the directory open.
+    /// The lock that each process with the directory open holds shared.
     pub fn open_present(&self) -> io::Result<File> {
         self.open_lock(PRESENT)
     }
 
-    /// A share in that lock where it was made already: as long as it is held no database is exchanged for another. Waits for one
-    /// that is being exchanged.
+    /// A share in that lock if its file exists: while held, no database is exchanged for another. Waits for an
+    /// exchange in progress.
     pub fn share_present(&self) -> Option<File> {
         let lock = open_plain(&self.lock_file(PRESENT), OFlags::RDONLY).ok()?;
         lock.lock_shared().is_ok().then_some(lock)
     }
 
     pub fn unfinished(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
-        // With the process in the name: two may be at work on the same document.
+        // The name contains the process id: two processes may write the same document.
         self.segments.join(format!("{}.{}.{}.{UNFINISHED}", id.hex(), kind.extension(), std::process::id()))
     }
 
-    /// A file that was taken out of its place, until it is removed.
     pub fn leaving(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
         self.segments.join(format!("{}.{}.{}.{LEAVING}", id.hex(), kind.extension(), std::process::id()))
     }
@@ -139,7 +133,7 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether it is a time as in the names of replaced databases: `20260102-030405`, with `-2` added where that is taken.
+/// Whether `text` is a time as in the names of replaced databases: `20260102-030405`, with `-2` added to a taken one.
 fn is_time(text: &str) -> bool {
     let is_number = |part: &str, digits: usize| part.len() == digits && part.bytes().all(|b| b.is_ascii_digit());
     let mut parts = text.split('-');
@@ -153,7 +147,6 @@ fn is_time(text: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentName {
     State(SegmentId, FileKind),
-    /// One that was being written or removed, or a probe.
     Unfinished,
 }
 
@@ -171,7 +164,7 @@ impl SegmentName {
             "end" => FileKind::End,
             _ => return None,
         };
-        // Digits as we write them: another spelling of the same number is not our name.
+        // Only our own spelling of the digits is our name.
         let id = SegmentId::from_hex(stem).filter(|id| id.hex() == stem)?;
         match (parts.next(), parts.next(), parts.next()) {
             (None, ..) => Some(SegmentName::State(id, kind)),
@@ -181,18 +174,17 @@ impl SegmentName {
     }
 }
 
-/// Looks at a directory before anything is touched. Whether there is a database.
+/// Examines a directory before any change. Returns whether there is a database.
 ///
 /// # Errors
 /// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's
-/// database, [`StoreError::Linked`] for a link in its place, [`StoreError::NoDatabase`] for a database that is empty
-/// or missing beside state, [`StoreError::Damaged`] for one with a damaged header or whose replacement was
-/// interrupted.
+/// database, [`StoreError::Linked`] for a link in its place, [`StoreError::NoDatabase`] for state with an empty or
+/// missing database, [`StoreError::Damaged`] for a damaged header or an interrupted replacement.
 pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
     let names = match disk.list(&layout.root) {
         Ok(names) => names,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-        // A directory that only lets names be opened; what is in it will show.
+        // A directory without read permission lets names be opened; opening its files shows the rest.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(disk.look(&layout.database).is_ok()),
         Err(e) => return Err(StoreError::NoFolder { path: layout.root.clone(), source: e }),
     };
@@ -211,7 +203,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
     let bytes = look.map_or(0, |l| l.bytes);
     if bytes == 0 {
         let used = disk.list(&layout.segments).unwrap_or_default().iter().any(|n| {
-            // What is being written may be of a first run that was cut.
+            // Unfinished files may be from an interrupted first run.
             matches!(SegmentName::of(n), Some(SegmentName::State(..)))
         });
         // An earlier version killed at its first start has its text in the log alone.
@@ -243,7 +235,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
     let marked = read_mark(layout, disk).is_some();
     match schema::what_it_is(&head, bytes) {
         schema::Head::Ours | schema::Head::Blank => Ok(true),
-        // In a directory of ours: what is left of it may still be readable.
+        // In a directory of ours the rest may still be readable.
         schema::Head::None | schema::Head::OfAnother if marked => {
             Err(StoreError::Damaged { path: layout.database.clone(), detail: "its header is not ours".into() })
         }
@@ -252,7 +244,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
     }
 }
 
-/// Whether what has one of our names can be ours while there is no database: the reserve is made after that.
+/// Whether an entry with one of our names can be ours while there is no database. The reserve is made later.
 fn is_of_kind(name: &str, look: &Look) -> bool {
     match name {
         places::RESERVE => false,
@@ -262,12 +254,11 @@ fn is_of_kind(name: &str, look: &Look) -> bool {
     }
 }
 
-/// Byte `i` of the reserve. Not zeros, which some file systems store in no space.
+/// Byte `i` of the reserve. Not zeros, which some file systems store without using space.
 pub(super) fn reserve_byte(i: u32) -> u8 {
     (i.wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
-/// Whether the reserve is a file that this program wrote, maybe not to its end.
 pub(super) fn is_our_reserve(layout: &Layout, disk: &dyn Disk) -> bool {
     const COMPARED: u64 = 64;
     let Ok(look) = disk.look(&layout.reserve) else { return false };
@@ -275,36 +266,34 @@ pub(super) fn is_our_reserve(layout: &Layout, disk: &dyn Disk) -> bool {
     look.is_file && begin().is_ok_and(|bytes| bytes.iter().zip(0..).all(|(byte, i)| *byte == reserve_byte(i)))
 }
 
-/// Whether a folder is a data directory or can become one; looks only. For what is written there before the store is open.
-///
-/// # Errors
-/// As [`super::Store::open`] would refuse it.
+/// Whether a folder is a data directory or can become one. For files written there before the store is open. Changes
+/// nothing.
 pub fn check_folder(root: &Path) -> Result<()> {
     let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
     survey(&Layout::new(&root.canonicalize().unwrap_or(root)), &super::disk::RealDisk).map(drop)
 }
 
-/// Makes what is missing and finds out whether files can be made. A database that was `there` is not made: another
+/// Creates missing entries and tests whether files can be created. A database that was `there` is not created: another
 /// process may be replacing it.
 pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk, there: bool) -> io::Result<()> {
     for dir in [&layout.root, &layout.segments, &layout.locks] {
         disk.make_dir(dir)?;
     }
-    // SQLite makes its log there later.
+    // SQLite creates its log there later.
     rustix::fs::access(&layout.root, rustix::fs::Access::WRITE_OK)?;
-    // The one honest way to learn whether files can be made here: permissions, read-only mounts, quotas.
+    // Only a probe file shows whether files can be created here: permissions, read-only mounts, quotas.
     let probe = layout.probe();
     let made = disk.create(&probe).map(drop);
     disk.remove(&probe)?;
     match made {
-        // Full is not read-only: the database's free pages and the reserve may still take text.
+        // Full is not read-only: the database's free pages and the reserve may still hold text.
         Err(e) if !is_full(&e) => return Err(e),
         _ => {}
     }
     if there { open_plain(&layout.database, OFlags::RDWR).map(drop) } else { make_database(&layout.database) }
 }
 
-/// Makes the file of a database before SQLite does, so that it and its companions are private.
+/// Creates a database file before SQLite does, so that it and its companions are private.
 pub(super) fn make_database(path: &Path) -> io::Result<()> {
     open_plain(path, OFlags::RDWR | OFlags::CREATE).map(drop)
 }
@@ -316,7 +305,6 @@ pub(super) fn read_mark(layout: &Layout, disk: &dyn Disk) -> Option<String> {
     (lines.next() == Some(MARK)).then(|| lines.next().map(str::to_owned))?
 }
 
-/// Marks the directory as the one that this database belongs to.
 pub(super) fn write_mark(layout: &Layout, disk: &dyn Disk, id: &str) -> io::Result<()> {
     let part = layout.mark.with_extension("new");
     let write = || -> io::Result<()> {
@@ -331,14 +319,13 @@ pub(super) fn write_mark(layout: &Layout, disk: &dyn Disk, id: &str) -> io::Resu
     })
 }
 
-/// A random id of a directory.
 pub(super) fn new_id() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// A sentence when others can write here: what they put in is taken for ours.
+/// A sentence if others can write here: the program trusts the directory's files as its own.
 pub(super) fn open_to_others(layout: &Layout, disk: &dyn Disk) -> Option<String> {
     let places = [&layout.root, &layout.segments, &layout.locks, &layout.database];
     let me = rustix::process::geteuid().as_raw();
@@ -353,12 +340,12 @@ pub(super) fn open_to_others(layout: &Layout, disk: &dyn Disk) -> Option<String>
     })
 }
 
-/// Removes what an earlier run left in `segments/`: unfinished files at once, files that `named` does not know when they are
-/// old enough or `all` is asked for. Never a name of another form. Returns how many went.
+/// Removes leftovers of earlier runs in `segments/`: unfinished files at once, files that `named` rejects if they are
+/// old enough or `all` is set. Never a name of another form. Returns the number of removed files.
 pub(super) fn sweep(layout: &Layout, disk: &dyn Disk, all: bool, named: impl Fn(&SegmentId, FileKind) -> bool) -> u64 {
     let now = SystemTime::now();
     let old = |path: &Path| {
-        // Of the future: the clock is wrong, so nothing is known about the age.
+        // A time in the future means a wrong clock, so the age is unknown.
         disk.look(path).is_ok_and(|l| l.is_file && now.duration_since(l.modified).is_ok_and(|age| age > ORPHAN_AGE))
     };
     let mut removed = 0;
@@ -376,11 +363,11 @@ pub(super) fn sweep(layout: &Layout, disk: &dyn Disk, all: bool, named: impl Fn(
     removed
 }
 
-/// The order in which state is removed to make room: what marks and heads need (`true`) last, else by last use.
+/// The order in which state is removed to make room: state of marks and heads (`true`) last, else by last use.
 pub(super) type Turn = (bool, i64);
 
-/// Removes files of state until `bytes` are free or removed: first those without a turn, then by turn, and within a
-/// turn the newest file first, because the others are usable without it. Returns the removed ones.
+/// Removes state files until `bytes` are free or removed: first those without a turn, then by turn, and within a turn
+/// the newest file first, because the others are usable without it. Returns the removed ones.
 pub(super) fn remove_oldest(
     layout: &Layout,
     disk: &dyn Disk,
@@ -428,7 +415,7 @@ mod tests {
             let file = File::options().write(true).open(&path).unwrap();
             file.set_modified(begun + Duration::from_secs(u64::from(n))).unwrap();
         }
-        // The first is marked, the second was used last, two are of one path, and the last is nobody's.
+        // The first is marked, the second was used last, two are on one path, and the last has no turn.
         let turns = [(1, (true, 1)), (2, (false, 9)), (3, (false, 2)), (4, (false, 2))];
         let turns: HashMap<SegmentId, Turn> = turns.into_iter().map(|(n, turn)| (id(n), turn)).collect();
         let gone = remove_oldest(&layout, &RealDisk, u64::MAX, &turns);

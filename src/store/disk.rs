@@ -1,9 +1,9 @@
-//! Every file effect of the store goes through [`Disk`], so that tests can cut the power after any of them.
+//! Every file effect of the store uses [`Disk`], so that tests can cut the power after any of them.
 //!
-//! Owns nothing. Paths are absolute. [`RealDisk`] opens the directory a path names and works inside it by name, and follows
-//! a link in neither place: whoever can put a link into the data directory cannot make us write, read or remove what lies
-//! elsewhere. (Links above the data directory are the user's own; the store resolves them once when it opens.) SQLite does
-//! its own file work; [`Disk::before_commit`] puts its commits into the same order of effects.
+//! Owns nothing. Paths are absolute. [`RealDisk`] opens the directory a path names and works inside it by name, and
+//! follows a link in neither place: a link planted in the data directory cannot redirect a write, read or removal
+//! elsewhere. (Links above the data directory are the user's own; the store resolves them once when it opens.) SQLite
+//! does its own file work; [`Disk::before_commit`] puts its commits into the same order of effects.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,15 +16,11 @@ use std::time::SystemTime;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 pub trait DiskFile: Send {
-    /// Appends all of `bytes`.
-    ///
     /// # Errors
-    /// As the system says; part of the bytes may be in the file then.
+    /// As the system reports; the file may then contain a part of the bytes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Makes what was written durable.
-    ///
     /// # Errors
-    /// As the system says; nothing may be assumed about the file's bytes then.
+    /// As the system reports; the file's bytes are then unknown.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -35,7 +31,7 @@ pub struct Look {
     /// A plain file: no directory, link, pipe or device.
     pub is_file: bool,
     pub is_dir: bool,
-    /// Device and number of the file: another file under the same name has another pair.
+    /// Device and inode: another file under the same name has another pair.
     pub identity: (u64, u64),
     /// Permission bits, `0o777`.
     pub mode: u32,
@@ -46,30 +42,27 @@ pub struct Look {
 /// The effects the store needs from a file system. All errors are the system's.
 #[allow(clippy::missing_errors_doc)]
 pub trait Disk: Send + Sync + std::fmt::Debug {
-    /// Makes a new file, mode 0600. What had the name before loses it; it is not written to.
+    /// Creates a new file, mode 0600. An existing file loses the name and is not written to.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Replaces `to` with `from`, both in one directory.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Makes creations, renames and removals in `dir` durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Removes a file; one that does not exist is no error.
+    /// A missing file is no error.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// `len` bytes from `offset` of a plain file; fewer is an error.
     fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>>;
-    /// The same into memory that is there already.
     fn read_into(&self, path: &Path, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let bytes = self.read_at(path, offset, into.len() as u64)?;
         into.copy_from_slice(&bytes);
         Ok(())
     }
-    /// Facts about this entry.
     fn look(&self, path: &Path) -> io::Result<Look>;
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
-    /// Makes a directory and its parents, mode 0700 where new. A link to one is refused.
+    /// Creates a directory and its parents, mode 0700 where new. Refuses a link to one.
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
     /// Bytes an unprivileged process may still write below `dir`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
-    /// Called before every database commit.
     fn before_commit(&self) -> io::Result<()> {
         Ok(())
     }
@@ -87,7 +80,7 @@ impl DiskFile for File {
     }
 }
 
-/// A directory, opened; a link in its place is an error.
+/// Opens a directory; a link in its place is an error.
 fn directory(dir: &Path) -> io::Result<File> {
     // A relative name of one part has the empty path as its parent.
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
@@ -95,7 +88,6 @@ fn directory(dir: &Path) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(dir, flags, Mode::empty())?))
 }
 
-/// The directory a file lies in, and its name there.
 fn place(path: &Path) -> io::Result<(File, &OsStr)> {
     match (path.parent(), path.file_name()) {
         (Some(dir), Some(name)) => Ok((directory(dir)?, name)),
@@ -103,14 +95,15 @@ fn place(path: &Path) -> io::Result<(File, &OsStr)> {
     }
 }
 
-/// Opens a plain file by name inside its directory. Opening never waits (for the other end of a pipe) and never follows.
+/// Opens a plain file by name inside its directory. Opening never waits (for the other end of a pipe) and never
+/// follows.
 pub(super) fn open_plain(path: &Path, flags: OFlags) -> io::Result<File> {
     let (dir, name) = place(path)?;
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(0o600))?);
     match file.metadata()? {
         found if !found.is_file() => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file")),
-        // A second name elsewhere would be written as well.
+        // A hard link elsewhere would be written as well.
         found if flags.intersects(OFlags::RDWR | OFlags::WRONLY) && found.nlink() > 1 => {
             Err(io::Error::new(io::ErrorKind::InvalidInput, "it has another name elsewhere"))
         }

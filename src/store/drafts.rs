@@ -9,7 +9,7 @@ use crate::core::transcript::{LONGEST_PROMPT, SessionId};
 
 /// The first place for the draft of a session without a row: ids begin at 1.
 pub const NO_ROW: SessionId = SessionId(0);
-/// So many sessions without a row have drafts.
+/// Number of sessions without a row that can have drafts.
 const PLACES: i64 = 8;
 
 /// All places for drafts of sessions without a row. Each has a lock as sessions have.
@@ -17,7 +17,7 @@ pub fn draft_places() -> impl Iterator<Item = SessionId> {
     (0..PLACES).map(|n| SessionId(NO_ROW.0 - n))
 }
 
-/// Puts a draft in the place of the one before; an empty one takes that away, and one that is too long leaves it.
+/// Replaces the previous draft. An empty text removes it; a text that is too long keeps it.
 pub(super) fn put(tx: &Transaction<'_>, session: SessionId, text: &str) -> Result<()> {
     if text.trim().is_empty() {
         tx.prepare_cached("DELETE FROM draft WHERE session = ?1")?.execute([session.0])?;
@@ -33,7 +33,6 @@ pub(super) fn put(tx: &Transaction<'_>, session: SessionId, text: &str) -> Resul
 }
 
 impl Store {
-    /// The places of [`draft_places`] with a draft.
     pub fn drafts_without_row(&self) -> Result<Vec<SessionId>> {
         self.read(|db| {
             let mut query = db.prepare_cached("SELECT session FROM draft WHERE session <= ?1 ORDER BY session DESC")?;
@@ -42,7 +41,6 @@ impl Store {
         })
     }
 
-    /// What stood in the input of a session when it was left or the program ended.
     pub fn draft(&self, session: SessionId) -> Result<Option<String>> {
         self.read(|db| {
             let mut query = db.prepare_cached("SELECT text FROM draft WHERE session = ?1")?;

@@ -1,4 +1,4 @@
-//! One error type for everything the store does. Messages are one line: what, where, what to do next.
+//! One error type for all of the store. Messages are one line: what, where, what to do next.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,34 +17,29 @@ pub enum StoreError {
     Database(rusqlite::Error),
     #[error("disk full on {}: free some space, saving goes on by itself", path.display())]
     Full { path: PathBuf },
-    /// The database cannot be read any more.
     #[error("{} is damaged ({detail}): sala-chat doctor --check makes a new one of what can be read; if nothing can, bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
     Damaged { path: PathBuf, detail: String },
-    /// There is no database where one was.
     #[error("{} is damaged ({detail}): bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
     NoDatabase { path: PathBuf, detail: String },
-    /// A removal from a database with a damaged structure.
     #[error("{} is damaged ({fault}), so nothing is removed from it: sala-chat doctor --check repairs what can be", path.display())]
     Doubtful { path: PathBuf, fault: String },
     #[error("{} is not a sala-chat database: choose another folder with --data-dir", path.display())]
     Foreign { path: PathBuf },
     #[error("{} is a link; links are not followed: name the folder that the database is in with --data-dir", path.display())]
     Linked { path: PathBuf },
-    /// The data directory or its database is not what was opened any more.
     #[error("{} {what} while in use: put it back and saving goes on, or export the text to a file elsewhere", path.display())]
     Gone { path: PathBuf, what: &'static str },
     #[error("{} is not a data folder of sala-chat ({what:?} is in it): choose an empty one with --data-dir", path.display())]
     NotOurs {
         path: PathBuf,
-        /// Something in it that is not ours.
+        /// An entry that is not ours.
         what: String,
     },
     #[error("{why}")]
     ReadOnly {
-        /// Whole sentence: what and what to do.
+        /// One or more whole sentences: the fault and the remedy.
         why: String,
     },
-    /// The data directory does not exist and cannot be made, or is not a directory.
     #[error("data folder {}: {source}; choose another with --data-dir", path.display())]
     NoFolder { path: PathBuf, source: io::Error },
     #[error("no session called \"{name}\": `sala-chat ls` lists them")]
@@ -57,21 +52,19 @@ pub enum StoreError {
     NoMessage { id: i64 },
     #[error("state {} is not in the database: the text is, read it again", id.short())]
     NoSegment { id: SegmentId },
-    /// A segment's state cannot be used. Text is not concerned.
+    /// Text is not affected.
     #[error("state {} cannot be used: {why}", id.short())]
     StateLost {
-        /// The segment whose state it is.
         id: SegmentId,
+        /// A phrase.
         why: String,
     },
-    /// A session has no state under the model in use.
     #[error("\"{name}\" has no state of this model to export: export it as text, or open it and ask something first")]
     NoState { name: String },
-    /// State does not fit above the space that must stay free.
     #[error("state needs {need_bytes} bytes, {free_bytes} are free above the reserve of {reserve_bytes}")]
     NoRoom {
         need_bytes: u64,
-        /// Free now, less the reserve.
+        /// Less the reserve.
         free_bytes: u64,
         reserve_bytes: u64,
     },
@@ -86,18 +79,14 @@ pub enum StoreError {
     },
     #[error("{} exists. --force overwrites.", path.display())]
     Exists { path: PathBuf },
-    /// The target of an export is a folder, a device, a pipe or a socket, with or without --force.
     #[error("{} is not a regular file: it is not overwritten. Name another one.", path.display())]
     NotAFile { path: PathBuf },
     #[error("{}: {source}", path.display())]
     NoInput { path: PathBuf, source: io::Error },
-    /// A file to import is of no known form, or damaged.
     #[error("{}: {why}", path.display())]
     Import { path: PathBuf, why: String },
-    /// The caller stopped it.
     #[error("stopped")]
     Stopped,
-    /// The data in the database contradicts itself.
     #[error("session database: {what} is unreadable: {why}")]
     Broken { what: String, why: String },
 }
@@ -120,7 +109,6 @@ impl StoreError {
         }
     }
 
-    /// Whether the disk is to blame, so that trying again later can help.
     pub fn is_disk(&self) -> bool {
         use StoreError as E;
         match self {
@@ -155,12 +143,11 @@ impl StoreError {
         }
     }
 
-    /// Whether SQLite cannot make its files, as on a disk without a free inode.
+    /// Whether SQLite cannot create its files, as on a disk without a free inode.
     pub(super) fn cannot_make_files(&self) -> bool {
         matches!(self, StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) if e.code == rusqlite::ErrorCode::CannotOpen)
     }
 
-    /// What was read and is not what was written, a phrase, if that is why.
     pub fn damage(&self) -> Option<String> {
         match self {
             StoreError::Damaged { detail, .. } => Some(detail.clone()),
@@ -169,7 +156,7 @@ impl StoreError {
         }
     }
 
-    /// Whether something that was to be built on is not there: so fails what follows a text that was not saved.
+    /// Whether a row that this one builds on is missing: a change fails so if it follows a text that was not saved.
     pub(super) fn lacks_another(&self) -> bool {
         match self {
             StoreError::NoMessage { .. } => true,
@@ -192,7 +179,7 @@ impl StoreError {
     }
 }
 
-/// SQLite quotes what it could not read: text of the file, with all that may be in it.
+/// SQLite quotes the part it could not read, which may contain any bytes of the file.
 pub(super) fn one_line(e: &impl std::fmt::Display) -> String {
     e.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -204,7 +191,7 @@ pub(super) fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Whether an error means that what was read is not what was written.
+/// Whether the error means that the data read differs from the data written.
 pub(super) fn is_damage(e: &rusqlite::Error) -> bool {
     use rusqlite::Error as E;
     match e {

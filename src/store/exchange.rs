@@ -1,7 +1,7 @@
 //! Exchanges a damaged database for its replacement (`rescue.rs`), in a process that has the directory alone.
 //!
-//! Both have the same time in their names until the new one is in place. An interrupted exchange is taken back by
-//! those names, and only where nothing about it is in doubt.
+//! Both names contain the same time until the new one is in place. These names let the next run undo an interrupted
+//! exchange, but only in an unambiguous case.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,17 @@ use crate::text::clock;
 
 const WRITE_BYTES: u64 = 8 << 20;
 
-/// Moves the damaged database aside, with its log, and the new one into its place. Returns where the damaged one is.
+/// Moves the damaged database aside, with its log, and the new one into its place. Returns the damaged one's path.
 pub(super) fn put_in_place(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Result<PathBuf> {
     let time = free_time(layout, disk, &clock::local().strftime("%Y%m%d-%H%M%S").to_string())?;
     let done = make_ready(layout, disk, fresh, &time).and_then(|()| exchange(layout, disk, &time));
     if done.is_err() {
-        // What cannot be taken back now is at the next attempt.
+        // The next attempt undoes the rest.
         let _ = take_back(layout, disk);
     }
     done.map(|()| layout.aside(&time))
 }
 
-/// A time that no file name has: the wanted one, or that with a number added.
 fn free_time(layout: &Layout, disk: &dyn Disk, wanted: &str) -> Result<String> {
     let mut time = wanted.to_owned();
     for n in 2.. {
@@ -40,7 +39,6 @@ fn free_time(layout: &Layout, disk: &dyn Disk, wanted: &str) -> Result<String> {
     Ok(time)
 }
 
-/// Writes the new database next to the damaged one, and syncs it.
 fn make_ready(layout: &Layout, disk: &dyn Disk, fresh: &Path, time: &str) -> Result<()> {
     let ready = layout.rescued(time);
     let bytes = disk.look(fresh).map_err(StoreError::io("read", fresh))?.bytes;
@@ -63,14 +61,14 @@ fn exchange(layout: &Layout, disk: &dyn Disk, time: &str) -> Result<()> {
         rename(disk, &log, &Layout::log_of(&aside))?;
     }
     disk.remove(&index).map_err(StoreError::io("remove", &index))?;
-    // A log that stays would be taken for one of the new database.
+    // SQLite would take a remaining log for one of the new database.
     sync(layout, disk)?;
     rename(disk, &layout.rescued(time), &layout.database)?;
     sync(layout, disk)
 }
 
 /// Undoes an interrupted exchange: the damaged database returns to its place with its log, and the replacement is
-/// removed. In doubt all stays as it is.
+/// removed. In an ambiguous case everything stays.
 pub(super) fn take_back(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     let begun = layout.begun(disk).map_err(StoreError::io("read", &layout.root))?;
     let (mut moved, mut not_moved) = (Vec::new(), Vec::new());
@@ -84,7 +82,7 @@ pub(super) fn take_back(layout: &Layout, disk: &dyn Disk) -> Result<()> {
         Ok(())
     };
     if is_there(disk, &layout.database)? {
-        // With the damaged one aside, somebody else put this one there.
+        // The damaged database is aside, so another process put this one into place.
         return drop_ready(&not_moved);
     }
     let [time] = moved.as_slice() else { return Ok(()) };
@@ -164,21 +162,21 @@ mod tests {
     #[test]
     fn what_is_in_doubt_stays_as_it_is() {
         let cases: [&[&str]; 4] = [
-            // Two that were begun.
+            // Two exchanges begun.
             &[
                 "sala.db.damaged-20260102-030405",
                 "sala.db.damaged-20260102-030406",
                 "sala.db.rescued-20260102-030405",
                 "sala.db.rescued-20260102-030406",
             ],
-            // One whose damaged one is elsewhere.
+            // The damaged database of one is elsewhere.
             &[
                 "sala.db.damaged-20260102-030404",
                 "sala.db.damaged-20260102-030405-shm",
                 "sala.db.damaged-20260102-030406",
                 "sala.db.rescued-20260102-030405",
             ],
-            // A copy was brought back meanwhile.
+            // A copy was restored meanwhile.
             &["sala.db", "sala.db.damaged-20260102-030405", "sala.db.rescued-20260102-030405"],
             // Two logs.
             &[

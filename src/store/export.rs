@@ -1,4 +1,4 @@
-//! Exports of conversations: Markdown and plain text (`text`; a message in it: `said`, `fences`), and JSON, which
+//! Exports of conversations: Markdown and plain text (`text` and its helpers), and JSON, which
 //! `import.rs` reads.
 //!
 //! Files appear whole or not at all: temporary name, sync, rename. Nothing is overwritten unless the caller allows it.
@@ -19,13 +19,11 @@ use super::watch::Watch;
 use crate::core::transcript::{Message, MessageId, SessionId};
 use crate::runtime::protocol::ExportFormat;
 
-/// Names the JSON form; a reader checks it first.
 pub(super) const JSON_FORMAT: &str = "sala-chat session";
 pub(super) const JSON_VERSION: u32 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// From the root to the head.
     Branch,
     Tree,
 }
@@ -33,20 +31,18 @@ pub enum Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overwrite {
     Yes,
-    /// Refuse with [`StoreError::Exists`].
     No,
 }
 
-/// A session in JSON. Ids are those of this data directory; an import gives new ones.
+/// A session in JSON. Ids are those of this data directory; an import assigns new ones.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SessionJson {
     pub format: String,
     pub version: u32,
     pub name: String,
-    /// The title that it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// An object; a string where it could not be read as one.
+    /// An object, or a string if it does not parse as one.
     #[serde(default)]
     pub settings: serde_json::Value,
     #[serde(default)]
@@ -64,7 +60,6 @@ pub(super) struct MarkJson {
     pub message: MessageId,
 }
 
-/// Bytes between two looks at whether an export is to end.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 impl Store {
@@ -73,9 +68,6 @@ impl Store {
     }
 
     /// Writes messages that are not on disk, root first, to a file, and returns its size in bytes.
-    ///
-    /// # Errors
-    /// [`StoreError::Exists`], I/O errors.
     pub fn export_messages(
         &self,
         name: &str,
@@ -101,10 +93,10 @@ impl Store {
         Ok(text.len() as u64)
     }
 
-    /// Writes [`Store::export`] to a file and returns its size in bytes. Nothing is counted on the way.
+    /// Writes [`Store::export`] to a file and returns its size in bytes. Reports no progress.
     ///
     /// # Errors
-    /// [`StoreError::Exists`], I/O errors, as [`Store::export`]; [`StoreError::Stopped`], and then there is no file.
+    /// [`StoreError::Exists`], I/O errors, as [`Store::export`]; [`StoreError::Stopped`], without a file.
     pub fn export_to(
         &self,
         id: SessionId,
@@ -154,13 +146,13 @@ impl Store {
         })
     }
 
-    /// Makes `path` with what `fill` writes: all of it, durable, or nothing.
+    /// Creates `path` with the output of `fill`: all of it, durable, or nothing.
     pub(super) fn write_whole(
         &self,
         path: &Path,
         fill: impl FnOnce(&mut dyn super::disk::DiskFile) -> std::io::Result<()>,
     ) -> Result<()> {
-        // Links on the way to it are the user's own; the last name is replaced, whatever it is.
+        // Links on the path are the user's own; the last name is replaced, whatever it is.
         let resolve = || -> std::io::Result<PathBuf> {
             let whole = std::path::absolute(path)?;
             match (whole.parent(), whole.file_name()) {
@@ -185,7 +177,7 @@ impl Store {
     }
 }
 
-/// Settings that are damaged leave as the text that they are.
+/// Damaged settings are exported as raw text.
 fn settings_json(kept: String) -> serde_json::Value {
     match serde_json::from_str(&kept) {
         Ok(mut settings @ serde_json::Value::Object(_)) => {
@@ -196,7 +188,7 @@ fn settings_json(kept: String) -> serde_json::Value {
     }
 }
 
-/// Prints numbers of single precision as they were set: 0.7, and not the double next to it, 0.699999988079071.
+/// Prints single-precision numbers as they were set: 0.7, and not the nearest double, 0.699999988079071.
 fn shorten(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(fields) => fields.values_mut().for_each(shorten),

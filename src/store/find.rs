@@ -6,12 +6,11 @@ use super::database::Store;
 use super::error::Result;
 use super::segment::SegmentId;
 
-/// As many places are looked at, the deepest first.
 const MOST: usize = 64;
 
 impl Store {
-    /// Segments whose end lies in `text`, before its last byte, with everything up to there being the text they were recorded
-    /// with; those whose end state is kept, the deepest first. What is found may have lost rows further up: see
+    /// Segments that end inside `text`, before its last byte, and were recorded with exactly the text up to there.
+    /// Only those with a kept end state, the deepest first. Their earlier rows may be lost: see
     /// [`Store::plan_restore`].
     pub fn segments_under(&self, fingerprint: &str, text: &str) -> Result<Vec<SegmentId>> {
         let ends: Vec<(SegmentId, usize, [u8; 32])> = self.read(|db| {

@@ -7,11 +7,11 @@
 //! | 8 | header length, u64 |
 //! | header | JSON: tensors and `__metadata__` (format, kind, segment, start, rows, chunk), padded with spaces |
 //! | 32 × chunks | tensor `blake3` `[chunks, 32]` u8: one BLAKE3 per chunk of each tensor, in file order |
-//! | rest | tensors: compressed keys first, so that they come in one short read; then `k.*`, `v.*`; rows in position order |
+//! | rest | tensors: compressed keys first, so that one short read returns them; then `k.*`, `v.*`; rows in position order |
 //!
 //! A chunk is `chunk` bytes of one tensor (the last of a tensor may be shorter), so any range of rows can be checked
-//! on its own. New files have chunks of [`CHUNK_BYTES`]; older ones had 1 MiB. The *root*, BLAKE3 of everything before the first tensor, stands in the database: it vouches for the
-//! chunk hashes and the header, and those for the rest.
+//! on its own. New files have chunks of [`CHUNK_BYTES`]; older ones had 1 MiB. The database holds the *root*, BLAKE3
+//! of everything before the first tensor: it covers the chunk hashes and the header, and those cover the rest.
 //!
 //! Never decides whether a file should exist; never trusts a length it has not checked.
 
@@ -35,11 +35,10 @@ const FORMAT: &str = "sala-chat segment 1";
 const HASH_BYTES: u64 = 32;
 /// Tensor data begins at a multiple of this.
 const ALIGN: usize = 64;
-/// A header longer than this is not ours.
+/// A file with a longer header is not ours.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
-/// Nor is a chunk of other than these sizes.
 const CHUNK_RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=64 << 20;
-/// Nor are checksums of more than this: of 512 GiB.
+/// Checksums of 512 GiB of tensors.
 const MAX_CHECKSUM_BYTES: u64 = 512 << 20;
 const CHECKSUMS: &str = "blake3";
 
@@ -63,7 +62,7 @@ impl FileKind {
 pub(super) struct Fault {
     /// Completes "state … cannot be used: ".
     pub why: String,
-    /// The file will not get better; false for an I/O error that may pass.
+    /// The fault is permanent; false for an I/O error that may pass.
     pub lasting: bool,
 }
 
@@ -82,7 +81,6 @@ impl Fault {
     }
 }
 
-/// Start of a file, ready to write, and the hash the database remembers.
 pub(super) struct Head {
     pub bytes: Vec<u8>,
     pub root: [u8; 32],
@@ -111,7 +109,7 @@ pub(super) struct TensorPlace {
 pub(super) struct Kind {
     pub name: String,
     pub dtype: Dtype,
-    /// The shape; of rows without the first axis.
+    /// For rows, without the first axis.
     pub shape: Vec<usize>,
 }
 
@@ -124,7 +122,6 @@ pub(super) struct OpenFile {
     hashes: Vec<[u8; 32]>,
 }
 
-/// The order in which tensors lie in a rows file.
 pub(super) fn in_file_order(tensors: &[ImageTensor]) -> Vec<&ImageTensor> {
     let mut order: Vec<&ImageTensor> = tensors.iter().collect();
     order.sort_by_key(|t| !is_compressed(&t.name));
@@ -158,7 +155,7 @@ fn chunks_of(bytes: u64, chunk: u64) -> u64 {
     bytes.div_ceil(chunk)
 }
 
-/// Builds the head of a file holding `tensors` in this order. Errors are phrases: an image that contradicts itself.
+/// Builds the head of a file that holds `tensors` in this order. Errors are phrases: an image that contradicts itself.
 pub(super) fn head(
     kind: FileKind,
     id: &SegmentId,
@@ -222,8 +219,8 @@ pub(super) fn open(
     open_within(disk, path, 0..bytes, kind, id, root)
 }
 
-/// As [`open`] of a file that is a part of a larger one. Nothing in it is believed: the root only says that it is what was
-/// sent, not who sent it.
+/// As [`open`] for a file that is a part of a larger one. Its contents are untrusted: the root proves only that they
+/// are complete, not who made them.
 pub(super) fn open_within(
     disk: &dyn Disk,
     path: &Path,
@@ -266,7 +263,7 @@ pub(super) fn open_within(
     if hash.finalize().as_bytes() != root {
         return Err(Fault::damaged("its header does not match its checksum"));
     }
-    // From here on the header is what was written.
+    // From here on the header is known to be the written one.
     if field("format") != FORMAT {
         return Err(Fault { why: format!("written in another format ({:?})", field("format")), lasting: true });
     }
@@ -305,7 +302,8 @@ pub(super) fn open_within(
         first_chunk += chunks_of(bytes, chunk) as usize;
         at = to;
     }
-    // As many checksums as there are chunks: nothing is left unchecked, and the numbers above are as small as the file.
+    // The number of checksums equals the number of chunks, so every byte is covered and the numbers above are bounded
+    // by the file's size.
     if first_chunk != hashes.len() {
         return Err(Fault::damaged("its checksums are not for these tensors"));
     }

@@ -1,4 +1,5 @@
-//! Gaps in a database that was read from a damaged one: sessions without a row, messages without their parent, rows that name a lost one.
+//! Gaps in a database read from a damaged one: sessions without a row, messages without a parent, references to a lost
+//! row.
 
 use std::collections::HashMap;
 
@@ -37,7 +38,6 @@ impl Remembered {
     }
 }
 
-/// Makes new rows for sessions that have messages and no row.
 pub(super) fn add_lost_sessions(tx: &Transaction<'_>, names: &HashMap<i64, String>) -> Result<()> {
     let mut query = tx.prepare("SELECT DISTINCT session FROM message WHERE session NOT IN (SELECT id FROM session)")?;
     let without: Vec<i64> = query.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
@@ -59,8 +59,8 @@ pub(super) fn add_lost_sessions(tx: &Transaction<'_>, names: &HashMap<i64, Strin
 
 const LOST_TEXT: &str = "[A message stood here that could not be read from the damaged database.]";
 
-/// Puts a message in the place of each unreadable one that has children or is a head, so that the messages before it
-/// stay on the path.
+/// Puts a placeholder for each unreadable message that has children or is a head, so that the messages before it stay
+/// on the path.
 pub(super) fn fill_gaps(tx: &Transaction<'_>, parents: &HashMap<i64, i64>) -> Result<()> {
     let missing = "SELECT c.parent, c.session, c.depth - 1 FROM message c
                      WHERE c.parent IS NOT NULL AND c.parent NOT IN (SELECT id FROM message)
@@ -78,7 +78,7 @@ pub(super) fn fill_gaps(tx: &Transaction<'_>, parents: &HashMap<i64, i64>) -> Re
             let known = parents.get(&id).copied().filter(|parent| *parent < id && depth > 1);
             let parent: Option<i64> = match known {
                 Some(parent) => Some(parent),
-                // Without the index: the nearest one above it in its session.
+                // Without the index: the nearest message above it in its session.
                 None => tx.prepare_cached(above)?.query_row([session, id, depth], |r| r.get(0)).optional()?,
             };
             let text = LOST_TEXT.as_bytes();
@@ -98,9 +98,8 @@ pub(super) fn fill_gaps(tx: &Transaction<'_>, parents: &HashMap<i64, i64>) -> Re
     }
 }
 
-/// Removes what names a row that is lost, and brings counters and lists up to date.
 pub(super) fn remove_dangling(tx: &Transaction<'_>) -> Result<()> {
-    // The search index is made from the texts.
+    // The search index is rebuilt from the texts.
     tx.execute("UPDATE message SET indexed = 0", [])?;
     let without_base = "DELETE FROM segment WHERE parent IS NOT NULL AND parent NOT IN (SELECT id FROM segment)";
     while tx.execute(without_base, [])? > 0 {}

@@ -8,7 +8,7 @@ use crate::core::now_ms;
 use crate::core::transcript::{LONGEST_PROMPT, SessionId};
 
 const KEEP: i64 = 10_000;
-/// A prompt among this many last ones moves to its new place: a queued question is added again when it runs.
+/// A repeated prompt among this many last ones moves to the end: a queued question is added again when it runs.
 const RECENT: i64 = 64;
 
 pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
@@ -33,7 +33,7 @@ pub(super) fn forget_those_of(tx: &Transaction<'_>, session: SessionId) -> Resul
 }
 
 impl Store {
-    /// The newest `limit` prompts, newest first. Earlier programs kept longer ones, too.
+    /// The newest `limit` prompts, newest first. Skips overlong ones, which earlier programs kept.
     pub fn prompts(&self, limit: usize) -> Result<Vec<String>> {
         self.read(|db| {
             let sql = "SELECT text FROM prompt WHERE octet_length(text) <= ?2 ORDER BY key DESC LIMIT ?1";

@@ -1,10 +1,11 @@
-//! Conversations come in: our own JSON and bundles, and the texts of ChatGPT's and Open WebUI's exports.
+//! Imports conversations: our own JSON and bundles, and the texts of ChatGPT's and Open WebUI's exports.
 //!
-//! A file is read to its end into a spool (`spool.rs`) before anything is written, one conversation at a time; then the spool is
-//! written in short transactions, between which others can write. A conversation appears once it is whole. After an error or a stop
-//! nothing of the file stays. A conversation that cannot be imported is skipped and named; the others are imported.
+//! An import reads the whole file into a spool (`spool.rs`) before it writes anything, one conversation at a time.
+//! Then it writes the spool in short transactions, between which others can write. A conversation appears once it is
+//! whole. After an error or a stop nothing of the file stays. A conversation with an error is skipped and named; the
+//! others are imported.
 //!
-//! In memory are the text of the conversation at hand and its messages, about three times its bytes.
+//! Memory holds the text of one conversation and its messages, about three times its bytes.
 
 mod answer;
 mod chatgpt;
@@ -39,17 +40,15 @@ use crate::core::transcript::SessionId;
 use crate::text::files;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
-/// Read at a time, between two looks at whether to stop.
 const PIECE_BYTES: usize = 1 << 20;
 const REMOVED: i64 = 1_000;
 const UNKNOWN: &str = "neither a sala-chat, ChatGPT nor Open WebUI export";
 
 impl Store {
-    /// Imports a file. Names that are taken get a number. `watch` gets the bytes that are read.
+    /// Imports a file. A taken name gets a number. `watch` receives the bytes read.
     ///
     /// # Errors
-    /// [`StoreError::NoInput`] when it is not there; [`StoreError::Import`] when it is of no known form, contradicts itself or
-    /// is too large; the database cannot be written; [`StoreError::Stopped`], and then nothing was imported.
+    /// [`StoreError::Import`] if it has no known form, contradicts itself or is too large. Nothing is then imported.
     pub fn import(&self, path: &Path, watch: &Watch<'_>) -> Result<Imported> {
         let no_input = |source| StoreError::NoInput { path: path.to_owned(), source };
         let real = path.canonicalize().map_err(no_input)?;
@@ -98,11 +97,10 @@ impl Store {
         }
     }
 
-    /// Removes what an import that failed has written.
     fn remove_imported(&self, ids: &Range<i64>) {
         for sql in [
             "DELETE FROM session WHERE id IN (SELECT id FROM session WHERE id >= ?1 AND id < ?2 LIMIT ?3)",
-            // Children have greater numbers than their parents.
+            // Children have greater ids than their parents.
             "DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3)",
         ] {
             let remove = || self.transaction(|tx| Ok(tx.execute(sql, params![ids.start, ids.end, REMOVED])?));
@@ -111,7 +109,6 @@ impl Store {
     }
 }
 
-/// A file as it was found, read through the disk.
 struct Pieces<'a> {
     disk: &'a dyn Disk,
     path: &'a Path,
@@ -133,7 +130,7 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// A file on its way in. Sessions and messages have numbers of its own, from 0, until it is written.
+/// A file being read. Its sessions and messages have ids from 0 until they are written.
 struct Reading<'a> {
     spool: Spool,
     ids: i64,
@@ -141,7 +138,6 @@ struct Reading<'a> {
     watch: &'a Watch<'a>,
     bad: &'a dyn Fn(String) -> StoreError,
     imported: Imported,
-    /// Why reading ended although the file goes on.
     failed: Option<StoreError>,
 }
 
@@ -187,7 +183,6 @@ impl Reading<'_> {
         self.arrive(Arrival::from(session))
     }
 
-    /// A conversation of another program. One that cannot be taken is noted.
     fn take(&mut self, json: &str) -> Result<()> {
         self.items += 1;
         let [title, head, mapping, chat] = fields(json, ["title", "current_node", "mapping", "chat"]);
@@ -259,7 +254,7 @@ impl Reading<'_> {
     }
 }
 
-/// Writes steps; the session `goes_on` has more in the next batch. Returns the sessions that are whole.
+/// Writes steps and returns the complete sessions, without the one that the next batch continues.
 fn write_batch(
     tx: &Transaction<'_>,
     batch: &[Step],
@@ -277,7 +272,7 @@ fn write_batch(
         let Some(session) = steps.first().map(Step::session) else { continue };
         let id = SessionId(session.0 + first);
         if goes_on == Some(session) {
-            // Until it is whole it lies in the trash, which is emptied should the process end here.
+            // An incomplete session is in the trash, so that it is emptied if the process ends here.
             tx.execute("UPDATE session SET trashed_ms = ?2 WHERE id = ?1", params![id.0, now_ms()])?;
             seal_session(tx, id)?;
             continue;

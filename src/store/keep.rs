@@ -1,4 +1,4 @@
-//! Which state is kept: thinning by age, and the disk budget.
+//! Decides which state is kept: thinning by age, and the disk budget.
 //!
 //! Never touches text. A removal changes the row first, then removes the file unless a row names it again. A crash in
 //! between leaves a file without a row, which is removed some days later.
@@ -17,10 +17,10 @@ use super::segment::{SegmentId, SegmentKind};
 use super::summary::refresh_session;
 use crate::core::transcript::SessionId;
 
-/// Why state is not kept that somebody took away, a phrase.
+/// The reason for state that a user removed, a phrase.
 pub const PRUNED: &str = "it was pruned";
 
-/// How the reason begins for which state was never written. What follows was so at that moment.
+/// Prefix of the reason for state that was never written. The rest describes that moment.
 pub const NOT_WRITTEN: &str = "not written: ";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,8 +43,8 @@ impl Freed {
 }
 
 /// Whether a turn's state is kept, by its age in turns (0 is the newest) and its number from the root. Beyond the
-/// newest `keep` every 2nd, then every 4th, 8th … stays; the strides are powers of two over fixed numbers, so what a
-/// later rule keeps an earlier one kept as well.
+/// newest `keep` every 2nd, then every 4th, 8th … stays. The strides are powers of two over fixed numbers, so the
+/// turns a later rule keeps are among those an earlier one kept.
 pub(super) fn keeps_turn(age: u64, number: u64, keep: u64) -> bool {
     if age < keep {
         return true;
@@ -54,7 +54,6 @@ pub(super) fn keeps_turn(age: u64, number: u64, keep: u64) -> bool {
 }
 
 impl Store {
-    /// Thins the end states of a session, on all its branches.
     pub fn thin(&self, session: SessionId) -> Result<Freed> {
         let gone = self.transaction(|tx| {
             let tips: Vec<SegmentId> = {
@@ -77,7 +76,7 @@ impl Store {
             }
             let pinned: HashSet<SegmentId> = pinned(tx)?;
             let keep = kept_ends(&tree, &pinned, self.limits.keep_turns);
-            // What a fork was forked from is another session's, and as old as it is there.
+            // The part of a fork above its fork point belongs to another session and has its age there.
             let own: HashSet<SegmentId> = {
                 let sql = "SELECT l.segment FROM message m CROSS JOIN message_segment l ON l.message = m.id WHERE m.session = ?1";
                 let mut query = tx.prepare_cached(sql)?;
@@ -94,19 +93,17 @@ impl Store {
         Ok(self.remove_files(&gone))
     }
 
-    /// Drops the state unused for longest until all fits into the budget: first end states that nothing pins, then
-    /// whole segments from the tips downwards. Segments in `spare` (the open conversation's path) stay, and so does the state of
-    /// marks with all that it builds on, unless there is to be none at all.
+    /// Drops the least recently used state until all fits into the budget: first end states that nothing pins, then
+    /// whole segments from the tips downwards. Segments in `spare` (the open conversation's path) stay, and so does
+    /// the state of marks with all that it builds on, unless the budget is 0.
     pub fn keep_budget(&self, spare: &[SegmentId]) -> Result<Freed> {
         self.drop_state_above(self.limits.max_state_bytes, spare, "dropped to stay within the disk budget")
     }
 
-    /// Drops all state but that of the paths that end in `spare`; texts stay.
     pub fn drop_all_state(&self, spare: &[SegmentId]) -> Result<Freed> {
         self.drop_state_above(0, spare, PRUNED)
     }
 
-    /// Bytes of the state of the paths that end in these segments.
     pub fn state_bytes_of(&self, ends: &[SegmentId]) -> Result<u64> {
         self.read(|db| {
             let tree = light(db)?;
@@ -115,8 +112,8 @@ impl Store {
         })
     }
 
-    /// Bytes of the state that the budget leaves to marks: their own, the rows that it builds on, and of the ends below it those that
-    /// are dropped with their rows only.
+    /// Bytes of the state that the budget leaves to marks: their own, the rows it builds on, and those end states
+    /// below it that are dropped only with their rows.
     pub fn state_bytes_of_marks(&self) -> Result<u64> {
         if self.limits.max_state_bytes == 0 {
             return Ok(0);
@@ -142,14 +139,14 @@ impl Store {
             return Ok(Freed::default());
         }
         self.write_uses();
-        // What could not be written is in use all the same.
+        // A use counts even if it could not be written.
         let spare: Vec<SegmentId> = spare.iter().copied().chain(self.noted_uses()).collect();
         let gone = self.transaction(|tx| {
             let mut total = all;
             let mut tree = light(tx)?;
             let spare: HashSet<SegmentId> = with_ancestors(&tree, spare.iter().copied());
             let pinned = pinned(tx)?;
-            // Who wants no state keeps none of a mark either.
+            // A budget of 0 keeps no state of marks either.
             let marks = if budget == 0 { Vec::new() } else { ids(tx, MARK_SEGMENTS)? };
             let marked = with_ancestors(&tree, marks);
             let mut gone = Vec::new();
@@ -169,7 +166,7 @@ impl Store {
                     gone.push((*id, FileKind::End, l.end_bytes));
                 }
             }
-            // Rows are of use only with all rows before them: take tips first, the oldest tip first.
+            // Rows need all rows before them: drop tips first, the oldest tip first.
             let mut children: HashMap<SegmentId, u64> = HashMap::new();
             for l in tree.values().filter(|l| l.has_rows) {
                 if let Some(parent) = l.parent {
@@ -218,7 +215,6 @@ impl Store {
         Ok(self.remove_files(&gone))
     }
 
-    /// The order in which state is removed to make room at once.
     pub(super) fn turns_to_go(&self) -> Result<HashMap<SegmentId, Turn>> {
         self.read(|db| {
             let tree = light(db)?;
@@ -230,21 +226,20 @@ impl Store {
 
     pub(super) fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
         let had: Vec<_> = gone.iter().filter(|(.., bytes)| *bytes > 0).copied().collect();
-        // Another process may have saved some anew meanwhile.
+        // Another process may have saved some again meanwhile.
         let removed = self.remove_unnamed(&had);
         let bytes = removed.iter().map(|(.., bytes)| *bytes).sum();
         Freed { files: removed.len() as u64, bytes, ..Freed::default() }
     }
 }
 
-/// Ends of the paths sessions stand on.
 const HEAD_SEGMENTS: &str =
     "SELECT l.segment FROM session s JOIN message_segment l ON l.message = s.head WHERE s.trashed_ms IS NULL";
 
 const MARK_SEGMENTS: &str = "SELECT l.segment FROM mark JOIN session s ON s.id = mark.session
   JOIN message_segment l ON l.message = mark.message WHERE s.trashed_ms IS NULL";
 
-/// Segments whose end state is never thinned: marks, heads and places where sessions were forked.
+/// Segments that never lose their end state to thinning: marks, heads and fork points.
 fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
     let sql = format!(
         "SELECT l.segment FROM mark JOIN message_segment l ON l.message = mark.message
@@ -254,7 +249,6 @@ fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
     Ok(ids(db, &sql)?.into_iter().collect())
 }
 
-/// Whether the end state of a segment is dropped before any rows: nothing pins it, and no document ends there.
 fn end_goes_first(l: &Light, pinned: &HashSet<SegmentId>) -> bool {
     l.kind != SegmentKind::DocumentEnd && !pinned.contains(&l.id)
 }
@@ -268,7 +262,7 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
     for tip in tree.values().filter(|l| !children.contains_key(&l.id)) {
         let mut path = Vec::new();
         let mut next = Some(tip.id);
-        // A path through all of them is the longest there is; in a damaged database it may go round.
+        // A path through all segments is the longest possible; in a damaged database it may be a ring.
         while let Some(l) = next.and_then(|id| tree.get(&id)).filter(|_| path.len() <= tree.len()) {
             path.push(l);
             next = l.parent;
@@ -278,7 +272,7 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
         let mut turn = 0u64;
         for l in path {
             let stays = match l.kind {
-                // How many of a document are kept is a setting of its own: they are the places that `/when` asks.
+                // The number of kept document parts is a setting of its own: `/when` starts from them.
                 SegmentKind::DocumentEnd | SegmentKind::DocumentPart => true,
                 SegmentKind::Turn => {
                     turn += 1;

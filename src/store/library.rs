@@ -1,6 +1,6 @@
 //! The library: documents with the prefix they were read after.
 //!
-//! An entry is a text after certain segments, found again by its segment's id. Entries keep their segments without any
+//! An entry is a text after certain segments, identified by its segment's id. Entries keep their segments without any
 //! session. Sessions hold the text of documents, entries do not.
 
 use std::collections::{HashMap, HashSet};
@@ -20,12 +20,12 @@ pub struct DocumentRecord {
     pub kept: bool,
     pub bytes: u64,
     pub used_ms: i64,
-    /// A session reaches it, too.
     pub in_use: bool,
     pub text_bytes: u64,
 }
 
-/// Columns of [`record`], and [`KEPT`]. The bytes are those of the segments from the document's end back to its prefix.
+/// Columns of [`record`], and [`KEPT`]. The bytes are those of the segments from the document's end back to its
+/// prefix.
 const COLUMNS: &str = "d.hash, d.name, d.path, d.prefix, d.segment, d.tokens, d.lines, d.used_ms, s.fingerprint,
   (WITH RECURSIVE up(id, parent, bytes) AS (
      SELECT s.id, s.parent, s.rows_bytes + s.end_bytes
@@ -80,10 +80,10 @@ impl Store {
         })
     }
 
-    /// Names of documents, each once, with the tokens of the one that was used last; that one decides their order.
+    /// Names of documents, each once, with the tokens of the most recently used one, which also decides their order.
     pub fn document_names(&self) -> Result<Vec<(String, u64)>> {
         self.read(|db| {
-            // The columns without a function are those of the row with the maximum.
+            // SQLite takes the columns without a function from the row with the maximum.
             let sql = "SELECT name, tokens, max(used) AS last FROM document GROUP BY name ORDER BY last DESC";
             let mut query = db.prepare_cached(sql)?;
             let rows = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?;
@@ -97,7 +97,6 @@ impl Store {
         self.transaction(|tx| Ok(tx.execute("DELETE FROM document WHERE name = ?1", [name])? as u64))
     }
 
-    /// Removes every document that no session uses, and returns how many.
     pub fn prune_documents(&self) -> Result<u64> {
         self.transaction(|tx| {
             let gone = tx.execute(

@@ -1,7 +1,8 @@
 //! One process writes a session; others may look or fork. Advisory locks in `locks/`, one file per session.
 //!
 //! The system's file lock decides; it ends with its process, so a stale owner can never block. The file's content only
-//! says who it is: process id, boot id, terminal, since when. Where file locks do not work, the content decides.
+//! identifies the owner: process id, boot id, terminal, since when. On a file system without locks the content
+//! decides.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -18,24 +19,24 @@ use crate::text::clock;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub pid: u32,
-    /// Of the machine's run the process belongs to.
     pub boot: String,
     pub tty: Option<String>,
     pub since_ms: i64,
 }
 
-/// The right to write a session, given back on drop.
+/// The right to write a session, released on drop.
 #[derive(Debug)]
 pub struct SessionLock {
     file: File,
     path: PathBuf,
-    /// The owner before, if it ended without giving the session back.
+    /// The previous owner, if it ended without releasing the session.
     pub stale: Option<Owner>,
 }
 
 impl Drop for SessionLock {
     fn drop(&mut self) {
-        // Empty content: the owner left in good order. The file stays; removing it would race with others opening it.
+        // Empty content: the owner released it in order. The file stays; removing it would race with others opening
+        // it.
         let _ = self.file.set_len(0);
         let _ = File::unlock(&self.file);
     }
@@ -48,10 +49,8 @@ impl SessionLock {
 }
 
 impl Store {
-    /// Takes a session for writing.
-    ///
     /// # Errors
-    /// [`StoreError::InUse`] with the other process's id, terminal and time; I/O errors.
+    /// [`StoreError::InUse`] with the other process's id, terminal and time.
     pub fn lock_session(&self, id: SessionId, name: &str) -> Result<SessionLock> {
         let path = self.layout.locks.join(format!("session-{}.lock", id.0));
         let mut file = self.layout.open_lock(&format!("session-{}", id.0)).map_err(StoreError::io("open", &path))?;
@@ -82,7 +81,6 @@ impl Store {
         Ok(SessionLock { file, path, stale: before })
     }
 
-    /// Whether somebody has a session open for writing, this process included. Takes nothing.
     pub(super) fn is_in_use(&self, id: SessionId) -> bool {
         let name = format!("session-{}", id.0);
         if matches!(self.layout.locks.join(format!("{name}.lock")).try_exists(), Ok(false)) {
@@ -119,7 +117,7 @@ fn is_running(owner: &Owner) -> bool {
     true
 }
 
-/// Changes with every start of the machine; empty where the system does not say.
+/// Changes with every start of the machine; empty if the system does not provide one.
 fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
 }
@@ -135,7 +133,7 @@ fn tty() -> Option<String> {
     None
 }
 
-/// `13:20`, or with the date when that is another day.
+/// `13:20`, with the date if that is another day.
 fn local_time(ms: i64) -> String {
     let Ok(at) = jiff::Timestamp::from_millisecond(ms) else {
         return "an unknown time".into();

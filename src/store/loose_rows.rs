@@ -1,5 +1,5 @@
-//! Messages and sessions on pages that no table leads to any more: each leaf page is read as if it were a whole table, and a row is taken
-//! if its seal matches. Needs nothing of the damaged schema.
+//! Messages and sessions on pages that no table reaches any more. Each leaf page is read as if it were a whole table,
+//! and a row is used if its seal matches. Needs nothing of the damaged schema.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,7 +17,7 @@ const LEAF: u8 = 0x0d;
 
 /// Adds rows to `tx` that it lacks, from all pages of `copy`, which is destroyed on the way.
 pub(super) fn copy_loose_rows(copy: &Path, tx: &Transaction<'_>) -> Result<()> {
-    // What is in the log moves to its pages, as far as that works.
+    // Moves the log into its pages, as far as that works.
     if let Ok(db) = Connection::open(copy) {
         let _ = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
@@ -41,7 +41,6 @@ pub(super) fn copy_loose_rows(copy: &Path, tx: &Transaction<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Takes the rows of one page.
 fn copy_page(
     copy: &Path,
     table: &str,
@@ -68,7 +67,7 @@ fn copy_page(
     Ok(())
 }
 
-/// Replaces the first page by one whose schema has these two tables only. Returns the leaf pages of tables.
+/// Replaces the first page by one with only these two tables in its schema. Returns the leaf pages of tables.
 fn give_schema(copy: &Path) -> io::Result<Vec<u32>> {
     let path = copy.with_extension("schema");
     let make = || -> rusqlite::Result<()> {
@@ -98,7 +97,7 @@ fn give_schema(copy: &Path) -> io::Result<Vec<u32>> {
     }
     file.seek(SeekFrom::Start(0))?;
     file.write_all(&first)?;
-    // An old log would be read over the new page.
+    // SQLite would apply an old log over the new page.
     let _ = std::fs::remove_file(super::directory::Layout::log_of(copy));
     Ok(leaves)
 }

@@ -1,4 +1,5 @@
-//! Messages, one by one and as the path from a root: what is damaged is in its place and says so, and hides no other.
+//! Messages, one by one and as the path from a root. A damaged message stays in its place with a note, and hides no
+//! other.
 
 use std::collections::HashSet;
 
@@ -12,11 +13,11 @@ use super::segment::SegmentId;
 use crate::core::counted;
 use crate::core::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
-/// The facts of a message that stands for an unreadable one after a rescue.
+/// The facts of a placeholder for an unreadable message, after a rescue.
 pub(super) const UNREADABLE: &str = r#"{"damaged":true}"#;
 const DAMAGED: &str = "[This message is damaged: it does not match its checksum. What is left of it follows.]";
 
-/// Reads a message. Its text names what is unreadable, so that the rest of the conversation is not hidden.
+/// Reads a message. Its text names unreadable columns, so that the rest of the conversation is not hidden.
 fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
     let mut message = bare_message(r)?;
     if !seal::is_whole(r) {
@@ -26,11 +27,11 @@ fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
     Ok(message)
 }
 
-/// As [`message_row`] of columns some of which are cut, so that no seal can tell.
+/// As [`message_row`], but without the seal check, because some columns are cut.
 pub(super) fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
     let role = text_at(r, 2);
     let text = text_at(r, 6);
-    // Facts matter less than the text: defaults rather than an error.
+    // Facts matter less than the text: use defaults rather than an error.
     let mut meta = serde_json::from_slice::<MessageMeta>(bytes_at(r, 4)).unwrap_or_default();
     let (role, text) = match Role::named(&role) {
         Some(role) => (role, text),
@@ -62,7 +63,7 @@ fn unreadable(id: MessageId, parent: Option<MessageId>, why: &str) -> Message {
     }
 }
 
-/// One message; an unreadable one as [`unreadable`], with its parent from the index of parents if that still knows it.
+/// One message; an unreadable one as [`unreadable`], with its parent from the index of parents if that still has it.
 fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
     let found = db
         .prepare_cached(&format!("SELECT {} FROM message m WHERE m.id = ?1", seal::MESSAGE))?
@@ -73,7 +74,7 @@ fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
         Ok(None) => "its row is gone".to_owned(),
         Err(e) => one_line(&e),
     };
-    // By the index from end to end, not by the row that cannot be read.
+    // Scans the index from end to end, because the row is unreadable.
     let parent = db
         .prepare_cached("SELECT parent FROM message INDEXED BY message_parent WHERE +id = ?1 LIMIT 1")
         .and_then(|mut query| query.query_row([id.0], |r| Ok(number_at(r, 0))).optional());
@@ -84,7 +85,8 @@ fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
     })
 }
 
-/// Messages from `head` up to a root, however damaged. A missing message or a ring ends the path with a message that says so.
+/// Messages from `head` up to a root, however damaged. A missing message or a ring ends the path with a message that
+/// names the damage.
 fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
     let mut path: Vec<Message> = Vec::new();
     let mut seen = std::collections::HashSet::new();
@@ -115,7 +117,6 @@ fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
     Ok(path)
 }
 
-/// How much a session reaches: what it can go to, undone branches included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub messages: u64,
@@ -135,7 +136,7 @@ impl std::fmt::Display for Extent {
 impl Store {
     pub fn extent(&self, session: SessionId) -> Result<Extent> {
         self.read(|db| {
-            // A branch ends where nothing follows.
+            // A branch ends at a message without children.
             let mut query = db.prepare_cached(&format!(
                 "{REACHED_BY_SESSION} SELECT count(*), count(*) - count(DISTINCT m.parent)
                  FROM reached CROSS JOIN message m ON m.id = reached.id"
@@ -180,14 +181,15 @@ impl Store {
         self.read(|db| one_message(db, id))?.ok_or(StoreError::NoMessage { id: id.0 })
     }
 
-    /// Messages from the root to `head`. Message `#n` is at index n - 1. What is damaged is in its place and says so.
+    /// Messages from the root to `head`. Message `#n` is at index n - 1. A damaged message stays in its place with a
+    /// note.
     pub fn path(&self, head: MessageId) -> Result<Vec<Message>> {
         let found = self.read(|db| climb(db, head))?;
         if found.is_empty() { Err(StoreError::NoMessage { id: head.0 }) } else { Ok(found) }
     }
 
-    /// Whether a message is also of others than `session`: it belongs to another one, has children, or is a place of
-    /// another one. True of one that is not on disk.
+    /// Whether anything besides `session` uses a message: another session owns it or has its head, mark or fork point
+    /// there, or it has children. True for a message that is not on disk.
     pub fn is_had_by_others(&self, message: MessageId, session: SessionId) -> Result<bool> {
         self.read(|db| {
             let had = db
@@ -202,7 +204,6 @@ impl Store {
         })
     }
 
-    /// A message that ends in this segment, the oldest.
     pub fn message_ending(&self, segment: &SegmentId) -> Result<Option<MessageId>> {
         self.read(|db| {
             let sql = "SELECT min(message) FROM message_segment WHERE segment = ?1";

@@ -1,4 +1,4 @@
-//! Finds, by the database alone, state that was read without the messages before it.
+//! Finds, from the database alone, state that was read without the messages before it.
 //!
 //! Each answer and each document ends a segment, so the path to a document has one end for each of them. A path with
 //! fewer ends begins in the middle of the conversation. A server of an earlier version that was killed during a load
@@ -29,7 +29,7 @@ const MISPLACED: &str = "WITH RECURSIVE
   SELECT s.id, s.rows_root IS NOT NULL, s.end_root IS NOT NULL FROM chain JOIN segment s ON s.id = chain.segment
   WHERE chain.root IN (SELECT root FROM misplaced)";
 
-/// Kept files of such state and of all that rests on it, and why they are of no use.
+/// Kept files of such state and of all that builds on it, with the reason why they are unusable.
 pub(super) fn misplaced(db: &Connection) -> Result<Vec<(SegmentId, FileKind, String)>> {
     let blank: String = ('\u{1}'..='\u{3000}').filter(|c| c.is_whitespace()).collect();
     let mut query = db.prepare(MISPLACED)?;

@@ -1,23 +1,24 @@
 //! The disk: conversations, saved model state, the document library, search, trash.
 //!
-//! Owns one data directory: `sala.db` (SQLite: everything that must never be lost) and `segments/` (immutable files of model state, a
-//! cache). Never renders text, never calls a model, never prints.
+//! Owns one data directory: `sala.db` (SQLite: everything that must never be lost) and `segments/` (immutable files of
+//! model state, a cache). Never renders text, never calls a model, never prints.
 //!
 //! # Invariants
 //!
-//! 1. **Text first.** A transaction with text never waits for a state file and never fails because of one: who holds the database
-//!    renames such files, and writes, syncs or removes none.
-//! 2. **One commit point per promise.** Text is safe when its transaction is. State is kept when the transaction that names its
-//!    checksum is; its file was synced before (file, then directory).
-//! 3. A state file is used only after its bytes hash to what the database has. Anything else is *declared missing* with a reason, and
-//!    the nearest earlier state is used.
+//! 1. **Text first.** A transaction with text never waits for a state file and never fails because of one: a thread
+//!    that holds the database renames such files, and writes, syncs or removes none.
+//! 2. **One commit point per promise.** Text is safe once its transaction commits. State is kept once the transaction
+//!    that names its checksum commits; its file was synced before (file, then directory).
+//! 3. A state file is used only if its bytes hash to the checksum in the database. Any other file is *declared
+//!    missing* with a reason, and the nearest earlier state is used.
 //! 4. Files that no row names are removed some days later; rows without a file lose their state, not their text.
 //! 5. After a failed write or sync, state saving is off until a probe file could be written, synced and removed.
-//! 6. Only files of this program are written or removed: names of its form, in a directory with its mark, through no link.
+//! 6. The store writes or removes only files of this program: names of its form, in a directory with its mark,
+//!    through no link.
 //! 7. A message that does not match its checksum is shown as damaged and hides no other (`seal.rs`).
-//! 8. State from a file answers only for the sessions of that file (`bundle.rs`).
-//! 9. A state file that a row names is never replaced or removed: files take and leave their places only while this process may write
-//!    the database (`save.rs`).
+//! 8. State from a bundle serves only the sessions of that bundle (`bundle.rs`).
+//! 9. A state file that a row names is never replaced or removed: files enter and leave their places only while this
+//!    process may write the database (`save.rs`).
 //!
 //! # Files
 //!
@@ -26,12 +27,12 @@
 //! | file | owns |
 //! |---|---|
 //! | `segment`, `error`, `watch` | names for pieces of state; the error type; progress and stop of long work |
-//! | `disk`, `scratch`, `format`, `vet` | file effects; private folders; the two files of a segment; checks of state from elsewhere |
-//! | `seal`, `schema`, `recorded`, `reach` | checksums in the database; its tables; segments in it; which messages a session shows |
+//! | `disk`, `scratch`, `format`, `vet` | file effects; private folders; the two files of a segment; checks of imported state |
+//! | `seal`, `schema`, `recorded`, `reach` | checksums in the database; its tables; segments in it; the messages a session shows |
 //! | `directory`, `parts`, `database`, `lock` | names in the directory; unfinished exports; the open store; one writer a session |
 //! | `summary`, `history`, `drafts`, `commit`, `unlinked` | columns of lists; typed prompts; unsent input; changes of text; segments recorded and not linked |
 //! | `messages`, `sessions`, `search`, `library` | reading: paths of messages, sessions, full text, documents |
-//! | `gaps`, `loose_rows`, `salvage`, `opening` | gaps after a loss; rows that no table leads to; what can be read of a damaged database; opening a directory |
+//! | `gaps`, `loose_rows`, `salvage`, `opening` | gaps after a loss; rows that no table reaches; the readable part of a damaged database; opening a directory |
 //! | `uses`, `state`, `find`, `row_source`, `save` | state: last use, restoring, finding by text, rows in files, saving |
 //! | `keep`, `wipe`, `misplaced`, `check`, `exchange`, `rescue`, `collect` | thinning and disk budget; wiping deleted text; state at a wrong place; `doctor --check`; a new database for a damaged one; garbage |
 //! | `export`, `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
@@ -39,8 +40,8 @@
 //!
 //! # What the medium must guarantee
 //!
-//! A synced file keeps its bytes; a rename within one directory is all or nothing and is durable once the directory is synced; SQLite's
-//! own demands for WAL with `synchronous=FULL`. Torn and lost writes before a sync are expected.
+//! A synced file keeps its bytes; a rename within one directory is all or nothing and is durable once the directory is
+//! synced; SQLite's own demands for WAL with `synchronous=FULL`. Torn and lost writes before a sync are expected.
 
 mod arrival;
 mod bundle;
@@ -114,5 +115,5 @@ pub use state::{Lost, RestorePlan};
 pub use watch::Watch;
 pub use writer::{SaveEvent, Unsaved, Writer};
 
-/// Names the session that changed last. No session may be called so.
+/// Names the session that changed last. No session may have this name.
 pub const LAST: &str = "last";

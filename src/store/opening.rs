@@ -1,4 +1,4 @@
-//! Opening a data directory: what it is, whether it can be written, what an earlier run left.
+//! Opening a data directory: identifies it, tests whether it can be written, and removes leftovers of earlier runs.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -18,31 +18,29 @@ use crate::core::counted;
 /// Bytes that the database needs for its own work, with much to spare.
 const ROOM: u64 = 1 << 20;
 
-/// What a store is opened for: decides what a full disk means.
+/// The purpose of opening: decides the reaction to a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// To add or remove something: the reserve is given up for it.
     Write,
-    /// To look: a copy will do.
     Read,
     /// To make room: without a reserve the oldest state is removed first.
     Free,
 }
 
 impl Store {
-    /// Opens a data directory, making it if needed, and removes what an earlier process left unfinished.
+    /// Opens a data directory, creating it if needed, and removes unfinished files of earlier processes.
     ///
-    /// A directory that cannot be written, a database of a newer program, or a damaged one to which nothing can be added opens
-    /// read-only: see [`Store::access`]. Where the disk is full the reserve is given up.
+    /// A directory that cannot be written, a database of a newer program, or a damaged one to which nothing can be
+    /// added opens read-only: see [`Store::access`]. On a full disk the reserve is released.
     ///
     /// # Errors
-    /// No directory, one with other things in it, a foreign database, or one so damaged that no session can be read.
+    /// No directory, one with other things in it, a foreign database, or one too damaged to read any session.
     pub fn open(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         Store::open_for(root, disk, limits, Purpose::Write)
     }
 
-    /// As [`Store::open`], to look only: where the disk is full a copy elsewhere is read before the reserve is given up, and
-    /// a directory that is not there is not made.
+    /// As [`Store::open`], for reading only. On a full disk it reads a copy elsewhere before it releases the reserve.
+    /// A missing directory is not created.
     pub fn open_to_read(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         let absolute = std::path::absolute(root).map_err(no_folder(root))?;
         if matches!(absolute.try_exists(), Ok(false)) {
@@ -51,8 +49,8 @@ impl Store {
         Store::open_for(root, disk, limits, Purpose::Read)
     }
 
-    /// As [`Store::open`], to make room: where the disk is full and there is no reserve left, files of the oldest state are removed
-    /// until there is room to work.
+    /// As [`Store::open`], to make room: on a full disk without a reserve it removes files of the oldest state until
+    /// there is room to work.
     pub fn open_to_free(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         Store::open_for(root, disk, limits, Purpose::Free)
     }
@@ -62,7 +60,7 @@ impl Store {
         if root.exists() && !root.is_dir() {
             return Err(no_folder(&root)(ErrorKind::NotADirectory.into()));
         }
-        // Links on the way to it are the user's; from here on none is followed.
+        // Links on the path are the user's own; from here on none is followed.
         let resolved = |root: &Path| Layout::new(&root.canonicalize().unwrap_or(root.to_owned()));
         let unopened = resolved(&root);
         let _held = unopened.share_present();
@@ -72,7 +70,7 @@ impl Store {
             }
             found => found?,
         };
-        // What keeps it from being made shows below.
+        // An error shows below.
         let _ = disk.make_dir(&root);
         let layout = resolved(&root);
         let open = |e: StoreError| -> Result<Store> {
@@ -117,7 +115,7 @@ impl Store {
                 let went = format!("{} of the oldest state went", counted(gone.len() as u64, "file"));
                 return match retry() {
                     Ok(mut store) => {
-                        // What cannot be recorded now is found missing when it is next looked for.
+                        // A loss that cannot be recorded now is found again at the next use.
                         store.declare_all_missing(&gone);
                         store.notes.push(format!("{full}: {went} first; it is read again where it is needed."));
                         Ok(store)
@@ -196,7 +194,6 @@ impl Store {
         Ok(store)
     }
 
-    /// A directory that is not there, as an empty one that cannot be written.
     fn open_nothing(layout: Layout, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         let elsewhere = private_place()?;
         let target = elsewhere.path().join("sala.db");
@@ -222,7 +219,7 @@ impl Store {
         let copy = private_place()?;
         let target = copy.path().join("sala.db");
         copy_database(&layout, &*disk, &target)?;
-        // Takes in the log, brings an older database up to date (a newer one stays as it is), and indexes what is not yet.
+        // Applies the log, migrates an older database (a newer one stays as it is), and indexes new texts.
         if let Ok((db, Found::Current)) = schema::open_writable(&target) {
             let _ = db.execute_batch(
                 "INSERT INTO message_text(rowid, text) SELECT id, text FROM message WHERE indexed = 0;
@@ -232,7 +229,6 @@ impl Store {
         Store::reading(layout, disk, limits, why, copy)
     }
 
-    /// Reads the database in `copy` in the place of the directory's own.
     fn reading(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String, copy: Scratch) -> Result<Store> {
         let target = copy.path().join("sala.db");
         let (reader, _) = schema::open_readable(&target, &layout.database)?;
@@ -256,7 +252,7 @@ impl Store {
         })
     }
 
-    /// Removes the least recently used files of state until the database has room to work, unless a process is writing
+    /// Removes the least recently used state files until the database has room to work, unless a process is writing
     /// some or the directory is not the one of the database. This store reads a copy, so the caller records the loss.
     fn make_room(&self) -> Vec<(SegmentId, FileKind, String)> {
         let known = self.directory_id().is_ok_and(|id| directory::read_mark(&self.layout, &*self.disk) == Some(id));
@@ -264,13 +260,13 @@ impl Store {
         if lock.is_none() {
             return Vec::new();
         }
-        // Where they cannot be read, nothing says what may go.
+        // Without turns nothing may be removed.
         let Ok(turns) = self.turns_to_go() else { return Vec::new() };
         let gone = directory::remove_oldest(&self.layout, &*self.disk, ROOM, &turns);
         gone.into_iter().map(|(id, kind)| (id, kind, "it went when the disk was full".to_owned())).collect()
     }
 
-    /// Compares the directory's mark with the database's, marking a directory of an earlier version or a new one.
+    /// Compares the directory's mark with the database's. Marks a new directory or one of an earlier version.
     fn recognise(&mut self) {
         let wanted = self.directory_id();
         let found = directory::read_mark(&self.layout, &*self.disk);
@@ -282,7 +278,7 @@ impl Store {
                 self.layout.root.display()
             )),
             (Ok(wanted), None) => {
-                // Without a mark nothing is removed; that is all it costs.
+                // Without a mark nothing is removed; it has no other effect.
                 self.known = directory::write_mark(&self.layout, &*self.disk, &wanted).is_ok();
             }
             // Not recorded (a full disk): the next start will.
@@ -290,7 +286,6 @@ impl Store {
         }
     }
 
-    /// The id of the directory this database belongs to, made if there is none.
     pub(super) fn directory_id(&self) -> Result<String> {
         let sql = "SELECT value FROM property WHERE name = 'directory'";
         if let Ok(id) = self.read(|db| Ok(db.query_row(sql, [], |r| r.get::<_, String>(0))?)) {

@@ -1,5 +1,5 @@
-//! Unfinished files at places the user chose (`NAME.<process>.part` of an export): noted in `locks/` while they are written,
-//! so that the next start can remove what a killed process left there.
+//! Unfinished files at places the user chose (`NAME.<process>.part` of an export): noted in `locks/` while they are
+//! written, so that the next start can remove the leftovers of a killed process.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::disk::{Disk, open_plain};
 
 const PREFIX: &str = "part-";
 
-/// Says that a file is being written. Taken back on drop.
+/// The note about one file, removed on drop.
 #[derive(Debug)]
 pub(super) struct Announced<'a> {
     disk: &'a dyn Disk,
@@ -29,14 +29,13 @@ impl Drop for Announced<'_> {
     }
 }
 
-/// The name an unfinished file has until it is whole.
 pub(super) fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", std::process::id()));
     path.with_file_name(name)
 }
 
-/// Notes that `part` is being written. Best effort: on a disk that takes no note it is written all the same.
+/// Notes that `part` is being written. Best effort: an export works without a note.
 pub(super) fn announce<'a>(layout: &Layout, disk: &'a dyn Disk, part: &Path) -> Option<Announced<'a>> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -48,7 +47,6 @@ pub(super) fn announce<'a>(layout: &Layout, disk: &'a dyn Disk, part: &Path) -> 
     Some(Announced { disk, note, _held: held })
 }
 
-/// Removes unfinished files of processes that have ended, and the notes about them.
 pub(super) fn remove_left(layout: &Layout, disk: &dyn Disk) {
     for name in disk.list(&layout.locks).unwrap_or_default() {
         let process = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.split_once('-')).map(|(pid, _)| pid);

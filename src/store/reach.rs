@@ -1,4 +1,4 @@
-//! Which messages a session shows, as parts of queries: its places, its own messages, and all above those.
+//! The messages a session shows, as parts of queries: its places, its own messages, and all above those.
 
 macro_rules! places {
     () => {

@@ -1,5 +1,5 @@
-//! Segments as the database has them: whole, and without their tokens as the tree that they form. What is kept of one is what its
-//! row says; never looks at files.
+//! Segments as the database has them: whole, or without their tokens as the tree that they form. The row alone decides
+//! what state is kept; this file reads no state files.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,19 +9,19 @@ use super::error::Result;
 use super::format::FileKind;
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
 
-/// Columns of [`segment_row`], of a table called `s`.
 pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind, s.text_bytes, s.text_hash,
   s.rows_root IS NOT NULL, s.rows_bytes, s.rows_why, s.end_root IS NOT NULL, s.end_bytes, s.end_why, s.used_ms,
   s.given, s.generated, s.origin";
 
-/// Whether all state that ends in segment `s` is kept (`plan` in `state.rs`): the state at its end, and the rows of all segments up to it.
+/// Whether all state that ends in segment `s` is kept (`plan` in `state.rs`): the state at its end, and the rows of
+/// all segments up to it.
 pub(super) const KEPT: &str = "(s.end_root IS NOT NULL AND NOT EXISTS (
   WITH RECURSIVE up(id, parent, lost) AS (
     SELECT s.id, s.parent, s.rows_root IS NULL
     UNION SELECT p.id, p.parent, p.rows_root IS NULL FROM up CROSS JOIN segment p ON p.id = up.parent)
   SELECT 1 FROM up WHERE lost))";
 
-/// Reads a segment. A row that is not what was recorded is an error: its name is a hash of its tokens.
+/// Reads a segment. A changed row is an error: a segment's name is a hash of its tokens.
 pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
     let stored = |kept: usize| -> rusqlite::Result<Stored> {
         Ok(match r.get::<_, bool>(kept)? {
@@ -49,7 +49,7 @@ pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
         used_ms: r.get(13)?,
     };
     let own = segment.content.id();
-    // Of an imported path only the first segment has another name: the rest build on it.
+    // In an imported path only the first segment has another name: the rest build on it.
     let named = match r.get::<_, Option<[u8; 32]>>(16)? {
         Some(origin) if segment.content.parent.is_none() => SegmentId::imported(&own, &origin),
         Some(_) | None => own,
@@ -69,7 +69,6 @@ pub(super) struct Light {
     pub used_ms: i64,
 }
 
-/// What [`light_of`] reads.
 const LIGHT: &str =
     "id, parent, kind, rows_bytes, end_bytes, rows_root IS NOT NULL, end_root IS NOT NULL, used, used_ms FROM segment";
 
@@ -93,7 +92,7 @@ pub(super) fn light(tx: &Connection) -> Result<HashMap<SegmentId, Light>> {
     rows.map(|r| r.map(|l| (l.id, l)).map_err(Into::into)).collect()
 }
 
-/// The kind in a column. Another code than ours is damage: what may be removed is not guessed.
+/// An unknown code is damage, not a default: the kind decides whether state may be removed.
 fn kind_at(r: &Row<'_>, column: usize) -> rusqlite::Result<SegmentKind> {
     let code = r.get(column)?;
     SegmentKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, code))
@@ -125,7 +124,6 @@ pub(super) fn with_ancestors(
     reached
 }
 
-/// Takes a file out of use, and says why.
 pub(super) fn forget(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind, why: &str) -> Result<()> {
     let k = kind.extension();
     tx.prepare_cached(&format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"))?

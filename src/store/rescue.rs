@@ -1,6 +1,6 @@
-//! A new database in the place of a damaged one: the only mechanism for damage of the file, whatever is wrong with it. A start shows what
-//! can be read of such a database (`salvage.rs`); `doctor --check` puts a new one with that into its place, and the damaged one stays
-//! beside it under another name. Nothing in the directory changes before the new one is complete (`exchange.rs`).
+//! Replaces a damaged database: the only mechanism for damage of the file, of any kind. A start shows the readable
+//! part of such a database (`salvage.rs`); `doctor --check` puts a new one with that part into its place and keeps the
+//! damaged one under another name. Nothing in the directory changes before the new one is complete (`exchange.rs`).
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -17,9 +17,9 @@ use crate::core::counted;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rescue {
-    /// The database is whole, is not there, or belongs to another program.
+    /// The database is whole, missing, or of another program.
     Nothing,
-    /// It is damaged, and another process has the directory open, which goes on writing into it.
+    /// The database is damaged, and another process has the directory open and keeps writing into it.
     InUse { path: PathBuf, detail: String },
     /// A new one is in its place.
     Done(Rescued),
@@ -40,7 +40,7 @@ impl Rescue {
 pub struct Rescued {
     pub detail: String,
     pub sessions: u64,
-    /// Without those that stand for unreadable ones.
+    /// Without placeholders for unreadable messages.
     pub messages: u64,
     pub lost: Unread,
     pub aside: PathBuf,
@@ -69,34 +69,33 @@ impl Rescued {
 }
 
 impl Store {
-    /// Puts a new database with everything that can be read into the place of a damaged one; one of a newer program is left to that.
-    /// What an interrupted attempt left is taken back first.
+    /// Replaces a damaged database by a new one with everything that can be read. Leaves a database of a newer program
+    /// alone. Undoes an interrupted attempt first.
     ///
     /// # Errors
-    /// Nothing can be read of it; a file cannot be read or written. The damaged database is then where it was, or beside it under its
-    /// new name.
+    /// Nothing is readable, or an I/O error. The damaged database then has its old name or its `.damaged-` name.
     pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Rescue> {
         let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
         let layout = Layout::new(&root.canonicalize().unwrap_or(root));
-        // Nothing is made in a directory that is not ours.
+        // Nothing is created in a directory that is not ours.
         if !matches!(directory::survey(&layout, disk), Ok(true) | Err(StoreError::Damaged { .. })) {
             return Ok(Rescue::Nothing);
         }
         let look =
             || directory::survey(&layout, disk).and_then(|there| if there { check_whole(&layout) } else { Ok(()) });
-        // Without the lock first: others can start meanwhile, and most databases are whole.
+        // First without the lock: others can start meanwhile, and most databases are whole.
         let begun = layout.begun(disk).map_err(StoreError::io("read", &layout.root))?;
         if begun.is_empty() && !matches!(look(), Err(StoreError::Damaged { .. })) {
             return Ok(Rescue::Nothing);
         }
-        // A copy of the database alone has no folder of locks.
+        // A copy of the database alone has no `locks/`.
         let _ = disk.make_dir(&layout.locks);
         let held = hold(&layout);
         let alone = matches!(held, Ok((_, true)));
         if alone {
             take_back(&layout, disk)?;
         }
-        // Another process may have exchanged it until the lock was taken.
+        // Another process may have exchanged it before the lock was taken.
         let opened = look();
         let Err(StoreError::Damaged { detail, .. }) = opened else { return Ok(Rescue::Nothing) };
         let _held = held.map_err(StoreError::io("lock", &layout.locks))?;
@@ -104,7 +103,7 @@ impl Store {
             return Ok(Rescue::InUse { path: layout.database, detail });
         }
         if !layout.database.is_file() {
-            // Several attempts were interrupted: which one to take back is unknown.
+            // Several attempts were interrupted: which one to undo is unknown.
             return Ok(Rescue::Nothing);
         }
         let (place, fresh, lost) = salvage(&layout, disk, &detail)?;
@@ -115,7 +114,7 @@ impl Store {
     }
 }
 
-/// An error for a database that cannot be opened for writing, or whose structure or indexes are damaged.
+/// An error for a database that cannot be opened for writing, or that has damage in its structure or indexes.
 fn check_whole(layout: &Layout) -> Result<()> {
     let path = &layout.database;
     let (db, found) = schema::open_writable(path)?;
@@ -129,7 +128,7 @@ fn check_whole(layout: &Layout) -> Result<()> {
     }
 }
 
-/// The lock of a directory, and whether no other process has that open. Waits while another one exchanges the database.
+/// The lock of a directory, and whether no other process has the directory open. Waits for an exchange in progress.
 fn hold(layout: &Layout) -> io::Result<(File, bool)> {
     let lock = layout.open_present()?;
     match lock.try_lock() {

@@ -1,8 +1,8 @@
-//! KV rows in flight from a segment file to a device: read in pieces, by several threads, each piece checked against
-//! its checksum before anybody uses it.
+//! KV rows on their way from a segment file to a device: read in pieces by several threads. Each piece is checked
+//! against its checksum before use.
 //!
-//! The head of the file is checked when it is opened. What turns out wrong later names its segment, so that the store
-//! can declare it missing once the restore has failed.
+//! The head of the file is checked when it is opened. A later fault names its segment, so that the store can declare
+//! it missing once the restore has failed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,6 @@ use crate::engine::protocol::{
 // A reader's piece has one checksum.
 const _: () = assert!(CHUNK_BYTES == SOURCE_BYTES as u64);
 
-/// The rows of one segment, still in their file.
 #[derive(Debug)]
 pub struct StoredRows {
     id: SegmentId,
@@ -31,15 +30,11 @@ pub struct StoredRows {
     file: OpenFile,
     path: PathBuf,
     disk: Arc<dyn Disk>,
-    /// Bytes that have been read and checked.
     read: AtomicUsize,
 }
 
 impl StoredRows {
-    /// Rows of a file that another process handed over. Its head is checked, as in [`Store::open_path`].
-    ///
-    /// # Errors
-    /// The file cannot be used.
+    /// Opens rows in a file that another process names. Checks its head, as in [`Store::open_path`].
     pub fn open(place: &RowsPlace, disk: Arc<dyn Disk>) -> Result<StoredRows, RowsFault> {
         StoredRows::of(SegmentId(place.segment), place.checksum, &place.file, disk).map_err(|e| RowsFault {
             segment: Some(place.segment),
@@ -63,7 +58,7 @@ impl StoredRows {
         RowsFault { segment: Some(self.id.0), part: StatePart::Rows, why, lasting }
     }
 
-    /// How many of them have been read and checked so far, for progress: some may be read twice.
+    /// Number of bytes read and checked so far, for progress. Some may be read twice.
     pub fn read_bytes(&self) -> usize {
         self.read.load(Ordering::Relaxed).min(self.bytes())
     }
@@ -84,7 +79,7 @@ impl RowSource for StoredRows {
     }
 
     fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
-        // A file that was opened and has no such array lacks it for ever.
+        // An opened file without this array lacks it permanently.
         let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}"), true))?;
         let read = self.file.read_into(&*self.disk, &self.path, place, at as u64, into);
         read.map_err(|fault| self.fault(fault.why, fault.lasting))?;
@@ -94,7 +89,7 @@ impl RowSource for StoredRows {
 
     fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
         let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}"), true))?;
-        // The file is as long as its header says, so this is no more than is there.
+        // The file is as long as its header says, so this is bounded by the file's size.
         let bytes = usize::try_from(place.bytes).map_err(|e| self.fault(e.to_string(), true))?;
         let mut data = vec![0; bytes];
         data.par_chunks_mut(PIECE_BYTES)
@@ -120,7 +115,7 @@ impl RowSource for StoredRows {
 #[derive(Debug)]
 pub struct Opened {
     pub plan: RestorePlan,
-    /// Rows of the segments from the one asked for up to `plan.usable`, consecutive.
+    /// Rows of the segments from number `have` up to `plan.usable`, consecutive.
     pub rows: Vec<Arc<StoredRows>>,
     /// State at the end of `plan.path[plan.usable - 1]`; `None` when nothing is usable.
     pub end: Option<CheckpointImage>,
@@ -141,7 +136,7 @@ impl Store {
         Ok(Opened { plan, rows, end })
     }
 
-    /// As [`Store::open_path`]; state that cannot be read now counts as lost for this process. What is recorded of it stays.
+    /// As [`Store::open_path`]; state that cannot be read now counts as lost for this process, but its record stays.
     ///
     /// # Errors
     /// [`StoreError::NoSegment`]; the database cannot be read.
@@ -154,10 +149,7 @@ impl Store {
         }
     }
 
-    /// As [`Store::note_fault`]; what may pass counts as lost for this process.
-    ///
-    /// # Errors
-    /// The fault is of no file that is in use.
+    /// As [`Store::note_fault`], but state with a temporary fault counts as lost for this process.
     pub fn give_up_on(&self, fault: &RowsFault) -> Result<bool> {
         match self.note_fault(fault) {
             Err(StoreError::StateLost { id, why }) if self.leave_out(id, &why) => Ok(true),
@@ -169,11 +161,11 @@ impl Store {
         lock(&self.left_out).insert(id, why.to_owned()).is_none()
     }
 
-    /// Declares missing what a failed restore found damaged. Returns whether there was anything: then the path can be
-    /// planned anew.
+    /// Declares the file of a failed restore missing. Returns whether there was one: then the path can be planned
+    /// anew.
     ///
     /// # Errors
-    /// [`StoreError::StateLost`] for a fault that may pass, or that could not be recorded.
+    /// [`StoreError::StateLost`] for a temporary fault, or one that could not be recorded.
     pub fn note_fault(&self, fault: &RowsFault) -> Result<bool> {
         let Some(id) = fault.segment.map(SegmentId) else {
             return Ok(false);

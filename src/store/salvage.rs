@@ -1,7 +1,7 @@
-//! Reads what can be read of a damaged database into a new one, row by row.
+//! Copies the readable part of a damaged database into a new one, row by row.
 //!
-//! A copy is read, with SQLite set to accept a schema that it cannot parse; its header and the entries of tables there are first made
-//! right where enough is left of them.
+//! Reads a copy, with SQLite set to accept a schema that it cannot parse. First repairs the copy's header and its
+//! schema entries of tables if enough of them is left.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -21,19 +21,18 @@ use super::schema::{self, COLUMNS};
 use super::scratch::Scratch;
 use super::seal;
 
-/// Attempts to copy a database that others write meanwhile; the last copy is taken as it is.
+/// Attempts to copy a database that others write meanwhile; the last copy is used as it is.
 const COPIES: u32 = 5;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
-    /// Rows of which it is known that they were there.
+    /// Rows that are known to have existed.
     pub rows: u64,
-    /// Tables of which nothing was found.
     pub tables: Vec<&'static str>,
 }
 
 const NOTHING_READ: &str = "and no message could be read from it";
 
-/// A new database with everything that can be read of the one in a directory, in a private place.
+/// Writes everything readable into a new database in a private place.
 pub(super) fn salvage(layout: &Layout, disk: &dyn Disk, detail: &str) -> Result<(Scratch, PathBuf, Unread)> {
     let unreadable =
         |why: &str| StoreError::NoDatabase { path: layout.database.clone(), detail: format!("{detail}, {why}") };
@@ -61,7 +60,6 @@ pub(super) fn salvage(layout: &Layout, disk: &dyn Disk, detail: &str) -> Result<
     Ok((place, fresh, lost))
 }
 
-/// Sessions, and messages that could be read.
 pub(super) fn count(database: &Path) -> Result<(u64, u64)> {
     let (db, _) = schema::open_readable(database, database)?;
     let count = |sql: &str| db.query_row(sql, [], |r| r.get(0));
@@ -71,7 +69,8 @@ pub(super) fn count(database: &Path) -> Result<(u64, u64)> {
     ))
 }
 
-/// Makes those fields of a header right that are the same in every database of ours, and those that only a writer needs.
+/// Restores those header fields that are the same in every database of ours, and clears those that only a writer
+/// needs.
 fn mend_header(copy: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().read(true).write(true).open(copy)?;
     let mut head = [0; 100];
@@ -137,7 +136,7 @@ fn remove_left(copy: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Copies the rows of all tables; returns what could not be read. `None` for a database of a newer program.
+/// Copies the rows of all tables; returns the unreadable part. `None` for a database of a newer program.
 fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
     let mut old = open_as_it_is(copy)?;
     let version: i32 = old.pragma_query_value(None, "user_version", |r| r.get(0))?;
@@ -146,7 +145,7 @@ fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
     }
     mend_schema(&old, new)?;
     old = open_as_it_is(copy)?;
-    // What a row names may be lost.
+    // A referenced row may be lost.
     new.pragma_update(None, "foreign_keys", false)?;
     let tx = new.transaction()?;
     let mut lost = Unread::default();
@@ -174,7 +173,6 @@ fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
     Ok(Some(lost))
 }
 
-/// Opens a database with as much of its schema as can be understood.
 fn open_as_it_is(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let db = Connection::open_with_flags(path, flags)?;
@@ -199,18 +197,17 @@ fn mend_schema(old: &Connection, new: &Connection) -> Result<()> {
             Err(e) => return Err(e.into()),
         }
     }
-    // Without its condition the index alone answers for the names.
+    // Without its condition the index is a source of all names, also those of unreadable rows.
     let index =
         "UPDATE sqlite_schema SET sql = 'CREATE INDEX session_name ON session(name)' WHERE name = 'session_name'";
     let _ = old.execute(index, []);
     Ok(())
 }
 
-/// Whether anything is left of a table's schema entry.
 fn has_entry(old: &Connection, table: &str) -> Result<bool> {
     let sql = "SELECT 1 FROM sqlite_schema WHERE name = ?1 OR tbl_name = ?1 OR instr(sql, ?1 || '(')";
     match old.prepare(sql).and_then(|mut query| query.exists([table])) {
-        // What cannot be read may be one.
+        // An unreadable entry may be the table's.
         Err(e) if is_damage(&e) => Ok(true),
         found => Ok(found?),
     }
@@ -225,7 +222,7 @@ fn columns(db: &Connection, table: &str) -> Vec<String> {
     names().unwrap_or_default()
 }
 
-/// Copies the readable rows of a table; returns the number of unreadable ones. `None`: the table is not there.
+/// Copies the readable rows of a table; returns the number of unreadable ones. `None`: the table does not exist.
 fn copy_table(old: &Connection, tx: &Transaction<'_>, table: &str) -> Result<Option<u64>> {
     let there = columns(old, table);
     let mut names = columns(tx, table);
@@ -267,8 +264,8 @@ fn copy_table(old: &Connection, tx: &Transaction<'_>, table: &str) -> Result<Opt
     Ok(Some(lost + u64::from(!whole)))
 }
 
-/// The rows of a table as far as it can be read from either end, and whether those are all; `None` for a table without
-/// row ids.
+/// Row ids of a table as far as it can be read from either end, and whether they are complete; `None` for a table
+/// without row ids.
 fn row_ids(old: &Connection, table: &str) -> Result<Option<(BTreeSet<i64>, bool)>> {
     let mut ids = BTreeSet::new();
     for order in ["ASC", "DESC"] {

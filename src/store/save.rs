@@ -1,12 +1,12 @@
-//! Saves model state: files are written and synced under names of this process, renamed to their places there and
-//! synced (the directory); then a transaction names the checksums of those that are still in place.
+//! Saves model state. Files are written and synced under names of this process, then renamed to their places, then the
+//! directory is synced. Finally a transaction names the checksums of those that are still in place.
 //!
 //! Several processes may save one segment at once, and their files differ: a file is placed or removed only while this
-//! process may write the database, and never where a row names one. On a conflict all is written once more. Text never
+//! process may write the database, and never if a row names one. On a conflict the save is repeated once. Text never
 //! waits for a file's bytes or a directory's sync.
 //!
-//! A segment file without a row is garbage. It is made only under the shared writing lock, so that the exclusive owner
-//! of that lock may remove such files.
+//! A segment file without a row is garbage. A file is created only under the shared writing lock, so that the
+//! exclusive owner of that lock may remove such files.
 
 use std::fs::File;
 
@@ -20,22 +20,21 @@ use super::state::sessions_behind;
 use super::summary::refresh_session;
 use crate::engine::protocol::{ImageTensor, StateImage};
 
-/// Size of one write. Large enough for full speed, small enough that a stop is noticed.
+/// Size of one write. Large enough for full speed, small enough for a prompt stop.
 const WRITE_BYTES: usize = 8 << 20;
-/// Files that leave their places while others wait to write.
 const OUT_AT_ONCE: usize = 64;
 
-/// A file that is on disk, not in its place yet, nor named by the database.
+/// A file that is on disk, but not in its place and not named by the database.
 pub(super) struct Written {
     id: SegmentId,
     kind: FileKind,
     root: [u8; 32],
     bytes: u64,
-    /// Which file it is, wherever it lies: [`super::Look::identity`].
+    /// Device and inode, wherever it lies: [`super::Look::identity`].
     identity: (u64, u64),
 }
 
-/// Says to other processes that unnamed files may be somebody's work in progress.
+/// Informs other processes that files without a row may be work in progress.
 #[derive(Debug)]
 pub(super) struct Writing(Option<File>);
 
@@ -48,14 +47,14 @@ impl Drop for Writing {
 }
 
 impl Store {
-    /// Announces that files are about to be made. Waits for a sweep in progress, which is short.
+    /// Announces that files are about to be created. Waits for a sweep in progress, which is short.
     pub(super) fn announce_writing(&self) -> Writing {
         // Without locks (some network file systems) no process sweeps either.
         let file = self.layout.open_lock("writing").ok();
         Writing(file.filter(|f| f.lock_shared().is_ok()))
     }
 
-    /// Writes the state of recorded segments and names it in one transaction. Nothing is kept of any of them on error.
+    /// Writes the state of recorded segments and names it in one transaction. On error none of it is kept.
     ///
     /// # Errors
     /// [`StoreError::NoRoom`], [`StoreError::StateLost`] when the segment cannot have state, I/O errors.
@@ -73,7 +72,7 @@ impl Store {
             self.forget_files(&written);
         }
         match result {
-            // Another process was at the place of one, which is no reason to lose the others. What it has named by now is its own.
+            // Another process used the place of one file; retry once, for the others. Files it has named since stay.
             Err(StoreError::StateLost { .. }) if is_written && again => self.write_and_name(images, false),
             result => result,
         }
@@ -87,7 +86,7 @@ impl Store {
             image.arrived().map_err(|why| lost(format!("it did not come from the device: {why}")))?;
             let roots = self.roots(id)?;
             if let Some(parent) = roots.parent.map(SegmentId) {
-                // Rows without all rows before them are of no use.
+                // Rows are useless without all rows before them.
                 let in_this_save = images.iter().take(i).any(|(other, _)| *other == parent);
                 if !in_this_save && self.roots(&parent)?.rows.is_none() {
                     let why =
@@ -118,7 +117,6 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a segment's file, synced, under a name of this process's own.
     pub(super) fn write_file(
         &self,
         id: &SegmentId,
@@ -152,12 +150,12 @@ impl Store {
             // The next start removes the rest.
             let _ = self.disk.remove(&self.layout.unfinished(&file.id, file.kind));
         }
-        // Some may be in place already, and another process's may arrive until this one may write.
+        // Some may be in place already, and another process may place its own until this one can write.
         let placed: Vec<&Written> = written.iter().filter(|file| self.is_in_place(file)).collect();
         self.remove_those(&placed, |file| (file.id, file.kind), |file| self.is_in_place(file));
     }
 
-    /// Removes segments' files, but for those that rows name. Returns which are gone; what else stays is named by no row, and
+    /// Removes segments' files, except those that rows name. Returns the removed ones; a remaining file without a row
     /// is removed some days later.
     pub(super) fn remove_unnamed<'a>(
         &self,
@@ -166,7 +164,7 @@ impl Store {
         self.remove_those(files, |(id, kind, _)| (*id, *kind), |_| true)
     }
 
-    /// As [`Store::remove_unnamed`], of the files that are still `meant` while no other process can write.
+    /// As [`Store::remove_unnamed`], for the files that are still `meant` while no other process can write.
     fn remove_those<'a, T>(
         &self,
         files: &'a [T],
@@ -186,7 +184,7 @@ impl Store {
                 Ok(out)
             });
             let Ok(out) = out else { break };
-            // Removing a large file takes a disk its time, in which others can write their texts.
+            // Removing a large file takes time; other processes can write their texts meanwhile.
             let removed = |file: &&T| {
                 let (id, kind) = name(file);
                 self.disk.remove(&self.layout.leaving(&id, kind)).is_ok()
@@ -196,7 +194,6 @@ impl Store {
         gone
     }
 
-    /// Takes a file out of its place, if one is there.
     fn put_out(&self, id: &SegmentId, kind: FileKind) -> std::io::Result<()> {
         match self.disk.rename(&self.layout.file(id, kind), &self.layout.leaving(id, kind)) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
@@ -209,13 +206,12 @@ impl Store {
         found.is_ok_and(|look| look.identity == file.identity)
     }
 
-    /// The checksum under which a kept file is known.
     pub(super) fn file_root(&self, id: &SegmentId, kind: FileKind) -> Result<[u8; 32]> {
         let root = self.roots(id)?.of(kind);
         root.ok_or_else(|| StoreError::StateLost { id: *id, why: "it is not kept".into() })
     }
 
-    /// Gives files their places and names them. Nothing is kept of any of them on error.
+    /// Moves files to their places and names them. On error none of them is kept.
     pub(super) fn name_files(&self, written: &[Written]) -> Result<()> {
         if written.is_empty() {
             return Ok(());
@@ -229,7 +225,6 @@ impl Store {
         Ok(())
     }
 
-    /// Puts a file where a row may name it, unless another is named there.
     fn place(&self, tx: &Transaction<'_>, file: &Written) -> Result<()> {
         match is_named(tx, &file.id, file.kind)? {
             None => Err(StoreError::NoSegment { id: file.id }),
@@ -242,7 +237,8 @@ impl Store {
         }
     }
 
-    /// From the commit on they are the segments' state. Returns those that came too late: another process's is named already.
+    /// Records the checksums; from the commit on the files are the segments' state. Returns those for which another
+    /// process's file is named already.
     fn name<'a>(&self, tx: &Transaction<'_>, written: &'a [Written]) -> Result<Vec<&'a Written>> {
         let mut late = Vec::new();
         for file in written {
@@ -250,7 +246,7 @@ impl Store {
             match is_named(tx, id, *kind)? {
                 None => return Err(StoreError::NoSegment { id: *id }),
                 Some(true) => late.push(file),
-                // What lies there since is not known to stay.
+                // The file there now belongs to another process and may disappear.
                 Some(false) if !self.is_in_place(file) => {
                     let why = "another process saved or removed it at the same time".to_owned();
                     return Err(StoreError::StateLost { id: *id, why });
@@ -280,7 +276,7 @@ impl Store {
         Ok(())
     }
 
-    /// Records why a segment has no state, for `plan_restore` to tell. Best effort.
+    /// Records why a segment has no state, for `plan_restore`. Best effort.
     pub(super) fn note_why(&self, images: &[(SegmentId, StateImage)], why: &str) {
         let _ = self.transaction(|tx| {
             for (id, _) in images {
@@ -292,13 +288,11 @@ impl Store {
     }
 }
 
-/// Whether a row names a segment's file; `None`: there is no row.
 fn is_named(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind) -> Result<Option<bool>> {
     let sql = format!("SELECT {}_root IS NOT NULL FROM segment WHERE id = ?1", kind.extension());
     Ok(tx.prepare_cached(&sql)?.query_row([id.0], |r| r.get(0)).optional()?)
 }
 
-/// Bytes an image takes on disk, about.
 pub(super) fn image_bytes(image: &StateImage) -> u64 {
     image.bytes() + 256 * image.tensors().count() as u64
 }
@@ -316,7 +310,6 @@ mod tests {
     use super::*;
     use crate::engine::protocol::{Dtype, RowsImage};
 
-    /// Rows of a segment of two tokens.
     fn rows(value: u8) -> RowsImage {
         let k = ImageTensor { name: "k.0".into(), dtype: Dtype::U8, shape: vec![2, 8], data: vec![value; 16].into() };
         RowsImage { start: 0, rows: 2, tensors: vec![k], segment: None }
@@ -327,7 +320,6 @@ mod tests {
         Store::open(root, Arc::new(RealDisk), limits).unwrap()
     }
 
-    /// Records a segment of two tokens.
     fn record(store: &Store) -> SegmentId {
         let segment = NewSegment {
             fingerprint: "m".into(),
@@ -343,7 +335,7 @@ mod tests {
         id
     }
 
-    /// Writes rows for it, which have neither their place nor a name.
+    /// Writes rows for it, neither in place nor named.
     fn write(store: &Store, id: &SegmentId, value: u8) -> Written {
         let rows = rows(value);
         let tensors = format::in_file_order(&rows.tensors);
@@ -363,7 +355,7 @@ mod tests {
         std::thread::scope(|scope| {
             let forgets = other.exclusively(|_| {
                 let forgets = scope.spawn(|| store.forget_files(&ours));
-                // It finds its own there, and waits until the database is its to write.
+                // The writer finds its own file in place and waits for the database.
                 std::thread::sleep(Duration::from_millis(200));
                 std::fs::rename(&theirs, &place).unwrap();
                 Ok(forgets)
@@ -371,7 +363,7 @@ mod tests {
             forgets.unwrap().join().unwrap();
         });
         assert_eq!(std::fs::read_to_string(&place).unwrap(), "another process's");
-        // What is its own is removed.
+        // Its own file is removed.
         let ours = [write(&store, &id, 1)];
         store.exclusively(|tx| store.place(tx, &ours[0])).unwrap();
         store.forget_files(&ours);
@@ -383,7 +375,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
         let id = record(&store);
-        // Another process's, which found no name when it began to write.
+        // The late file of another process, which found no name when it began to write.
         let late = [write(&store, &id, 2)];
         let bytes = late[0].bytes;
         let aside = dir.path().join("aside");
@@ -396,12 +388,12 @@ mod tests {
         store.forget_files(&late);
         let is_first = || store.read_rows(&id).unwrap().tensors[0].data == rows(1).tensors[0].data;
         assert!(is_first());
-        // One that lost its place before it was named is not named.
+        // A file that lost its place before it was named is not named.
         assert!(store.declare_missing(&id, FileKind::Rows, "dropped"));
         let e = store.transaction(|tx| store.name(tx, &late).map(drop)).unwrap_err();
         assert!(e.to_string().contains("another process saved or removed it"), "{e}");
         store.save_images(&[(id, StateImage { rows: rows(1), end: None })]).unwrap();
-        // Somebody dropped it, and it was saved anew before its file was removed.
+        // The state was dropped and saved again before its file was removed.
         assert_eq!(store.remove_files(&[(id, FileKind::Rows, bytes)]).files, 0);
         assert!(is_first());
         assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 1);

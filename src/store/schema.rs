@@ -1,7 +1,7 @@
 //! Tables of `sala.db`, their version, and opening the file. No queries of daily use.
 //!
-//! Queries that climb the message tree say `CROSS JOIN`: it fixes the order (the climbing table first), which SQLite
-//! would otherwise guess without knowing how short a path is.
+//! Queries that climb the message tree use `CROSS JOIN`: it fixes the order (the climbing table first). Otherwise
+//! SQLite would guess the order without knowing how short a path is.
 //!
 //! Rules for later versions: raise [`VERSION`], add a migration step, keep the columns of `session` and `message` that
 //! version 1 has, so that an older program can still show the text of a newer file.
@@ -16,9 +16,8 @@ use super::error::{Result, StoreError, is_damage, one_line};
 pub(super) const APPLICATION_ID: i32 = 0x5341_4c41;
 pub(super) const VERSION: i32 = 2;
 
-/// How long to wait for another process's transaction.
 pub(super) const BUSY: Duration = Duration::from_secs(10);
-/// How long to wait for readers when the log is moved into the database: it can go another time.
+/// How long to wait for readers when the log is moved into the database: it can be moved another time.
 pub(super) const BUSY_CHECKPOINT: Duration = Duration::from_millis(200);
 
 const TABLES: &str = "
@@ -137,8 +136,8 @@ CREATE TABLE document(
 CREATE TABLE prompt(key INTEGER PRIMARY KEY, text TEXT NOT NULL, created_ms INTEGER NOT NULL) STRICT;
 ";
 
-/// From version 1: checksums of messages and sessions (see `seal.rs`), the directory the database belongs to, and where state
-/// that was not made here came from.
+/// Version 2 adds checksums of messages and sessions (see `seal.rs`), the directory the database belongs to, and the
+/// origin of imported state.
 const SECOND: &str = "
 ALTER TABLE message ADD COLUMN seal BLOB;
 ALTER TABLE session ADD COLUMN seal BLOB;
@@ -146,8 +145,8 @@ ALTER TABLE segment ADD COLUMN origin BLOB;
 CREATE TABLE property(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
-/// What came later and a program of the same version without it does not miss, so the version stays. The trigger deletes a draft
-/// with its session there, too.
+/// Additions that a program of the same version can do without, so the version stays. The trigger also deletes a draft
+/// together with its session when such a program deletes the session.
 const LATER: &str = "
 CREATE TABLE IF NOT EXISTS draft(
   session INTEGER PRIMARY KEY,            -- 0 and below: of ones that have no row yet
@@ -181,7 +180,7 @@ pub(super) const COLUMNS: [(&str, &str); 11] = [
     ("draft", "session, text"),
 ];
 
-/// Whether a database of ours may be without a table: that of [`SECOND`] in one from before it, that of [`LATER`] in any.
+/// Whether a database of ours may be without a table: that of [`SECOND`] before version 2, that of [`LATER`] in any.
 pub(super) fn may_lack(table: &str, version: i32) -> bool {
     match table {
         "property" => version < VERSION,
@@ -190,13 +189,12 @@ pub(super) fn may_lack(table: &str, version: i32) -> bool {
     }
 }
 
-/// What earlier programs made and nothing asks for: no program misses it, so the version stays.
+/// Indexes of earlier programs that no query uses: no program needs them, so the version stays.
 const OUT_OF_USE: &str = "DROP INDEX IF EXISTS document_hash;";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     Ours,
-    /// A database nothing was put into yet.
     Blank,
     OfAnother,
     None,
@@ -222,7 +220,6 @@ pub(super) fn what_it_is(head: &[u8], bytes: u64) -> Head {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Ours, this version (made just now if it did not exist).
     Current,
     Newer(i32),
 }
@@ -240,9 +237,9 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
         db.pragma_update(None, "foreign_keys", true)?;
-        // What is deleted is not to be found in the file any more; the rest of it is in `wipe.rs`.
+        // Deleted texts must not remain in the file; `wipe.rs` removes the rest.
         db.pragma_update(None, "secure_delete", true)?;
-        // Copies that are made on the way hold texts, too.
+        // Temporary copies hold texts, too.
         db.pragma_update(None, "temp_store", "MEMORY")?;
         db.set_prepared_statement_cache_capacity(64);
         // The usual case takes no lock: a program that reads does not wait for one that writes.
@@ -284,7 +281,6 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
     run(db).map_err(|e| named(path, e))
 }
 
-/// Whether nothing is left to do for a database of this version.
 fn is_current(db: &Connection) -> Result<bool, rusqlite::Error> {
     let version: i32 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
     let application: i32 = db.pragma_query_value(None, "application_id", |r| r.get(0))?;
@@ -296,7 +292,7 @@ fn is_current(db: &Connection) -> Result<bool, rusqlite::Error> {
 /// A database up to this size is checked on every start; a larger one by `doctor --check`.
 pub(super) const CHECKED_BYTES: u64 = 16 << 20;
 
-/// An error where a table cannot be read or written as this program does: statements are compiled, none is run.
+/// An error if a table cannot be read or written as this program does. Compiles statements and runs none.
 pub(super) fn check_usable(db: &Connection, path: &Path) -> Result<()> {
     let compile = || -> Result<(), rusqlite::Error> {
         for (table, columns) in COLUMNS {
@@ -320,7 +316,7 @@ pub(super) fn check_usable(db: &Connection, path: &Path) -> Result<()> {
     }
 }
 
-/// An error where the structure of a database is damaged: one of its trees of pages or the list of free ones.
+/// An error for structural damage: in one of the trees of pages or the list of free ones.
 pub(super) fn check_structure(db: &Connection, path: &Path) -> Result<()> {
     check_usable(db, path)?;
     let fault: String = db.query_row("PRAGMA quick_check(1)", [], |r| r.get(0)).map_err(|e| named(path, e))?;
@@ -330,7 +326,6 @@ pub(super) fn check_structure(db: &Connection, path: &Path) -> Result<()> {
     }
 }
 
-/// The first fault in the structure of the tables and their indexes, a phrase.
 pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
     let fault = |table: &str| -> rusqlite::Result<Option<String>> {
         if !db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([table])? {

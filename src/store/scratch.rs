@@ -1,6 +1,6 @@
-//! Folders for what must not outlive the process: databases of `--no-save`, copies of a database that cannot be opened in
-//! place. In memory where the system has such a place, mode 0700 from the start, and removed by the next start when the
-//! process was killed before it could.
+//! Folders for data that must not outlive the process: databases of `--no-save`, copies of a database that cannot be
+//! opened in place. They are in memory if the system has such a place, have mode 0700 from the start, and the next
+//! start removes those of a killed process.
 
 use std::fs::File;
 use std::io;
@@ -12,12 +12,10 @@ use rustix::fs::OFlags;
 use super::disk::{Disk, Look, RealDisk, open_plain};
 
 const PREFIX: &str = "sala-chat-scratch-";
-/// Locked by the owner of the folder.
 const HELD: &str = "held.lock";
-/// A folder without a lock is being made, or its process was killed before the lock.
+/// A folder without a lock is being created, or its process was killed before the lock.
 const UNHELD_AGE: Duration = Duration::from_secs(3600);
 
-/// A private folder, removed on drop.
 #[derive(Debug)]
 pub struct Scratch {
     dir: tempfile::TempDir,
@@ -32,7 +30,7 @@ impl Scratch {
         builder.prefix(PREFIX).permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
         let made = places.iter().find_map(|place| builder.tempdir_in(place).ok());
         let dir = made.map_or_else(|| builder.tempdir(), Ok)?;
-        // Under its name only when it is held: another start must not take it for one that was left.
+        // The lock gets its name only when it is held: another start must not treat the folder as a leftover.
         let (new, held) = (dir.path().join("new.lock"), dir.path().join(HELD));
         let file = open_plain(&new, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
         file.try_lock()?;

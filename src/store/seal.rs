@@ -1,8 +1,8 @@
 //! Checksums inside the database: one for each message and one for each session's place in its tree. SQLite reads a
 //! page with a flipped bit as if it were right; a seal shows the damage.
 //!
-//! A seal is the first 16 bytes of a BLAKE3 over the row's values, lengths before texts. It does not cover what
-//! changes by the way: use counters, index flags, the owner of a shared message.
+//! A seal is the first 16 bytes of a BLAKE3 over the row's values, lengths before texts. It does not cover values that
+//! change often: use counters, index flags, the owner of a shared message.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -66,7 +66,7 @@ impl Sealed<'_> {
     }
 }
 
-/// The bytes of a text column, whatever its type has become.
+/// The bytes of a text column, even if damage has changed its type.
 pub(super) fn bytes_at<'a>(r: &'a Row<'_>, column: usize) -> &'a [u8] {
     match r.get_ref(column) {
         Ok(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => bytes,
@@ -85,10 +85,8 @@ pub(super) fn number_at(r: &Row<'_>, column: usize) -> Option<i64> {
     }
 }
 
-/// Columns of [`is_whole`], of a table called `m`.
 pub(super) const MESSAGE: &str = "m.id, m.parent, m.role, m.created_ms, m.meta, m.thinking, m.text, m.depth, m.seal";
 
-/// Whether a row of [`MESSAGE`] is what was written.
 pub(super) fn is_whole(r: &Row<'_>) -> bool {
     let (Some(id), Some(created_ms), Some(depth)) = (number_at(r, 0), number_at(r, 3), number_at(r, 7)) else {
         return false;
@@ -106,11 +104,9 @@ pub(super) fn is_whole(r: &Row<'_>) -> bool {
     bytes_at(r, 8) == sealed.seal()
 }
 
-/// Columns of [`session_seal`].
 pub(super) const SESSION: &str =
     "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal";
 
-/// The seal of a row with the columns of [`SESSION`] from `first` on.
 pub(super) fn session_seal(r: &Row<'_>, first: usize) -> Seal {
     let number = |column| number_at(r, first + column);
     let text = |column| bytes_at(r, first + column);
@@ -127,7 +123,7 @@ pub(super) fn session_seal(r: &Row<'_>, first: usize) -> Seal {
         .done()
 }
 
-/// Seals a session as it is now. Everything that changes a session calls it last.
+/// Seals a session as it is now. Every change of a session calls it last.
 pub(super) fn seal_session(db: &Connection, id: SessionId) -> Result<()> {
     let seal = db
         .prepare_cached(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?
@@ -139,7 +135,6 @@ pub(super) fn seal_session(db: &Connection, id: SessionId) -> Result<()> {
     Ok(())
 }
 
-/// Seals all rows of a database that has no seals yet.
 pub(super) fn seal_everything(db: &Connection) -> rusqlite::Result<()> {
     let ids = |sql: &str| -> rusqlite::Result<Vec<i64>> {
         let mut query = db.prepare(sql)?;

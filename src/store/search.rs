@@ -1,7 +1,7 @@
 //! Full-text search over all sessions: SQLite FTS5 with trigrams, so that languages without spaces work, too.
 //!
-//! Words shorter than three characters have no trigram; they are looked for by scanning. Indexing happens after the
-//! commit of a text, never in it.
+//! Words shorter than three characters have no trigram, so they are found by scanning. Indexing follows the commit of
+//! a text and is never part of it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,33 +14,29 @@ use super::seal::text_at;
 use super::watch::Watch;
 use crate::core::transcript::{MessageId, SessionId};
 
-/// Messages looked at together.
 const BATCH: i64 = 64;
-/// Text indexed in one transaction (unless one message has more): everybody who wants to write waits for it.
+/// Bytes of text indexed in one transaction (unless one message has more), for which other writers wait.
 const BATCH_BYTES: i64 = 1 << 18;
-/// Texts looked through at a time.
 const TEXTS: usize = 64;
-/// Words that are looked up in the index; the others of a long query are searched in the texts.
+/// Words that the index looks up; the remaining words of a long query are searched in the texts.
 const INDEXED_WORDS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchHit {
-    /// A session that shows it, not in the trash.
     pub session: SessionId,
     pub name: String,
     pub message: MessageId,
     /// Its number on its branch, from 1.
     pub number: u64,
     pub snippet: String,
-    /// ms since the epoch.
     pub created_ms: i64,
 }
 
 impl Store {
-    /// Indexes new texts and returns how many. `watch` gets the messages done, of all new ones.
+    /// Indexes new texts and returns how many. `watch` receives the messages done, of all new ones.
     ///
     /// # Errors
-    /// The database cannot be written; [`StoreError::Stopped`], and then the index keeps what it has.
+    /// The database cannot be written; [`StoreError::Stopped`], and then the index keeps its progress.
     pub fn index_texts(&self, watch: &Watch<'_>) -> Result<u64> {
         let count =
             |db: &Connection| Ok(db.query_row("SELECT count(*) FROM message WHERE indexed = 0", [], |r| r.get(0))?);
@@ -88,11 +84,10 @@ impl Store {
         }
     }
 
-    /// Messages that contain every word of `query` (`"in quotes"`: a phrase), best first, without regard to case. New
-    /// texts are indexed first ([`Store::index_texts`]). Reads a few texts at a time, so that others can read in
-    /// between.
+    /// Messages that contain every word of `query` (`"in quotes"`: a phrase), best first, ignoring case. New texts are
+    /// indexed first ([`Store::index_texts`]). Reads a few texts at a time, so that others can read in between.
     pub fn search(&self, query: &str, limit: usize, watch: &Watch<'_>) -> Result<Vec<SearchHit>> {
-        // What cannot be indexed now (a full disk) is missing from the result, not a reason to have none.
+        // A text that cannot be indexed now (a full disk) is missing from the result; the search still succeeds.
         if let Err(StoreError::Stopped) = self.index_texts(watch) {
             return Err(StoreError::Stopped);
         }
@@ -148,16 +143,15 @@ impl Store {
     }
 }
 
-/// Which session shows a message: its own, or, with that in the trash, the oldest other one that reaches it.
+/// Finds the session that shows a message: its own or, if that is in the trash, the oldest other one that reaches it.
 struct Shown {
-    /// Sessions that are not in the trash, and their names.
     live: HashMap<i64, String>,
     /// Messages of sessions in the trash that a live session reaches, and that session.
     reached: HashMap<i64, i64>,
 }
 
 impl Shown {
-    /// Climbs once for all hits: each message is met once, however many sessions there are above it.
+    /// Climbs once for all hits: each message is visited once, however many sessions there are above it.
     fn of(db: &Connection) -> Result<Shown> {
         let mut query = db.prepare_cached("SELECT id, name FROM session WHERE trashed_ms IS NULL")?;
         let live = query.query_map([], |r| Ok((r.get(0)?, text_at(r, 1))))?.collect::<rusqlite::Result<_>>()?;
@@ -194,7 +188,7 @@ impl Shown {
     }
 }
 
-/// Words for the index, quoted, and those that are looked for in the texts it finds: they are too short for it, or too many.
+/// Words for the index, quoted, and words to search in the texts that it finds: too short for the index, or too many.
 fn divided(words: &[String]) -> (Vec<String>, Vec<String>) {
     let (mut indexed, mut scanned) = (Vec::new(), Vec::new());
     for word in words {
@@ -206,7 +200,6 @@ fn divided(words: &[String]) -> (Vec<String>, Vec<String>) {
     (indexed, scanned)
 }
 
-/// A text in which upper and lower case are the same, in any script.
 fn folded(text: &str) -> String {
     text.chars().flat_map(char::to_lowercase).collect()
 }
@@ -215,7 +208,6 @@ fn contains_all(text: &str, words: &[String]) -> bool {
     words.iter().all(|word| text.contains(word.as_str()))
 }
 
-/// Splits at white space, except between double quotes. Each word once.
 fn words(query: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (i, part) in query.split('"').enumerate() {
@@ -230,7 +222,6 @@ fn words(query: &str) -> Vec<String> {
     words
 }
 
-/// About 80 characters around the first place where `word` occurs.
 fn snippet(text: &str, word: &str) -> String {
     const AROUND: usize = 36;
     let lower = |c: char| c.to_lowercase().next().unwrap_or(c);

@@ -1,4 +1,4 @@
-//! Segments: pieces of a model's past, named by what they contain. Plain data and the hash that names it; no files.
+//! Segments: pieces of a model's past, named by their contents. Plain data and the hash that names it; no files.
 //!
 //! A segment's id is a pure function of the model's fingerprint, the parent's id, and its tokens, with prompt and
 //! completion tokens kept apart: the same work has the same name in every session (docs/architecture.md §4).
@@ -17,7 +17,6 @@ impl SegmentId {
         blake3::Hash::from_bytes(self.0).to_hex().to_string()
     }
 
-    /// The first 8 digits, for people.
     pub fn short(&self) -> String {
         self.hex().chars().take(8).collect()
     }
@@ -26,13 +25,12 @@ impl SegmentId {
         blake3::Hash::from_hex(text).ok().map(|h| SegmentId(*h.as_bytes()))
     }
 
-    /// The id a segment will have: [`segment_name`].
     pub fn compute(fingerprint: &str, parent: Option<&SegmentId>, prompt: &[Token], completion: &[Token]) -> SegmentId {
         SegmentId(segment_name(fingerprint, parent.map(|id| &id.0), prompt, completion))
     }
 
     /// The name of imported state: `own` is [`SegmentId::compute`] of the same tokens, `origin` names the file.
-    /// Reading those tokens here gives another name, so the state answers only for the sessions of that file.
+    /// Prefill of those tokens here gives another name, so the state serves only the sessions of that file.
     pub(super) fn imported(own: &SegmentId, origin: &[u8; 32]) -> SegmentId {
         let mut hash = blake3::Hasher::new_derive_key("sala-chat imported segment 1");
         hash.update(origin).update(&own.0);
@@ -46,8 +44,8 @@ impl fmt::Debug for SegmentId {
     }
 }
 
-/// Where a segment's end lies in the rendered prompt text: lets the next rendering see how much of the past is
-/// unchanged without tokenizing it.
+/// Where a segment's end lies in the rendered prompt text. Shows how much of a new rendering is unchanged without
+/// tokenizing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextBoundary {
     /// Bytes of the rendered text that the path up to here covers.
@@ -57,17 +55,15 @@ pub struct TextBoundary {
 }
 
 impl TextBoundary {
-    /// A boundary no text has: of a state that ends inside a character. What follows it is read again from further up.
-    /// The largest length that the database can hold.
+    /// A boundary no text has, for a state that ends inside a character: prefill then starts from an earlier segment.
+    /// Its length is the largest that the database can hold.
     pub const NOWHERE: TextBoundary = TextBoundary { bytes: i64::MAX as u64, hash: [0; 32] };
 
-    /// The boundary at the end of `rendered`.
     pub fn of(rendered: &str) -> TextBoundary {
         TextBoundary { bytes: rendered.len() as u64, hash: *blake3::hash(rendered.as_bytes()).as_bytes() }
     }
 }
 
-/// What a segment holds; decides how long its end state is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
     /// A question and its answer: thinned with age.
@@ -97,7 +93,6 @@ impl SegmentKind {
     }
 }
 
-/// Whether one of a segment's two files can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stored {
     /// On disk and, as far as is known, whole.
@@ -126,14 +121,12 @@ impl Stored {
 pub struct NewSegment {
     /// [`crate::engine::protocol::ModelInfo::fingerprint`].
     pub fingerprint: String,
-    /// The segment before it; `None` at position 0.
+    /// `None` at position 0.
     pub parent: Option<SegmentId>,
     pub start: u64,
-    /// Tokens read by prefill, first.
     pub prompt: Vec<Token>,
     /// Tokens generated after them that are in the state.
     pub completion: Vec<Token>,
-    /// Where its end lies in the rendered text.
     pub boundary: TextBoundary,
     pub kind: SegmentKind,
 }
@@ -167,8 +160,8 @@ impl Segment {
     }
 }
 
-/// How many segments of `path` (root first) cover a prefix of `rendered`, judged by their text boundaries. The path up
-/// to there is unchanged under the new rendering; what follows has to be read again.
+/// How many segments of `path` (root first) cover a prefix of `rendered`, judged by their text boundaries. The rest of
+/// the path needs a new prefill.
 pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
     let bytes = rendered.as_bytes();
     let mut hash = blake3::Hasher::new();
@@ -184,7 +177,7 @@ pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
         };
         hash.update(more);
         done = end;
-        // An inner boundary may differ where a later one agrees only if the hash were broken: stop at the first.
+        // If this boundary differs, a later one can agree only through a hash collision: stop at the first.
         if *hash.finalize().as_bytes() != boundary.hash {
             break;
         }

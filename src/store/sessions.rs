@@ -18,15 +18,13 @@ use crate::core::transcript::{Message, MessageId, SessionId};
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionRecord {
     pub id: SessionId,
-    /// Its name, unique among those not in the trash.
+    /// Unique among the sessions not in the trash.
     pub name: String,
     pub head: Option<MessageId>,
-    /// JSON of the runtime.
     pub settings: String,
-    /// The title that it was given, or the first words of the first question.
+    /// A title given by the user or the model, or the first words of the first question.
     pub title: String,
     pub messages: u64,
-    /// Tokens of that path, as far as known.
     pub tokens: u64,
     /// Fingerprint of the model of the head's state; `None` without state.
     pub state_of: Option<String>,
@@ -35,7 +33,7 @@ pub struct SessionRecord {
     /// Last change, ms since the epoch. The list is ordered by an own counter, not by this.
     pub updated_ms: i64,
     pub trashed_ms: Option<i64>,
-    /// Its row is not what was written: name and settings may be wrong, the head is the last one in the log of heads.
+    /// The row does not match its seal: name and settings may be wrong, the head is the last one in the log of heads.
     pub damaged: bool,
 }
 
@@ -47,10 +45,9 @@ pub enum SessionFilter {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageNode {
-    /// The message. Its text may be left out, see [`Store::tree`].
+    /// The text may be left out, see [`Store::tree`].
     pub message: Message,
     pub number: u64,
-    /// The segment that ends at it, under the requested fingerprint.
     pub segment: Option<SegmentId>,
     /// That segment's rows and end state are on disk.
     pub kept: bool,
@@ -67,7 +64,6 @@ pub struct MarkRecord {
 const SESSION: &str = "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal,
   messages, tokens, state_of, updated_ms";
 
-/// Reads a session; of a damaged row what is readable.
 fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     let count = |column| number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default();
     Ok(SessionRecord {
@@ -87,7 +83,6 @@ fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     })
 }
 
-/// Takes the head of a damaged session from the log of heads.
 fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
     if record.damaged {
         let logged = db
@@ -102,10 +97,8 @@ fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
     Ok(record)
 }
 
-/// Earlier places of a session that are read.
 const LEFT: i64 = 100;
 
-/// The segments of a session that have all rows up to their end.
 fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Result<HashSet<SegmentId>> {
     let mut query = db.prepare_cached(&format!(
         "{REACHED_BY_SESSION}, above(id, parent, rows) AS (
@@ -134,10 +127,9 @@ fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Res
 }
 
 impl Store {
-    /// Sessions, the last changed first; at most `limit`.
     pub fn sessions(&self, filter: SessionFilter, limit: usize) -> Result<Vec<SessionRecord>> {
         self.read(|db| {
-            // Not by the index: a damaged one would hide a session without a word.
+            // Not by the index: a damaged one would hide a session silently.
             let mut query =
                 db.prepare_cached(&format!("SELECT {SESSION} FROM session NOT INDEXED ORDER BY used DESC"))?;
             let mut rows = query.query([])?;
@@ -147,7 +139,7 @@ impl Store {
             {
                 let record = session_row(row)?;
                 let wanted = match filter {
-                    // What is damaged is shown rather than hidden.
+                    // A damaged session is shown, because its trash mark may be wrong.
                     SessionFilter::Live => record.trashed_ms.is_none() || record.damaged,
                     SessionFilter::Trashed => record.trashed_ms.is_some(),
                 };
@@ -164,7 +156,6 @@ impl Store {
         self.read(|db| find_session(db, name, "trashed_ms IS NULL"))
     }
 
-    /// A session of the trash by its name, the one used last.
     pub fn trashed_session(&self, name: &str) -> Result<Option<SessionRecord>> {
         match self.read(|db| find_session(db, name, "trashed_ms IS NOT NULL")) {
             Err(StoreError::NoSession { .. }) => Ok(None),
@@ -172,7 +163,6 @@ impl Store {
         }
     }
 
-    /// A session by its row, in the trash or not.
     pub fn session(&self, id: SessionId) -> Result<SessionRecord> {
         self.read(|db| {
             let record = db
@@ -183,7 +173,6 @@ impl Store {
         })
     }
 
-    /// The title that a session was given, if it has another than its first question.
     pub fn own_title(&self, id: SessionId) -> Result<Option<String>> {
         self.read(|db| {
             Ok(db
@@ -197,14 +186,13 @@ impl Store {
         Ok(self.sessions(SessionFilter::Live, 1)?.pop())
     }
 
-    /// An unused name as close to `wanted` as possible.
     pub fn free_name(&self, wanted: &str) -> Result<String> {
         self.read(|db| free_name(db, wanted))
     }
 
-    /// Every message a session can go to, undone branches included; parents before children, siblings in the order
-    /// they were made. Texts are cut to `max_text` characters (a tree needs first words, not documents). Without a model, which an
-    /// empty fingerprint says, no segments are looked for.
+    /// Every reachable message of a session, undone branches included; parents before children, siblings in creation
+    /// order. Texts are cut to `max_text` characters (a tree needs first words, not documents). An empty fingerprint
+    /// means no model: the result then has no segments.
     pub fn tree(&self, session: SessionId, fingerprint: &str, max_text: usize) -> Result<Vec<MessageNode>> {
         self.read(|db| {
             let whole = match fingerprint {
@@ -230,8 +218,8 @@ impl Store {
         })
     }
 
-    /// The last segment on the path to `head` under this fingerprint, and the message it ends at. Messages after that
-    /// one have no state and are read again.
+    /// The last segment on the path to `head` under this fingerprint, and the message it ends at. Later messages have
+    /// no state and need a prefill.
     pub fn tip_segment(&self, head: MessageId, fingerprint: &str) -> Result<Option<(MessageId, SegmentId)>> {
         self.read(|db| {
             Ok(db
@@ -245,7 +233,7 @@ impl Store {
         })
     }
 
-    /// The fingerprint under which the branch of a session has kept state, of its newest part that has any.
+    /// The fingerprint of the newest kept state on the branch of a session.
     pub fn state_on_branch(&self, head: MessageId) -> Result<Option<String>> {
         self.read(|db| {
             Ok(db
@@ -281,7 +269,7 @@ impl Store {
         })
     }
 
-    /// Where a session stood before, the last place last; as far back as `/redo` may ask for.
+    /// Earlier heads of a session, the last one last, as far back as `/redo` reaches.
     pub fn heads_left(&self, session: SessionId) -> Result<Vec<MessageId>> {
         self.read(|db| {
             let mut query = db.prepare_cached(
@@ -296,8 +284,7 @@ impl Store {
     /// Gives a session another name.
     ///
     /// # Errors
-    /// [`StoreError::NameTaken`], [`StoreError::MeansLast`], [`StoreError::NoSession`] where it is not on disk yet; the database
-    /// cannot be written.
+    /// [`StoreError::NameTaken`], [`StoreError::MeansLast`], [`StoreError::NoSession`] if it is not on disk yet.
     pub fn rename(&self, id: SessionId, name: &str) -> Result<()> {
         let name = name.trim();
         if name == LAST {
@@ -318,7 +305,7 @@ impl Store {
         })
     }
 
-    /// Puts a session into the trash. Nothing is removed until [`Store::empty_trash`].
+    /// Moves a session to the trash. Nothing is removed until [`Store::empty_trash`].
     pub fn delete(&self, id: SessionId) -> Result<()> {
         self.transaction(|tx| {
             tx.execute(
@@ -329,7 +316,7 @@ impl Store {
         })
     }
 
-    /// Takes a session out of the trash and returns its name, which differs when the old one was taken meanwhile.
+    /// Takes a session out of the trash and returns its name, which differs if the old one was taken meanwhile.
     pub fn undelete(&self, name: &str) -> Result<String> {
         self.transaction(|tx| {
             let session = find_session(tx, name, "trashed_ms IS NOT NULL")?;

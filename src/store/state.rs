@@ -1,7 +1,7 @@
-//! Loading model state: which files a path needs, reading them, and what happens when one is not what it was.
+//! Loading model state: which files a path needs, reading them, and the reaction to a damaged one.
 //!
-//! A file that turns out wrong is declared missing in the database before the caller hears of it, so that it is never
-//! tried twice. Never writes files; `save.rs` does.
+//! A faulty file is declared missing in the database before the caller gets the error, so that it is never tried
+//! twice. Never writes files; `save.rs` does.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,6 @@ pub struct Lost {
     pub why: String,
 }
 
-/// How to get to the end of a segment path: what to load and what to read again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RestorePlan {
     pub path: Vec<Segment>,
@@ -70,8 +69,7 @@ impl Roots {
 }
 
 impl Store {
-    /// A recorded segment, as of a document that was read after the same prefix. One with a damaged row counts as not
-    /// recorded, so that its tokens are read again.
+    /// A recorded segment. One with a damaged row counts as not recorded, so that its tokens are prefilled again.
     pub fn segment(&self, id: &SegmentId) -> Result<Option<Segment>> {
         let found = self.read(|db| {
             Ok(db
@@ -88,8 +86,8 @@ impl Store {
         }
     }
 
-    /// The longest kept part of a document below a segment (`None`: at the beginning) that `rendered` begins with:
-    /// where reading it stopped. Imported state is not found by text.
+    /// The longest kept part of a document below a segment (`None`: at position 0) that `rendered` begins with:
+    /// prefill stopped there. Imported state is not found by text.
     pub fn part_below(&self, parent: Option<&SegmentId>, fingerprint: &str, rendered: &str) -> Result<Option<Segment>> {
         let kind = SegmentKind::DocumentPart.code();
         let parts: Vec<(SegmentId, TextBoundary)> = self.read(|db| {
@@ -112,8 +110,8 @@ impl Store {
         next.map_or(Ok(None), |(id, _)| self.segment(&id))
     }
 
-    /// Whether all state up to the end of a segment is kept, and the bytes of its own on disk, if the segment was ever recorded. Its tokens are not
-    /// looked at.
+    /// Whether all state up to the end of a segment is kept, and the bytes of its own on disk; `None` for a segment
+    /// that was never recorded. Does not read its tokens.
     pub fn kept_of(&self, id: &SegmentId) -> Result<Option<(bool, u64)>> {
         self.read(|db| {
             let sql = format!("SELECT {KEPT}, s.rows_bytes + s.end_bytes FROM segment s WHERE s.id = ?1");
@@ -126,7 +124,7 @@ impl Store {
         let mut next = Some(*tip);
         while let Some(id) = next {
             let segment = self.segment(&id)?.ok_or(StoreError::NoSegment { id })?;
-            // Positions follow each other along a path.
+            // Positions are consecutive along a path.
             if path.last().is_some_and(|after| after.content.start != segment.end_position()) {
                 return Err(StoreError::NoSegment { id });
             }
@@ -137,7 +135,7 @@ impl Store {
         Ok(path)
     }
 
-    /// What is kept of the path that ends in `tip`. Looks at the files' sizes, not into them.
+    /// The kept part of the path that ends in `tip`. Checks the files' sizes, not their contents.
     pub fn plan_restore(&self, tip: &SegmentId) -> Result<RestorePlan> {
         let mut path = self.load_path(tip)?;
         let left_out = lock(&self.left_out).clone();
@@ -162,7 +160,7 @@ impl Store {
                     Ok(n) if n < bytes => "damaged: its file is shorter than it was".to_owned(),
                     Ok(_) => "damaged: its file is longer than it was".to_owned(),
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => "its file is missing".to_owned(),
-                    // Reading will tell.
+                    // The later read reports the error.
                     Err(_) => continue,
                 };
                 gone.push((segment.id, kind, why.clone()));
@@ -173,8 +171,9 @@ impl Store {
         Ok(plan(path))
     }
 
-    /// The path that ends in `tip` as far as it is kept: the state at its end, and what `take` makes of the files with
-    /// the rows of its segments from `have` on. What `take` finds damaged is declared missing and the path planned anew.
+    /// The path that ends in `tip` as far as it is kept: the state at its end, and the results of `take` for the rows
+    /// files of its segments from `have` on. A file that `take` finds damaged is declared missing and the path planned
+    /// anew.
     pub(super) fn along_path<T>(
         &self,
         tip: &SegmentId,
@@ -217,13 +216,12 @@ impl Store {
     /// KV rows of one segment; checked.
     ///
     /// # Errors
-    /// [`StoreError::StateLost`], after declaring them missing if that will not change.
+    /// [`StoreError::StateLost`], after declaring them missing if the fault is permanent.
     pub fn read_rows(&self, id: &SegmentId) -> Result<RowsImage> {
         self.attempt(id, FileKind::Rows, |root, path| format::read_rows(&*self.disk, path, id, root))
             .map_err(|a| a.into_error(self, id, FileKind::Rows))
     }
 
-    /// The recurrent state at a segment's end; checked.
     pub fn read_end(&self, id: &SegmentId) -> Result<CheckpointImage> {
         self.attempt(id, FileKind::End, |root, path| format::read_end(&*self.disk, path, id, root))
             .map_err(|a| a.into_error(self, id, FileKind::End))
@@ -258,8 +256,8 @@ impl Store {
         })
     }
 
-    /// Takes a file out of use. Returns whether that could be recorded; where it cannot (a read-only directory) the
-    /// same fault will be found again, which is slower but not wrong.
+    /// Marks a file as missing. Returns whether that was recorded; if not (a read-only directory), the next use finds
+    /// the same fault again, which is slower but not wrong.
     pub(super) fn declare_missing(&self, id: &SegmentId, kind: FileKind, why: &str) -> bool {
         self.declare_all_missing(&[(*id, kind, why.to_owned())])
     }
@@ -282,7 +280,6 @@ impl Store {
     }
 }
 
-/// Why a read did not give bytes.
 pub(super) enum Attempt {
     /// The segment has been declared missing: plan anew.
     Again,
@@ -310,7 +307,7 @@ impl Attempt {
 
 /// Sessions with a head in one of these segments or below: their `state` column depends on it.
 pub(super) fn sessions_behind(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) -> Result<BTreeSet<SessionId>> {
-    // All at once, so that shared descendants are visited once.
+    // One query, so that shared descendants are visited once.
     let names = serde_json::json!(ids.iter().map(SegmentId::hex).collect::<Vec<_>>()).to_string();
     let mut query = tx.prepare_cached(
         "WITH RECURSIVE down(id) AS (

@@ -1,4 +1,5 @@
-//! What the list of sessions shows without looking at messages: name, title, counters, order. Kept with every change.
+//! The columns that the session list shows without reading messages: name, title, counters, order. Updated with every
+//! change.
 
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -10,21 +11,19 @@ use super::seal::seal_session;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 
-/// The default title: the first words of message `m`, on one line.
 macro_rules! first_words {
     () => {
         "replace(substr(ltrim(m.text), 1, 120), char(10), ' ')"
     };
 }
 
-/// An unused name as close to `wanted` as possible.
 pub(super) fn free_name(db: &rusqlite::Connection, wanted: &str) -> Result<String> {
     let mut taken = db.prepare_cached("SELECT 1 FROM session WHERE name = ?1 AND trashed_ms IS NULL")?;
     let wanted = if wanted.trim().is_empty() { "untitled" } else { wanted.trim() };
     if wanted != LAST && !taken.exists([wanted])? {
         return Ok(wanted.to_owned());
     }
-    // The first free of wanted-2, wanted-4, wanted-8 …, then halfway back: a few look-ups however many there are.
+    // The first free of wanted-2, wanted-4, wanted-8 …, then halfway back: a few look-ups in any case.
     let mut free = |n: u64| -> Result<bool> { Ok(!taken.exists([format!("{wanted}-{n}")])?) };
     let (mut low, mut high) = (1, 2);
     while !free(high)? {
@@ -37,7 +36,7 @@ pub(super) fn free_name(db: &rusqlite::Connection, wanted: &str) -> Result<Strin
     Ok(format!("{wanted}-{high}"))
 }
 
-/// Whether the title of a row of `session` is its own, and not the first words of a question of its.
+/// Whether a row of `session` has a title of its own, other than the first words of one of its questions.
 pub(super) const OWN_TITLE: &str = concat!(
     "title <> '' AND NOT EXISTS (
   WITH RECURSIVE up(id, parent) AS (
@@ -49,7 +48,6 @@ pub(super) const OWN_TITLE: &str = concat!(
     " = session.title)"
 );
 
-/// Brings a session's counters up to date: what the session list shows without looking at messages.
 pub(super) fn touch_session(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
     tx.prepare_cached("UPDATE session SET used = ?2, updated_ms = ?3 WHERE id = ?1")?.execute(params![
         session.0,

@@ -1,6 +1,6 @@
-//! Segments that this process has recorded and not linked yet: a long text is recorded step by step and linked at its
-//! end, and until then must not be collected. Segments of a stopped load stay until the process ends, within the disk
-//! budget.
+//! Segments that this process has recorded and not linked yet. A long text is recorded step by step and linked at its
+//! end; until then its segments must not be collected. Segments of a stopped load stay until the process ends, within
+//! the disk budget.
 
 use super::commit::{Applied, Change, apply};
 use super::database::{Store, lock};
@@ -9,7 +9,7 @@ use super::segment::SegmentId;
 
 impl Store {
     pub(super) fn apply(&self, changes: &[Change]) -> Result<Applied> {
-        // From before the transaction until their link, so that a collection in between spares them.
+        // Noted before the transaction and until the link, so that a collection in between spares them.
         self.note_recorded(changes);
         let applied = self.transaction(|tx| apply(tx, changes))?;
         self.note_linked(changes);

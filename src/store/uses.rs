@@ -1,7 +1,7 @@
 //! When state was last used: the disk budget drops the least recently used first.
 //!
-//! A use is noted in memory, so that restoring waits for no disk, and written by the writer when it is idle, so that
-//! other processes see it. A killed process loses its notes: an order, no state.
+//! A use is noted in memory, so that restoring waits for no disk. The writer stores it when idle, so that other
+//! processes see it. A killed process loses its notes, which affects only the order of dropping.
 
 use rusqlite::params;
 
@@ -25,12 +25,11 @@ impl Store {
         }
     }
 
-    /// Segments with a use that is not written yet.
     pub(super) fn noted_uses(&self) -> Vec<SegmentId> {
         lock(&self.uses).last.keys().copied().collect()
     }
 
-    /// Writes what was noted. Best effort: it only orders what is dropped first, and what cannot be written now stays noted.
+    /// Stores the noted uses. Best effort: they only order dropping, and a failed write keeps them noted.
     pub(super) fn write_uses(&self) {
         let noted = std::mem::take(&mut lock(&self.uses).last);
         if noted.is_empty() {
@@ -50,7 +49,7 @@ impl Store {
         });
         if let Err(e) = written {
             tracing::debug!("which state was used is not written: {e}");
-            // What was used again meanwhile is newer.
+            // A use noted meanwhile is newer.
             let mut uses = lock(&self.uses);
             for (id, at) in noted {
                 uses.last.entry(id).or_insert(at);

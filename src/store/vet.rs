@@ -1,8 +1,8 @@
-//! State from elsewhere, looked at value by value before it is kept: names, types and shapes that state has, the same in every
-//! segment and the same as state made here; no value that is not a number.
+//! Checks imported state before it is kept: names, types and shapes must be those of state, the same in every segment
+//! and the same as in state made here; every value must be a number.
 //!
-//! Whether shapes are those of the model is for the engine to say when it takes them ([`crate::engine::protocol`]): nothing
-//! here knows a model.
+//! The engine checks the shapes against the model when it takes the state ([`crate::engine::protocol`]): the store
+//! knows no model.
 
 use super::format::Kind;
 use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS};
@@ -14,12 +14,11 @@ pub(super) struct Vetted {
 }
 
 impl Vetted {
-    /// Compares with these kinds, sorted by name, where they are known: of rows and of the recurrent state.
+    /// Compares with these kinds if known, sorted by name: of rows and of the recurrent state.
     pub fn of([rows, end]: [Vec<Kind>; 2]) -> Vetted {
         Vetted { rows, end }
     }
 
-    /// KV rows of a segment of `count` tokens. Errors are phrases.
     pub fn rows(&mut self, tensors: &[ImageTensor], count: u64) -> Result<(), String> {
         for t in tensors {
             let first = t.shape.first().map_or(0, |n| *n as u64);
@@ -56,7 +55,7 @@ impl Vetted {
             }
         }
         numbers(tensors)?;
-        // The draft head is another one where there is another one; without its window it begins anew.
+        // Draft heads differ between machines, and a draft head can start without its window: compare the state only.
         let states = tensors.iter().filter(|t| t.name.starts_with("state.")).cloned().collect::<Vec<_>>();
         self.end.retain(|k| k.name.starts_with("state."));
         compare(&mut self.end, kinds(&states, 0))

@@ -4,7 +4,6 @@ use std::io;
 
 use super::error::{Result, StoreError};
 
-/// Lets a caller stop long work and see its progress.
 #[derive(Clone, Copy)]
 pub struct Watch<'a> {
     /// Whether to stop; called often.
@@ -14,15 +13,13 @@ pub struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// No stop and no progress.
     pub const NOBODY: Watch<'static> = Watch { stop: &|| false, told: &|_, _| {} };
 
-    /// [`Watch::go_on`] as an I/O error, which [`Watch::or_stopped`] turns back.
+    /// [`Watch::go_on`] as an I/O error, which [`Watch::or_stopped`] converts back.
     pub(super) fn go_on_io(&self) -> io::Result<()> {
         if (self.stop)() { Err(io::Error::other("stopped")) } else { Ok(()) }
     }
 
-    /// The error, or [`StoreError::Stopped`] if the caller stopped the work.
     pub(super) fn or_stopped(&self, e: StoreError) -> StoreError {
         if (self.stop)() { StoreError::Stopped } else { e }
     }

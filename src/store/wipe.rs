@@ -1,31 +1,29 @@
-//! After sessions were deleted for good: nothing of their texts is left in the database file.
+//! Removes the remains of deleted texts from the database file.
 //!
-//! SQLite overwrites what a row leaves (`secure_delete`, see `schema.rs`). Two things it does not: the search index keeps the
-//! words of deleted texts until its parts are merged, and pages that were rearranged may hold copies, also those of a
-//! database that an earlier program wrote. So the index is merged into one part, and a small database is written anew.
+//! SQLite overwrites deleted rows (`secure_delete`, see `schema.rs`). Two kinds of remains are left: the search index
+//! keeps the words of deleted texts until its parts are merged, and rearranged pages may hold copies, also those of a
+//! database that an earlier program wrote. So the index is merged into one part, and a small database is rewritten.
 //!
-//! That it is to be done is recorded with the deletion, so that the next run does what this one could not.
+//! The deletion records that a wipe is due, so that the next run finishes an interrupted one.
 
 use rusqlite::{OptionalExtension, Transaction};
 
 use super::database::{Access, Store, lock};
 use super::error::Result;
 
-/// A database up to this size is written anew.
+/// A database up to this size is rewritten.
 const SMALL_BYTES: u64 = 64 << 20;
-/// Pages of the search index that are merged in one transaction: everybody who wants to write waits for it.
+/// Pages of the search index that are merged in one transaction, for which other writers wait.
 const MERGED_PAGES: i64 = 2_000;
-/// The property that says that there is something to wipe.
 const WANTED: &str = "wipe";
 
-/// Records that texts were deleted, with their deletion.
 pub(super) fn ask_for(tx: &Transaction<'_>) -> Result<()> {
     tx.execute("INSERT OR REPLACE INTO property VALUES (?1, '')", [WANTED])?;
     Ok(())
 }
 
 impl Store {
-    /// Wipes the remains of deleted texts. What fails now is done by the next call.
+    /// Wipes the remains of deleted texts. The next call repeats a failed step.
     pub(super) fn wipe(&self) {
         if *self.access() != Access::Writable || !self.is_wipe_wanted().unwrap_or(false) {
             return;
@@ -50,7 +48,6 @@ impl Store {
         })
     }
 
-    /// Merges the parts of the search index into one, which has no deleted words.
     fn merge_index(&self) -> Result<()> {
         loop {
             let written = self.transaction(|tx| {
@@ -65,7 +62,6 @@ impl Store {
         }
     }
 
-    /// Writes a small database anew, without what lies between its rows.
     fn write_anew(&self) -> Result<()> {
         let bytes = self.disk.look(&self.layout.database).map_or(u64::MAX, |l| l.bytes);
         if bytes <= SMALL_BYTES {

@@ -1,14 +1,16 @@
 //! The writer: takes saves, makes them durable, and reports the result of each.
 //!
-//! Owns the queue, its two threads and the failure latches. Handing over a save never waits for a disk, so decoding
+//! Owns the queue, its two threads and the failure latches. Handing over a save never waits for a disk, so decode
 //! never does. One thread makes the changes of all saves durable, in order. The other one writes their state, in the
 //! same order, so that text does not wait for state. A row without a file is restored from the state before it.
 //!
-//! - **Text** is never dropped. When it cannot be written it stays queued and is tried again with the next save, every 30 seconds, and at the end.
-//! - **State** is a cache: it is skipped when more than [`Limits::max_pending_bytes`](super::Limits) wait, when it does not fit, or after a failed write, until a probe file shows that the disk works again.
+//! - **Text** is never dropped. A text that cannot be written stays queued and is tried again with the next save,
+//!   every 30 seconds, and at the end.
+//! - **State** is a cache: it is skipped when more than [`Limits::max_pending_bytes`](super::Limits) wait, when it
+//!   does not fit, or after a failed write, until a probe file shows that the disk works again.
 //!
-//! The queue is bounded in state bytes. Its texts are bounded by what a person can type, because the steps of a
-//! growing answer replace each other; a server limits what it hands over itself.
+//! The queue is bounded in state bytes. A user's typing bounds its texts, because the steps of a growing answer
+//! replace each other; a server limits its own saves.
 
 mod states;
 mod texts;
@@ -29,21 +31,17 @@ use crate::engine::protocol::StateImage;
 use states::States;
 use texts::Texts;
 
-/// How often a save that failed is tried again when nothing else happens.
+/// Time between retries of a failed save when nothing else happens.
 const RETRY: Duration = Duration::from_secs(30);
-/// The thread itself has failed.
 const STOPPED: &str = "saving has stopped after an internal error: restart sala-chat to go on saving";
-/// Why what is left at the end is not waited for any longer.
 const TOO_LONG: &str = "the disk takes too long";
-/// The thread of the state has failed.
 const STATES_STOPPED: &str = "an internal error has stopped it: restart sala-chat to keep state again";
-/// Saves with state between two looks at the disk budget.
 const BUDGET_EVERY: u64 = 16;
 
-/// What became of a save. Sent after the commit it speaks of.
+/// The result of a save. Sent after the commit it reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaveEvent {
-    /// A session has this name, because the wanted one was taken. Sent before other events of its save.
+    /// A session has this name, because the requested one was taken. Sent before other events of its save.
     Named {
         session: SessionId,
         name: String,
@@ -60,28 +58,27 @@ pub enum SaveEvent {
     TextOnly {
         id: u64,
         at_ms: i64,
-        /// A sentence: why, and what it means.
+        /// A sentence: the cause and its effect.
         reason: String,
     },
     /// Nothing of it is on disk. It stays queued and is tried again, unless `lasting`. Sent once for each save, and
     /// for the first one after another failed attempt.
     NotSaved {
-        /// From [`Writer::save`]; 0 when the thread itself has failed and nothing more will be saved.
+        /// From [`Writer::save`]; 0 when the thread itself has failed and no later save succeeds.
         id: u64,
         reason: String,
-        /// It will not be tried again: the save contradicts what is in the database.
+        /// No retry: the save contradicts the database.
         lasting: bool,
     },
     /// After [`SaveEvent::NotSaved`] or a state failure: the disk works again.
     Recovered,
 }
 
-/// Text that was handed over and is not on disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Unsaved {
     pub reason: String,
-    /// The disk is to blame, not what is in the database.
+    /// The disk is the cause, not the contents of the database.
     pub disk: bool,
 }
 
@@ -92,13 +89,12 @@ pub struct Writer {
     max_pending_bytes: u64,
 }
 
-/// Shared by the threads and the handle.
 #[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
     /// Something was queued, or the writer is closing.
     work: Condvar,
-    /// The text of something was saved, or no more will be; or uses were noted.
+    /// A text was saved, or no more will be; or uses were noted.
     state_work: Condvar,
     /// A text or a state was saved, or will not be.
     done: Condvar,
@@ -109,23 +105,19 @@ struct Queue {
     saves: VecDeque<Queued>,
     /// State that waits for the disk after its text. The first is being written.
     states: VecDeque<Arc<State>>,
-    /// Sessions with new segments since they were last thinned.
     grown: Vec<SessionId>,
-    /// Uses were noted since some were written last.
     uses_noted: bool,
-    /// Bytes of state in `saves`, in hand, and in `states`.
+    /// Bytes of state in `saves`, in `states`, and in progress.
     pending_bytes: u64,
     last_id: u64,
-    /// The last save with texts; later ones are state alone.
     last_text: u64,
     /// The texts of all saves up to this id are on disk or given up.
     texts: u64,
     closing: bool,
-    /// The first of `saves` has failed and waits for a retry: `last_id` when it was tried.
+    /// The first of `saves` has failed and waits for a retry: `last_id` of the last attempt.
     stuck: Option<u64>,
     /// Why the first of `saves` failed; stays until it is saved.
     stuck_why: Option<String>,
-    /// Why a save was given up for good: it contradicted the database.
     given_up: Option<String>,
     texts_over: bool,
     states_over: bool,
@@ -133,7 +125,6 @@ struct Queue {
 }
 
 impl Shared {
-    /// Uses were noted that are to be written once there is nothing else to do.
     fn wake_for_uses(&self) {
         lock(&self.queue).uses_noted = true;
         self.state_work.notify_one();
@@ -141,13 +132,11 @@ impl Shared {
 }
 
 impl Queue {
-    /// Whether all saves up to this one are finished, for better or worse.
     fn finished(&self, id: u64) -> bool {
         self.texts >= id && self.states.front().is_none_or(|state| state.id > id)
     }
 }
 
-/// What of a save is to be written once its text is on disk.
 #[derive(Debug)]
 struct State {
     id: u64,
@@ -158,15 +147,15 @@ struct State {
 struct Queued {
     id: u64,
     save: Save,
-    /// State was left out when it was queued.
+    /// Why its state was skipped when it was queued.
     skipped: Option<&'static str>,
-    /// Ids this save has taken in; they are reported with it.
+    /// Ids of the saves merged into this one; they are reported with it.
     merged: Vec<u64>,
 }
 
 impl Writer {
-    /// Starts the threads `store-writer` and `store-states`. Events go to `events`, which should be unbounded or be read all
-    /// the time.
+    /// Starts the threads `store-writer` and `store-states`. The receiver of `events` should be unbounded or be read
+    /// all the time.
     pub fn start(store: Arc<Store>, events: Sender<SaveEvent>) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared::default());
         let listener = Arc::downgrade(&shared);
@@ -179,7 +168,7 @@ impl Writer {
         let worker = States::new(Arc::clone(&store), events.clone(), Arc::clone(&shared));
         let (last_words, queue) = (events.clone(), Arc::clone(&shared));
         let states = std::thread::Builder::new().name("store-states".into()).spawn(move || {
-            // `over` reports the state that it leaves.
+            // `over` reports the remaining state.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
             States::over(&queue, &last_words);
         })?;
@@ -241,12 +230,12 @@ impl Writer {
         self.wait(queue, deadline, |q| q.finished(target) || q.stuck.is_some() || q.ended).finished(target)
     }
 
-    /// Saves what is queued and ends the threads, waiting until `deadline`. After the deadline they end with the
-    /// process, and what was acknowledged is safe. Returns why state is missing though all texts are on disk;
-    /// [`SaveEvent::TextOnly`] has reported what was given up before.
+    /// Saves the queue and ends the threads, waiting until `deadline`. After the deadline they end with the process,
+    /// and acknowledged saves are safe. Returns why state is missing though all texts are on disk; earlier losses were
+    /// reported with [`SaveEvent::TextOnly`].
     ///
     /// # Errors
-    /// Some text of this writer's life is not on disk.
+    /// Some text that this writer took is not on disk.
     pub fn close(mut self, deadline: Instant) -> Result<Option<String>, Unsaved> {
         let mut queue = lock(&self.shared.queue);
         queue.closing = true;
@@ -263,7 +252,7 @@ impl Writer {
         };
         drop(queue);
         if let Some(thread) = self.thread.take_if(|_| ended) {
-            // Only now has the thread let go of the store and its locks.
+            // The thread releases the store and its locks only when it ends.
             let _ = thread.join();
         }
         closed
@@ -288,19 +277,19 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Not waited for: `close` is the orderly way. The thread still tries once to save what is queued.
+        // Does not wait: `close` is the orderly way. The thread still tries once to save the queue.
         lock(&self.shared.queue).closing = true;
         self.shared.work.notify_one();
     }
 }
 
-/// After the last text the other thread ends with what it has.
+/// No text follows: the state thread ends after its remaining work.
 fn end_states(shared: &Shared) {
     lock(&shared.queue).texts_over = true;
     shared.state_work.notify_one();
 }
 
-/// Whether `new` makes `old` needless: both only reword the same message.
+/// Whether `new` makes `old` needless: both only replace the text of the same message.
 fn replaces(new: &Save, old: &Save) -> bool {
     let only = |save: &Save| match save.changes.as_slice() {
         [Change::PutMessage { message, .. }] if save.images.is_empty() => Some(message.id),

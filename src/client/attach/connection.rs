@@ -1,9 +1,9 @@
-//! The terminal's side: a thread that the runtime takes for its engine, and that hands everything on to the server's.
+//! The terminal's side: a thread that serves as the runtime's engine and forwards all commands to the server's.
 //!
-//! When the server ends, what waits fails with a line, and all states it had are lost: whatever rests on one is refused until it
-//! was made anew. The next command looks for a server again, and loads the model in this process where there is none. Commands
-//! wait until the model is there; should it have another form than before (another fingerprint), they fail, so that the runtime
-//! plans anew.
+//! When the server ends, pending commands fail with one line, and all states are lost: a command that rests on a lost
+//! state fails until the state is rebuilt. The next command looks for a server again, and loads the model in this
+//! process if there is none. Commands wait until the model is loaded. If it then has another fingerprint, they fail,
+//! so that the runtime plans anew.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -24,7 +24,6 @@ const TICK: Duration = Duration::from_millis(20);
 /// A server that sends nothing for this long after a stop request counts as gone.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The engine thread as the runtime holds it.
 pub struct Engine {
     pub commands: Sender<Command>,
     pub events: Receiver<EngineEvent>,
@@ -36,10 +35,6 @@ pub struct Way {
     pub load: Box<dyn FnMut() -> io::Result<Engine> + Send>,
 }
 
-/// Starts the thread with a server.
-///
-/// # Errors
-/// The system has no thread to give.
 pub fn spawn(link: Link, way: Way) -> io::Result<Engine> {
     let (commands, inbox) = bounded(COMMANDS);
     let (outbox, events) = unbounded();
@@ -100,7 +95,6 @@ impl Side {
     }
 }
 
-/// A command that is not answered.
 struct Pending {
     cancel: Option<Cancel>,
     told: Option<Instant>,
@@ -111,13 +105,11 @@ struct Connection {
     events: Sender<EngineEvent>,
     side: Side,
     ready: bool,
-    /// Its fingerprint, once it was known.
     known: Option<String>,
     held: VecDeque<Command>,
     pending: HashMap<u64, Pending>,
     used: BTreeSet<SequenceId>,
     lost: BTreeMap<SequenceId, EngineFault>,
-    /// Time of the server's last event.
     heard: Instant,
 }
 
@@ -202,7 +194,7 @@ impl Connection {
         if let (Some(id), Some(base)) = (id, rests_on)
             && let Some(fault) = self.lost.get(&base)
         {
-            // Its own state is as good as empty now.
+            // The failed command rebuilds no state: `lost` keeps its entries.
             return self.send(EngineEvent::Failed { id, fault: fault.clone() });
         }
         if !matches!(command, Command::MayEvict { .. }) {
@@ -210,7 +202,7 @@ impl Connection {
         }
         if matches!(self.side, Side::Away) {
             if id.is_none() {
-                // There is nothing to give back or up.
+                // Without an engine there is no sequence to release or evict.
                 return;
             }
             if let Err(e) = self.enter(true) {
@@ -296,7 +288,7 @@ impl Connection {
         self.known = Some(info.fingerprint.clone());
         self.ready = true;
         self.send(EngineEvent::Ready(ModelInfo { host, ..info }));
-        // One by one: should it be gone again meanwhile, what is still held fails with it.
+        // One by one: if the server ends meanwhile, the rest of the held commands fails with it.
         while let Some(command) = self.held.pop_front() {
             match about(&command).1 {
                 Some(id) if changed => self.fail(id, "The model is in another form now than before. Ask again."),
@@ -305,7 +297,6 @@ impl Connection {
         }
     }
 
-    /// The server is gone, or of no use.
     fn gone(&mut self, why: Option<String>) {
         let host = match std::mem::replace(&mut self.side, Side::Away) {
             Side::Server { to, host, .. } => {
@@ -317,7 +308,7 @@ impl Connection {
             Side::Away => return,
         };
         if self.known.is_none() {
-            // It never had the model: this terminal does what it would have done without it.
+            // The server never had the model: continue as without a server.
             if let Err(e) = self.enter(false) {
                 let why = format!("no thread to run on: {e}");
                 self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } });
@@ -330,7 +321,7 @@ impl Connection {
         let fault = EngineFault::Gone(line);
         let failed = |id| EngineEvent::Failed { id, fault: fault.clone() };
         self.lost.extend(std::mem::take(&mut self.used).into_iter().map(|sequence| (sequence, fault.clone())));
-        // First: what waits may be tried again at once, and must not rest on what is gone.
+        // First the loss: the runtime may retry the failed commands at once, and none may rest on a lost state.
         self.send(failed(0));
         let pending = std::mem::take(&mut self.pending).into_keys();
         let held = std::mem::take(&mut self.held).into_iter().filter_map(|c| about(&c).1);

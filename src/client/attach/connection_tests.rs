@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// With a server whose end of the socket is closed, and what it tells.
 fn connection() -> (Connection, Receiver<EngineEvent>) {
     let (to, _) = UnixStream::pair().unwrap();
     let (events, told) = unbounded();

@@ -1,4 +1,4 @@
-//! The server of a data directory: whether there is one, and a slot of it.
+//! Looks for the server of a data directory and joins it.
 
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixStream;
@@ -15,10 +15,8 @@ pub struct Link {
 }
 
 pub enum Found {
-    /// No server.
     Nobody,
     Server(Box<Link>),
-    /// One that it cannot use: a sentence without its end.
     Unfit(String),
 }
 
@@ -36,7 +34,7 @@ fn meet(place: &Place) -> Result<Option<(UnixStream, BufReader<UnixStream>, Welc
         let welcome = frame::receive::<serde_json::Value>(&mut from)?;
         Ok((from, welcome))
     };
-    // One that closes the connection at once is ending.
+    // A server that closes the connection at once is ending.
     let Some((from, (welcome, _))) = greeted().map(|(from, w)| w.map(|w| (from, w))).map_err(silent)? else {
         return Ok(None);
     };
@@ -49,10 +47,10 @@ fn meet(place: &Place) -> Result<Option<(UnixStream, BufReader<UnixStream>, Welc
     }
 }
 
-/// Which server is at a place: its name. `None`: there is none.
+/// The name of the server at a place. `None`: there is none.
 ///
 /// # Errors
-/// One that does not answer, or is of another version: a sentence without its end.
+/// The server does not answer, or has another version: a sentence without its full stop.
 pub fn look(place: &Place) -> Result<Option<String>, String> {
     let Some((stream, _, welcome)) = meet(place)? else { return Ok(None) };
     // The server does not need this message.

@@ -16,23 +16,17 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Bytes of a head: the tokens of the longest context take a tenth.
+/// Most bytes of a head: the tokens of the longest context take a tenth.
 const HEAD: u32 = 256 << 20;
 const ARRAYS: u32 = 1 << 16;
-/// Bytes of an array.
 const ARRAY: u64 = 64 << 30;
 
-/// The bytes of an array.
 pub(super) type Blob = Arc<Vec<u8>>;
 
 fn wrong(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Writes a frame.
-///
-/// # Errors
-/// The other side is gone; or a head that is too long.
 pub(super) fn send<T: Serialize>(to: &mut impl Write, head: &T, blobs: &[Blob]) -> io::Result<()> {
     let head = serde_json::to_vec(head)?;
     let length = u32::try_from(head.len()).ok().filter(|n| *n <= HEAD);
@@ -47,7 +41,6 @@ pub(super) fn send<T: Serialize>(to: &mut impl Write, head: &T, blobs: &[Blob]) 
     blobs.iter().try_for_each(|blob| to.write_all(blob))
 }
 
-/// So many bytes, or an error.
 fn bytes(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.by_ref().take(length).read_to_end(&mut bytes)?;
@@ -60,10 +53,10 @@ fn word<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
     Ok(word)
 }
 
-/// Reads a frame; `None` where the other side has ended between two of them.
+/// Reads a frame; `None` if the other side has ended between two frames.
 ///
 /// # Errors
-/// It ended inside one, or says what is no frame.
+/// The other side ended inside a frame, or sent something else.
 pub(super) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<(T, Vec<Blob>)>> {
     let mut first = [0; 1];
     if from.read(&mut first)? == 0 {

@@ -1,6 +1,6 @@
 //! The server's side: a socket, and for each terminal a thread that reads its commands and one that writes its events.
 //!
-//! A terminal that takes no events holds up its own writer alone; what its last command brought waits in memory.
+//! A terminal that reads no events blocks only its own writer; the events of its last command wait in memory.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -21,15 +21,13 @@ use super::{Loads, PATIENCE};
 use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, RowSource, RowsFault, RowsPlace};
 use crate::text::{Begin, THESAURUS_BYTES, Tokenizer};
 
-/// Terminals at a time, as far as connections go; places at the board are fewer.
+/// Most connections; the multiplexer has fewer slots.
 const CONNECTIONS: usize = 64;
-/// After a connection could not be accepted, as where there are too many open files.
+/// Pause after a failed accept, for example with too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Opens rows that a terminal has in a file.
 pub type Opener = fn(&RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault>;
 
-/// What all connections share.
 struct Shared {
     multiplexer: Multiplexer,
     tokenizer: Arc<Tokenizer>,
@@ -46,10 +44,7 @@ pub struct Host {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Listens for terminals of the same data directory. `None`: another server of it does.
-///
-/// # Errors
-/// The socket cannot be made.
+/// Listens for terminals of the same data directory. `None`: another server already does.
 pub fn open_host(
     place: &Place,
     address: &str,
@@ -76,7 +71,7 @@ pub fn open_host(
 impl Host {
     pub fn close(mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
-        // Wakes the thread that waits for the next one.
+        // Wakes the thread that waits for the next connection.
         let woken = self.place.connect().is_ok_and(|found| found.is_some());
         drop(self.held.take());
         for stream in self.shared.open().values() {
@@ -128,14 +123,12 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
     }
 }
 
-/// Cancels of jobs that are not done.
 type Cancels = Arc<Mutex<HashMap<u64, Cancel>>>;
 
 fn lock(cancels: &Cancels) -> std::sync::MutexGuard<'_, HashMap<u64, Cancel>> {
     cancels.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Talks to one terminal until it leaves.
 fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -147,21 +140,20 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
         return frame::send(&mut &stream, &why, &[]);
     };
     frame::send(&mut &stream, &Refused::None, &[])?;
-    // From here on both sides take their time: a model is loaded, a terminal is stopped by Ctrl-Z.
+    // From here on no timeout: a model loads slowly, and Ctrl-Z stops a terminal.
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
     let cancels = Cancels::default();
     let (to, known) = (stream.try_clone()?, Arc::clone(&cancels));
     let writer = std::thread::Builder::new().name("to terminal".into()).spawn(move || write(&to, &events, &known))?;
     let read = read(shared, &mut from, &slot, &cancels);
-    // Its jobs end, and with them the events.
+    // This ends its jobs, and with them the events.
     drop(slot);
     let _ = stream.shutdown(Shutdown::Both);
     let _ = writer.join();
     read
 }
 
-/// Writes events until the channel or the connection ends, then closes the connection.
 fn write(stream: &UnixStream, events: &Receiver<EngineEvent>, cancels: &Cancels) {
     let mut to = BufWriter::with_capacity(64 << 10, stream);
     for event in events {
@@ -198,7 +190,7 @@ fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot, cancels:
                 match rows.iter().map(|place| (shared.opener)(place)).collect::<Result<Vec<_>, _>>() {
                     Ok(rows) => Command::Restore { id, sequence, keep, rows, end, history: Arc::new(history) },
                     Err(fault) => {
-                        // What it holds is not what the terminal takes it for any more.
+                        // The terminal assumes that the old state is replaced, so it must not stay.
                         slot.command(Command::Release { sequence });
                         slot.tell(EngineEvent::Failed { id, fault: EngineFault::RowsLost(fault) });
                         continue;

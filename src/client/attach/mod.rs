@@ -1,12 +1,12 @@
-//! One loaded model for several terminals: the engine of `sala-chat serve`, over a socket of this machine.
+//! One loaded model for several terminals: the engine of `sala-chat serve`, over a local socket.
 //!
-//! The socket carries [`crate::engine::protocol`] itself, so an attached terminal can do everything that one with its own engine
-//! can, with the same answers. `frame` and `wire` encode commands and events, `multiplexer` gives each user its own command
-//! numbers and sequences, `host` is the server's side of the socket, `connection` the terminal's, `place` locates a server, and
-//! `find` asks it for a slot.
+//! The socket carries [`crate::engine::protocol`] itself, so an attached terminal has all functions of one with its
+//! own engine, with the same answers. `frame` and `wire` encode commands and events, `multiplexer` gives each user its
+//! own command numbers and sequences, `host` is the server's side of the socket, `connection` the terminal's, `place`
+//! locates a server, and `find` joins it.
 //!
-//! Invariants: only the user who runs the server reaches the socket; a terminal that hangs or leaves costs the others nothing;
-//! a terminal writes the state of its own conversations, and the server reads it from the terminal's files.
+//! Invariants: only the user who runs the server reaches the socket; a terminal that hangs or leaves costs the others
+//! nothing; a terminal writes the state of its own conversations, and the server reads it from the terminal's files.
 
 mod connection;
 mod find;
@@ -27,7 +27,6 @@ pub use place::Place;
 
 use crate::engine::protocol::{DeviceChoice, DraftChoice, EngineOptions, Precision, WeightsChoice, is_folder};
 
-/// How long either side waits for the other's first words.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +43,7 @@ pub struct Loads {
 
 impl From<&EngineOptions> for Loads {
     fn from(o: &EngineOptions) -> Loads {
-        // The same folder by another way is the same model.
+        // The same folder by another path is the same model.
         let whole = |name: &str| match std::fs::canonicalize(name) {
             Ok(path) if path.is_dir() => path.display().to_string(),
             Ok(_) | Err(_) => name.to_owned(),
@@ -73,8 +72,8 @@ impl Loads {
         ]
     }
 
-    /// What is wanted here and what runs there, if that is not the same: `model demo, not synthetic:tiny`. Who leaves a part to
-    /// the program takes what runs.
+    /// The wanted and the running model, if they differ: `model demo, not synthetic:tiny`. A part that the user did
+    /// not set matches any.
     pub fn difference(&self, running: &Loads) -> Option<String> {
         let open = Loads::from(&EngineOptions { model: self.model.clone(), ..EngineOptions::default() });
         let wanted = self.parts().into_iter().zip(open.parts());

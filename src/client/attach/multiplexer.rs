@@ -1,10 +1,10 @@
 //! One engine for several users: each has its own command numbers and sequences.
 //!
-//! The first user is the server that loaded the model; it sees an engine with [`TERMINALS`] sequences less, or with as
-//! many as it needs if that is more. The others are terminals and share the rest: each has one sequence for sure, and
-//! up to [`MOST`] while there are some. A terminal that leaves takes its jobs and sequences with it. When the server
-//! ends, running answers end first, then the follow-up questions of their terminals (`ending`); [`Multiplexer::hurry`]
-//! stops them.
+//! The first user is the server that loaded the model; it sees an engine with [`TERMINALS`] fewer sequences, or with
+//! as many as it needs if that is more. The others are terminals and share the rest: each has one sequence for sure,
+//! and up to [`MOST`] while there are some. A terminal that leaves takes its jobs and sequences with it. When the
+//! server ends, running answers end first, then the follow-up questions of their terminals (`ending`);
+//! [`Multiplexer::hurry`] stops them.
 
 mod ending;
 
@@ -55,7 +55,6 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Sends an event that did not pass through the engine.
     pub(super) fn tell(&self, event: EngineEvent) {
         // A multiplexer that is gone ends the terminal's events.
         let _ = self.calls.send(Call::Tell(self.user, event));
@@ -75,9 +74,6 @@ impl Drop for Slot {
 
 impl Multiplexer {
     /// Puts an engine on a multiplexer. The server needs `needed` sequences.
-    ///
-    /// # Errors
-    /// The system has no thread to give.
     pub fn start(
         commands: Sender<Command>,
         events: Receiver<EngineEvent>,
@@ -109,7 +105,7 @@ impl Multiplexer {
         answer.recv().is_ok_and(|accepted| accepted).then_some((slot, heard))
     }
 
-    /// Stops what the terminals' answers are: the server is to end at once.
+    /// Stops the terminals' answers, so that the server can end at once.
     pub fn hurry(&self) {
         let _ = self.calls.send(Call::Hurry);
     }
@@ -118,7 +114,7 @@ impl Multiplexer {
 struct Slots {
     events: Sender<EngineEvent>,
     sequences: BTreeMap<SequenceId, SequenceId>,
-    /// When a command of its was last answered.
+    /// Time of the last answer to one of its commands.
     answered: Option<Instant>,
 }
 
@@ -128,7 +124,6 @@ impl Slots {
     }
 }
 
-/// A command of the engine without an answer yet.
 struct Open {
     user: User,
     id: u64,
@@ -136,14 +131,13 @@ struct Open {
 }
 
 struct Table {
-    /// `None`: the engine is to end, or is gone.
+    /// `None`: the engine is ending or gone.
     commands: Option<Sender<Command>>,
     users: HashMap<User, Slots>,
     needed: usize,
     sequences: usize,
     free: BTreeSet<u32>,
     model: Option<ModelInfo>,
-    /// The last word about loading it.
     loading: Option<(String, f64)>,
     open: HashMap<u64, Open>,
     next_id: u64,
@@ -197,7 +191,7 @@ impl Table {
 
     fn tell(&self, user: User, event: EngineEvent) {
         if let Some(slots) = self.users.get(&user) {
-            // One that is gone says so by leaving.
+            // A user that is gone leaves by itself.
             let _ = slots.events.send(event);
         }
     }
@@ -245,14 +239,14 @@ impl Table {
         self.sequences.saturating_sub(TERMINALS).max(self.needed).min(self.sequences)
     }
 
-    /// The model as a user sees it.
+    /// The model as a user sees it, with the user's share of the sequences.
     fn shown(&self, user: User, info: &ModelInfo) -> ModelInfo {
         let of_server = self.of_server();
         let most = if user == SERVER { of_server } else { (self.sequences - of_server).min(MOST) };
         ModelInfo { max_sequences: u32::try_from(most).unwrap_or(u32::MAX), ..info.clone() }
     }
 
-    /// Whether the terminals can have one more sequence, when each of them has its first.
+    /// Whether the terminals can have one more sequence beyond the first of each.
     fn has_room(&self) -> bool {
         let terminals = self.users.iter().filter(|(user, _)| **user != SERVER);
         let taken: usize = terminals.map(|(_, slots)| slots.sequences.len().max(1)).sum();
@@ -267,7 +261,7 @@ impl Table {
         }
         let may = match (user, slots.sequences.len()) {
             (SERVER, held) => held < of_server,
-            // The first one was promised to it.
+            // Each terminal has a right to its first sequence.
             (_, 0) => true,
             (_, held) => held < MOST && room,
         };
@@ -320,7 +314,7 @@ impl Table {
                 let held = self.users.get(&user).and_then(|slots| slots.sequences.get(&sequence)).copied();
                 held.into_iter().for_each(|sequence| self.send(Command::MayEvict { sequence }));
             }
-            // The server's ends its forwarder, a terminal's is never sent.
+            // Only the server sends it; it ends the server's forwarder.
             Command::Shutdown => self.leave(user),
         }
     }
@@ -359,7 +353,6 @@ impl Table {
         self.tell(user, event);
     }
 
-    /// Forwards an eviction under the user's own sequence number.
     fn evicted(&self, evicted: SequenceId) {
         for (user, slots) in &self.users {
             if let Some((sequence, _)) = slots.sequences.iter().find(|(_, held)| **held == evicted) {
@@ -368,7 +361,7 @@ impl Table {
         }
     }
 
-    /// A word that answers no command.
+    /// Sends an event that answers no command.
     fn tell_all(&self, event: &EngineEvent) {
         for user in self.users.keys() {
             match event {
@@ -394,7 +387,6 @@ impl Table {
         }
     }
 
-    /// The engine is of no more use to anybody.
     fn fatal(&mut self, why: &str, exit: Exit) {
         self.commands = None;
         self.open.clear();

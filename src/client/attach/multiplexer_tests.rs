@@ -6,7 +6,6 @@ use super::*;
 use crate::core::Exit;
 use crate::engine::protocol::{Ended, Job, JobDone, MAIN};
 
-/// Nothing a test waits for takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Engine {
@@ -84,7 +83,7 @@ fn numbers_and_sequences_of_one_user_are_nothing_to_another() {
     assert!(share.events.is_empty());
     engine.events.send(done(first.id)).unwrap();
     assert!(matches!(next(&share.events), EngineEvent::Done { id: 7, .. }));
-    // A fork names both of its own.
+    // A fork names two sequences of the terminal.
     assert!(slot.command(Command::Fork { id: 8, from: MAIN, to: SequenceId(3) }));
     match next(&engine.commands) {
         Command::Fork { from, to, .. } => assert!(from == second.sequence && to != from && to != first.sequence),
@@ -135,7 +134,7 @@ fn the_server_has_its_part_and_a_terminal_at_most_its_share() {
     }
     (0..10).for_each(|_| drop(engine.run()));
     assert_eq!(failure(next(&share.events)).0, 10);
-    // Given back, it is another's.
+    // A released sequence is free for another user.
     assert!(slot.command(Command::Release { sequence: SequenceId(1) }));
     engine.release();
     assert!(multiplexer.join().is_some());
@@ -193,7 +192,7 @@ fn at_the_end_a_terminal_that_was_answered_a_moment_ago_may_ask_what_comes_next(
     let answered = engine.run();
     engine.events.send(done(answered.id)).unwrap();
     assert!(matches!(next(&events), EngineEvent::Done { id: 2, .. }));
-    // It has all it wanted.
+    // The terminal has all its answers.
     drop(slot);
     assert_eq!(engine.release(), read.sequence);
     assert!(matches!(next(&engine.commands), Command::Shutdown));

@@ -1,4 +1,4 @@
-//! Where a running server is found: three files in `locks/` of its data directory.
+//! Locates a running server: three files in `locks/` of its data directory.
 //!
 //! | name | content |
 //! |---|---|
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-/// Bytes of a socket's path that every system takes.
+/// Longest path of a socket that every system accepts, bytes.
 const PATH: usize = 100;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // A file that remains does no harm: the socket refuses connections.
+        // A remaining file does no harm: the socket refuses connections.
         let _ = std::fs::remove_file(self.place.record());
         let _ = std::fs::remove_file(self.place.socket());
     }
@@ -52,7 +52,6 @@ fn at<T>(socket: &Path, act: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
 }
 
 impl Place {
-    /// Of the data directory `data`.
     pub fn of(data: &Path) -> Place {
         Place { folder: data.join(crate::core::places::LOCKS) }
     }
@@ -66,9 +65,6 @@ impl Place {
     }
 
     /// Takes the place: the socket listens. `None`: another server has it.
-    ///
-    /// # Errors
-    /// The files cannot be made.
     pub(super) fn take(&self, address: &str) -> io::Result<Option<(Held, UnixListener)>> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let lock = self.folder.join("serve.lock");
@@ -91,7 +87,7 @@ impl Place {
     }
 
     fn write(&self, address: &str) -> io::Result<()> {
-        // For people: a path need not be text.
+        // For people: a path need not be UTF-8.
         let socket = self.socket();
         let record = json!({ "address": address, "pid": std::process::id(), "socket": socket.to_string_lossy() });
         let mut file = tempfile::Builder::new().prefix("serve.json.").tempfile_in(&self.folder)?;
@@ -100,14 +96,11 @@ impl Place {
     }
 
     /// A connection to the server there. `None`: there is none.
-    ///
-    /// # Errors
-    /// It cannot be reached.
     pub(super) fn connect(&self) -> io::Result<Option<UnixStream>> {
         use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound};
         match at(&self.socket(), |path| UnixStream::connect(path)) {
             Ok(stream) => Ok(Some(stream)),
-            // Killed, or never there.
+            // Killed, or never started.
             Err(e) if matches!(e.kind(), ConnectionRefused | NotFound | NotADirectory) => Ok(None),
             Err(e) => Err(e),
         }
@@ -153,7 +146,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::of(dir.path());
         let (held, listener) = place.take("127.0.0.1:1").unwrap().unwrap();
-        // Killed: the system closes lock and socket, the files stay.
+        // After a kill the system closes lock and socket, and the files stay.
         let Held { place: _, _lock: lock } = &held;
         lock.unlock().unwrap();
         drop(listener);

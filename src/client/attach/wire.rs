@@ -1,7 +1,7 @@
 //! Commands and events on the socket: [`crate::engine::protocol`] by serde, arrays as raw bytes after the head.
 //!
-//! What cannot cross has a substitute: rows are named by their file, steering and quoting by their parameters, and a stop
-//! is a message of its own.
+//! Values that cannot be sent have substitutes: a file place for rows, parameters for steering and quoting, and a
+//! separate message for a stop.
 
 use std::io::{self, BufRead, Write};
 
@@ -12,10 +12,9 @@ use crate::engine::protocol::{
     CheckpointImage, EngineEvent, ImageTensor, Job, Quoting, RowsPlace, SequenceId, Token, Watching,
 };
 
-/// Changes with every change of what is sent. Sides of different versions do not connect.
+/// Changes with every change of the messages. Sides of different versions do not connect.
 pub(super) const VERSION: u32 = 10;
 
-/// The server's first message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Welcome {
     pub version: u32,
@@ -25,11 +24,9 @@ pub(super) struct Welcome {
     pub loads: super::Loads,
 }
 
-/// The terminal's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Greeting {
     Join,
-    /// Only learn who is there.
     Look,
 }
 
@@ -45,7 +42,7 @@ pub(super) struct Task {
 
 impl Task {
     /// # Errors
-    /// A mask of tokens that is not made from quotes: it is code and cannot be sent.
+    /// A token mask other than one made from quotes: it is code and cannot be sent.
     pub(super) fn of(job: Job) -> Result<Task, &'static str> {
         let generate = job.generate.as_ref();
         let watching = generate.and_then(|g| g.steering.as_ref()).map(|steering| steering.1);
@@ -109,8 +106,6 @@ impl Message for EngineEvent {
     }
 }
 
-/// # Errors
-/// The other side is gone, or the message is too long.
 pub(super) fn send<M: Message>(to: &mut impl Write, mut message: M) -> io::Result<()> {
     let blobs: Vec<Blob> = message.tensors().iter().map(|tensor| tensor.data.shared()).collect();
     frame::send(to, &message, &blobs)
@@ -198,7 +193,7 @@ mod tests {
         };
         let sent = |image| EngineEvent::Done { id: 5, done: Box::new(done(Some(image))) };
         let (before, after) = (sent(image.clone()), across(sent(image)));
-        // Every field is shown, the bytes of arrays as their number.
+        // The debug form shows every field, and arrays by their length.
         assert_eq!(format!("{before:?}"), format!("{after:?}"));
         let EngineEvent::Done { done, .. } = after else { panic!("{after:?}") };
         let (image, scored) = (done.image.unwrap(), done.scored);

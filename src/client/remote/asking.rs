@@ -14,27 +14,23 @@ use super::receive::{Received, receive};
 use crate::core::grouped;
 use crate::engine::protocol::{Cancel, Ended, EngineEvent, Job, JobDone, JobStats, ModelInfo, Token};
 
-/// Conversations at a time: they are only text.
+/// Number of conversations: they are only text.
 const SEQUENCES: u32 = 16;
-/// A request is sent again without fields that were refused at most so often.
+/// Most retries of a request without its refused fields.
 const REFUSALS: usize = 8;
 pub(super) const NAMED: usize = 8;
 
-/// What all questions to a server share.
 pub(super) struct Asking {
     pub(super) client: Client,
     codec: Codec,
     events: Sender<EngineEvent>,
     wanted: Option<String>,
-    /// The model, once it is known.
     model: RefCell<Option<Listed>>,
-    /// Tokens of the context where the server does not say it.
+    /// Context length in tokens, for a server that does not report it.
     context: Option<u64>,
-    /// Fields that this server does not take.
     left_out: RefCell<BTreeSet<&'static str>>,
-    /// One question follows at once.
+    /// The program asks one question at once.
     pub(super) one_question: bool,
-    /// The note that the server ignores a thinking budget was sent.
     said_budget: Cell<bool>,
 }
 
@@ -53,7 +49,6 @@ impl Asking {
         let _ = self.events.send(event);
     }
 
-    /// What answers, as far as it is known.
     pub(super) fn info(&self) -> ModelInfo {
         let name = self.model.borrow().as_ref().map(|m| m.name.clone()).or_else(|| self.wanted.clone());
         ModelInfo {
@@ -68,7 +63,6 @@ impl Asking {
         }
     }
 
-    /// Which model answers: the one that was named, or the only one.
     pub(super) async fn find_model(&self, cancel: &Cancel) -> Result<(), Fault> {
         let listed = self.client.models(cancel).await;
         let shown = &self.client.shown;
@@ -76,7 +70,7 @@ impl Asking {
             (Some(wanted), listed) => {
                 let same = |m: &Listed| m.name == *wanted;
                 let found = listed.ok().and_then(|all| all.into_iter().find(same));
-                // A server need not list what it has; a wrong name it refuses.
+                // A server need not list its models; it refuses a wrong name.
                 found.unwrap_or_else(|| Listed { name: wanted.clone(), context: None })
             }
             (None, Err(Fault::Stopped)) => return Err(Fault::Stopped),
@@ -168,20 +162,18 @@ impl Asking {
         Ok(done(job, ended, generated, stats))
     }
 
-    /// Tokens of the context, where that is known.
     fn limit(&self) -> Option<u64> {
         self.model.borrow().as_ref().and_then(|m| m.context).or(self.context)
     }
 
-    /// The limit of an answer that is sent; `None` leaves it to the server, which knows how much room is left. Servers refuse a
-    /// limit beyond it, and how much it is can only be estimated here.
+    /// The answer limit to send; `None` leaves it to the server, which knows the remaining room. Servers refuse a
+    /// larger limit, and the client can only estimate the room.
     fn room(&self, max_tokens: u64, used: u64) -> Option<u64> {
         let Some(limit) = self.limit() else { return Some(max_tokens) };
         let left = limit.saturating_sub(used).max(limit / 4);
         (max_tokens <= left).then_some(max_tokens)
     }
 
-    /// Asks until a request is taken, and receives the answer.
     async fn answer(
         &self,
         job: &Job,

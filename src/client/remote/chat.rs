@@ -1,4 +1,4 @@
-//! The chat protocol: what is sent, and what each event of the answer says. Pure.
+//! The chat protocol: request bodies, and the meaning of each event of the answer. Pure.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::codec::{Conversation, Thinking, Turn};
 use super::halves;
 use crate::engine::protocol::{Sampling, Usage};
 
-/// Fields that a server may not know: left out when it says so, and then named once.
+/// Fields that a server may not know: left out after a refusal, with one note.
 const OPTIONAL: [&str; 12] = [
     "stream_options",
     "max_tokens",
@@ -25,13 +25,12 @@ const OPTIONAL: [&str; 12] = [
     "chat_template_kwargs",
 ];
 const LENGTH: [&str; 2] = ["max_tokens", "max_completion_tokens"];
-/// Fields without which an answer cannot go on.
 const GOING_ON: [&str; 2] = ["continue_final_message", "add_generation_prompt"];
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     pub(super) sampling: Sampling,
-    /// `None`: as many as the server gives.
+    /// `None`: the server's own limit.
     pub(super) max_tokens: Option<u64>,
 }
 
@@ -41,7 +40,7 @@ impl Serialize for Turn {
     }
 }
 
-/// The body of a request. `left_out`: fields that this server does not take.
+/// The body of a request. `left_out`: fields that this server refuses.
 pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_out: &BTreeSet<&'static str>) -> Value {
     let s = draw.sampling;
     let mut body = Map::new();
@@ -50,7 +49,7 @@ pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_ou
     put("messages", json!(conversation.turns));
     put("stream", json!(true));
     put("stream_options", json!({"include_usage": true}));
-    // The newer name only where the older one is refused: servers that run at home know the older one.
+    // The newer name only after the older one is refused: local servers know the older one.
     let limit = if left_out.contains("max_tokens") { "max_completion_tokens" } else { "max_tokens" };
     if let Some(tokens) = draw.max_tokens {
         put(limit, json!(tokens));
@@ -93,7 +92,6 @@ pub(super) enum Refused {
     Fields(Vec<&'static str>),
     Length(u64),
     GoingOn,
-    /// The request as a whole.
     All,
 }
 
@@ -132,9 +130,7 @@ pub(super) fn is_too_long(said: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finished {
     Stop,
-    /// It is as long as was allowed.
     Length,
-    /// The server did not let it go on.
     Filtered,
 }
 
@@ -201,9 +197,7 @@ struct Delta {
     function_call: Value,
 }
 
-/// Words for an error without any.
 const NO_REASON: &str = "no reason given";
-/// No count of tokens is larger.
 const MOST_TOKENS: u64 = 1 << 40;
 
 fn count(value: &Value) -> Option<u64> {
@@ -215,7 +209,6 @@ fn count(value: &Value) -> Option<u64> {
     number.filter(|n| *n >= 0.0).map(|n| (n as u64).min(MOST_TOKENS))
 }
 
-/// What was counted; `None` where nothing was.
 fn counted(usage: &Value) -> Option<Usage> {
     let of = |pointer: &str| usage.pointer(pointer).and_then(count);
     let (prompt, completion) = (of("/prompt_tokens"), of("/completion_tokens"));
@@ -250,7 +243,7 @@ impl Content {
     }
 }
 
-/// Reads the data of one event, or a whole answer that came as one object.
+/// Reads the data of one event, or a whole answer in one object.
 pub(super) fn event(data: &str) -> Event {
     if data.trim() == "[DONE]" {
         return Event::Done;
@@ -268,7 +261,7 @@ pub(super) fn event(data: &str) -> Event {
         return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
     }
     if wire.choices.is_none() && wire.usage.is_none() {
-        // An error may be the whole of an event.
+        // An event may consist of an error alone.
         return words_of(&value).map_or(Event::Other, Event::Failed);
     }
     let mut chunk = Chunk { usage: wire.usage.as_ref().and_then(counted), ..Chunk::default() };
@@ -309,7 +302,7 @@ pub(super) fn words_of(value: &Value) -> Option<String> {
         }
         Value::Object(map) => {
             let inner = ["error", "message", "detail", "msg"].iter().find_map(|k| map.get(*k).and_then(words_of))?;
-            // A list of faults says which field each is about.
+            // In a list of faults each names its field.
             let place = map
                 .get("loc")
                 .and_then(Value::as_array)
@@ -326,11 +319,10 @@ pub(super) fn words_of(value: &Value) -> Option<String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) name: String,
-    /// Tokens of its context, where the server says it.
     pub(super) context: Option<u64>,
 }
 
-/// The models of `/v1/models`; `None` where that is no such list.
+/// The models of `/v1/models`; `None` for another form.
 pub(super) fn models(list: &Value) -> Option<Vec<Listed>> {
     let listed = |m: &Value| {
         let context = ["max_model_len", "context_length", "max_context_length", "context_window"]

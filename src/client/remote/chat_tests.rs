@@ -52,7 +52,7 @@ fn a_refusal_names_whole_fields_that_were_sent() {
     assert_eq!(fields("Unsupported parameter: 'max_tokens'"), Refused::Fields(vec!["max_tokens"]));
     assert_eq!(fields("body.top_p, seed: extra fields not permitted"), Refused::Fields(vec!["top_p", "seed"]));
     assert_eq!(fields("max_tokens_total is 5, seeds, top_k"), Refused::All);
-    // About the value, not about the field.
+    // A refusal of the value, not of the field.
     let sent = json!({"max_tokens": 8192, "seed": 7});
     let too_large =
         "'max_tokens' or 'max_completion_tokens' is too large: 8192. The maximum context length is 32768 tokens";
@@ -105,7 +105,7 @@ fn events_of_several_servers_are_understood() {
     }
     assert_eq!(event(" [DONE] "), Event::Done);
     assert_eq!(event(r#"{"error":{"message":"out of memory","code":500}}"#), Event::Failed("out of memory".into()));
-    // In other forms, and where something in them is odd.
+    // Other forms, and odd values.
     let parts = r#"{"choices":[{"index":null,"delta":{"content":[{"type":"text","text":"a"},"b",{"type":"image"}]}}]}"#;
     assert_eq!(chunk(parts).text, "ab");
     let odd = |usage: &str| chunk(&format!(r#"{{"choices":[],"usage":{usage}}}"#)).usage;

@@ -1,7 +1,7 @@
 //! The connection: requests, retries before an answer begins, and the words for failures.
 //!
-//! No length from the server sizes a buffer, and all its text is sanitized. The key goes to the configured address
-//! only: redirections are not followed. A cancelled request is dropped, with its connection, within one tick.
+//! No length from the server sizes a buffer, and all its text is sanitized. The key is sent only to the configured
+//! address: redirections are not followed. A cancelled request is dropped, with its connection, within one tick.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,48 +17,45 @@ use crate::engine::protocol::Cancel;
 use crate::text::sanitize::sanitize_line;
 
 const TICK: Duration = Duration::from_millis(20);
-/// Longest list of models, in bytes.
 const LIST: usize = 4 << 20;
 const MODELS: &str = "models";
-/// As much of a refusal is read, in bytes.
+/// Bytes of a refusal that are read.
 const REFUSAL: usize = 64 << 10;
-/// As much of it is shown, in characters.
+/// Characters of a refusal that are shown.
 const SHOWN: usize = 300;
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Why there is no answer, or no more of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Stopped,
-    /// The server refuses the request as it is: one line, and its own words as they came.
+    /// The server refuses the request as it is: one line, and the server's own words unchanged.
     Refused {
         line: String,
         said: String,
     },
     TooLong(String),
-    /// Anything else: one line.
     Failed(String),
 }
 
 pub(super) struct Answering {
     pub(super) response: Response,
-    /// As one object instead of a stream.
+    /// One object instead of a stream.
     pub(super) whole: bool,
 }
 
 pub(super) struct Client {
     http: reqwest::Client,
     base: Url,
-    /// The address as it is shown.
+    /// The address in the form shown to the user.
     pub(super) shown: String,
     key: Option<Key>,
     pub(super) patience: Patience,
 }
 
-/// The endpoint that an address means. Without a path it is that of `/v1`.
+/// The endpoint of an address. Without a path it is that of `/v1`.
 ///
 /// # Errors
-/// One line: what is wrong with it. It does not repeat a password.
+/// One line: the fault of the address. It does not repeat a password.
 pub fn address(text: &str) -> Result<Url, String> {
     let bad = |why: &str| format!("engine.url {why}. Give it as http://HOST:PORT/v1");
     let mut url = Url::parse(text.trim()).map_err(|e| bad(&format!("is no address: {e}")))?;
@@ -94,7 +91,7 @@ fn is_local(url: &Url) -> bool {
     }
 }
 
-/// Waits for something, unless it is stopped or takes longer than `limit` (`None`).
+/// The result of `work`; `None` after `limit`, and [`Fault::Stopped`] after a cancel.
 pub(super) async fn unless<F: Future>(cancel: &Cancel, limit: Duration, work: F) -> Result<Option<F::Output>, Fault> {
     let mut work = pin!(work);
     let until = Instant::now() + limit;
@@ -113,14 +110,14 @@ pub(super) async fn unless<F: Future>(cancel: &Cancel, limit: Duration, work: F)
 
 impl Client {
     /// # Errors
-    /// One line: an address that is none, or no TLS on this machine.
+    /// One line: an invalid address, or no TLS on this machine.
     pub(super) fn new(options: &RemoteOptions) -> Result<Client, String> {
         let base = address(&options.url)?;
         let builder = reqwest::Client::builder()
             .user_agent(concat!("sala-chat/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(options.patience.connect);
-        // A proxy of the environment does not know the way to this machine.
+        // A proxy of the environment cannot reach this machine.
         let builder = if is_local(&base) { builder.no_proxy() } else { builder };
         let http = builder.build().map_err(|e| format!("no connections can be made: {}", cause(&e)))?;
         let shown = sanitize_line(base.as_str()).into_owned();
@@ -149,7 +146,7 @@ impl Client {
         }
     }
 
-    /// A server's words, fit to be shown: one line, without the key.
+    /// Makes a server's words fit to be shown: one line, without the key.
     pub(super) fn cleaned(&self, said: &str) -> String {
         let said = self.key.as_ref().map_or_else(|| said.to_owned(), |key| key.without(said));
         let line = sanitize_line(said.trim());
@@ -159,10 +156,7 @@ impl Client {
         }
     }
 
-    /// The server's models: one request, with the timeout of a connection.
-    ///
-    /// # Errors
-    /// One line.
+    /// One request, with the timeout of a connection.
     pub(super) async fn models(&self, cancel: &Cancel) -> Result<Vec<Listed>, Fault> {
         let limit = self.patience.connect;
         let ask = async {
@@ -240,7 +234,7 @@ impl Client {
     async fn answering(&self, response: Response, cancel: &Cancel) -> Result<Answering, Fault> {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
         match kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase().as_str() {
-            // Some servers do not say it.
+            // Some servers send no content type.
             "text/event-stream" | "" => Ok(Answering { response, whole: false }),
             "application/json" => Ok(Answering { response, whole: true }),
             other => {
@@ -259,14 +253,14 @@ impl Client {
         }
     }
 
-    /// The fault for an error that arrives in place of an answer, or in the middle of one: `kept` says what remains of it.
+    /// The fault for an error that arrives in place of an answer, or in the middle of one. `kept` describes the
+    /// received part.
     pub(super) fn refused_while_answering(&self, said: &str, kept: &str) -> Fault {
         let words = sentence(&self.cleaned(said));
         let line = format!("{} failed while it answered: {words} {kept}", self.shown).trim_end().to_owned();
         if kept.is_empty() && is_too_long(said) { Fault::TooLong(line) } else { Fault::Failed(line) }
     }
 
-    /// No connection, or it ended before there was an answer.
     fn unreachable(&self, error: &reqwest::Error) -> Fault {
         let cause = self.cleaned(&cause(error));
         Fault::Failed(match (error.is_connect(), error.is_timeout()) {
@@ -276,7 +270,6 @@ impl Client {
         })
     }
 
-    /// The words for a status that is no success.
     async fn refusal(&self, response: Response, path: &str, tried: u32) -> Fault {
         let status = response.status();
         let to = response.headers().get("location").and_then(|v| v.to_str().ok()).map(|to| self.cleaned(to));
@@ -284,7 +277,7 @@ impl Client {
         let text = String::from_utf8_lossy(&bytes);
         let said = match serde_json::from_str::<Value>(&text) {
             Ok(value) => words_of(&value).unwrap_or_default(),
-            // A page for browsers says nothing in one line.
+            // An HTML page has no useful single line.
             Err(_) if text.trim_start().starts_with('<') => String::new(),
             Err(_) => text.lines().find(|l| !l.trim().is_empty()).unwrap_or("").to_owned(),
         };
@@ -299,7 +292,7 @@ impl Client {
                 "{at} does not take the key (401). It is read from engine.key_file, else from the variable of engine.key_env."
             ),
             403 => format!("{at} does not allow it (403): the key has no right to this model."),
-            // Who asks for the list says how to do without it.
+            // The caller that lists the models adds how to do without the list.
             404 if path == MODELS => format!("{at} has no {path} (404). The address ends in /v1."),
             404 => format!(
                 "{at} has no {path}, or not this model (404). The address ends in /v1; engine.model names the model."
@@ -341,7 +334,7 @@ fn times(tried: u32) -> String {
     if tried == 1 { "asked once".to_owned() } else { format!("asked {tried} times") }
 }
 
-/// What a server asks to wait before the next try, where it says so in seconds.
+/// The server's `Retry-After`, if it is in seconds.
 fn retry_after(response: &Response) -> Option<Duration> {
     let seconds: f64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
@@ -355,7 +348,7 @@ pub(super) fn cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// At most `most` bytes of a body. What came before an error counts.
+/// At most `most` bytes of a body. Bytes before an error count.
 async fn body(mut response: Response, most: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < most {

@@ -1,4 +1,4 @@
-//! Tokens as a code for text: what the runtime cuts and compares for a server with an unknown vocabulary.
+//! Tokens as a code for text: the runtime needs tokens to cut and compare, and the server's vocabulary is unknown.
 //!
 //! The code is the built-in model's byte-level tokenizer, which spells any text back byte for byte, and our own
 //! template, which keeps all of a conversation. The ids of its marks delimit the turns; the runtime shields all other
@@ -14,10 +14,8 @@ use crate::text::{Specials, TextError, TextModel, Tokenizer, thoughts};
 
 const TEMPLATE: &str = include_str!("../../../assets/remote/chat_template.jinja");
 
-/// The code's tokenizer and template.
-///
 /// # Errors
-/// The built-in files are not what they were: an internal error.
+/// The built-in files are damaged: an internal error.
 pub fn text_model() -> Result<TextModel, TextError> {
     let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
     TextModel::from_bytes(tokenizer, config, None, Some(TEMPLATE.as_bytes()))
@@ -31,7 +29,6 @@ pub(super) enum Role {
     Assistant,
 }
 
-/// A message as the server gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) role: Role,
@@ -50,13 +47,12 @@ pub(super) enum Thinking {
 pub(super) struct Conversation {
     pub(super) turns: Vec<Turn>,
     pub(super) thinking: Thinking,
-    /// The last turn is an unfinished answer.
     pub(super) open: bool,
     /// The unfinished part is a thought. The server begins it again, since it accepts no thoughts.
     pub(super) in_thought: bool,
 }
 
-/// The ids that are no text.
+/// Ids of the template's marks, which are no text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     pub(super) start: Token,
@@ -86,10 +82,10 @@ impl Codec {
         Ok(Codec { tokenizer, marks })
     }
 
-    /// The conversation that these tokens are, with the place where the model answers at its end.
+    /// Decodes the conversation of these tokens, with the place of the next answer at its end.
     ///
     /// # Errors
-    /// They are no conversation: an internal error.
+    /// The tokens are no conversation: an internal error.
     pub(super) fn conversation(&self, tokens: &[Token]) -> Result<Conversation, String> {
         let mut conversation = Conversation::default();
         let mut pieces = tokens.split(|t| *t == self.marks.start).skip(1).peekable();

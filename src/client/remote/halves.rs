@@ -1,10 +1,10 @@
-//! Halves of characters: servers that cut text in UTF-16 send a surrogate in one event and its partner in the next. Pure.
+//! Halves of characters: servers that cut text in UTF-16 send a surrogate in one event and its partner in the next.
+//! Pure.
 //!
-//! JSON with a lone surrogate is not valid, so [`mark`] replaces each by the noncharacter U+FDD0 and four hexadecimal digits,
-//! and [`Halves`] joins them again in the text of the answer.
+//! JSON with a lone surrogate is not valid, so [`mark`] replaces each by the noncharacter U+FDD0 and four hexadecimal
+//! digits, and [`Halves`] joins them again in the text of the answer.
 
 const MARK: char = '\u{FDD0}';
-/// Hexadecimal digits after the mark.
 const DIGITS: usize = 4;
 
 const fn is_high(unit: u16) -> bool {
@@ -21,7 +21,7 @@ fn escape(text: &str) -> Option<u16> {
     u16::from_str_radix(digits, 16).ok()
 }
 
-/// JSON in which every lone surrogate is replaced by its mark.
+/// Replaces every lone surrogate in JSON by its mark.
 pub(super) fn mark(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     let mut rest = json;
@@ -51,7 +51,7 @@ pub(super) fn mark(json: &str) -> String {
 pub(super) struct Halves(Option<u16>);
 
 impl Halves {
-    /// Text with its marks resolved: pairs are characters, a half without partner is U+FFFD.
+    /// Resolves the marks of a text: a pair gives a character, a half without partner U+FFFD.
     pub(super) fn join(&mut self, text: &str) -> String {
         if text.is_empty() || (self.0.is_none() && !text.contains(MARK)) {
             return text.to_owned();

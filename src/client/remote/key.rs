@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-/// Shortest key that is looked for in what a server says: shorter ones are words of every text.
+/// Shortest key that is removed from server texts: shorter ones are ordinary words.
 const LEAST: usize = 6;
-/// No key is longer.
+/// Longest key file, bytes.
 const MOST: u64 = 64 << 10;
 
 #[derive(Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ impl Key {
     /// A key of visible ASCII characters, without the white space around it.
     ///
     /// # Errors
-    /// A phrase: what is wrong with it. It does not hold the key.
+    /// A phrase about the fault. It does not contain the key.
     pub fn new(text: &str) -> Result<Key, &'static str> {
         let text = text.trim();
         match text {
@@ -24,8 +24,6 @@ impl Key {
         }
     }
 
-    /// The key in a file.
-    ///
     /// # Errors
     /// A phrase: the file cannot be read, or holds no key.
     pub fn read(file: &Path) -> Result<Key, String> {
@@ -40,7 +38,7 @@ impl Key {
         format!("Bearer {}", self.0)
     }
 
-    /// A text without the key, should a server repeat it.
+    /// Removes the key from a text, in case a server repeats it.
     pub(super) fn without(&self, text: &str) -> String {
         if self.0.len() < LEAST { text.to_owned() } else { text.replace(&self.0, "(key)") }
     }

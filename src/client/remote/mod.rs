@@ -1,12 +1,13 @@
 //! A remote engine: the same commands and events as [`crate::engine`], answered by an OpenAI-style chat endpoint.
 //!
-//! The server keeps nothing for us, so the live state of a remote engine is the text alone, and a path can always be
-//! restored: all that is needed of it is [`crate::engine::protocol::Command::Restore`]'s history. Tokens are a code for text
-//! here (`codec`), which the server never sees; their number is an estimate until the server says its own.
+//! The server keeps no state for us, so the live state of a remote engine is the text alone, and a path can always be
+//! restored from the history of [`crate::engine::protocol::Command::Restore`]. Tokens are a code for text here
+//! (`codec`), which the server never sees; their number is an estimate until the server reports its own.
 //!
-//! `sse` turns bytes into events and `chat` these into text (both pure), `client` is the connection with its failures and
-//! their words, `asking` and `receive` are a question and its answer, and `worker` is the thread that speaks with the runtime. Everything a server says is checked before
-//! it is shown, sized before it is kept, and free of the key before it is either.
+//! `sse` turns bytes into events and `chat` these into text (both pure), `client` is the connection with its failures
+//! and their words, `asking` and `receive` are a question and its answer, and `worker` is the thread that serves the
+//! runtime. All server data is checked before it is shown, limited before it is kept, and cleared of the key before
+//! either.
 
 mod asking;
 mod chat;
@@ -31,21 +32,21 @@ pub use worker::{Engine, probe, spawn};
 pub struct RemoteOptions {
     /// The endpoint, as `http://127.0.0.1:8000/v1`.
     pub url: String,
-    /// Name of the model there; `None`: the only one it has.
+    /// `None`: the server's only model.
     pub model: Option<String>,
     /// Sent as a bearer token.
     pub key: Option<Key>,
-    /// Tokens of the context where the server does not say it.
+    /// Context length in tokens, for a server that does not report it.
     pub context: Option<u64>,
     pub patience: Patience,
-    /// A question follows at once: its own failure reports a server that does not answer.
+    /// A question follows at once, so its own failure reports a server that does not answer.
     pub one_question: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     pub connect: Duration,
-    /// Until the first text of an answer: the server reads the conversation first.
+    /// Until the first text of an answer: the server prefills the conversation first.
     pub first: Duration,
     /// Between two pieces of text. Comments and empty deltas do not count.
     pub stall: Duration,
@@ -53,7 +54,6 @@ pub struct Patience {
     pub answer: Duration,
     /// The wait before the first retry; each further one takes twice as long.
     pub retry: Duration,
-    /// How often a request is sent at most.
     pub tries: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Receives an answer: bytes to events, events to tokens of the code, and the words for one that breaks off.
+//! Receives an answer: bytes to events, events to tokens of the code, and the fault of an interrupted one.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const WINDOW: Duration = Duration::from_secs(2);
 const LEAST_SPAN: Duration = Duration::from_millis(50);
 /// Longest answer in one object, in bytes.
 const MOST_WHOLE: usize = 64 << 20;
-/// Longest answer with its thoughts, in bytes: millions of tokens, where servers give at most some hundred thousand.
+/// Longest answer with its thoughts, in bytes: millions of tokens, while servers give at most some hundred thousand.
 const MOST_BYTES: usize = 16 << 20;
 /// Longest wait for usage counts after a complete answer.
 const COUNTS: Duration = Duration::from_secs(2);
@@ -41,9 +41,8 @@ pub(super) struct Received<'a> {
     bytes: usize,
     begun: Instant,
     first: Option<Instant>,
-    /// When tokens arrived last.
     last: Option<Instant>,
-    /// When anything of the answer arrived last: text, thoughts or a part of a tool call.
+    /// Time of the last part of the answer: text, thoughts or a part of a tool call.
     progress: Option<Instant>,
     /// The server sent JSON that is no part of a chat.
     other: bool,
@@ -113,7 +112,6 @@ async fn receive_all(
     }
 }
 
-/// The next bytes; `None` at the end.
 async fn piece(
     client: &Client,
     response: &mut Response,
@@ -175,8 +173,7 @@ impl<'c> Received<'c> {
         }
     }
 
-    /// How long the next bytes may take, and what the fault says after that; `None` once a complete answer has had its
-    /// time for counts.
+    /// The timeout of the next bytes and its fault text; `None` once a complete answer has had its time for counts.
     fn time_left(&self, client: &Client, whole: bool) -> Option<(Duration, String)> {
         let patience = client.patience;
         if let Some(at) = self.ended_at {
@@ -197,13 +194,13 @@ impl<'c> Received<'c> {
         Some((limit.saturating_sub(from.elapsed()), late))
     }
 
-    /// Milliseconds from the first tokens to the last; 0 where the span is too short to compute a speed from.
+    /// Milliseconds from the first tokens to the last; 0 if the span is too short to compute a speed from.
     pub(super) fn decode_ms(&self) -> f64 {
         let span = self.first.zip(self.last).map_or(Duration::ZERO, |(first, last)| last.duration_since(first));
         if span < LEAST_SPAN { 0.0 } else { span.as_secs_f64() * 1000.0 }
     }
 
-    /// Takes one event. True after the last.
+    /// Handles one event. True after the last.
     fn take(&mut self, client: &Client, data: &str, tell: &dyn Fn(EngineEvent)) -> Result<bool, Fault> {
         let chunk = match chat::event(data) {
             Event::Done => return Ok(true),
@@ -273,7 +270,7 @@ impl<'c> Received<'c> {
             for (at, token) in tokens.iter().enumerate() {
                 match steer.drawn(*token, false) {
                     Steered::Take => {}
-                    // The server draws: its tokens cannot be replaced.
+                    // The server samples, so its tokens cannot be replaced.
                     Steered::Instead(_) => self.over_budget = true,
                     Steered::Last => {
                         upto = at + 1;
@@ -293,7 +290,7 @@ impl<'c> Received<'c> {
             self.recent.pop_front();
         }
         let span = self.recent.front().map_or(Duration::ZERO, |at| now.duration_since(*at));
-        // The first piece of the window is where its time begins.
+        // The first piece of the window only marks its start.
         let is_long = span >= LEAST_SPAN;
         let tokens_per_s = if is_long { (self.recent.len() - 1) as f64 / span.as_secs_f64() } else { 0.0 };
         tell(EngineEvent::Tokens { id: self.id, tokens, tokens_per_s, looked: Vec::new(), likely: Vec::new() });

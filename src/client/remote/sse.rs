@@ -1,8 +1,9 @@
-//! Server-sent events: bytes to the data of events, whatever pieces they arrive in. Pure.
+//! Server-sent events: bytes to the data of events, however the bytes are split. Pure.
 //!
-//! Lines end with LF, CR or CRLF; data lines of one event are joined. Text is decoded line by line, so a character cut
-//! between two pieces stays whole; bytes that are not UTF-8 become U+FFFD. Two forms outside the standard become the data
-//! `{"error": …}` or the object itself: the line `error: …` of llama.cpp's server, and a JSON object without `data:`.
+//! Lines end with LF, CR or CRLF; data lines of one event are joined. Text is decoded line by line, so a character
+//! split between two pieces stays whole; bytes that are not UTF-8 decode to U+FFFD. Two forms outside the standard
+//! decode to the data `{"error": …}` or the object itself: the line `error: …` of llama.cpp's server, and a JSON
+//! object without `data:`.
 
 use serde_json::{Value, json};
 
@@ -19,7 +20,6 @@ pub struct Events {
     after_cr: bool,
     /// The first line, which may begin with a byte order mark, is over.
     begun: bool,
-    /// Data lines of the event that is not complete.
     data: Option<String>,
     name: String,
     bare: String,
@@ -51,7 +51,7 @@ impl Events {
         Ok(())
     }
 
-    /// Ends the stream. Data count without the empty line that some servers leave out at the end.
+    /// Ends the stream. Data count without the final empty line, which some servers leave out.
     pub fn finish(&mut self, out: &mut Vec<String>) -> Result<(), TooLong> {
         if !self.line.is_empty() {
             self.line_ended(out)?;
@@ -116,7 +116,7 @@ impl Events {
     }
 }
 
-/// The error object for what a server sends outside the data of an event.
+/// The error object for an error that a server sends outside the data of an event.
 fn error(value: &str) -> String {
     let words = serde_json::from_str::<Value>(value).unwrap_or_else(|_| Value::from(value));
     json!({"error": words}).to_string()

@@ -1,8 +1,8 @@
 //! The engine thread of a remote engine: it executes [`Command`]s as any engine does.
 //!
 //! The state of a sequence is its token list. Commands to one sequence run in order, jobs of different sequences in
-//! parallel as far as the server allows. A stop drops the request; the state then holds what had arrived. A server
-//! that is down at program start is no failure: each question tries again.
+//! parallel as far as the server allows. A stop drops the request; the state then holds the part received so far. A
+//! server that is down at program start is no failure: each question tries again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
@@ -23,7 +23,6 @@ use crate::text::TextModel;
 
 const COMMANDS: usize = 4;
 
-/// The engine thread as the runtime holds it.
 pub struct Engine {
     pub commands: Sender<Command>,
     pub events: Receiver<EngineEvent>,
@@ -36,9 +35,6 @@ fn runtime() -> Result<Runtime, String> {
 }
 
 /// Starts the thread. `text` is [`super::text_model`]'s, which the runtime uses too.
-///
-/// # Errors
-/// The system has no thread to give.
 pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine> {
     let (commands, inbox) = bounded(COMMANDS);
     let (outbox, events) = unbounded();
@@ -68,10 +64,10 @@ pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine
     Ok(Engine { commands, events, thread })
 }
 
-/// Asks a server for its models: their names.
+/// The names of a server's models.
 ///
 /// # Errors
-/// One line: it is not there, or no such server.
+/// One line: no server at the address, or a server of another kind.
 pub fn probe(options: &RemoteOptions) -> Result<String, String> {
     let client = Client::new(options)?;
     let models = runtime()?.block_on(client.models(&Cancel::default()));
@@ -82,7 +78,7 @@ pub fn probe(options: &RemoteOptions) -> Result<String, String> {
 
 enum Happened {
     Asked(Command),
-    /// A job is over: what its sequence is then, unless it failed.
+    /// A finished job: the sequence's tokens and the event, or the fault.
     Over(Job, Result<(Vec<Token>, EngineEvent), Fault>),
 }
 
@@ -91,7 +87,6 @@ struct Worker {
     happens: UnboundedSender<Happened>,
     states: HashMap<SequenceId, Vec<Token>>,
     busy: HashSet<SequenceId>,
-    /// Commands that have not begun, in order.
     waiting: VecDeque<Command>,
 }
 
@@ -147,7 +142,6 @@ impl Worker {
         }
     }
 
-    /// Begins every command that does not depend on an earlier one.
     fn begin_all(&mut self) {
         let mut held = self.busy.clone();
         for command in std::mem::take(&mut self.waiting) {
@@ -181,7 +175,7 @@ impl Worker {
                 let (asking, happens) = (Rc::clone(&self.asking), self.happens.clone());
                 spawn_local(async move {
                     let end = asking.run(&job, &mut state).await.map(|event| (state, event));
-                    // A thread that is ending wants nothing more.
+                    // An ending thread has dropped the receiver; that is fine.
                     let _ = happens.send(Happened::Over(job, end));
                 });
             }
@@ -209,7 +203,7 @@ impl Worker {
         }
     }
 
-    /// After a failure: jobs that wait for the state that is lost fail too, up to the next one that is put in its place.
+    /// After a failure: jobs that wait for the lost state fail too, up to the next command that replaces the state.
     fn drop_lost(&mut self, lost: SequenceId, fault: &EngineFault) {
         let mut is_lost = true;
         for command in std::mem::take(&mut self.waiting) {
@@ -218,7 +212,7 @@ impl Worker {
                     self.asking.send(EngineEvent::Failed { id: job.id, fault: fault.clone() });
                     continue;
                 }
-                // What is taken from it would be an empty conversation.
+                // A fork of the lost state would be an empty conversation.
                 Command::Fork { id, from, to } if is_lost && *from == lost && *to != lost => {
                     self.asking.send(EngineEvent::Failed { id: *id, fault: fault.clone() });
                     continue;

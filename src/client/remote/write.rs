@@ -27,10 +27,7 @@ impl<'c> Writer<'c> {
         Writer { codec, place, held: String::new() }
     }
 
-    /// More of the thoughts, then of the answer.
-    ///
-    /// # Errors
-    /// A text that cannot be encoded.
+    /// Appends to the thoughts, then to the answer.
     pub(super) fn push(&mut self, thinking: &str, text: &str) -> Result<Vec<Token>, TextError> {
         let mut tokens = Vec::new();
         self.thought(thinking, &mut tokens)?;

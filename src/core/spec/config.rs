@@ -7,17 +7,15 @@ use serde_json::{Map, Value};
 
 use super::{DenseRule, LightningSpec, Mixer, ModelSpec, ScoreNorm, SparseSpec, SpecError};
 
-/// Blocks that one token may attend to at most.
+/// Most blocks that one token attends to.
 const BUDGET: usize = 1 << 14;
 /// The largest count of anything, heads times their width included, and of layers, so that the sum of all weights
 /// stays below 2^64.
 pub(crate) const MOST_COUNTED: usize = 1 << 20;
 const MOST_LAYERS: usize = 1 << 12;
-/// Factors and divisors: results in f32 stay numbers, and none becomes 0.
+/// Factors and divisors: results in f32 stay finite, and none is rounded to 0.
 pub(crate) const NUMBERS: RangeInclusive<f64> = 1e-15..=1e15;
-/// The same in words.
 pub(crate) const NUMBERS_ARE: &str = "a number from 1e-15 to 1e15";
-/// Most positions that a model may have been trained for.
 const MOST_POSITIONS: usize = 1 << 24;
 
 impl ModelSpec {
@@ -60,7 +58,7 @@ impl ModelSpec {
             sparse,
             lightning,
             scale_emb: c.number("scale_emb", 12.0)? as f32,
-            // `mup_denominator` is never read by the released code: the number of layers is.
+            // The released code divides by the number of layers and never reads `mup_denominator`.
             residual_scale: (scale_depth / (mixers.len() as f64).sqrt()) as f32,
             mixers,
             logit_divisor: (hidden as f64 / dim_model_base) as f32,
@@ -72,7 +70,6 @@ impl ModelSpec {
     }
 }
 
-/// The config as named, checked look-ups.
 struct Fields<'a> {
     map: &'a Map<String, Value>,
 }
@@ -85,7 +82,7 @@ fn wrong(field: &'static str, found: &Value, expected: &'static str) -> SpecErro
     SpecError::Type { field, found: found.to_string(), expected }
 }
 
-/// All heads together are no wider than [`MOST_COUNTED`].
+/// Checks that all heads together are no wider than [`MOST_COUNTED`].
 fn wide(field: &'static str, heads: usize, head_dim: usize) -> Result<(), SpecError> {
     if heads * head_dim <= MOST_COUNTED {
         return Ok(());
@@ -95,7 +92,6 @@ fn wide(field: &'static str, heads: usize, head_dim: usize) -> Result<(), SpecEr
 }
 
 impl<'a> Fields<'a> {
-    /// The value, unless the key is absent or null.
     fn present(&self, field: &str) -> Option<&'a Value> {
         self.map.get(field).filter(|v| !v.is_null())
     }
@@ -122,7 +118,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A positive whole number up to [`MOST_COUNTED`].
     fn count(&self, field: &'static str, default: Option<usize>) -> Result<usize, SpecError> {
         self.count_to(MOST_COUNTED, field, default)
     }
@@ -146,7 +141,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// One id or a list of ids.
     fn ids(&self, field: &'static str) -> Result<Vec<u32>, SpecError> {
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -221,7 +215,7 @@ impl<'a> Fields<'a> {
         rule(kernel.is_multiple_of(stride), "kernel_size", kernel, format!("a multiple of kernel_stride = {stride}"))?;
         rule(window.is_multiple_of(block), "window_size", window, format!("a multiple of block_size = {block}"))?;
         let forced = init_blocks + local_blocks + 1;
-        // Buffers are as large as the budget; beyond the blocks of a million tokens it means nothing.
+        // Buffers are as large as the budget; more blocks than a million tokens have are useless.
         let most = |n: usize| format!("{BUDGET} blocks, topk and window_size / block_size together (they are {n})");
         rule(topk <= BUDGET, "topk", topk - local_blocks, most(topk))?;
         rule(topk >= forced, "topk", topk - local_blocks, format!("at least init_blocks + 1 = {}", init_blocks + 1))?;
@@ -242,7 +236,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// RoPE's base: at the top, or where newer exports put it.
+    /// RoPE's base: at the top level, or where newer exports have it.
     fn theta(&self) -> Result<f64, SpecError> {
         let nested = match self.present("rope_parameters") {
             None => 10_000.0,
@@ -276,7 +270,7 @@ impl<'a> Fields<'a> {
             Some(v) => match v.as_str() {
                 Some("1/sqrt(d)") => (head_dim as f64).powf(-0.5),
                 Some("1/d") => 1.0 / head_dim as f64,
-                // The released code takes every other string as 1.
+                // The released code treats every other string as 1.
                 Some("1" | "none") => 1.0,
                 _ => return Err(unsupported("lightning_scale", v, "1/sqrt(d), 1/d, 1")),
             },

@@ -1,45 +1,42 @@
-//! Where an answer looked: passages of documents and of earlier messages, by the attention that they got while it was written.
+//! The sources of an answer: passages of documents and of earlier messages, by the attention they got during decode.
 //!
-//! Shares are of the attention that did not rest on the first block of the context: models leave most of it there when they look
-//! nowhere in particular, so it says nothing about passages.
+//! Shares exclude the attention on the first block of the context: models leave most of it there when they attend
+//! nowhere in particular, so it does not depend on passages.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a message remembers of where its writing looked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sources {
-    /// What was looked at while the answer was written, most first.
+    /// Attention during the answer, greatest first.
     pub passages: Vec<Passage>,
-    /// What was looked at while the thoughts before it were written.
+    /// Attention during the thoughts before it.
     pub thoughts: Vec<Passage>,
     /// Share of all attention that rested on the first block.
     pub first: f32,
     /// Of the rest, the share of the question and of the answer itself.
     pub own: f32,
-    /// Tokens of a block.
     pub block_tokens: u32,
     /// Blocks with the greatest shares, ascending, with ten-thousandths: for maps.
     pub blocks: Vec<(u32, u16)>,
-    /// Tokens that the shares are means over; 0 where that was not kept yet.
+    /// Tokens that the shares are means over; 0 in data of earlier versions.
     pub tokens: u64,
-    /// What was looked at while each sentence was written, in the order of the text; none where that was not kept yet.
+    /// Sources of each sentence, in the order of the text; empty in data of earlier versions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sentences: Vec<Sentence>,
-    /// Names of the documents that sentences looked at, by the number of their message.
+    /// Names of the documents in `sentences`, by the number of their message.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub names: BTreeMap<u64, String>,
 }
 
-/// A sentence of an answer: it begins where the one before it ends.
+/// A sentence of an answer: it begins at the end of the one before it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "(u64, Vec<Seen>)", into = "(u64, Vec<Seen>)")]
 pub struct Sentence {
-    /// Its end in the answer's text, in bytes.
+    /// End in the answer's text, in bytes.
     pub end: u64,
-    /// What it looked at most.
     pub seen: Vec<Seen>,
 }
 
@@ -69,11 +66,9 @@ fn ten_thousandths(share: f64) -> u16 {
     (share * 1e4).round().clamp(0.0, 1e4) as u16
 }
 
-/// Passages that are kept of an answer.
 pub const MOST_PASSAGES: usize = 8;
 
 impl Sources {
-    /// Sentences of an answer's text with what each of them looked at.
     pub fn by_sentence<'t>(&self, text: &'t str) -> Vec<(&'t str, Vec<Passage>)> {
         let mut from = 0;
         let passage = |seen: &Seen| Passage {
@@ -86,7 +81,7 @@ impl Sources {
         };
         let sentence = |s: &Sentence| {
             let end = usize::try_from(s.end).unwrap_or(usize::MAX).min(text.len());
-            // Imported data can say anything: what is no place in the text ends nothing.
+            // Imported data is untrusted: a position outside the text ends nothing.
             let words = text.get(from..end)?;
             from = end;
             Some((words.trim(), s.seen.iter().map(passage).collect()))
@@ -94,8 +89,8 @@ impl Sources {
         self.sentences.iter().filter_map(sentence).filter(|(words, _)| !words.is_empty()).collect()
     }
 
-    /// Of a copy of the answer on another branch: `number` says which number a message of the old one has there, if it is
-    /// there. Other tokens stand in the blocks then.
+    /// The sources for a copy of the answer on another branch: `number` maps message numbers to that branch, `None` if
+    /// the message is not on it. Block numbers are dropped, because blocks hold other tokens there.
     pub fn renumbered(mut self, number: impl Fn(u64) -> Option<u64>) -> Sources {
         let there = |at: &mut u64| number(*at).map(|new| *at = new).is_some();
         self.passages.retain_mut(|p| there(&mut p.number));
@@ -108,8 +103,8 @@ impl Sources {
         self
     }
 
-    /// Of an answer and of what was written when it went on. `written` is how many tokens the first part has, where it
-    /// does not say so itself.
+    /// Joins the sources of an answer and of its continuation. `written`: tokens of the first part, for data of
+    /// earlier versions.
     pub fn then(self, next: Sources, written: u64) -> Sources {
         let first = if self.tokens > 0 { self.tokens } else { written };
         let all = (first + next.tokens).max(1) as f64;
@@ -141,7 +136,7 @@ impl Sources {
     }
 }
 
-/// Passages of two parts with their weights, most first: those that share lines are one.
+/// Joins the weighted passages of two parts, greatest first; passages that share lines are merged.
 fn joined(first: Vec<Passage>, a: f64, next: Vec<Passage>, b: f64) -> Vec<Passage> {
     let weighed = |mut p: Passage, weight: f64| {
         p.share = (f64::from(p.share) * weight) as f32;
@@ -174,26 +169,23 @@ fn joined(first: Vec<Passage>, a: f64, next: Vec<Passage>, b: f64) -> Vec<Passag
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Passage {
-    /// Name of the document; `None` for the conversation.
+    /// `None` for the conversation.
     pub document: Option<String>,
     /// Number of the message that holds it, on its branch.
     pub number: u64,
     /// First line of the message's own text, from 1.
     pub first_line: u64,
-    /// Last line.
     pub last_line: u64,
-    /// Share, 0 to 1.
+    /// 0 to 1.
     pub share: f32,
-    /// The part of it that came from rows which had to look there: it lay in the window before them.
+    /// The forced part of the share: from rows that had to attend there, because it was in their local window.
     pub forced: f32,
-    /// First block.
     pub first_block: u32,
-    /// Last block.
     pub last_block: u32,
 }
 
 impl Passage {
-    /// `war.txt 41,210-41,262`, `#3`. The name as it is: it has to be cleaned before it is shown.
+    /// `war.txt 41,210-41,262`, `#3`. The name is raw: it must be cleaned before it is shown.
     pub fn place(&self) -> String {
         let grouped = crate::core::grouped;
         match &self.document {
@@ -208,7 +200,6 @@ impl Passage {
         format!("{:.0}%", f64::from(self.share.clamp(0.0, 1.0)) * 100.0)
     }
 
-    /// Its lines in the text of the message that holds it, with their numbers.
     pub fn lines<'t>(&self, text: &'t str) -> impl Iterator<Item = (u64, &'t str)> {
         let (first, last) = (self.first_line.max(1), self.last_line);
         let skipped = usize::try_from(first - 1).unwrap_or(usize::MAX);
@@ -229,7 +220,7 @@ mod tests {
         let p = Passage { first_line: 2, last_line: 3, ..p };
         assert_eq!(p.lines("a\nb\nc\nd").collect::<Vec<_>>(), [(2, "b"), (3, "c")]);
         assert_eq!(Passage { first_line: 2, last_line: 2, ..p.clone() }.place(), "war.txt 2");
-        // Imported data can say anything.
+        // Imported data is untrusted.
         assert_eq!(
             Passage { first_line: 0, last_line: u64::MAX, ..p.clone() }.lines("a").collect::<Vec<_>>(),
             [(1, "a")]
@@ -299,10 +290,10 @@ mod tests {
         let told = both.by_sentence(text);
         assert_eq!((told[0].0, told[0].1[0].place()), ("It is so.", "a.txt 10-12".into()));
         assert_eq!((told[1].0, told[1].1.len()), ("And that i", 0));
-        // One that was kept before tokens were counted weighs as much as it has tokens.
+        // A part without a token count has the weight of `written` tokens.
         let old = Sources { tokens: 0, ..first };
         assert_eq!(old.then(next, 30).passages, both.passages);
-        // What other data says of places is not believed.
+        // Positions in imported data are untrusted.
         let wild = Sources { sentences: vec![Sentence { end: u64::MAX, seen: Vec::new() }; 2], ..Sources::default() };
         assert_eq!(wild.by_sentence("日本").len(), 1);
         let wild = Sources { sentences: vec![Sentence { end: 1, seen: Vec::new() }], ..Sources::default() };

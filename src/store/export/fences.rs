@@ -3,8 +3,8 @@
 
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag};
 
-/// The line that ends the last block of a text without spaces at its end, if the text does not. One in a list or a quotation ends
-/// with that.
+/// The line that closes the last block of a text (without trailing spaces) if it is open. A block in a list or a
+/// quotation ends with that.
 pub(super) fn missing_end(text: &str) -> Option<String> {
     if !text.contains("```") && !text.contains("~~~") {
         return None;
@@ -35,7 +35,7 @@ fn end_of(block: &str) -> Option<String> {
 /// The fence of the block that is open after a line, outside of lists and quotations.
 pub(in crate::store) fn fence_behind<'a>(before: Option<&'a str>, line: &'a str) -> Option<&'a str> {
     let own = line.trim_start_matches(' ');
-    // Further in it is code, or a line of it.
+    // With more indentation it is code, or a line of it.
     let Some(mark) = own.chars().next().filter(|c| matches!(c, '`' | '~') && line.len() - own.len() <= 3) else {
         return before;
     };
@@ -77,7 +77,7 @@ mod tests {
             ("```\na\n``` b", Some("```")),
             ("```\na\n    ```", Some("```")),
             ("```\na\n   ````", None),
-            // It ends with the list, with the quotation.
+            // The block ends with the list or the quotation.
             ("1. Run\n\n   ```sh\n   ls", None),
             ("- ```\n  ls\n  ```", None),
             ("> ```\n> a", None),

@@ -1,4 +1,4 @@
-//! A message's text on a page of Markdown: it leaves no block of code open, and none of its lines is a heading of the page.
+//! A message's text on a Markdown page: it leaves no code block open, and none of its lines is a heading of the page.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 use super::fences::missing_end;
 use crate::core::transcript::Role;
 
-/// Looks for headings: a line that is none any more may belong to one by an underline then.
+/// Passes over the headings: a line that is no heading any more may become the text of an underlined one.
 const LOOKS: usize = 3;
 
 pub(super) fn speaker(role: Role) -> &'static str {
@@ -35,7 +35,7 @@ pub(super) fn said(text: &str) -> String {
     text
 }
 
-/// Places of a text at which a backslash makes a heading that reads as one between messages no heading, in order.
+/// Positions at which a backslash turns a heading that reads like one between messages into text, in order.
 fn headings(text: &str) -> Vec<usize> {
     let mut places = Vec::new();
     if !text.contains(['#', '=', '-']) {
@@ -68,9 +68,8 @@ fn headings(text: &str) -> Vec<usize> {
     places
 }
 
-/// Whether a heading reads as one of those between messages.
 fn is_of_page(level: HeadingLevel, words: &str) -> bool {
-    // With the sign of another kind of heading that it is no more.
+    // An underlined heading may begin with `#` signs that were escaped before.
     let title = words.trim_start_matches('#').trim();
     match level {
         HeadingLevel::H1 => title.starts_with("Branch after #"),
@@ -81,7 +80,6 @@ fn is_of_page(level: HeadingLevel, words: &str) -> bool {
     }
 }
 
-/// Where a heading's sign is: in front of it, or below it.
 fn mark(text: &str, heading: Range<usize>) -> usize {
     let own = text.get(heading.clone()).unwrap_or_default();
     let before = if own.starts_with('#') { "" } else { own.trim_end().trim_end_matches(['=', '-']) };
@@ -115,7 +113,7 @@ mod tests {
             ("Branch after #2\n===", "Branch after #2\n\\==="),
             ("## **You**", "\\## **You**"),
             ("> ## You\n\n- Assistant\n  ---", "> \\## You\n\n- Assistant\n  \\---"),
-            // It was followed by a line across the page.
+            // A line across the page follows it.
             ("## Assistant\n---", "\\## Assistant\n\\---"),
         ] {
             assert_eq!(said(text), on_page, "{text:?}");

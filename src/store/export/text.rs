@@ -1,4 +1,4 @@
-//! A conversation as Markdown and as plain text, with what its answers looked at.
+//! A conversation as Markdown and as plain text, with the sources of its answers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,18 +7,15 @@ use super::fences::fence;
 use super::said::{said, speaker};
 use crate::core::transcript::{Message, MessageId, Passage, Role};
 
-/// Lines of a passage that are shown; a passage of a few blocks has fewer.
 const SHOWN_LINES: usize = 40;
 
 struct Looked<'a> {
-    /// Where and how much, and lines with their numbers.
+    /// (place and share, numbered lines).
     passages: Vec<(String, Vec<(u64, &'a str)>)>,
-    /// A sentence, and what it looked at.
     sentences: Vec<(String, String)>,
 }
 
 impl<'a> Looked<'a> {
-    /// Of the message at a place in the list; `None` where nothing is known of it.
     fn of(tree: &Tree<'a>, at: usize) -> Option<Looked<'a>> {
         let m = tree.messages.get(at)?;
         let sources = m.meta.looked.as_ref()?;
@@ -35,7 +32,6 @@ impl<'a> Looked<'a> {
         (!looked.passages.is_empty() || !looked.sentences.is_empty()).then_some(looked)
     }
 
-    /// Numbered passages with their lines, then the sentences.
     fn markdown(&self) -> String {
         let mut out = String::new();
         if !self.passages.is_empty() {
@@ -46,7 +42,7 @@ impl<'a> Looked<'a> {
             if lines.is_empty() {
                 continue;
             }
-            // Below its number: as far in as what follows it.
+            // Indented as far as the text after the number.
             let (indent, text) = (" ".repeat(format!("{k}. ").len()), numbered(lines));
             let fence = fence(&text);
             out.push_str(&format!("\n{indent}{fence}text\n"));
@@ -86,18 +82,16 @@ fn one_line(text: &str) -> String {
 /// Messages by their parents. Parents precede their children; a message without a parent before it is a root.
 struct Tree<'a> {
     messages: &'a [Message],
-    /// Where the head is in the list.
     head: Option<usize>,
     nodes: Vec<Node>,
 }
 
-/// A message's place on its branch.
 #[derive(Clone, Copy)]
 struct Node {
     parent: Option<usize>,
     number: usize,
-    /// A message far above; itself at a root. Leaps grow the way carries do in counting, so that any message above is a
-    /// few dozen steps away however long the branch is.
+    /// A message far above; itself at a root. Leaps grow the way carries do in counting, so that any message above is
+    /// a few dozen steps away however long the branch is.
     leap: usize,
 }
 
@@ -134,8 +128,8 @@ impl<'a> Tree<'a> {
         if self.number(at) == number { self.messages.get(at) } else { None }
     }
 
-    /// The messages in reading order: the branch of the head first, then every other branch from where it leaves a shown
-    /// one. Each part begins with the message it continues from (`None`: the beginning).
+    /// The messages in reading order: the branch of the head first, then every other branch from where it leaves a
+    /// shown one. Each part begins with the message it continues from (`None`: the beginning).
     fn branches(&self) -> Vec<(Option<usize>, Vec<usize>)> {
         let parents: HashSet<usize> = self.nodes.iter().filter_map(|n| n.parent).collect();
         let leaves = (0..self.nodes.len()).filter(|at| !parents.contains(at));
@@ -245,7 +239,7 @@ mod tests {
     use super::*;
     use crate::core::transcript::{DocumentInfo, Finish, MessageMeta, Sources};
 
-    /// Message `i` hangs on `parent(i)`, and each looked at the first one of its branch.
+    /// Message `i` has the parent `parent(i)`, and the source of each is the first message of its branch.
     fn session(count: i64, parent: impl Fn(i64) -> Option<i64>) -> SessionJson {
         let passage = Passage { number: 1, first_line: 1, last_line: 1, share: 0.5, ..Passage::default() };
         let looked = Some(Sources { passages: vec![passage], ..Sources::default() });
@@ -284,7 +278,7 @@ mod tests {
             assert!(lines.contains(&format!("Assistant:\n{text}\n({why})\n\n")), "{lines}");
             assert!(marks.contains(&format!("\n{text}\n\n*({why})*\n")), "{marks}");
         }
-        // Of another program nobody knows how it ended.
+        // An answer of another program has no known end.
         session.messages[5].meta.model = None;
         assert!(!plain(&session).contains("not written"));
     }
@@ -307,7 +301,7 @@ mod tests {
             "# s\n\n## You\n\nWhy?\n~~~~py\n## You\n~~~~\n\n## Assistant\n\nSo:\n```\n## Assistant\n```\n\\## Assistant\n \\## You ##\n\
              ## Your turn\n\\## Document: a\n\\# Branch after #2\n\n## Assistant\n\nCut\n```rust\nlet a\n```\n\n*(stopped)*\n"
         );
-        // Plain text has nothing to open.
+        // Plain text has no block to close.
         assert!(plain(&session).contains("Assistant:\nCut\n```rust\nlet a\n(stopped)\n"));
     }
 
@@ -341,7 +335,7 @@ mod tests {
 
     #[test]
     fn any_message_above_is_found_by_its_number() {
-        // Branches of all lengths, and a message whose parent comes behind it.
+        // Branches of all lengths, and a message before its parent.
         let session =
             session(
                 300,

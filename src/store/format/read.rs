@@ -1,4 +1,4 @@
-//! What an opened file holds: whole tensors and ranges of them, each chunk checked.
+//! Reads an opened file: whole tensors and ranges of them, each chunk checked.
 
 use std::ops::Range;
 use std::path::Path;
@@ -24,7 +24,8 @@ impl OpenFile {
         self.tensors.iter().find(|t| t.name == name)
     }
 
-    /// Bytes of a tensor from `at` on, checked. Whole chunks are read where they are wanted; others go by way of a copy.
+    /// Reads checked bytes of a tensor from `at` on. Whole chunks are read directly into place; partial ones use a
+    /// copy.
     pub(in crate::store) fn read_into(
         &self,
         disk: &dyn Disk,
@@ -46,7 +47,6 @@ impl OpenFile {
         }
     }
 
-    /// Compares whole chunks of a tensor, from number `first` on, with their checksums.
     fn check(&self, place: &TensorPlace, first: u64, data: &[u8]) -> Result<(), Fault> {
         for (i, chunk) in data.chunks(self.chunk as usize).enumerate() {
             let index = place.first_chunk + first as usize + i;
@@ -57,7 +57,6 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Reads all tensors, several at a time, each checked.
     pub(in crate::store) fn read(&self, disk: &dyn Disk, path: &Path) -> Result<Vec<ImageTensor>, Fault> {
         self.tensors
             .par_iter()
@@ -73,7 +72,6 @@ impl OpenFile {
             .collect()
     }
 
-    /// Bytes `range` of one tensor: the chunks around them are read, checked, and cut.
     fn read_range(
         &self,
         disk: &dyn Disk,

@@ -35,7 +35,7 @@ fn any_flipped_bit_is_found_and_never_panics() {
     for length in 0..bytes.len() {
         assert!(read(&bytes[..length]).is_err(), "cut to {length}");
     }
-    // The right file of another segment is the wrong file.
+    // A valid file of another segment is a wrong file.
     std::fs::write(&path, &bytes).unwrap();
     let other = read_rows(&RealDisk, &path, &SegmentId([6; 32]), &head.root).unwrap_err();
     assert_eq!(other.why, "damaged: it belongs to another segment");
@@ -47,7 +47,7 @@ fn files_with_longer_chunks_are_read_as_before() {
     let path = dir.path().join("x.rows");
     let old = tensor("k.0", 5000, 1);
     let id = SegmentId([5; 32]);
-    // The head as it was written when all of this was one chunk.
+    // The head of an older file: all of this was one chunk.
     let hash = blake3::hash(&old.data);
     let json = serde_json::json!({
         "__metadata__": {"format": FORMAT, "kind": "rows", "segment": id.hex(), "start": "0", "rows": "5000", "chunk": "1048576"},

@@ -1,4 +1,4 @@
-//! An answer of Open WebUI: among its text stand blocks `<details type="KIND" …>` with thoughts, code that ran and calls of tools.
+//! An answer of Open WebUI: text with blocks `<details type="KIND" …>` of thoughts, executed code and tool calls.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ const CODE_END: &str = "\n```\n</details>";
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Split {
     pub thinking: String,
-    /// With the code that ran and what it printed as blocks.
+    /// Includes executed code and its output as blocks.
     pub text: String,
     pub left_out: LeftOut,
 }
@@ -79,7 +79,7 @@ fn block(text: &str) -> Option<Block<'_>> {
     Some(Block { kind, attributes, body, after })
 }
 
-/// Thoughts, whose lines are quoted and escaped for HTML.
+/// Thoughts: their lines are quoted and escaped for HTML.
 fn reasoning(body: &str) -> String {
     let body = unescaped(body);
     let lines = body.lines().map(|line| line.strip_prefix("> ").or_else(|| line.strip_prefix('>')).unwrap_or(line));
@@ -98,7 +98,6 @@ fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
     value.split_once('"').map(|(value, _)| value)
 }
 
-/// What code printed, from JSON that is escaped for HTML.
 fn output(escaped: &str) -> Option<String> {
     match serde_json::from_str(&unescaped(escaped)).ok()? {
         Value::String(text) => Some(text),
@@ -113,7 +112,7 @@ fn output(escaped: &str) -> Option<String> {
 
 fn unescaped(written: &str) -> String {
     let mut text = written.to_owned();
-    // The ampersand last: what it begins was written so.
+    // The ampersand last: an earlier replacement would decode `&amp;lt;` twice.
     for (written, meant) in
         [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#x27;", "'"), ("&#39;", "'"), ("&amp;", "&")]
     {
@@ -162,7 +161,7 @@ mod tests {
         }
         let behind = "```\na\n```\n<details type=\"tool_calls\">\n</details>";
         assert_eq!(split(behind).1, "```\na\n```");
-        // So far in it opens nothing.
+        // A fence indented this far opens nothing.
         let code = "So:\n\n    ```\n<details type=\"tool_calls\">\n</details>";
         assert_eq!(split(code).1, "So:\n\n    ```");
     }

@@ -1,5 +1,5 @@
-//! A conversation of ChatGPT's `conversations.json`: nodes with parents. Messages of the system, of and to tools, and those that ChatGPT
-//! itself hides are left out and counted.
+//! A conversation of ChatGPT's `conversations.json`: nodes with parents. Skips and counts messages of the system, of
+//! and to tools, and those that ChatGPT itself hides.
 
 use super::json::{each, fields, text, time_ms};
 use super::parts::{attached, code_block, parts};
@@ -35,7 +35,7 @@ fn content(message: &str, left_out: &mut LeftOut) -> Content {
         left_out.hidden += 1;
         return Content::Nothing;
     }
-    // Code for ChatGPT's own interpreter is part of the answer that the user sees.
+    // Code for ChatGPT's own interpreter is part of the visible answer.
     let to_tool = recipient.is_some_and(|to| to != "all" && !(to == "python" && kind == "code"));
     if role == Role::Assistant && to_tool {
         left_out.tools += 1;
@@ -62,7 +62,6 @@ fn content(message: &str, left_out: &mut LeftOut) -> Content {
     Content::Words(Box::new(Words { role, text: words, thinking: String::new(), created_ms: time_ms(created) }))
 }
 
-/// Thoughts, each with a heading or none.
 fn thoughts_of(list: &str) -> String {
     let mut all = Vec::new();
     each(list, &mut |_, thought| {

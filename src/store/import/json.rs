@@ -1,7 +1,7 @@
 //! JSON of other programs, read field by field.
 //!
-//! A value of another type than expected counts as missing, the last of several fields with one name counts, and half a
-//! surrogate pair in a text becomes U+FFFD: one odd value costs nothing but itself.
+//! A value of an unexpected type counts as missing, the last of several fields with one name counts, and half a
+//! surrogate pair in a text reads as U+FFFD: one odd value costs nothing but itself.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,13 +9,11 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Gives each item of a list to `put`, and each field of an object with its name.
 pub(super) fn each<'a>(json: &'a str, put: &mut dyn FnMut(Cow<'a, str>, &'a str)) {
     // The syntax was checked when the file was read; values of other types have no items.
     let _ = serde_json::Deserializer::from_str(json).deserialize_any(Each(put));
 }
 
-/// The fields of these names; `null` where an object has none.
 pub(super) fn fields<'a, const N: usize>(json: &'a str, names: [&str; N]) -> [&'a str; N] {
     let mut found = ["null"; N];
     if json.starts_with('{') {
@@ -32,7 +30,8 @@ pub(super) fn text(json: &str) -> Option<String> {
     serde_json::from_str::<Text<'_>>(json).ok().map(|text| text.0.into_owned())
 }
 
-/// A time in seconds, milliseconds, microseconds or nanoseconds since 1970, or as ISO 8601 text, in milliseconds; 0 if unknown.
+/// A time in seconds, milliseconds, microseconds or nanoseconds since 1970, or as ISO 8601 text, in milliseconds; 0 if
+/// unknown.
 pub(super) fn time_ms(json: &str) -> i64 {
     let written = text(json);
     let number = match &written {
@@ -40,7 +39,7 @@ pub(super) fn time_ms(json: &str) -> i64 {
         None => serde_json::from_str::<f64>(json).ok(),
     };
     let ms = match (number, &written) {
-        // Each limit lies some thousand years away in one unit and in 1973 in the next.
+        // Each limit is some thousand years from 1970 in one unit and in 1973 in the next.
         (Some(n), _) if n < 1e11 => n * 1e3,
         (Some(n), _) if n < 1e14 => n,
         (Some(n), _) if n < 1e17 => n / 1e3,
@@ -89,7 +88,7 @@ struct Text<'a>(Cow<'a, str>);
 
 impl<'a> Deserialize<'a> for Text<'a> {
     fn deserialize<D: Deserializer<'a>>(json: D) -> Result<Self, D::Error> {
-        // As bytes, because a text must not hold half a surrogate pair.
+        // As bytes, because a Rust string cannot hold half a surrogate pair.
         json.deserialize_bytes(TextVisitor)
     }
 }

@@ -1,5 +1,5 @@
-//! A chat of Open WebUI: a map of messages with parents, or a plain list, which older versions wrote and newer ones add. The list is
-//! taken where the map says nothing. Messages of the system and of tools are left out and counted.
+//! A chat of Open WebUI: a map of messages with parents, or a plain list, which older versions wrote and newer ones
+//! add. The list is used if the map is empty. Skips and counts messages of the system and of tools.
 
 use super::answer::split_answer;
 use super::json::{each, fields, text, time_ms};

@@ -1,10 +1,10 @@
-//! What a message of another program holds: text in parts, code, and what this program has no place for.
+//! The contents of a message of another program: text in parts, code, and parts without an equivalent here.
 
 use super::json::{each, fields, text};
 use crate::store::arrival::LeftOut;
 use crate::store::export::fence;
 
-/// Text, or a list of texts and of objects with a text; what has no text is counted.
+/// Text, or a list of texts and of objects with a text; an item without text is counted.
 pub(super) fn parts(json: &str, left_out: &mut LeftOut) -> String {
     let mut all = Vec::new();
     if json.starts_with('[') {

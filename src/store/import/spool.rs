@@ -1,5 +1,5 @@
-//! What an import has read and not written yet: in memory while it is small, else in a file of the data directory that has no
-//! name, so that it is gone however the process ends.
+//! The part of an import that is read and not written yet: in memory while it is small, else in a file of the data
+//! directory without a name, so that it disappears however the process ends.
 
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::store::error::{Result, StoreError};
 
 const MEMORY_BYTES: usize = 4 << 20;
 const PIECE_BYTES: usize = 1 << 20;
-/// Steps and their bytes that are written in one transaction, for which every other writer waits.
+/// (steps, bytes) of one transaction, for which every other writer waits.
 const BATCH: (usize, usize) = (1_000, 1 << 20);
 
 /// Steps in their order, each with its length before it, u64 little-endian, as JSON.
@@ -36,7 +36,7 @@ impl Spool {
     }
 
     pub(super) fn read(&mut self) -> Result<Spooled<'_>> {
-        // Seeking writes what is buffered.
+        // Seeking flushes the buffer.
         self.out.seek(SeekFrom::Start(0)).map_err(StoreError::io("write a temporary file in", &self.folder))?;
         Ok(Spooled { from: BufReader::with_capacity(PIECE_BYTES, self.out.get_mut()), folder: &self.folder })
     }
@@ -48,7 +48,6 @@ pub(super) struct Spooled<'a> {
 }
 
 impl Spooled<'_> {
-    /// The next steps for one transaction; none at the end.
     pub(super) fn batch(&mut self) -> Result<Vec<Step>> {
         let (mut steps, mut bytes) = (Vec::new(), 0);
         while steps.len() < BATCH.0 && bytes < BATCH.1 {

@@ -1,4 +1,4 @@
-//! A conversation of another program: nodes that name their parents, of which those without words are stepped over.
+//! A conversation of another program: nodes that name their parents. Nodes without text are skipped.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,13 +7,11 @@ use std::collections::hash_map::Entry;
 use crate::core::transcript::{MessageId, Role};
 use crate::store::arrival::{Arrival, Incoming, LeftOut};
 
-/// Bytes of thoughts that are copied to further answers of one conversation. Beyond it a thought goes to one more answer at most: many
-/// short answers below long thoughts would make a small file larger than any disk.
+/// Bytes of thoughts that are copied to further answers of one conversation. Beyond it one more answer at most
+/// receives a thought: many short answers below long thoughts would make a small file larger than any disk.
 const COPIED_BYTES: usize = 16 << 20;
-/// What passing a thought counts for besides its length.
 const STEP_BYTES: usize = 64;
 
-/// Who says something, what, and what was thought before.
 pub(super) struct Words {
     pub role: Role,
     pub text: String,
@@ -37,11 +35,9 @@ pub(super) enum Content {
 struct Node {
     parent: Option<usize>,
     content: Content,
-    /// The last climb that passed it.
     climb: u32,
 }
 
-/// The nodes of one conversation in the order of the file.
 #[derive(Default)]
 pub(super) struct Tree<'a> {
     nodes: Vec<(Node, Option<Cow<'a, str>>)>,
@@ -52,7 +48,7 @@ pub(super) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Adds a node; a second one of the same name takes the place of the first.
+    /// Adds a node; a second one of the same name replaces the first.
     pub fn put(&mut self, name: Cow<'a, str>, parent: Option<Cow<'a, str>>, content: Content) {
         let leads_nowhere = parent.is_none() && matches!(content, Content::Nothing);
         let node = (Node { content, ..Node::default() }, parent);
@@ -70,13 +66,12 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Adds a message below the one that was added last.
     pub fn follow(&mut self, words: Words) {
         let parent = self.nodes.len().checked_sub(1);
         self.nodes.push((Node { parent, content: Content::Words(Box::new(words)), climb: 0 }, None));
     }
 
-    /// The messages; `head` names where the conversation stands, otherwise at its last message.
+    /// The messages; `head` names the session's head, by default the last message.
     pub fn conversation(mut self, name: String, head: Option<&str>) -> (Arrival, LeftOut) {
         let head = head.and_then(|head| self.by_name.get(head).copied());
         for (node, parent) in &mut self.nodes {
@@ -116,8 +111,8 @@ impl<'a> Tree<'a> {
         (Arrival { name, head, messages, ..Arrival::default() }, self.left_out)
     }
 
-    /// The nearest node from here upwards that says something, and the thoughts on the way, uppermost first. What was passed then points
-    /// there at once, so that a long row of silent nodes is climbed once; a ring of them is cut.
+    /// The nearest node from here upwards that has text, and the thoughts on the way, uppermost first. Passed nodes
+    /// then point there directly, so that a long row of empty nodes is climbed once; a ring of them is cut.
     fn climb(&mut self, from: Option<usize>, by_answer: bool) -> (Option<usize>, Vec<String>) {
         self.climbs += 1;
         let (mut passed, mut next) = (Vec::new(), from);

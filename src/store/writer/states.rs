@@ -1,5 +1,5 @@
-//! The thread of the state: files of one save after the other, in the order in which their texts came to disk, and
-//! the housekeeping of files in between. Nothing waits for it but another state.
+//! The state thread: writes the files of one save after the other, in the order in which their texts reached the disk,
+//! with housekeeping of files in between. Only later state waits for it.
 
 use std::sync::{Arc, PoisonError};
 
@@ -19,11 +19,9 @@ pub(super) struct States {
     shared: Arc<Shared>,
     state_off: Option<String>,
     saves: u64,
-    /// Saves since the last look at the disk budget.
     since_budget: u64,
-    /// Segments of the last save with state: the conversation going on, spared by the budget.
+    /// Segments of the last save with state: the running conversation, spared by the budget.
     current: Vec<SegmentId>,
-    /// The trash was looked at in this run.
     trash_seen: bool,
 }
 
@@ -33,12 +31,11 @@ impl States {
         States { store, events, shared, state_off: None, saves: 0, since_budget: 0, current, trash_seen: false }
     }
 
-    /// Writes until the texts are over and nothing waits.
     pub(super) fn run(mut self) {
         while let Some(state) = self.next() {
             self.current = state.images.iter().map(|(id, _)| *id).collect();
             let (id, problem, at_ms) = (state.id, self.save(&state), now_ms());
-            // While closing no one listens; `close` returns the result.
+            // While closing no receiver is left; `close` returns the result.
             let _ = self.events.send(match problem {
                 None => SaveEvent::Saved { id, at_ms },
                 Some(reason) => SaveEvent::TextOnly { id, at_ms, reason },
@@ -57,7 +54,7 @@ impl States {
         }
     }
 
-    /// After [`States::run`], whichever way that ended: what is left will not be written.
+    /// Runs after [`States::run`], also after a panic: the rest will not be written.
     pub(super) fn over(shared: &Shared, events: &Sender<SaveEvent>) {
         let mut queue = lock(&shared.queue);
         queue.states_over = true;
@@ -72,8 +69,8 @@ impl States {
         shared.done.notify_all();
     }
 
-    /// The next state to write, which stays the first of the queue until it is; `None` at the end. Does the housekeeping
-    /// while there is nothing to write.
+    /// The next state to write, which stays the first of the queue until it is written; `None` at the end. Does the
+    /// housekeeping while there is nothing to write.
     fn next(&mut self) -> Option<Arc<State>> {
         let mut tidied = false;
         let mut queue = lock(&self.shared.queue);
@@ -144,7 +141,7 @@ impl States {
         self.store.require_room(0)
     }
 
-    /// Between saves: empty the trash, thin, keep the budget. What fails is tried again after the next save.
+    /// Between saves: empty the trash, thin, keep the budget. A failed step is repeated after the next save.
     fn tidy(&mut self) {
         if matches!(self.store.access(), Access::ReadOnly { .. }) {
             return;
@@ -154,7 +151,7 @@ impl States {
         if self.saves == 0 {
             return;
         }
-        // The names of the files that were written.
+        // Moves the names of the written files into the database.
         self.store.checkpoint();
         if self.state_off.is_some() {
             return;
@@ -178,7 +175,7 @@ impl States {
         let _ = self.store.keep_budget(&self.current);
     }
 
-    /// Once a run, removes sessions after their days in the trash. With a doubtful database they stay, and `prune`
+    /// Once per run, removes sessions after their days in the trash. With a doubtful database they stay, and `prune`
     /// reports why.
     fn empty_trash(&mut self) {
         if std::mem::replace(&mut self.trash_seen, true)

@@ -1,4 +1,5 @@
-//! The thread of the texts: the changes of one save after the other, each handing its state on once they are on disk.
+//! The text thread: applies the changes of one save after the other, and passes the state of each on once they are on
+//! disk.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -25,11 +26,8 @@ pub(super) struct Texts {
 }
 
 enum Outcome {
-    /// It is on disk; its state, if there is some to be written.
     Saved(Option<State>),
-    /// It will never be saved; why.
     GivenUp(String),
-    /// Keep it and try again later; why.
     Stuck(String),
 }
 
@@ -38,7 +36,6 @@ impl Texts {
         Texts { store, events, shared, text_off: false, told: 0, saves: 0, tried_to_end: false }
     }
 
-    /// Saves until the writer is closed and everything is saved or was tried once more.
     pub(super) fn run(mut self) {
         while let Some(mut queued) = self.next() {
             let bytes: u64 = queued.save.images.iter().map(|(_, image)| image_bytes(image)).sum();
@@ -51,7 +48,7 @@ impl Texts {
             let outcome = self.process(&mut queued);
             let mut queue = lock(&self.shared.queue);
             let (mut waiting, mut reason) = (Vec::new(), String::new());
-            // State that its thread will not take any more.
+            // State that the state thread no longer accepts.
             let mut left = None;
             match outcome {
                 Outcome::Saved(state) => {
@@ -76,10 +73,10 @@ impl Texts {
                     queue.saves.push_front(queued);
                     queue.stuck = Some(last_id);
                     queue.stuck_why = Some(reason.clone());
-                    // Order must hold, so what follows a stuck save is not saved either. Each is reported once.
+                    // Order must hold, so the saves after a stuck one wait too. Each is reported once.
                     let ids = queue.saves.iter().flat_map(|q| q.merged.iter().copied().chain([q.id]));
                     waiting = ids.filter(|id| *id > self.told).collect();
-                    // That it fails still, and why by now.
+                    // The failure persists: report the current reason.
                     if waiting.is_empty() {
                         waiting.extend(queue.saves.front().map(|q| q.id));
                     }
@@ -107,7 +104,7 @@ impl Texts {
         loop {
             let may_try = match queue.stuck {
                 None => true,
-                // At the end once more, then no longer.
+                // One last attempt at the end.
                 Some(tried) => {
                     queue.last_id > tried || Instant::now() >= retry_at || (queue.closing && !self.tried_to_end)
                 }
@@ -214,10 +211,10 @@ impl Texts {
         }
     }
 
-    /// One event for the save and each it has taken in.
+    /// One event for the save and for each merged into it.
     fn tell(&self, queued: &Queued, event: impl Fn(u64) -> SaveEvent) {
         for id in queued.merged.iter().chain([&queued.id]) {
-            // While closing no one listens; `close` returns the result.
+            // While closing no receiver is left; `close` returns the result.
             let _ = self.events.send(event(*id));
         }
     }
