@@ -6,20 +6,23 @@
 //! the work does not depend on which) and times it as a whole, so `prefill_tokens_per_s` is the mean over the *whole*
 //! context, not the speed at its end. Then, from that state:
 //!
-//! - *decode*: single steps, each waiting for its top logits as a chat does; median and 99th percentile of the host's clock,
-//! speed from the sum. `device_ms` repeats the steps without reading top logits; a graph still waits until the one
-//! before has ended, so it includes the host's work between two graphs.
-//! - *look*: the steps without waiting again, with attention mass not measured, summed as for an answer, and read back for
-//! each token: the shares are what that costs. The last variant waits for the device after each step, as a chat does
-//! anyway.
-//! - *pool*: where keys and values lie in host memory (`--gpu-memory 8GiB`), how many chosen blocks the decode steps found in the pool on
-//! the device, and steps that start with an empty pool; the time of a step that finds 80 % is interpolated between
-//! both, by bytes.
+//! - *decode*: single steps, each waiting for its top logits as a chat does; median and 99th percentile of the host's
+//!   clock, speed from the sum. `device_ms` repeats the steps without reading top logits; a graph still waits until
+//!   the one before has ended, so it includes the host's work between two graphs.
+//! - *look*: the steps without waiting again, with attention mass not measured, summed as for an answer, and read
+//!   back for each token: the shares are what that costs. The last variant waits for the device after each step, as a
+//!   chat does anyway.
+//! - *pool*: where keys and values lie in host memory (`--gpu-memory 8GiB`), how many chosen blocks the decode steps
+//!   found in the pool on the device, and steps that start with an empty pool; the time of a step that finds 80 % is
+//!   interpolated between both, by bytes.
 //! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
-//! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a single step.
+//! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a
+//!   single step.
 //! - *speculation*: with `--speculation`, the decoder as a chat uses it, with drafts all wrong and all right.
-//! - *sequences*: with `--sequences`, forks of the state run together, one pass over rows of all; compared bit for bit with each alone.
-//! - *save and restore*: the whole state to host memory and back; the two states are compared by the logits they lead to.
+//! - *sequences*: with `--sequences`, forks of the state run together, one pass over rows of all; compared bit for
+//!   bit with each alone.
+//! - *save and restore*: the whole state to host memory and back; the two states are compared by the logits they lead
+//!   to.
 //!
 //! After each part the state returns to the frontier (rows are cut, the recurrent state restored), so parts do not add
 //! up. The first steps of each kind do not count: they load kernels and capture CUDA graphs.

@@ -6,13 +6,14 @@
 //! The state of a long conversation is made up: the engine reads two pieces of [`PIECE`] tokens, and the benchmark
 //! repeats the rows of the second (meaningless values of the right sizes). For each `--context`, cut to whole pieces:
 //!
-//! - *fork*: of the live conversation, to the first token of a short question in the fork; [`FORKS`] of them, one after the other,
-//! all kept: `bytes` is their sum beyond the one conversation, a question and a token each.
-//! - *read*: `--sample` tokens after the context, alone and during a conversation that writes without drafts; `chat_tokens_per_s` is
-//! the speed of that conversation during the read, `share` the read's rate over that alone. `first_token_ms` is of
-//! short questions in a third conversation while the document is read alone, at no particular moment of a chunk.
-//! - *crowd*: the engine restores [`CROWD`] conversations of this length from memory and they answer concurrently; each may be evicted after
-//! its answer, least recently used first. `waited` counts those that had to wait.
+//! - *fork*: of the live conversation, to the first token of a short question in the fork; [`FORKS`] of them, one
+//!   after the other, all kept: `bytes` is their sum beyond the one conversation, a question and a token each.
+//! - *read*: `--sample` tokens after the context, alone and during a conversation that writes without drafts;
+//!   `chat_tokens_per_s` is the speed of that conversation during the read, `share` the read's rate over that alone.
+//!   `first_token_ms` is of short questions in a third conversation while the document is read alone, at no
+//!   particular moment of a chunk.
+//! - *crowd*: the engine restores [`CROWD`] conversations of this length from memory and they answer concurrently;
+//!   each may be evicted after its answer, least recently used first. `waited` counts those that had to wait.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

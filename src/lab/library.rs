@@ -8,8 +8,8 @@
 //! its last piece and keeps it. Then the benchmark sends each request [`REPEATS`] times, with answers of `--decode`
 //! tokens; freshly written files are in the system's cache if it has room for them.
 //!
-//! - *ask-all*: from sending the request until every document has its answer and the answer is scored. The first time of all is
-//! reported separately: it loads kernels and records CUDA graphs.
+//! - *ask-all*: from sending the request until every document has its answer and the answer is scored. The first time
+//!   of all is reported separately: it loads kernels and records CUDA graphs.
 //! - *when*: from sending the request until its page, with as many kept states as the document has, 32 at most.
 
 use std::fmt::Write as _;

@@ -11,23 +11,23 @@
 //!
 //! - *undo*: `/undo` of the last exchange; the `/redo` in between does not count.
 //! - *fork*: `/fork` at an earlier exchange: restores its state and makes a session.
-//! - *resume*: another conversation is opened, then `/resume`, until the runtime reports it and takes a question. *cold* is
-//! the same after a request to the system to drop the files from its cache: there the disk counts. Where the system
-//! keeps them (some file systems), both figures are alike.
-//! - *first token*: `/resume` and a question, until the first token of the answer; with the files in the system's cache, and
-//! *cold*.
+//! - *resume*: another conversation is opened, then `/resume`, until the runtime reports it and takes a question.
+//!   *cold* is the same after a request to the system to drop the files from its cache: there the disk counts. Where
+//!   the system keeps them (some file systems), both figures are alike.
+//! - *first token*: `/resume` and a question, until the first token of the answer; with the files in the system's
+//!   cache, and *cold*.
 //! - *all rows*: on a GPU keys and values follow while the session is in use already. A separate engine receives the
-//! session's files, until the last byte has been read, checked and copied to the device. `read_ms` is the time of
-//! plain reads of the same files on all threads, taken in turns with it, since disks change from minute to minute;
-//! `share_of_read_rate` is the ratio of the two. If a resume ends before all is read, its time beyond reading is
-//! negative.
-//! - *session list*: opens a store of `--sessions` sessions and lists it as the picker does. Neither figure includes the search for damage
-//! that another thread runs at every start.
-//! - *inter-token*: a separate engine continues the saved session with plain decoding, `--decode` tokens an answer. During
-//! every other answer the store's writer saves the whole state of the answer before, and the text every 32 tokens. The
-//! figures are the 99th percentiles of the times between tokens.
-//! - *equal bits*: the last exchange is decoded once more from the resumed state; rows and state must equal those
-//! on disk, bit for bit.
+//!   session's files, until the last byte has been read, checked and copied to the device. `read_ms` is the time of
+//!   plain reads of the same files on all threads, taken in turns with it, since disks change from minute to minute;
+//!   `share_of_read_rate` is the ratio of the two. If a resume ends before all is read, its time beyond reading is
+//!   negative.
+//! - *session list*: opens a store of `--sessions` sessions and lists it as the picker does. Neither figure includes
+//!   the search for damage that another thread runs at every start.
+//! - *inter-token*: a separate engine continues the saved session with plain decoding, `--decode` tokens an answer.
+//!   During every other answer the store's writer saves the whole state of the answer before, and the text every 32
+//!   tokens. The figures are the 99th percentiles of the times between tokens.
+//! - *equal bits*: the last exchange is decoded once more from the resumed state; rows and state must equal those on
+//!   disk, bit for bit.
 //!
 //! # How to read it
 //!

@@ -9,8 +9,8 @@ use crate::model::Recipe;
 
 use super::{DraftError, Result};
 
-/// Whether the residual is the normed stream. An absent key means false here; vLLM, for which `speculators` writes,
-/// takes one kind of head without the key as true.
+/// Whether the residual is the normed stream. An absent key means false, except in heads of `speculators`: there it
+/// means true, as in vLLM.
 const RESIDUAL: &str = "norm_before_residual";
 
 /// Settings of a head beyond its own configuration.

@@ -1,4 +1,4 @@
-//! The tensors of one packed weight, each checked where it is asked for.
+//! The tensors of one packed weight, each checked on access.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -80,7 +80,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Scales as the file holds them.
+/// Scales in the file's type.
 #[derive(Clone, Copy)]
 pub(super) struct Scales<'a> {
     pub(super) part: &'static str,

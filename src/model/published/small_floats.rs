@@ -1,4 +1,4 @@
-//! Floating-point numbers of 4 and 8 bits, as published weights use them.
+//! Floating-point numbers of 4 and 8 bits in published weights.
 
 pub(in crate::model) use crate::backend::fp8::value as e4m3;
 
