@@ -141,7 +141,6 @@ fn host() -> String {
     format!("{name}, {} threads", rayon::current_num_threads())
 }
 
-/// What all contexts share.
 struct Bench<'a, B: DraftOps> {
     b: B,
     model: Model<B>,

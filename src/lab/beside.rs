@@ -49,7 +49,6 @@ struct Forked {
     first_token_ms: f64,
     slowest_ms: f64,
     forks: u32,
-    /// Of all forks together.
     bytes: u64,
 }
 
@@ -175,7 +174,6 @@ struct Beside<'a> {
     pieces: [StateImage; 2],
 }
 
-/// Events up to the end of the last awaited command.
 #[derive(Default)]
 struct Heard {
     /// (time, job, new tokens)
@@ -190,7 +188,6 @@ impl Heard {
         self.written.iter().find(|(_, id, _)| *id == job).map(|(at, ..)| *at)
     }
 
-    /// Tokens per second of a job within a time span.
     fn rate(&self, job: u64, from: Instant, until: Instant) -> f64 {
         let within = self.written.iter().filter(|(at, id, _)| *id == job && (from..=until).contains(at));
         let tokens: usize = within.map(|(.., tokens)| tokens).sum();
@@ -358,7 +355,6 @@ impl<'a> Beside<'a> {
         })
     }
 
-    /// Times to the first token of short questions during the read of a document.
     fn questions(&mut self, context: u64) -> Result<Vec<f64>, Failure> {
         let (reads, _) = self.begin_reading(context)?;
         let (mut times, mut reading) = (Vec::new(), true);

@@ -107,7 +107,6 @@ struct Job<'a> {
     text: TextModel,
     stop: Vec<Token>,
     out: &'a Path,
-    /// Longest sample in tokens.
     length: usize,
     documents: &'a [sources::Document],
 }

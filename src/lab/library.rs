@@ -28,9 +28,7 @@ use crate::cli::{Context, Exit, Failure, open};
 use crate::runtime::Attendance;
 use crate::runtime::protocol::{FanOut, LoadOptions, Notice, Request};
 
-/// Repeats of each request after the first.
 const REPEATS: usize = 3;
-/// Default tokens of the documents.
 const CONTEXTS: [u64; 2] = [8_192, 32_768];
 /// Most tokens between two kept states of a document; the settings' default.
 const PIECE: u64 = 32_768;

@@ -42,7 +42,6 @@ use crate::config::settings::Settings;
 use crate::text::TextModel;
 
 const QUESTIONS: u64 = 3;
-/// Default tokens of a first prompt.
 const CONTEXT: u64 = 64;
 const CLIENTS: [usize; 2] = [1, 8];
 /// Rounds of short conversations before a measurement.
@@ -54,7 +53,6 @@ const WARM_UP_TOKENS: u64 = 16;
 struct Figures {
     seconds: f64,
     answers: u64,
-    /// Tokens of prompts that were read.
     read: u64,
     written: u64,
     tokens_per_s: f64,

@@ -66,10 +66,8 @@ use list::{List, list};
 use talk::Talk;
 
 const REPEATS: usize = 5;
-/// Default length of the session, on a CPU and on a GPU.
 const TOKENS: u64 = 100_000;
 const TOKENS_GPU: u64 = 262_144;
-/// Room for questions and answers beyond the document.
 const ROOM: u64 = 8_192;
 /// Longest piece of a document with made-up rows.
 const PIECE: u64 = 8_192;
@@ -82,7 +80,6 @@ const LEAST_ENTRIES: u64 = 24;
 const QUESTIONS: [&str; 3] =
     ["Who wrote the first entry?", "What was counted in entry 12?", "Where was entry 20 written?"];
 
-/// Restoring all rows of the long session.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct AllRows {
     ms: f64,
@@ -113,7 +110,6 @@ struct Report {
     state_bytes: u64,
     /// Tokens with rows that were not computed.
     made_up_tokens: u64,
-    /// Speed of saving made-up rows.
     save_gb_per_s: Option<f64>,
     read_tokens_per_s: Option<f64>,
     resume_ms: f64,
@@ -176,7 +172,6 @@ pub(super) fn scratch(context: &Context) -> Result<tempfile::TempDir, Failure> {
     made.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", data.display())))
 }
 
-/// Tokens of the longest document that [`apart`] has room for.
 pub(super) fn longest(context: &Context) -> u64 {
     let all = MAX_POSITIONS as u64;
     match context.config().model.max_context {

@@ -54,7 +54,6 @@ impl Moments {
         Moments { blocks: vec![0.0; units * BLOCK] }
     }
 
-    /// Adds rows `[rows, width]`.
     fn add(&mut self, x: &[f32], width: usize) {
         self.blocks.par_chunks_mut(BLOCK).enumerate().for_each_init(
             || (vec![0f32; GRID * UNIT_COLUMNS], vec![0f32; BLOCK]),
@@ -94,7 +93,6 @@ fn add_tile(tile: &[f32], sums: &mut [f32], block: &mut [f32]) {
 }
 
 impl Statistics {
-    /// Columns of every [`Input`] of every layer.
     fn widths(spec: &ModelSpec) -> Vec<[usize; 4]> {
         let layer = |mixer: &Mixer| {
             let inner = match mixer {
@@ -310,7 +308,6 @@ pub fn identity(checkpoint: &Checkpoint, texts: &[Vec<Token>]) -> String {
 }
 
 impl Statistics {
-    /// Bytes of the statistics.
     pub fn bytes(spec: &ModelSpec) -> u64 {
         let floats: usize = Statistics::widths(spec).into_iter().flatten().chain([spec.hidden]).sum();
         (floats * UNIT_COLUMNS * size_of::<f32>()) as u64

@@ -38,7 +38,6 @@ const FORMAT: &str = "sala-chat capture 1";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     pub tokens: Vec<Token>,
-    /// True where the model wrote the token.
     pub written: Vec<bool>,
     /// The residual stream after the last layer, before the final norm. `[tokens, hidden]`, row-major
     pub hidden: Vec<f32>,

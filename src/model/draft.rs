@@ -74,7 +74,6 @@ struct Bufs<B: DraftOps> {
     /// The predicting row's stream, from which the next draft step starts: un-normed, or normed for EAGLE-3.1. `[1,
     /// hidden]`
     stream: B::Buf,
-    /// `[1, heads·d]`
     o: B::Buf,
     /// `[1, intermediate]`
     mid: B::Buf,
@@ -88,7 +87,6 @@ struct Bufs<B: DraftOps> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AuxRows {
-    /// Of given tokens.
     Read,
     Waiting,
 }
@@ -105,7 +103,6 @@ pub struct DraftHead<B: DraftOps> {
     next: usize,
     /// Auxiliary hidden states of positions `next..next + waiting` wait in `bufs.aux_hidden`.
     waiting: usize,
-    /// Rows drafted beyond `next`.
     ahead: usize,
     assumed: Option<String>,
 }
@@ -121,7 +118,6 @@ pub struct DraftWindow<B: DraftOps> {
 }
 
 impl<B: DraftOps> DraftHead<B> {
-    /// An empty window for another conversation.
     pub fn another(&self, b: &mut B) -> Result<DraftWindow<B>> {
         let aux_hidden = b.draft_buf(PENDING_ROWS, self.aux_width(), BufKind::Activation)?;
         let window = b.draft_window(&self.config.shape)?;
@@ -155,7 +151,6 @@ impl<B: DraftOps> DraftHead<B> {
         &self.config.aux_layers
     }
 
-    /// Empties the window; the conversation continues at `position`.
     pub fn reset(&mut self, position: usize) {
         (self.first, self.next, self.waiting, self.ahead) = (position, position, 0, 0);
     }
@@ -230,7 +225,6 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(())
     }
 
-    /// Moves all waiting rows into the window, without predicting.
     fn flush(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<()> {
         self.flush_rows(b, tables, history, self.waiting)
     }

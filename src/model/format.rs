@@ -19,9 +19,7 @@ pub enum Family {
     Fp8,
     Mlx,
     SalaChat,
-    /// Known by name only.
     BitsAndBytes,
-    /// Known by name only.
     Hqq,
     Unknown,
 }
@@ -63,7 +61,6 @@ pub struct Format {
     gptq_v2: bool,
     blocks: Option<[usize; 2]>,
     beyond: Option<String>,
-    /// Modules that are not packed, as the folder writes them.
     excluded: Vec<String>,
     packed: Option<BTreeSet<String>>,
 }

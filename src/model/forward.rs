@@ -31,7 +31,6 @@ enum MixerWeights<B: Backend> {
     Lightning { q_norm: Option<B::Vector>, k_norm: Option<B::Vector>, output_norm: Option<B::Vector> },
 }
 
-/// Weights in a backend's layout, immutable after loading.
 pub struct Model<B: Backend> {
     spec: ModelSpec,
     /// `[vocab, hidden]`
@@ -209,7 +208,6 @@ impl<B: Backend> Model<B> {
         b.top_logits(&work.logits, self.spec.vocab, HeadRows::All, pass)
     }
 
-    /// Logits of the chosen rows of the last pass.
     pub(super) fn logits(&self, b: &mut B, work: &mut Workspace<B>, rows: HeadRows, pass: Pass) -> BackendResult<()> {
         let s = &self.spec;
         b.head(&mut work.logits, &work.h, &self.norm, s.eps, s.logit_divisor, self.head(), rows, pass)

@@ -164,7 +164,6 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Checks the recurrent state after the first `keep` tokens and `rows`.
     fn check_end(&self, keep: usize, rows: &[Arc<dyn RowSource>], end: Option<&CheckpointImage>) -> Result<()> {
         let spec = &self.work.lightning_spec;
         let belongs = [spec.heads, spec.head_dim, spec.head_dim];

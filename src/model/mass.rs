@@ -49,7 +49,6 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Sets both sums to 0.
     pub fn reset_mass(&mut self, b: &mut B) -> Result<()> {
         match &mut self.work.sparse {
             Some((_, selection)) => Ok(b.reset_mass(selection)?),

@@ -113,7 +113,6 @@ pub enum ModelError {
     Context {
         /// Tokens after the pass.
         needed: usize,
-        /// Tokens the caches may hold.
         limit: usize,
     },
     #[error("token {token} is outside the vocabulary of {vocab}; tokenizer and model do not belong together")]

@@ -13,7 +13,6 @@ use crate::engine::protocol::RowSource;
 pub(super) struct Named(Vec<(usize, [u8; 32])>);
 
 impl Named {
-    /// Drops the names of rows from `keep` on.
     pub(super) fn cut(&mut self, keep: usize) {
         self.0.retain(|(end, _)| *end <= keep);
     }
@@ -25,7 +24,6 @@ impl Named {
         }
     }
 
-    /// The segment that ends at `end`.
     pub(super) fn at(&self, end: usize) -> Option<[u8; 32]> {
         self.0.binary_search_by_key(&end, |(at, _)| *at).ok().and_then(|at| self.0.get(at)).map(|(_, name)| *name)
     }
@@ -43,7 +41,6 @@ impl Named {
         })
     }
 
-    /// Adds the names of restored rows.
     pub(super) fn add_all(&mut self, rows: &[Arc<dyn RowSource>]) {
         Named::ends(rows).for_each(|(end, name)| self.add(end, name));
     }

@@ -23,7 +23,6 @@ pub(super) enum LayerState<B: Backend> {
 }
 
 pub(super) struct AuxHidden<B: Backend> {
-    /// Layers with a kept output, in slot order.
     pub(super) layers: Vec<usize>,
     /// `[rows, layers.len()·hidden]`
     pub(super) buf: B::Buf,
@@ -69,7 +68,6 @@ pub(crate) struct Workspace<B: Backend> {
 }
 
 impl<B: Backend> LayerState<B> {
-    /// The empty state of every layer.
     pub(super) fn all(b: &mut B, spec: &ModelSpec, limit: usize) -> Result<Vec<Self>> {
         let sparse = spec.mixers.iter().filter(|mixer| **mixer == Mixer::Sparse).count();
         let mut caches = match sparse {
@@ -169,7 +167,7 @@ impl<B: Backend> Sequence<B> {
     }
 
     /// Number of positions of the path `rows` that this sequence can lend: it has them under the same names. 0 while
-    /// any of its own rows are in flight, because they would arrive in memory that the sequence no longer owns alone.
+    /// any of its own rows are in flight, because lending moves its memory and they would arrive at the old place.
     pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
         let there = self.layers.iter().all(|layer| match layer {
             LayerState::Sparse(cache) => b.rows_are_there(cache),

@@ -49,7 +49,6 @@ const HASHES: &str = "hashes";
 pub struct Part {
     /// `layer 3`.
     pub name: String,
-    /// From 1 to `of`.
     pub number: usize,
     pub of: usize,
     pub bytes: u64,
@@ -57,7 +56,6 @@ pub struct Part {
     pub earlier: bool,
 }
 
-/// Squared errors of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
     pub weights: f64,
@@ -244,7 +242,6 @@ struct Cost {
     outputs: Option<OutputErrors>,
 }
 
-/// Converts one tensor to its form in the folder.
 fn pack(
     source: &Checkpoint,
     tensors: &Tensors,

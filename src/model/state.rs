@@ -27,7 +27,6 @@ pub struct Live<B: Backend> {
     pub(crate) work: Workspace<B>,
 }
 
-/// Whether tokens can be the rows of a pass.
 pub(super) fn fits<B: Backend>(op: &'static str, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
     let rows = tokens.len();
     if rows == 0 || rows > most {
@@ -97,7 +96,6 @@ impl<B: Backend> Live<B> {
         self.now.position
     }
 
-    /// Tokens the caches may hold.
     pub fn limit(&self) -> usize {
         self.work.limit
     }
@@ -227,7 +225,6 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Checks that a pass may start and prepares tokens and caches for it.
     fn begin(&mut self, op: &'static str, b: &mut B, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
         match self.now.phase {
             Phase::Synced => {}

@@ -60,7 +60,6 @@ pub struct Tensors {
     index: BTreeMap<String, Entry>,
     origin: String,
     format: Option<Format>,
-    /// Reads the files ahead, once started.
     ahead: OnceLock<Ahead>,
 }
 

@@ -22,14 +22,11 @@ pub(super) struct VerifyTime {
 /// The cost of measuring attention mass: single steps on the device without waiting, the minimum of several runs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct LookCost {
-    /// Without the measurement.
     pub(super) off_ms: f64,
     pub(super) summed_ms: f64,
     /// Summed, and read back after each token, as a chat does.
     pub(super) told_ms: f64,
-    /// `summed_ms / off_ms - 1`
     pub(super) summed_share: f64,
-    /// `told_ms / off_ms - 1`
     pub(super) told_share: f64,
 }
 
@@ -53,7 +50,6 @@ pub(super) struct Row {
     pub(super) context: usize,
     pub(super) weights: &'static str,
     pub(super) prefill: &'static str,
-    /// Seconds from an open checkpoint to weights on the device.
     pub(super) load_s: f64,
     /// Least traffic of a decode step.
     pub(super) bytes_per_token: f64,

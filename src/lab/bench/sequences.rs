@@ -107,7 +107,6 @@ impl<B: DraftOps> Bench<'_, B> {
         (17 + 31 * i as Token) % self.model.spec().vocab as Token
     }
 
-    /// Returns all sequences to `end`.
     fn back(&mut self, others: &mut [Sequence<B>], end: &CheckpointImage) -> anyhow::Result<()> {
         self.live.restore(&mut self.b, end.position as usize, &[], Some(end))?;
         for other in others {
@@ -129,7 +128,6 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(out)
     }
 
-    /// One pass over rows of all sequences, every row accepted.
     fn pass(&mut self, others: &mut [Sequence<B>], tokens: &[Vec<Token>]) -> anyhow::Result<Vec<TopLogits>> {
         let (own, rest) = tokens.split_first().context("a pass of no sequence")?;
         let mut beside: Vec<(&mut Sequence<B>, &[Token])> =

@@ -38,7 +38,6 @@ pub(super) struct Speculation {
     pub(super) same_text: bool,
 }
 
-/// A text, and tokens and seconds of each round.
 struct Run {
     text: Vec<Token>,
     rounds: Vec<(usize, f64)>,

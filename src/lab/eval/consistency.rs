@@ -126,7 +126,6 @@ fn decode<B: DraftOps>(subject: &mut Subject<B>, tokens: &[Token], rows: usize) 
     Ok(out)
 }
 
-/// The model's continuation of the text's first `prompt` tokens.
 fn write<B: DraftOps>(
     subject: &mut Subject<B>,
     text: &[Token],

@@ -18,7 +18,6 @@ use crate::runtime::protocol::{Level, LoadOptions, Notice, Request};
 use crate::runtime::{Attendance, Runtime};
 
 const DOCUMENTS: u64 = 3;
-/// Default tokens of a document.
 const LENGTH: usize = 16_000;
 /// A passage of this rank or better counts as found; `/why` hides this many.
 const AMONG: usize = 3;
@@ -28,7 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 struct Counts {
-    /// Approximate tokens of a document.
     length: usize,
     asked: usize,
     right: usize,

@@ -61,7 +61,6 @@ pub(crate) struct Subject<B: Backend> {
 }
 
 impl<B: Backend> Subject<B> {
-    /// `limit` in tokens.
     fn open(mut b: B, checkpoint: &Checkpoint, limit: usize) -> Result<Subject<B>, Failure> {
         let model = Model::load(&mut b, checkpoint, |_| {})?;
         let live = Live::new(&mut b, &model, limit.next_multiple_of(64), &[])?;
@@ -116,7 +115,6 @@ struct Part {
     data: Value,
 }
 
-/// All inputs, read before a device is opened.
 struct Plan {
     samples: Option<Vec<reference::Sample>>,
     /// Another model to take logits from: figures only, no budget.

@@ -79,7 +79,6 @@ pub struct Fact {
     pub question: String,
 }
 
-/// A document of about `tokens` tokens with facts at all depths.
 pub fn planted(tokens: usize, dice: &mut SplitMix64) -> (String, Vec<Fact>) {
     let list = needles(dice);
     // [`SENTENCE_TOKENS`] holds for the built-in tokenizer; other tokenizers make shorter documents.
@@ -115,7 +114,6 @@ fn needles(dice: &mut SplitMix64) -> Vec<Fact> {
     list
 }
 
-/// A document of about `sentences` sentences with every needle at its depth.
 fn document(sentences: usize, needles: &[Fact], dice: &mut SplitMix64) -> String {
     let mut out = String::new();
     for i in 0..sentences {
@@ -136,7 +134,6 @@ pub struct Cell {
     pub depth: usize,
     pub asked: usize,
     pub found: usize,
-    /// Mean over the value's tokens.
     pub mean_log_prob: f64,
 }
 
@@ -222,7 +219,6 @@ pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: u
     Ok(cells)
 }
 
-/// Text in the style of the needle documents, for comparisons that need any text.
 pub fn prose(text: &TextModel, length: usize) -> Result<Vec<Token>, Failure> {
     let mut dice = SplitMix64::new(7);
     let list = needles(&mut dice);

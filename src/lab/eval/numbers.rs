@@ -11,7 +11,6 @@ pub fn likeliest(logits: &[f32]) -> Token {
     token as Token
 }
 
-/// Distance between two rows of logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distance {
     /// Kullback-Leibler divergence of `found` from `reference`, in nats.
@@ -39,12 +38,10 @@ pub fn distance(reference: &[f32], found: &[f32]) -> Distance {
 /// Distances of many rows, in llama.cpp's columns.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Distances {
-    /// Tokens of the text.
     pub length: usize,
     pub rows: usize,
     pub mean_kl: f64,
     pub p99_kl: f64,
-    /// Share of rows with the same likeliest token.
     pub same_top: f64,
     /// Greatest difference of a log-probability that counts ([`Distance::greatest`]).
     pub max_diff: f64,

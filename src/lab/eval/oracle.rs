@@ -42,7 +42,6 @@ pub(super) fn tokens(spec: &ModelSpec) -> usize {
     usize::try_from(most).unwrap_or(usize::MAX).clamp(TOKENS, CONSISTENCY)
 }
 
-/// Compares logits of `oracle` and `found`, which hold the same layers.
 pub(super) fn measure<A: Backend, B: Backend>(
     oracle: &mut Subject<A>,
     found: &mut Subject<B>,

@@ -219,7 +219,6 @@ impl<B: Backend> Replay<'_, B> {
         Ok(middle)
     }
 
-    /// Compares the tails of the caches and the recurrent states after `length` tokens.
     fn caches(&mut self, length: usize, report: &mut Report) -> Result<()> {
         let name = self.name;
         for image in self.live.export_rows(self.b, 0..length)?.tensors {
@@ -245,7 +244,6 @@ impl<B: Backend> Replay<'_, B> {
         Ok(())
     }
 
-    /// Decodes the stored tokens after the prompt one at a time.
     fn decode(&mut self, length: usize, report: &mut Report) -> Result<()> {
         if !self.golden.has("decode_ids") {
             return Ok(());

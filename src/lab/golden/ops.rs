@@ -71,7 +71,6 @@ fn state_values(image: &ImageTensor) -> Vec<f32> {
     image.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// One pass of the lightning operation over the rows of `x`, all accepted.
 fn lightning_pass<B: Backend>(
     b: &mut B,
     o: &mut B::Buf,

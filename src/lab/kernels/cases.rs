@@ -40,7 +40,6 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     pub pass: Pass,
-    /// Position of row 0.
     pub position: usize,
     pub seed: u64,
 }
@@ -54,7 +53,6 @@ pub struct Sizes {
     pub heads: usize,
     pub kv_heads: usize,
     pub lightning_heads: usize,
-    /// Of every weight.
     pub form: Form,
     /// Prefill products are in fp8.
     pub in_fp8: bool,
@@ -91,7 +89,6 @@ pub fn numbers(tensor: &ImageTensor) -> Vec<f32> {
     }
 }
 
-/// A weight of the case's form `[out, inner]`, marked for fp8 prefill if the case wants it.
 fn product<B: Backend>(b: &mut B, s: Sizes, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
     let mut w = matrix(b, s.form, seed, out, inner)?;
     if s.in_fp8 {
@@ -138,7 +135,6 @@ pub fn norm<B: Backend>(b: &mut B, seed: u64, n: usize) -> Result<B::Vector> {
     b.vector(WeightView { name: "norm", shape: &[n], dtype: Dtype::F32, data: &data, file: None, form: Form::Bf16 })
 }
 
-/// Fills everything after the first `rows` rows with NaN, so that a read beyond them shows.
 fn poisoned<B: Backend>(b: &mut B, buf: &mut B::Buf, rows: usize, width: usize) -> Result<()> {
     b.write(buf, &vec![f32::NAN; rows * width])
 }

@@ -49,7 +49,6 @@ const BETWEEN: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub struct Checks<'a> {
-    /// In the order they ran.
     pub list: Vec<Check>,
     pub told: Option<&'a dyn Fn(&str)>,
     said: Option<Instant>,

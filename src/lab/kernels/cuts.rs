@@ -17,7 +17,6 @@ const POSITION: usize = 96 * 64 + 50;
 /// Start of their prefill passes: the first row of a block.
 const READ_AT: usize = 96 * 64;
 
-/// A pass, its first row, and the number of accepted rows.
 #[derive(Clone, Copy)]
 struct Part {
     pass: Pass,
@@ -65,7 +64,6 @@ pub fn layers<B: Backend>(checks: &mut Checks, b: &mut B, sizes: Sizes) {
     checks.add(sparse_read, || same(&chunks, |parts| sparse(b, sizes, READ_AT, parts)));
 }
 
-/// Checks that every cut gives the bits of the first.
 fn same(cuts: &[Vec<Part>], mut run: impl FnMut(&[Part]) -> Result<Vec<f32>>) -> Result<Outcome, String> {
     let mut first: Option<Vec<f32>> = None;
     for (i, cut) in cuts.iter().enumerate() {

@@ -13,7 +13,6 @@ use crate::engine::protocol::Precision;
 /// the logits.
 const MARGIN: f32 = 0.15;
 
-/// Compares greedy texts token by token.
 pub fn against_oracle<A: Backend, B: Backend>(
     checks: &mut Checks,
     oracle: &mut Subject<A>,
@@ -120,14 +119,12 @@ fn however_it_is_cut<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: 
 
 struct Plan {
     model: &'static str,
-    /// Tokens of the checks of equal bits.
     read: usize,
     /// The same for prefill in fp8: longer than the first rows of a segment, which are in bf16.
     read_in_fp8: usize,
     /// Prompt lengths of the greedy texts; `steps` is the length of the texts.
     texts: &'static [usize],
     steps: usize,
-    /// Rows of the verify passes that must equal single steps.
     row_counts: &'static [usize],
     /// Groups of sequences in shared passes: (tokens read, rows) of each.
     beside: &'static [&'static [(usize, usize)]],

@@ -18,7 +18,6 @@ const FORMS: [Form; 3] = [Form::Bf16, Form::Int8, Form::Int4];
 /// For two products in sequence: a value that rounds differently in bf16 may narrow to the next e4m3.
 const NARROW_TWICE: f64 = 1.2e-2;
 
-/// Narrow rows, and every product if the device has fp8 products.
 pub fn products(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, prefill: &[usize]) {
     for n in WIDTHS {
         checks.add(format!("rows of {n} in e4m3 are those of the definition"), || rows_of(dev, n));
@@ -115,7 +114,6 @@ fn row_of(bytes: &[u8], row: usize, n: usize) -> Result<&[u8], String> {
         .ok_or_else(|| format!("row {row}: {} bytes came back, rows are of {n}", bytes.len()))
 }
 
-/// Rows that are normed, gated, both and neither.
 fn gated(dev: &mut Cuda, n: usize) -> Result<Outcome, String> {
     let rows = 5;
     let mut values = cases::values(71, rows * n, 1.0);

@@ -10,7 +10,6 @@ use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::{Form, Pass, Result};
 
-/// Runs the cases of one operation on both and compares them within a budget.
 macro_rules! compare {
     ($checks:expr, $cpu:expr, $dev:expr, $sizes:expr, $case:expr, $name:expr, $op:path, $budget:expr) => {{
         let (sizes, case) = ($sizes, $case);

@@ -22,7 +22,6 @@ const FORMS: [Form; 8] = [
     Form::Nvfp4,
 ];
 
-/// An operation: its name, its constructors for both backends, and its error budget.
 struct Operation {
     name: &'static str,
     on_device: fn(&mut Cuda, Sizes, Case) -> Result<Run<Cuda>>,

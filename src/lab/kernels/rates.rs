@@ -15,9 +15,7 @@ use crate::backend::{BufKind, Form, HeadRows, MAX_POSITIONS, Pass, Result, StepK
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Rate {
-    /// Operation and rows.
     pub name: String,
-    /// Of one call.
     pub ms: f64,
     /// From the least bytes it must move.
     pub gb_per_s: f64,
@@ -27,7 +25,6 @@ pub struct Rate {
     pub ceiling: &'static str,
 }
 
-/// Sizes of the 9B model.
 const FULL: Sizes = Sizes {
     hidden: 4096,
     intermediate: 16384,

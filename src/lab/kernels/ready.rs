@@ -7,9 +7,7 @@ use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, HeadRows, NextOp, Pass, Result};
 
-/// Rows of the passes: from one to the most of a verify pass.
 const ROWS: [usize; 4] = [1, 3, 9, 16];
-/// Position of the first row of attention.
 const POSITION: usize = 1000;
 
 /// A chain of operations, each reading the rows of the one before, with or without a hint about the next operation.

@@ -130,7 +130,6 @@ impl Server {
         })
     }
 
-    /// Runs all conversations of a load concurrently.
     async fn run(&self, text: &TextModel, load: Load) -> Result<Vec<Answer>, Failure> {
         let mut clients = JoinSet::new();
         for client in 0..load.clients {

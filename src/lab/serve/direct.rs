@@ -63,7 +63,6 @@ pub(super) fn measure(
 }
 
 impl Bench<'_> {
-    /// Runs all conversations of a load concurrently.
     fn run(&mut self, load: Load, export: bool) -> Result<Figures, Failure> {
         let mut talks = Vec::new();
         for client in 0..load.clients {

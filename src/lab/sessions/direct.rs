@@ -20,11 +20,8 @@ use crate::store::{
 };
 
 const ANSWERS: u32 = 8;
-/// Tokens between two saves of the text.
 const TEXT_EVERY: usize = 32;
-/// Limit for loading a large model.
 const LOADING: Duration = Duration::from_secs(1800);
-/// Interval of polling rows in flight.
 const GLANCE: Duration = Duration::from_micros(200);
 
 /// Times between tokens, milliseconds.
@@ -45,7 +42,6 @@ fn failed(what: impl Into<String>) -> Failure {
 struct Answer {
     image: StateImage,
     generated: Vec<Token>,
-    /// Milliseconds between tokens.
     gaps: Vec<f64>,
 }
 
@@ -74,7 +70,6 @@ impl Direct {
         &self.info
     }
 
-    /// A fresh command number.
     pub(in crate::lab) fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -190,7 +185,6 @@ impl Direct {
     }
 }
 
-/// Times in milliseconds.
 pub(super) struct Measured {
     pub(super) gaps: Gaps,
     pub(super) equal_bits: bool,
@@ -320,7 +314,6 @@ fn gaps(direct: &mut Direct, store: &Arc<Store>, tip: &SegmentId, decode: u64) -
     Ok(Gaps { tokens, off_p50_ms, off_p99_ms, on_p50_ms, on_p99_ms, p99_on_over_off })
 }
 
-/// Median and 99th percentile.
 fn percentiles(mut times: Vec<f64>) -> (f64, f64) {
     times.sort_by(f64::total_cmp);
     let last = times.len().saturating_sub(1);

@@ -32,7 +32,6 @@ fn saved(store: &Arc<Store>, changes: Vec<Change>) -> Result<(), Failure> {
     }
 }
 
-/// Opens and lists a new store of `sessions` sessions.
 pub(super) fn list(folder: &Path, sessions: usize) -> Result<List, Failure> {
     let limits = Limits { min_free_bytes: 0, ..Limits::default() };
     let open = || Store::open(folder, Arc::new(RealDisk), limits.clone());

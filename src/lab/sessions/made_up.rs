@@ -19,7 +19,6 @@ use crate::store::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, Text
 use crate::text::{Before, Halt, TextModel};
 
 pub(in crate::lab) struct MadeUp {
-    /// Tokens with made-up rows.
     pub(in crate::lab) tokens: u64,
     pub(in crate::lab) save_gb_per_s: f64,
 }
@@ -38,7 +37,6 @@ pub(in crate::lab) struct Maker<'a> {
     direct: Direct,
     writer: Writer,
     outcome: Receiver<SaveEvent>,
-    /// The first two pieces of the first document.
     read: Vec<StateImage>,
     tokens: u64,
     bytes: u64,

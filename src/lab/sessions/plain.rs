@@ -10,7 +10,6 @@ use rayon::prelude::*;
 use crate::cli::{Exit, Failure};
 use crate::store::{SegmentId, Store};
 
-/// Bytes of one read.
 const PIECE: usize = 8 << 20;
 
 fn failed(file: &Path, e: impl std::fmt::Display) -> Failure {

@@ -7,7 +7,6 @@ use crate::engine::protocol::ModelInfo;
 use crate::runtime::Runtime;
 use crate::runtime::protocol::{Activity, Level, Notice, Request};
 
-/// Limit for reading a long document on a small machine.
 const PATIENCE: Duration = Duration::from_secs(3600);
 const REST: Duration = Duration::from_millis(300);
 /// The runtime's reply to a message number that never exists: it shows that all earlier requests are done.
@@ -15,7 +14,6 @@ const BARRIER: &str = "No message #0";
 
 pub(in crate::lab) struct Talk {
     runtime: Runtime,
-    /// The runtime's notes during the last request.
     notes: Vec<String>,
 }
 

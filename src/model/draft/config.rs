@@ -22,7 +22,6 @@ pub struct DraftOptions {
     pub rope_theta: Option<f64>,
     /// Factor of the shared embedding: 1, unless the head was trained on the scaled one.
     pub embed_scale: f32,
-    /// The model's recipe.
     pub recipe: Recipe,
 }
 
@@ -32,18 +31,14 @@ impl Default for DraftOptions {
     }
 }
 
-/// A head's shape, checked against the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftConfig {
     pub shape: DraftShape,
-    /// Rows of the model's embedding.
     pub vocab: usize,
-    /// Rows of the head's output.
     pub draft_vocab: usize,
     /// Layers with output streams that the head reads, in the order of concatenation.
     pub aux_layers: Vec<usize>,
     pub target_hidden: usize,
-    /// Of every RMS norm.
     pub eps: f32,
     pub residual: DraftResidual,
     pub fc_norm: FcNorm,
@@ -54,7 +49,6 @@ pub struct DraftConfig {
     pub tied: bool,
 }
 
-/// The norm before `fc`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum FcNorm {
     Off,
@@ -129,7 +123,6 @@ impl Keys {
         }
     }
 
-    /// The keys of `eagle_config`.
     fn eagle(&self) -> Keys {
         let top = self.get("eagle_config").and_then(Value::as_object).cloned().unwrap_or_default();
         Keys { top, nested: Map::new() }
@@ -261,7 +254,6 @@ fn check_kind(keys: &Keys) -> Result<()> {
     }
 }
 
-/// The norm before `fc`: its flags are at the top level, or in `eagle_config` (NVIDIA's heads).
 fn fc_norm(keys: &Keys) -> Result<FcNorm> {
     let eagle = keys.eagle();
     let set = |key: &str| -> Result<bool> { Ok(keys.flag(key, false)? || eagle.flag(key, false)?) };

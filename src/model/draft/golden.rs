@@ -57,7 +57,6 @@ impl Case<'_> {
         Ok(ids.filter_map(|i| Token::try_from(i).ok()).collect())
     }
 
-    /// Compares streams, logits or cache rows.
     fn check(&mut self, tensor: &str, got: &[f32], want: &[f32]) {
         let (error, budget) = match self.precision {
             _ if got.len() != want.len() => (f64::INFINITY, 0.0),
@@ -67,7 +66,6 @@ impl Case<'_> {
         self.file(tensor, Outcome::Compared { error, budget });
     }
 
-    /// Compares the probabilities `list` of the greedy drafts.
     fn check_probabilities(&mut self, how: &str, list: &str, got: &[f32]) {
         let want: Vec<f32> = self.list(list).iter().map(|p| *p as f32).collect();
         let error = if got.len() == want.len() { max_error(got, &want) } else { f64::INFINITY };
@@ -152,7 +150,6 @@ fn chain<B: DraftOps>(
     Ok(out)
 }
 
-/// A model's shape that a fixture's head fits.
 fn target(config: &Value) -> Result<ModelSpec> {
     let size = |key: &str, other: &str| {
         config.get(key).or_else(|| config.get(other)).and_then(Value::as_u64).unwrap_or(0) as usize

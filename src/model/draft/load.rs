@@ -48,8 +48,8 @@ pub(super) enum Output<B: DraftOps> {
 }
 
 enum Plain<'a> {
-    /// As stored in the file.
     Loaded(LoadedTensor<'a>),
+    /// Dequantised here.
     Made {
         name: &'a str,
         shape: Vec<usize>,
@@ -68,7 +68,6 @@ impl Plain<'_> {
         }
     }
 
-    /// A view that takes `form` on the device.
     fn in_form(&self, form: Form) -> WeightView<'_> {
         WeightView { form, ..self.view() }
     }
@@ -365,7 +364,6 @@ impl<B: DraftOps> Weights<B> {
         })
     }
 
-    /// Random weights of a shape, for measuring the cost of drafting.
     pub(super) fn synthetic(b: &mut B, c: &DraftConfig, recipe: Recipe, seed: u64) -> Result<Weights<B>> {
         let s = &c.shape;
         let (h, q, kv) = (s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim);

@@ -3,7 +3,6 @@
 
 use crate::model::published::{e2m1, e4m3};
 
-/// Values that share an e4m3 scale.
 pub(super) const GROUP: usize = 16;
 
 /// Rows of `inner` values as f32. `packed [rows, inner/2]`, the even value in the low half of a byte; `scales [rows,

@@ -12,13 +12,10 @@ use crate::engine::protocol::{Dtype, ImageTensor, Token};
 
 use super::{DraftHead, Result, Tables};
 
-/// Contents of `draft.meta`.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     fingerprint: String,
-    /// Position of the first row.
     first: usize,
-    /// Position after the last row.
     next: usize,
     /// Rows of `draft.taps`: positions `next..next + waiting`.
     waiting: usize,

@@ -48,7 +48,6 @@ fn stored(all: &[(String, Form)]) -> Tensors {
     Tensors::open_files(&[path]).unwrap()
 }
 
-/// Auxiliary hidden states of 19 positions. `[19, 384]`
 fn states() -> Vec<f32> {
     (0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect()
 }

@@ -34,7 +34,6 @@ impl<B: Backend> Model<B> {
 /// Bytes of layers in one batch for the device: its threads wait for each other once a batch.
 const TOGETHER_BYTES: usize = 1 << 30;
 
-/// A matrix of the model's shape.
 struct Wish {
     from: Origin,
     inner: usize,
@@ -72,7 +71,6 @@ struct Loader<'b, 'c, B: Backend, F: FnMut(f64)> {
     b: &'b mut B,
     checkpoint: &'c Checkpoint,
     asked: u64,
-    /// Parameters done and in all.
     done: u64,
     total: u64,
     progress: F,

@@ -11,7 +11,6 @@ use crate::backend::forms::{Factor, Nvfp4Rows, Packed};
 use crate::model::Result;
 use crate::model::format::{Family, Format};
 
-/// Values that share a scale in NVFP4.
 const BLOCK: usize = 16;
 
 /// Two values a byte, an e4m3 scale per 16 columns, and one factor for all.
@@ -92,7 +91,6 @@ struct Fp8<'a> {
     inner: usize,
     bytes: &'a [u8],
     scales: Scales<'a>,
-    /// Rows and columns that share a scale.
     block: [usize; 2],
     /// Scales are rounded to this type first.
     scale_type: Computed,

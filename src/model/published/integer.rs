@@ -51,7 +51,6 @@ enum Offset<'a> {
     Bias(Scales<'a>),
 }
 
-/// One weight `[out, in]`.
 struct Integer<'a> {
     out: usize,
     inner: usize,
@@ -60,7 +59,6 @@ struct Integer<'a> {
     values: &'a [u8],
     scales: Scales<'a>,
     groups: usize,
-    /// Columns of a group.
     columns: usize,
     offset: Offset<'a>,
     /// Group of each column if they are not in order: name of the part, and i32 values.

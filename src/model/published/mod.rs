@@ -51,7 +51,6 @@ struct Layout {
     open: for<'a> fn(&Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>>,
 }
 
-/// All supported layouts.
 const LAYOUTS: &[Layout] = &[
     Layout { name: "GPTQ", part: "qweight", dtype: FileDtype::I32, families: &[Family::Gptq], open: integer::gptq },
     Layout { name: "AWQ", part: "qweight", dtype: FileDtype::I32, families: &[Family::Awq], open: integer::awq },
@@ -266,7 +265,6 @@ impl<'a> Weight<'a> {
         self.reader.check().map_err(|(part, why)| self.parts.refuse(part, why))
     }
 
-    /// The packed bytes of its own form.
     pub(super) fn packed(&self) -> Result<Cow<'a, [u8]>> {
         self.checked()?;
         let packed = self.packed_unchecked()?;

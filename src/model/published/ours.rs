@@ -29,7 +29,6 @@ struct Ours<'a> {
 pub(super) const ROTATED_INT4: &str = "int4";
 pub(super) const ROTATED_GROUP4: &str = "group4";
 
-/// Groups of 32, 64 and 128 columns.
 const GROUPS: [Form; 3] = [Form::Group4(Group4::G32), Form::Group4(Group4::G64), Form::Group4(Group4::G128)];
 
 /// Whether a tensor has a layout that only earlier versions write.

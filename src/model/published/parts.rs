@@ -60,7 +60,6 @@ impl<'a> Parts<'a> {
         Ok(Scales { part, dtype, bytes })
     }
 
-    /// One number, as a scalar or an array of one.
     pub(super) fn scalar(&self, part: &'static str) -> Result<f32> {
         let shape = self.shape(part)?.to_vec();
         if shape.iter().product::<usize>() != 1 {
@@ -124,7 +123,6 @@ impl Scales<'_> {
     }
 }
 
-/// Word `i` of little-endian 32-bit words.
 pub(super) fn word(bytes: &[u8], i: usize) -> u32 {
     bytes.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }

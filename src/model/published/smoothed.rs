@@ -20,7 +20,6 @@ const LOW_RANK: &str = "svdquant_lora";
 struct Smoothed<'a> {
     reader: Box<dyn Reader<'a> + 'a>,
     scales: Scales<'a>,
-    /// The scales as f32.
     columns: Vec<f32>,
 }
 

@@ -52,7 +52,6 @@ impl Case {
         Tensors::open_files(&[self.path()]).unwrap().in_format(self.format())
     }
 
-    /// Its tensors after `edit`.
     fn edited(&self, edit: impl FnOnce(&mut Parts)) -> Tensors {
         let bytes = std::fs::read(self.path()).unwrap();
         let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -187,7 +186,6 @@ fn a_scale_that_is_not_finite_is_named_in_every_layout() {
     assert!(error.starts_with("tensor `w.weight` holds a value that is not a number (number 7)"), "{error}");
 }
 
-/// Cuts a tensor to its first `n` along the given axis of two.
 fn cut(parts: &mut Parts, name: &str, axis: usize, n: usize) {
     let (dtype, shape, bytes) = parts.get_mut(name).unwrap();
     let size = bytes.len() / shape.iter().product::<usize>();

@@ -19,7 +19,6 @@ const BUFFER_BYTES: usize = 8 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Every byte is unchanged.
     AsWritten,
     AsSampled,
     /// Unknown: an earlier version hashed all parts together, and another part is damaged or unreadable; or packing
@@ -162,7 +161,6 @@ fn condition(path: &Path, id: &str, noted: Option<&str>, stop: &Cancel) -> Condi
     look().unwrap_or_else(|e| failed(&e))
 }
 
-/// Compares a part with its noted hash.
 fn as_noted(path: &Path, noted: &str, stop: &Cancel) -> io::Result<Condition> {
     Ok(match hash(path, stop)? {
         Some(found) if found == noted => Condition::AsWritten,

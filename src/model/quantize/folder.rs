@@ -155,7 +155,6 @@ pub fn kept_folders(dir: &Path) -> Vec<KeptFolder> {
     ours.into_iter().map(kept).collect()
 }
 
-/// Result of [`remove_kept`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     pub files: u64,

@@ -24,7 +24,6 @@ pub(super) fn read(folder: &Path) -> io::Result<Hashes> {
     }
 }
 
-/// Replaces the notes.
 pub(super) fn write(folder: &Path, hashes: &Hashes) -> Result<()> {
     write_text(&folder.join(NOTES), &serde_json::json!(hashes).to_string())
 }

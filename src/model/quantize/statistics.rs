@@ -17,7 +17,6 @@ use crate::model::{ModelError, Result, Tensors};
 pub(super) const STATISTICS: &str = "calibration.safetensors";
 
 impl Statistics {
-    /// Saves the statistics for a continued run.
     pub fn save(&self, folder: &Path, id: &str) -> Result<()> {
         let path = folder.join(STATISTICS);
         let at = |cause: std::io::Error| ModelError::Write { path: path.clone(), cause };

@@ -20,7 +20,6 @@ const PARTIAL_OF_LIBRARY: &str = ".tmp";
 const LETTERS_OF_LIBRARY: usize = 6;
 pub(super) const LOCK: &str = ".sala-chat.lock";
 const TRIES: usize = 100;
-/// Bytes of one write.
 const BUFFER_BYTES: usize = 1 << 20;
 /// From this size on several cores hash faster than one.
 const FOR_ALL_CORES: usize = 128 << 10;

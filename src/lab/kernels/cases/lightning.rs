@@ -3,7 +3,6 @@ use crate::backend::{Backend, BufKind, Pass, Result};
 use crate::core::spec::LightningSpec;
 use crate::engine::protocol::{Dtype, ImageTensor};
 
-/// The released shape of lightning layers, with the heads of `s`.
 pub fn lightning_spec(s: Sizes) -> LightningSpec {
     LightningSpec {
         heads: s.lightning_heads,

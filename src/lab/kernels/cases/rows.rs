@@ -183,7 +183,6 @@ pub fn keep_aux_hidden<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) ->
     }))
 }
 
-/// Final norm and head of every row; of the last one for prefill passes.
 pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let (w, n) = (matrix(b, s.form, case.seed, s.vocab, s.hidden)?, norm(b, case.seed + 1, s.hidden)?);
     let (mut h, mut logits) = (b.buf(s.hidden, BufKind::Residual)?, b.buf(s.vocab, BufKind::Logits)?);

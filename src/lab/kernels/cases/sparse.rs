@@ -7,7 +7,6 @@ use crate::backend::{Backend, BufKind, Pass, Result, internal};
 use crate::core::spec::{DenseRule, ScoreNorm, SparseSpec};
 use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS};
 
-/// The released shape of sparse layers, with the heads of `s`.
 pub fn sparse_spec(s: Sizes) -> SparseSpec {
     SparseSpec {
         heads: s.heads,
@@ -55,7 +54,6 @@ pub fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor>
         .collect()
 }
 
-/// Input and results of one run of a sparse layer.
 pub struct SparseRun {
     /// `[rows, heads·128]`, before the rotation.
     pub q: Vec<f32>,

@@ -3,7 +3,6 @@
 use super::*;
 use serde_json::json;
 
-/// The prediction of a head over given auxiliary hidden states.
 fn predicted(config: &str, all: &[(String, Form)], spec: &ModelSpec, states: &[f32]) -> TopLogits {
     let mut b = Cpu::new();
     let mut head = DraftHead::load(&mut b, "test", config, &stored(all), spec, &DraftOptions::default()).unwrap();
