@@ -71,7 +71,6 @@ struct Crowd {
     ms: f64,
     evicted: usize,
     waited: usize,
-    /// After the last answer.
     state_bytes: u64,
 }
 
@@ -249,7 +248,6 @@ impl<'a> Beside<'a> {
         self.wait(&[id]).map(drop)
     }
 
-    /// Cuts the main conversation back to the end of its context.
     fn back(&mut self, context: u64) -> Result<(), Failure> {
         let id = self.direct.number();
         let (_, end, history) = self.state(context);

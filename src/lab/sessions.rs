@@ -69,7 +69,6 @@ const REPEATS: usize = 5;
 const TOKENS: u64 = 100_000;
 const TOKENS_GPU: u64 = 262_144;
 const ROOM: u64 = 8_192;
-/// Longest piece of a document with made-up rows.
 const PIECE: u64 = 8_192;
 const ANSWER: u64 = 24;
 const DOCUMENT: &str = "ledger.txt";

@@ -129,7 +129,6 @@ impl Statistics {
         self.layers.get(layer.parse::<usize>().ok()?)?.get(input as usize)
     }
 
-    /// All moments with their names in a file.
     pub(super) fn named(&self) -> impl Iterator<Item = (String, &Moments)> {
         let layers = self.layers.iter().enumerate().flat_map(|(i, layer)| {
             INPUTS.iter().zip(layer).map(move |(input, moments)| (format!("layer.{i}.{input:?}"), moments))

@@ -28,7 +28,6 @@ impl Named {
         self.0.binary_search_by_key(&end, |(at, _)| *at).ok().and_then(|at| self.0.get(at)).map(|(_, name)| *name)
     }
 
-    /// The last segment, if it ends at `end`.
     pub(super) fn last_at(&self, end: usize) -> Option<&[u8; 32]> {
         self.0.last().filter(|(last, _)| *last == end).map(|(_, name)| name)
     }

@@ -45,7 +45,6 @@ pub struct Sequence<B: Backend> {
     pub(super) phase: Phase,
     /// Given tokens since the segment began; 0 once it has ended.
     pub(super) segment: usize,
-    /// Its first row in the last verify pass.
     pub(super) first_row: usize,
     pub(super) named: Named,
 }

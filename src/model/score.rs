@@ -11,7 +11,6 @@ use super::{Live, Model, Result};
 /// Receives the intermediate results of a pass over these rows.
 pub(crate) type Watch<'a, B> = dyn FnMut(&mut B, Range<usize>, Seen<'_, B>) -> BackendResult<()> + 'a;
 
-/// log Σ exp of logits.
 pub fn log_sum_exp(logits: &[f32]) -> f64 {
     let most = logits.iter().fold(f64::NEG_INFINITY, |m, v| m.max(f64::from(*v)));
     most + logits.iter().map(|v| (f64::from(*v) - most).exp()).sum::<f64>().ln()

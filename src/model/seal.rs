@@ -14,9 +14,6 @@ pub(super) const SEAL: &str = "seal";
 
 /// Whether packing of a folder was completed. [`check`](fn@super::quantize::check) compares its parts with their
 /// hashes.
-///
-/// # Errors
-/// The file system.
 pub fn is_finished(folder: &Path) -> Result<bool> {
     let path = folder.join(WEIGHTS_INDEX);
     files::is_there(&path).map_err(|cause| ModelError::File { path, cause })

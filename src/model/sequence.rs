@@ -146,7 +146,6 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Frees a swapped-out sequence and its memory.
     pub fn release(b: &mut B, sequence: Sequence<B>) {
         let id = sequence.place.id;
         // Dropping its caches ends its rows in flight.

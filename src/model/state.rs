@@ -210,9 +210,6 @@ impl<B: Backend> Live<B> {
 
     /// Runs 1..=16 rows at the current position and finds each row's top logits: the pending token, then drafts. Does
     /// not advance. Equal, bit for bit, to that many single steps.
-    ///
-    /// # Errors
-    /// As [`Live::prefill`].
     pub fn verify(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
         let pass = Pass::Verify { rows: tokens.len() };
         self.begin("verify", b, model, tokens, MAX_VERIFY_ROWS)?;
@@ -274,7 +271,6 @@ impl<B: Backend> Live<B> {
         self.now.longest(b, length.min(self.work.limit), free)
     }
 
-    /// [`Sequence::lends`] of the current sequence.
     pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
         self.now.lends(b, rows)
     }

@@ -89,7 +89,6 @@ impl LoadedTensor<'_> {
         LoadedTensor { data: Cow::Owned(data), file: None, dtype: Dtype::F32, ..self }
     }
 
-    /// A copy that takes this form on the device.
     #[must_use]
     pub fn in_form(self, form: Form) -> Self {
         LoadedTensor { form, ..self }
@@ -173,7 +172,6 @@ impl Tensors {
         }
     }
 
-    /// The same tensors, read in this format.
     #[must_use]
     pub fn in_format(self, format: Option<Format>) -> Tensors {
         Tensors { format, ..self }
@@ -369,7 +367,6 @@ fn widen_f16(bytes: &[u8]) -> Vec<u8> {
     bytes.chunks_exact(2).flat_map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes()).collect()
 }
 
-/// Whether a folder has GGUF weights, which the program does not read.
 fn holds_gguf(dir: &Path) -> bool {
     let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
     files.into_iter().any(|file| file.path().extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")))

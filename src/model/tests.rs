@@ -59,7 +59,6 @@ impl Twin {
         (self.live.export_rows(&mut self.b, 0..length).unwrap(), self.live.export_end(&mut self.b).unwrap())
     }
 
-    /// Every byte of the state.
     fn bytes(&mut self) -> Vec<(String, Vec<u8>)> {
         let (rows, end) = self.images();
         rows.tensors.into_iter().chain(end.tensors).map(|t| (t.name, t.data.to_vec())).collect()

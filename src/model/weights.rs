@@ -53,7 +53,6 @@ pub struct Checkpoint {
     spec: ModelSpec,
     recipe: Recipe,
     prefill: Precision,
-    /// Text of `config.json`.
     config: String,
     made_from: Option<MadeFrom>,
     hashed: OnceLock<blake3::Hasher>,
@@ -160,7 +159,6 @@ impl Checkpoint {
         }
     }
 
-    /// Text of `config.json`.
     pub fn config(&self) -> &str {
         &self.config
     }

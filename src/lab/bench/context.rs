@@ -11,7 +11,6 @@ use crate::core::spec::Mixer;
 use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
 
 impl<B: DraftOps> Bench<'_, B> {
-    /// Reads up to `context`; returns seconds.
     pub(super) fn read_to(&mut self, context: usize) -> anyhow::Result<f64> {
         let start = Instant::now();
         while self.live.position() < context {

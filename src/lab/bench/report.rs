@@ -75,7 +75,6 @@ pub(super) struct Row {
     pub(super) draft_round_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) draft_round_over_step: Option<f64>,
-    /// At [`ROUND_TOKENS`] a round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) draft_round_tokens_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

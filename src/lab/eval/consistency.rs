@@ -33,9 +33,6 @@ impl Agreement {
 /// Compares, on the first tokens of a text: prefill against decode, decode against verify, saved against fresh state,
 /// and the text written with drafts against that without. `slack` is the difference that arithmetic may make between
 /// prefill and decode.
-///
-/// # Errors
-/// The device; a text that does not fit.
 pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64) -> Result<Vec<Agreement>, Failure> {
     let prompt = text.len().checked_sub(STEPS).filter(|n| *n > 0);
     let Some(prompt) = prompt else {

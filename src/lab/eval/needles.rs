@@ -128,7 +128,6 @@ fn document(sentences: usize, needles: &[Fact], dice: &mut SplitMix64) -> String
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Cell {
-    /// Tokens before the question.
     pub length: usize,
     /// Percent of the document.
     pub depth: usize,

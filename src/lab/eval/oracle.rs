@@ -36,7 +36,6 @@ pub(super) fn first_layers(mut checkpoint: Checkpoint) -> Checkpoint {
     checkpoint
 }
 
-/// Tokens that a CPU reads with these layers within [`WORK`].
 pub(super) fn tokens(spec: &ModelSpec) -> usize {
     let most = WORK.saturating_mul(1_000_000_000) / spec.parameters().max(1);
     usize::try_from(most).unwrap_or(usize::MAX).clamp(TOKENS, CONSISTENCY)

@@ -6,9 +6,7 @@ use crate::engine::protocol::Token;
 
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Perplexity {
-    /// Predicted tokens.
     pub tokens: usize,
-    /// Most tokens of a window.
     pub window: usize,
     /// Tokens from one window's start to the next.
     pub stride: usize,

@@ -318,7 +318,6 @@ impl<B: Backend> Replay<'_, B> {
         Ok(())
     }
 
-    /// A short dense prefill followed by decoding across `dense_len`.
     fn incremental(&mut self, ids: &[Token], report: &mut Report) -> Result<()> {
         if !self.golden.has("logits_incremental") {
             return Ok(());

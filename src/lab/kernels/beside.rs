@@ -16,7 +16,6 @@ struct Path {
 }
 
 impl Path {
-    /// Rows of pass number `pass`, and how many of them are accepted.
     fn rows(&self, pass: usize) -> (&[Token], usize) {
         let at = pass * self.rows;
         (self.drafts.get(at..at + self.rows).unwrap_or_default(), (pass + self.rows).div_ceil(2).clamp(1, self.rows))

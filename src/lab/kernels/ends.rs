@@ -39,7 +39,6 @@ pub fn against_oracle<A: Backend, B: Backend>(
     });
 }
 
-/// Checks the promises of equal bits.
 pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: usize, row_counts: &[usize]) {
     let text = prompt(s.model.spec().vocab, read);
     checks.add(format!("verify of n rows equals n steps after {read} tokens"), || {

@@ -66,7 +66,6 @@ impl Rates<'_> {
         self.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
     }
 
-    /// Times `op(copy)` over `copies` as a captured step of `rows` rows.
     fn step(
         &mut self,
         name: &str,

@@ -15,7 +15,6 @@ const TIE: f64 = 0.02;
 pub struct Judgement {
     /// ‖output − reference‖ / ‖reference‖ over all rows, given the chosen blocks.
     pub attention_error: f64,
-    /// The first wrong choice: row, KV head, reason.
     pub wrong_choice: Option<String>,
 }
 

@@ -42,7 +42,6 @@ struct Bench<'a> {
     wish: &'a Wish,
 }
 
-/// The engine's figures for each load, without and with export of state, and its device.
 pub(super) fn measure(
     context: &Context,
     text: &TextModel,

@@ -159,7 +159,6 @@ impl Direct {
         }
     }
 
-    /// Reads `prompt` on top of the current state and returns the state after it.
     pub(in crate::lab) fn read(&mut self, prompt: Vec<Token>) -> Result<StateImage, Failure> {
         let id = self.number();
         self.command(Command::Run(Job {

@@ -128,7 +128,6 @@ impl Talk {
         ))
     }
 
-    /// Ends the runtime after all is saved.
     pub(in crate::lab) fn quit(self) -> Result<(), Failure> {
         self.send(Request::Quit)?;
         while !matches!(self.next()?, Notice::Bye { .. }) {}

@@ -94,7 +94,6 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         made.ok_or_else(|| internal("load", "fewer weights than were asked for").into())
     }
 
-    /// The parts of a matrix; none of a synthetic one.
     fn read(&self, wish: &Wish) -> Result<Vec<LoadedTensor<'c>>> {
         match (&self.checkpoint.source, &wish.from) {
             (Source::Synthetic(..), _) => Ok(Vec::new()),

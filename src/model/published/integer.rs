@@ -250,7 +250,6 @@ impl Integer<'_> {
         }
     }
 
-    /// Subtracted from `q`; 0 for an [`Offset::Bias`].
     fn zero_of(&self, row: usize, group: usize) -> i32 {
         let (per, mask) = (32 / self.bits, (1u32 << self.bits) - 1);
         let middle = 1i32 << (self.bits - 1);

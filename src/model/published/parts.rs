@@ -79,7 +79,6 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Scales in the file's type.
 #[derive(Clone, Copy)]
 pub(super) struct Scales<'a> {
     pub(super) part: &'static str,

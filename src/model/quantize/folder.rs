@@ -112,7 +112,6 @@ fn made_from(path: &Path, id: &str) -> Option<Errors> {
     errors_from(&header(path)?, id)
 }
 
-/// The errors in the metadata of a part of the packing `id`.
 pub(super) fn errors_from(meta: &serde_json::Value, id: &str) -> Option<Errors> {
     let (made_from, errors) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
     let errors: Vec<f64> = errors.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -162,9 +161,6 @@ pub struct Removed {
 }
 
 /// Removes all kept folders except those that are being packed. A folder with files of others stays with those files.
-///
-/// # Errors
-/// A file that cannot be removed.
 pub fn remove_kept(dir: &Path) -> std::io::Result<Removed> {
     let mut removed = Removed::default();
     // Without a claim: a full disk has no room for a new lock file.

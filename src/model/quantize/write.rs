@@ -79,9 +79,6 @@ impl Claim {
     }
 
     /// Removes temporary files of stopped runs. Not for a folder that may hold files of others.
-    ///
-    /// # Errors
-    /// A file that cannot be removed.
     pub fn remove_left(&self) -> Result<()> {
         let entries = std::fs::read_dir(&self.folder).map_err(at(&self.folder))?.flatten();
         let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));

@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const AHEAD_BYTES: u64 = 1 << 30;
-/// Bytes of one request.
 const STEP_BYTES: u64 = 8 << 20;
 const THREADS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A range of one file.
 struct Step {
     file: Arc<File>,
     at: u64,

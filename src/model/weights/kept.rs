@@ -100,7 +100,6 @@ impl Checkpoint {
         (form, fate)
     }
 
-    /// The form of a synthetic matrix, by its name without `.weight`.
     pub(in crate::model) fn synthetic_form(&self, recipe: Recipe, name: &str, inner: usize) -> Form {
         let plain = recipe.form(self.spec(), name, inner);
         match self.source {
@@ -112,9 +111,6 @@ impl Checkpoint {
     }
 
     /// The form of a matrix, by its name without `.weight` and shape, and the effect on its values.
-    ///
-    /// # Errors
-    /// As [`Tensors::check`].
     pub(in crate::model) fn fate_of(&self, name: &str, shape: &[usize]) -> Result<(Form, Fate)> {
         let full = format!("{name}.weight");
         let weight = self.tensors()?.published(&full, shape)?;
@@ -156,13 +152,11 @@ impl Checkpoint {
         Ok([plain(gate)?, plain(up)?])
     }
 
-    /// Names without `.weight`, and shapes.
     fn matrices(&self) -> impl Iterator<Item = (String, Vec<usize>)> {
         let all = Checkpoint::expected_tensors(self.spec()).into_iter().filter(|(_, shape)| shape.len() == 2);
         all.map(|(name, shape)| (name.trim_end_matches(".weight").to_owned(), shape))
     }
 
-    /// Bytes of the weights on a GPU with this recipe.
     pub fn bytes(&self, recipe: Recipe) -> u64 {
         let packed = match &self.source {
             Source::Tensors(tensors) => tensors.format().is_some(),

@@ -13,7 +13,6 @@ pub enum Recipe {
     /// In the folder's form.
     #[default]
     Stored,
-    /// 16 bits, whatever the folder holds.
     Bf16,
     /// 8 bits, all matrices.
     Bits8,
@@ -28,7 +27,6 @@ pub enum Recipe {
 struct Row {
     name: &'static str,
     word: &'static str,
-    /// For people.
     bits: &'static str,
     /// Form of the matrices that the model is not sensitive to; `None` without packing.
     form: Option<Form>,

@@ -196,7 +196,6 @@ fn half_precision_is_widened_exactly() {
     assert_eq!(first, 1.5);
 }
 
-/// Rewrites `config.json` of a folder.
 fn configured(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     let path = dir.join("config.json");
     let mut config: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();

@@ -79,7 +79,6 @@ pub struct SparseCase<B: Backend> {
 }
 
 impl<B: Backend> SparseCase<B> {
-    /// A cache of `case.position` rows with room for `limit`.
     pub fn new(b: &mut B, s: Sizes, case: Case, limit: usize) -> Result<Self> {
         let spec = sparse_spec(s);
         let width = spec.projection_width();

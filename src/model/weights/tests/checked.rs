@@ -6,7 +6,6 @@ use crate::engine::protocol::Cancel;
 use crate::model::quantize::{Claim, Condition, check, quantize, quantize_claimed, remove_damaged};
 use crate::model::{ModelError, WEIGHTS_INDEX};
 
-/// A source, and its packed folder.
 fn packed() -> (Checkpoint, tempfile::TempDir) {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.set_recipe(Recipe::Bits8);

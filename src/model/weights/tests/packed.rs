@@ -59,7 +59,6 @@ pub(super) fn packed_and_plain(skip: &[&str]) -> [tempfile::TempDir; 2] {
     [packed, plain]
 }
 
-/// Top logits after a prompt and two decode steps.
 pub(super) fn logits(checkpoint: &Checkpoint) -> Vec<Vec<f32>> {
     use crate::backend::prelude::*;
     let mut b = crate::backend::cpu::Cpu::new();
