@@ -15,8 +15,8 @@ use super::{Golden, Kind, Outcome, Precision, Report, Result};
 use crate::model::Seen;
 use crate::model::{Checkpoint, Live, Model};
 
-/// (golden tensor, tensor of its rows, rule, norm). The token rule agrees with the dense rule up to `dense_len` and is
-/// replayed from there.
+/// (golden tensor, tensor of its rows, rule, norm). The token rule agrees with the dense rule up to `dense_len` and starts
+/// there from the dense state, so it follows the dense rule in this table.
 const ALTERNATIVES: [(&str, &str, DenseRule, ScoreNorm); 6] = [
     ("logits_always_rows", "rows", DenseRule::Always, ScoreNorm::Level2),
     ("logits_token_rows", "rows", DenseRule::Token, ScoreNorm::Level2),

@@ -10,7 +10,7 @@ use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, Result, fp8};
 
-/// Widths of the compared rows: several pieces a thread, less than one, and more than a thread holds.
+/// Widths of the compared rows: several pieces a thread, a narrow row, and more than a thread holds.
 const WIDTHS: [usize; 3] = [1024, 64, 16_384 + 4096 + 64];
 /// Forms to narrow from: directly, and widened first.
 const FORMS: [Form; 3] = [Form::Bf16, Form::Int8, Form::Int4];

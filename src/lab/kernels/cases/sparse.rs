@@ -55,7 +55,7 @@ pub fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor>
 }
 
 pub struct SparseRun {
-    /// `[rows, heads·128]`, before the rotation.
+    /// `[rows, heads·128]`, as the operation receives it.
     pub q: Vec<f32>,
     /// k, v, k1, k2 of all positions.
     pub cache: Vec<ImageTensor>,
