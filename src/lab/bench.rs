@@ -2,39 +2,44 @@
 //!
 //! # Method
 //!
-//! Contexts are visited in ascending order. Up to each one the prompt (random tokens: the work does not depend on which)
-//! is read in full passes and timed as a whole, so `prefill_tokens_per_s` is the mean over the *whole* context, not the speed
-//! at its end. Then, from that state:
+//! The benchmark visits contexts in ascending order. It reads the prompt up to each one in full passes (random tokens:
+//! the work does not depend on which) and times it as a whole, so `prefill_tokens_per_s` is the mean over the *whole*
+//! context, not the speed at its end. Then, from that state:
 //!
-//! - *decode*: single steps, each waiting for its top logits as a chat does; median and 99th percentile of the host's clock,
-//!   speed from the sum. `device_ms` repeats the steps without reading top logits; a graph still waits until the one before has ended, so that
-//!   what the host does between two of them is part of it.
-//! - *look*: the steps without waiting again, with where each token looks not measured, summed as for an answer, and told for
-//!   each token: the shares are what that costs. The last waits for the device after each step, as a chat does anyway.
-//! - *pool*: where keys and values lie in host memory (`--gpu-memory 8GiB`), how many chosen blocks the decode steps found in the pool on
-//!   the device, and steps for which the pool was emptied before; a step that finds 80 % is calculated from both, by bytes.
+//! - *decode*: single steps, each waiting for its top logits as a chat does; median and 99th percentile of the host's
+//!   clock, speed from the sum. `device_ms` repeats the steps without reading top logits; a graph still waits until
+//!   the one before has ended, so it includes the host's work between two graphs.
+//! - *look*: the steps without waiting again, with attention mass not measured, summed as for an answer, and read
+//!   back for each token: the shares are what that costs. The last variant waits for the device after each step, as a
+//!   chat does anyway.
+//! - *pool*: where keys and values lie in host memory (`--gpu-memory 8GiB`), how many chosen blocks the decode steps
+//!   found in the pool on the device, and steps that start with an empty pool; the time of a step that finds 80 % is
+//!   interpolated between both, by bytes.
 //! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
-//! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a single step.
+//! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a
+//!   single step.
 //! - *speculation*: with `--speculation`, the decoder as a chat uses it, with drafts all wrong and all right.
-//! - *sequences*: with `--sequences`, forks of the state beside each other, a pass over rows of all of them; compared bit for bit with each alone.
-//! - *save and restore*: the whole state to host memory and back; the state is compared by what it predicts.
+//! - *sequences*: with `--sequences`, forks of the state run together, one pass over rows of all; compared bit for
+//!   bit with each alone.
+//! - *save and restore*: the whole state to host memory and back; the two states are compared by the logits they lead
+//!   to.
 //!
-//! After each part the state goes back to the frontier (rows are cut, the recurrent state restored), so parts do not add up.
-//! The first steps of each kind are not counted: kernels load and CUDA graphs are made in them.
+//! After each part the state returns to the frontier (rows are cut, the recurrent state restored), so parts do not add
+//! up. The first steps of each kind do not count: they load kernels and capture CUDA graphs.
 //!
-//! `--fill random` puts random rows into the caches instead of reading up to a context: decode and verify at a million tokens
-//! then cost seconds. Reading is then timed on one piece of `--sample` tokens at that depth, and the figure is named
-//! `prefill_at_depth_tokens_per_s`, never the mean.
+//! `--fill random` puts random rows into the caches instead of reading up to a context: decode and verify at a million
+//! tokens then cost seconds. The prefill time is then that of one piece of `--sample` tokens at that depth, and the
+//! figure is named `prefill_at_depth_tokens_per_s`, never the mean.
 //!
 //! # How to read it
 //!
-//! `decode_gb_per_s` counts the bytes a step must move: every weight but the embedding table once, states in and out, compressed
-//! keys once, chosen blocks once. `read_bandwidth_share` divides that by what a read-only kernel reaches on the same device
-//! just before. `prefill_tflops` counts GEMMs, attention over chosen blocks, scores and the recurrence, nothing twice; `prefill`
-//! says what it multiplied in (`--prefill fp8`).
+//! `decode_gb_per_s` counts the bytes a step must move: every weight but the embedding table once, states in and out,
+//! compressed keys once, chosen blocks once. `read_bandwidth_share` divides that by what a read-only kernel reaches on
+//! the same device just before. `prefill_tflops` counts GEMMs, attention over chosen blocks, scores and the
+//! recurrence, nothing twice; `prefill` names the arithmetic of its products (`--prefill fp8`).
 //!
-//! Traps: random tokens make speculation by text look bad, which is why no acceptance is reported here; a GPU that was idle
-//! raises its clocks during the first second, so very short runs read low.
+//! Traps: random tokens make speculation by text look bad, so the benchmark reports no acceptance; an idle GPU raises
+//! its clocks during the first second, so very short runs read low.
 
 mod context;
 mod report;
@@ -61,21 +66,15 @@ use crate::model::{Checkpoint, Live, Model, ModelError};
 use report::{Row, VerifyTime, table};
 use work::{prefill_flops, step_bytes};
 
-/// Contexts that are measured if none is named.
 const CONTEXTS: [usize; 2] = [512, 32_768];
-/// Verify passes of these rows.
 const VERIFY_ROWS: [usize; 6] = [1, 2, 4, 6, 8, 16];
-/// Steps before a measurement.
+/// Uncounted steps before a measurement.
 const WARM_UP: usize = 4;
 const ROUND_DRAFTS: usize = 5;
-/// Tokens that such a round is taken to gain: as long as heads of this kind are accepted on open text. What a round takes does not
-/// depend on it.
+/// Tokens that a round of [`ROUND_DRAFTS`] drafts is assumed to gain, a typical acceptance on open text. The measured
+/// time of a round does not depend on it.
 const ROUND_TOKENS: f64 = 3.2;
 
-/// Runs the benchmark and prints it.
-///
-/// # Errors
-/// A model that does not load, or the device; with what was being measured.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     measure(context, args).map_err(|e| match e.downcast::<Failure>() {
         Ok(failure) => failure,
@@ -121,7 +120,7 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
     Ok(context.result(|| report.clone(), || table(&report, &rows))?)
 }
 
-/// Adds what every benchmark says about where it ran.
+/// Adds the facts about the machine that every benchmark reports.
 pub(super) fn describe(machine: &mut Value, args: &BenchArgs) {
     if let Value::Object(machine) = machine {
         machine.insert("host".into(), host().into());
@@ -142,7 +141,6 @@ fn host() -> String {
     format!("{name}, {} threads", rayon::current_num_threads())
 }
 
-/// Everything that stays the same over contexts.
 struct Bench<'a, B: DraftOps> {
     b: B,
     model: Model<B>,
@@ -168,7 +166,8 @@ fn bench<B: DraftOps>(
     if contexts.is_empty() {
         contexts.extend(CONTEXTS);
     }
-    // Room for what is read or decoded after a context: the longest one ends this far below the limit.
+    // Room for the tokens that the parts read or decode after a context: the longest context ends this far below the
+    // limit.
     let behind = (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
     contexts.iter_mut().for_each(|c| *c = (*c).min(MAX_POSITIONS.saturating_sub(behind)));
     contexts.sort_unstable();
@@ -230,7 +229,7 @@ impl<B: DraftOps> Bench<'_, B> {
                 self.fill(context)?;
                 if self.sample > 0 {
                     let end = self.live.export_end(&mut self.b)?;
-                    // Once to choose algorithms and load kernels, then timed.
+                    // The first run chooses algorithms and loads kernels; the second is timed.
                     let sample = self.sample.min(self.live.limit() - context);
                     self.read_to(context + sample.min(self.b.prefill_rows()))?;
                     self.live.restore(&mut self.b, context, &[], Some(&end))?;

@@ -1,18 +1,19 @@
-//! `sala-chat bench beside`: what concurrent conversations cost one another, seen from the engine's holder.
+//! `sala-chat bench beside`: what concurrent conversations cost one another, seen from the engine's client.
 //!
 //! # Method
 //!
 //! A separate engine receives commands as from the runtime; times are the host's clock from a command to its event.
-//! The state of a long conversation is made up: the engine reads two pieces of [`PIECE`] tokens, and the rows of the
-//! second are repeated (meaningless values of the right sizes). For each `--context`, cut to whole pieces:
+//! The state of a long conversation is made up: the engine reads two pieces of [`PIECE`] tokens, and the benchmark
+//! repeats the rows of the second (meaningless values of the right sizes). For each `--context`, cut to whole pieces:
 //!
-//! - *fork*: of the live conversation, to the first token of a short question in the fork; [`FORKS`] of them, one after the other, which
-//!   all stay: `bytes` is their sum beyond the one conversation, a question and a token each.
-//! - *read*: `--sample` tokens after the context, alone and during a conversation that writes without drafts; `chat_tokens_per_s` is
-//!   the speed of that conversation during the read, `share` the read's rate over that alone. `first_token_ms` is of
-//!   short questions in a third conversation while the document is read alone, at no particular moment of a chunk.
-//! - *crowd*: [`CROWD`] conversations of this length are restored from memory and answer concurrently; each may be evicted after
-//!   its answer, least recently used first. `waited` counts those that had to wait.
+//! - *fork*: of the live conversation, to the first token of a short question in the fork; [`FORKS`] of them, one
+//!   after the other, all kept: `bytes` is their sum beyond the one conversation, a question and a token each.
+//! - *read*: `--sample` tokens after the context, alone and during a conversation that writes without drafts;
+//!   `chat_tokens_per_s` is the speed of that conversation during the read, `share` the read's rate over that alone.
+//!   `first_token_ms` is of short questions in a third conversation while the document is read alone, at no
+//!   particular moment of a chunk.
+//! - *crowd*: the engine restores [`CROWD`] conversations of this length from memory and they answer concurrently;
+//!   each may be evicted after its answer, least recently used first. `waited` counts those that had to wait.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -32,9 +33,9 @@ use crate::engine::protocol::{
     SpecMode, StateImage, Token,
 };
 
-/// Tokens of which a made-up context is a multiple.
+/// A made-up context is a multiple of this many tokens.
 const PIECE: u64 = 8_192;
-/// The context that is measured if none is named, and the least: both pieces that are read are in it.
+/// Default and least context: it contains both pieces that the engine reads.
 const CONTEXT: u64 = 2 * PIECE;
 const FORKS: u32 = 8;
 const CROWD: u32 = 15;
@@ -48,7 +49,6 @@ struct Forked {
     first_token_ms: f64,
     slowest_ms: f64,
     forks: u32,
-    /// Of all of them together.
     bytes: u64,
 }
 
@@ -71,7 +71,6 @@ struct Crowd {
     ms: f64,
     evicted: usize,
     waited: usize,
-    /// When all have answered.
     state_bytes: u64,
 }
 
@@ -83,10 +82,6 @@ struct Row {
     crowd: Crowd,
 }
 
-/// Runs the benchmark and prints it.
-///
-/// # Errors
-/// A model that does not load, or anything the engine cannot do, with its words.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     if !args.sequences.is_empty() {
         let what = format!("{FORKS} forks and {CROWD} conversations");
@@ -178,10 +173,9 @@ struct Beside<'a> {
     pieces: [StateImage; 2],
 }
 
-/// What was heard of commands until the last of those that were waited for was done.
 #[derive(Default)]
 struct Heard {
-    /// When, of which job, and how many tokens it brought.
+    /// (time, job, new tokens)
     written: Vec<(Instant, u64, usize)>,
     evicted: usize,
     waited: usize,
@@ -193,7 +187,6 @@ impl Heard {
         self.written.iter().find(|(_, id, _)| *id == job).map(|(at, ..)| *at)
     }
 
-    /// Tokens per second of a job in a time.
     fn rate(&self, job: u64, from: Instant, until: Instant) -> f64 {
         let within = self.written.iter().filter(|(at, id, _)| *id == job && (from..=until).contains(at));
         let tokens: usize = within.map(|(.., tokens)| tokens).sum();
@@ -201,7 +194,7 @@ impl Heard {
     }
 }
 
-/// Tokens that mean nothing; other ones for every number.
+/// Arbitrary tokens, different for every `number`.
 fn tokens(number: u64, count: u64) -> Vec<Token> {
     let token = |i: u64| 3 + ((i + (number << 24)).wrapping_mul(crate::core::GOLDEN) >> 33) % 200;
     (0..count).map(|i| token(i) as Token).collect()
@@ -216,7 +209,6 @@ impl<'a> Beside<'a> {
         Ok(Beside { direct, args, pieces })
     }
 
-    /// Waits for the end of all of these commands.
     fn wait(&mut self, commands: &[u64]) -> Result<Heard, Failure> {
         let (mut heard, mut left) = (Heard::default(), commands.to_vec());
         while !left.is_empty() {
@@ -235,7 +227,6 @@ impl<'a> Beside<'a> {
         Ok(heard)
     }
 
-    /// Rows and end of a context, and its tokens.
     fn state(&self, context: u64) -> (Vec<Arc<dyn RowSource>>, CheckpointImage, Arc<Vec<Token>>) {
         let [first, second] = &self.pieces;
         let image = |start: u64| if start == 0 { first.clone() } else { again(second, start, false) };
@@ -257,7 +248,6 @@ impl<'a> Beside<'a> {
         self.wait(&[id]).map(drop)
     }
 
-    /// Cuts the main conversation back to the end of its context.
     fn back(&mut self, context: u64) -> Result<(), Failure> {
         let id = self.direct.number();
         let (_, end, history) = self.state(context);
@@ -266,7 +256,7 @@ impl<'a> Beside<'a> {
         self.wait(&[id]).map(drop)
     }
 
-    /// Reads, then writes as many tokens, one a round.
+    /// Reads `prompt`, then writes `max_tokens` tokens, one a round.
     fn job(&mut self, sequence: SequenceId, prompt: Vec<Token>, max_tokens: u64) -> Result<(u64, Cancel), Failure> {
         let id = self.direct.number();
         let cancel = Cancel::default();
@@ -292,7 +282,7 @@ impl<'a> Beside<'a> {
     }
 
     fn forks(&mut self, context: u64) -> Result<Forked, Failure> {
-        // Rows in flight are waited for by the first one, and kernels loaded.
+        // The first question waits for rows in flight and loads kernels.
         let id = self.question(MAIN, 4)?;
         let before = self.wait(&[id])?.state_bytes;
         self.back(context)?;
@@ -330,7 +320,7 @@ impl<'a> Beside<'a> {
     fn read(&mut self, context: u64) -> Result<Read, Failure> {
         let amount = self.args.sample;
         let rate = |begun: Instant| amount as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-        // Once, for the choice of algorithms.
+        // The first run chooses algorithms.
         let (id, _) = self.begin_reading(context)?;
         self.wait(&[id])?;
         let (id, begun) = self.begin_reading(context)?;
@@ -363,7 +353,6 @@ impl<'a> Beside<'a> {
         })
     }
 
-    /// Times to the first token of short questions while a document is read.
     fn questions(&mut self, context: u64) -> Result<Vec<f64>, Failure> {
         let (reads, _) = self.begin_reading(context)?;
         let (mut times, mut reading) = (Vec::new(), true);

@@ -1,8 +1,9 @@
-//! `sala-chat draft capture`: documents become training samples for a draft head.
+//! `sala-chat draft capture`: turns documents into training samples for a draft head.
 //!
-//! Every document, cut into pieces that fit, is put to the model the way a chat does (the document, then a question); the
-//! model answers greedily, and what its layers held is written ([`crate::model::capture`] has the format). The layers
-//! that are captured are those which the head in use reads, or the published default where there is none.
+//! The command cuts every document into pieces that fit and prompts the model as a chat does (the document, then a
+//! question). The model answers greedily, and the hidden states of its layers are written ([`crate::model::capture`]
+//! has the format). The captured layers are those that the current head reads, or the published default without a
+//! head.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -26,22 +27,18 @@ use crate::runtime::render::safe_name;
 use crate::text::sources::{self, SourceOptions};
 use crate::text::{ChatMessage, ChatRole, RenderOptions, TextModel};
 
-/// Put to one piece after the other, so that a head sees different kinds of answers.
+/// Pieces take them in turn, so that a head learns from different kinds of answers.
 const QUESTIONS: [&str; 4] = [
     "Summarize this text.",
     "What is this text about?",
     "List the names and numbers in this text.",
     "What is said first, and what last?",
 ];
-/// A sample shorter than this has no room for a piece and an answer.
+/// A shorter sample has no room for a piece and an answer.
 const SHORTEST: usize = 64;
-/// Pieces are not cut smaller than this, in bytes.
+/// Least size of a piece in bytes.
 const SMALL_PIECE: usize = 64;
 
-/// Runs the action.
-///
-/// # Errors
-/// No documents, no model, a folder that has samples already or cannot be written.
 pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Failure> {
     let DraftCommand::Capture { docs, out, length } = action;
     if *length < SHORTEST {
@@ -66,7 +63,7 @@ pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Fail
     }
 }
 
-/// The folder for samples: made if needed, and never one that holds some already, because numbers would repeat.
+/// Makes the folder for samples. A folder that holds samples is an error, because file numbers would repeat.
 fn make_folder(out: &Path) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", out.display()));
     if out.exists() && !out.is_dir() {
@@ -110,7 +107,6 @@ struct Job<'a> {
     text: TextModel,
     stop: Vec<Token>,
     out: &'a Path,
-    /// Longest sample in tokens.
     length: usize,
     documents: &'a [sources::Document],
 }

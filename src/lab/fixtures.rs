@@ -1,5 +1,5 @@
-//! `sala-chat doctor --fixtures DIR`: golden data on the chosen device, every tensor within its budget. A miss is named and ends
-//! with exit code 1; what the device cannot run is reported as not run, with the reason.
+//! `sala-chat doctor --fixtures DIR`: replays golden data on the chosen device; every tensor has a budget. A miss is
+//! named and gives exit code 1; a case that the device cannot run is reported as not run, with the reason.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,8 +12,6 @@ use crate::cli::args::DoctorArgs;
 use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure};
 
-/// Replays the folder.
-///
 /// # Errors
 /// A chosen device that is missing; fixtures that cannot be read.
 pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Failure> {

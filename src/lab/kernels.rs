@@ -1,6 +1,6 @@
 //! `sala-chat doctor --kernels`: every operation of the GPU against the CPU, and whole texts; `--rates`: their speeds
-//! against the limits of the device. Every check runs, whatever the others do; any miss is named and ends with exit
-//! code 1.
+//! against the limits of the device. Every check runs even if others fail; the report names every miss and the exit
+//! code is then 1.
 
 #[cfg(feature = "cuda")]
 mod beside;
@@ -40,10 +40,7 @@ pub(super) fn run(_context: &Context, _args: &DoctorArgs) -> Result<Exit, Failur
     Err(Failure::new(Exit::NoDevice, "this program was built without the feature `cuda`"))
 }
 
-/// Runs the selected checks, or measures the rates.
-///
-/// # Errors
-/// No GPU; exit code 1 for a miss.
+/// Runs the selected checks, or measures the rates. Exit code 1 for a miss.
 #[cfg(feature = "cuda")]
 pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
     use std::fmt::Write as _;
@@ -58,7 +55,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     if config.device == crate::config::settings::Device::Auto {
         config.device = crate::config::settings::Device::Cuda;
     }
-    // Work on a fresh device each time: an error of one part must not poison the next.
+    // Opens a fresh device for each part: an error of one must not poison the next.
     let open = |guards: bool| -> Result<crate::backend::cuda::Cuda, Failure> {
         match devices::open(&config, &args.tuning, guards)? {
             Opened::Cuda(cuda) => Ok(*cuda),

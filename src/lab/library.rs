@@ -2,14 +2,15 @@
 //!
 //! # Method
 //!
-//! In a data directory of its own beside the real one, `--documents` documents of `--context` tokens are put into the library, and one of
-//! the second `--context` tokens for `/when`. Most of their rows are made up ([`super::sessions::made_up`]: values that mean nothing, of
-//! the right sizes); the runtime loads each document, which reads its last piece and keeps it. Then the runtime is asked, with answers
-//! of `--decode` tokens, [`REPEATS`] times; files are in the system's cache where it has room for them, as they were just written.
+//! The benchmark puts `--documents` documents of `--context` tokens, and one of the second `--context` tokens for
+//! `/when`, into the library of its own data directory on the same disk. Most of their rows are made up
+//! ([`super::sessions::made_up`]: meaningless values of the right sizes); the runtime loads each document, which reads
+//! its last piece and keeps it. Then the benchmark sends each request [`REPEATS`] times, with answers of `--decode`
+//! tokens; freshly written files are in the system's cache if it has room for them.
 //!
-//! - *ask-all*: from sending the request until every document has its answer and the answer is scored. The first time of all is told
-//!   apart: kernels are loaded and CUDA graphs made in it.
-//! - *when*: from sending the request until its page, with as many kept states as there are along the document, 32 at most.
+//! - *ask-all*: from sending the request until every document has its answer and the answer is scored. The first time
+//!   of all is reported separately: it loads kernels and records CUDA graphs.
+//! - *when*: from sending the request until its page, with as many kept states as the document has, 32 at most.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -27,11 +28,9 @@ use crate::cli::{Context, Exit, Failure, open};
 use crate::runtime::Attendance;
 use crate::runtime::protocol::{FanOut, LoadOptions, Notice, Request};
 
-/// Repeats of each request after the first.
 const REPEATS: usize = 3;
-/// Default tokens of the documents.
 const CONTEXTS: [u64; 2] = [8_192, 32_768];
-/// Tokens between two kept states of a document, at most; the settings' own.
+/// Most tokens between two kept states of a document; the settings' default.
 const PIECE: u64 = 32_768;
 const ROOM: u64 = 8_192;
 /// A shorter ledger lacks the entries that the questions name.
@@ -50,7 +49,7 @@ struct AskAll {
 #[derive(Clone, Debug, Serialize)]
 struct When {
     tokens: u64,
-    /// The last line of its page: how many states answered.
+    /// The last line of the page, with the number of states that answered.
     said: String,
     first_ms: f64,
     ms: f64,
@@ -65,10 +64,6 @@ struct Report {
     when: Option<When>,
 }
 
-/// Runs the benchmark and prints it.
-///
-/// # Errors
-/// No room, a model that does not load, or anything the runtime cannot do; with the runtime's words.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     let (each, long) = match args.context.as_slice() {
         [] => (CONTEXTS[0], Some(CONTEXTS[1])),
@@ -93,7 +88,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     let config = &mut quiet.loaded.config;
     config.model.max_context = config.model.max_context.min(MAX_POSITIONS as u64);
     config.sampling.max_tokens = args.decode;
-    // Whole kilotokens, so that every piece has as many compressed keys as the one it is a copy of.
+    // Whole kilotokens, so that every piece has as many compressed keys as the piece it copies.
     config.sessions.checkpoint_every = (each / 3 / 1024 * 1024).clamp(1024, PIECE);
 
     let (report, device) = measure(&quiet, args, (each, long), scratch.path())?;
@@ -114,7 +109,7 @@ struct Book {
     ends: Ends,
 }
 
-/// The documents, in files: those of the library, then the one for `/when`.
+/// Writes the documents to files: those of the library, then the one for `/when`.
 fn books(
     text: &crate::text::TextModel,
     count: usize,
@@ -132,11 +127,11 @@ fn books(
     Ok(books)
 }
 
-/// A ledger of `tokens` tokens at most, and not many less.
+/// A ledger of at most `tokens` tokens, and close to it.
 fn ledger_of(text: &crate::text::TextModel, tokens: u64) -> Result<String, Failure> {
     let body = ledger(text, tokens)?;
     let found = text.tokenizer.encode_plain(&body)?.len() as u64;
-    // Later entries have longer numbers than those its length is reckoned from.
+    // Later entries have longer numbers than the estimate assumes.
     if found <= tokens { Ok(body) } else { ledger(text, tokens * tokens / found * 99 / 100) }
 }
 
@@ -166,7 +161,7 @@ fn measure(
         talk.timed(Request::Load { paths: vec![book.path.clone()], options: LoadOptions::default() })?;
     }
     context.note("asking");
-    // The last one loaded is the one for it.
+    // The document for `/when` is the last one loaded, so it is open now.
     let when = long.map(|long| when(&mut talk, long)).transpose()?;
     let ask_all = ask_all(&mut talk, each)?;
     talk.quit()?;

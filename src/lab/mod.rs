@@ -12,7 +12,7 @@
 //! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
 //!
-//! The cli calls it through [`LABORATORY`] alone; nothing that answers a user depends on this module.
+//! The cli calls it through [`LABORATORY`] alone; no answer to a user depends on this module.
 
 mod bench;
 mod beside;

@@ -1,26 +1,28 @@
-//! `sala-chat bench serve`: what the local server leaves of the engine's speed, with several clients.
+//! `sala-chat bench serve`: the share of the engine's speed that the local server reaches, with several clients.
 //!
 //! # Method
 //!
-//! A server is started as `sala-chat serve` starts it, on a free port of this machine and with a data directory of its own, on disk.
-//! Each of `--sequences` clients (1, then 8) holds a conversation: [`QUESTIONS`] questions to `/v1/completions`, each sent as soon as
-//! the answer before it is complete, with all of the conversation again, as stateless clients do. The first prompt has about `--context` tokens, which no
-//! other conversation begins with; an answer has `--decode` tokens, fewer where the model ends it. Answers are the likeliest
-//! tokens, drafts are as in the settings, and loops are not ended: a model of random weights falls into them.
+//! The benchmark starts a server as `sala-chat serve` does, on a free port of this machine and with a data directory
+//! of its own, on disk. Each of `--sequences` clients (1, then 8) holds a conversation: [`QUESTIONS`] questions to
+//! `/v1/completions`, each sent as soon as the answer before it is complete, with the whole conversation again, as
+//! stateless clients do. The first prompt has about `--context` tokens and a beginning that no other conversation has;
+//! an answer has `--decode` tokens, fewer where the model ends it. Answers are the likeliest tokens, drafts are as in
+//! the settings, and loops are not ended: a model of random weights falls into them.
 //!
-//! Then the engine gets the same work without a server: as many sequences, each with the same prompts one after the other and
-//! as many tokens to write, the next prompt sent as soon as an answer is complete. What a server found in kept state is not read again
-//! here either. `engine` writes only; `engine_keeping` also hands out the state behind each answer, as a server has it do, to nobody.
+//! Then the engine gets the same work without a server: as many sequences, each with the same prompts one after the
+//! other and as many tokens to write, the next prompt sent as soon as an answer is complete. The engine does not read
+//! again what the server found in kept state. `engine` only writes; `engine_keeping` also exports the state after each
+//! answer, as for a server, and drops it.
 //!
-//! Before each measurement there are short conversations of as many clients, twice: sequences are made in them, kernels loaded and
-//! CUDA graphs recorded.
+//! Two rounds of short conversations of as many clients precede each measurement: they make sequences, load kernels
+//! and record CUDA graphs.
 //!
 //! # How to read it
 //!
-//! `tokens_per_s` counts written tokens from the first request to the end of the last answer: reading prompts is inside, and so is that seats are empty
-//! while the last answers end. `share` is the server's over that of `engine`. `first_token_ms` is the mean from
-//! a request's arrival to its first token; `first_text_ms` the same at the client, until it sees text: later where the first tokens spell none, as most of
-//! a random model's.
+//! `tokens_per_s` counts written tokens from the first request to the end of the last answer: it includes reading
+//! prompts, and empty slots while the last answers end. `share` is the server's over that of `engine`.
+//! `first_token_ms` is the mean from a request's arrival to its first token; `first_text_ms` is the mean at the client
+//! until it sees text: later if the first tokens spell none, like most tokens of a random model.
 
 mod clients;
 mod direct;
@@ -40,19 +42,17 @@ use crate::config::settings::Settings;
 use crate::text::TextModel;
 
 const QUESTIONS: u64 = 3;
-/// Default tokens of a first prompt.
 const CONTEXT: u64 = 64;
 const CLIENTS: [usize; 2] = [1, 8];
-/// Short conversations of each client before a measurement.
+/// Rounds of short conversations before a measurement.
 const WARM_UPS: usize = 2;
-/// Tokens of an answer of those.
+/// Tokens of their answers.
 const WARM_UP_TOKENS: u64 = 16;
 
 #[derive(Clone, Debug, Default, Serialize)]
 struct Figures {
     seconds: f64,
     answers: u64,
-    /// Tokens of prompts that were read.
     read: u64,
     written: u64,
     tokens_per_s: f64,
@@ -90,7 +90,7 @@ struct Load {
 }
 
 impl Load {
-    /// Short ones of as many clients; `round` is below [`WARM_UPS`].
+    /// Short conversations of as many clients; `round` is below [`WARM_UPS`].
     fn warm_up(self, round: usize) -> Load {
         let number = self.number + (round + 1) * self.clients;
         Load { questions: 1, tokens: self.tokens.min(WARM_UP_TOKENS), number, ..self }
@@ -109,10 +109,8 @@ impl Load {
     }
 }
 
-/// Runs the benchmark and prints it.
-///
 /// # Errors
-/// No room, a model that does not load, a context it does not hold, or an answer that fails; with the words of whoever refused.
+/// No room, a model that does not load, a context it does not hold, or an answer that fails.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     let contexts = if args.context.is_empty() { vec![CONTEXT] } else { args.context.clone() };
     let seats = context.config().serve.side_by_side;
@@ -173,7 +171,7 @@ fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<(Fig
     let measured = clients::measure(&url, text, loads, &|| server.is_finished());
     stop.stop();
     let ended = server.join().map_err(|_| Failure::new(Exit::Failure, "the server failed: see the lines above"))?;
-    // Why it ended says more than that it does not answer.
+    // The server's own error explains more than the client's failure to reach it.
     ended.and(measured)
 }
 

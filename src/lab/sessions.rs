@@ -1,40 +1,42 @@
-//! `sala-chat bench sessions`: what coming back, going back and saving cost, as a user feels it.
+//! `sala-chat bench sessions`: what resume, undo, fork and saving cost, as a user feels it.
 //!
 //! # Method
 //!
-//! A made-up document of `--context` tokens is loaded into a new session and asked about three times, through the runtime, in
-//! a data directory of its own beside the real one (same disk) that is removed at the end. State is real: it was read and
-//! decoded by the model; or, with `--fill random`, most of the document's rows are put on disk without being computed
-//! (values that mean nothing, of the right sizes), and *save* is how fast the store wrote them. Every time is the host's clock from sending a request to the runtime's answer to the next one, so all
-//! that is done for the request counts; medians of [`REPEATS`].
+//! The benchmark loads a made-up document of `--context` tokens into a new session and asks three questions about it,
+//! through the runtime, in a data directory of its own on the same disk that is removed at the end. State is real: the
+//! model reads and decodes it. With `--fill random`, most of the document's rows are written to disk without being
+//! computed (meaningless values of the right sizes), and *save* is the speed at which the store writes them. Every
+//! time is the host's clock from sending a request to the runtime's answer to the next one, so it includes all work
+//! for the request; figures are medians of [`REPEATS`].
 //!
-//! - *undo*: `/undo` of the last exchange; `/redo` in between is not counted.
-//! - *fork*: `/fork` at an earlier exchange: its state is put back, a session is made.
-//! - *resume*: another conversation is held, then `/resume`, until the runtime says that it has and a question can be asked. *cold* is
-//!   the same after the system was asked to forget the files: there the disk counts. Where it does not forget (some file
-//!   systems), both figures are alike.
-//! - *first token*: `/resume` and a question, until the first token of the answer; with the files in the system's cache, and
-//!   *cold*.
-//! - *all rows*: on a GPU keys and values follow while the session is in use already. An engine of its own is given the
-//!   session's files, until the last byte has been read, checked and handed to the device. `read_ms` is what plain reads of the same
-//!   files on all threads take, in turns with it, since disks change from minute to minute; `share_of_read_rate` is the one
-//!   over the other. Where a resume ends before all is read, what it takes beyond reading is negative.
-//! - *session list*: a store of `--sessions` sessions is opened and listed as the picker shows them. The look for damage, which another
-//!   thread has at every start, is in neither.
-//! - *inter-token*: an engine of its own continues the saved session with plain decoding, `--decode` tokens an answer. In
-//!   every other answer the store's writer saves: the whole state of the answer before, and the text every 32 tokens. The 99th
-//!   percentiles of the times between tokens are compared.
-//! - *equal bits*: the last exchange is decoded once more from the state that was resumed; rows and state must equal what
-//!   is on disk, bit for bit.
+//! - *undo*: `/undo` of the last exchange; the `/redo` in between does not count.
+//! - *fork*: `/fork` at an earlier exchange: restores its state and makes a session.
+//! - *resume*: another conversation is opened, then `/resume`, until the runtime reports it and takes a question.
+//!   *cold* is the same after a request to the system to drop the files from its cache: there the disk counts. Where
+//!   the system keeps them (some file systems), both figures are alike.
+//! - *first token*: `/resume` and a question, until the first token of the answer; with the files in the system's
+//!   cache, and *cold*.
+//! - *all rows*: on a GPU keys and values follow while the session is in use already. A separate engine receives the
+//!   session's files, until the last byte has been read, checked and copied to the device. `read_ms` is the time of
+//!   plain reads of the same files on all threads, taken in turns with it, since disks change from minute to minute;
+//!   `share_of_read_rate` is the ratio of the two. If a resume ends before all is read, its time beyond reading is
+//!   negative.
+//! - *session list*: opens a store of `--sessions` sessions and lists it as the picker does. Neither figure includes
+//!   the search for damage that another thread runs at every start.
+//! - *inter-token*: a separate engine continues the saved session with plain decoding, `--decode` tokens an answer.
+//!   During every other answer the store's writer saves the whole state of the answer before, and the text every 32
+//!   tokens. The figures are the 99th percentiles of the times between tokens.
+//! - *equal bits*: the last exchange is decoded once more from the resumed state; rows and state must equal those on
+//!   disk, bit for bit.
 //!
 //! # How to read it
 //!
-//! A fork waits for the disk once, for the transaction that makes its session; an undo does not. Both are asked for once the store's
-//! writer has come to rest. The transcript as it is now, and the question that was undone, are told before state is put back: only who
-//! asks at once waits for as long as an undo is said to take. With `-vv` the log says of each what opening kept state took (`open_ms`:
-//! its path in the database, and reading and checking the recurrent states) and what the engine took (`restore_ms`); the rest is
-//! rendering and planning. On a GPU `resume` includes the way
-//! over PCIe. Loading the model is in none of them.
+//! A fork waits for the disk once, for the transaction that makes its session; an undo does not. Both requests are
+//! sent when the store's writer is idle. The runtime reports the shortened transcript and the undone question before
+//! it restores state, so an undo delays only a question that follows at once. With `-vv` the log gives for each the
+//! time to open kept state (`open_ms`: its path in the database, and reading and checking the recurrent states) and
+//! the engine's time (`restore_ms`); the rest is rendering and planning. On a GPU `resume` includes the transfer over
+//! PCIe. No figure includes loading the model.
 
 pub(super) mod direct;
 mod list;
@@ -64,12 +66,9 @@ use list::{List, list};
 use talk::Talk;
 
 const REPEATS: usize = 5;
-/// Default length of the session, on a CPU and on a GPU.
 const TOKENS: u64 = 100_000;
 const TOKENS_GPU: u64 = 262_144;
-/// Room for questions and answers beyond the document.
 const ROOM: u64 = 8_192;
-/// Longest piece of a document with made-up rows.
 const PIECE: u64 = 8_192;
 const ANSWER: u64 = 24;
 const DOCUMENT: &str = "ledger.txt";
@@ -80,7 +79,6 @@ const LEAST_ENTRIES: u64 = 24;
 const QUESTIONS: [&str; 3] =
     ["Who wrote the first entry?", "What was counted in entry 12?", "Where was entry 20 written?"];
 
-/// Bringing all rows of the long session back.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct AllRows {
     ms: f64,
@@ -105,14 +103,12 @@ impl AllRows {
     }
 }
 
-/// All figures. Times in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 struct Report {
     tokens: u64,
     state_bytes: u64,
     /// Tokens with rows that were not computed.
     made_up_tokens: u64,
-    /// Where rows were made up: how fast they were saved.
     save_gb_per_s: Option<f64>,
     read_tokens_per_s: Option<f64>,
     resume_ms: f64,
@@ -128,10 +124,6 @@ struct Report {
     inter_token: Gaps,
 }
 
-/// Runs the benchmark and prints it.
-///
-/// # Errors
-/// No room, a model that does not load, or anything the runtime cannot do; with the runtime's words.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
     let tokens = match args.context.as_slice() {
@@ -157,7 +149,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     let config = &mut quiet.loaded.config;
     config.sampling.max_tokens = ANSWER;
     if args.fill == FillArg::Random {
-        // Two of these are read.
+        // The model reads two of these pieces.
         config.sessions.checkpoint_every = config.sessions.checkpoint_every.min(PIECE);
     }
 
@@ -172,14 +164,13 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-/// A folder on the disk of the sessions, for as long as something is measured.
+/// A temporary folder on the disk of the sessions.
 pub(super) fn scratch(context: &Context) -> Result<tempfile::TempDir, Failure> {
     let data = &context.dirs.data;
     let made = std::fs::create_dir_all(data).and_then(|()| tempfile::Builder::new().prefix("bench-").tempdir_in(data));
     made.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", data.display())))
 }
 
-/// Tokens of the longest document that [`apart`] has room for.
 pub(super) fn longest(context: &Context) -> u64 {
     let all = MAX_POSITIONS as u64;
     match context.config().model.max_context {
@@ -188,21 +179,21 @@ pub(super) fn longest(context: &Context) -> u64 {
     }
 }
 
-/// Sessions in their own data directory, with documents of up to `tokens` tokens. All state is kept, without
-/// questions.
+/// A context with its own data directory, for documents of up to `tokens` tokens. It keeps all state and never asks
+/// for confirmation.
 pub(super) fn apart(context: &Context, scratch: &Path, tokens: u64) -> Context {
     let mut quiet = context.clone();
     quiet.dirs.data = scratch.join("data");
-    // What is set from here on is a setting of its sessions.
+    // Changes from here on count as settings of its sessions.
     quiet.loaded.keep_all();
     let config = &mut quiet.loaded.config;
     if config.model.max_context == 0 {
-        // Later entries of the ledger have longer numbers than those its length is reckoned from.
+        // Later entries of the ledger have longer numbers than the estimate assumes.
         config.model.max_context = tokens + tokens / 8 + ROOM;
     }
     config.model.reserve_answer = config.model.reserve_answer.min(ROOM / 4);
     config.sampling.temperature = 0.0;
-    // Whatever the model's own folder recommends.
+    // Overrides the recommendation of the model's folder.
     quiet.loaded.origins.insert("sampling.temperature".into(), Origin::BuiltIn);
     let config = &mut quiet.loaded.config;
     (config.sessions.save_state, config.sessions.keep_turns) = (SaveStates::Turn, 64);
@@ -244,7 +235,7 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> 
     }
     let mut forks = Vec::new();
     for _ in 0..REPEATS {
-        // #1 is the document, #2 the question. Undo and redo wait for rows in flight, which are no part of a fork.
+        // #1 is the document, #2 the question. Undo and redo wait for rows in flight, which are not part of a fork.
         talk.timed(Request::Undo(1))?;
         talk.timed(Request::Redo(1))?;
         forks.push(talk.back(Request::Fork { at: Some(2), name: None })?);
@@ -308,8 +299,8 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> 
     Ok((report, device))
 }
 
-/// A text of at least `tokens` tokens and at most one entry more, without two equal entries. Its length is measured, since
-/// the tokens of an entry differ from one tokenizer and one number to the next.
+/// A text of at least `tokens` tokens and at most one entry more, without two equal entries. Its length is measured,
+/// since the tokens of an entry depend on the tokenizer and the number.
 pub(super) fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<String, Failure> {
     const WHO: [&str; 7] = ["Anna", "Marta", "Tom", "Ivan", "Lena", "Omar", "Ruth"];
     const WHAT: [&str; 5] = ["boxes", "letters", "coins", "lamps", "ropes"];
@@ -330,14 +321,14 @@ pub(super) fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<Strin
         if missing == 0 {
             return Ok(body);
         }
-        // Short steps at the end: the text must not be longer than what there is room for.
+        // Short steps at the end: the text must not exceed the room.
         let more = (missing * 15 / 16 / each).max(1);
         body.extend((entries + 1..=entries + more).map(entry));
         entries += more;
     }
 }
 
-/// Where the measured session ends, and how many bytes its state has on disk.
+/// The last segment of the measured session, and the bytes of its state on disk.
 fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
     let nothing = || Failure::new(Exit::Unreadable, "the state of the measured session was not kept");
     let record = store.session_named(NAME)?;

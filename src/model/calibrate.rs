@@ -1,11 +1,12 @@
-//! What the matrices of a model are multiplied with: second moments of their inputs over text, for packing that cares.
+//! Second moments of the inputs of a model's matrices over text: statistics for calibrated packing.
 //!
-//! The unpacked model reads text and a probe looks at what lies in front of each matrix. Of the moments `Σ x xᵀ` only those of
-//! columns in the same unit of [`UNIT_COLUMNS`] are kept: they say how much an error in a column costs, and which columns of the
-//! unit can make up for it. All of them would be 54 GB and hundreds of teraflops on the 9B model; these are 0.5 GB and 2.
+//! The unpacked model reads text and a probe records the input of each matrix. Of the moments `Σ x xᵀ` only those of
+//! columns in the same unit of [`UNIT_COLUMNS`] are kept: they give the cost of an error in a column, and the columns
+//! of the unit that can compensate for it. All moments would be 54 GB and hundreds of teraflops on the 9B model; these
+//! are 0.5 GB and 2.
 //!
-//! Invariant: sums do not depend on how the text is cut into chunks, bit for bit. A product is summed over [`GRID`] rows first, and
-//! chunks but the last are multiples of it.
+//! Invariant: sums do not depend on how the text is cut into chunks, bit for bit. A product is summed over [`GRID`]
+//! rows first, and chunks but the last are multiples of it.
 
 use rayon::prelude::*;
 
@@ -17,7 +18,7 @@ use crate::backend::{Backend, BackendError, GRID, internal};
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::protocol::{Cancel, Token};
 
-/// Changes with what is made of statistics.
+/// Changes with the use of statistics in packing.
 const FORMAT: u32 = 1;
 pub(super) const BLOCK: usize = UNIT_COLUMNS * UNIT_COLUMNS;
 
@@ -28,7 +29,7 @@ pub struct Moments {
     pub(super) blocks: Vec<f32>,
 }
 
-/// Matrices of a layer that share an input.
+/// Each input is shared by all matrices of a layer that multiply it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
     Qkv,
@@ -39,7 +40,6 @@ enum Input {
 
 const INPUTS: [Input; 4] = [Input::Qkv, Input::Out, Input::GateUp, Input::Down];
 
-/// Second moments of all inputs of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statistics {
     /// By layer and [`Input`].
@@ -54,7 +54,6 @@ impl Moments {
         Moments { blocks: vec![0.0; units * BLOCK] }
     }
 
-    /// Adds rows `[rows, width]`.
     fn add(&mut self, x: &[f32], width: usize) {
         self.blocks.par_chunks_mut(BLOCK).enumerate().for_each_init(
             || (vec![0f32; GRID * UNIT_COLUMNS], vec![0f32; BLOCK]),
@@ -73,7 +72,7 @@ impl Moments {
     }
 }
 
-/// `block += tileᵀ tile`, the upper half. `sums` is room for the product.
+/// `block += tileᵀ tile`, the upper half. `sums` is scratch for the product.
 fn add_tile(tile: &[f32], sums: &mut [f32], block: &mut [f32]) {
     pulp::Arch::new().dispatch(
         #[inline(always)]
@@ -81,7 +80,7 @@ fn add_tile(tile: &[f32], sums: &mut [f32], block: &mut [f32]) {
             sums.fill(0.0);
             for row in tile.chunks_exact(UNIT_COLUMNS) {
                 for (i, (a, sums)) in row.iter().zip(sums.chunks_exact_mut(UNIT_COLUMNS)).enumerate() {
-                    // From a multiple of 16 on: whole vectors. What lies below the diagonal is never looked at.
+                    // Starts at a multiple of 16 for whole vectors. No code reads below the diagonal.
                     let from = i / 16 * 16;
                     if let (Some(sums), Some(row)) = (sums.get_mut(from..), row.get(from..)) {
                         sums.iter_mut().zip(row).for_each(|(sum, b)| *sum += a * b);
@@ -94,7 +93,6 @@ fn add_tile(tile: &[f32], sums: &mut [f32], block: &mut [f32]) {
 }
 
 impl Statistics {
-    /// Columns of every [`Input`] of every layer.
     fn widths(spec: &ModelSpec) -> Vec<[usize; 4]> {
         let layer = |mixer: &Mixer| {
             let inner = match mixer {
@@ -110,14 +108,13 @@ impl Statistics {
         spec.mixers.iter().map(layer).collect()
     }
 
-    /// Of no text yet.
     pub(super) fn new(spec: &ModelSpec) -> Statistics {
         let layers = Statistics::widths(spec).into_iter().map(|widths| widths.map(Moments::new)).collect();
         let head_name = if spec.tie_embeddings { "model.embed_tokens" } else { "lm_head" };
         Statistics { layers, head: Moments::new(spec.hidden), head_name }
     }
 
-    /// What a matrix is multiplied with, by its name without `.weight`; `None` for a table that is only looked up.
+    /// Moments of a matrix's input, by its name without `.weight`; `None` for a table that is only looked up.
     pub(super) fn of(&self, name: &str) -> Option<&Moments> {
         let Some(rest) = name.strip_prefix("model.layers.") else {
             return (name == self.head_name).then_some(&self.head);
@@ -132,7 +129,6 @@ impl Statistics {
         self.layers.get(layer.parse::<usize>().ok()?)?.get(input as usize)
     }
 
-    /// All moments with the names they have in a file.
     pub(super) fn named(&self) -> impl Iterator<Item = (String, &Moments)> {
         let layers = self.layers.iter().enumerate().flat_map(|(i, layer)| {
             INPUTS.iter().zip(layer).map(move |(input, moments)| (format!("layer.{i}.{input:?}"), moments))
@@ -256,7 +252,7 @@ impl Watch<'_> {
     }
 }
 
-/// Reads `texts`, each from an empty state, and sums what it sees. `progress` receives the tokens read so far. `None`
+/// Reads `texts`, each from an empty state, and sums the moments. `progress` receives the tokens read so far. `None`
 /// after a stop.
 ///
 /// # Errors
@@ -297,7 +293,7 @@ pub fn collect<B: Backend>(
     }
 }
 
-/// What packing a checkpoint with these texts makes: its fingerprint and theirs, 32 hex digits.
+/// Names the result of packing a checkpoint with these texts: hash of its fingerprint and theirs, 32 hex digits.
 pub fn identity(checkpoint: &Checkpoint, texts: &[Vec<Token>]) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(format!("calibrated {FORMAT}\n{}\n", checkpoint.fingerprint()).as_bytes());
@@ -311,7 +307,6 @@ pub fn identity(checkpoint: &Checkpoint, texts: &[Vec<Token>]) -> String {
 }
 
 impl Statistics {
-    /// Bytes that they take.
     pub fn bytes(spec: &ModelSpec) -> u64 {
         let floats: usize = Statistics::widths(spec).into_iter().flatten().chain([spec.hidden]).sum();
         (floats * UNIT_COLUMNS * size_of::<f32>()) as u64

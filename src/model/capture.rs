@@ -1,9 +1,10 @@
-//! What a trainer of draft heads learns from: a model's hidden states over texts it read and answers it gave.
+//! Training samples for draft heads: a model's hidden states over texts it read and answers it gave.
 //!
-//! Owns a live state of its own and the layout of a sample on disk. Knows no text: tokens go in, a [`Sample`] comes out.
+//! Owns a live state of its own and the layout of a sample on disk. Works on tokens, not text, and returns a
+//! [`Sample`].
 //!
-//! Invariant: every row is the one that a head sees when it drafts: rows of the prompt come from prefill, rows of the
-//! answer from single decode steps. An answer is greedy, because that is what a chain of drafts is compared with.
+//! Invariant: every row is the one that a head sees when it drafts: rows of the prompt are from prefill, rows of the
+//! answer from single decode steps. An answer is greedy, because a chain of drafts is compared with greedy text.
 //!
 //! # A sample on disk
 //!
@@ -16,8 +17,9 @@
 //! | `hidden_state` | bf16 | `[1, tokens, hidden]` | after the last layer, *before* the final norm |
 //! | `aux_hidden_state` | bf16 | `[1, tokens, aux·hidden]` | outputs of the layers of the auxiliary hidden states, low to high |
 //!
-//! The metadata names the layers of the auxiliary hidden states and what the final norm needs (`eps`, `logit_divisor`): a trainer without a norm
-//! of its own is given `rmsnorm(hidden_state) / logit_divisor`, which `assets/demo/training/captured.py` makes.
+//! The metadata has the layers of the auxiliary hidden states and the parameters of the final norm (`eps`,
+//! `logit_divisor`): a trainer without a norm of its own needs `rmsnorm(hidden_state) / logit_divisor`, which
+//! `assets/demo/training/captured.py` computes.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -32,15 +34,14 @@ use crate::engine::protocol::Token;
 /// Changes with the layout above.
 const FORMAT: &str = "sala-chat capture 1";
 
-/// One conversation as a model saw it. Row i belongs to token i.
+/// One conversation. Row i belongs to token i.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     pub tokens: Vec<Token>,
-    /// Whether the model wrote the token.
     pub written: Vec<bool>,
     /// The residual stream after the last layer, before the final norm. `[tokens, hidden]`, row-major
     pub hidden: Vec<f32>,
-    /// Outputs of the layers of the auxiliary hidden states, side by side. `[tokens, aux·hidden]`, row-major
+    /// Outputs of the layers of the auxiliary hidden states, concatenated. `[tokens, aux·hidden]`, row-major
     pub aux_hidden: Vec<f32>,
 }
 
@@ -70,7 +71,7 @@ impl<B: Backend> Recorder<B> {
         Ok(Recorder { live, layers })
     }
 
-    /// Reads `prompt` and answers it with at most `most` tokens, greedily, up to and with one of `stop`.
+    /// Reads `prompt` and answers greedily with at most `most` tokens, up to and including one of `stop`.
     ///
     /// # Errors
     /// An empty prompt, one that does not fit, or the device.
@@ -104,7 +105,7 @@ impl<B: Backend> Recorder<B> {
         Ok(sample)
     }
 
-    /// Takes the rows of the pass that just ran, and accepts them.
+    /// Appends the rows of the last pass to the sample and accepts them.
     fn keep(&mut self, b: &mut B, tokens: &[Token], written: bool, sample: &mut Sample) -> Result<()> {
         let rows = tokens.len();
         if let Some(aux_hidden) = self.live.aux_hidden() {
@@ -116,10 +117,7 @@ impl<B: Backend> Recorder<B> {
         self.live.advance(b, rows)
     }
 
-    /// Writes a sample; nothing is left at `path` when that fails. `about` is added to the file's metadata.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Writes a sample; a failure leaves no file at `path`. `about` is added to the file's metadata.
     pub fn write(&self, model: &Model<B>, sample: &Sample, about: &[(&str, String)], path: &Path) -> Result<()> {
         let spec = model.spec();
         let (rows, aux_hidden) = (sample.tokens.len(), self.layers.len());
@@ -147,11 +145,11 @@ impl<B: Backend> Recorder<B> {
             ("loss_mask", view(Dtype::I64, &[rows], &mask)?),
         ];
         let bytes = safetensors::serialize(tensors, Some(metadata)).map_err(|e| broken(e.to_string()))?;
-        // A trainer that looks while we write must not find half a sample.
+        // A trainer that reads the folder meanwhile must not find half a sample.
         let unfinished = path.with_extension("tmp");
         let written = std::fs::write(&unfinished, bytes).and_then(|()| std::fs::rename(&unfinished, path));
         written.map_err(|cause| {
-            // What cannot be removed now has a name that no trainer reads.
+            // A file that remains has a name that no trainer reads.
             let _ = std::fs::remove_file(&unfinished);
             ModelError::Write { path: path.into(), cause }
         })
@@ -252,7 +250,7 @@ mod tests {
             head.reset(0);
             head.read(&mut b, &tables, &buf, 0, given, &sample.tokens[..given], 0).unwrap();
             for at in given..n - 1 {
-                // Token `at` is pending: the head knows the rows before it and says what follows it.
+                // Token `at` is pending: the head has the rows before it and predicts the next token.
                 let drafted = head.extend(&mut b, &tables, &sample.tokens[..at + 1]).unwrap().ids[0];
                 right += usize::from(drafted == sample.tokens[at + 1]);
                 all += 1;

@@ -1,18 +1,15 @@
 //! The built-in model: its files, embedded, so that the program chats without any download.
-//!
-//! Owns nothing but the bytes. How the model was made: `assets/demo/MODEL_CARD.md`.
+//! `assets/demo/MODEL_CARD.md` describes how the model was made.
 
 use super::Result;
 use super::tensors::{EmbeddedFile, Tensors};
 
-/// `config.json` of the built-in model.
 pub const DEMO_CONFIG: &str = include_str!("../../assets/demo/config.json");
-/// `tokenizer.json` of the built-in model.
 pub const DEMO_TOKENIZER: &str = include_str!("../../assets/demo/tokenizer.json");
-/// `tokenizer_config.json` of the built-in model, with its chat template.
+/// Includes the chat template.
 pub const DEMO_TOKENIZER_CONFIG: &str = include_str!("../../assets/demo/tokenizer_config.json");
 
-/// `generation_config.json` of the built-in model: it answers greedily, as its card says.
+/// Sets greedy decoding, as the model card recommends.
 pub const DEMO_GENERATION_CONFIG: &str = include_str!("../../assets/demo/generation_config.json");
 
 pub const DEMO_THESAURUS: &str = include_str!("../../assets/demo/thesaurus.txt");
@@ -34,7 +31,7 @@ const DRAFT_WEIGHTS: EmbeddedFile = EmbeddedFile {
     bytes: include_bytes!("../../assets/demo/eagle3/model.safetensors"),
 };
 
-/// Everything that belongs into a folder of the built-in model beside `config.json` and weights, by its place there.
+/// All files of a folder of the built-in model except `config.json` and weights: (path, contents).
 pub const DEMO_BESIDE: [(&str, &[u8]); 6] = [
     ("tokenizer.json", DEMO_TOKENIZER.as_bytes()),
     ("tokenizer_config.json", DEMO_TOKENIZER_CONFIG.as_bytes()),
@@ -45,9 +42,6 @@ pub const DEMO_BESIDE: [(&str, &[u8]); 6] = [
 ];
 
 /// `config.json` and weights of the built-in model's EAGLE-3 head.
-///
-/// # Errors
-/// Only if the binary was built from damaged assets.
 pub fn demo_draft() -> Result<(&'static str, Tensors)> {
     Ok((DRAFT_CONFIG, Tensors::embedded(&[DRAFT_WEIGHTS])?))
 }

@@ -1,13 +1,14 @@
-//! The EAGLE-3 draft head: weights, one-layer forward, sliding window, and what of it is saved with a session
-//! (docs/speculative.md §1-3). Generic over the backend; the same code on every device.
+//! The EAGLE-3 draft head: weights, one-layer forward, sliding window, and its saved state (docs/speculative.md §1-3).
+//! Generic over the backend; the same code on every device.
 //!
-//! The row of position p pairs the model's auxiliary hidden states at p with the token at p + 1 and predicts p + 2. Rows of accepted
-//! positions need only keys and values, because nothing reads their outputs, except the last one, which predicts; so reading
-//! a prompt costs three small GEMMs per row, and only for the window's positions.
+//! The row of position p pairs the model's auxiliary hidden states at p with the token at p + 1 and predicts p + 2.
+//! Rows of accepted positions need only keys and values, because no operation reads their outputs; the last row is the
+//! exception, it predicts. So reading a prompt costs three small GEMMs per row, and only for the window's positions.
 //!
-//! Invariants: the window holds exactly the rows of positions `first..next`, all made from accepted tokens; the auxiliary hidden states of
-//! `next..next + waiting` are kept until their rows are wanted; rows drafted ahead lie at `next..` and are overwritten by
-//! the accepted rows of those positions, never kept. Drafts never decide the text, so losing any of this costs speed only.
+//! Invariants: the window holds exactly the rows of positions `first..next`, all made from accepted tokens; the
+//! auxiliary hidden states of `next..next + waiting` are kept until their rows are needed; rows drafted ahead lie at
+//! `next..` and are overwritten by the accepted rows of those positions, never kept. Drafts never decide the text, so
+//! losing any of this costs speed only.
 
 mod config;
 mod forward;
@@ -30,11 +31,10 @@ use load::Weights;
 
 pub const BESIDE: &str = "eagle3";
 
-/// Why a head can not be used. One line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {
-    /// It is no EAGLE-3 head, is damaged, or was made for another model.
+    /// Not an EAGLE-3 head, damaged, or made for another model.
     #[error("the draft head can not be used: {0}; choose another with --draft, or --draft off")]
     Refused(String),
     #[error(transparent)]
@@ -58,10 +58,10 @@ impl<'a, B: DraftOps> From<&'a Model<B>> for Tables<'a, B> {
     }
 }
 
-/// Rows of given tokens that the head takes in at a time: its buffers are no larger than that, however long a prefill pass is.
+/// Most rows of given tokens in one pass of the head. Bounds its buffers whatever the length of a prefill pass.
 const READ_ROWS: usize = 512;
 
-/// Working buffers of [`READ_ROWS`], except where one row is all there is.
+/// Working buffers of [`READ_ROWS`] rows unless the shape says otherwise.
 struct Bufs<B: DraftOps> {
     /// Streams. `[rows, hidden]`
     g: B::Buf,
@@ -71,9 +71,9 @@ struct Bufs<B: DraftOps> {
     kvq: B::Buf,
     /// Input of a recursive step. `[1, 2·hidden]`
     one_x: B::Buf,
-    /// The predicting row's stream, un-normed: what the next draft step starts from, or its normed form. `[1, hidden]`
+    /// The predicting row's stream, from which the next draft step starts: un-normed, or normed for EAGLE-3.1. `[1,
+    /// hidden]`
     stream: B::Buf,
-    /// `[1, heads·d]`
     o: B::Buf,
     /// `[1, intermediate]`
     mid: B::Buf,
@@ -81,13 +81,12 @@ struct Bufs<B: DraftOps> {
     logits: B::Buf,
     /// Auxiliary hidden states of given tokens. `[READ_ROWS, aux·target_hidden]`
     read: B::Buf,
-    /// Those that wait. `[PENDING_ROWS, aux·target_hidden]`
+    /// Waiting ones. `[PENDING_ROWS, aux·target_hidden]`
     aux_hidden: B::Buf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AuxRows {
-    /// Of given tokens.
     Read,
     Waiting,
 }
@@ -104,12 +103,11 @@ pub struct DraftHead<B: DraftOps> {
     next: usize,
     /// Auxiliary hidden states of positions `next..next + waiting` wait in `bufs.aux_hidden`.
     waiting: usize,
-    /// Rows drafted beyond `next`.
     ahead: usize,
     assumed: Option<String>,
 }
 
-/// What a head knows of a conversation that is not in hand ([`DraftHead::swap`]).
+/// A head's state of a conversation that is swapped out ([`DraftHead::swap`]).
 pub struct DraftWindow<B: DraftOps> {
     window: B::Window,
     aux_hidden: B::Buf,
@@ -120,10 +118,6 @@ pub struct DraftWindow<B: DraftOps> {
 }
 
 impl<B: DraftOps> DraftHead<B> {
-    /// An empty window for another conversation.
-    ///
-    /// # Errors
-    /// The device.
     pub fn another(&self, b: &mut B) -> Result<DraftWindow<B>> {
         let aux_hidden = b.draft_buf(PENDING_ROWS, self.aux_width(), BufKind::Activation)?;
         let window = b.draft_window(&self.config.shape)?;
@@ -143,36 +137,32 @@ impl<B: DraftOps> DraftHead<B> {
         &self.name
     }
 
-    /// What its configuration leaves open, and how that was taken: a sentence without its full stop.
+    /// The assumption about an ambiguous configuration, as a sentence without its full stop.
     pub fn assumed(&self) -> Option<&str> {
         self.assumed.as_deref()
     }
 
-    /// Its shape.
     pub fn config(&self) -> &DraftConfig {
         &self.config
     }
 
-    /// Layers whose hidden states it reads, in slot order; give them to [`crate::model::Live::new`].
+    /// In slot order; pass them to [`crate::model::Live::new`].
     pub fn aux_layers(&self) -> &[usize] {
         &self.config.aux_layers
     }
 
-    /// Forgets everything; the conversation goes on at `position`.
     pub fn reset(&mut self, position: usize) {
         (self.first, self.next, self.waiting, self.ahead) = (position, position, 0, 0);
     }
 
-    /// Whether it knows the last accepted row of a state of `position` tokens, and so can draft.
+    /// Whether it has the last accepted row of a state of `position` tokens, and so can draft.
     pub fn ready(&self, position: usize) -> bool {
         self.waiting > 0 && self.next + self.waiting == position
     }
 
-    /// Takes in a prefilled chunk: `aux_hidden` are the streams of positions `start..start + rows`, `history` every token so far,
-    /// the chunk's included, and `following` how many given tokens come after it. Rows that no draft can see are skipped.
-    ///
-    /// # Errors
-    /// The device.
+    /// Adds a prefilled chunk: `aux_hidden` are the streams of positions `start..start + rows`, `history` is every
+    /// token so far including the chunk's, and `following` is the number of given tokens after it. Skips rows that no
+    /// draft can see.
     pub fn read(
         &mut self,
         b: &mut B,
@@ -211,11 +201,8 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(())
     }
 
-    /// Keeps the auxiliary hidden states of `rows` of a verify pass, the accepted ones, the first of which stands at `start`, until they are wanted. `history`
-    /// reaches at least to the token of position `start`.
-    ///
-    /// # Errors
-    /// The device.
+    /// Keeps the auxiliary hidden states of the accepted `rows` of a verify pass until they are needed. The first one
+    /// has position `start`; `history` reaches at least to the token of that position.
     pub fn keep(
         &mut self,
         b: &mut B,
@@ -238,7 +225,6 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(())
     }
 
-    /// Moves all waiting rows into the window, without predicting.
     fn flush(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<()> {
         self.flush_rows(b, tables, history, self.waiting)
     }
@@ -266,11 +252,11 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(())
     }
 
-    /// Extends the window by all waiting rows and predicts the token after the pending one. `history` ends with the pending
-    /// token, so it is one longer than the state. Only when [`DraftHead::ready`].
+    /// Extends the window by all waiting rows and predicts the token after the pending one. `history` ends with the
+    /// pending token, so it is one longer than the state. Only when [`DraftHead::ready`].
     ///
     /// # Errors
-    /// The device; [`DraftError::Refused`] when it was not ready.
+    /// The device; [`DraftError::Refused`] if the head is not ready.
     pub fn extend(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<TopLogits> {
         let rows = self.waiting;
         let tokens = match history.get(self.next + 1..self.next + 1 + rows) {
@@ -293,10 +279,8 @@ impl<B: DraftOps> DraftHead<B> {
         self.predicted(b)
     }
 
-    /// Drafts once more: `token` is the draft (or the choice) made from the last prediction. Returns the prediction behind it.
-    ///
-    /// # Errors
-    /// The device.
+    /// Drafts once more: `token` is the draft (or the choice) made from the last prediction. Returns the prediction
+    /// after it.
     pub fn step(&mut self, b: &mut B, tables: &Tables<'_, B>, token: Token) -> Result<TopLogits> {
         b.draft_seek(&[token], self.next + self.ahead, self.first)?;
         let (w, c, bufs, window) = (&self.weights, &self.config, &mut self.bufs, &mut self.window);
@@ -311,7 +295,7 @@ impl<B: DraftOps> DraftHead<B> {
     }
 }
 
-/// The one row that was read back, its draft ids replaced by those of the model where a map says them.
+/// Translates the draft ids of the one row to ids of the model; without a map they are equal.
 fn in_model_ids(rows: Vec<TopLogits>, map: Option<&[Token]>) -> Result<TopLogits, BackendError> {
     let mut row =
         rows.into_iter().next().ok_or_else(|| internal("draft", "a prediction without a row of top logits"))?;

@@ -1,10 +1,10 @@
-//! How a published folder says its weights are stored: read before anything is loaded or downloaded.
+//! The storage format that a published folder declares, read before any weight is loaded or downloaded.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// What `quant_method` says of a folder that this program wrote.
+/// `quant_method` of a folder that this program wrote.
 pub(super) const METHOD: &str = "sala-chat";
 
 /// The tool that packed a folder, as far as reading depends on it.
@@ -19,15 +19,12 @@ pub enum Family {
     Fp8,
     Mlx,
     SalaChat,
-    /// Known by name only.
     BitsAndBytes,
-    /// Known by name only.
     Hqq,
-    /// Something else.
     Unknown,
 }
 
-/// One family: how `quant_method` calls it, its name, and whether it is read.
+/// One family: its `quant_method`, its name, and whether the program reads it.
 struct Row {
     family: Family,
     key: &'static str,
@@ -64,13 +61,12 @@ pub struct Format {
     gptq_v2: bool,
     blocks: Option<[usize; 2]>,
     beyond: Option<String>,
-    /// Modules that are not packed, as the folder writes them.
     excluded: Vec<String>,
     packed: Option<BTreeSet<String>>,
 }
 
 impl Format {
-    /// From `config.json`, and `hf_quant_config.json` where it is there; `None` for plain weights.
+    /// From `config.json`, and `hf_quant_config.json` if it exists; `None` for plain weights.
     pub fn declared(config: &Value, beside: Option<&Value>) -> Option<Format> {
         let set = |v: &Value, key: &str| v.get(key).filter(|v| v.is_object()).cloned();
         let method = |q: &Value| q.get("quant_method").and_then(Value::as_str).map(str::to_owned);
@@ -118,7 +114,8 @@ impl Format {
         self.family
     }
 
-    /// What it is and why it is not read, `a HQQ model, 4 bits, which is not read (GPTQ, … are)`; `None` for what is read.
+    /// The format and the reason for refusing it, `a HQQ model, 4 bits, which is not read (GPTQ, … are)`; `None` if it
+    /// is read.
     pub fn refusal(&self) -> Option<String> {
         let known = FAMILIES.iter().any(|r| r.family == self.family && r.read);
         let why = match &self.beyond {
@@ -159,10 +156,10 @@ impl Format {
         names.join(", ")
     }
 
-    /// What the declaration says of the values beyond what the tensors do, where that is not the usual: part of a fingerprint, so that who
-    /// corrects it has another model.
+    /// The part of the declaration that changes the values of the same tensors, `None` for the default. It is part of
+    /// the fingerprint, so a corrected declaration makes another model.
     pub(super) fn decides(&self) -> Option<&'static str> {
-        // Where zero points are all alike they tell themselves how they were written.
+        // Symmetric zero points show by their value how they were written.
         match (self.family, self.symmetric, self.gptq_v2) {
             (Family::Gptq, false, true) => Some("asymmetric, version 2"),
             (Family::Gptq, false, false) => Some("asymmetric"),
@@ -175,7 +172,7 @@ impl Format {
         self.symmetric
     }
 
-    /// GPTQ: zero points are stored as they are.
+    /// GPTQ: zero points are stored without an offset.
     pub(super) fn gptq_v2(&self) -> bool {
         self.gptq_v2
     }
@@ -185,7 +182,7 @@ impl Format {
         self.blocks
     }
 
-    /// Whether the folder says that a module (`model.layers.0.mlp.down_proj`) is not packed.
+    /// Whether the folder declares a module (`model.layers.0.mlp.down_proj`) as not packed.
     pub fn excludes(&self, module: &str) -> bool {
         let matches = |pattern: &str| {
             fancy_regex::Regex::new(&format!("^(?:{pattern})")).is_ok_and(|r| r.is_match(module).unwrap_or(false))
@@ -209,7 +206,7 @@ fn beyond(method: &str, q: &Value) -> Option<String> {
     {
         return Some("whose low-rank part is not read".into());
     }
-    // Rotations of weights are part of them already; those of activations and caches are made while the model runs.
+    // Rotations of weights are part of them already; those of activations and caches happen while the model runs.
     let groups =
         q.get("transform_config").filter(|_| method == "compressed-tensors")?.get("config_groups")?.as_object()?;
     let applied = groups.values().filter_map(|group| group.get("apply")?.as_array()).flatten();
@@ -218,13 +215,14 @@ fn beyond(method: &str, q: &Value) -> Option<String> {
     Some(format!("which is rotated at `{}` while it runs (transform_config), and that is not done", short(online)))
 }
 
-/// Where bits and group size are: `compressed-tensors` nests them.
+/// `compressed-tensors` nests bits and group size.
 fn inner(q: &Value) -> &Value {
     let group = q.get("config_groups").and_then(Value::as_object).and_then(|g| g.values().next());
     group.and_then(|g| g.get("weights")).unwrap_or(q)
 }
 
-/// Lists of modules under any of their names, GPTQ's `dynamic` overrides that begin with `-:`, and MLX's modules that are `false`.
+/// Lists of modules under any of their names, GPTQ's `dynamic` overrides that begin with `-:`, and MLX's modules that
+/// are `false`.
 fn excluded(q: &Value) -> Vec<String> {
     let lists = ["ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"];
     let named = lists.iter().filter_map(|k| q.get(*k).and_then(Value::as_array)).flatten();

@@ -1,9 +1,9 @@
 //! Packed weights and the forward pass: the one definition of the model, generic over the backend. [`load`] loads the
 //! weights.
 //!
-//! Owns the order of operations of docs/model.md §3-5. Knows neither positions nor the contents of caches (the
-//! backend's step does) and never asks which backend it has. Everything in [`Model::run`] may be captured: it
-//! allocates nothing and reads nothing back, unless a probe does, and probes are never used inside a captured step.
+//! Owns the order of operations of docs/model.md §3-5. The backend's step owns positions and the contents of caches,
+//! and no code here depends on the kind of backend. Everything in [`Model::run`] may be captured: it allocates nothing
+//! and reads nothing back, unless a probe does, and probes are never used inside a captured step.
 
 mod load;
 
@@ -31,7 +31,6 @@ enum MixerWeights<B: Backend> {
     Lightning { q_norm: Option<B::Vector>, k_norm: Option<B::Vector>, output_norm: Option<B::Vector> },
 }
 
-/// Weights in a backend's layout, loaded once, never changed.
 pub struct Model<B: Backend> {
     spec: ModelSpec,
     /// `[vocab, hidden]`
@@ -45,13 +44,14 @@ pub struct Model<B: Backend> {
 pub(crate) enum Seen<'a, B: Backend> {
     /// The scaled embedding. `[rows, hidden]`
     Embedding(&'a B::Buf),
-    /// A mixer's output before norm, gate and projection `[rows, heads·head_dim]`, and the fused projection that has its gate.
+    /// A mixer's output before norm, gate and projection `[rows, heads·head_dim]`, and the fused projection with its
+    /// gate.
     Mixer { layer: usize, output: &'a B::Buf, projection: &'a B::Buf },
-    /// Blocks chosen by a sparse layer, before it attends to them: a probe may choose otherwise.
+    /// Blocks chosen by a sparse layer, before it attends to them: a probe may change the choice.
     Selection { layer: usize, selection: &'a B::Selection },
     /// The residual stream between a layer's mixer and its MLP. `[rows, hidden]`
     Between { layer: usize, hidden: &'a B::Buf },
-    /// What the MLP's last matrix is multiplied with. `[rows, intermediate]`
+    /// The input of the MLP's last matrix. `[rows, intermediate]`
     Middle { layer: usize, mid: &'a B::Buf },
     /// The residual stream after a layer. `[rows, hidden]`
     Hidden { layer: usize, hidden: &'a B::Buf },
@@ -61,36 +61,36 @@ pub(crate) enum Seen<'a, B: Backend> {
 pub(super) enum Wanted {
     /// Everything, up to the residual stream after the last layer.
     Output,
-    /// What layers remember of the rows and what a draft head reads: the last layer stops there.
+    /// The layers' state and the inputs of a draft head: the last layer stops after that.
     State,
 }
 
 pub(crate) type Probe<'p, B> = dyn FnMut(&mut B, Seen<'_, B>) -> BackendResult<()> + 'p;
 
 impl<B: Backend> Model<B> {
-    /// The model's shape.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
-    /// The embedding table `[vocab, hidden]`; a draft head reads it too.
+    /// `[vocab, hidden]`; a draft head reads it too.
     pub fn embed(&self) -> &B::Matrix {
         &self.embed
     }
 
-    /// The output head `[vocab, hidden]`.
+    /// `[vocab, hidden]`
     pub fn head(&self) -> &B::Matrix {
         self.head.as_ref().unwrap_or(&self.embed)
     }
 
-    /// Bytes of weights that a decode step reads: all matrices but an embedding table that is no head, of which it reads a row.
+    /// Bytes of weights that a decode step reads: all matrices except an embedding table that is not the head; of that
+    /// it reads one row.
     pub fn read_bytes(&self, b: &B) -> u64 {
         let bytes = |m: &B::Matrix| b.parts(m).iter().map(|part| part.2 as u64).sum::<u64>();
         let layer = |l: &Layer<B>| bytes(&l.qkv) + bytes(&l.out) + bytes(&l.gate_up) + bytes(&l.down);
         self.layers.iter().map(layer).sum::<u64>() + bytes(self.head())
     }
 
-    /// Makes the states of the sequences of the coming verify pass known to the device, layer by layer.
+    /// Binds the sequences' states to the device for the next verify pass, layer by layer.
     pub(super) fn bind(&self, b: &mut B, sequences: &mut [&mut [LayerState<B>]]) -> BackendResult<()> {
         for (i, w) in self.layers.iter().enumerate() {
             match &w.mixer {
@@ -101,7 +101,7 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
-    /// Embedding and all layers over the pass's tokens. The backend knows how many rows each sequence has.
+    /// Embedding and all layers over the pass's tokens. The backend has the number of rows of each sequence.
     pub(super) fn run(
         &self,
         b: &mut B,
@@ -119,7 +119,7 @@ impl<B: Backend> Model<B> {
         };
         let (eps, scale) = (self.spec.eps, self.spec.residual_scale);
         let Workspace { h, mid, aux_hidden, sparse_spec, sparse, lightning, .. } = work;
-        // The norm in front of each layer, and of the head.
+        // The norm before each layer, and before the head.
         let entry = |layer: usize| self.layers.get(layer).map_or(&self.norm, |w| &w.input_norm);
         b.hint_next_op(NextOp::Norm(entry(0)));
         b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
@@ -191,7 +191,7 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
-    /// A verify pass as far as it may be recorded.
+    /// The part of a verify pass that may be captured.
     pub(super) fn verify(
         &self,
         b: &mut B,
@@ -200,7 +200,7 @@ impl<B: Backend> Model<B> {
         pass: Pass,
     ) -> BackendResult<()> {
         if let Some((_, selection)) = &mut work.sparse {
-            // What rows of the pass before looked at.
+            // Clears the attention mass of the pass before.
             b.clear_mass(selection, 0..pass.rows())?;
         }
         self.run(b, work, sequences, pass, Wanted::Output, None)?;
@@ -208,14 +208,12 @@ impl<B: Backend> Model<B> {
         b.top_logits(&work.logits, self.spec.vocab, HeadRows::All, pass)
     }
 
-    /// Logits of the chosen rows of the last pass.
     pub(super) fn logits(&self, b: &mut B, work: &mut Workspace<B>, rows: HeadRows, pass: Pass) -> BackendResult<()> {
         let s = &self.spec;
         b.head(&mut work.logits, &work.h, &self.norm, s.eps, s.logit_divisor, self.head(), rows, pass)
     }
 }
 
-/// The caches of layer `layer`.
 fn caches_of<'a, B: Backend>(
     sequences: &'a mut [&mut [LayerState<B>]],
     layer: usize,
@@ -227,7 +225,6 @@ fn caches_of<'a, B: Backend>(
     caches.collect()
 }
 
-/// The states of layer `layer`.
 fn states_of<'a, B: Backend>(
     sequences: &'a mut [&mut [LayerState<B>]],
     layer: usize,

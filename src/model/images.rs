@@ -1,4 +1,4 @@
-//! State to be saved, and saved state put back.
+//! Export and restore of saved state.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,9 +33,6 @@ impl<B: Backend> Live<B> {
     }
 
     /// The recurrent states at the current position, for saving; bytes as in [`Live::export_rows`]. Folds first.
-    ///
-    /// # Errors
-    /// The device.
     pub fn export_end(&mut self, b: &mut B) -> Result<CheckpointImage> {
         self.fold(b)?;
         let lightning = self.now.layers.iter().enumerate().filter_map(|(i, layer)| match layer {
@@ -51,12 +48,12 @@ impl<B: Backend> Live<B> {
     }
 
     /// Makes the state equal a saved path: the first `keep` tokens of the caches stay (they must be common to both),
-    /// `rows` follow without gaps, and `end` is the recurrent state after the last of them. `keep` 0 without rows is an
-    /// empty state; then `end` may be `None`. Tensors of `end` that are no recurrent state are ignored.
+    /// `rows` follow without gaps, and `end` is the recurrent state after the last of them. `keep` 0 without rows is
+    /// an empty state; then `end` may be `None`. Ignores tensors of `end` that are no recurrent state.
     ///
     /// # Errors
-    /// Images that do not fit this model or leave gaps: nothing has been changed if the plan is wrong; after an error
-    /// while writing, reset.
+    /// Images that do not fit this model or leave gaps: a wrong plan changes nothing; after an error while writing,
+    /// reset.
     pub fn restore(&mut self, b: &mut B, keep: usize, rows: &[RowsImage], end: Option<&CheckpointImage>) -> Result<()> {
         // Tensors are shared, not copied.
         let feeds = rows.iter().map(|r| Arc::new(r.clone()) as Arc<dyn RowSource>);
@@ -67,10 +64,10 @@ impl<B: Backend> Live<B> {
     /// Like [`Live::restore`], with rows that may still be in files: small state first, then rows as fast as they
     /// arrive. A device that copies by itself continues during later work
     /// ([`restore_rows`](crate::backend::Images::restore_rows)). Rows that `lender` has ([`Sequence::lends`]) share
-    /// memory with it where the device can do that; every bit is the same.
+    /// memory with it if the device supports that; every bit is the same.
     ///
     /// # Errors
-    /// As [`Live::restore`]; rows that turn out to be unreadable, these or those of the restore before.
+    /// As [`Live::restore`]; unreadable rows of this restore or the one before.
     pub fn restore_from(
         &mut self,
         b: &mut B,
@@ -115,7 +112,7 @@ impl<B: Backend> Live<B> {
         };
         let coming: &[Arc<dyn RowSource>] = match lent {
             0 => {
-                // Rows still in flight would be written over those of this path.
+                // Rows still in flight would overwrite those of this path.
                 b.sync_rows(keep)?;
                 b.own_rows(&mut LayerState::caches(&mut self.now.layers), keep)?;
                 rows
@@ -141,11 +138,11 @@ impl<B: Backend> Live<B> {
         b.seek(length)?;
         self.now.position = length;
         self.now.named.add_all(rows);
-        // A pass that failed may have left some.
+        // A failed pass may have left attention mass.
         self.reset_mass(b)
     }
 
-    /// Refuses saved rows of other shapes than this model's: they will never be of use.
+    /// Refuses saved rows of other shapes than this model's: they never fit.
     fn check_rows(&self, feed: &dyn RowSource) -> Result<()> {
         let spec = &self.work.sparse_spec;
         let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
@@ -167,7 +164,6 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Checks the recurrent state after the first `keep` tokens and `rows`.
     fn check_end(&self, keep: usize, rows: &[Arc<dyn RowSource>], end: Option<&CheckpointImage>) -> Result<()> {
         let spec = &self.work.lightning_spec;
         let belongs = [spec.heads, spec.head_dim, spec.head_dim];
@@ -184,8 +180,8 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Takes the place of what is in the caches with the rows of another sequence, as many as it lends; says how many those are. Where it has
-    /// no more than the `keep` that stay here, nothing is done.
+    /// Replaces the caches with all rows that the other sequence lends, and returns their number. Does nothing, and
+    /// returns 0, if it lends no more than the `keep` rows that stay.
     fn borrow(
         &mut self,
         b: &mut B,
@@ -206,10 +202,7 @@ impl<B: Backend> Live<B> {
         Ok(lent)
     }
 
-    /// Empties the state. Also the way out after a device error.
-    ///
-    /// # Errors
-    /// The device.
+    /// Empties the state. Also recovers from a device error.
     pub fn reset(&mut self, b: &mut B) -> Result<()> {
         self.restore(b, 0, &[], None)
     }

@@ -1,4 +1,4 @@
-//! Where the rows of the sequence in hand looked in the sparse layers, and blocks that are hidden from them.
+//! Attention mass of the current sequence's rows in the sparse layers, and blocks hidden from them.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use super::{ModelError, Result};
 use crate::backend::{Backend, BlockMass, MassOf, Pass};
 
 impl<B: Backend> Live<B> {
-    /// Adds what rows `rows` of the last verify pass, not advanced yet, attended to in the sparse layers to one of the sums.
-    /// Call it for accepted rows only.
+    /// Adds the attention mass of rows `rows` of the last verify pass, before its advance, to one of the sums. Call it
+    /// for accepted rows only.
     ///
     /// # Errors
-    /// No verify pass to advance, rows that it did not have, or the device.
+    /// No verify pass to advance, rows outside the pass, or the device.
     pub fn add_mass(&mut self, b: &mut B, rows: Range<usize>, of: MassOf) -> Result<()> {
         match self.now.phase {
             Phase::Ran(Pass::Verify { rows: all }) if rows.end <= all => {}
@@ -31,17 +31,14 @@ impl<B: Backend> Live<B> {
         }
     }
 
-    /// Rows of prefill passes from now on do not attend to these blocks of the sparse layers; to all again when there are none.
+    /// Later prefill passes do not attend to these blocks of the sparse layers; an empty list shows all blocks again.
     pub fn hide_blocks(&mut self, b: &mut B, blocks: &[Range<u32>]) {
         if let Some((_, selection)) = &mut self.work.sparse {
             b.hide_blocks(selection, blocks);
         }
     }
 
-    /// The device's pools have no block of this state any more, where there are pools: for measurements.
-    ///
-    /// # Errors
-    /// The device.
+    /// Drops all blocks of this state from the device's pools, for measurements.
     pub fn forget_blocks(&mut self, b: &mut B) -> Result<()> {
         for layer in &mut self.now.layers {
             match layer {
@@ -52,10 +49,6 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Both sums become 0.
-    ///
-    /// # Errors
-    /// The device.
     pub fn reset_mass(&mut self, b: &mut B) -> Result<()> {
         match &mut self.work.sparse {
             Some((_, selection)) => Ok(b.reset_mass(selection)?),
@@ -64,9 +57,6 @@ impl<B: Backend> Live<B> {
     }
 
     /// One of the sums, a value a KV block; empty without sparse layers. Waits.
-    ///
-    /// # Errors
-    /// The device.
     pub fn mass(&mut self, b: &mut B, of: MassOf) -> Result<Vec<BlockMass>> {
         match &self.work.sparse {
             Some((_, selection)) => Ok(b.read_mass(selection, of)?),
@@ -74,11 +64,8 @@ impl<B: Backend> Live<B> {
         }
     }
 
-    /// What each of the first `rows` rows of the last verify pass, not advanced yet, attended to, a value a KV block, in
-    /// units of [`MASS`](crate::backend::MASS) a head and layer. Waits.
-    ///
-    /// # Errors
-    /// The device.
+    /// Attention mass of each of the first `rows` rows of the last verify pass, before its advance: a value a KV
+    /// block, in units of [`MASS`](crate::backend::MASS) a head and layer. Waits.
     pub fn row_mass(&mut self, b: &mut B, rows: usize) -> Result<Vec<Vec<u32>>> {
         match &self.work.sparse {
             Some((_, selection)) => {

@@ -8,7 +8,7 @@
 //! let model  = Model::load(&mut b, &source, |done| …)?;
 //! let mut live = Live::new(&mut b, &model, 65_536, &[])?;
 //! for chunk in given.chunks(b.prefill_rows()) {        // given tokens of one segment
-//!     live.prefill(&mut b, &model, chunk)?;            // prefill_state where others follow: what leads to logits is left out
+//!     live.prefill(&mut b, &model, chunk)?;            // prefill_state if others follow: it skips the logits
 //!     live.advance(&mut b, chunk.len())?;
 //! }
 //! let first = live.prefill_logits(&mut b, &model)?;    // top logits for the next token
@@ -68,34 +68,31 @@ use crate::text::sanitize::sanitize_line;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A file could not be opened or mapped.
     #[error("cannot read {}: {cause}", path.display())]
     File { path: PathBuf, cause: std::io::Error },
-    /// A file could not be written.
     #[error("cannot write {}: {cause}", path.display())]
     Write { path: PathBuf, cause: std::io::Error },
-    /// A folder that somebody else packs into.
+    /// Another process packs into the folder.
     #[error("{} is being packed into by {owner}; wait for it, or name another folder", path.display())]
     InUse { path: PathBuf, owner: String },
     /// A folder without weights, or with parts missing.
     #[error("{} is not a checkpoint: {reason}", path.display())]
     NoCheckpoint { path: PathBuf, reason: String },
-    /// Weights that somebody packed in a way that is not read.
+    /// A packed format that the program does not read.
     #[error(
         "{} is {what}; take the unquantised folder, --weights 8bit, 6bit, 5bit or 4bit packs it",
         path.display()
     )]
     Quantised {
         path: PathBuf,
-        /// What it is and why it is not read ([`format::Format::refusal`]).
+        /// The format and the reason ([`format::Format::refusal`]).
         what: String,
     },
     #[error("tensor `{name}` {why}")]
     Packed { name: String, why: String },
-    /// A safetensors file that is torn or not one.
+    /// A safetensors file that is torn, or a file of another type.
     #[error("{origin} is damaged: {cause}; download it again")]
     Damaged { origin: String, cause: String },
-    /// A name that means no model.
     #[error(
         "no model `{0}`; use a folder, `demo`, or random weights: `synthetic:9b` or `synthetic:tiny`, as published with `-nvfp4` or `-gptq` behind"
     )]
@@ -106,7 +103,6 @@ pub enum ModelError {
     FolderSpec { dir: PathBuf, cause: SpecError },
     #[error("{origin} has no tensor `{name}`; the checkpoint is incomplete or of another model")]
     MissingTensor { name: String, origin: String },
-    /// A tensor has another shape than config.json asks for.
     #[error("tensor `{name}` has shape {found:?}, config.json asks for {expected:?}")]
     TensorShape { name: String, expected: Vec<usize>, found: Vec<usize> },
     #[error("tensor `{name}` holds {found}; supported: BF16, F16, F32 (use the unquantised checkpoint)")]
@@ -117,10 +113,8 @@ pub enum ModelError {
     Context {
         /// Tokens after the pass.
         needed: usize,
-        /// Tokens the caches may hold.
         limit: usize,
     },
-    /// A token that the model does not have.
     #[error("token {token} is outside the vocabulary of {vocab}; tokenizer and model do not belong together")]
     Token {
         token: Token,
@@ -130,8 +124,8 @@ pub enum ModelError {
     /// A call that the live state does not allow now; a bug in the caller.
     #[error("{op}: {reason}")]
     Order {
+        /// Name of the method.
         op: &'static str,
-        /// Why not.
         reason: String,
     },
     /// Saved state that does not fit this model or position.
@@ -140,7 +134,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// Exit code of a run that ends with it (docs/terminal.md §2): whatever is wrong with a model folder has one.
+    /// Exit code of a run that ends with this error (docs/terminal.md §2): all errors of a model folder share one.
     pub fn exit(&self) -> Exit {
         match self {
             ModelError::File { .. }

@@ -13,7 +13,6 @@ use crate::engine::protocol::RowSource;
 pub(super) struct Named(Vec<(usize, [u8; 32])>);
 
 impl Named {
-    /// Rows from `keep` on are gone.
     pub(super) fn cut(&mut self, keep: usize) {
         self.0.retain(|(end, _)| *end <= keep);
     }
@@ -25,17 +24,15 @@ impl Named {
         }
     }
 
-    /// The segment that ends at `end`, if one does.
     pub(super) fn at(&self, end: usize) -> Option<[u8; 32]> {
         self.0.binary_search_by_key(&end, |(at, _)| *at).ok().and_then(|at| self.0.get(at)).map(|(_, name)| *name)
     }
 
-    /// The last segment, if it ends at `end`.
     pub(super) fn last_at(&self, end: usize) -> Option<&[u8; 32]> {
         self.0.last().filter(|(last, _)| *last == end).map(|(_, name)| name)
     }
 
-    /// Rows that sources bring, those of the last one first.
+    /// Segment ends of `rows`, the last one first.
     fn ends(rows: &[Arc<dyn RowSource>]) -> impl DoubleEndedIterator<Item = (usize, [u8; 32])> {
         rows.iter().filter_map(|rows| {
             let end = usize::try_from(rows.start() + rows.rows()).ok()?;
@@ -43,12 +40,11 @@ impl Named {
         })
     }
 
-    /// The names that restored rows came with.
     pub(super) fn add_all(&mut self, rows: &[Arc<dyn RowSource>]) {
         Named::ends(rows).for_each(|(end, name)| self.add(end, name));
     }
 
-    /// The greatest position up to which the rows here are those that `rows` are to bring.
+    /// The greatest position up to which the rows here equal `rows`.
     pub(super) fn common(&self, rows: &[Arc<dyn RowSource>]) -> usize {
         let here = |end: &(usize, [u8; 32])| {
             self.0.binary_search_by_key(&end.0, |(at, _)| *at).is_ok_and(|at| self.0.get(at) == Some(end))
@@ -80,9 +76,9 @@ mod tests {
         named.add_all(&rows(&[(10, 1), (20, 2), (30, 0), (40, 4)]));
         assert_eq!(named.common(&rows(&[(10, 1), (20, 2), (33, 7)])), 20);
         assert_eq!(named.common(&rows(&[(10, 1), (20, 9)])), 10);
-        // A name at another place, and rows without one.
+        // A name at another position, and rows without a name.
         assert_eq!(named.common(&rows(&[(11, 1), (30, 0)])), 0);
-        // However they were cut.
+        // The cut into segments does not matter.
         assert_eq!(named.common(&rows(&[(40, 4), (50, 5)])), 40);
         named.cut(39);
         assert_eq!(named.common(&rows(&[(40, 4), (50, 5)])), 0);

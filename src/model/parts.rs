@@ -1,6 +1,5 @@
-//! What a live state is made of: what layers remember, one conversation's state, and what passes work in.
-//!
-//! The order in which they may be used is [`super::state`]'s.
+//! The parts of a live state: the state of each layer, one conversation's sequence, and the workspace of passes.
+//! [`super::state`] owns the order of their use.
 
 use std::sync::Arc;
 
@@ -24,7 +23,6 @@ pub(super) enum LayerState<B: Backend> {
 }
 
 pub(super) struct AuxHidden<B: Backend> {
-    /// Layers whose output is kept, in slot order.
     pub(super) layers: Vec<usize>,
     /// `[rows, layers.len()·hidden]`
     pub(super) buf: B::Buf,
@@ -45,11 +43,9 @@ pub struct Sequence<B: Backend> {
     /// Accepted rows of the last verify pass that the recurrent states have not absorbed yet.
     pub(super) pending: usize,
     pub(super) phase: Phase,
-    /// Given tokens since the segment began, while it may go on.
+    /// Given tokens since the segment began; 0 once it has ended.
     pub(super) segment: usize,
-    /// Its first row in the last verify pass.
     pub(super) first_row: usize,
-    /// What its rows are called.
     pub(super) named: Named,
 }
 
@@ -66,12 +62,11 @@ pub(crate) struct Workspace<B: Backend> {
     pub(crate) sparse_spec: SparseSpec,
     pub(super) lightning_spec: LightningSpec,
     pub(super) limit: usize,
-    /// The last prefill pass of the sequence in hand, where it has an output, for [`Live::prefill_logits`].
+    /// The current sequence's last prefill pass, if it has an output, for [`Live::prefill_logits`].
     pub(super) last_prefill: Option<Pass>,
 }
 
 impl<B: Backend> LayerState<B> {
-    /// What an empty conversation remembers, layer by layer.
     pub(super) fn all(b: &mut B, spec: &ModelSpec, limit: usize) -> Result<Vec<Self>> {
         let sparse = spec.mixers.iter().filter(|mixer| **mixer == Mixer::Sparse).count();
         let mut caches = match sparse {
@@ -101,7 +96,7 @@ impl<B: Backend> LayerState<B> {
     }
 }
 
-/// The rows of mixers and MLPs: only one of them is at work at a time.
+/// Mixers and MLPs share these rows: only one of them runs at a time.
 pub(super) struct LayerRows<B: Backend> {
     pub(super) mid: B::Buf,
     pub(crate) sparse: Option<MixBufs<B>>,
@@ -138,17 +133,16 @@ impl<B: Backend> Sequence<B> {
         Sequence { layers, sums, place, position: 0, pending: 0, phase: Phase::Synced, segment: 0, first_row: 0, named }
     }
 
-    /// Tokens in the state.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Bytes that a context of `length` tokens, at most the limit, would take beyond what it has.
+    /// Bytes that a context of `length` tokens (at most the limit) needs beyond the present ones.
     pub fn wants(&self, b: &B, length: usize) -> u64 {
         self.in_caches(|cache| b.wants(cache, length))
     }
 
-    /// The same where only the first `keep` tokens of what it has stay.
+    /// The same if only the first `keep` tokens stay.
     pub fn wants_anew(&self, b: &B, keep: usize, length: usize) -> u64 {
         self.in_caches(|cache| b.wants_anew(cache, keep, length))
     }
@@ -161,7 +155,7 @@ impl<B: Backend> Sequence<B> {
         caches.sum()
     }
 
-    /// The longest context up to `length` tokens that takes `free` bytes at most, and not less than what it has.
+    /// The longest context up to `length` tokens that needs at most `free` more bytes; at least the present one.
     pub fn longest(&self, b: &B, length: usize, free: u64) -> usize {
         let (mut fits, mut beyond) = (self.position, length + 1);
         while fits + 1 < beyond {
@@ -171,8 +165,8 @@ impl<B: Backend> Sequence<B> {
         fits
     }
 
-    /// How many positions of a path that `rows` are to bring this sequence can lend: it has them under the same name, and all of its rows are
-    /// there. Rows of a lender that are still in flight would come to where its memory was before.
+    /// Number of positions of the path `rows` that this sequence can lend: it has them under the same names. 0 while
+    /// any of its own rows are in flight, because lending moves its memory and they would arrive at the old place.
     pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
         let there = self.layers.iter().all(|layer| match layer {
             LayerState::Sparse(cache) => b.rows_are_there(cache),

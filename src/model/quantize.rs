@@ -1,6 +1,6 @@
 //! Packs a model's weights once and writes them as a folder that loads like any other, at the speed of the disk.
 //!
-//! One safetensors file per part of the model (embedding, each layer, head), each written under another name and
+//! One safetensors file per part of the model (embedding, each layer, head), each written under a temporary name and
 //! renamed when it is complete and its hash recorded, so that a stopped run continues with the parts that are
 //! unchanged. The index is written last: a folder without it is not a checkpoint. One process writes a folder at a
 //! time ([`Claim`]). The bytes equal those that a device makes of the same weights while loading them.
@@ -39,7 +39,7 @@ pub use write::Claim;
 use write::{remove, write_tensors, write_text};
 
 const CONFIG: &str = "config.json";
-/// Key of `quantization_config`: hash of the weights that were packed, whatever to and by whatever text.
+/// Key of `quantization_config`: hash of the source weights, independent of form and calibration.
 const WEIGHTS: &str = "weights";
 
 /// Key of the metadata of the index: hash of all bytes of each part's file.
@@ -49,7 +49,6 @@ const HASHES: &str = "hashes";
 pub struct Part {
     /// `layer 3`.
     pub name: String,
-    /// Its number, from 1, and how many there are.
     pub number: usize,
     pub of: usize,
     pub bytes: u64,
@@ -57,12 +56,11 @@ pub struct Part {
     pub earlier: bool,
 }
 
-/// Squared errors of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
     pub weights: f64,
-    /// Of what its matrices compute over the text of the calibration, relative to the squares of that, a mean over them: of plain
-    /// packing, and of what is in the file.
+    /// Squared error of the matrices' outputs over the calibration text, relative to the squared outputs, mean over
+    /// matrices: first of plain packing, then of the calibrated packing in the file.
     pub outputs: Option<[f64; 2]>,
 }
 
@@ -80,10 +78,10 @@ struct Made {
     bytes: Vec<u8>,
 }
 
-/// [`quantize_claimed`] into a folder that is claimed for this, without what stopped runs left in it.
+/// [`quantize_claimed`] into a folder that this call claims and clears of stopped runs' temporary files.
 ///
 /// # Errors
-/// As that; [`ModelError::InUse`].
+/// As there; [`ModelError::InUse`].
 pub fn quantize(
     source: &Checkpoint,
     calibration: Option<&Calibration<'_>>,
@@ -99,8 +97,8 @@ pub fn quantize(
     }
 }
 
-/// Packs `source` by its recipe into a folder that [`remove_damaged`] has seen to, with `calibration` by its statistics. `progress`
-/// hears every part when it is on the disk. `None` if it was stopped.
+/// Packs `source` by its recipe into a folder after [`remove_damaged`]; with `calibration`, by its statistics.
+/// `progress` receives every part once it is on the disk. `None` after a stop.
 ///
 /// # Errors
 /// A source without files, tensors that cannot be read, values that are not finite, the disk.
@@ -132,7 +130,7 @@ pub fn quantize_claimed(
             Some(errors) => (errors, true),
             None => {
                 if is_finished(out)? {
-                    // While it is packed again the folder is incomplete; the record of its parts stays.
+                    // The folder is incomplete from here to the new index; the notes keep the hashes of its parts.
                     notes::write(out, &noted)?;
                     remove(&out.join(WEIGHTS_INDEX))?;
                 }
@@ -146,7 +144,7 @@ pub fn quantize_claimed(
         total += bytes;
         let hash = match noted.get(&file) {
             Some(hash) => hash.clone(),
-            // Of an earlier version, which noted none: samples of it were compared.
+            // A part of an earlier version without a noted hash: only samples of it were compared.
             None => {
                 let hash = check::hash(&path, stop).map_err(|cause| ModelError::File { path: path.clone(), cause })?;
                 let Some(hash) = hash else { return Ok(None) };
@@ -231,20 +229,19 @@ fn write_part(
     };
     // One key and few digits: the same weights give the same file.
     let hash = write_tensors(path, views, HashMap::from([(MADE_FROM.to_owned(), noted)]))?;
-    // With the digits that a continued run will find.
+    // Reads the rounded errors back, so that a continued run reports the same.
     Ok((written(path, id)?.unwrap_or(errors), hash))
 }
 
 #[derive(Default)]
 struct Cost {
-    /// Σ (w − w')² of what was packed.
+    /// Σ (w − w')² of the packed values.
     error: f64,
     /// Σ w²
     square: f64,
     outputs: Option<OutputErrors>,
 }
 
-/// One tensor as the folder is to hold it.
 fn pack(
     source: &Checkpoint,
     tensors: &Tensors,

@@ -1,4 +1,4 @@
-//! Teacher-forced scoring: what the model gives every token of a text that is known beforehand. For evaluation.
+//! Teacher-forced scoring: the model's probabilities of every token of a known text. For evaluation.
 
 use std::ops::Range;
 
@@ -8,22 +8,21 @@ use crate::engine::protocol::{Likely, Token};
 use super::forward::Seen;
 use super::{Live, Model, Result};
 
-/// Receives what a pass over these rows computes.
+/// Receives the intermediate results of a pass over these rows.
 pub(crate) type Watch<'a, B> = dyn FnMut(&mut B, Range<usize>, Seen<'_, B>) -> BackendResult<()> + 'a;
 
-/// log Σ exp of logits.
 pub fn log_sum_exp(logits: &[f32]) -> f64 {
     let most = logits.iter().fold(f64::NEG_INFINITY, |m, v| m.max(f64::from(*v)));
     most + logits.iter().map(|v| (f64::from(*v) - most).exp()).sum::<f64>().ln()
 }
 
-/// Log-probability of one token; minus infinity for a token that is not there.
+/// Minus infinity for a token outside the vocabulary.
 pub fn log_prob(logits: &[f32], token: Token) -> f64 {
     let logit = usize::try_from(token).ok().and_then(|t| logits.get(t));
     logit.map_or(f64::NEG_INFINITY, |l| f64::from(*l)) - log_sum_exp(logits)
 }
 
-/// How likely a token is, and the `most` likeliest in its place.
+/// Probability of a token, and the `most` likeliest tokens at its place.
 pub fn likely(logits: &[f32], token: Token, most: usize) -> Likely {
     let all = log_sum_exp(logits);
     let log_prob = |logit: f32| (f64::from(logit) - all) as f32;
@@ -40,7 +39,7 @@ pub fn likely(logits: &[f32], token: Token, most: usize) -> Likely {
     Likely { log_prob: log_prob(own), best: best.into_iter().map(|(id, logit)| (id, log_prob(logit))).collect() }
 }
 
-/// Ascending rows in runs of neighbours, as many as the head takes at once.
+/// Groups ascending rows into runs of neighbours, each at most as long as one pass of the head.
 fn runs(rows: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for row in rows {
@@ -58,7 +57,7 @@ impl<B: Backend> Live<B> {
     /// them.
     ///
     /// # Errors
-    /// As [`Live::prefill`], and what `each` returns.
+    /// As [`Live::prefill`], and errors of `each`.
     pub fn score(
         &mut self,
         b: &mut B,
@@ -70,7 +69,7 @@ impl<B: Backend> Live<B> {
         self.score_watched(b, model, tokens, wanted, each, None)
     }
 
-    /// Like [`Live::score`]; `watch` receives everything computed on the way.
+    /// Like [`Live::score`]; `watch` receives all intermediate results.
     pub(crate) fn score_watched(
         &mut self,
         b: &mut B,

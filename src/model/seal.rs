@@ -1,4 +1,4 @@
-//! Whether a folder that this program packed is finished, and what it says it was made from: its index and its seal.
+//! The index and seal of a folder packed by this program: whether it is finished, and its source.
 
 use std::io;
 use std::path::Path;
@@ -7,31 +7,28 @@ use super::tensors::{Tensors, WEIGHTS_INDEX};
 use super::{ModelError, Result};
 use crate::text::files;
 
-/// Key of the metadata of each file: hash of what it was made from and how; in files followed by the squared error.
+/// Key of the metadata of each file: hash of source and recipe; in files followed by the squared error.
 pub(super) const MADE_FROM: &str = "made_from";
 /// Key of the metadata of the index: hash of all tensors, sampled as fingerprints are.
 pub(super) const SEAL: &str = "seal";
 
-/// Whether a folder was written to its end once. [`check`](fn@super::quantize::check) compares its parts with what was
-/// written.
-///
-/// # Errors
-/// The file system.
+/// Whether packing of a folder was completed. [`check`](fn@super::quantize::check) compares its parts with their
+/// hashes.
 pub fn is_finished(folder: &Path) -> Result<bool> {
     let path = folder.join(WEIGHTS_INDEX);
     files::is_there(&path).map_err(|cause| ModelError::File { path, cause })
 }
 
-/// The index of a finished folder; `None` where it is no JSON.
+/// The index of a finished folder; `None` if it is no JSON.
 pub(super) fn read_index(folder: &Path) -> io::Result<Option<serde_json::Value>> {
     let text = files::read_text(&folder.join(WEIGHTS_INDEX), files::MODEL_CONFIG_BYTES)?;
     Ok(serde_json::from_str(&text).ok())
 }
 
-/// What a finished folder says it was made from, if its files are what its index says (sampled as fingerprints are).
+/// The recorded source of a finished folder, if its tensors match the seal (sampled as fingerprints are).
 ///
 /// # Errors
-/// A file that the system does not let be read: it may be whole.
+/// A file that the system cannot read: it may be whole.
 pub(super) fn sealed(folder: &Path) -> Result<Option<(String, Tensors)>> {
     let index = match read_index(folder) {
         Err(cause) if is_passing(&cause) => return Err(ModelError::File { path: folder.join(WEIGHTS_INDEX), cause }),
@@ -53,9 +50,9 @@ pub(super) fn seal(tensors: &Tensors) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Whether an error says nothing about what is in the file: the disk, the network, rights, too many open files, no memory.
+/// Whether an error is independent of the file's contents: disk, network, permissions, too many open files, no memory.
 pub(super) fn is_passing(e: &io::Error) -> bool {
-    // What the file itself is to blame for is found by the program, not by the system.
+    // The program, not the system, reports damaged contents.
     let of_system = e.raw_os_error().is_some() || e.kind() == io::ErrorKind::OutOfMemory;
     of_system && e.kind() != io::ErrorKind::NotFound
 }

@@ -1,6 +1,7 @@
-//! Several conversations on one device: each has its own [`Sequence`], all work in one workspace, one at a time is in hand.
+//! Several conversations on one device: each has its own [`Sequence`], all share one workspace, and one at a time is
+//! current.
 //!
-//! What a sequence computes is a function of its own path, whatever other sequences did in between: nothing but scratch is
+//! A sequence's results are a function of its own path, whatever other sequences did in between: only scratch is
 //! shared, and every pass writes the scratch that it reads.
 
 use crate::backend::{Backend, Group, MAX_VERIFY_ROWS, Pass, StepKey, internal};
@@ -29,10 +30,10 @@ impl<B: Backend> Live<B> {
         made
     }
 
-    /// Takes `other` in hand and leaves in its place the sequence that was. Costs nothing worth counting.
+    /// Exchanges the current sequence with `other`, at negligible cost.
     ///
     /// # Errors
-    /// The device; `other` is one that never was put aside.
+    /// The device; `other` was never swapped out.
     pub fn swap(&mut self, b: &mut B, other: &mut Sequence<B>) -> Result<()> {
         if let Some((_, selection)) = &mut self.work.sparse {
             let mut sums = other.sums.take().ok_or_else(|| internal("swap", "a sequence without its sums"))?;
@@ -46,11 +47,11 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Makes `to` what the sequence in hand is; whatever it was is forgotten. Rows of the caches are in the memory of both where the
-    /// device can do that. Rows in flight are waited for.
+    /// Makes `to` a copy of the current sequence and drops its old state. Both share the memory of cache rows if the
+    /// device supports that. Waits for rows in flight.
     ///
     /// # Errors
-    /// A pass that has not been advanced, not enough memory, the device: `to` must be reset then.
+    /// A pass that has not been advanced, not enough memory, the device: then `to` must be reset.
     pub fn copy_to(&mut self, b: &mut B, to: &mut Sequence<B>) -> Result<()> {
         self.fold(b)?;
         let here = b.place();
@@ -81,23 +82,20 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Keys and values leave the device for the host's memory, of the sequence in hand and of all `others`
-    /// ([`Memory::page_out`](crate::backend::Memory::page_out)). What any of them computes stays the same.
-    ///
-    /// # Errors
-    /// As there.
+    /// Moves keys and values of the current sequence and of all `others` from the device to host memory
+    /// ([`Memory::page_out`](crate::backend::Memory::page_out)). Results stay the same.
     pub fn page_out(&mut self, b: &mut B, model: &Model<B>, others: &mut [&mut Sequence<B>]) -> Result<Option<String>> {
         let mut sequences = vec![LayerState::caches(&mut self.now.layers)];
         sequences.extend(others.iter_mut().map(|sequence| LayerState::caches(&mut sequence.layers)));
         Ok(b.page_out(model.spec(), self.work.limit, &mut sequences)?)
     }
 
-    /// One verify pass over rows of several sequences: `own` of the one in hand, then those of `others`, which are put aside; at most
-    /// 16 in all, each as in [`Live::verify`]. What each computes is what it computes alone, bit for bit. Each is in hand and
-    /// advanced before its next pass; [`Live::first_row`] says where its rows are.
+    /// One verify pass over rows of several sequences: `own` of the current one, then those of `others`, which are
+    /// swapped out; at most 16 in all, each as in [`Live::verify`]. Each has the results that it has alone, bit for
+    /// bit. Swap each in and advance it before its next pass; [`Live::first_row`] is the index of its first row.
     ///
     /// # Errors
-    /// As [`Live::verify`], of any of them: nothing has been computed then, unless the device failed.
+    /// As [`Live::verify`], of any of them: then nothing was computed, unless the device failed.
     pub fn verify_beside(
         &mut self,
         b: &mut B,
@@ -148,10 +146,9 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Gives up a sequence that is not in hand, and its memory.
     pub fn release(b: &mut B, sequence: Sequence<B>) {
         let id = sequence.place.id;
-        // Its rows in flight end with its caches.
+        // Dropping its caches ends its rows in flight.
         drop(sequence);
         b.forget_place(id);
     }

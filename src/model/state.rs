@@ -1,11 +1,12 @@
 //! Live state of a conversation, and the rules of its use.
 //!
-//! What belongs to one conversation is a [`Sequence`]; what a pass works in is there once for all of them. [`Live`] is both,
-//! with one sequence in hand; [`super::sequence`] takes another in its place.
+//! A [`Sequence`] holds the state of one conversation; all conversations share one workspace for their passes.
+//! [`Live`] is both, with one current sequence; [`super::sequence`] exchanges it for another.
 //!
 //! Owns the order of calls that keeps principle 1 (state is a function of the segment path): every pass is advanced
 //! exactly once, only accepted rows enter the recurrent state, pending rows are folded before a prefill or an export.
-//! What there is of it: [`super::parts`]. Never holds tokens or text. What is saved of it and put back: [`super::images`]; where its rows looked: [`super::mass`].
+//! [`super::parts`] has its parts, [`super::images`] saving and restoring, [`super::mass`] attention mass. Never holds
+//! tokens or text.
 
 use std::sync::Arc;
 
@@ -20,13 +21,12 @@ use super::forward::{Probe, Wanted};
 use super::parts::{AuxHidden, LayerRows, LayerState, Phase, Sequence, Workspace};
 use super::{Model, ModelError, Result};
 
-/// A conversation's state and what its passes work in. See [`crate::model`] for the order of calls.
+/// A conversation's state and the workspace of its passes. See [`crate::model`] for the order of calls.
 pub struct Live<B: Backend> {
     pub(super) now: Sequence<B>,
     pub(crate) work: Workspace<B>,
 }
 
-/// Whether tokens can be the rows of a pass.
 pub(super) fn fits<B: Backend>(op: &'static str, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
     let rows = tokens.len();
     if rows == 0 || rows > most {
@@ -39,7 +39,7 @@ pub(super) fn fits<B: Backend>(op: &'static str, model: &Model<B>, tokens: &[Tok
     }
 }
 
-/// A context that does not fit, and what does.
+/// The error for a context that does not fit, with the length that does.
 pub(super) fn no_room<B: Backend>(sequence: &Sequence<B>, b: &B, length: usize, free: u64) -> BackendError {
     BackendError::Memory {
         what: format!("a context of {} tokens", grouped(length as u64)),
@@ -50,10 +50,11 @@ pub(super) fn no_room<B: Backend>(sequence: &Sequence<B>, b: &B, length: usize, 
 }
 
 impl<B: Backend> Live<B> {
-    /// An empty state that can grow to `limit` tokens and keeps the outputs of the layers in `aux_layers` (slot order).
+    /// An empty state that can grow to `limit` tokens and keeps the outputs of the layers in `aux_layers` (slot
+    /// order).
     ///
     /// # Errors
-    /// Not enough memory, a shape the device cannot do, or a layer outside the model.
+    /// Not enough memory, a shape that the device does not support, or a layer outside the model.
     pub fn new(b: &mut B, model: &Model<B>, limit: usize, aux_layers: &[usize]) -> Result<Self> {
         let spec = model.spec();
         if let Some(bad) = aux_layers.iter().find(|t| **t >= spec.mixers.len()) {
@@ -90,12 +91,11 @@ impl<B: Backend> Live<B> {
         Ok(Live { now: Sequence::empty(layers, None, b.place()), work })
     }
 
-    /// Tokens in the state: accepted ones that are not folded yet included.
+    /// Tokens in the state, including accepted ones that are not folded yet.
     pub fn position(&self) -> usize {
         self.now.position
     }
 
-    /// Tokens the caches may hold.
     pub fn limit(&self) -> usize {
         self.work.limit
     }
@@ -105,27 +105,28 @@ impl<B: Backend> Live<B> {
         self.work.aux_hidden.as_ref().map(|t| &t.buf)
     }
 
-    /// The row of the last verify pass with which the sequence in hand begins: those before it are of other sequences.
+    /// First row of the current sequence in the last verify pass: earlier rows belong to other sequences.
     pub fn first_row(&self) -> usize {
         self.now.first_row
     }
 
-    /// The residual stream after the last layer of the last pass with an output `[rows, hidden]`, before the final norm.
+    /// The residual stream after the last layer of the last pass with an output `[rows, hidden]`, before the final
+    /// norm.
     pub fn hidden(&self) -> &B::Buf {
         &self.work.h
     }
 
-    /// Changes when rows are dense. For comparisons; the default rule keeps rows independent of what follows.
+    /// For comparisons; the default rule keeps rows independent of later ones.
     pub fn set_dense_rule(&mut self, rule: DenseRule) {
         self.work.sparse_spec.dense_rule = rule;
     }
 
-    /// The next given token begins a segment, though the last chunk would have let its own go on.
+    /// The next given token begins a segment, even if the last chunk allowed its segment to continue.
     pub fn begin_segment(&mut self) {
         self.now.segment = 0;
     }
 
-    /// Given tokens that the present segment has so far; 0 where the next one begins a segment.
+    /// Given tokens of the present segment so far; 0 if the next one begins a segment.
     pub fn segment_read(&self) -> usize {
         self.now.segment
     }
@@ -143,24 +144,22 @@ impl<B: Backend> Live<B> {
         Some(name)
     }
 
-    /// Reads one chunk of given tokens (at most [`prefill_rows`](crate::backend::Memory::prefill_rows)) at the current position. Follow it with
-    /// [`Live::advance`] of all its rows; in between the auxiliary hidden states may be read at the pass's own positions.
+    /// Reads one chunk of given tokens (at most [`prefill_rows`](crate::backend::Memory::prefill_rows)) at the current
+    /// position. Follow it with [`Live::advance`] of all its rows; in between the auxiliary hidden states may be read
+    /// at the pass's own positions.
     ///
     /// All chunks of a segment but the last must be multiples of [`crate::backend::GRID`]; then its state does not
-    /// depend on the cut. A chunk that is none ends the segment: the next one starts its own grid.
+    /// depend on the cut. Any other chunk ends the segment: the next one starts its own grid.
     ///
     /// # Errors
-    /// Too many rows, a token outside the vocabulary, a full context, an unadvanced prefill; or the device, after which
-    /// the state must be reset.
+    /// Too many rows, a token outside the vocabulary, a full context, an unadvanced prefill; or the device, after
+    /// which the state must be reset.
     pub fn prefill(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
         self.prefill_pass(b, model, tokens, Wanted::Output, None)
     }
 
     /// [`Live::prefill`] of a chunk that others follow: the same state, bit for bit, and the same auxiliary hidden
     /// states, but no logits for [`Live::prefill_logits`].
-    ///
-    /// # Errors
-    /// As [`Live::prefill`].
     pub fn prefill_state(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
         self.prefill_pass(b, model, tokens, Wanted::State, None)
     }
@@ -211,9 +210,6 @@ impl<B: Backend> Live<B> {
 
     /// Runs 1..=16 rows at the current position and finds each row's top logits: the pending token, then drafts. Does
     /// not advance. Equal, bit for bit, to that many single steps.
-    ///
-    /// # Errors
-    /// As [`Live::prefill`].
     pub fn verify(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
         let pass = Pass::Verify { rows: tokens.len() };
         self.begin("verify", b, model, tokens, MAX_VERIFY_ROWS)?;
@@ -226,7 +222,6 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Checks that a pass may start and readies tokens and caches for it.
     fn begin(&mut self, op: &'static str, b: &mut B, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
         match self.now.phase {
             Phase::Synced => {}
@@ -243,7 +238,7 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Puts memory under `rows` more positions, which a pass does by itself: for who wants to know before.
+    /// Reserves memory for `rows` more positions. A pass does so itself; this call reports a lack of memory earlier.
     ///
     /// # Errors
     /// A full context, or not enough memory.
@@ -261,22 +256,21 @@ impl<B: Backend> Live<B> {
         self.reserve(b, needed)
     }
 
-    /// Bytes that a context of `length` tokens would take beyond what the sequence in hand has.
+    /// Bytes that a context of `length` tokens needs beyond the current sequence's present ones.
     pub fn wants(&self, b: &B, length: usize) -> u64 {
         self.now.wants(b, length.min(self.work.limit))
     }
 
-    /// The same where only the first `keep` tokens of what it has stay.
+    /// The same if only the first `keep` tokens stay.
     pub fn wants_anew(&self, b: &B, keep: usize, length: usize) -> u64 {
         self.now.wants_anew(b, keep, length.min(self.work.limit))
     }
 
-    /// The longest context up to `length` tokens for which the sequence in hand takes `free` bytes at most.
+    /// The longest context up to `length` tokens for which the current sequence needs at most `free` more bytes.
     pub fn longest(&self, b: &B, length: usize, free: u64) -> usize {
         self.now.longest(b, length.min(self.work.limit), free)
     }
 
-    /// As [`Sequence::lends`], of the one in hand.
     pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
         self.now.lends(b, rows)
     }
@@ -292,25 +286,17 @@ impl<B: Backend> Live<B> {
     }
 
     /// Top logits of the first `rows` rows of the last verify pass. Waits for the device.
-    ///
-    /// # Errors
-    /// The device.
     pub fn top_logits(&mut self, b: &mut B, rows: usize) -> Result<Vec<TopLogits>> {
         Ok(b.read_top_logits(rows)?)
     }
 
     /// Logits of the first `rows` rows of the last head, row-major `[rows, vocab]`. For tests and golden data. Waits.
-    ///
-    /// # Errors
-    /// The device.
     pub fn logits(&mut self, b: &mut B, rows: usize) -> Result<Vec<f32>> {
         Ok(b.read(&self.work.logits, rows)?)
     }
 
-    /// All logits of one row of the last head `[vocab]`: of the last verify pass, or of [`Live::prefill_logits`] (row 0). Waits.
-    ///
-    /// # Errors
-    /// The device.
+    /// All logits of one row of the last head `[vocab]`: of the last verify pass, or of [`Live::prefill_logits`] (row
+    /// 0). Waits.
     pub fn logits_of(&self, b: &mut B, model: &Model<B>, row: usize) -> Result<Vec<f32>> {
         let all = b.read(&self.work.logits, row + 1)?;
         let width = all.len() / (row + 1);
@@ -351,7 +337,7 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Absorbs accepted rows into the recurrent states. Refused rows of an unadvanced verify are dropped.
+    /// Absorbs accepted rows into the recurrent states. Drops refused rows of an unadvanced verify.
     ///
     /// # Errors
     /// The device; an unadvanced prefill.

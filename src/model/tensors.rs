@@ -1,9 +1,9 @@
-//! Tensors of safetensors files by name, mapped into memory, and the check of name, type and shape of whatever is handed out. Never
-//! converts bf16 or f32, widens f16 to f32 (exact). What is packed is read by [`super::published`].
+//! Tensors of safetensors files by name, mapped into memory, with a check of name, type and shape on every access.
+//! Never converts bf16 or f32, widens f16 to f32 (exact). [`super::published`] reads packed weights.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `ahead` | files on their way into memory before they are read |
+//! | `ahead` | reading files into memory before their use |
 //! | here | the mapping of files into memory and the look-up of tensors by their names |
 
 mod ahead;
@@ -60,7 +60,6 @@ pub struct Tensors {
     index: BTreeMap<String, Entry>,
     origin: String,
     format: Option<Format>,
-    /// Reads the files ahead, once started.
     ahead: OnceLock<Ahead>,
 }
 
@@ -69,7 +68,7 @@ pub struct LoadedTensor<'a> {
     shape: Cow<'a, [usize]>,
     dtype: Dtype,
     data: Cow<'a, [u8]>,
-    /// Where `data` lies on the disk, if it is borrowed from a file.
+    /// File and offset of `data`, if it is borrowed from a file.
     file: Option<(&'a File, u64)>,
     form: Form,
 }
@@ -80,7 +79,6 @@ impl LoadedTensor<'_> {
         LoadedTensor { name, shape, dtype, data: Cow::Owned(values), file: None, form: Form::Bf16 }
     }
 
-    /// The same values as f32.
     #[must_use]
     pub(super) fn into_f32(self) -> Self {
         if self.dtype != Dtype::Bf16 {
@@ -91,13 +89,11 @@ impl LoadedTensor<'_> {
         LoadedTensor { data: Cow::Owned(data), file: None, dtype: Dtype::F32, ..self }
     }
 
-    /// The same, to take this form on the device.
     #[must_use]
     pub fn in_form(self, form: Form) -> Self {
         LoadedTensor { form, ..self }
     }
 
-    /// As backends take it.
     pub fn view(&self) -> WeightView<'_> {
         let LoadedTensor { name, shape, dtype, data, file, form } = self;
         WeightView { name, shape, dtype: *dtype, data, file: *file, form: *form }
@@ -106,7 +102,7 @@ impl LoadedTensor<'_> {
 
 pub const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
 
-/// Name of the file of part `i` of a folder that this program packs; the first is there before anything else.
+/// Name of the file of part `i` of a folder that this program packs; part 0 is written first.
 pub(super) fn part_file(i: usize) -> String {
     format!("part-{i:03}.safetensors")
 }
@@ -166,7 +162,7 @@ impl Tensors {
             }
         }
         let tensors = Tensors::open_files(&paths)?;
-        // Shards of two downloads in one folder: the index is of one of them.
+        // Shards of two downloads in one folder: the index belongs to one of them.
         match expected.iter().find(|(name, _)| !tensors.contains(name)) {
             None => Ok(tensors),
             Some((name, file)) => Err(missing(format!(
@@ -176,7 +172,6 @@ impl Tensors {
         }
     }
 
-    /// The same, read as this format says.
     #[must_use]
     pub fn in_format(self, format: Option<Format>) -> Tensors {
         Tensors { format, ..self }
@@ -186,8 +181,6 @@ impl Tensors {
         self.format.as_ref()
     }
 
-    /// The given safetensors files.
-    ///
     /// # Errors
     /// A file that cannot be mapped or is damaged.
     pub fn open_files(paths: &[PathBuf]) -> Result<Tensors> {
@@ -232,7 +225,7 @@ impl Tensors {
         Ok(())
     }
 
-    /// Asks the system for the tensors of these names, in this order, a little ahead of their use. Does not wait.
+    /// Asks the system to read the tensors of these names, in this order, a little ahead of their use. Does not wait.
     pub(super) fn expect<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
         let place = |name| {
             let entry = self.index.get(name)?;
@@ -248,12 +241,12 @@ impl Tensors {
         self.index.contains_key(name)
     }
 
-    /// Names of all tensors, sorted.
+    /// Sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.index.keys().map(String::as_str)
     }
 
-    /// Shape of a tensor, slowest axis first.
+    /// Slowest axis first.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.index.get(name).map(|e| e.shape.as_slice())
     }
@@ -285,7 +278,7 @@ impl Tensors {
         }
     }
 
-    /// Bytes of a form that a device reads as they are.
+    /// Bytes of a form that a device reads without conversion.
     pub(super) fn packed<'a>(
         &'a self,
         name: &str,
@@ -299,7 +292,7 @@ impl Tensors {
         LoadedTensor { name, shape, dtype: Dtype::U8, data, file, form }
     }
 
-    /// The file that these bytes were borrowed from, and where they begin in it.
+    /// The file of these borrowed bytes, and their offset in it.
     fn file_of(&self, bytes: &[u8]) -> Option<(&File, u64)> {
         let first = bytes.as_ptr().addr();
         self.files.iter().find_map(|file| match file {
@@ -328,9 +321,6 @@ impl Tensors {
     }
 
     /// A tensor's type as the file names it, its shape, and its bytes. For integer and boolean tensors.
-    ///
-    /// # Errors
-    /// Missing.
     pub fn raw(&self, name: &str) -> Result<(safetensors::Dtype, &[usize], &[u8])> {
         let (_, entry, bytes) = self.entry(name)?;
         Ok((entry.dtype, &entry.shape, bytes))
@@ -344,7 +334,7 @@ impl Tensors {
     }
 
     /// Adds names, types, shapes and contents to a hash: whole for small checkpoints, else the first and last page of
-    /// every tensor and a page every 16 MiB. Independent of how the tensors are spread over files.
+    /// every tensor and a page every 16 MiB. Independent of the distribution of tensors over files.
     pub fn hash_into(&self, hasher: &mut blake3::Hasher) {
         let total: u64 = self.index.values().map(|e| e.range.len() as u64).sum();
         for (name, entry) in &self.index {
@@ -377,7 +367,6 @@ fn widen_f16(bytes: &[u8]) -> Vec<u8> {
     bytes.chunks_exact(2).flat_map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes()).collect()
 }
 
-/// Whether a folder has weights in a form that is not read.
 fn holds_gguf(dir: &Path) -> bool {
     let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
     files.into_iter().any(|file| file.path().extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")))

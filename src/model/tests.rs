@@ -1,4 +1,4 @@
-//! What the live state promises, bit for bit, on the CPU.
+//! The bit-exact guarantees of the live state, on the CPU.
 
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
@@ -59,7 +59,6 @@ impl Twin {
         (self.live.export_rows(&mut self.b, 0..length).unwrap(), self.live.export_end(&mut self.b).unwrap())
     }
 
-    /// Every byte of the state.
     fn bytes(&mut self) -> Vec<(String, Vec<u8>)> {
         let (rows, end) = self.images();
         rows.tensors.into_iter().chain(end.tensors).map(|t| (t.name, t.data.to_vec())).collect()
@@ -93,7 +92,7 @@ fn prefill_does_not_depend_on_the_chunk_size() {
 #[test]
 fn what_is_read_for_its_state_alone_leaves_the_same_state_and_the_same_hidden_states() {
     let tokens = text(700, 1);
-    // The last layer of one model remembers rows, that of the other a sum of them.
+    // The last layer of one model keeps rows, that of the other a sum of them.
     for (name, last) in [("synthetic:tiny:3", 3), ("demo", 7)] {
         for aux in [&[][..], &[1], &[0, last]] {
             let mut whole = twin(&Checkpoint::open(name).unwrap());
@@ -138,7 +137,7 @@ fn prefill_in_fp8_keeps_the_first_rows_and_does_not_depend_on_the_chunk_size() {
     let exact = tiny().read(&tokens, &[512]);
     let error = relative_error(&logits, &exact);
     assert!(error > 1e-4 && error < 0.2, "{error}");
-    // Short texts are read as ever, and so is what is decoded.
+    // Short texts and decoding do not change.
     let (mut short, mut plain) = (twin(&checkpoint), tiny());
     assert_eq!(short.read(&tokens[..fp8::PLAIN_ROWS], &[512]), plain.read(&tokens[..fp8::PLAIN_ROWS], &[512]));
     assert_eq!(short.verify(&tokens[..5], 5), plain.verify(&tokens[..5], 5));
@@ -178,7 +177,7 @@ fn refused_rows_leave_no_trace() {
     drafted.read(&prompt, &[512]);
     for (i, token) in rows.iter().enumerate() {
         let expected = plain.verify(&[*token], 1);
-        // Some rounds are refused whole and never advanced, which the next pass must notice.
+        // Some rounds are refused whole and never advanced; the next pass must handle that.
         if i % 3 == 0 {
             drafted.live.verify(&mut drafted.b, &drafted.model, &wrong).unwrap();
         }
@@ -205,7 +204,7 @@ fn a_restored_state_continues_with_the_same_bits() {
     assert_same_state(&mut a, &mut b);
     assert_eq!(a.verify(&[7, 8], 1), b.verify(&[7, 8], 1));
 
-    // Undo: cut back, then go on as if the later segment had never been.
+    // Undo: cut back, then continue as if the later segment had never existed.
     let mut c = tiny();
     c.live.restore(&mut c.b, 0, &[first.0], Some(&first.1)).unwrap();
     b.live.restore(&mut b.b, 303, &[], Some(&first.1)).unwrap();
@@ -242,7 +241,7 @@ fn a_segment_goes_on_over_whole_chunks_and_ends_with_whatever_else_comes() {
     };
     assert_eq!(read(&mut t, &tokens[..128]), (0, 128));
     assert_eq!(read(&mut t, &tokens[..64]), (128, 192));
-    // Refused rows leave no trace, accepted ones begin something new.
+    // Refused rows leave no trace, accepted ones begin a new segment.
     t.verify(&tokens[..3], 0);
     assert_eq!(read(&mut t, &tokens[..64]), (192, 256));
     t.verify(&tokens[..3], 1);
@@ -263,7 +262,7 @@ fn rows_with_few_blocks_behind_them_are_dense() {
     let (mut sparse, mut dense) = (tiny(), tiny());
     dense.live.set_dense_rule(DenseRule::Always);
     assert_eq!(sparse.read(&tokens, &[512]), dense.read(&tokens, &[512]));
-    // From 512 on there is a choice, and it shows.
+    // From 512 on rows choose blocks, which changes the result.
     assert_ne!(sparse.read(&text(200, 2), &[512]), dense.read(&text(200, 2), &[512]));
 }
 
@@ -362,7 +361,7 @@ fn damaged_images_are_refused() {
     let mut fresh = tiny();
     let before = fresh.bytes();
     let named = RowsImage { segment: Some([7; 32]), ..rows.clone() };
-    // Whoever has them learns which of them it is, and that it will never do.
+    // The error names the segment and part, and marks the fault as lasting.
     let mut lost = |rows: RowsImage, end: &CheckpointImage, part: StatePart| match fresh.live.restore(
         &mut fresh.b,
         0,

@@ -1,4 +1,4 @@
-//! Verdicts on tensors that were compared with golden data, and what they are measured by.
+//! Verdicts on tensors compared with golden data, and their measures.
 
 use crate::backend::prelude::*;
 use crate::engine::protocol::Dtype;
@@ -13,7 +13,7 @@ pub struct Check {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Compared: passed iff `error <= budget`.
+    /// Passed iff `error <= budget`.
     Compared {
         error: f64,
         budget: f64,

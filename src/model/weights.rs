@@ -1,12 +1,12 @@
-//! Where weights come from: a folder in the Hugging Face layout, the embedded demo, or a synthetic shape.
+//! Sources of weights: a folder in the Hugging Face layout, the embedded demo, or a synthetic shape.
 //!
-//! Owns what a checkpoint is made of and the fingerprint that decides whether saved state still belongs to a model.
+//! Owns the parts of a checkpoint and the fingerprint that decides whether saved state still belongs to a model.
 //!
 //! | file | owns |
 //! |---|---|
-//! | here | where weights come from, their expected names, the fingerprint |
-//! | `recipe` | which form each weight of a plain folder takes |
-//! | `kept` | what becomes of weights that somebody packed already, and the line that says so |
+//! | here | sources of weights, their expected names, the fingerprint |
+//! | `recipe` | the form of each weight of a plain folder |
+//! | `kept` | the form of weights that a folder holds packed, and the line that reports it |
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -38,7 +38,7 @@ pub(super) const FINGERPRINT_DIGITS: usize = 32;
 
 pub(super) enum Source {
     Tensors(Tensors),
-    /// Made on the device from this seed; with a form, as if somebody had published the matrices of the layers in it.
+    /// Made on the device from this seed; with a form, the matrices of the layers have it as in a published folder.
     Synthetic(u64, Option<Form>),
 }
 
@@ -47,21 +47,19 @@ struct MadeFrom {
     published: Option<String>,
 }
 
-/// An opened source of weights: its shape, its name, and its tensors.
 pub struct Checkpoint {
     name: String,
     directory: Option<PathBuf>,
     spec: ModelSpec,
     recipe: Recipe,
     prefill: Precision,
-    /// `config.json`, as it is.
     config: String,
     made_from: Option<MadeFrom>,
     hashed: OnceLock<blake3::Hasher>,
     pub(super) source: Source,
 }
 
-/// What a folder's settings say of packed weights; `None` for plain ones.
+/// The declared format of packed weights; `None` for plain ones.
 pub(super) fn declared_format(dir: &Path, config: &str) -> Result<Option<Format>> {
     let path = dir.join("hf_quant_config.json");
     let beside = match files::read_text(&path, files::MODEL_CONFIG_BYTES) {
@@ -69,7 +67,7 @@ pub(super) fn declared_format(dir: &Path, config: &str) -> Result<Option<Format>
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
         Err(cause) => return Err(ModelError::File { path, cause }),
     };
-    // What is no JSON at all is refused with its place when the shape is read.
+    // The reader of the shape reports invalid JSON with its position.
     let Ok(config) = serde_json::from_str(config) else { return Ok(None) };
     let beside = beside.as_deref().map(serde_json::from_str).transpose();
     let beside = beside.map_err(|e| ModelError::NoCheckpoint { path, reason: e.to_string() })?;
@@ -77,10 +75,8 @@ pub(super) fn declared_format(dir: &Path, config: &str) -> Result<Option<Format>
 }
 
 impl Checkpoint {
-    /// `demo`, `synthetic:9b[-nvfp4|-gptq][:seed]`, `synthetic:tiny[…][:seed]`, or the path of a folder with `config.json` and weights.
-    ///
-    /// # Errors
-    /// See [`ModelError`]; shapes of tensors are checked by [`super::Model::load`].
+    /// `demo`, `synthetic:9b[-nvfp4|-gptq][:seed]`, `synthetic:tiny[…][:seed]`, or the path of a folder with
+    /// `config.json` and weights. [`super::Model::load`] checks the shapes of tensors.
     pub fn open(what: &str) -> Result<Checkpoint> {
         if what == BUILT_IN {
             return Checkpoint::embedded(BUILT_IN, demo::DEMO_CONFIG, &demo::WEIGHTS);
@@ -98,10 +94,10 @@ impl Checkpoint {
     /// A folder with `config.json` and safetensors weights, single or sharded.
     ///
     /// # Errors
-    /// A missing or unreadable file, a configuration that cannot be run, or damaged weights.
+    /// A missing or unreadable file, an unsupported configuration, or damaged weights.
     pub fn open_dir(dir: &Path) -> Result<Checkpoint> {
         let path = dir.join("config.json");
-        // For a path that exists and is not a file, reading it gives the error.
+        // A path that exists and is no file gives its error on reading.
         if path.symlink_metadata().is_err() {
             return Err(ModelError::NoCheckpoint { path: dir.into(), reason: "config.json is not in it".into() });
         }
@@ -132,10 +128,11 @@ impl Checkpoint {
         Checkpoint { name, directory: None, spec, recipe, prefill, config, made_from: None, hashed, source }
     }
 
-    /// The weights that an earlier start packed from this very folder by this very recipe, below `dir`, in place of the folder's.
+    /// The kept copy below `dir` that an earlier start packed from this folder by this recipe, to use in place of the
+    /// folder's weights.
     ///
     /// # Errors
-    /// The folder is there but is not what it says it is, or cannot be read.
+    /// A finished copy that does not match its seal, or cannot be read.
     pub fn packed_earlier(&self, dir: &Path, recipe: Recipe) -> Result<Option<Checkpoint>> {
         let id = self.fingerprint_as(recipe, recipe);
         let folder = dir.join(&id);
@@ -144,7 +141,7 @@ impl Checkpoint {
         }
         let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
         match sealed(&folder)? {
-            // Packed once more, so that no start has to turn them.
+            // Packing once more is cheaper than converting the old layout at every start.
             Some((made_from, tensors)) if made_from == id && tensors.names().any(is_of_an_earlier_version) => Ok(None),
             Some((made_from, tensors)) if made_from == id => {
                 let (directory, prefill) = (self.directory.clone(), self.prefill);
@@ -162,7 +159,6 @@ impl Checkpoint {
         }
     }
 
-    /// `config.json`.
     pub fn config(&self) -> &str {
         &self.config
     }
@@ -188,7 +184,7 @@ impl Checkpoint {
         Checkpoint::made_up(name, config, seed, form)
     }
 
-    /// Names of tensors in the files that the model has no use for.
+    /// Names of tensors in the files that the model does not use.
     pub fn unknown_tensors(&self) -> Vec<String> {
         let Source::Tensors(tensors) = &self.source else {
             return Vec::new();
@@ -212,7 +208,7 @@ impl Checkpoint {
         &self.name
     }
 
-    /// Whether it is the built-in model; a folder may have the same name.
+    /// False for a folder with the same name.
     pub fn is_built_in(&self) -> bool {
         self.directory.is_none() && self.name == BUILT_IN
     }
@@ -221,12 +217,11 @@ impl Checkpoint {
         self.directory.as_deref()
     }
 
-    /// The model's shape.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
-    /// Changes the shape's options (dense rule, score norm) before the model is loaded.
+    /// For options (dense rule, score norm); only before the model is loaded.
     pub fn spec_mut(&mut self) -> &mut ModelSpec {
         self.hashed = OnceLock::new();
         &mut self.spec
@@ -236,7 +231,7 @@ impl Checkpoint {
         self.recipe
     }
 
-    /// Chooses how weights are kept on the device, before the model is loaded.
+    /// Only before the model is loaded.
     pub fn set_recipe(&mut self, recipe: Recipe) {
         self.recipe = recipe;
     }
@@ -245,7 +240,7 @@ impl Checkpoint {
         self.prefill
     }
 
-    /// Chooses what prefill multiplies in, before the model is loaded.
+    /// The arithmetic of prefill products; only before the model is loaded.
     pub fn set_prefill(&mut self, prefill: Precision) {
         self.prefill = prefill;
     }
@@ -261,7 +256,7 @@ impl Checkpoint {
         }
     }
 
-    /// Asks the system for plain weights, which will be loaded soon. Does not wait.
+    /// Asks the system to read plain weights ahead of loading. Does not wait.
     pub fn expect(&self) {
         if let Source::Tensors(tensors) = &self.source {
             let expected = Checkpoint::expected_tensors(&self.spec);
@@ -275,11 +270,11 @@ impl Checkpoint {
         }
     }
 
-    /// What saved state is valid under: the weights, and what they are multiplied in while it is read. 32 hex digits.
+    /// Key of saved state: hash of the weights and the arithmetic of prefill, 32 hex digits.
     pub fn state_fingerprint(&self) -> String {
         let weights = self.fingerprint();
         match self.prefill {
-            // What was saved before there was a choice is still good.
+            // The plain hash keeps state of versions without a choice valid.
             Precision::Bf16 => weights,
             Precision::Fp8 => {
                 let hash = blake3::hash(format!("{weights} prefill {}", self.prefill.name()).as_bytes());
@@ -288,12 +283,13 @@ impl Checkpoint {
         }
     }
 
-    /// Hash over format, spec, tensor contents and the form they take, 32 hex digits. Large checkpoints are sampled ([`Tensors::hash_into`]), so this takes well under a second.
+    /// Hash over format, spec, tensor contents and the form they take, 32 hex digits. Large checkpoints are sampled
+    /// ([`Tensors::hash_into`]), so this takes well under a second.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_as(self.recipe, self.recipe)
     }
 
-    /// The same for the weights in the form of the folder, whatever they are packed to.
+    /// The same for the weights in the folder's form, independent of the recipe.
     pub(super) fn stored_fingerprint(&self) -> String {
         self.fingerprint_as(Recipe::Stored, self.recipe)
     }
@@ -325,7 +321,7 @@ impl Checkpoint {
     /// A tensor by its checkpoint name, checked against `shape`.
     ///
     /// # Errors
-    /// Missing, of another shape or type; every name is missing from a synthetic model.
+    /// Missing, of another shape or type; a synthetic model has no tensors.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
         match &self.source {
             Source::Tensors(t) => t.get(name, shape),
@@ -333,7 +329,7 @@ impl Checkpoint {
         }
     }
 
-    /// Every tensor that the shape asks for, with its shape, in the checkpoint's names (docs/model.md §2).
+    /// Every tensor of the shape, by its checkpoint name (docs/model.md §2), with its dimensions.
     pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<usize>)> {
         let (h, i) = (spec.hidden, spec.intermediate);
         let mut all = vec![("model.embed_tokens.weight".to_string(), vec![spec.vocab, h])];

@@ -1,4 +1,4 @@
-//! A context: read, or put in place; saved and restored as a whole.
+//! A context: read or filled, saved and restored as a whole.
 
 use std::time::Instant;
 
@@ -11,14 +11,13 @@ use crate::core::spec::Mixer;
 use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
 
 impl<B: DraftOps> Bench<'_, B> {
-    /// Seconds to read up to `context`.
     pub(super) fn read_to(&mut self, context: usize) -> anyhow::Result<f64> {
         let start = Instant::now();
         while self.live.position() < context {
             let at = self.live.position();
             let n = self.b.prefill_rows().min(context - at);
             let tokens = self.history.get(at..at + n).context("history too short")?;
-            // As a session reads: only the last token needs logits.
+            // As in a session, only the last token needs logits.
             match at + n == context {
                 true => self.live.prefill(&mut self.b, &self.model, tokens)?,
                 false => self.live.prefill_state(&mut self.b, &self.model, tokens)?,
@@ -29,7 +28,7 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Random rows up to `context`: one piece, put in place again and again.
+    /// Fills the caches up to `context` with copies of one piece of random rows.
     pub(super) fn fill(&mut self, context: usize) -> anyhow::Result<()> {
         const PIECE: usize = 16_384;
         let spec = self.model.spec().clone();
@@ -75,12 +74,12 @@ impl<B: DraftOps> Bench<'_, B> {
     }
 
     pub(super) fn save_and_restore(&mut self, context: usize, row: &mut Row) -> anyhow::Result<()> {
-        // Page-locked buffers and threads are warm from the second time on, as in a session.
+        // Warms up page-locked buffers and threads, which a session has warm from its second save on.
         let _ = self.live.export_rows(&mut self.b, 0..context.min(65_536))?;
         let start = Instant::now();
         let rows = self.live.export_rows(&mut self.b, 0..context)?;
         let end = self.live.export_end(&mut self.b)?;
-        // The last of it may still be on its way: looking at it waits.
+        // The last copy may still be in flight: reading the data waits for it.
         let bytes: usize = rows.tensors.iter().chain(&end.tensors).map(|t| t.data.len()).sum();
         let saved = start.elapsed().as_secs_f64();
         let token = [3 % self.model.spec().vocab as Token];

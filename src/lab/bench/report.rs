@@ -1,4 +1,4 @@
-//! What one context gave, as JSON and as lines of the table.
+//! The figures of one context, as JSON and as lines of the table.
 
 use std::fmt::Write as _;
 
@@ -15,47 +15,43 @@ pub(super) struct VerifyTime {
     pub(super) rows: usize,
     pub(super) ms: f64,
     pub(super) over_one: f64,
-    /// With every draft right: what a perfect n-gram draft reaches.
+    /// With every draft accepted: the limit for an n-gram draft.
     pub(super) all_right_tokens_per_s: f64,
 }
 
-/// What it costs to measure where a token looks: single steps on the device without waiting, the least of some runs.
+/// The cost of measuring attention mass: single steps on the device without waiting, the minimum of several runs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct LookCost {
-    /// Not measured.
     pub(super) off_ms: f64,
     pub(super) summed_ms: f64,
-    /// Summed, and reported for each token, as for a chat.
+    /// Summed, and read back after each token, as a chat does.
     pub(super) told_ms: f64,
-    /// `summed_ms` over `off_ms`, less one.
     pub(super) summed_share: f64,
-    /// `told_ms` over `off_ms`, less one.
     pub(super) told_share: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Pool {
-    /// Share of the chosen blocks found in the pool, in the timed steps.
+    /// Share of the chosen blocks that the timed steps found in the pool.
     pub(super) hit_rate: f64,
-    /// Bytes fetched for each of them, and for each of those that only the device waits for, which give the same token again and again.
+    /// Bytes that a timed step fetches; the second figure is of the steps without waiting, which repeat one token.
     pub(super) bytes_per_token: f64,
     pub(super) same_bytes_per_token: f64,
-    /// A step that finds nothing there, on the device without waiting, and its bytes.
+    /// A step with an empty pool, on the device without waiting, and its bytes.
     pub(super) cold_ms: f64,
     pub(super) cold_bytes_per_token: f64,
-    /// A step of which 80 % of the chosen blocks are there: between the two by bytes.
+    /// A step with 80 % of the chosen blocks in the pool, interpolated by bytes.
     pub(super) ms_at_80: f64,
 }
 
-/// Figures of one context. Parts that did not run are absent.
+/// Figures of one context; parts that did not run are `None`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Row {
     pub(super) context: usize,
     pub(super) weights: &'static str,
     pub(super) prefill: &'static str,
-    /// Seconds from an open checkpoint to weights on the device.
     pub(super) load_s: f64,
-    /// That a decode step must move.
+    /// Least traffic of a decode step.
     pub(super) bytes_per_token: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prefill_tokens_per_s: Option<f64>,
@@ -79,7 +75,6 @@ pub(super) struct Row {
     pub(super) draft_round_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) draft_round_over_step: Option<f64>,
-    /// At [`ROUND_TOKENS`] a round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) draft_round_tokens_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

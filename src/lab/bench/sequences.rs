@@ -1,4 +1,4 @@
-//! Several sequences at once: their speed together, the cost of a fork, and whether each keeps its bits.
+//! Several sequences at once: their common speed, the cost of a fork, and whether each keeps its bits.
 
 use std::time::Instant;
 
@@ -16,18 +16,18 @@ const COMPARED: usize = 4;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Beside {
     sequences: usize,
-    /// Of all together, a row each, waiting for their top logits as the engine does.
+    /// Of all sequences together, one row each, waiting for top logits as the engine does.
     pub(super) tokens_per_s: f64,
     over_one: f64,
     ms: f64,
-    /// Rows of each with the sixteen shared among them, all accepted: what perfect drafts reach.
+    /// Rows of each sequence when sixteen rows are divided among them, all accepted: the limit for perfect drafts.
     drafted_rows: usize,
     drafted_tokens_per_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     fork_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fork_bytes: Option<u64>,
-    /// Top logits of every sequence's first steps are those it has alone, bit for bit.
+    /// Top logits of every sequence's first steps equal those of the sequence alone, bit for bit.
     same_bits: bool,
 }
 
@@ -51,7 +51,7 @@ impl Beside {
 }
 
 impl<B: DraftOps> Bench<'_, B> {
-    /// Measures numbers of sequences, all forks of the current state, which ends at `end`.
+    /// Measures each number of sequences in `counts`. All are forks of the current state, which ends at `end`.
     pub(super) fn sequences(&mut self, counts: &[usize], end: &CheckpointImage) -> anyhow::Result<Vec<Beside>> {
         let most = counts.iter().copied().max().unwrap_or(1);
         let (mut others, mut fork_ms) = (Vec::new(), Vec::new());
@@ -103,12 +103,10 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(out)
     }
 
-    /// The first token of a sequence.
     fn first(&self, i: usize) -> Token {
         (17 + 31 * i as Token) % self.model.spec().vocab as Token
     }
 
-    /// All of them stand at `end` again.
     fn back(&mut self, others: &mut [Sequence<B>], end: &CheckpointImage) -> anyhow::Result<()> {
         self.live.restore(&mut self.b, end.position as usize, &[], Some(end))?;
         for other in others {
@@ -117,7 +115,7 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(())
     }
 
-    /// Greedy steps from one token each; top logits of each step and sequence.
+    /// Greedy steps from one token each; returns top logits of each step and sequence.
     fn steps(&mut self, others: &mut [Sequence<B>], firsts: &[Token]) -> anyhow::Result<Vec<Vec<TopLogits>>> {
         let mut tokens: Vec<Vec<Token>> = firsts.iter().map(|t| vec![*t]).collect();
         let mut out = Vec::with_capacity(COMPARED);
@@ -130,7 +128,6 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(out)
     }
 
-    /// One pass over rows of all, every row accepted.
     fn pass(&mut self, others: &mut [Sequence<B>], tokens: &[Vec<Token>]) -> anyhow::Result<Vec<TopLogits>> {
         let (own, rest) = tokens.split_first().context("a pass of no sequence")?;
         let mut beside: Vec<(&mut Sequence<B>, &[Token])> =
@@ -146,7 +143,7 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(found)
     }
 
-    /// Median milliseconds of a pass with `rows` rows of each, and tokens per second of all.
+    /// Median milliseconds of a pass with `rows` rows of each sequence, and tokens per second of all.
     fn timed(&mut self, others: &mut [Sequence<B>], rows: usize, passes: usize) -> anyhow::Result<(f64, f64)> {
         let n = others.len() + 1;
         let mut tokens: Vec<Vec<Token>> = (0..n).map(|i| vec![self.first(i); rows]).collect();

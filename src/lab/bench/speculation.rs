@@ -1,10 +1,10 @@
-//! What speculation gains and costs, by the clock: the decoder as a chat uses it, with the policy's choice of depth,
-//! on a text with all drafts wrong and on one with all drafts right.
+//! Gain and cost of speculation in time: the decoder as a chat uses it, with the policy's choice of depth, on a text
+//! with all drafts wrong and on one with all drafts right.
 //!
-//! Plain decoding runs first and gives the text. *Wrong*: the lookup is sure of other tokens every round, and so, with
-//! random weights, is the head (that of the built-in model is often right). *Right*: the lookup knows the text. Each
-//! run is made twice with an untrained policy; the first makes CUDA graphs and is not counted. The text must be the
-//! same.
+//! Plain decoding runs first and gives the text. *Wrong*: the lookup proposes other tokens with full confidence in
+//! every round, and with random weights the head is wrong too (that of the built-in model is often right). *Right*:
+//! the lookup knows the text. Each run is made twice with an untrained policy; the first records CUDA graphs and does
+//! not count. All runs must give the same text.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,18 +18,18 @@ use crate::engine::ngram::Lookup;
 use crate::engine::protocol::{CheckpointImage, Generate, Look, Sampling, SpecMode, Token};
 use crate::engine::speculate::{Decoder, Finder};
 
-/// Tokens read before each run: what the first token is drawn from.
+/// Tokens read before each run; their last logits give the first token.
 const OPENING: usize = 64;
-/// Tokens of a window, and tokens before the first one counts.
+/// Tokens of a window, and tokens before the first window starts.
 const WINDOW: usize = 32;
 const WARM: usize = 96;
 
-/// Speeds as multiples of plain decoding; of windows, of its median round.
+/// Speeds as multiples of plain decoding; the speed of a window is a multiple of plain decoding's median round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Speculation {
     tokens: usize,
     plain_tokens_per_s: f64,
-    /// Noise: plain decoding against itself. `None` where a text is too short for a window.
+    /// Noise: plain decoding against itself. `None` if the text is too short for a window.
     plain_slowest_window: Option<f64>,
     pub(super) wrong_over_plain: f64,
     pub(super) wrong_slowest_window: Option<f64>,
@@ -38,7 +38,6 @@ pub(super) struct Speculation {
     pub(super) same_text: bool,
 }
 
-/// A text and its rounds: tokens and seconds of each.
 struct Run {
     text: Vec<Token>,
     rounds: Vec<(usize, f64)>,
@@ -59,7 +58,8 @@ impl Run {
         counted.fold((0, 0.0), |sum, round| (sum.0 + round.0, sum.1 + round.1))
     }
 
-    /// The lowest speed of any window, against rounds of one token that take `plain` seconds; `None` without a window.
+    /// The lowest speed of any window, relative to rounds of one token that take `plain` seconds; `None` without a
+    /// window.
     fn slowest_window(&self, plain: f64) -> Option<f64> {
         let mut before = 0;
         let mut slowest: Option<f64> = None;
@@ -84,7 +84,7 @@ impl Run {
 }
 
 impl<B: DraftOps> Bench<'_, B> {
-    /// Measures at the frontier `end`, where the state is now and will be again.
+    /// Measures at the frontier `end`; the state starts and ends there.
     pub(super) fn speculation(&mut self, end: &CheckpointImage) -> anyhow::Result<Speculation> {
         let plain = self.run(end, SpecMode::Off, || Box::new(|_, _| None))?;
         let text = Arc::new(plain.text.clone());

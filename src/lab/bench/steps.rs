@@ -1,4 +1,4 @@
-//! Passes from a frontier, by the clock: single steps, what watching them costs, verify passes and rounds of a draft head.
+//! Passes from a frontier in time: single steps, the cost of attention mass, verify passes and rounds of a draft head.
 
 use std::time::Instant;
 
@@ -13,8 +13,8 @@ use crate::engine::protocol::{CheckpointImage, Token};
 use crate::model::draft::Tables;
 
 impl<B: DraftOps> Bench<'_, B> {
-    /// Steps as [`Bench::decode`] makes them without waiting, with nothing measured, the sums, and each token's own; by
-    /// turns, so that a clock that changes meanwhile meets all of them.
+    /// Times steps without waiting, with attention mass off, summed, and read back for each token. The three take
+    /// turns, so a drifting clock affects all of them alike.
     pub(super) fn look_cost(&mut self, context: usize, end: &CheckpointImage) -> anyhow::Result<LookCost> {
         const ROUNDS: usize = 3;
         let mut least = [f64::INFINITY; 3];
@@ -79,7 +79,7 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(first.zip(second).zip(last).map(|((first, second), last)| [second.since(first), last.since(second)]))
     }
 
-    /// What steps found in the pool, the second kind of which took `device_ms` each, and steps that find nothing there.
+    /// Pool figures: what the steps found there (the second kind took `device_ms` each), and steps with an empty pool.
     pub(super) fn pool(&mut self, found: Option<[PoolCounts; 2]>, device_ms: f64) -> anyhow::Result<Option<Pool>> {
         let (Some([steps, same]), Some(before)) = (found, self.b.pool_counts()?) else { return Ok(None) };
         let mut cold = 0.0;
@@ -128,7 +128,7 @@ impl<B: DraftOps> Bench<'_, B> {
         let rows = ROUND_DRAFTS + 1;
         let mut times = Vec::new();
         head.reset(self.live.position());
-        // A window to look at, from the model's own streams.
+        // Fills the draft head's window from the model's own residual streams.
         let tokens: Vec<Token> = self.history.iter().copied().take(rows).collect();
         for step in 0..2 * WARM_UP + (self.decode / 4).max(4) {
             let at = self.live.position();

@@ -1,11 +1,11 @@
-//! What a pass has to move and to compute at least: the denominators of bandwidth and throughput.
+//! Least bytes and operations of a pass: the denominators of bandwidth and throughput.
 
 use crate::core::spec::{Mixer, ModelSpec};
 
-/// Bytes of a cached value on the device that is measured for bandwidth.
+/// Bytes of a cached value on a GPU (bf16).
 const CACHE_BYTES: f64 = 2.0;
 
-/// Bytes a decode step must move at `context` tokens, `weights` of them weights.
+/// Bytes a decode step must move at `context` tokens; `weights` is the part of the weights.
 pub(super) fn step_bytes(spec: &ModelSpec, context: usize, weights: f64) -> f64 {
     let (s, l) = (&spec.sparse, &spec.lightning);
     let row = (s.kv_heads * s.head_dim) as f64 * CACHE_BYTES;
@@ -16,7 +16,6 @@ pub(super) fn step_bytes(spec: &ModelSpec, context: usize, weights: f64) -> f64 
     weights + count(Mixer::Sparse) * (chosen + keys) + count(Mixer::Lightning) * state
 }
 
-/// Floating-point operations of reading `context` tokens.
 pub(super) fn prefill_flops(spec: &ModelSpec, context: usize) -> f64 {
     let (s, l) = (&spec.sparse, &spec.lightning);
     let tables = (spec.vocab * spec.hidden) as f64 * if spec.tie_embeddings { 1.0 } else { 2.0 };

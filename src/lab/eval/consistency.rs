@@ -1,4 +1,4 @@
-//! The model against itself: ways to the same logits that must agree.
+//! The model against itself: paths to the same logits that must agree.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,6 @@ use crate::engine::speculate::{DecodeError, Decoder};
 
 /// Tokens decoded one by one and compared with the prefill.
 const STEPS: usize = 64;
-/// Rows of one verify pass.
 const ROWS: usize = 8;
 /// Tokens written with and without drafts.
 const WRITTEN: u64 = 96;
@@ -19,23 +18,21 @@ const WRITTEN: u64 = 96;
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Agreement {
     pub what: Cow<'static, str>,
-    /// Greatest difference of a log-probability that counts, or of tokens: their number.
+    /// Greatest difference of a log-probability that counts; of texts, the number of different tokens.
     pub greatest: f64,
     pub budget: f64,
 }
 
 impl Agreement {
-    /// Whether it holds. A NaN does not.
+    /// False for a NaN.
     pub fn ok(&self) -> bool {
         self.greatest <= self.budget
     }
 }
 
-/// Compares, on the first tokens of a text: prefill against decode, decode against verify, saved against fresh state, and the
-/// text written with drafts against that without. `slack` is what arithmetic may differ by between prefill and decode.
-///
-/// # Errors
-/// The device; a text that does not fit.
+/// Compares, on the first tokens of a text: prefill against decode, decode against verify, saved against fresh state,
+/// and the text written with drafts against that without. `slack` is the difference that arithmetic may make between
+/// prefill and decode.
 pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64) -> Result<Vec<Agreement>, Failure> {
     let prompt = text.len().checked_sub(STEPS).filter(|n| *n > 0);
     let Some(prompt) = prompt else {
@@ -100,7 +97,6 @@ pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64
     ])
 }
 
-/// The greatest difference of a log-probability in any row.
 pub(super) fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
     // A NaN must win: `f64::max` would drop it.
     rows.into_iter().fold(0.0, |most: f64, d| {
@@ -114,7 +110,7 @@ pub(super) fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
     })
 }
 
-/// Logits of `tokens`, taken in passes of `rows`.
+/// Logits of `tokens`, read in passes of `rows`.
 fn decode<B: DraftOps>(subject: &mut Subject<B>, tokens: &[Token], rows: usize) -> Result<Vec<Vec<f32>>, Failure> {
     let vocab = subject.model.spec().vocab;
     let mut out = Vec::new();
@@ -127,7 +123,6 @@ fn decode<B: DraftOps>(subject: &mut Subject<B>, tokens: &[Token], rows: usize) 
     Ok(out)
 }
 
-/// What the model writes after the text's first `prompt` tokens.
 fn write<B: DraftOps>(
     subject: &mut Subject<B>,
     text: &[Token],
@@ -136,7 +131,7 @@ fn write<B: DraftOps>(
 ) -> Result<Vec<Token>, Failure> {
     let mut decoder: Decoder<B> = Decoder::new(None);
     let broken = |e: DecodeError| failed(e.to_string());
-    // One token is read again as prompt: its logits begin the answer.
+    // The last token is read again as prompt: its logits begin the answer.
     let (b, model, live) = (&mut subject.b, &subject.model, &mut subject.live);
     let (last, known) = (text.get(prompt..=prompt).unwrap_or_default(), text.get(..=prompt).unwrap_or_default());
     live.prefill(b, model, last)?;

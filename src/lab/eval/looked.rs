@@ -1,9 +1,9 @@
 //! Whether answers look at the lines that support them: facts planted in long documents, with questions through the
 //! runtime.
 //!
-//! Counts, among the right answers, how often the passage with the fact is the first of those looked at, among the
-//! first three, and how often `/why` finds that the answer rests on it. The documents are those of the needles, with
-//! other seeds: nothing is tuned on them.
+//! Counts, among the right answers, how often the passage with the fact ranks first in attention, how often among the
+//! first three, and how often `/why` finds that the answer rests on it. The documents are those of the needles with
+//! other seeds: no setting is tuned on them.
 
 use std::time::Duration;
 
@@ -18,21 +18,19 @@ use crate::runtime::protocol::{Level, LoadOptions, Notice, Request};
 use crate::runtime::{Attendance, Runtime};
 
 const DOCUMENTS: u64 = 3;
-/// Default tokens of a document.
 const LENGTH: usize = 16_000;
-/// Passages that count as found, and are hidden by `/why`.
+/// A passage of this rank or better counts as found; `/why` hides this many.
 const AMONG: usize = 3;
-/// Shares of right answers: the passage is the first, among the first three, found by `/why`.
+/// Least shares of right answers: passage ranks first, among the first three, found by `/why`.
 const BUDGETS: [f64; 3] = [0.60, 0.85, 0.85];
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 struct Counts {
-    /// Tokens of a document, about.
     length: usize,
     asked: usize,
     right: usize,
-    /// Of these: the passage with the fact is first, among the first three, supports the answer.
+    /// Right answers with the passage first, among the first three, and supporting by `/why`.
     first: usize,
     among_three: usize,
     rests_on_it: usize,
@@ -48,10 +46,7 @@ impl Counts {
     }
 }
 
-/// Asks, prints the figures; exit code 1 if one misses.
-///
-/// # Errors
-/// A model or device that cannot be used.
+/// Exit code 1 if a figure misses its budget.
 pub(super) fn run(context: &Context, lengths: &[usize]) -> Result<Exit, Failure> {
     let opened = open::runtime(context, &SessionChoice::New, false, Attendance::Present)?;
     let lengths = if lengths.is_empty() { &[LENGTH][..] } else { lengths };

@@ -1,16 +1,17 @@
-//! `sala-chat eval`: whether what runs on this machine is the model, judged by numbers.
+//! `sala-chat eval`: numbers that show whether this machine runs the model as published.
 //!
 //! | part | question | file |
 //! |---|---|---|
 //! | reference | does it give the logits of the released code (`FILE`), or of another form of its weights (`--against`)? | `reference` |
-//! | perplexity | what does a text cost it (`--text`)? | `perplexity` |
+//! | perplexity | what is its perplexity on a text (`--text`)? | `perplexity` |
 //! | consistency | do prefill, decode, verify, saved state and speculation agree; a GPU and the CPU? | `consistency`, `oracle` |
 //! | needles | does it fetch facts from any depth of long documents? | `needles`, `plot` |
-//! | looked | do right answers look at the lines that they are right by (`--looked`, alone)? | `looked` |
+//! | looked | do right answers look at the lines that support them (`--looked`, alone)? | `looked` |
 //!
-//! A part that misses is named and ends the command with exit code 1. Budgets: on a device that computes in f32 mean divergence
-//! from a reference in f32 stays below 1e-5; bf16 against bf16 of another implementation below 0.01 with at least 95 % of
-//! rows agreeing on the likeliest token (rounding alone, no error: kernels sum in another order).
+//! The report names every part that misses its budget, and the exit code is then 1. Budgets: on a device that computes
+//! in f32 mean divergence from a reference in f32 stays below 1e-5; bf16 against bf16 of another implementation below
+//! 0.01 with at least 95 % of rows agreeing on the likeliest token (rounding alone, no error: kernels sum in another
+//! order).
 
 mod consistency;
 mod looked;
@@ -60,15 +61,14 @@ pub(crate) struct Subject<B: Backend> {
 }
 
 impl<B: Backend> Subject<B> {
-    /// Loads a model with room for `limit` tokens.
     fn open(mut b: B, checkpoint: &Checkpoint, limit: usize) -> Result<Subject<B>, Failure> {
         let model = Model::load(&mut b, checkpoint, |_| {})?;
         let live = Live::new(&mut b, &model, limit.next_multiple_of(64), &[])?;
         Ok(Subject { b, model, prefill: checkpoint.prefill(), live })
     }
 
-    /// Reads a text as one call of the released code would: the rule for dense rows follows from the text's length. Otherwise
-    /// as [`Subject::read`].
+    /// Reads a text as one call of the released code does: the rule for dense rows depends on the text's length.
+    /// Otherwise like [`Subject::read`].
     fn read_as_released(
         &mut self,
         tokens: &[Token],
@@ -83,7 +83,7 @@ impl<B: Backend> Subject<B> {
         done
     }
 
-    /// Reads a text from an empty state and hands over the logits of `rows`, ascending.
+    /// Reads a text from an empty state and passes the logits of `rows` (ascending) to `each`.
     fn read(&mut self, tokens: &[Token], rows: &[usize], each: &mut dyn FnMut(usize, &[f32])) -> Result<(), Failure> {
         self.live.reset(&mut self.b)?;
         self.go_on(tokens, &|row| rows.binary_search(&row).is_ok(), each)
@@ -109,25 +109,21 @@ impl<B: Backend> Subject<B> {
 
 struct Part {
     name: &'static str,
-    /// `None`: nothing to hold it against.
+    /// `None` without a budget.
     ok: Option<bool>,
     rows: Vec<String>,
     data: Value,
 }
 
-/// What is to be judged, read before a device is opened.
 struct Plan {
     samples: Option<Vec<reference::Sample>>,
-    /// Another model's logits: no budget, only figures.
+    /// Another model to take logits from: figures only, no budget.
     against: Option<String>,
     text: Option<(Vec<Token>, usize, usize)>,
     lengths: Vec<usize>,
 }
 
-/// Runs the selected parts and prints the report.
-///
-/// # Errors
-/// A model, file or device that cannot be used; exit code 1 for a miss.
+/// Exit code 1 if a part misses its budget.
 pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     if args.script {
         context.print(reference::SCRIPT.trim_end())?;
@@ -141,7 +137,7 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         return Err(Failure::usage("--plot writes SVG: give it a name that ends with .svg"));
     }
     if let Some(path) = &args.plot {
-        // What takes long is not begun for a picture that will not be.
+        // Refuses a picture without its part before the long work starts.
         if skips("needles") {
             return Err(Failure::usage("--plot draws the needles: leave --skip needles out"));
         }
@@ -246,7 +242,7 @@ fn judge<B: DraftOps>(
     if b.kind() != "cpu" && !skip("consistency") {
         context.note("the first layers against the CPU");
         let mut layers = oracle::first_layers(open::checkpoint(context, &open::model(context)?.name)?);
-        // Operations are what this part is about; those in fp8 are compared one by one (doctor --kernels).
+        // This part compares operations in bf16; `doctor --kernels` compares those in fp8 one by one.
         layers.set_prefill(Precision::Bf16);
         let tokens = needles::prose(text, oracle::tokens(layers.spec()))?;
         let mut cpu = Subject::open(Cpu::new(), &layers, tokens.len())?;
@@ -284,7 +280,7 @@ fn judge<B: DraftOps>(
     Ok(parts)
 }
 
-/// The text of `--text`, decoded as what is loaded is.
+/// The text of `--text`, decoded like a loaded document.
 fn text_of(context: &Context, path: &Path) -> Result<String, Failure> {
     let bytes = std::fs::read(path).map_err(|e| Failure::input(path, &e))?;
     let decoded = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
@@ -331,11 +327,11 @@ fn reference_part<B: Backend>(
 
 fn within_budget(rows: &[Distances], single: bool) -> bool {
     let (mean, top) = if single { (1e-5, 0.98) } else { (0.01, 0.95) };
-    // Written so that a NaN is outside.
+    // Written so that a NaN misses.
     !rows.is_empty() && rows.iter().all(|r| r.mean_kl <= mean && r.same_top >= top)
 }
 
-/// What arithmetic alone may move a log-probability that counts by. Decoding is not in fp8.
+/// The difference that arithmetic alone may make to a log-probability that counts. Decoding never uses fp8.
 fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
     match subject.prefill {
         Precision::Fp8 => 4.0,

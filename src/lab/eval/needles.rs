@@ -1,9 +1,10 @@
-//! Needles: facts hidden at many depths of documents of many lengths, asked for one by one.
+//! Needles: facts hidden at many depths of documents of many lengths, one question each.
 //!
-//! A document is read once per length; every question goes on from its end. The answer is not written freely but forced up to
-//! the value, and a needle counts as found when each token of the value is the likeliest: so a model that thinks first, or
-//! words its answers otherwise, is judged by the same thing, that it can fetch the value from far behind. Values are
-//! digits and names made up here; a wrong choice of blocks, a wrong decay or a wrong position shows as holes in the grid.
+//! The model reads a document once per length; every question continues from its end. The answer is forced up to the
+//! value, and a needle counts as found when each token of the value is the likeliest. So the score does not depend on
+//! whether a model thinks first or words its answers differently, only on fetching the value from a long distance.
+//! Values are made-up digits and names; a wrong choice of blocks, a wrong decay or a wrong position shows as holes in
+//! the grid.
 
 use super::numbers::{likeliest, log_prob};
 use super::{Subject, failed};
@@ -59,7 +60,6 @@ const LAST: [&str; 12] = [
 const STEMS: [&str; 12] = ["Kar", "Vel", "Tor", "Min", "Sel", "Dra", "Lom", "Pra", "Hul", "Ner", "Bas", "Gil"];
 const ENDS: [&str; 10] = ["stad", "mere", "wick", "holm", "dorf", "fell", "quay", "ton", "vik", "moor"];
 
-/// One of `words`.
 fn pick<'a>(dice: &mut SplitMix64, words: &[&'a str]) -> &'a str {
     words.get(dice.below(words.len())).copied().unwrap_or_default()
 }
@@ -79,15 +79,13 @@ pub struct Fact {
     pub question: String,
 }
 
-/// A document of about `tokens` tokens with facts at all depths.
 pub fn planted(tokens: usize, dice: &mut SplitMix64) -> (String, Vec<Fact>) {
     let list = needles(dice);
-    // A sentence has about this many tokens with the built-in tokenizer; other tokenizers make shorter documents.
+    // [`SENTENCE_TOKENS`] holds for the built-in tokenizer; other tokenizers make shorter documents.
     let document = document((tokens / SENTENCE_TOKENS).max(20), &list, dice);
     (document, list)
 }
 
-/// Tokens of a made-up sentence.
 const SENTENCE_TOKENS: usize = 13;
 
 fn needles(dice: &mut SplitMix64) -> Vec<Fact> {
@@ -116,7 +114,6 @@ fn needles(dice: &mut SplitMix64) -> Vec<Fact> {
     list
 }
 
-/// A document of about `sentences` sentences with every needle at its depth.
 fn document(sentences: usize, needles: &[Fact], dice: &mut SplitMix64) -> String {
     let mut out = String::new();
     for i in 0..sentences {
@@ -131,13 +128,11 @@ fn document(sentences: usize, needles: &[Fact], dice: &mut SplitMix64) -> String
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Cell {
-    /// Tokens before the question.
     pub length: usize,
     /// Percent of the document.
     pub depth: usize,
     pub asked: usize,
     pub found: usize,
-    /// Mean log-probability of a value's token.
     pub mean_log_prob: f64,
 }
 
@@ -164,7 +159,8 @@ fn asked(text: &TextModel, document: &str, needle: &Fact) -> Result<Asked, Failu
     Ok(Asked { depth: needle.depth, tokens, value })
 }
 
-/// Questions for every needle of a document of about `length` tokens, all of at most `limit`.
+/// A question for every needle of a document of about `length` tokens, each at most `limit` tokens long with the
+/// document.
 fn all_asked(text: &TextModel, length: usize, limit: usize) -> Result<Vec<Asked>, Failure> {
     let mut dice = SplitMix64::new(length as u64);
     let list = needles(&mut dice);
@@ -180,7 +176,7 @@ fn all_asked(text: &TextModel, length: usize, limit: usize) -> Result<Vec<Asked>
     let sentences = (length.saturating_sub(known) / each.max(1)).max(20);
     let (mut all, mut most) = of(sentences)?;
     if most > limit {
-        // Sentences were longer than those that the length is reckoned from.
+        // The sentences were longer than the estimate: the second try uses the measured length.
         (all, most) = of((sentences * limit / most * 99 / 100).max(20))?;
     }
     if most > limit {
@@ -189,10 +185,6 @@ fn all_asked(text: &TextModel, length: usize, limit: usize) -> Result<Vec<Asked>
     Ok(all)
 }
 
-/// Asks for every needle of a document of about `length` tokens.
-///
-/// # Errors
-/// The device, the template or the tokenizer.
 pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: usize) -> Result<Vec<Cell>, Failure> {
     let prompts = all_asked(text, length, subject.live.limit())?;
     let Some(first) = prompts.first() else {
@@ -226,7 +218,6 @@ pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: u
     Ok(cells)
 }
 
-/// Text of the same making, for comparisons that need any.
 pub fn prose(text: &TextModel, length: usize) -> Result<Vec<Token>, Failure> {
     let mut dice = SplitMix64::new(7);
     let list = needles(&mut dice);

@@ -4,21 +4,19 @@ use crate::engine::protocol::Token;
 pub use crate::model::score::log_prob;
 use crate::model::score::log_sum_exp;
 
-/// The likeliest token; the lower id of two that are equal.
+/// Of equal logits the lower id wins.
 pub fn likeliest(logits: &[f32]) -> Token {
     let best = |best: (usize, f32), (i, v): (usize, &f32)| if *v > best.1 { (i, *v) } else { best };
     let (token, _) = logits.iter().enumerate().fold((0, f32::NEG_INFINITY), best);
     token as Token
 }
 
-/// How far one row of logits is from another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distance {
     /// Kullback-Leibler divergence of `found` from `reference`, in nats.
     pub divergence: f64,
-    /// Whether both have the same likeliest token.
     pub same_top: bool,
-    /// Greatest difference of a log-probability among the tokens that the reference gives at least one in a thousand.
+    /// Greatest difference of a log-probability among the tokens with at least 0.001 in the reference.
     pub greatest: f64,
 }
 
@@ -37,24 +35,20 @@ pub fn distance(reference: &[f32], found: &[f32]) -> Distance {
     Distance { divergence, same_top: likeliest(reference) == likeliest(found), greatest }
 }
 
-/// Distances of many rows, in the columns that people know from llama.cpp.
+/// Distances of many rows, in llama.cpp's columns.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Distances {
-    /// Tokens of the text.
     pub length: usize,
-    /// Rows compared.
     pub rows: usize,
     pub mean_kl: f64,
-    /// 99th percentile.
     pub p99_kl: f64,
-    /// Share of rows with the same likeliest token.
     pub same_top: f64,
     /// Greatest difference of a log-probability that counts ([`Distance::greatest`]).
     pub max_diff: f64,
 }
 
 impl Distances {
-    /// Sums up the rows of a text of `length` tokens. No rows are no evidence: everything is NaN then.
+    /// Without rows every figure is NaN: no rows are no evidence.
     pub fn of(length: usize, rows: &[Distance]) -> Distances {
         let n = rows.len() as f64;
         let mut sorted: Vec<f64> = rows.iter().map(|d| d.divergence).collect();

@@ -1,6 +1,6 @@
-//! The device against the CPU, which computes in f32 with plain equations: the first layers of the model over the first tokens
-//! of a text. A whole 9B model would take a CPU minutes and 20 GB; an error in an operation shows in the first layers that
-//! use it, and the layers behind run the same operations.
+//! The device against the CPU, which computes in f32 with plain equations: the first layers of the model over the
+//! first tokens of a text. A whole 9B model would take a CPU minutes and 20 GB. The later layers run the same
+//! operations, so an error in an operation shows in the first layers that use it.
 
 use super::consistency::{Agreement, worst};
 use super::numbers::{Distance, Distances, distance};
@@ -11,7 +11,7 @@ use crate::core::spec::ModelSpec;
 use crate::engine::protocol::Token;
 use crate::model::Checkpoint;
 
-/// Parameters that the CPU is given, embedding and head included: 4 GB in bf16.
+/// Most parameters on the CPU, embedding and head included: 4 GB in bf16.
 const PARAMETERS: u64 = 2_000_000_000;
 /// Multiply-adds of its layers, in thousands of millions: half a minute on two cores.
 const WORK: u64 = 400;
@@ -20,7 +20,7 @@ const TOKENS: usize = 192;
 /// Mean divergence that bf16 on one side explains.
 const DIVERGENCE: f64 = 0.01;
 
-/// The model's first layers, as many as a CPU is given; at least one of each kind.
+/// The first layers within [`PARAMETERS`]; at least one of each kind.
 pub(super) fn first_layers(mut checkpoint: Checkpoint) -> Checkpoint {
     let spec = checkpoint.spec().clone();
     let cut = |layers: usize| {
@@ -36,23 +36,18 @@ pub(super) fn first_layers(mut checkpoint: Checkpoint) -> Checkpoint {
     checkpoint
 }
 
-/// Tokens that a CPU reads with these layers in bearable time.
 pub(super) fn tokens(spec: &ModelSpec) -> usize {
     let most = WORK.saturating_mul(1_000_000_000) / spec.parameters().max(1);
     usize::try_from(most).unwrap_or(usize::MAX).clamp(TOKENS, CONSISTENCY)
 }
 
-/// Every row's logits of `oracle` against those of `found`, two loadings of the same layers.
-///
-/// # Errors
-/// Either device.
 pub(super) fn measure<A: Backend, B: Backend>(
     oracle: &mut Subject<A>,
     found: &mut Subject<B>,
     text: &[Token],
     slack: f64,
 ) -> Result<Vec<Agreement>, Failure> {
-    // Rows at both ends, and some between: logits of every row would take longer than the layers.
+    // Rows at both ends and some between: logits of every row would take longer than the layers.
     let rows: Vec<usize> = (0..text.len()).filter(|r| r % 16 == 0 || r + 16 >= text.len()).collect();
     let (mut right, mut here) = (Vec::new(), Vec::new());
     oracle.read(text, &rows, &mut |_, logits| right.push(logits.to_vec()))?;

@@ -1,5 +1,3 @@
-//! Perplexity of a text, in windows with a stride.
-
 use super::numbers::log_prob;
 use super::{Subject, failed};
 use crate::backend::Backend;
@@ -8,21 +6,17 @@ use crate::engine::protocol::Token;
 
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Perplexity {
-    /// Tokens that were predicted.
     pub tokens: usize,
-    /// Tokens a window holds at most.
     pub window: usize,
-    /// Tokens from one window to the next.
+    /// Tokens from one window's start to the next.
     pub stride: usize,
     /// Mean negative log-probability, nats a token.
     pub loss: f64,
     pub perplexity: f64,
 }
 
-/// Whether windows overlap and go on.
-///
 /// # Errors
-/// A stride of 0, or of the window and more.
+/// A stride of 0, or of at least the window.
 pub fn check(window: usize, stride: usize) -> Result<(), Failure> {
     if (1..window).contains(&stride) {
         return Ok(());
@@ -31,11 +25,12 @@ pub fn check(window: usize, stride: usize) -> Result<(), Failure> {
     Err(Failure::usage(format!("--stride must be 1 to {most} with a window of {window} tokens (got {stride})")))
 }
 
-/// Scores `tokens`: each window is read afresh, and of all windows but the first only the tokens that the one before did not
-/// have are counted, so that every token is counted once and has `window - stride` tokens before it.
+/// Scores `tokens` in windows, each from an empty state. A window counts only the tokens after the end of the window
+/// before it, so every token counts once and, after the first window, has at least `window - stride` tokens before it.
 ///
 /// # Errors
-/// A window that does not fit into the context, a stride of 0 or above the window, fewer than two tokens; or the device.
+/// A window that does not fit into the context, a stride of 0 or above the window, fewer than two tokens; or the
+/// device.
 pub fn measure<B: Backend>(
     subject: &mut Subject<B>,
     tokens: &[Token],

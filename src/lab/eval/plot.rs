@@ -24,7 +24,7 @@ fn short(tokens: usize) -> String {
     }
 }
 
-/// Rows of a table: depth downwards, length to the right, found of asked in each cell.
+/// Rows of a table: depth downwards, length to the right, found of all needles in each cell.
 pub fn table(cells: &[Cell]) -> Vec<String> {
     let lengths = lengths(cells);
     let mut head = "    depth".to_owned();
@@ -49,7 +49,7 @@ fn shade(cell: &Cell) -> char {
     RAMP.get(step).copied().unwrap_or('#')
 }
 
-/// The grid as an SVG picture; red is lost, green is found.
+/// Red is lost, green is found.
 pub fn svg(cells: &[Cell], title: &str) -> String {
     let (lengths, cell, left, top) = (lengths(cells), 48, 70, 50);
     let (width, height) = (left + cell * lengths.len() + 20, top + cell / 2 * DEPTHS.len() + 40);

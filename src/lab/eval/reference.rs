@@ -1,7 +1,7 @@
 //! Reference logits: teacher-forced rows of another implementation, or of another form of the same weights.
 //!
-//! File format (safetensors; `reference.py` writes it): for each length L `tokens.L` [L] and `rows.L` [n], integers, and
-//! `logits.L` [n, vocab], f32, f16 or bf16: the logits behind `tokens[rows[i]]`, all of one call over L tokens.
+//! File format (safetensors; `reference.py` writes it): for each length L `tokens.L` [L] and `rows.L` [n], integers,
+//! and `logits.L` [n, vocab], f32, f16 or bf16: the logits after `tokens[rows[i]]`, all of one call over L tokens.
 
 use std::path::Path;
 
@@ -16,7 +16,6 @@ use crate::model::{ModelError, Tensors};
 
 pub const SCRIPT: &str = include_str!("../../../assets/eval/reference.py");
 
-/// Rows of one text.
 pub struct Sample {
     pub tokens: Vec<Token>,
     /// Rows with known logits, ascending.
@@ -60,10 +59,10 @@ fn floats(path: &Path, tensors: &Tensors, name: &str, shape: &[usize]) -> Result
     }
 }
 
-/// Reads a file for a model of `vocab` tokens; shorter texts first.
+/// Samples of a file for a model of `vocab` tokens, in ascending length.
 ///
 /// # Errors
-/// What is missing or does not fit, by name.
+/// Names the tensor that is missing or does not fit.
 pub fn read(path: &Path, vocab: usize) -> Result<Vec<Sample>, Failure> {
     let tensors = Tensors::open_files(&[path.to_owned()]).map_err(|e| match e {
         ModelError::File { cause, .. } => Failure::input(path, &cause),
@@ -111,9 +110,6 @@ pub fn chosen_rows(length: usize) -> Vec<usize> {
 }
 
 /// Logits of this model at the chosen rows of every text: a reference for another form of its weights.
-///
-/// # Errors
-/// The device; a text that does not fit.
 pub fn of<B: Backend>(subject: &mut Subject<B>, texts: &[Vec<Token>]) -> Result<Vec<Sample>, Failure> {
     let mut samples = Vec::new();
     for tokens in texts {
@@ -125,10 +121,7 @@ pub fn of<B: Backend>(subject: &mut Subject<B>, texts: &[Vec<Token>]) -> Result<
     Ok(samples)
 }
 
-/// Distances of this model's logits from the reference, a row for each text that fits into the context.
-///
-/// # Errors
-/// The device.
+/// One result for each text that fits into the context; longer texts are skipped.
 pub fn compare<B: Backend>(subject: &mut Subject<B>, samples: &[Sample]) -> Result<Vec<Distances>, Failure> {
     let (vocab, limit) = (subject.model.spec().vocab, subject.live.limit());
     let mut out = Vec::new();

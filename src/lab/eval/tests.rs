@@ -1,4 +1,4 @@
-//! The parts on the built-in model, and on ones with an error planted: each error is reported by at least one part.
+//! The parts on the built-in model and on models with a planted error: at least one part reports each error.
 
 use super::*;
 use crate::backend::cpu::{Cpu, Planted};
@@ -18,7 +18,7 @@ fn subject(change: impl FnOnce(&mut ModelSpec)) -> Subject<Cpu> {
     Subject::open(Cpu::new(), &checkpoint, 4_200 + EVAL_ROOM).unwrap()
 }
 
-/// The built-in model's own logits, where rows choose among blocks.
+/// The built-in model's own logits, at lengths where rows choose among blocks.
 fn samples() -> Vec<reference::Sample> {
     let texts = [needles::prose(&text(), 512).unwrap(), needles::prose(&text(), 4_200).unwrap()];
     reference::of(&mut subject(|_| ()), &texts).unwrap()
@@ -65,7 +65,7 @@ fn errors_planted_in_the_arithmetic_are_reported() {
 #[test]
 fn a_device_is_held_against_the_first_layers_on_the_cpu() {
     let layers = |name: &str| oracle::first_layers(Checkpoint::open(name).unwrap());
-    // Of a large model both kinds of layers, within what a CPU bears; a small one whole.
+    // A large model gives both kinds of layers within a CPU's budget; a small one is whole.
     let (large, small) = (layers("synthetic:9b"), layers("demo"));
     let kinds: std::collections::HashSet<_> = large.spec().mixers.iter().map(|m| format!("{m:?}")).collect();
     assert!(kinds.len() == 2 && large.spec().parameters() <= 2_000_000_000, "{:?}", large.spec().mixers);
@@ -165,14 +165,14 @@ fn every_token_of_a_text_is_counted_once_in_any_windows() {
     let cut = perplexity::measure(&mut subject, &tokens, 256, 128).unwrap();
     assert_eq!((whole.tokens, cut.tokens), (599, 599));
     assert!((whole.loss.exp() - whole.perplexity).abs() < 1e-9 && cut.perplexity.is_finite());
-    // Less before a token makes it harder on the whole.
+    // Fewer tokens before a token raise perplexity on the whole.
     assert!(cut.perplexity > 0.9 * whole.perplexity, "{cut:?} {whole:?}");
     for (window, stride) in [(1, 1), (256, 0), (256, 256), (1 << 20, 1)] {
         assert_eq!(perplexity::measure(&mut subject, &tokens, window, stride).unwrap_err().exit, Exit::Usage);
     }
 }
 
-/// How far a folder packed from the built-in model is from it at a text that was not read for its statistics.
+/// Divergence of a packed folder from the built-in model, on a text that its statistics have not seen.
 fn divergence(source: &Checkpoint, calibration: Option<&Calibration<'_>>, samples: &[reference::Sample]) -> Distances {
     let folder = tempfile::tempdir().unwrap();
     quantize(source, calibration, folder.path(), &Cancel::default(), &mut |_| ()).unwrap().unwrap();

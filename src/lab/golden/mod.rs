@@ -1,11 +1,12 @@
-//! Replays golden data on any backend: what `doctor --fixtures` and the tests judge a device by.
+//! Replays golden data on any backend: `doctor --fixtures` and the tests judge a device by it.
 //!
-//! Owns the reading of fixture folders and the budgets; a verdict is a [`Check`]. A fixture that a device cannot run is reported as
-//! not run, with the reason; it never counts as passed. What the tensors mean: `tests/fixtures/README.md`.
+//! Owns the reading of fixture folders and the budgets; a verdict is a [`Check`]. A fixture that a device cannot run
+//! is reported as not run, with the reason; it never counts as passed. `tests/fixtures/README.md` describes the
+//! tensors.
 //!
-//! Budgets depend on the device's arithmetic. In f32, logits and rows must agree within 1e-4 and selections exactly, except
-//! where a score gap below 1e-4 that is no exact tie leaves the choice open. In bf16 block sets are not compared (rounding
-//! decides near-ties); outputs are judged by the ratio of RMS error to RMS value.
+//! Budgets depend on the device's arithmetic. In f32, logits and rows must agree within 1e-4 and selections exactly,
+//! except where a score gap below 1e-4 that is no exact tie leaves the choice open. In bf16 block sets are not
+//! compared (rounding decides near-ties); outputs are judged by the ratio of RMS error to RMS value.
 
 mod model;
 mod ops;
@@ -20,7 +21,7 @@ use crate::model::{ModelError, Result, Tensors};
 
 pub use crate::model::verdict::{Check, Outcome};
 
-/// Replays every fixture of a folder: `ops`, `tiny-mixed`, `tiny-real-sparse`, `eagle3`, whichever are there.
+/// Replays every fixture of a folder that exists: `ops`, `tiny-mixed`, `tiny-real-sparse`, `eagle3`.
 ///
 /// # Errors
 /// Fixtures that cannot be read, none at all, or a device that fails for another reason than not supporting a shape.
@@ -91,8 +92,8 @@ impl Report {
     }
 
     /// Compares selected blocks, `golden [kv][row]` against `found [row][kv]`: the error is the number of rows that
-    /// differ without excuse. `gap` is the relative distance of the last chosen to the first refused score, 0 for a tie;
-    /// `None` where it is not known.
+    /// differ without excuse. `gap` is the relative distance of the last chosen to the first refused score: 0 for a
+    /// tie, `None` if unknown.
     fn selections(
         &mut self,
         fixture: &str,
@@ -115,7 +116,7 @@ impl Report {
         self.file(fixture, tensor, Outcome::Compared { error: wrong as f64, budget: 0.0 });
     }
 
-    /// Runs `body`; a shape that the device does not support becomes a `NotRun` verdict.
+    /// Runs `body`; a shape that the device does not support gives a `NotRun` verdict.
     fn guard(&mut self, fixture: &str, body: impl FnOnce(&mut Report) -> Result<()>) -> Result<()> {
         match body(self) {
             Err(ModelError::Backend(BackendError::Unsupported(reason))) => {
@@ -190,7 +191,7 @@ impl Golden {
         self.integers(name)?.into_iter().map(convert).collect()
     }
 
-    /// Selected blocks `[kv][row]` without the unused slots.
+    /// Selected blocks `[kv][row]` without the unused entries.
     fn selected(&self, name: &str) -> Result<Vec<Vec<Vec<u32>>>> {
         let [kv, rows, k] = self.dims::<3>(name)?;
         let values = self.integers(name)?;

@@ -15,8 +15,8 @@ use super::{Golden, Kind, Outcome, Precision, Report, Result};
 use crate::model::Seen;
 use crate::model::{Checkpoint, Live, Model};
 
-/// Golden tensor, the tensor of its rows, and its options. The token rule follows the dense one, with which it agrees
-/// up to `dense_len`.
+/// (golden tensor, tensor of its rows, rule, norm). The token rule agrees with the dense rule up to `dense_len` and starts
+/// there from the dense state, so it follows the dense rule in this table.
 const ALTERNATIVES: [(&str, &str, DenseRule, ScoreNorm); 6] = [
     ("logits_always_rows", "rows", DenseRule::Always, ScoreNorm::Level2),
     ("logits_token_rows", "rows", DenseRule::Token, ScoreNorm::Level2),
@@ -39,7 +39,8 @@ pub(super) fn image_floats(image: &ImageTensor) -> Vec<f32> {
     }
 }
 
-/// Errors of each layer's sums, its plain one, of magnitudes and of squares; a layer that only one of the two has misses.
+/// Greatest error of each layer's three sums: plain, of magnitudes, of squares. A layer that only one side has counts
+/// as a miss.
 fn checksum_errors(found: &BTreeMap<usize, [f64; 3]>, golden: &[f32]) -> Vec<(usize, f64)> {
     let layers = golden.len().div_ceil(3).max(found.keys().next_back().map_or(0, |last| last + 1));
     let error = |layer: usize| {
@@ -65,7 +66,7 @@ struct Replay<'a, B: Backend> {
 pub(super) fn replay<B: Backend>(dir: &Path, name: &str, b: &mut B, report: &mut Report) -> Result<()> {
     let golden = Golden::open(&dir.join("golden.safetensors"))?;
     let mut checkpoint = Checkpoint::open_dir(dir)?;
-    // The released code's rule, which the fixtures were made with.
+    // The fixtures follow the released code's rule.
     checkpoint.spec_mut().sparse.dense_rule = DenseRule::Call;
     let model = Model::load(b, &checkpoint, |_| ())?;
     let ids: Vec<Token> = golden.indices("input_ids")?.into_iter().map(|t| t as Token).collect();
@@ -77,11 +78,11 @@ pub(super) fn replay<B: Backend>(dir: &Path, name: &str, b: &mut B, report: &mut
     run.incremental(&ids, report)
 }
 
-/// What the probe collects at chosen rows, `[row][values]`, by golden tensor.
+/// The probe's values at chosen rows, `[row][values]`, by golden tensor.
 type Collected = BTreeMap<String, Vec<f32>>;
 
 impl<B: Backend> Replay<'_, B> {
-    /// Reads `ids[from..]` and hands each row's logits to `logits`, each pass's tensors to `seen`.
+    /// Reads `ids[from..]`; passes each row's logits to `logits` and each pass's tensors to `seen`.
     fn read(
         &mut self,
         ids: &[Token],
@@ -218,7 +219,6 @@ impl<B: Backend> Replay<'_, B> {
         Ok(middle)
     }
 
-    /// Tails of the caches and the recurrent states after `length` tokens.
     fn caches(&mut self, length: usize, report: &mut Report) -> Result<()> {
         let name = self.name;
         for image in self.live.export_rows(self.b, 0..length)?.tensors {
@@ -244,7 +244,6 @@ impl<B: Backend> Replay<'_, B> {
         Ok(())
     }
 
-    /// The stored tokens after the prompt, one at a time.
     fn decode(&mut self, length: usize, report: &mut Report) -> Result<()> {
         if !self.golden.has("decode_ids") {
             return Ok(());
@@ -255,7 +254,7 @@ impl<B: Backend> Replay<'_, B> {
         for id in self.golden.indices("decode_ids")? {
             logits.extend(self.step(id as Token)?);
             if let Some((_, selection)) = &self.live.work.sparse {
-                // All sparse layers share the buffer: the last one's choice is left in it.
+                // All sparse layers share the buffer: it holds the last layer's choice.
                 chosen.extend(self.b.read_selection(selection, &self.live.work.sparse_spec, 1)?);
             }
         }
@@ -267,7 +266,6 @@ impl<B: Backend> Replay<'_, B> {
         Ok(())
     }
 
-    /// One decoded token's logits.
     fn step(&mut self, token: Token) -> Result<Vec<f32>> {
         self.live.verify(self.b, &self.model, &[token])?;
         let mut logits = self.live.logits(self.b, 1)?;
@@ -278,7 +276,7 @@ impl<B: Backend> Replay<'_, B> {
 
     fn alternatives(&mut self, ids: &[Token], middle: &CheckpointImage, report: &mut Report) -> Result<()> {
         let start = usize::try_from(middle.position).unwrap_or(0);
-        // The last grid point up to which the token rule is the dense one, and the dense state there.
+        // The last grid point up to which the token rule equals the dense one, and the dense state there.
         let fork = (self.live.work.sparse_spec.dense_len.saturating_sub(1) / GRID * GRID).clamp(start, ids.len());
         let mut dense: Option<(CheckpointImage, Vec<f32>)> = None;
         for (tensor, rows, rule, norm) in ALTERNATIVES {
@@ -311,7 +309,7 @@ impl<B: Backend> Replay<'_, B> {
             }
             self.live.work.sparse_spec.score_norm = ScoreNorm::Level2;
             let golden = self.golden.floats(tensor)?;
-            // Earlier rows choose every block under every rule: the main run has judged them.
+            // Earlier rows choose every block under every rule: the main run has compared them.
             let vocab = self.model.spec().vocab;
             let skipped = (rows.len() - late.len()) * vocab;
             let golden = golden.get(skipped..).unwrap_or_default();
@@ -320,7 +318,6 @@ impl<B: Backend> Replay<'_, B> {
         Ok(())
     }
 
-    /// A short dense prefill followed by decoding across `dense_len`.
     fn incremental(&mut self, ids: &[Token], report: &mut Report) -> Result<()> {
         if !self.golden.has("logits_incremental") {
             return Ok(());

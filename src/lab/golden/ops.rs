@@ -1,6 +1,6 @@
-//! Golden data of single operations, driven through the [`Backend`] trait like the model does.
+//! Golden data of single operations, driven through the [`Backend`] trait as the model does.
 //!
-//! Operations are called outside of a captured step, so a device runs them eagerly.
+//! Operations run outside of a captured step, so a device runs them eagerly.
 
 use std::path::Path;
 
@@ -71,7 +71,6 @@ fn state_values(image: &ImageTensor) -> Vec<f32> {
     image.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// One pass of the lightning operation over the rows of `x`, accepted whole.
 fn lightning_pass<B: Backend>(
     b: &mut B,
     o: &mut B::Buf,
@@ -94,7 +93,7 @@ fn fold<B: Backend>(b: &mut B, state: &mut B::Recurrent, spec: &LightningSpec) -
     Ok(state_values(&b.read_state(state, spec)?))
 }
 
-/// A state of ones, decayed by one token whose key is zero, is the decay itself.
+/// A state of ones after one token with a zero key is the decay itself.
 fn decay_slopes<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> Result<()> {
     for heads in [1usize, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64] {
         let name = format!("slopes.{heads}");
@@ -135,8 +134,8 @@ fn rope<B: Backend>(golden: &Golden, case: &str, theta: f64, b: &mut B, report: 
         found.extend(fold(b, &mut state, &spec)?.iter().step_by(d));
     }
     let mut expected = golden.floats(&format!("{case}.y"))?;
-    // The reference's power function misses the nearest float32 in a few lanes. There its angle is off by that much times
-    // the position, which is allowed; the lane's frequency is in the file.
+    // The reference's power function misses the nearest float32 in a few lanes. Its angle is off by that difference
+    // times the position, which the budget allows; the file holds the lane's frequency.
     let frequencies = golden.floats(&format!("{case}.inv_freq"))?;
     for (i, (found, expected)) in found.iter().zip(&mut expected).enumerate() {
         let (row, lane) = (i / (heads * d), i % (d / 2));
@@ -315,7 +314,7 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
     let margin = golden.floats(&name("margin"))?;
     for ((_, selected, out), (blocks, values)) in variants.iter().zip(&found) {
         if !selected.is_empty() {
-            // Margins belong to the released normaliser; the textbook form has no stated ones.
+            // Margins belong to the released normaliser; the textbook form has none.
             let gap = |g: usize, r: usize| margin.get(g * queries + r).copied().filter(|_| *selected == "selected");
             report.selections(&fixture, selected, blocks, &golden.selected(&name(selected))?, gap);
         }

@@ -16,14 +16,13 @@ struct Path {
 }
 
 impl Path {
-    /// Rows of its pass `pass`, and how many of them are accepted.
     fn rows(&self, pass: usize) -> (&[Token], usize) {
         let at = pass * self.rows;
         (self.drafts.get(at..at + self.rows).unwrap_or_default(), (pass + self.rows).div_ceil(2).clamp(1, self.rows))
     }
 }
 
-/// What is left of a sequence at the end: top logits of every pass, states, rows and where its rows looked.
+/// The results of a sequence: top logits of every pass, states and rows, attention mass.
 struct Trace {
     found: Vec<TopLogits>,
     bytes: Vec<(String, TensorData)>,
@@ -57,25 +56,25 @@ fn alone<B: Backend>(s: &mut Subject<B>, path: &Path) -> Result<Trace, String> {
     trace(s, &mut live, found)
 }
 
-/// All at once, in passes that they enter and leave one after the other.
+/// All paths at once, in shared passes that they enter and leave one after the other.
 fn together<B: Backend>(s: &mut Subject<B>, paths: &[Path]) -> Result<Vec<Trace>, String> {
     let mut live = s.live()?;
     let mut others: Vec<Sequence<B>> = Vec::new();
     for (i, path) in paths.iter().enumerate() {
         if i > 0 {
             let mut other = live.another(&mut s.b, &s.model).map_err(words)?;
-            // The one read before is put aside; it changes places with the new one.
+            // Swaps the sequence read before out of `live`, so that `live` holds the new one.
             live.swap(&mut s.b, &mut other).map_err(words)?;
             others.push(other);
         }
         s.read(&mut live, &path.given, usize::MAX)?;
         live.reset_mass(&mut s.b).map_err(words)?;
     }
-    // In hand is the last one; `others` are the ones before it, in order.
+    // `live` holds the last sequence; `others` holds the ones before it, in order.
     let last = paths.len() - 1;
     let mut found: Vec<Vec<TopLogits>> = paths.iter().map(|_| Vec::new()).collect();
     for turn in 0..PASSES + last {
-        // Sequence i joins in turn i and leaves after its last pass; the one in hand is there in the turns that are left.
+        // Sequence i joins in turn i and leaves after its last pass; the last one joins in turn 0.
         let pass_of = |i: usize| turn.checked_sub(if i == last { 0 } else { i }).filter(|p| *p < PASSES);
         let beside: Vec<usize> = (0..last).filter(|i| pass_of(*i).is_some()).collect();
         let own = pass_of(last).and_then(|p| paths.get(last).map(|path| path.rows(p)));
@@ -126,7 +125,7 @@ fn together<B: Backend>(s: &mut Subject<B>, paths: &[Path]) -> Result<Vec<Trace>
     Ok(traces)
 }
 
-/// Sequences of these lengths, with these rows each, in common passes and each by itself.
+/// Compares shared passes with each sequence alone; `sequences` has (tokens read, rows of a pass) of each.
 pub fn beside<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, sequences: &[(usize, usize)]) {
     let rows: usize = sequences.iter().map(|(_, rows)| rows).sum();
     checks.add(format!("{} sequences with {rows} rows in a pass equal each alone", sequences.len()), || {

@@ -1,11 +1,11 @@
-//! One function per operation, generic over the backend: makes buffers and inputs for a case, and gives back a closure
+//! One function per operation, generic over the backend: it makes buffers and inputs for a case, and returns a closure
 //! that runs the operation from the same start again and again. The oracle and the device run the same functions, so a
 //! difference between them is a difference of the operation.
 //!
-//! Inputs are rounded to bf16, the device's storage, so both start from the same numbers. Outputs are set to NaN before
-//! every run: what is not written shows.
+//! Inputs are rounded to bf16, the device's storage, so both start from the same numbers. Outputs are set to NaN
+//! before every run: an unwritten element shows.
 //!
-//! Here: what all cases share. Operations are in `rows`, `sparse`, `lightning` and `draft`.
+//! This file has what all cases share. Operations are in `rows`, `sparse`, `lightning` and `draft`.
 
 mod draft;
 mod lightning;
@@ -37,12 +37,9 @@ pub enum Mode {
     Step,
 }
 
-/// Which path, how many rows, where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Path and rows.
     pub pass: Pass,
-    /// Position of row 0.
     pub position: usize,
     pub seed: u64,
 }
@@ -56,19 +53,18 @@ pub struct Sizes {
     pub heads: usize,
     pub kv_heads: usize,
     pub lightning_heads: usize,
-    /// Of every weight.
     pub form: Form,
-    /// Prefill multiplies with them in fp8.
+    /// Prefill products are in fp8.
     pub in_fp8: bool,
 }
 
-/// A prepared operation: runs once and gives what came out.
+/// A prepared operation: one call runs it and returns its outputs.
 pub type Run<B> = Box<dyn FnMut(&mut B, Mode) -> Result<Vec<f32>>>;
 
 pub const EPS: f32 = 1e-6;
 const HEAD: usize = 128;
 
-/// `n` random values of the given deviation, exact in bf16.
+/// `n` random values of deviation `std`, exact in bf16.
 pub fn values(seed: u64, n: usize, std: f32) -> Vec<f32> {
     (0..n)
         .into_par_iter()
@@ -77,7 +73,6 @@ pub fn values(seed: u64, n: usize, std: f32) -> Vec<f32> {
         .collect()
 }
 
-/// Tokens inside a vocabulary.
 pub fn tokens(seed: u64, n: usize, vocab: usize) -> Vec<Token> {
     (0..n as u64).map(|i| (synthetic_value(seed ^ 0x70_6B, i, 1.0).to_bits() >> 3) % vocab as u32).collect()
 }
@@ -86,7 +81,6 @@ fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// The values of an image as f32.
 pub fn numbers(tensor: &ImageTensor) -> Vec<f32> {
     match tensor.dtype {
         Dtype::F32 => tensor.data.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])).collect(),
@@ -95,7 +89,6 @@ pub fn numbers(tensor: &ImageTensor) -> Vec<f32> {
     }
 }
 
-/// A weight of the case's form, read as the case says.
 fn product<B: Backend>(b: &mut B, s: Sizes, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
     let mut w = matrix(b, s.form, seed, out, inner)?;
     if s.in_fp8 {
@@ -109,7 +102,7 @@ pub fn matrix<B: Backend>(b: &mut B, form: Form, seed: u64, out: usize, inner: u
     b.matrix(&[WeightView { name: "weight", shape: &[out, inner], dtype, data: &data, file: None, form }])
 }
 
-/// Rows above rows in two forms, as mixed folders have them.
+/// A weight with its upper and lower rows in two forms, as in mixed folders.
 fn matrix_of_two<B: Backend>(b: &mut B, forms: [Form; 2], seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
     let made = forms.map(|form| weight(form, seed ^ form.name().len() as u64, out / 2, inner));
     let shape = [out / 2, inner];
@@ -128,7 +121,7 @@ fn matrix_of_two<B: Backend>(b: &mut B, forms: [Form; 2], seed: u64, out: usize,
     b.matrix(&views)
 }
 
-/// Values that take a form when they are loaded; of a form that only published weights have, packed ones.
+/// Values that the loader converts to the form; for a form that only published weights have, packed ones.
 fn weight(form: Form, seed: u64, out: usize, inner: usize) -> (Dtype, Vec<u8>) {
     let std = (inner as f32).sqrt().recip();
     match Packed::random(form, seed, out, inner, std) {
@@ -142,12 +135,11 @@ pub fn norm<B: Backend>(b: &mut B, seed: u64, n: usize) -> Result<B::Vector> {
     b.vector(WeightView { name: "norm", shape: &[n], dtype: Dtype::F32, data: &data, file: None, form: Form::Bf16 })
 }
 
-/// A buffer of which only the first rows are used, NaN everywhere else they could be read.
 fn poisoned<B: Backend>(b: &mut B, buf: &mut B::Buf, rows: usize, width: usize) -> Result<()> {
     b.write(buf, &vec![f32::NAN; rows * width])
 }
 
-/// Runs `op` at once or as a step; prefill passes are never captured.
+/// Runs `op` eagerly or as a step; prefill passes are never captured.
 fn perform<B: Backend>(b: &mut B, mode: Mode, pass: Pass, op: &mut dyn FnMut(&mut B) -> Result<()>) -> Result<()> {
     match (mode, pass) {
         (Mode::Step, Pass::Verify { rows }) => b.step(StepKey::Verify(rows), op),
@@ -155,7 +147,7 @@ fn perform<B: Backend>(b: &mut B, mode: Mode, pass: Pass, op: &mut dyn FnMut(&mu
     }
 }
 
-/// The rows of a case in the passes this backend can take.
+/// The rows of a case, cut into passes that this backend can take.
 fn cuts<B: Backend>(b: &B, case: &Case) -> Vec<(Pass, Range<usize>)> {
     match case.pass {
         Pass::Verify { rows } => vec![(case.pass, 0..rows)],

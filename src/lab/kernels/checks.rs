@@ -1,7 +1,7 @@
-//! Checks, each on its own: one that fails or breaks hides no other; and what all of them measure with.
+//! Independent checks: a failure or panic in one hides no other; and the measures they use.
 //!
-//! What a check of an operation demands: every output element written (outputs start as NaN), relative error within the budget of its number
-//! types, equal bits when run twice, and for verify passes equal bits when captured and replayed.
+//! A check of an operation demands: every output element written (outputs start as NaN), relative error within the
+//! budget of its number types, equal bits when run twice, and for verify passes equal bits when captured and replayed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -26,39 +26,36 @@ pub(super) const ATTENTION: f64 = 1.2e-2;
 pub struct Check {
     /// Operation, rows and position: `norm_linear verify 5 @ 6144`.
     pub name: String,
-    /// Relative error; null where the check is about something else.
+    /// Relative error; `None` if the check measures none.
     pub error: Option<f64>,
     pub budget: Option<f64>,
     pub ok: bool,
     pub message: Option<String>,
-    /// How long it took, milliseconds.
     pub ms: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Minutes on a CPU that emulates a device: few rows, small sizes.
+    /// For a CPU that emulates a device, in minutes: few rows, small sizes.
     Emulated,
     /// All row counts and positions, real head counts.
     Device,
-    /// The same heads with the rows and positions that differ most: for a device within the limits of another card, whose launches
-    /// differ while the arithmetic is that of [`Extent::Device`].
+    /// The same heads with the rows and positions that differ most: for a device restricted to the limits of another
+    /// card. The launches differ, the arithmetic is that of [`Extent::Device`].
     Limits,
 }
 
 const BETWEEN: Duration = Duration::from_secs(10);
 
-/// Finished checks, in order.
 #[derive(Default)]
 pub struct Checks<'a> {
-    /// All of them.
     pub list: Vec<Check>,
     pub told: Option<&'a dyn Fn(&str)>,
     said: Option<Instant>,
 }
 
 impl Checks<'_> {
-    /// Runs one check; errors and panics inside become its failure.
+    /// Runs one check; errors and panics inside make it fail.
     pub fn add(&mut self, name: String, check: impl FnOnce() -> Result<Outcome, String>) {
         let begun = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|cause| {
@@ -94,7 +91,6 @@ impl Checks<'_> {
 
 pub enum Outcome {
     Holds,
-    /// A measured error.
     Error {
         /// ‖out − ref‖ / ‖ref‖
         error: f64,
@@ -102,7 +98,7 @@ pub enum Outcome {
     },
 }
 
-/// ‖out − ref‖ / ‖ref‖; infinite for other lengths, NaN for NaN.
+/// ‖out − ref‖ / ‖ref‖; infinite if the lengths differ, NaN for NaN.
 pub fn relative(out: &[f32], reference: &[f32]) -> f64 {
     if out.len() != reference.len() {
         return f64::INFINITY;
@@ -115,7 +111,7 @@ pub fn relative(out: &[f32], reference: &[f32]) -> f64 {
     (difference / f64::max(total, 1e-300)).sqrt()
 }
 
-/// Place of the first value whose bits differ.
+/// Index of the first value with different bits.
 pub fn first_difference(a: &[f32], b: &[f32]) -> Option<usize> {
     if a.len() != b.len() {
         return Some(a.len().min(b.len()));
@@ -127,7 +123,7 @@ pub(super) fn words(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
-/// The device's output, proved to be the same on every run.
+/// The device's output; an error unless every run gives the same bits.
 pub(super) fn repeatable(dev: &mut Cuda, run: &mut Run<Cuda>, pass: Pass) -> Result<Vec<f32>, String> {
     let first = run(dev, Mode::Eager).map_err(words)?;
     let again = run(dev, Mode::Eager).map_err(words)?;
@@ -157,7 +153,7 @@ pub(super) fn place(op: &str, case: &Case) -> String {
 
 type Make = fn(&mut Cuda, Sizes, Case) -> Result<Run<Cuda>>;
 
-/// The rows of one pass of 16 against the same rows one by one: equal bits, the ground of lossless speculation.
+/// The rows of one pass of 16 against the same rows one by one. Lossless speculation depends on equal bits.
 pub(super) fn rows_alone_and_together(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
     let operations: [(&str, Make); 5] = [
         ("norm_linear", cases::norm_linear),
@@ -173,7 +169,7 @@ pub(super) fn rows_alone_and_together(checks: &mut Checks, dev: &mut Cuda, sizes
     }
 }
 
-/// Whether the first rows of a verify pass of `all` have the bits they have in passes of each of `few`.
+/// Checks that the first rows of a verify pass of `all` rows have the bits they have in passes of each of `few`.
 pub(super) fn alone_and_among(
     dev: &mut Cuda,
     make: Make,

@@ -1,5 +1,5 @@
-//! The same rows cut into other passes: outputs, states, caches and attention mass must keep every bit, and refused
-//! rows must leave nothing. Resumption and lossless speculation depend on it.
+//! The same rows cut into different passes: outputs, states, caches and attention mass must keep every bit, and
+//! refused rows must leave no trace. Resumption and lossless speculation depend on it.
 
 use super::cases::{Sizes, cache_rows, lightning_spec, numbers, sparse_spec, values};
 use super::checks::{Checks, Outcome, first_difference};
@@ -12,12 +12,11 @@ const VERIFY_CUTS: [&[usize]; 4] = [&[1; VERIFIED], &[16, 8], &[5, 11, 7, 1], &[
 /// Rows of the prefill passes, and the chunks they are cut into.
 const READ: usize = 200;
 const CHUNKS: [usize; 3] = [256, 64, 128];
-/// Where sparse layers start: rows cross a block and choose among more blocks than they may take.
+/// Start of verify passes of sparse layers: rows cross a block and choose among more blocks than they may take.
 const POSITION: usize = 96 * 64 + 50;
-/// Where they start to read: at the first row of a block.
+/// Start of their prefill passes: the first row of a block.
 const READ_AT: usize = 96 * 64;
 
-/// A pass, the row it starts at, and how many of its rows are accepted.
 #[derive(Clone, Copy)]
 struct Part {
     pass: Pass,
@@ -25,7 +24,7 @@ struct Part {
     accepted: usize,
 }
 
-/// Verify passes of these lengths; each reads a row more than is accepted where there is one, to be refused.
+/// Verify passes that accept these numbers of rows; each reads one more row, where there is one, and refuses it.
 fn verified(cut: &[usize]) -> Vec<Part> {
     let mut at = 0;
     cut.iter()
@@ -65,7 +64,6 @@ pub fn layers<B: Backend>(checks: &mut Checks, b: &mut B, sizes: Sizes) {
     checks.add(sparse_read, || same(&chunks, |parts| sparse(b, sizes, READ_AT, parts)));
 }
 
-/// Every cut gives what the first one gives.
 fn same(cuts: &[Vec<Part>], mut run: impl FnMut(&[Part]) -> Result<Vec<f32>>) -> Result<Outcome, String> {
     let mut first: Option<Vec<f32>> = None;
     for (i, cut) in cuts.iter().enumerate() {
@@ -149,7 +147,7 @@ fn sparse<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part]) 
     for tensor in b.read_rows(&cache, &spec, position..end)? {
         out.extend(numbers(&tensor));
     }
-    // Whole numbers below 2^53, in two halves that f32 holds exactly.
+    // Integers below 2^53, in two halves that f32 holds exactly.
     let halves = |n: u64| [(n >> 24) as f32, (n & 0xff_ffff) as f32];
     let mass = b.read_mass(&selection, MassOf::Answer)?;
     out.extend(mass.iter().flat_map(|m| [halves(m.chosen), halves(m.forced)].concat()));

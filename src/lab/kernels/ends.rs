@@ -1,4 +1,4 @@
-//! The whole model on a device: against the CPU's text, and against itself where equal bits are promised.
+//! The whole model on a device: against the CPU's text, and against itself where the design promises equal bits.
 
 use super::beside::beside;
 use super::checks::{Checks, Extent, Outcome, words};
@@ -9,10 +9,10 @@ use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::engine::protocol::Precision;
 
-/// A greedy token may differ where the oracle's two best logits are closer than this: the sum of bf16 roundings on the way.
+/// A greedy token may differ where the oracle's two best logits are closer than this: the sum of bf16 roundings up to
+/// the logits.
 const MARGIN: f32 = 0.15;
 
-/// Greedy text of both, token by token.
 pub fn against_oracle<A: Backend, B: Backend>(
     checks: &mut Checks,
     oracle: &mut Subject<A>,
@@ -39,7 +39,6 @@ pub fn against_oracle<A: Backend, B: Backend>(
     });
 }
 
-/// What the design promises bit for bit.
 pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: usize, row_counts: &[usize]) {
     let text = prompt(s.model.spec().vocab, read);
     checks.add(format!("verify of n rows equals n steps after {read} tokens"), || {
@@ -54,7 +53,7 @@ pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: us
         for rows in row_counts.iter().copied() {
             let mut live = s.live()?;
             s.read(&mut live, &text, usize::MAX)?;
-            // Twice each: eager, captured and replayed passes all count. Refused rows leave no trace.
+            // Each twice, to cover eager, captured and replayed passes. Refused rows must leave no trace.
             let mut at = 0;
             while at < drafts.len() {
                 let take = rows.min(drafts.len() - at);
@@ -91,7 +90,7 @@ pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: us
     });
 }
 
-/// The state and the logits of a text are the same bits however it is cut into passes.
+/// Checks that state and logits of a text keep their bits however it is cut into passes.
 fn however_it_is_cut<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: usize) {
     let text = prompt(s.model.spec().vocab, read);
     checks.add(format!("prefill of {read} tokens{} does not depend on the chunks", s.said()), || {
@@ -119,16 +118,14 @@ fn however_it_is_cut<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: 
 
 struct Plan {
     model: &'static str,
-    /// Tokens of the promises about bits.
     read: usize,
-    /// The same with prefill in fp8: after the first rows of a segment, which are not.
+    /// The same for prefill in fp8: longer than the first rows of a segment, which are in bf16.
     read_in_fp8: usize,
-    /// Tokens before each greedy text, and how long the texts are.
+    /// Prompt lengths of the greedy texts; `steps` is the length of the texts.
     texts: &'static [usize],
     steps: usize,
-    /// Rows of the verify passes that must equal single steps.
     row_counts: &'static [usize],
-    /// Tokens read and rows of the sequences of common passes.
+    /// Groups of sequences in shared passes: (tokens read, rows) of each.
     beside: &'static [&'static [(usize, usize)]],
 }
 
@@ -202,8 +199,8 @@ pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, 
     in_fp8(checks, open, &plan);
 }
 
-/// The same model read in fp8, where the device can. Its text is not held against the CPU's: where the two differ by a rounding in bf16,
-/// some values of the operands differ by a step of e4m3.
+/// Cuts with prefill in fp8, if the device supports it. The text is not compared with the CPU's: where the two differ
+/// by a rounding in bf16, some operands differ by a step of e4m3.
 fn in_fp8(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, plan: &Plan) {
     let device = match open() {
         Ok(b) if !b.has_fp8() => return,

@@ -1,5 +1,5 @@
-//! Prefill in fp8: narrow rows against the format's definition, byte by byte, and products against the oracle with operands that were
-//! rounded the same way. On a device without such products the rows alone.
+//! Prefill in fp8: narrow rows against the format's definition, byte by byte, and products against the oracle with
+//! operands rounded the same way. A device without fp8 products checks the rows alone.
 
 use half::bf16;
 
@@ -10,15 +10,14 @@ use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, Result, fp8};
 
-/// Widths of the rows that are compared: of several pieces a thread, and wider than a thread holds.
+/// Widths of the compared rows: several pieces a thread, a narrow row, and more than a thread holds.
 const WIDTHS: [usize; 3] = [1024, 64, 16_384 + 4096 + 64];
-/// Forms that weights are narrowed from: in one piece, and widened first.
+/// Forms to narrow from: directly, and widened first.
 const FORMS: [Form; 3] = [Form::Bf16, Form::Int8, Form::Int4];
 
-/// Of two products, where the second narrows what the first has made: a value that is rounded otherwise in bf16 may be an e4m3 further.
+/// For two products in sequence: a value that rounds differently in bf16 may narrow to the next e4m3.
 const NARROW_TWICE: f64 = 1.2e-2;
 
-/// Narrow rows, and every product where the device has them.
 pub fn products(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, prefill: &[usize]) {
     for n in WIDTHS {
         checks.add(format!("rows of {n} in e4m3 are those of the definition"), || rows_of(dev, n));
@@ -28,7 +27,7 @@ pub fn products(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes
     if !dev.has_fp8() {
         return;
     }
-    // In the middle of a segment: its first rows are read in bf16.
+    // Sets the position in the segment: the first rows of a segment are in bf16.
     let at = |read: usize, cpu: &mut Cpu, dev: &mut Cuda| {
         cpu.segment_at(read);
         dev.segment_at(read);
@@ -36,7 +35,7 @@ pub fn products(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes
     for form in FORMS {
         let sizes = Sizes { form, in_fp8: true, intermediate: sizes.intermediate.next_multiple_of(128), ..sizes };
         let cases = cases::passes(&[], prefill).into_iter().map(|pass| (fp8::PLAIN_ROWS, pass));
-        // Once more over the place where bf16 ends.
+        // The last case crosses the position where bf16 ends.
         for (read, pass) in cases.chain([(fp8::PLAIN_ROWS - GRID, Pass::Prefill { rows: 2 * GRID + 1 })]) {
             at(read, cpu, dev);
             let case = Case { pass, position: read, seed: 53 };
@@ -67,12 +66,12 @@ pub fn products(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes
     at(0, cpu, dev);
 }
 
-/// Every number of bf16 that a scale of one leaves as it is, and rows that are hard to scale.
+/// Every bf16 number that a scale of one leaves unchanged, and rows that are hard to scale.
 fn rows_of(dev: &mut Cuda, n: usize) -> Result<Outcome, String> {
     let bits = |x: f32| bf16::from_f32(x).to_bits();
     let largest = bits(fp8::LARGEST);
     let mut rows: Vec<u16> = Vec::new();
-    // A row's first value is the largest, the others are all that are smaller, of both signs.
+    // A row's first value is the largest one; the others run through all smaller ones of both signs.
     let mut small = (0..=largest).flat_map(|x| [x, x | 0x8000]).peekable();
     while small.peek().is_some() {
         rows.push(largest);
@@ -96,7 +95,7 @@ fn rows_of(dev: &mut Cuda, n: usize) -> Result<Outcome, String> {
         let values: Vec<f32> = row.iter().map(|x| bf16::from_bits(*x).to_f32()).collect();
         let (expected, scale) = fp8::narrow(&values);
         let found = row_of(&bytes, r, n)?;
-        // Not a number has two names.
+        // e4m3 has two codes for NaN.
         let same = |a: u8, b: u8| a == b || (fp8::value(a).is_nan() && fp8::value(b).is_nan());
         if let Some(at) = expected.iter().zip(found).position(|(a, b)| !same(*a, *b)) {
             let (value, a, b) = (values[at], expected[at], found[at]);
@@ -109,14 +108,12 @@ fn rows_of(dev: &mut Cuda, n: usize) -> Result<Outcome, String> {
     Ok(Outcome::Holds)
 }
 
-/// A row of the bytes that came back.
 fn row_of(bytes: &[u8], row: usize, n: usize) -> Result<&[u8], String> {
     bytes
         .get(row * n..(row + 1) * n)
         .ok_or_else(|| format!("row {row}: {} bytes came back, rows are of {n}", bytes.len()))
 }
 
-/// Rows that are normed, gated, both and neither.
 fn gated(dev: &mut Cuda, n: usize) -> Result<Outcome, String> {
     let rows = 5;
     let mut values = cases::values(71, rows * n, 1.0);
@@ -142,7 +139,7 @@ const MADE: [(&str, Make); 4] = [
     ("mlp", cases::mlp),
 ];
 
-/// The first rows of a pass are the same alone.
+/// The first rows of a pass have the same bits in a shorter pass.
 fn cuts(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
     let most = dev.prefill_rows().min(1000);
     for (name, make) in MADE {
@@ -161,7 +158,7 @@ fn cuts(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
     Ok(Outcome::Holds)
 }
 
-/// At the start of a segment a weight that is read in fp8 gives what it gives in bf16.
+/// At the start of a segment an fp8 product equals the bf16 product.
 fn first_rows(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
     let case = Case { pass: Pass::Prefill { rows: 65 }, position: 0, seed: 61 };
     let run = |dev: &mut Cuda, read: usize, in_fp8: bool| -> Result<Vec<f32>, String> {
@@ -180,7 +177,7 @@ fn first_rows(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
     Ok(Outcome::Holds)
 }
 
-/// From its second pass on a text finds weights in e4m3 where there is room for them, and takes MLPs another way.
+/// From a text's second pass on the device keeps weights in e4m3 if it has room, and takes another path for MLPs.
 fn kept(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
     let case = Case { pass: Pass::Prefill { rows: 65 }, position: 0, seed: 67 };
     for (name, make) in MADE {
@@ -189,7 +186,7 @@ fn kept(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
             dev.segment_at(read);
             run(dev, cases::Mode::Eager).map_err(words)
         };
-        // On a device with short passes the first one here is not the text's first: it keeps them.
+        // With short passes `PLAIN_ROWS` is already past the text's first pass, so this call keeps the weights.
         let before = dev.memory().weights;
         let first = read(dev, fp8::PLAIN_ROWS)?;
         let later = dev.prefill_rows().max(fp8::PLAIN_ROWS);

@@ -10,7 +10,6 @@ use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::{Form, Pass, Result};
 
-/// Budget and cases of one operation, run on both.
 macro_rules! compare {
     ($checks:expr, $cpu:expr, $dev:expr, $sizes:expr, $case:expr, $name:expr, $op:path, $budget:expr) => {{
         let (sizes, case) = ($sizes, $case);
@@ -24,7 +23,6 @@ macro_rules! compare {
     }};
 }
 
-/// All operations of `dev` against the CPU.
 pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Extent) {
     let real = Sizes {
         hidden: 1024,
@@ -64,7 +62,8 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
         compare!(checks, cpu, dev, sizes, case, "draft (normed)", cases::draft_normed, ATTENTION);
     }
     wide_rows(checks, cpu, dev, sizes);
-    // On a device as wide as the auxiliary hidden states of the 9B model are together, emulated of more columns than a round has.
+    // On a device, the width of the 9B model's concatenated auxiliary hidden states; emulated, more columns than one
+    // round takes.
     let hidden = if extent == Extent::Emulated { 512 } else { 4096 };
     let head = Sizes { hidden, heads: 1, kv_heads: 1, vocab: 64, intermediate: 64, ..sizes };
     let case = Case { pass: Pass::Verify { rows: 3 }, position: 0, seed: 29 };
@@ -156,7 +155,8 @@ fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case
     });
 }
 
-/// Rows of more than 4096 columns, which a lane makes in several rounds: inside a GEMM's block and by a kernel before it.
+/// Rows of more than 4096 columns, which a lane processes in several rounds: inside a GEMM's block and in a kernel
+/// before it.
 fn wide_rows(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes) {
     const WIDE: usize = 4096 + 128;
     for form in [Form::Bf16, Form::Int8, Form::Int4] {

@@ -1,4 +1,5 @@
-//! GEMMs, look-ups and the draft head with weights of every packed form, against the oracle with the same packed weights.
+//! GEMMs, look-ups and the draft head with weights of every packed form, against the oracle with the same packed
+//! weights.
 
 use super::cases::{self, Case, Mode, Run, Sizes};
 use super::checks::{
@@ -10,7 +11,6 @@ use crate::backend::cuda::Cuda;
 use crate::backend::forms::{Group4, UNIT_COLUMNS};
 use crate::backend::{Form, Result};
 
-/// Every packed form.
 const FORMS: [Form; 8] = [
     Form::Int8,
     Form::Int6,
@@ -22,7 +22,6 @@ const FORMS: [Form; 8] = [
     Form::Nvfp4,
 ];
 
-/// One operation: its name, how it is made on both, and the error it may have.
 struct Operation {
     name: &'static str,
     on_device: fn(&mut Cuda, Sizes, Case) -> Result<Run<Cuda>>,
@@ -48,7 +47,6 @@ const OPERATIONS: [Operation; 9] = [
     operation!("draft", cases::draft, ATTENTION),
 ];
 
-/// All of them in all forms.
 pub fn forms(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, verify: &[usize], prefill: &[usize]) {
     for form in FORMS {
         let intermediate = sizes.intermediate.next_multiple_of(UNIT_COLUMNS);

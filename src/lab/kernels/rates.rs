@@ -2,7 +2,7 @@
 //!
 //! Method: decode and verify operations are captured as one step over several copies of their weights or caches, so
 //! that no copy is still in a cache at its next turn, and the CUDA graph is replayed; times are the device's own.
-//! Prefill operations run on a full pass. Bytes are those the operation must move at least: weights once, state in and
+//! Prefill operations run on a full pass. Bytes are the least that the operation must move: weights once, state in and
 //! out, chosen blocks and compressed keys once. Data are random, since zeros would be faster than real data.
 
 use serde::Serialize;
@@ -15,20 +15,16 @@ use crate::backend::{BufKind, Form, HeadRows, MAX_POSITIONS, Pass, Result, StepK
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Rate {
-    /// Operation and rows.
     pub name: String,
-    /// Milliseconds of one call.
     pub ms: f64,
-    /// Bytes it must move, per second.
+    /// From the least bytes it must move.
     pub gb_per_s: f64,
-    /// Floating-point operations, per second.
     pub tflops: f64,
     pub share: f64,
     /// `read` or `gemm`.
     pub ceiling: &'static str,
 }
 
-/// Sizes of the 9B model.
 const FULL: Sizes = Sizes {
     hidden: 4096,
     intermediate: 16384,
@@ -52,10 +48,9 @@ struct Work {
     flops: f64,
 }
 
-/// What to measure; every entry on its own, so that one failure hides no other.
+/// Each entry is measured on its own, so that a failure hides no other.
 pub struct Rates<'a> {
     pub dev: &'a mut Cuda,
-    /// Measured before.
     pub ceilings: Ceilings,
     pub list: Vec<Rate>,
     pub failed: Vec<(String, String)>,
@@ -71,7 +66,6 @@ impl Rates<'_> {
         self.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
     }
 
-    /// Times `op(copy)` over `copies` as a captured step of `rows` rows.
     fn step(
         &mut self,
         name: &str,
@@ -83,7 +77,7 @@ impl Rates<'_> {
         let pass = Pass::Verify { rows };
         let name = format!("{name} verify {rows}");
         let timed = (|| {
-            // Operations take turns under one key.
+            // All operations share one step key: drop the graph of the one before.
             self.dev.forget_steps();
             let mut body = |b: &mut Cuda| (0..copies).try_for_each(|copy| op(b, copy, pass));
             // Eager, then captured; both warm up.
@@ -119,12 +113,10 @@ impl Rates<'_> {
         self.failed.push((name, e.to_string()));
     }
 
-    /// Everything.
-    ///
     /// # Errors
-    /// Buffers that could not be made.
+    /// Buffers that cannot be made.
     pub fn run(&mut self) -> Result<()> {
-        // In the middle of a document, where the library reads.
+        // The middle of a document, as during a long read.
         self.dev.segment_at(usize::MAX);
         for form in FORMS {
             self.gemms(form, false)?;
@@ -138,7 +130,7 @@ impl Rates<'_> {
         self.rows_ops()
     }
 
-    /// Products with weights of a form; in fp8 those of prefill alone, with what makes their operands.
+    /// Products with weights of a form; for fp8 only prefill, including the narrowing of its operands.
     fn gemms(&mut self, form: Form, in_fp8: bool) -> Result<()> {
         let s = FULL;
         let (sparse, lightning) = (sparse_spec(s).projection_width(), lightning_spec(s).projection_width());
@@ -231,7 +223,7 @@ impl Rates<'_> {
         for rows in [1, 8, 16] {
             let work =
                 Work { bytes: state_bytes + (rows * width * 12) as f64, flops: (rows * 4 * width * HEAD) as f64 };
-            // One accepted row pending, as in life: the state is read and written.
+            // One accepted row is pending, as during an answer: the state is read and written.
             self.dev.advance(Pass::Verify { rows: 1 }, 1)?;
             self.step("lightning", rows, 64, work, &mut |b, copy, pass| match states.get_mut(copy) {
                 Some(state) => b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut [state], &spec, EPS, pass),
@@ -258,7 +250,7 @@ impl Rates<'_> {
         let spec = sparse_spec(FULL);
         let copies = if context > 200_000 { 2 } else { 8 };
         let limit = MAX_POSITIONS;
-        // The rows read after it count too.
+        // Leaves room for the rows of the pass.
         let context = context.min(limit - most);
         let mut caches = self.dev.caches(&spec, limit, copies)?;
         for (i, cache) in (0..).zip(&mut caches) {

@@ -1,4 +1,5 @@
-//! Rows that are left ready for the GEMM that follows: the bits are those of rows that are made ready before it.
+//! Rows that an operation prepares for the next GEMM (`hint_next_op`): they must have the bits of rows that the GEMM
+//! prepares itself.
 
 use super::cases::{EPS, Sizes, cache_rows, lightning_spec, matrix, norm, sparse_spec, tokens, values};
 use super::checks::{Checks, Outcome, first_difference};
@@ -6,9 +7,7 @@ use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, HeadRows, NextOp, Pass, Result};
 
-/// Rows of the passes: one, some, and as many as there may be.
 const ROWS: [usize; 4] = [1, 3, 9, 16];
-/// Before the rows of attention.
 const POSITION: usize = 1000;
 
 /// A chain of operations, each reading the rows of the one before, with or without a hint about the next operation.
@@ -16,7 +15,7 @@ type Chain = fn(&mut Cuda, Sizes, usize, bool) -> Result<Vec<f32>>;
 
 /// Runs each producer of rows and its readers with and without hints, and counts the rows found ready.
 pub(super) fn check(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
-    // Small ones: weights are made anew for every pass.
+    // Small sizes: every pass makes its weights again.
     let sizes = Sizes {
         hidden: sizes.hidden.min(512),
         intermediate: sizes.intermediate.min(1024),
@@ -94,7 +93,7 @@ fn linear_add<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Resul
     Ok(out)
 }
 
-/// A residual stream, written before any hint: writing rows makes them anew.
+/// Written before any hint: a write discards prepared rows.
 fn stream<B: Backend>(b: &mut B, s: Sizes, rows: usize) -> Result<B::Buf> {
     let mut h = b.buf(s.hidden, BufKind::Residual)?;
     b.write(&mut h, &values(14, rows * s.hidden, 1.0))?;

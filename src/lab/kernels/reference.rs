@@ -1,5 +1,5 @@
-//! Sparse attention written out for one row, in f64: judges a device's choice of blocks by the scores of what it chose and
-//! left, and its attention by the blocks it chose. A near-tie may fall either way; a wrong block may not.
+//! Sparse attention written out for one row, in f64: judges a device's choice of blocks by the scores of chosen and
+//! refused blocks, and its attention by the blocks it chose. A near-tie may fall either way; a wrong block may not.
 
 use rayon::prelude::*;
 
@@ -8,14 +8,13 @@ use crate::core::spec::SparseSpec;
 
 use super::cases::{SparseRun, numbers};
 
-/// Scores closer than this share of the larger one may swap: they are rounded to bf16 on a device.
+/// Scores closer than this share of the larger one may swap: a device rounds them to bf16.
 const TIE: f64 = 0.02;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Judgement {
     /// ‖output − reference‖ / ‖reference‖ over all rows, given the chosen blocks.
     pub attention_error: f64,
-    /// First thing wrong with a choice: row, KV head, what.
     pub wrong_choice: Option<String>,
 }
 
@@ -61,11 +60,11 @@ pub fn judge(spec: &SparseSpec, run: &SparseRun, position: usize, stride: usize)
     }
 }
 
-/// Most that a block's share of a row's attention may be off by, and all shares together.
+/// Greatest error of a block's share of a row's attention, and of the sum of all shares.
 const MASS_ERROR: f64 = 1e-3;
 
-/// What is wrong with the attention mass of a verify pass's rows, if anything: each block's share of a row against the
-/// formulas, given the chosen blocks, and all of them together against 1.
+/// The first error in the attention mass of a verify pass: each block's share of a row against the formulas, given the
+/// chosen blocks, and the sum of all shares against 1.
 pub fn wrong_mass(spec: &SparseSpec, run: &SparseRun, position: usize) -> Option<String> {
     let k = run.cache.first().map(numbers).unwrap_or_default();
     let d = spec.head_dim;
@@ -83,7 +82,7 @@ pub fn wrong_mass(spec: &SparseSpec, run: &SparseRun, position: usize) -> Option
         let whole = spec.heads as f64 * f64::from(MASS);
         let found: Vec<f64> = mass.iter().map(|m| f64::from(*m) / whole).collect();
         let all: f64 = found.iter().sum();
-        // The pass's last rows may be a block further.
+        // The pass's last rows may reach one block further.
         expected.resize(expected.len().max(found.len()), 0.0);
         if found.len() != expected.len() || (all - 1.0).abs() > MASS_ERROR {
             return Some(format!("attention mass of row {row} adds up to {all} over {} blocks", found.len()));
@@ -104,7 +103,7 @@ fn key<'a>(spec: &SparseSpec, keys: &'a [f32], row: usize, g: usize) -> &'a [f32
     keys.get(at..at + spec.head_dim).unwrap_or_default()
 }
 
-/// Softmax weights of the positions that a query sees of the chosen blocks.
+/// Softmax weights of the positions in the chosen blocks that a query sees.
 fn weights(spec: &SparseSpec, q: &[f32], k: &[f32], g: usize, p: usize, chosen: &[u32]) -> Vec<(usize, f64)> {
     let scale = 1.0 / (spec.head_dim as f64).sqrt();
     let positions: Vec<usize> = chosen
@@ -128,7 +127,7 @@ fn attend(spec: &SparseSpec, q: &[f32], k: &[f32], v: &[f32], g: usize, p: usize
     out
 }
 
-/// What is wrong with a choice, if anything (docs/model.md §5.4-5.6).
+/// The first error in a choice (docs/model.md §5.4-5.6).
 fn choice(spec: &SparseSpec, q: &[f32], k1: &[f32], k2: &[f32], g: usize, p: usize, chosen: &[u32]) -> Option<String> {
     let own = p / spec.block;
     let forced = |b: usize| b < spec.init_blocks || b + spec.local_blocks >= own;

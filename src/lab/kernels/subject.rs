@@ -1,4 +1,4 @@
-//! A model on one backend, as checks of whole texts run it.
+//! A model on one backend, for checks of whole texts.
 
 use super::checks::words;
 use crate::backend::TopLogits;
@@ -14,10 +14,6 @@ pub struct Subject<B: Backend> {
 }
 
 impl<B: Backend> Subject<B> {
-    /// Loads a model.
-    ///
-    /// # Errors
-    /// The loader's words.
     pub fn new(mut b: B, what: &str, prefill: Precision, limit: usize) -> Result<Self, String> {
         let mut checkpoint = Checkpoint::open(what).map_err(words)?;
         checkpoint.set_prefill(prefill);
@@ -55,7 +51,7 @@ impl<B: Backend> Subject<B> {
         Ok(found)
     }
 
-    /// Greedy tokens with each one's lead over the second best.
+    /// Greedy tokens, each with its lead over the second best logit.
     pub(super) fn greedy(&mut self, prompt: &[Token], n: usize) -> Result<Vec<(Token, f32)>, String> {
         let mut live = self.live()?;
         let mut best = self.read(&mut live, prompt, usize::MAX)?;

@@ -1,4 +1,4 @@
-//! Clients of a running server, as programs that know nothing of it but its address.
+//! Clients of a running server; they know only its address.
 
 use std::time::{Duration, Instant};
 
@@ -40,10 +40,10 @@ fn failed(what: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Failure, what.to_string())
 }
 
-/// What the clients of each load got. `gone` says that the server has ended.
+/// The clients' figures of each load. `gone` returns true once the server has ended.
 ///
 /// # Errors
-/// The server ended, or refused something: its words.
+/// The server ended, or refused a request.
 pub(super) fn measure(
     url: &str,
     text: &TextModel,
@@ -52,7 +52,7 @@ pub(super) fn measure(
 ) -> Result<Vec<(Figures, Seen)>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // No proxy knows the way to this machine.
+        // A proxy cannot reach a server on this machine.
         let http = reqwest::Client::builder().no_proxy().build().map_err(failed)?;
         let mut server = Server { http, url: url.to_owned(), model: String::new() };
         server.ready(gone).await?;
@@ -101,7 +101,7 @@ impl Server {
         Ok((good, response.text().await.map_err(failed)?))
     }
 
-    /// Waits until the model is loaded, and learns its name.
+    /// Waits until the model is loaded, and stores its name.
     async fn ready(&mut self, gone: &dyn Fn() -> bool) -> Result<(), Failure> {
         while !self.get("/health").await.is_ok_and(|(good, _)| good) {
             if gone() {
@@ -130,7 +130,6 @@ impl Server {
         })
     }
 
-    /// All conversations of a load, side by side.
     async fn run(&self, text: &TextModel, load: Load) -> Result<Vec<Answer>, Failure> {
         let mut clients = JoinSet::new();
         for client in 0..load.clients {

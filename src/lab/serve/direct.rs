@@ -20,7 +20,7 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// As the server makes those of [`super::clients`].
+    /// The parameters that the server derives from requests of [`super::clients`].
     pub(super) fn new(settings: &Settings, stop: Vec<Token>) -> Wish {
         let sampling = Sampling { temperature: 0.0, seed: 1, ..settings.sampling };
         Wish { sampling, spec: settings.spec, stop }
@@ -42,10 +42,6 @@ struct Bench<'a> {
     wish: &'a Wish,
 }
 
-/// What the engine gives for each load, without and with handing out state, and the device it does it on.
-///
-/// # Errors
-/// As the engine's.
 pub(super) fn measure(
     context: &Context,
     text: &TextModel,
@@ -66,7 +62,6 @@ pub(super) fn measure(
 }
 
 impl Bench<'_> {
-    /// All conversations of a load, side by side.
     fn run(&mut self, load: Load, export: bool) -> Result<Figures, Failure> {
         let mut talks = Vec::new();
         for client in 0..load.clients {
@@ -134,7 +129,7 @@ impl Bench<'_> {
         Ok(talk)
     }
 
-    /// The tokens after an answer that the state lacks: the token drawn last, and the next question.
+    /// The tokens after an answer that the state lacks: the last drawn token, and the next question.
     fn next_prompt(&self, talk: &Talk, done: &JobDone) -> Result<Vec<Token>, Failure> {
         let read = usize::try_from(done.generated_in_state).unwrap_or(usize::MAX);
         let mut prompt = talk.generated.get(read..).unwrap_or_default().to_vec();

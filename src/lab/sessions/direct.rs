@@ -20,11 +20,8 @@ use crate::store::{
 };
 
 const ANSWERS: u32 = 8;
-/// Tokens between two savings of the text.
 const TEXT_EVERY: usize = 32;
-/// Loading a large model takes this long at most.
 const LOADING: Duration = Duration::from_secs(1800);
-/// How often rows in flight are looked at.
 const GLANCE: Duration = Duration::from_micros(200);
 
 /// Times between tokens, milliseconds.
@@ -45,11 +42,9 @@ fn failed(what: impl Into<String>) -> Failure {
 struct Answer {
     image: StateImage,
     generated: Vec<Token>,
-    /// Milliseconds between tokens.
     gaps: Vec<f64>,
 }
 
-/// An engine without a runtime.
 pub(in crate::lab) struct Direct {
     engine: Engine,
     info: ModelInfo,
@@ -75,7 +70,6 @@ impl Direct {
         &self.info
     }
 
-    /// A number for a command that no other has.
     pub(in crate::lab) fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -97,7 +91,7 @@ impl Direct {
         self.engine.commands.send(command).map_err(|_| failed("the engine ended unexpectedly"))
     }
 
-    /// Makes a saved path live. Its rows, which are returned, may still be in flight then.
+    /// Makes a saved path live. The returned rows may still be in flight.
     fn restore(&mut self, store: &Store, tip: &SegmentId) -> Result<Vec<Arc<StoredRows>>, Failure> {
         let saved = store.open_path(tip, 0)?;
         if saved.plan.usable != saved.plan.path.len() {
@@ -114,7 +108,7 @@ impl Direct {
         Ok(saved.rows)
     }
 
-    /// Milliseconds from opening a path's files until the last byte of its rows has been handed to the device.
+    /// Milliseconds from opening a path's files until the last byte of its rows is on the device.
     fn all_rows(&mut self, store: &Store, tip: &SegmentId) -> Result<f64, Failure> {
         let begun = Instant::now();
         let rows = self.restore(store, tip)?;
@@ -127,7 +121,7 @@ impl Direct {
         Ok(begun.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// Reads `prompt` and decodes `tokens` tokens, one a round; `during` hears how many there are.
+    /// Reads `prompt` and decodes `tokens` tokens, one a round; calls `during` with the number of tokens so far.
     fn answer(&mut self, prompt: Vec<Token>, tokens: u64, mut during: impl FnMut(usize)) -> Result<Answer, Failure> {
         let id = self.number();
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
@@ -165,7 +159,6 @@ impl Direct {
         }
     }
 
-    /// Reads `prompt` on top of what is there; the state it leaves.
     pub(in crate::lab) fn read(&mut self, prompt: Vec<Token>) -> Result<StateImage, Failure> {
         let id = self.number();
         self.command(Command::Run(Job {
@@ -185,13 +178,12 @@ impl Direct {
     }
 
     pub(in crate::lab) fn end(self) {
-        // Either way it is gone.
+        // The engine may have ended already.
         let _ = self.engine.commands.send(Command::Shutdown);
         let _ = self.engine.thread.join();
     }
 }
 
-/// What [`measure`] found. Times in milliseconds.
 pub(super) struct Measured {
     pub(super) gaps: Gaps,
     pub(super) equal_bits: bool,
@@ -201,8 +193,8 @@ pub(super) struct Measured {
     pub(super) all_rows_cold_ms: f64,
 }
 
-/// Measures from the session in `files` that ends in `tip`: times between tokens, whether its last segment comes out
-/// the same again, and the time of all its rows.
+/// Measures, from the session in `files` that ends in `tip`: times between tokens, equal bits of its last segment when
+/// computed again, and the time to restore all rows.
 pub(super) fn measure(
     context: &Context,
     store: &Arc<Store>,
@@ -235,7 +227,7 @@ pub(super) fn measure(
     })
 }
 
-/// Whether the last segment, computed again on top of the restored state before it, equals what is on disk.
+/// Whether the last segment, computed again on top of the restored state before it, equals the one on disk.
 fn equal_bits(direct: &mut Direct, store: &Store, tip: &SegmentId) -> Result<bool, Failure> {
     let Some(last) = store.segment(tip)? else {
         return Ok(false);
@@ -245,7 +237,7 @@ fn equal_bits(direct: &mut Direct, store: &Store, tip: &SegmentId) -> Result<boo
     };
     direct.restore(store, &parent)?;
     let generated = &last.content.completion;
-    // One more is drawn than enters the state.
+    // The last drawn token does not enter the state.
     let answer = direct.answer(last.content.prompt.clone(), generated.len() as u64 + 1, |_| {})?;
     let rows = store.read_rows(tip)?;
     let end = store.read_end(tip)?;
@@ -253,7 +245,7 @@ fn equal_bits(direct: &mut Direct, store: &Store, tip: &SegmentId) -> Result<boo
     Ok(answer.generated == *generated && same(&answer.image.rows.tensors, &rows.tensors) && same(&here, &end.tensors))
 }
 
-/// Whether all tensors are equal, bit for bit, in whatever order; the draft head's window is no state of the model.
+/// Bit for bit, in any order. Ignores the draft head's window, which is not part of the model's state.
 fn same(a: &[ImageTensor], b: &[ImageTensor]) -> bool {
     let model = |t: &[ImageTensor]| -> Vec<ImageTensor> {
         let mut all: Vec<_> = t.iter().filter(|t| !t.name.starts_with("draft")).cloned().collect();
@@ -283,7 +275,7 @@ fn gaps(direct: &mut Direct, store: &Arc<Store>, tip: &SegmentId, decode: u64) -
     let (mut on, mut off) = (Vec::new(), Vec::new());
     direct.answer(question.clone(), decode, |_| {})?;
     for round in 0..ANSWERS {
-        // Nothing of an earlier round is still being written.
+        // Waits until the writer has saved the earlier round.
         writer.flush(Instant::now() + PATIENCE);
         direct.all_rows(store, tip)?;
         let unlike = round % question.len().max(1) as u32;
@@ -321,7 +313,6 @@ fn gaps(direct: &mut Direct, store: &Arc<Store>, tip: &SegmentId, decode: u64) -
     Ok(Gaps { tokens, off_p50_ms, off_p99_ms, on_p50_ms, on_p99_ms, p99_on_over_off })
 }
 
-/// Median and 99th percentile.
 fn percentiles(mut times: Vec<f64>) -> (f64, f64) {
     times.sort_by(f64::total_cmp);
     let last = times.len().saturating_sub(1);

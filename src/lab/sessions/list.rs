@@ -13,7 +13,6 @@ use crate::lab::bench::median;
 use crate::runtime::session_rows;
 use crate::store::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SessionFilter, Store, Writer};
 
-/// The picker's list.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct List {
     pub(super) sessions: usize,
@@ -21,7 +20,7 @@ pub(super) struct List {
     pub(super) ms: f64,
 }
 
-/// Hands over what belongs together and waits until it is on disk.
+/// Saves all changes in one transaction and waits until it is on disk.
 fn saved(store: &Arc<Store>, changes: Vec<Change>) -> Result<(), Failure> {
     let (events, outcome) = crossbeam_channel::unbounded();
     let writer = Writer::start(Arc::clone(store), events)?;
@@ -33,7 +32,6 @@ fn saved(store: &Arc<Store>, changes: Vec<Change>) -> Result<(), Failure> {
     }
 }
 
-/// A store of `sessions` sessions, opened and listed.
 pub(super) fn list(folder: &Path, sessions: usize) -> Result<List, Failure> {
     let limits = Limits { min_free_bytes: 0, ..Limits::default() };
     let open = || Store::open(folder, Arc::new(RealDisk), limits.clone());

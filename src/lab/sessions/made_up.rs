@@ -1,7 +1,7 @@
-//! The pieces of a long document on disk without reading it, for `--fill random`.
+//! Writes the pieces of a long document to disk without reading the document, for `--fill random`.
 //!
-//! The model reads the first two pieces; the others have the tokens of the document and the rows of the second piece
-//! again: meaningless values of the right sizes. The runtime finds the pieces by their names when it loads the
+//! The model reads the first two pieces; the others have the tokens of the document and copies of the rows of the
+//! second piece: meaningless values of the right sizes. The runtime finds the pieces by their names when it loads the
 //! document and reads the rest for real.
 
 use std::sync::Arc;
@@ -19,16 +19,15 @@ use crate::store::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, Text
 use crate::text::{Before, Halt, TextModel};
 
 pub(in crate::lab) struct MadeUp {
-    /// Tokens in them.
     pub(in crate::lab) tokens: u64,
     pub(in crate::lab) save_gb_per_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lab) enum Ends {
-    /// At the last one.
+    /// At the last piece.
     Last,
-    /// At every one, as when a document is read.
+    /// At every piece, as after reading a document.
     All,
 }
 
@@ -38,14 +37,13 @@ pub(in crate::lab) struct Maker<'a> {
     direct: Direct,
     writer: Writer,
     outcome: Receiver<SaveEvent>,
-    /// The first two pieces of the first document.
     read: Vec<StateImage>,
     tokens: u64,
     bytes: u64,
     seconds: f64,
 }
 
-/// Puts the pieces of `body`, as the runtime would cut them, into the store.
+/// Stores the pieces of `body`, cut as the runtime cuts them.
 pub(super) fn make(
     context: &Context,
     store: &Arc<Store>,
@@ -70,7 +68,7 @@ impl<'a> Maker<'a> {
         Ok(Maker { context, text, direct, writer, outcome, read: Vec::new(), tokens: 0, bytes: 0, seconds: 0.0 })
     }
 
-    /// Puts all pieces of a document but the last into the store: that one is what the runtime reads.
+    /// Stores all pieces of a document but the last, which the runtime reads.
     pub(in crate::lab) fn document(
         &mut self,
         store: &Store,
@@ -94,7 +92,7 @@ impl<'a> Maker<'a> {
         let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER, &nothing_known)?;
         let tokens = self.text.tokenizer.encode_prompt(&rendered.text)?;
         let ends = renderer.piece_ends(&rendered.text, &tokens, Before::Edge, piece);
-        // A document of one piece has none before it: all of it is read.
+        // A document of one piece has none before it: the runtime reads all of it.
         if tokens.len() - ends.last().map_or(0, |(end, _)| *end) > piece {
             return Err(Failure::new(Exit::Failure, "the tokens of the document do not spell it"));
         }
@@ -126,7 +124,8 @@ impl<'a> Maker<'a> {
         Ok(())
     }
 
-    /// What a document's piece of this number leaves; the first two of all are read, the others are copies of theirs.
+    /// The state after piece number `n` of a document. The engine computes the first two of all; the others are copies
+    /// of theirs.
     fn image(&mut self, n: usize, start: u64, given: &[Token], end: bool) -> Result<StateImage, Failure> {
         match self.read.get(n.min(1)) {
             Some(image) if image.rows.rows == given.len() as u64 => Ok(again(image, start, end)),
@@ -156,7 +155,7 @@ fn not_saved(event: &SaveEvent) -> bool {
     matches!(event, SaveEvent::TextOnly { .. } | SaveEvent::NotSaved { .. })
 }
 
-/// The same values elsewhere, with the state at its end if that is wanted.
+/// The same values at another position, with or without the state at the end.
 pub(in crate::lab) fn again(image: &StateImage, start: u64, with_end: bool) -> StateImage {
     let rows = RowsImage { start, segment: None, ..image.rows.clone() };
     let end = image

@@ -1,4 +1,4 @@
-//! The same bytes without the store: what the disk, or the system's cache, gives to plain reads.
+//! The same bytes without the store: the speed of plain reads from the disk or the system's cache.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,14 +10,13 @@ use rayon::prelude::*;
 use crate::cli::{Exit, Failure};
 use crate::store::{SegmentId, Store};
 
-/// Bytes of one read.
 const PIECE: usize = 8 << 20;
 
 fn failed(file: &Path, e: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Disk, format!("{}: {e}", file.display()))
 }
 
-/// The files a restore of the path that ends in `tip` reads.
+/// The files that a restore of the path to `tip` reads.
 pub(super) fn files(store: &Store, tip: &SegmentId, scratch: &Path) -> Result<Vec<PathBuf>, Failure> {
     let path = store.load_path(tip)?;
     let folder = scratch.join("data").join("segments");
@@ -36,7 +35,7 @@ pub(super) fn forget(files: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Milliseconds to read the files on all threads, into memory that is there already.
+/// Milliseconds to read the files on all threads, into memory that is allocated already.
 pub(super) fn read(files: &[PathBuf]) -> Result<f64, Failure> {
     let mut pieces = Vec::new();
     for file in files {

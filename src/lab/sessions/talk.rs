@@ -1,4 +1,4 @@
-//! A runtime with one request at a time. Its errors end the benchmark, in the runtime's words.
+//! A runtime with one request at a time. An error of the runtime ends the benchmark.
 
 use std::time::{Duration, Instant};
 
@@ -7,15 +7,13 @@ use crate::engine::protocol::ModelInfo;
 use crate::runtime::Runtime;
 use crate::runtime::protocol::{Activity, Level, Notice, Request};
 
-/// Reading a long document on a small machine takes this long at most.
 const PATIENCE: Duration = Duration::from_secs(3600);
 const REST: Duration = Duration::from_millis(300);
-/// The runtime's reply to a message number that never exists, sent once all before it is done.
+/// The runtime's reply to a message number that never exists: it shows that all earlier requests are done.
 const BARRIER: &str = "No message #0";
 
 pub(in crate::lab) struct Talk {
     runtime: Runtime,
-    /// What the runtime noted during the last request.
     notes: Vec<String>,
 }
 
@@ -40,7 +38,6 @@ impl Talk {
         self.runtime.requests.send(request).map_err(|_| Failure::new(Exit::Failure, "the runtime ended unexpectedly"))
     }
 
-    /// Waits until the model is loaded.
     pub(in crate::lab) fn ready(&self) -> Result<ModelInfo, Failure> {
         loop {
             if let Notice::Ready(info) = self.next()? {
@@ -49,7 +46,7 @@ impl Talk {
         }
     }
 
-    /// Milliseconds until the runtime has done this and would take the next request.
+    /// Milliseconds until the runtime has done this and takes the next request.
     pub(in crate::lab) fn timed(&mut self, request: Request) -> Result<f64, Failure> {
         self.notes.clear();
         let begun = Instant::now();
@@ -66,7 +63,7 @@ impl Talk {
         }
     }
 
-    /// Milliseconds until the wanted notice, and its content. A warning is the reason why it never arrives.
+    /// Milliseconds until the wanted notice, and its content. A warning from the runtime ends the wait with an error.
     pub(in crate::lab) fn told<T>(
         &mut self,
         request: Request,
@@ -103,8 +100,8 @@ impl Talk {
         }
     }
 
-    /// Milliseconds from asking for a session, and a question in it, to the first token of the answer. The exchange is
-    /// undone.
+    /// Milliseconds from a request for a session, and a question in it, to the first token of the answer. Undoes the
+    /// exchange.
     pub(in crate::lab) fn first_token(&mut self, name: &str, question: &str) -> Result<f64, Failure> {
         let begun = Instant::now();
         self.send(Request::Resume(name.into()))?;
@@ -118,7 +115,7 @@ impl Talk {
         Ok(ms)
     }
 
-    /// Like [`Talk::timed`], for a step to kept state, after the disk has come to rest.
+    /// Like [`Talk::timed`], for a step to kept state, once the disk is idle.
     pub(in crate::lab) fn back(&mut self, request: Request) -> Result<f64, Failure> {
         std::thread::sleep(REST);
         let ms = self.timed(request)?;
@@ -131,11 +128,10 @@ impl Talk {
         ))
     }
 
-    /// Ends the runtime when all is saved.
     pub(in crate::lab) fn quit(self) -> Result<(), Failure> {
         self.send(Request::Quit)?;
         while !matches!(self.next()?, Notice::Bye { .. }) {}
-        // The receiver has taken its last notice.
+        // A panic of the thread after its last notice does not matter.
         let _ = self.runtime.thread.join();
         Ok(())
     }

@@ -39,7 +39,7 @@ fn sums_do_not_depend_on_how_rows_are_cut() {
     }
 }
 
-/// Σ wᵀHw over the rows of a weight whose columns are one unit: the squared length of all that it computes.
+/// Σ wᵀHw over the rows of a weight with one unit of columns: the squared norm of its outputs.
 fn computed(all: &Statistics, name: &str, shape: [usize; 2]) -> f64 {
     let checkpoint = fixture();
     let loaded = checkpoint.tensor(&format!("{name}.weight"), &shape).unwrap();
@@ -58,7 +58,8 @@ fn computed(all: &Statistics, name: &str, shape: [usize; 2]) -> f64 {
     sum
 }
 
-/// What the matrices really compute says what they were multiplied with: gates, and what is added to the residual stream.
+/// Compares the outputs that the moments predict with the real ones, including gates and additions to the residual
+/// stream.
 #[test]
 fn inputs_are_those_of_the_matrices() {
     let (checkpoint, text) = (fixture(), text(5, 150));
@@ -120,7 +121,7 @@ fn a_calibrated_folder_loads_is_never_worse_and_goes_on_where_it_was() {
     let id = identity(&source, &texts);
     assert!(id != source.fingerprint() && id != identity(&source, &others));
     let (all, out) = (statistics(&texts), tempfile::tempdir().unwrap());
-    // Statistics wait beside the parts, for this text and no other.
+    // Statistics are kept next to the parts, for this text only.
     all.save(out.path(), &id).unwrap();
     assert!(Statistics::kept(out.path(), &id, source.spec()) == Some(all.clone()));
     assert!(Statistics::kept(out.path(), &identity(&source, &others), source.spec()).is_none());
@@ -134,7 +135,7 @@ fn a_calibrated_folder_loads_is_never_worse_and_goes_on_where_it_was() {
     Statistics::forget(out.path());
     let loads = |folder: &Path| Model::load(&mut Cpu::new(), &Checkpoint::open_dir(folder).unwrap(), |_| ()).is_ok();
     assert!(loads(out.path()));
-    // A part that was lost is made again, the same; others stay.
+    // A lost part is made again with the same bytes; the others stay.
     let lost = out.path().join("part-002.safetensors");
     let bytes = std::fs::read(&lost).unwrap();
     std::fs::remove_file(&lost).unwrap();
@@ -143,7 +144,7 @@ fn a_calibrated_folder_loads_is_never_worse_and_goes_on_where_it_was() {
     assert_eq!(again.iter().filter(|p| !p.earlier).map(|p| p.number).collect::<Vec<_>>(), [3]);
     assert!(std::fs::read(&lost).unwrap() == bytes);
     assert_eq!(again[2].errors, parts[2].errors);
-    // With everything there no statistics are asked for; with other text nothing is there.
+    // A complete folder needs no statistics; for other text it has no part.
     assert!(!is_unfinished(&source, &id, out.path()).unwrap());
     assert!(packed(&source, &id, None, out.path()).iter().all(|p| p.earlier));
     assert!(is_unfinished(&source, &identity(&source, &others), out.path()).unwrap());

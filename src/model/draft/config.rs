@@ -1,5 +1,5 @@
-//! `config.json` of an EAGLE-3 head, in every form that is published (docs/speculative.md §1.1), and whether the head
-//! fits the model it is to draft for.
+//! `config.json` of an EAGLE-3 head, in every published form (docs/speculative.md §1.1), and the check that the head
+//! fits its model.
 
 use serde_json::{Map, Value};
 
@@ -9,19 +9,19 @@ use crate::model::Recipe;
 
 use super::{DraftError, Result};
 
-/// Whether the residual is the normed stream. Where a configuration does not say, it is not; but vLLM, which `speculators` writes for, takes
-/// one of those that does not say for true.
+/// Whether the residual is the normed stream. An absent key means false, except in heads of `speculators`: there it
+/// means true, as in vLLM.
 const RESIDUAL: &str = "norm_before_residual";
 
 /// Settings of a head beyond its own configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftOptions {
-    /// Positions a draft looks back. Heads are trained on 2k to 4k tokens; beyond that their rotation is foreign to them.
+    /// Positions a draft looks back. Heads are trained on 2k to 4k tokens; larger rotations are outside their
+    /// training.
     pub window: usize,
     pub rope_theta: Option<f64>,
-    /// Multiplies the shared embedding: 1, unless the head was trained on the scaled one.
+    /// Factor of the shared embedding: 1, unless the head was trained on the scaled one.
     pub embed_scale: f32,
-    /// How its matrices are kept on the device: as the model's are.
     pub recipe: Recipe,
 }
 
@@ -31,41 +31,36 @@ impl Default for DraftOptions {
     }
 }
 
-/// A head's shape, checked against the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftConfig {
     pub shape: DraftShape,
-    /// Rows of the model's embedding.
     pub vocab: usize,
-    /// Rows of the head's output.
     pub draft_vocab: usize,
     /// Layers with output streams that the head reads, in the order of concatenation.
     pub aux_layers: Vec<usize>,
     pub target_hidden: usize,
-    /// Of every RMS norm.
     pub eps: f32,
     pub residual: DraftResidual,
-    /// Before `fc`.
     pub fc_norm: FcNorm,
-    /// The next draft step starts from the normed stream (EAGLE-3.1), not from the stream as it is (EAGLE-3).
+    /// The next draft step starts from the normed stream (EAGLE-3.1), not from the un-normed stream (EAGLE-3).
     pub norm_output: bool,
     pub embed_scale: f32,
     pub logit_scale: f32,
     pub tied: bool,
 }
 
-/// What is normed before `fc`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum FcNorm {
     Off,
-    /// Each auxiliary hidden state by itself (`fc_norm`).
+    /// Each auxiliary hidden state separately (`fc_norm`).
     EachState,
     /// All of them as one row (`norm_before_fc`).
     WholeRow,
 }
 
 impl std::fmt::Debug for FcNorm {
-    /// As the flag that it was: a configuration in these words is part of a head's fingerprint, and windows that were saved stay its own.
+    /// Prints the flag of earlier versions: the configuration in this form is part of a head's fingerprint, so saved
+    /// windows stay valid.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             FcNorm::Off => "false",
@@ -128,7 +123,6 @@ impl Keys {
         }
     }
 
-    /// The keys of `eagle_config`.
     fn eagle(&self) -> Keys {
         let top = self.get("eagle_config").and_then(Value::as_object).cloned().unwrap_or_default();
         Keys { top, nested: Map::new() }
@@ -152,7 +146,7 @@ impl DraftConfig {
         [1, (layers / 2).saturating_sub(1), layers.saturating_sub(4)].map(|layer| layer.min(last)).to_vec()
     }
 
-    /// A sentence about what a configuration that can be read leaves open where published code does not agree on what that means.
+    /// A sentence about an ambiguous configuration, where published code disagrees on the meaning.
     pub fn assumed(text: &str) -> Option<String> {
         let Ok(Value::Object(top)) = serde_json::from_str(text) else { return None };
         let keys = Keys::new(top);
@@ -161,10 +155,10 @@ impl DraftConfig {
         })
     }
 
-    /// Reads `config.json` of a head that is to draft for `model`.
+    /// Reads `config.json` of a head that drafts for `model`.
     ///
     /// # Errors
-    /// [`DraftError::Refused`] with the reason when the head is of another kind or does not fit the model.
+    /// [`DraftError::Refused`] with the reason if the head is of another kind or does not fit the model.
     pub fn from_json(text: &str, model: &ModelSpec, options: &DraftOptions) -> Result<DraftConfig> {
         let top = match serde_json::from_str::<Value>(text) {
             Ok(Value::Object(map)) => map,
@@ -229,7 +223,7 @@ impl DraftConfig {
     }
 }
 
-/// Refuses what is not a one-layer EAGLE-3 head of the form computed here.
+/// Refuses any head but a one-layer EAGLE-3 head of the form computed here.
 fn check_kind(keys: &Keys) -> Result<()> {
     if let Some(names) = keys.top.get("architectures").and_then(Value::as_array) {
         let known =
@@ -260,7 +254,6 @@ fn check_kind(keys: &Keys) -> Result<()> {
     }
 }
 
-/// The norm before `fc`: its flags lie at the top, or in `eagle_config` (NVIDIA's heads).
 fn fc_norm(keys: &Keys) -> Result<FcNorm> {
     let eagle = keys.eagle();
     let set = |key: &str| -> Result<bool> { Ok(keys.flag(key, false)? || eagle.flag(key, false)?) };
@@ -268,14 +261,14 @@ fn fc_norm(keys: &Keys) -> Result<FcNorm> {
         (false, false) => Ok(FcNorm::Off),
         (true, false) => Ok(FcNorm::EachState),
         (false, true) => Ok(FcNorm::WholeRow),
-        // Published code disagrees on what that means.
+        // Published code disagrees on the meaning.
         (true, true) => {
             refuse("config.json sets both `fc_norm` and `norm_before_fc`; heads with one of them are supported")
         }
     }
 }
 
-/// Whether a configuration is of vLLM's `speculators`, under any of the names it has had.
+/// Whether a configuration is from vLLM's `speculators`, under any of its names.
 fn of_speculators(keys: &Keys) -> bool {
     const ARCHITECTURES: [&str; 2] = ["Eagle3Speculator", "Eagle3DraftModel"];
     let named = keys.top.get("architectures").and_then(Value::as_array).into_iter().flatten();

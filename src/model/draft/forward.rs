@@ -1,4 +1,4 @@
-//! The one layer, row by row as docs/speculative.md §3.1 writes it. Everything here may be captured.
+//! The one layer, row by row as in docs/speculative.md §3.1. Everything here may be captured.
 
 use crate::backend::draft::{DraftOps, DraftResidual};
 use crate::backend::{HeadRows, NextOp, Pass, Result};
@@ -72,7 +72,8 @@ impl<B: DraftOps> Weights<B> {
         b.top_logits(logits, c.draft_vocab, HeadRows::Last, ONE)
     }
 
-    /// One recursive step: the last prediction's stream takes the place of the fused auxiliary hidden states, normed first for EAGLE-3.1.
+    /// One recursive step: the last prediction's stream replaces the fused auxiliary hidden states, normed first for
+    /// EAGLE-3.1.
     pub(super) fn recurse(
         &self,
         b: &mut B,
@@ -83,7 +84,7 @@ impl<B: DraftOps> Weights<B> {
     ) -> Result<()> {
         let Bufs { one_x, stream, kvq, .. } = bufs;
         if c.norm_output {
-            // The operation that norms a stream in place; the step itself overwrites its other outputs.
+            // Norms the stream in place; the step itself overwrites the other outputs.
             b.draft_input(
                 one_x,
                 stream,

@@ -1,8 +1,8 @@
 //! Replays the golden data of a draft head (`fixtures/eagle3`, see its README) on a backend.
 //!
-//! Each case runs twice: row by row, which shows every stream, and the way the program does it, keys and values only
-//! up to the last row. Chains are fed the golden drafts, so that a close choice that rounding turns does not end the
-//! comparison. Trees are not part of the program and not replayed.
+//! Each case runs twice: row by row, which shows every stream, and as the program does it, keys and values only up to
+//! the last row. Chains continue with the golden drafts, so that rounding in a close choice does not end the
+//! comparison. The program has no trees, so they are not replayed.
 
 use std::path::{Path, PathBuf};
 
@@ -19,13 +19,13 @@ use super::{DraftError, DraftHead, DraftOptions, Result, Tables};
 
 /// Streams, logits, cache rows and probabilities may differ by this much in f32.
 const BUDGET: f64 = 2e-4;
-/// Streams, logits and cache rows, as RMS of the difference by RMS of the golden values, in bf16.
+/// Streams, logits and cache rows in bf16: RMS of the difference over RMS of the golden values.
 const HALF_RMS: f64 = 0.03;
-/// Probabilities in bf16. A probability moves by at most a quarter of what its logit moves, and logits of RMS 4 that may be off by
-/// [`HALF_RMS`] move by 0.12, by 2.5 times that in the worst of a chain; 0.048 to 0.056 were measured on an H200.
+/// Probabilities in bf16. A probability moves by at most a quarter of its logit's change. Logits of RMS 4 within
+/// [`HALF_RMS`] move by 0.12, by 2.5 times that in the worst of a chain; measured on an H200: 0.048 to 0.056.
 const HALF_PROBABILITY: f64 = 0.08;
-/// In bf16 another draft may be chosen where its golden logit is this close to the best one, in standard deviations of the
-/// row.
+/// In bf16 another draft is allowed where its golden logit is this close to the best one, in standard deviations of
+/// the row.
 const HALF_CHOICE: f64 = 0.1;
 
 struct Case<'a> {
@@ -57,7 +57,6 @@ impl Case<'_> {
         Ok(ids.filter_map(|i| Token::try_from(i).ok()).collect())
     }
 
-    /// Compares streams, logits or cache rows.
     fn check(&mut self, tensor: &str, got: &[f32], want: &[f32]) {
         let (error, budget) = match self.precision {
             _ if got.len() != want.len() => (f64::INFINITY, 0.0),
@@ -67,7 +66,6 @@ impl Case<'_> {
         self.file(tensor, Outcome::Compared { error, budget });
     }
 
-    /// Compares the probabilities `list` of the greedy drafts.
     fn check_probabilities(&mut self, how: &str, list: &str, got: &[f32]) {
         let want: Vec<f32> = self.list(list).iter().map(|p| *p as f32).collect();
         let error = if got.len() == want.len() { max_error(got, &want) } else { f64::INFINITY };
@@ -75,7 +73,7 @@ impl Case<'_> {
         self.file(&format!("{how}{list}"), Outcome::Compared { error, budget });
     }
 
-    /// Compares the greedy drafts with `list`. In bf16 a close second is as good, where the golden logits are there to tell.
+    /// Compares the greedy drafts with `list`. In bf16 a close second is allowed if the file has the golden logits.
     fn check_choices(&mut self, how: &str, list: &str, logits: &str, drafted: &Chain) {
         let want = self.list(list);
         let exact = drafted.tokens == want;
@@ -103,7 +101,7 @@ impl Case<'_> {
     }
 }
 
-/// How far below the best the golden logits of each row's greedy choice lie, at most, in standard deviations of the row.
+/// Greatest gap between the best golden logit and that of the row's greedy choice, in standard deviations of the row.
 fn worst_choice(golden: &[f32], found: &[f32], rows: usize) -> f64 {
     let width = golden.len() / rows.max(1);
     let row = |(golden, found): (&[f32], &[f32])| {
@@ -124,7 +122,7 @@ struct Chain {
     logits: Vec<f32>,
 }
 
-/// The greedy choices of a chain that is fed the golden drafts `along`.
+/// The greedy choices of a chain that continues with the golden drafts `along`.
 fn chain<B: DraftOps>(
     b: &mut B,
     head: &mut DraftHead<B>,
@@ -152,7 +150,6 @@ fn chain<B: DraftOps>(
     Ok(out)
 }
 
-/// A model's shape that a fixture's head fits.
 fn target(config: &Value) -> Result<ModelSpec> {
     let size = |key: &str, other: &str| {
         config.get(key).or_else(|| config.get(other)).and_then(Value::as_u64).unwrap_or(0) as usize
@@ -173,7 +170,7 @@ fn values(image: &ImageTensor) -> Vec<f32> {
     }
 }
 
-/// Replays all cases of the folder that holds `index.json`, except `accept`, which concerns no device.
+/// Replays all cases of the folder that holds `index.json`, except `accept`, which uses no device.
 ///
 /// # Errors
 /// Unreadable files, a head that is refused, or a device that fails for another reason than not supporting a shape.
@@ -212,8 +209,8 @@ fn replay_head<B: DraftOps>(b: &mut B, case: &mut Case<'_>, files: &[PathBuf; 2]
         window = used.get("sliding_window").and_then(Value::as_u64).filter(|w| *w > 0).map_or(window, |w| w as usize);
         let flags = ["norm_before_residual", "fc_norm"].into_iter();
         config.extend(flags.filter_map(|f| used.get(f).map(|v| (f.to_string(), v.clone()))));
-        // The older cases' descriptions say `norm_output` of heads that do without: what counts is config.json, and the variant
-        // that sets the flag for the head of another case.
+        // Descriptions of older cases claim `norm_output` for heads without it. The value in config.json holds, except
+        // for the variant that sets the flag on the head of another case.
         if case.name == "variant_norm_output" {
             config.insert("norm_output".into(), Value::Bool(true));
         }
@@ -233,7 +230,7 @@ fn replay_head<B: DraftOps>(b: &mut B, case: &mut Case<'_>, files: &[PathBuf; 2]
     run(b, &mut head, &Tables { embed: &none, head: &none }, case)
 }
 
-/// Verifying rows leaves the recurrent state alone; accepting some of them folds exactly those.
+/// Verifying rows leaves the recurrent state unchanged; accepting some of them folds exactly those.
 fn replay_lightning<B: DraftOps>(b: &mut B, case: &mut Case<'_>) -> Result<()> {
     let number = |key: &str| case.meta.get(key).and_then(Value::as_f64).unwrap_or_default();
     let (heads, head_dim, rows) = (number("heads") as usize, number("dim") as usize, number("rows") as usize);
@@ -320,7 +317,7 @@ fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, 
         case.check("last_stream", drafted.streams.get(..want.len()).unwrap_or_default(), &want);
     }
 
-    // Two drafts accepted and a bonus token: drafted rows are replaced.
+    // Two accepted drafts and a bonus token: accepted rows replace the drafted ones.
     if let (Ok(next), Ok(aux)) = (case.tokens("in.round2_next_tokens"), case.floats("in.round2_aux")) {
         b.write(&mut aux_hidden, &aux)?;
         head.keep(b, tables, &aux_hidden, 0..next.len(), rows, &tokens)?;

@@ -1,8 +1,9 @@
 //! Tensors of a head under any of their published names (docs/speculative.md §1.2, §1.3), packed for a backend.
 //!
-//! Accepted: an optional `model.` prefix, `layers.0.` for `midlayer.`, fused `qkv_proj` and `gate_up_proj`, packed weights
-//! (dequantised: NVFP4 here, because its fused weights keep the scales of their parts, the rest by `published`), optional embedding and output, `d2t` with or without `t2d`. Everything is checked before it is
-//! used: shapes, maps, and that every value is finite, because a badly merged quantised head drafts noise silently.
+//! Accepted: an optional `model.` prefix, `layers.0.` for `midlayer.`, fused `qkv_proj` and `gate_up_proj`, packed
+//! weights (dequantised: NVFP4 here, because its fused weights keep the scales of their parts, the rest by
+//! `published`), optional embedding and output, `d2t` with or without `t2d`. The loader checks shapes, maps, and that
+//! every value is finite before use, because a badly merged quantised head drafts noise silently.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,7 +33,7 @@ pub(super) struct Weights<B: DraftOps> {
     /// `[hidden, intermediate]`
     pub(super) down: B::Matrix,
     pub(super) norm: B::Vector,
-    /// Its own `[vocab, hidden]`, else the model's is used.
+    /// `[vocab, hidden]`; `None` uses the model's.
     pub(super) embed: Option<B::Matrix>,
     pub(super) head: Output<B>,
     /// Id in the model's vocabulary of each draft id; `None` where they are equal.
@@ -40,15 +41,15 @@ pub(super) struct Weights<B: DraftOps> {
 }
 
 pub(super) enum Output<B: DraftOps> {
-    /// The head's own `[draft_vocab, hidden]`.
+    /// `[draft_vocab, hidden]`
     Own(B::Matrix),
     Embedding,
     Model,
 }
 
 enum Plain<'a> {
-    /// As it lies in the file.
     Loaded(LoadedTensor<'a>),
+    /// Dequantised here.
     Made {
         name: &'a str,
         shape: Vec<usize>,
@@ -67,7 +68,6 @@ impl Plain<'_> {
         }
     }
 
-    /// The same, to lie on the device in this form.
     fn in_form(&self, form: Form) -> WeightView<'_> {
         WeightView { form, ..self.view() }
     }
@@ -85,7 +85,7 @@ impl<'a> Names<'a> {
             name.strip_prefix("layers.0.").map_or_else(|| name.to_string(), |rest| format!("midlayer.{rest}"))
         };
         let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        // A packed weight has no tensor of its own name.
+        // A packed weight has no tensor under its own name.
         let packed = tensors.names().filter_map(published::owner).filter(|_| tensors.format().is_some());
         for name in tensors.names().map(str::to_owned).chain(packed) {
             let known = names.entry(short(&name)).or_default();
@@ -111,8 +111,9 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// A floating-point tensor, plain or NVFP4, of exactly this shape. `parts` are the (projection, rows) whose scales an
-    /// NVFP4 tensor uses from the top down; they have names of their own even where the weight is fused.
+    /// A floating-point tensor, plain or NVFP4, of exactly this shape. `parts` are the (projection, rows), from the
+    /// top down, with the scales of an NVFP4 tensor; scales keep the names of the projections even where the weight is
+    /// fused.
     fn get(&'a self, short: &str, shape: &[usize], parts: &[(&str, usize)]) -> Result<Plain<'a>> {
         let name = self.file_name(&format!("{short}.weight"))?;
         let plain = if let Ok((safetensors::Dtype::U8, found, bytes)) = self.tensors.raw(name) {
@@ -174,7 +175,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What the inputs of the first of the projections that has such scales are multiplied with, one number per column.
+    /// Factors of the inputs, one per column, of the first of the projections that has them.
     fn input_scales(&self, projections: &[&str], inner: usize) -> Result<Option<Vec<f32>>> {
         let mut names = projections.iter().map(|p| format!("{p}.{}", published::INPUT_SCALES));
         let Some(short) = names.find(|n| self.has(n)) else { return Ok(None) };
@@ -185,7 +186,7 @@ impl<'a> Names<'a> {
         Ok(Some(data.chunks_exact(4).filter_map(|b| b.try_into().ok().map(f32::from_le_bytes)).collect()))
     }
 
-    /// Row blocks that are one fused tensor or several of their own: (projection, rows) from the top down.
+    /// Row blocks that are one fused tensor or several separate ones: (projection, rows) from the top down.
     fn stacked(&'a self, fused: &str, parts: &[(&str, usize)], inner: usize) -> Result<Vec<Plain<'a>>> {
         if !self.has(&format!("{fused}.weight")) {
             return parts.iter().map(|(name, rows)| self.get(name, &[*rows, inner], &[(name, *rows)])).collect();
@@ -262,14 +263,13 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Rows of a matrix with a checked shape.
 fn rows_of(data: &[u8], rows: Range<usize>, row_bytes: usize) -> Result<&[u8]> {
     let found = data.get(rows.start * row_bytes..rows.end * row_bytes);
     Ok(found.ok_or_else(|| internal("draft weights", "a matrix with fewer rows than its shape says"))?)
 }
 
 fn finite(dtype: Dtype, data: &[u8]) -> bool {
-    // All ones in the exponent is infinity or not a number; in both types it lies in the upper 16 bits.
+    // All ones in the exponent is infinity or NaN; in both types the exponent is in the upper 16 bits.
     let high = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]) & 0x7f80 != 0x7f80;
     match dtype {
         Dtype::F32 => data.chunks_exact(4).all(|b| high(&b[2..])),
@@ -364,7 +364,6 @@ impl<B: DraftOps> Weights<B> {
         })
     }
 
-    /// Random weights of a shape, for measuring what drafting costs.
     pub(super) fn synthetic(b: &mut B, c: &DraftConfig, recipe: Recipe, seed: u64) -> Result<Weights<B>> {
         let s = &c.shape;
         let (h, q, kv) = (s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim);

@@ -3,10 +3,10 @@
 
 use crate::model::published::{e2m1, e4m3};
 
-/// Values that share an e4m3 scale.
 pub(super) const GROUP: usize = 16;
 
-/// Rows of `inner` values as f32. `packed [rows, inner/2]`, the even value in the low half of a byte; `scales [rows, inner/16]`.
+/// Rows of `inner` values as f32. `packed [rows, inner/2]`, the even value in the low half of a byte; `scales [rows,
+/// inner/16]`.
 pub(super) fn dequantise(packed: &[u8], scales: &[u8], scale: f32, inner: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(packed.len() * 2);
     for (row, row_scales) in packed.chunks_exact(inner / 2).zip(scales.chunks_exact(inner / GROUP)) {

@@ -1,4 +1,4 @@
-//! Opens heads: from a folder, the built-in model or random weights; with their working buffers.
+//! Opens heads from a folder, the built-in model or random weights, with their working buffers.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ impl<B: DraftOps> DraftHead<B> {
     /// The head in a folder: `config.json` and safetensors weights.
     ///
     /// # Errors
-    /// [`DraftError::Refused`](super::DraftError::Refused) with the reason when it does not fit `model`; unreadable files; the device.
+    /// [`DraftError::Refused`](super::DraftError::Refused) with the reason if it does not fit `model`; unreadable
+    /// files; the device.
     pub fn open(b: &mut B, dir: &Path, model: &ModelSpec, options: &DraftOptions) -> Result<Self> {
         let path = dir.join("config.json");
         let config =
@@ -29,19 +30,12 @@ impl<B: DraftOps> DraftHead<B> {
         Self::load(b, &name, &config, &Tensors::open_dir(dir)?.in_format(format), model, options)
     }
 
-    /// The built-in model's head.
-    ///
-    /// # Errors
-    /// As [`DraftHead::open`]; it fits no other model.
+    /// The built-in model's head; it fits no other model.
     pub fn demo(b: &mut B, model: &ModelSpec, options: &DraftOptions) -> Result<Self> {
         let (config, tensors) = demo_draft()?;
         Self::load(b, "demo-eagle3", config, &tensors, model, options)
     }
 
-    /// A head from its configuration and tensors.
-    ///
-    /// # Errors
-    /// As [`DraftHead::open`].
     pub fn load(
         b: &mut B,
         name: &str,
@@ -61,11 +55,8 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(DraftHead { assumed, ..Self::build(b, name, fingerprint, config, weights)? })
     }
 
-    /// Random weights in the shape of a MiniCPM-SALA head (docs/speculative.md §1.2), scaled to `model`: its drafts are worth
-    /// nothing, its costs are real.
-    ///
-    /// # Errors
-    /// The device.
+    /// Random weights in the shape of a MiniCPM-SALA head (docs/speculative.md §1.2), scaled to `model`, for measuring
+    /// costs: its drafts are meaningless.
     pub fn synthetic(b: &mut B, model: &ModelSpec, options: &DraftOptions, seed: u64) -> Result<Self> {
         let s = &model.sparse;
         let config = serde_json::json!({

@@ -1,7 +1,8 @@
-//! What of a head is kept with a session: the window's rows, the auxiliary hidden states that wait, and which head they belong to.
+//! A head's saved state: the window's rows, the waiting auxiliary hidden states, and the head's fingerprint.
 //!
-//! Tensors `draft.k`, `draft.v` `[rows, kv_heads, head_dim]`, `draft.taps` `[waiting, aux·hidden]` f32 and `draft.meta` (JSON).
-//! A window of another head, or of none, is simply not taken: drafts then start from nothing and the text is the same.
+//! Tensors `draft.k`, `draft.v` `[rows, kv_heads, head_dim]`, `draft.taps` `[waiting, aux·hidden]` f32 and
+//! `draft.meta` (JSON). A window of another head is ignored: drafts then start from an empty window, and the text is
+//! the same.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,13 +12,10 @@ use crate::engine::protocol::{Dtype, ImageTensor, Token};
 
 use super::{DraftHead, Result, Tables};
 
-/// Contents of `draft.meta`.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     fingerprint: String,
-    /// Position of the first row.
     first: usize,
-    /// Position after the last row.
     next: usize,
     /// Rows of `draft.taps`: positions `next..next + waiting`.
     waiting: usize,
@@ -28,10 +26,8 @@ impl<B: DraftOps> DraftHead<B> {
         self.config.aux_layers.len() * self.config.target_hidden
     }
 
-    /// The window as tensors of an end state. Only the last waiting auxiliary hidden states stay as they are. `history` as in [`DraftHead::keep`]. Waits.
-    ///
-    /// # Errors
-    /// The device.
+    /// The window as tensors of an end state, with the last waiting auxiliary hidden states. `history` as in
+    /// [`DraftHead::keep`]. Waits.
     pub fn export(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<Vec<ImageTensor>> {
         let width = self.aux_width();
         if let Some(known) = self.waiting.checked_sub(1).filter(|n| *n > 0) {
@@ -66,10 +62,8 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(tensors)
     }
 
-    /// Takes a saved window for a state of `position` tokens. `false`, and empty, where the tensors hold none that fits.
-    ///
-    /// # Errors
-    /// The device.
+    /// Restores a saved window for a state of `position` tokens. Returns `false`, with an empty window, if no tensor
+    /// fits.
     pub fn restore(&mut self, b: &mut B, tensors: &[ImageTensor], position: usize) -> Result<bool> {
         self.reset(position);
         let named = |name: &str| tensors.iter().find(|t| t.name == name);

@@ -12,7 +12,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/eagle3")
 }
 
-/// A shape the tiny fixture's head fits, small enough to write other forms of it.
+/// A shape that the tiny fixture's head fits, small enough to write other forms of it.
 fn tiny() -> (String, Vec<(String, Form)>, ModelSpec) {
     let dir = fixtures();
     let config = std::fs::read_to_string(dir.join("tiny.config.json")).unwrap();
@@ -38,7 +38,6 @@ fn floats(form: &Form) -> Vec<f32> {
     form.bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-/// Writes tensors to a file and opens them.
 fn stored(all: &[(String, Form)]) -> Tensors {
     let views = all
         .iter()
@@ -49,12 +48,11 @@ fn stored(all: &[(String, Form)]) -> Tensors {
     Tensors::open_files(&[path]).unwrap()
 }
 
-/// Auxiliary hidden states of 19 positions. `[19, 384]`
 fn states() -> Vec<f32> {
     (0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect()
 }
 
-/// The first prediction of a head over a fixed prompt: what any two forms of the same weights must share.
+/// The first prediction of a head over a fixed prompt, equal for any two forms of the same weights.
 fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> TopLogits {
     prediction_from(b, head, &states())
 }
@@ -167,7 +165,8 @@ fn published_names_and_nestings_are_one_head() {
     }
     assert_eq!(load(&config, &fused, &spec).unwrap(), want);
 
-    // A `speculators` export: geometry nested, RoPE in its own object, auxiliary hidden states at the top, another architecture name.
+    // A `speculators` export: geometry nested, RoPE in its own object, auxiliary hidden states at the top, another
+    // architecture name.
     let nested = set(&config, |c| {
         let mut layer = std::mem::take(c);
         let theta = layer.remove("rope_theta").unwrap();

@@ -1,4 +1,4 @@
-//! Weights of a checkpoint on their way to a device: which there are, in what order, and how many at a time.
+//! Loads the weights of a checkpoint onto a device: their names, order and batches.
 
 use super::{Layer, MixerWeights, Model};
 use crate::backend::{Backend, Wanted, WeightView, internal, sections};
@@ -8,10 +8,11 @@ use crate::model::weights::Source;
 use crate::model::{Checkpoint, LoadedTensor, Result};
 
 impl<B: Backend> Model<B> {
-    /// Packs all weights of a checkpoint, checking every name and shape first. `progress` hears the done share, 0 to 1.
+    /// Packs all weights of a checkpoint; checks every name and shape first. `progress` receives the done share, 0 to
+    /// 1.
     ///
     /// # Errors
-    /// The first tensor that is missing or wrong, by name; or the device.
+    /// The name of the first tensor that is missing or wrong; or the device.
     pub fn load(b: &mut B, checkpoint: &Checkpoint, progress: impl FnMut(f64)) -> Result<Model<B>> {
         let spec = checkpoint.spec().clone();
         checkpoint.check()?;
@@ -22,7 +23,7 @@ impl<B: Backend> Model<B> {
         let embed = loader.matrix("model.embed_tokens", spec.vocab, h, 1.0 / spec.scale_emb)?;
         let layers = loader.layers(&spec)?;
         let norm = loader.vector("model.norm", h)?;
-        // Norms are counted where they stand among the weights.
+        // The number of a synthetic weight counts norms too, in order.
         loader.asked += 1;
         let head_std = 2.0 * spec.logit_divisor / (h as f32).sqrt();
         let head = if spec.tie_embeddings { None } else { Some(loader.matrix("lm_head", spec.vocab, h, head_std)?) };
@@ -30,21 +31,20 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// Bytes of layers that are given to the device together: its threads wait for each other once in so many.
+/// Bytes of layers in one batch for the device: its threads wait for each other once a batch.
 const TOGETHER_BYTES: usize = 1 << 30;
 
-/// A matrix that the shape asks for.
 struct Wish {
     from: Origin,
     inner: usize,
     std: f32,
-    /// Its place among all weights, which gives each synthetic one its own values.
+    /// Index among all weights, the seed of a synthetic one.
     number: u64,
 }
 
-/// What a matrix is made of, names without `.weight`.
+/// The parts of a matrix, names without `.weight`.
 enum Origin {
-    /// Each with its rows.
+    /// (name, rows) from the top down.
     Stack(Vec<(String, usize)>),
     /// Gate and up, and the rows of either.
     GateUp([String; 2], usize),
@@ -71,7 +71,6 @@ struct Loader<'b, 'c, B: Backend, F: FnMut(f64)> {
     b: &'b mut B,
     checkpoint: &'c Checkpoint,
     asked: u64,
-    /// Parameters done and in all.
     done: u64,
     total: u64,
     progress: F,
@@ -95,7 +94,6 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         made.ok_or_else(|| internal("load", "fewer weights than were asked for").into())
     }
 
-    /// The parts of a matrix; none where it is made up.
     fn read(&self, wish: &Wish) -> Result<Vec<LoadedTensor<'c>>> {
         match (&self.checkpoint.source, &wish.from) {
             (Source::Synthetic(..), _) => Ok(Vec::new()),
@@ -108,7 +106,7 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         }
     }
 
-    /// Matrices of these parts, in their order, or made up.
+    /// Makes matrices of these parts, in order; synthetic ones from their numbers.
     fn give(&mut self, wishes: &[&Wish], loaded: &[Vec<LoadedTensor<'_>>]) -> Result<Vec<B::Matrix>> {
         let made = match &self.checkpoint.source {
             Source::Synthetic(base, _) => {
@@ -150,7 +148,7 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         Ok(vector)
     }
 
-    /// All layers, in their order, as many at a time as are given together: what had to be unpacked for it is in memory meanwhile.
+    /// All layers in order, in batches. A batch bounds the memory for unpacked weights.
     fn layers(&mut self, spec: &ModelSpec) -> Result<Vec<Layer<B>>> {
         let wishes: Vec<LayerWishes> = spec.mixers.iter().enumerate().map(|(i, m)| self.wishes(i, *m, spec)).collect();
         let (mut layers, mut first) = (Vec::with_capacity(wishes.len()), 0);
@@ -197,7 +195,7 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         let (q, kv) = (heads * head_dim, kv_heads * head_dim);
         let mut parts = vec![(attn("q_proj"), q), (attn("k_proj"), kv), (attn("v_proj"), kv)];
         parts.extend(gate.map(|gate| (gate, q)));
-        // Norms are counted where they stand between the matrices.
+        // The number of a synthetic weight counts norms too, in order.
         self.asked += 1;
         let qkv = self.wish(Origin::Stack(parts), h, deviation(h));
         self.asked += norms;
@@ -242,10 +240,10 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
 }
 
 impl Checkpoint {
-    /// Checks that every tensor the shape asks for is there with the right shape and type, before anything is loaded.
+    /// Checks, before loading, that every tensor of the shape exists with the right shape and type.
     ///
     /// # Errors
-    /// The first one that is not, by name.
+    /// The name of the first one that does not.
     pub fn check(&self) -> Result<()> {
         if let Source::Tensors(tensors) = &self.source {
             for (name, shape) in Checkpoint::expected_tensors(self.spec()) {

@@ -11,7 +11,6 @@ use crate::backend::forms::{Factor, Nvfp4Rows, Packed};
 use crate::model::Result;
 use crate::model::format::{Family, Format};
 
-/// Values that share a scale in NVFP4.
 const BLOCK: usize = 16;
 
 /// Two values a byte, an e4m3 scale per 16 columns, and one factor for all.
@@ -92,9 +91,8 @@ struct Fp8<'a> {
     inner: usize,
     bytes: &'a [u8],
     scales: Scales<'a>,
-    /// Rows and columns that share a scale.
     block: [usize; 2],
-    /// Scales are rounded to it before.
+    /// Scales are rounded to this type first.
     scale_type: Computed,
     computed: Computed,
 }
@@ -117,7 +115,8 @@ pub(super) fn fp8<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
         }
     };
     let scales = parts.scales(part, &shape)?;
-    // compressed-tensors multiplies in the type of the scales, ModelOpt in the model's bf16, DeepSeek's code in f32, rounding after it.
+    // compressed-tensors multiplies in the type of the scales, ModelOpt in the model's bf16, DeepSeek's code in f32
+    // with rounding afterwards.
     let family = parts.format().map(Format::family);
     let (scale_type, computed) = match (family, Computed::of(scales.dtype)) {
         (Some(Family::ModelOpt), _) => (Computed::Bf16, Computed::Bf16),

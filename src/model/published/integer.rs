@@ -10,10 +10,10 @@ use crate::backend::Form;
 use crate::backend::forms::{Group4, IntegerRows, Packed};
 use crate::model::Result;
 
-/// Column of the eight that nibble i of a word belongs to in AWQ, inverted: where column j's nibble is.
+/// Nibble of a word that holds row j of its eight rows: the inverse of AWQ's order.
 const AWQ_NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Where the integers of a row lie.
+/// Storage order of the integers of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     /// `[in·bits/32, out]` words; values of a word are neighbours along a row (GPTQ).
@@ -26,10 +26,10 @@ enum Order {
     Bytes,
 }
 
-/// What is taken from `q`, or added to `scale · q`.
+/// Subtracted from `q`, or added to `scale · q`.
 enum Offset<'a> {
     Middle,
-    /// Whole zero points, `[groups, out·bits/32]` words; GPTQ's first version stores one less, wrapped.
+    /// Integer zero points, `[groups, out·bits/32]` words; GPTQ's first version stores one less, wrapped.
     Gptq {
         words: &'a [u8],
         adds_one: bool,
@@ -47,11 +47,10 @@ enum Offset<'a> {
     Bytes {
         bytes: &'a [u8],
     },
-    /// A value of its own, `[out, groups]` (MLX).
+    /// Added to `scale · q`, `[out, groups]` (MLX).
     Bias(Scales<'a>),
 }
 
-/// One weight `[out, in]`.
 struct Integer<'a> {
     out: usize,
     inner: usize,
@@ -60,16 +59,15 @@ struct Integer<'a> {
     values: &'a [u8],
     scales: Scales<'a>,
     groups: usize,
-    /// Columns of a group.
     columns: usize,
     offset: Offset<'a>,
-    /// Group of each column where they are not in order: its part, and i32 values.
+    /// Group of each column if they are not in order: name of the part, and i32 values.
     index: Option<(&'static str, &'a [u8])>,
 }
 
-/// Bits of a value, from how many words hold `inner` of them.
+/// Bits of a value, given that `words` words hold `inner` of them.
 fn bits(parts: &Parts<'_>, part: &str, words: usize) -> Result<usize> {
-    // In a tensor of no values a side may be as long as it likes.
+    // Checked: in a tensor without values a side may have any length.
     match [4, 8].into_iter().find(|b| words.checked_mul(32) == Some(parts.inner * b)) {
         Some(bits) => Ok(bits),
         None => {
@@ -81,14 +79,14 @@ fn bits(parts: &Parts<'_>, part: &str, words: usize) -> Result<usize> {
 
 const UNUSED_MAY_BE: &str = "weight_g_idx";
 
-/// `g_idx`, unless it says what is so anyway.
+/// `g_idx`; `None` if it is absent, unused or the plain order.
 fn index<'a>(parts: &Parts<'a>, part: &'static str, columns: usize) -> Result<Option<(&'static str, &'a [u8])>> {
     if !parts.has(part) {
         return Ok(None);
     }
     let (_, bytes) = parts.part(part, &[FileDtype::I32], &[parts.inner])?;
     let in_order = (0..parts.inner).all(|k| word(bytes, k) as usize == k / columns);
-    // compressed-tensors fills an index that is not in use with -1.
+    // compressed-tensors fills an unused index with -1.
     let unused = part == UNUSED_MAY_BE && (0..parts.inner).all(|k| word(bytes, k) == u32::MAX);
     Ok((!in_order && !unused).then_some((part, bytes)))
 }
@@ -252,7 +250,6 @@ impl Integer<'_> {
         }
     }
 
-    /// What is taken from `q`; 0 where something is added instead.
     fn zero_of(&self, row: usize, group: usize) -> i32 {
         let (per, mask) = (32 / self.bits, (1u32 << self.bits) - 1);
         let middle = 1i32 << (self.bits - 1);
@@ -382,7 +379,7 @@ impl<'a> Reader<'a> for Integer<'a> {
     }
 
     fn own(&self) -> Option<(Form, bool)> {
-        // The device multiplies with bf16 scales and rounds to bf16, as libraries do with bf16 scales.
+        // The device multiplies with bf16 scales and rounds to bf16, like libraries with bf16 scales.
         Some((self.own_form()?, self.computed() == Computed::Bf16))
     }
 

@@ -1,9 +1,10 @@
-//! Weights that somebody else packed: one reader per layout, which gives exactly the values that the publishing library computes.
+//! Weights packed by other tools: one reader per layout, which gives exactly the values that the publishing library
+//! computes.
 //!
-//! `config.json` says which family a folder is of ([`Format`]); the tensors of each weight say the rest, so that folders which pack
-//! only some of their weights need no list of them. What a reader gives is bit-equal to the library's own dequantised weight
-//! (`tests/fixtures/published`, written by the libraries). Where a form of the device holds those values as they are, a weight is
-//! repacked into it directly; else its values take the way of a bf16 weight.
+//! `config.json` declares the family of a folder ([`Format`]); the tensors of each weight show the rest, so folders
+//! that pack only some of their weights need no list of them. A reader's values are bit-equal to the library's own
+//! dequantised weight (`tests/fixtures/published`, written by the libraries). Where a form of the device holds those
+//! values exactly, the weight is repacked into it directly; else its values are packed like those of a bf16 weight.
 //!
 //! | file | owns |
 //! |---|---|
@@ -11,7 +12,7 @@
 //! | `parts` | its tensors, checked |
 //! | `integer` | 4 and 8 bit integers: GPTQ v1 and v2, AWQ, compressed-tensors, MLX |
 //! | `float` | NVFP4 and FP8 |
-//! | `smoothed` | scales of a weight's inputs (ModelOpt's AWQ), and what is refused beside them |
+//! | `smoothed` | scales of a weight's inputs (ModelOpt's AWQ), and the refusal of unsupported ones |
 //! | `ours` | the forms of the device, as `model quantize` writes them |
 //! | `small_floats` | the values of 4 and 8 bit floating-point numbers |
 
@@ -50,7 +51,6 @@ struct Layout {
     open: for<'a> fn(&Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>>,
 }
 
-/// Every layout that is read.
 const LAYOUTS: &[Layout] = &[
     Layout { name: "GPTQ", part: "qweight", dtype: FileDtype::I32, families: &[Family::Gptq], open: integer::gptq },
     Layout { name: "AWQ", part: "qweight", dtype: FileDtype::I32, families: &[Family::Awq], open: integer::awq },
@@ -143,7 +143,7 @@ pub(super) fn owner(tensor: &str) -> Option<String> {
 }
 
 impl Tensors {
-    /// The packed weight for `….weight`, if it is one.
+    /// The packed weight for `….weight`; `None` if it is plain.
     pub(super) fn published(&self, name: &str, shape: &[usize]) -> Result<Option<Weight<'_>>> {
         name.strip_suffix(".weight").map_or(Ok(None), |name| Weight::open(self, name, shape))
     }
@@ -160,9 +160,6 @@ impl Tensors {
     }
 
     /// Whether [`Tensors::get`] would succeed, without touching the contents.
-    ///
-    /// # Errors
-    /// As [`Tensors::get`].
     pub fn check(&self, name: &str, shape: &[usize]) -> Result<()> {
         match self.published(name, shape)? {
             Some(_) => Ok(()),
@@ -197,12 +194,12 @@ impl Computed {
 }
 
 trait Reader<'a>: Sync {
-    /// What must hold of the contents, as opposed to the shapes: (part, why it cannot be used).
+    /// Checks the contents, as opposed to the shapes. The error is (part, reason).
     fn check(&self) -> Result<(), (&'static str, String)>;
     fn computed(&self) -> Computed;
     /// Row `row`, as the library computes it.
     fn values(&self, row: usize, dst: &mut [f32]);
-    /// The form of the device that holds the weight as it was published, if there is one, and whether to the bit.
+    /// The form of the device that holds the weight as published, and whether it does so to the bit.
     fn own(&self) -> Option<(Form, bool)> {
         None
     }
@@ -258,7 +255,8 @@ impl<'a> Weight<'a> {
         self.layout.name
     }
 
-    /// The form of the device that holds it as published, and whether to the bit (else its scales are rounded to bf16).
+    /// The form of the device that holds it as published, and whether to the bit (else its scales are rounded to
+    /// bf16).
     pub(super) fn own(&self) -> Option<(Form, bool)> {
         self.reader.own()
     }
@@ -267,11 +265,10 @@ impl<'a> Weight<'a> {
         self.reader.check().map_err(|(part, why)| self.parts.refuse(part, why))
     }
 
-    /// The packed bytes of its own form.
     pub(super) fn packed(&self) -> Result<Cow<'a, [u8]>> {
         self.checked()?;
         let packed = self.packed_unchecked()?;
-        // Their scales are those of the file rounded to bf16, where some that the file holds are infinite.
+        // Rounding the file's scales to bf16 can make finite ones infinite; our own folders already hold bf16 scales.
         let ours = self.layout.families == [Family::SalaChat];
         let form = self.own().map(|(form, _)| form).filter(|_| !ours);
         match form.and_then(|form| forms::first_bad_unit(form, self.parts.inner, &packed)) {
@@ -288,13 +285,13 @@ impl<'a> Weight<'a> {
         self.reader.packed().ok_or_else(|| self.parts.refuse(self.layout.part, "has no form of its own".into()))
     }
 
-    /// Every value: bf16 where that is what the library computes, else f32. Row-major, little-endian.
+    /// Every value: bf16 if the library computes bf16, else f32. Row-major, little-endian.
     pub(super) fn values(&self) -> Result<(Dtype, Vec<u8>)> {
         self.checked()?;
         let (inner, computed) = (self.parts.inner, self.reader.computed());
         let dtype = if computed == Computed::Bf16 { Dtype::Bf16 } else { Dtype::F32 };
         let mut data = vec![0u8; self.parts.out * inner * dtype.size()];
-        // Several rows at a time: in some layouts neighbouring rows lie in the same words.
+        // Several rows at a time: in some layouts neighbouring rows share words.
         const TOGETHER: usize = 32;
         let bad =
             data.par_chunks_mut((TOGETHER * inner * dtype.size()).max(1)).enumerate().find_map_any(|(block, data)| {
@@ -326,7 +323,7 @@ impl<'a> Weight<'a> {
         }
     }
 
-    /// Relative squared error of a few rows in a form: (Σ (w − w')², Σ w²).
+    /// Squared error of the first rows in a form: (Σ (w − w')², Σ w²).
     pub(super) fn error_in(&self, form: Form, rows: usize) -> Result<(f64, f64)> {
         self.checked()?;
         let (inner, rows) = (self.parts.inner, rows.min(self.parts.out));

@@ -1,9 +1,10 @@
-//! Weights as this program packs them (`model quantize`): the bytes that a device reads, behind the name of their form.
+//! Weights as this program packs them (`model quantize`): the bytes that a device reads, under the name of their form.
 //!
-//! A weight `[out, in]` is `NAME.int8`, `NAME.int6`, `NAME.int5`, `NAME.int4_2` or `NAME.group4_2`, bytes of shape `[out / 32 rounded up, in / 128, bytes of a unit]`,
-//! or `NAME.nvfp4`, which has something behind the units of 32 rows: `[out / 32 rounded up, bytes of 32 rows]`. `NAME.int4` and `NAME.group4` are of earlier
-//! versions, whose words of four-bit values lay rotated; their values are the same.
-//! The layout of a unit is the table in `kernels/packed.cuh`; groups of `group4` show in its size.
+//! A weight `[out, in]` is `NAME.int8`, `NAME.int6`, `NAME.int5`, `NAME.int4_2` or `NAME.group4_2`, bytes of shape
+//! `[out / 32 rounded up, in / 128, bytes of a unit]`, or `NAME.nvfp4`, which has further data after the units of 32
+//! rows: `[out / 32 rounded up, bytes of 32 rows]`. `NAME.int4` and `NAME.group4` are of earlier versions: the same
+//! values with rotated words of four-bit values. The layout of a unit is the table in `kernels/packed.cuh`; its size
+//! shows the groups of `group4`.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -20,7 +21,7 @@ struct Ours<'a> {
     form: Form,
     inner: usize,
     bytes: &'a [u8],
-    /// Of an earlier version: what its bytes are now, made when somebody asks for values.
+    /// For a weight of an earlier version: its bytes in the present layout, converted on first use.
     turned: Option<OnceLock<Vec<u8>>>,
 }
 
@@ -28,10 +29,9 @@ struct Ours<'a> {
 pub(super) const ROTATED_INT4: &str = "int4";
 pub(super) const ROTATED_GROUP4: &str = "group4";
 
-/// Forms of groups of 32, 64 and 128 columns.
 const GROUPS: [Form; 3] = [Form::Group4(Group4::G32), Form::Group4(Group4::G64), Form::Group4(Group4::G128)];
 
-/// Whether a tensor is a weight as earlier versions packed it, and this one does no more.
+/// Whether a tensor has a layout that only earlier versions write.
 pub(in crate::model) fn is_of_an_earlier_version(tensor: &str) -> bool {
     tensor.rsplit_once('.').is_some_and(|(_, part)| [ROTATED_INT4, ROTATED_GROUP4].contains(&part))
 }

@@ -1,4 +1,4 @@
-//! The tensors of one packed weight, each checked where it is asked for.
+//! The tensors of one packed weight, each checked on access.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -60,7 +60,6 @@ impl<'a> Parts<'a> {
         Ok(Scales { part, dtype, bytes })
     }
 
-    /// One number, as a scalar or an array of one.
     pub(super) fn scalar(&self, part: &'static str) -> Result<f32> {
         let shape = self.shape(part)?.to_vec();
         if shape.iter().product::<usize>() != 1 {
@@ -80,7 +79,6 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Scales as the file holds them.
 #[derive(Clone, Copy)]
 pub(super) struct Scales<'a> {
     pub(super) part: &'static str,
@@ -124,7 +122,6 @@ impl Scales<'_> {
     }
 }
 
-/// Word `i` of little-endian 32-bit words.
 pub(super) fn word(bytes: &[u8], i: usize) -> u32 {
     bytes.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }

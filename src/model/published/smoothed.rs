@@ -1,7 +1,9 @@
-//! Weights whose inputs the library scales before the product (ModelOpt's NVFP4_AWQ): `(x · s) wᵀ = x (w · s)ᵀ`, so a reader of any
-//! layout gives its values times the scale of their column. No form of the device has room for such scales: the weight is packed again.
+//! Weights with inputs that the library scales before the product (ModelOpt's NVFP4_AWQ): `(x · s) wᵀ = x (w · s)ᵀ`,
+//! so a reader of any layout gives its values times the scale of their column. No form of the device has room for such
+//! scales: the weight is packed again.
 //!
-//! The scales of inputs that come from a norm, ModelOpt multiplies into the norm and writes no tensor; those are read as what they are.
+//! ModelOpt multiplies the scales of inputs that follow a norm into the norm and writes no tensor; such weights need
+//! no special reader.
 
 use safetensors::Dtype as FileDtype;
 
@@ -12,13 +14,12 @@ use crate::model::{ModelError, Result, Tensors, shown};
 /// One scale per column, `[in]`.
 pub(in crate::model) const INPUT_SCALES: &str = "pre_quant_scale";
 
-/// What the names of SVDQuant's low-rank part have in common, with and without the quantizer's name before it.
+/// Common part of the names of SVDQuant's low-rank tensors, with and without the quantizer's name before it.
 const LOW_RANK: &str = "svdquant_lora";
 
 struct Smoothed<'a> {
     reader: Box<dyn Reader<'a> + 'a>,
     scales: Scales<'a>,
-    /// The same, as numbers.
     columns: Vec<f32>,
 }
 
@@ -47,7 +48,7 @@ impl<'a> Reader<'a> for Smoothed<'a> {
     }
 
     fn computed(&self) -> Computed {
-        // The library rounds inputs, not weights: the product is rounded once, by whoever packs it.
+        // The library rounds inputs, not weights: the product is rounded once, when it is packed.
         Computed::F32
     }
 
@@ -57,7 +58,7 @@ impl<'a> Reader<'a> for Smoothed<'a> {
     }
 }
 
-/// Refuses scales of a weight that is not packed: it is unknown whether the weight includes them already.
+/// Refuses scales of a weight that is not packed: the weight may or may not include them already.
 pub(super) fn refuse_beside_plain(tensors: &Tensors, name: &str) -> Result<()> {
     let scales = format!("{name}.{INPUT_SCALES}");
     if !tensors.contains(&scales) || !tensors.contains(&format!("{name}.weight")) {

@@ -1,4 +1,4 @@
-//! Readers against the values that the publishing libraries compute, and everything that makes a weight unreadable.
+//! Readers against the values that the publishing libraries compute, and every cause of an unreadable weight.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,6 @@ impl Case {
         Tensors::open_files(&[self.path()]).unwrap().in_format(self.format())
     }
 
-    /// Its tensors after they went through `edit`.
     fn edited(&self, edit: impl FnOnce(&mut Parts)) -> Tensors {
         let bytes = std::fs::read(self.path()).unwrap();
         let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -66,7 +65,7 @@ impl Case {
         Tensors::open_files(&[path]).unwrap().in_format(self.format())
     }
 
-    /// What reading the weight says after its tensors went through `edit`.
+    /// The error of reading the weight after `edit`.
     fn refused(&self, edit: impl FnOnce(&mut Parts)) -> String {
         let error = self.edited(edit).get("w.weight", &self.shape).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(!error.contains('\n'), "{error}");
@@ -102,7 +101,7 @@ fn values_are_those_of_the_publishing_libraries_to_the_bit() {
         let at = wrong.map(|i| (i, got[i], expected[i]));
         assert!(at.is_none() && got.len() == expected.len(), "{}: {at:?}", case.name);
     }
-    // The program's own folders are tested with what writes them.
+    // The program's own layouts are tested with the code that writes them.
     let others = LAYOUTS.iter().filter(|l| !l.families.contains(&Family::SalaChat));
     let all: std::collections::BTreeSet<_> = others.map(|l| l.name).collect();
     assert_eq!(layouts, all, "every row of the table has a case");
@@ -177,7 +176,7 @@ fn a_scale_that_is_not_finite_is_named_in_every_layout() {
     for (case, part) in [("ct-nvfp4", "weight_global_scale"), ("modelopt-nvfp4", "weight_scale_2")] {
         for bad in [0.0, -0.5, f32::MAX, 1e-40] {
             let says = Case::named(case).refused(|parts| set_scale(parts, &format!("w.{part}"), 0, bad));
-            // What is multiplied by a tiny number is tiny, what is divided by a huge one, too.
+            // A tiny factor, or a huge divisor, gives finite values.
             let fine = (case == "modelopt-nvfp4" && bad == 1e-40) || (case == "ct-nvfp4" && bad == f32::MAX);
             let named = says.starts_with(&format!("tensor `w.{part}` is ")) && says.contains("positive");
             assert!(if fine { says.is_empty() } else { named }, "{case} {bad}: {says}");
@@ -187,7 +186,6 @@ fn a_scale_that_is_not_finite_is_named_in_every_layout() {
     assert!(error.starts_with("tensor `w.weight` holds a value that is not a number (number 7)"), "{error}");
 }
 
-/// Cuts a tensor to its first `n` along the given axis of two.
 fn cut(parts: &mut Parts, name: &str, axis: usize, n: usize) {
     let (dtype, shape, bytes) = parts.get_mut(name).unwrap();
     let size = bytes.len() / shape.iter().product::<usize>();
@@ -289,7 +287,7 @@ fn every_form_is_read_from_the_part_it_is_written_to() {
     assert!(now.len() == parts.len() && now.iter().all(|part| parts.contains(part)), "{now:?} {parts:?}");
 }
 
-/// A scale of another size for each column, as bf16 tensor.
+/// A different scale for each column, also as bf16 tensor.
 fn input_scales(inner: usize) -> (Vec<f32>, Vec<u8>) {
     let scales: Vec<bf16> = (0..inner).map(|k| bf16::from_f32(0.25 + (k * 37 % 64) as f32 / 16.0)).collect();
     (scales.iter().map(|s| s.to_f32()).collect(), scales.iter().flat_map(|s| s.to_le_bytes()).collect())

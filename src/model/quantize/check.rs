@@ -1,4 +1,4 @@
-//! Whether a folder that this program packed is as it was written.
+//! Checks that a folder packed by this program is unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read};
@@ -14,41 +14,39 @@ use crate::model::seal::{MADE_FROM, SEAL, is_passing, read_index, seal};
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
 use crate::text::files;
 
-/// Read at once, between two looks at whether to stop, and hashed by all cores together: enough to keep them busy.
+/// Bytes of one read, hashed by all cores together, between two checks for a stop: enough to keep the cores busy.
 const BUFFER_BYTES: usize = 8 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Every byte is as it was written.
     AsWritten,
     AsSampled,
-    /// Nobody can tell: an earlier version hashed all parts together, and another one is damaged or cannot be read; or nothing was
-    /// noted of it before packing was stopped.
+    /// Unknown: an earlier version hashed all parts together, and another part is damaged or unreadable; or packing
+    /// stopped before it noted the hash.
     NotCompared,
-    /// It is not, in words.
+    /// The reason in words.
     Damaged(String),
-    /// The system did not let it be read, in its words: it may be whole.
+    /// The system's error; the contents may be whole.
     Unreadable(String),
 }
 
-/// Hashes of the parts of a folder that are as they were written: [`remove_damaged`] found that.
+/// Hashes of the parts of a folder that [`remove_damaged`] found unchanged.
 #[derive(Debug, Default)]
 pub struct Compared(Hashes);
 
 impl Compared {
-    /// All of them.
     pub(super) fn hashes(&self) -> &Hashes {
         &self.0
     }
 }
 
-/// Looks at each part of a finished folder, and at the index where that does not fit them. `tell` hears of a file before it is read.
-/// `None`: another program's folder, or one that was not finished.
+/// Checks each part of a finished folder, and the index if it does not match them. `tell` receives each file before it
+/// is read. `None` for another program's folder or an unfinished one.
 pub fn check(folder: &Path, tell: &mut dyn FnMut(&str, u64)) -> Option<BTreeMap<String, Condition>> {
     compare(folder, &Cancel::default(), tell).map(|(found, _)| found)
 }
 
-/// The same; what it finds is not to be used where `stop` was asked meanwhile.
+/// The same with a stop signal; after a stop the result is incomplete.
 fn compare(
     folder: &Path,
     stop: &Cancel,
@@ -107,8 +105,8 @@ fn compare(
     Some((found, compared))
 }
 
-/// Looks at each part of a folder that was not finished, by what was noted of it when it was written. What is no part of ours is left
-/// out: packing does not take it for one.
+/// Checks each part of an unfinished folder against the hash noted when it was written. Skips files that are not our
+/// parts: packing does not reuse them.
 fn compare_unfinished(
     folder: &Path,
     parts: usize,
@@ -151,7 +149,7 @@ fn without_seal(found: &mut BTreeMap<String, Condition>) {
     sampled.for_each(|condition| *condition = Condition::NotCompared);
 }
 
-/// What is so of a part, whose hash is `noted` by versions that note one.
+/// Condition of a part; `noted` is its hash, if the version that wrote it noted one.
 fn condition(path: &Path, id: &str, noted: Option<&str>, stop: &Cancel) -> Condition {
     let look = || -> io::Result<Condition> {
         let header = read_header(path)?;
@@ -163,7 +161,6 @@ fn condition(path: &Path, id: &str, noted: Option<&str>, stop: &Cancel) -> Condi
     look().unwrap_or_else(|e| failed(&e))
 }
 
-/// The same of one that says it is a part, by its hash.
 fn as_noted(path: &Path, noted: &str, stop: &Cancel) -> io::Result<Condition> {
     Ok(match hash(path, stop)? {
         Some(found) if found == noted => Condition::AsWritten,
@@ -172,7 +169,6 @@ fn as_noted(path: &Path, noted: &str, stop: &Cancel) -> io::Result<Condition> {
     })
 }
 
-/// The same of one that could not be looked at.
 fn failed(e: &io::Error) -> Condition {
     match e.kind() {
         ErrorKind::NotFound => Condition::Damaged("missing".to_owned()),
@@ -181,11 +177,11 @@ fn failed(e: &io::Error) -> Condition {
     }
 }
 
-/// Removes the parts of a folder, finished or not, that are not as they were written, or of which nobody can tell, so that they are packed
-/// again from `source`. `tell` hears of a part before it is read. `None` if it was stopped: nothing is removed then.
+/// Removes the parts of a folder, finished or not, that are damaged or cannot be compared, so that they are packed
+/// again from `source`. `tell` receives each part before it is read. `None` after a stop, which removes nothing.
 ///
 /// # Errors
-/// A source that cannot be packed, a part that cannot be read, which says nothing about it: nothing is removed; the disk.
+/// A source that cannot be packed; an unreadable part, because it may be whole: nothing is removed; the disk.
 pub fn remove_damaged(
     source: &Checkpoint,
     claim: &Claim,
@@ -206,7 +202,7 @@ pub fn remove_damaged(
             return Err(ModelError::File { path: folder.join(name), cause: io::Error::other(why.clone()) });
         }
     }
-    // The index stays until then: without it nobody could tell any more.
+    // The index stays for now: it has the hashes.
     for (name, condition) in &found {
         if is_part(name) && matches!(condition, Condition::Damaged(_) | Condition::NotCompared) {
             remove(&folder.join(name))?;
@@ -215,7 +211,7 @@ pub fn remove_damaged(
     Ok(Some(compared))
 }
 
-/// Of all bytes of a file. `None` if it was stopped.
+/// Of all bytes of a file. `None` after a stop.
 pub(super) fn hash(path: &Path, stop: &Cancel) -> io::Result<Option<String>> {
     let (mut file, _) = files::open(path)?;
     let mut hasher = blake3::Hasher::new();

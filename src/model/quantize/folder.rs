@@ -1,4 +1,4 @@
-//! What a folder that is packed into holds, and what of it is ours.
+//! Contents of a destination folder, and the files in it that belong to this program.
 
 use std::path::{Path, PathBuf};
 
@@ -15,26 +15,26 @@ use crate::text::files;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// No model, or what is to be packed.
+    /// No model, or an unfinished run of the same packing.
     Free,
-    /// The same weights packed to another form, which is named.
+    /// The same weights packed to the named form.
     OtherForm(String),
-    /// The same weights in this form, by other text or none.
+    /// The same weights in this form, calibrated by other text or none.
     OtherCalibration {
         calibrated: bool,
     },
-    /// Packed by an earlier version, which did not say what from.
+    /// Packed by an earlier version, which did not record the source.
     Unsaid,
     Other,
-    /// No model, but a file that packing has not written, which is named.
+    /// No model, but the named file, which packing has not written.
     Files(String),
 }
 
-/// What `out` holds, for packing `source` into it under the name of `id`.
+/// Contents of `out` before packing `source` into it under the name `id`.
 pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
     let path = out.join(CONFIG);
     if !path.exists() {
-        // What an earlier run of the same packing left when it was stopped.
+        // Files of an earlier, stopped run of the same packing.
         let ours = |path: &Path| {
             let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
             let aside = name.starts_with('.') || name == STATISTICS;
@@ -68,7 +68,7 @@ pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
 /// Whether a part is missing that [`quantize`](super::quantize) would have to pack.
 ///
 /// # Errors
-/// A part that the system does not let be read.
+/// A part that the system cannot read.
 pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> Result<bool> {
     for i in 0..parts(source.spec()).len() {
         if written(&out.join(part_file(i)), id)?.is_none() {
@@ -95,10 +95,10 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
     rustix::fs::statvfs(there).ok().map(|stat| stat.f_bavail * stat.f_frsize)
 }
 
-/// The errors that an earlier run noted in a file made from the same, if it is whole by its header and as this version packs.
+/// The errors noted in a part of the same packing, if its header is whole and its layout is the present one.
 ///
 /// # Errors
-/// The system does not let it be read.
+/// The system cannot read it.
 pub(super) fn written(path: &Path, id: &str) -> Result<Option<Errors>> {
     match Tensors::open_files(&[path.to_path_buf()]) {
         Ok(tensors) => Ok(made_from(path, id).filter(|_| !tensors.names().any(is_of_an_earlier_version))),
@@ -107,12 +107,11 @@ pub(super) fn written(path: &Path, id: &str) -> Result<Option<Errors>> {
     }
 }
 
-/// The errors that a run noted in a file made from the same, whatever became of the file and whoever packed it.
+/// The errors noted in a part of the same packing, even if the file is damaged since or of an earlier version.
 fn made_from(path: &Path, id: &str) -> Option<Errors> {
     errors_from(&header(path)?, id)
 }
 
-/// The errors in the metadata of a file made from the same.
 pub(super) fn errors_from(meta: &serde_json::Value, id: &str) -> Option<Errors> {
     let (made_from, errors) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
     let errors: Vec<f64> = errors.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -138,13 +137,12 @@ pub struct KeptFolder {
     pub bytes: u64,
 }
 
-/// Those below `dir`.
 pub fn kept_folders(dir: &Path) -> Vec<KeptFolder> {
     let folders = if is_folder(dir) { entries(dir) } else { Vec::new() };
     let mut ours: Vec<PathBuf> = folders.into_iter().filter(|p| is_folder(p) && is_fingerprint(p)).collect();
     ours.sort();
     let kept = |path: PathBuf| {
-        // What cannot be seen helps no start.
+        // A folder that cannot be read counts as unfinished: no start can use it.
         let stage = match (is_claimed(&path), is_finished(&path).unwrap_or(false)) {
             (true, _) => Stage::Going,
             (false, true) => Stage::Finished,
@@ -156,21 +154,16 @@ pub fn kept_folders(dir: &Path) -> Vec<KeptFolder> {
     ours.into_iter().map(kept).collect()
 }
 
-/// What [`remove_kept`] removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     pub files: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 
-/// Removes them, but those that are being packed. What somebody else put beside our files stays, and its folder with it.
-///
-/// # Errors
-/// A file that cannot be removed.
+/// Removes all kept folders except those that are being packed. A folder with files of others stays with those files.
 pub fn remove_kept(dir: &Path) -> std::io::Result<Removed> {
     let mut removed = Removed::default();
-    // Without a claim: a lock that is not there could not be made on a full disk.
+    // Without a claim: a full disk has no room for a new lock file.
     for KeptFolder { path: folder, .. } in kept_folders(dir).into_iter().filter(|kept| kept.stage != Stage::Going) {
         for file in own_files(&folder) {
             let bytes = size(&file);
@@ -186,7 +179,7 @@ pub fn remove_kept(dir: &Path) -> std::io::Result<Removed> {
     Ok(removed)
 }
 
-/// Bytes of a file itself.
+/// Of the file itself, not of a link's target.
 fn size(file: &Path) -> u64 {
     file.symlink_metadata().map_or(0, |m| m.len())
 }
@@ -195,29 +188,28 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect()
 }
 
-/// A folder itself: what a link leads to may be anybody's.
+/// False for a link: its target may belong to others.
 fn is_folder(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|m| m.is_dir())
 }
 
-/// Named as [`Checkpoint::fingerprint`] names.
+/// Whether the name has the form of [`Checkpoint::fingerprint`].
 fn is_fingerprint(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str());
     name.is_some_and(|n| n.len() == FINGERPRINT_DIGITS && n.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
 }
 
-/// Named as a part is.
 pub(super) fn is_part(name: &str) -> bool {
     let number = name.strip_prefix("part-").and_then(|rest| rest.strip_suffix(".safetensors"));
     number.is_some_and(|n| n.parse::<usize>().is_ok_and(|i| part_file(i) == name))
 }
 
-/// Whether a file of a packed folder is on the way to another, says who writes it or what is written so far: none of the model's.
+/// Whether a file of a packed folder is a lock, notes or a temporary file, and not part of the model.
 pub fn is_aside(name: &str) -> bool {
     name == LOCK || name == NOTES || is_partial(name)
 }
 
-/// Files of a kept folder whose names are those that [`quantize`](super::quantize) writes, whole or on the way.
+/// Files of a kept folder with names that [`quantize`](super::quantize) writes, complete or temporary.
 fn own_files(folder: &Path) -> Vec<PathBuf> {
     let own = [CONFIG, WEIGHTS_INDEX, NOTES];
     let is_ours = |name: &str| own.contains(&name) || is_partial(name) || is_part(name);

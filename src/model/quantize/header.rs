@@ -1,4 +1,4 @@
-//! What the header of a safetensors file says beside its tensors.
+//! The metadata in the header of a safetensors file.
 
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
@@ -9,7 +9,7 @@ pub(super) fn header(path: &Path) -> Option<serde_json::Value> {
     read_header(path).ok().flatten()
 }
 
-/// The same; `None` where it is no such file, or has none.
+/// `None` for another type of file, or without metadata.
 pub(super) fn read_header(path: &Path) -> io::Result<Option<serde_json::Value>> {
     let (mut file, bytes) = files::open(path)?;
     let mut size = [0u8; 8];

@@ -1,5 +1,5 @@
-//! Hashes of the parts of a folder that is being packed into, noted as each is written: the index, which has them too, comes last.
-//! By them whoever goes on after a stop tells what was damaged meanwhile.
+//! Hashes of the parts of an unfinished folder, noted as each part is written, because the index, which has them too,
+//! is written last. A continued run compares the parts with them.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -9,16 +9,13 @@ use super::write::write_text;
 use crate::model::Result;
 use crate::text::files;
 
-/// None of the model's files: it goes when the index is there.
+/// Not a file of the model: removed once the index exists.
 pub(super) const NOTES: &str = ".sala-chat.hashes";
 
 /// Hash of all bytes of a part, by the name of its file.
 pub(super) type Hashes = BTreeMap<String, String>;
 
-/// What was noted in a folder: nothing where no file says so.
-///
-/// # Errors
-/// It cannot be read.
+/// The noted hashes; empty without a file.
 pub(super) fn read(folder: &Path) -> io::Result<Hashes> {
     match files::read_text(&folder.join(NOTES), files::MODEL_CONFIG_BYTES) {
         Ok(text) => Ok(serde_json::from_str(&text).unwrap_or_default()),
@@ -27,10 +24,6 @@ pub(super) fn read(folder: &Path) -> io::Result<Hashes> {
     }
 }
 
-/// Notes these in place of what was noted.
-///
-/// # Errors
-/// The disk.
 pub(super) fn write(folder: &Path, hashes: &Hashes) -> Result<()> {
     write_text(&folder.join(NOTES), &serde_json::json!(hashes).to_string())
 }

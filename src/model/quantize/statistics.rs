@@ -1,4 +1,5 @@
-//! Statistics of a calibration, kept in the folder that is packed into until that is done: for a run that goes on.
+//! Statistics of a calibration, kept in the destination folder until packing is complete, so that a stopped run can
+//! continue.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,10 +17,6 @@ use crate::model::{ModelError, Result, Tensors};
 pub(super) const STATISTICS: &str = "calibration.safetensors";
 
 impl Statistics {
-    /// Keeps them in a folder for a run that goes on.
-    ///
-    /// # Errors
-    /// The disk.
     pub fn save(&self, folder: &Path, id: &str) -> Result<()> {
         let path = folder.join(STATISTICS);
         let at = |cause: std::io::Error| ModelError::Write { path: path.clone(), cause };
@@ -35,7 +32,7 @@ impl Statistics {
         Ok(())
     }
 
-    /// What a run that was stopped kept in this folder; `None` unless it was of the same weights and the same text.
+    /// The statistics of a stopped run in this folder; `None` unless they are of the same weights and text.
     pub fn kept(folder: &Path, id: &str, spec: &ModelSpec) -> Option<Statistics> {
         let path = folder.join(STATISTICS);
         let head = header(&path)?;
@@ -55,7 +52,7 @@ impl Statistics {
     }
 
     pub fn forget(folder: &Path) {
-        // A file that stays takes room and does no harm: the index does not name it.
+        // A file that remains takes room and does no harm: the index does not name it.
         let _ = std::fs::remove_file(folder.join(STATISTICS));
     }
 }

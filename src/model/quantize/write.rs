@@ -1,4 +1,5 @@
-//! How files come into a folder that is packed into: by one process at a time, under another name until they are whole and on the disk.
+//! Writes files into a destination folder: by one process at a time, under a temporary name until they are complete
+//! and on the disk.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -13,15 +14,14 @@ use super::at;
 use crate::model::{ModelError, Result};
 use crate::text::files;
 
-/// What a file is called until it is whole.
+/// Prefix of an incomplete file's name.
 const PARTIAL: &str = ".part-";
 const PARTIAL_OF_LIBRARY: &str = ".tmp";
 const LETTERS_OF_LIBRARY: usize = 6;
 pub(super) const LOCK: &str = ".sala-chat.lock";
 const TRIES: usize = 100;
-/// Written at once.
 const BUFFER_BYTES: usize = 1 << 20;
-/// From so many bytes on several cores hash faster than one.
+/// From this size on several cores hash faster than one.
 const FOR_ALL_CORES: usize = 128 << 10;
 
 #[derive(Debug)]
@@ -32,10 +32,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Takes a folder, which is made if it is not there.
+    /// Locks a folder, and makes it if needed.
     ///
     /// # Errors
-    /// [`ModelError::InUse`] with the process that has it; the disk.
+    /// [`ModelError::InUse`] with the process that holds the lock; the disk.
     pub fn take(folder: &Path) -> Result<Claim> {
         let made = !folder.exists();
         std::fs::create_dir_all(folder).map_err(at(folder))?;
@@ -48,7 +48,7 @@ impl Claim {
         }
     }
 
-    /// Takes a folder that is there. `None`: somebody has it.
+    /// Locks an existing folder. `None` if another process holds the lock.
     fn of_existing(folder: &Path) -> io::Result<Option<Claim>> {
         let path = folder.join(LOCK);
         for _ in 0..TRIES {
@@ -58,14 +58,15 @@ impl Claim {
             match lock.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
-                // A disk without locks: two runs at once are the user's to avoid.
+                // A disk without locks: the user must avoid two runs at once.
                 Err(TryLockError::Error(_)) => {}
             }
-            // Its owner may have removed it since it was opened: whoever locks that has nothing.
+            // The previous owner may have removed the file after we opened it: a lock on a removed file protects
+            // nothing.
             let same =
                 |m: std::fs::Metadata| lock.metadata().is_ok_and(|lock| (lock.dev(), lock.ino()) == (m.dev(), m.ino()));
             if path.symlink_metadata().is_ok_and(same) {
-                // The lock is what counts: without the name the other run has a worse message, no more.
+                // The lock alone protects the folder; without the process id another run only has a vaguer message.
                 let _ = lock.set_len(0).and_then(|()| (&lock).write_all(std::process::id().to_string().as_bytes()));
                 return Ok(Some(Claim { folder: folder.into(), made: false, _lock: lock }));
             }
@@ -77,15 +78,13 @@ impl Claim {
         &self.folder
     }
 
-    /// Removes what stopped runs left on the way. Not to be asked of a folder that may hold somebody else's files.
-    ///
-    /// # Errors
-    /// A file that cannot be removed.
+    /// Removes temporary files of stopped runs. Not for a folder that may hold files of others.
     pub fn remove_left(&self) -> Result<()> {
         let entries = std::fs::read_dir(&self.folder).map_err(at(&self.folder))?.flatten();
         let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
         let names: Vec<String> = files.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        // Other programs call their files as that library did, which never was at work without one of ours beside it.
+        // Other programs use the library's names for temporary files too. The library never ran without one of our own
+        // temporary files, so those identify the folder as ours.
         let ours = names.iter().any(|name| name.starts_with(PARTIAL));
         for name in names.iter().filter(|name| ours && is_partial(name)) {
             remove(&self.folder.join(name))?;
@@ -96,10 +95,10 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // While it is locked: whoever has opened it by now finds that it has no name any more.
+        // Removed while locked: a process that has opened the file by now finds that it has no name any more.
         remove_lock(&self.folder);
         if self.made {
-            // Fails, as it should, where something is in it.
+            // Fails, as intended, for a folder with files.
             let _ = std::fs::remove_dir(&self.folder);
         }
     }
@@ -110,9 +109,9 @@ pub(super) fn is_claimed(folder: &Path) -> bool {
     lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Removes the file of a lock that nobody else holds, which is all that a run that was killed leaves of it.
+/// Removes the lock file. Only for a lock that no process holds: a killed run leaves the file.
 pub(super) fn remove_lock(folder: &Path) {
-    // One that stays says nothing: the system's lock decides.
+    // A file that remains does not lock: the system's lock decides.
     let _ = std::fs::remove_file(folder.join(LOCK));
 }
 
@@ -126,12 +125,12 @@ fn owner(folder: &Path) -> String {
     }
 }
 
-/// For opening a file of the folder itself: what a link leads to may be anybody's.
+/// Flag for opening a file of the folder itself: the target of a link may belong to others.
 fn no_follow() -> i32 {
     i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
 }
 
-/// Whether a file is called as one is until it is whole, by this version or an earlier one.
+/// Whether a name is that of an incomplete file, of this version or an earlier one.
 pub(super) fn is_partial(name: &str) -> bool {
     let of_library = |rest: &str| rest.len() == LETTERS_OF_LIBRARY && rest.bytes().all(|b| b.is_ascii_alphanumeric());
     name.starts_with(PARTIAL) || name.strip_prefix(PARTIAL_OF_LIBRARY).is_some_and(of_library)
@@ -144,27 +143,27 @@ pub(super) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// A file beside `path` under another name, to be read by whomever the user lets read files.
+/// A temporary file in the folder of `path`, with permissions by the user's umask.
 fn begin(path: &Path) -> io::Result<NamedTempFile> {
     let readable = std::fs::Permissions::from_mode(0o666);
     tempfile::Builder::new().prefix(PARTIAL).permissions(readable).tempfile_in(files::folder_of(path))
 }
 
-/// Gives a complete file its name, for good: an index must not be there without what it names.
+/// Syncs a complete file and renames it: an index must never exist without its files.
 fn put(partial: NamedTempFile, path: &Path) -> Result<()> {
     partial.as_file().sync_all().map_err(at(path))?;
     partial.persist(path).map_err(|e| at(path)(e.error))?;
     files::sync_folder(path).map_err(at(path))
 }
 
-/// Writes a text file, whole or not at all.
+/// Atomic: the file is complete or absent.
 pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
     let mut partial = begin(path).map_err(at(path))?;
     partial.write_all(text.as_bytes()).map_err(at(path))?;
     put(partial, path)
 }
 
-/// Writes a safetensors file, whole or not at all. The hash of all its bytes.
+/// Writes a safetensors file atomically. Returns the hash of all its bytes.
 pub(super) fn write_tensors(
     path: &Path,
     tensors: Vec<(String, TensorView<'_>)>,
@@ -176,7 +175,7 @@ pub(super) fn write_tensors(
     Ok(hash)
 }
 
-/// A file, and the hash of what is written into it: what a disk makes of it later is not asked.
+/// A file and the hash of the written bytes, not of the bytes that the disk holds later.
 struct Hashed<W> {
     file: W,
     hasher: blake3::Hasher,
@@ -198,8 +197,8 @@ impl<W: Write> Write for Hashed<W> {
     }
 }
 
-/// What [`safetensors::serialize_to_file`] writes, into this file: that function makes one of its own, which is the user's alone,
-/// puts it in the place of the one it is given, and leaves nobody a file to sync. The hash of all bytes.
+/// Same bytes as [`safetensors::serialize_to_file`]. That function replaces the file by one of its own, with
+/// permissions for the user alone, and returns no handle to sync. Returns the hash of all bytes.
 fn stream(
     file: impl Write,
     mut tensors: Vec<(String, TensorView<'_>)>,
@@ -275,7 +274,7 @@ mod tests {
         drop(claim);
         assert!(!is_claimed(&out));
         assert_eq!(std::fs::read_dir(&out).unwrap().count(), 1, "the lock goes, what was written stays");
-        // A run that was killed leaves the file and no lock.
+        // A killed run leaves the file and no lock.
         std::fs::write(out.join(LOCK), "1").unwrap();
         assert!(!is_claimed(&out));
         drop(Claim::take(&out).unwrap());

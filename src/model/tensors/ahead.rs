@@ -1,5 +1,5 @@
-//! Weight files on their way into the page cache before anybody reads from them: while a device is being opened, and a little
-//! ahead of the loading after that, so that a disk always has something to do.
+//! Reads weight files into the page cache before their use: while a device is being opened, and a little ahead of the
+//! loading after that, so that a disk is never idle.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const AHEAD_BYTES: u64 = 1 << 30;
-/// Bytes of one request.
 const STEP_BYTES: u64 = 8 << 20;
 const THREADS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Bytes of one file.
 struct Step {
     file: Arc<File>,
     at: u64,
@@ -34,11 +32,11 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).min(THREADS)
 }
 
-/// Asks the system for files until all are requested, or until this is dropped.
+/// Requests files from the system until all are requested, or until this is dropped.
 pub(super) struct Ahead(Arc<Shared>);
 
 impl Ahead {
-    /// Begins with these ranges (file, first byte, bytes) in this order.
+    /// `ranges` are (file, first byte, bytes), requested in this order.
     pub(super) fn start(ranges: impl IntoIterator<Item = (Arc<File>, u64, u64)>) -> Ahead {
         let (mut steps, mut before) = (Vec::new(), 0);
         for (file, first, bytes) in ranges {
@@ -51,7 +49,7 @@ impl Ahead {
         let shared = Arc::new(Shared { steps, ..Shared::default() });
         for _ in 0..threads() {
             let shared = Arc::clone(&shared);
-            // Without a thread it is only slower.
+            // Without a thread loading is only slower.
             let _ = std::thread::Builder::new().name("read-ahead".into()).spawn(move || shared.ask());
         }
         Ahead(shared)
@@ -61,7 +59,7 @@ impl Ahead {
         self.0.stop.store(true, Ordering::Relaxed);
     }
 
-    /// So many bytes more are being read.
+    /// Reports that the loader reads this many further bytes.
     pub(super) fn took(&self, bytes: u64) {
         self.0.taken.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -91,8 +89,8 @@ impl Shared {
 }
 
 impl Step {
-    /// A hint: reading loads what is missing. It maps nothing into this program's address space, which would delay the
-    /// opening of a device.
+    /// A hint: reading loads missing pages anyway. It maps nothing into this program's address space, which would
+    /// delay the opening of a device.
     #[cfg(target_os = "linux")]
     fn ask(&self) {
         use rustix::fs::{Advice, fadvise};
@@ -104,7 +102,7 @@ impl Step {
     #[cfg(not(target_os = "linux"))]
     fn ask(&self) {}
 
-    /// Whether it is in memory by the look of its first, middle and last byte.
+    /// Whether its first, middle and last byte are in memory.
     #[cfg(target_os = "linux")]
     fn is_here(&self) -> bool {
         use rustix::io::{ReadWriteFlags, preadv2};
@@ -136,7 +134,7 @@ mod tests {
         let steps = 3 * AHEAD_BYTES as usize / 2 / STEP_BYTES as usize;
         let ahead = start();
         let asked = || ahead.0.next.load(Ordering::Relaxed);
-        // Each thread waits with one step in its hand.
+        // Each thread waits with one step taken.
         let reached = (AHEAD_BYTES / STEP_BYTES) as usize + 1 + threads();
         wait("the first part", &|| asked() == reached);
         std::thread::sleep(20 * PAUSE);

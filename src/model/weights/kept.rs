@@ -1,4 +1,4 @@
-//! Published weights on the device: kept as they are where one of its forms holds them, else repacked.
+//! Published weights on the device: unchanged where one of its forms holds them, else repacked.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use crate::model::format::{Family, Format};
 use crate::model::published::Weight;
 use crate::model::{ModelError, Result};
 
-/// Rows of a weight, and weights of a folder, that the loss of repacking is measured on.
+/// Rows of a weight, and weights of a form, in the sample that measures the loss of repacking.
 const SAMPLE_ROWS: usize = 32;
 const SAMPLE_WEIGHTS: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::model) enum Fate {
-    /// As it was published, to the bit.
+    /// As published, to the bit.
     Exact,
-    /// As it was published, its scales rounded to bf16.
+    /// As published, with scales rounded to bf16.
     Nearly,
-    /// Widened to 16 bits.
+    /// To 16 bits.
     Widened,
     Repacked,
     /// Not packed in the folder.
@@ -80,7 +80,7 @@ impl Checkpoint {
         }
     }
 
-    /// The form that a matrix takes, by its name without `.weight`, and what that does to it.
+    /// The form of a matrix, by its name without `.weight`, and the effect on its values.
     fn fate(&self, recipe: Recipe, weight: Option<&Weight<'_>>, name: &str, inner: usize) -> (Form, Fate) {
         let plain = recipe.form(self.spec(), name, inner);
         let Some(weight) = weight else { return (plain, Fate::Plain) };
@@ -100,7 +100,6 @@ impl Checkpoint {
         (form, fate)
     }
 
-    /// The form of a synthetic matrix, by its name without `.weight`.
     pub(in crate::model) fn synthetic_form(&self, recipe: Recipe, name: &str, inner: usize) -> Form {
         let plain = recipe.form(self.spec(), name, inner);
         match self.source {
@@ -111,20 +110,14 @@ impl Checkpoint {
         }
     }
 
-    /// The form that a matrix takes, by its name without `.weight` and shape, and what that does to it.
-    ///
-    /// # Errors
-    /// As [`Tensors::check`].
+    /// The form of a matrix, by its name without `.weight` and shape, and the effect on its values.
     pub(in crate::model) fn fate_of(&self, name: &str, shape: &[usize]) -> Result<(Form, Fate)> {
         let full = format!("{name}.weight");
         let weight = self.tensors()?.published(&full, shape)?;
         Ok(self.fate(self.recipe(), weight.as_ref(), name, shape.last().copied().unwrap_or(0)))
     }
 
-    /// A matrix by its name without `.weight`, in the form it is to take.
-    ///
-    /// # Errors
-    /// As [`Tensors::get`].
+    /// A matrix by its name without `.weight`, in its form for the device.
     pub(in crate::model) fn weight(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
         let full = format!("{name}.weight");
         let tensors = self.tensors()?;
@@ -132,7 +125,8 @@ impl Checkpoint {
         let weight = tensors.published(&full, shape)?;
         let (form, fate) = self.fate(self.recipe(), weight.as_ref(), name, inner);
         match (weight, fate) {
-            // Looked at when it was packed; the seal is its word for that, and to look again would read all of it once more.
+            // Our own packing checked the contents, and the seal vouches for them; a check here would read all of them
+            // once more.
             (Some(weight), Fate::Exact | Fate::Nearly) if self.made_from.is_some() => {
                 Ok(tensors.packed(&full, shape, form, weight.packed_unchecked()?))
             }
@@ -141,10 +135,7 @@ impl Checkpoint {
         }
     }
 
-    /// Two matrices that become one with their rows in turns: both in one form, packed or not.
-    ///
-    /// # Errors
-    /// As [`Tensors::get`].
+    /// Two matrices with interleaved rows on the device: both in one form, packed or not.
     pub(in crate::model) fn pair(&self, names: [&str; 2], shape: &[usize]) -> Result<[LoadedTensor<'_>; 2]> {
         let [gate, up] = names;
         let (first, second) = (self.weight(gate, shape)?, self.weight(up, shape)?);
@@ -152,7 +143,7 @@ impl Checkpoint {
         if (a.form, a.dtype) == (b.form, b.dtype) {
             return Ok([first, second]);
         }
-        // A folder that treats them differently: values of both, in the larger form.
+        // The folder packs the two differently: take the values of both, in the larger form.
         let inner = shape.last().copied().unwrap_or(0);
         let form = if self.recipe() == Recipe::Bf16 { Form::Bf16 } else { Form::Int8.or_bf16(inner) };
         let tensors = self.tensors()?;
@@ -161,13 +152,11 @@ impl Checkpoint {
         Ok([plain(gate)?, plain(up)?])
     }
 
-    /// Names without `.weight` and shapes of all matrices.
     fn matrices(&self) -> impl Iterator<Item = (String, Vec<usize>)> {
         let all = Checkpoint::expected_tensors(self.spec()).into_iter().filter(|(_, shape)| shape.len() == 2);
         all.map(|(name, shape)| (name.trim_end_matches(".weight").to_owned(), shape))
     }
 
-    /// Bytes of the weights on a GPU with this recipe.
     pub fn bytes(&self, recipe: Recipe) -> u64 {
         let packed = match &self.source {
             Source::Tensors(tensors) => tensors.format().is_some(),
@@ -193,18 +182,12 @@ impl Checkpoint {
         Checkpoint::expected_tensors(self.spec()).into_iter().map(|t| size(t) as u64).sum()
     }
 
-    /// How a packed folder's weights are kept; `None` for plain folders.
-    ///
-    /// # Errors
-    /// As [`Tensors::get`].
+    /// The forms of a packed folder's weights; `None` for plain folders and for those of this program.
     pub fn kept(&self) -> Result<Option<Kept>> {
         self.kept_measured(SAMPLE_WEIGHTS)
     }
 
-    /// The same without what repacking loses: no values are read for it.
-    ///
-    /// # Errors
-    /// As [`Tensors::check`].
+    /// The same without the loss of repacking, which saves reading values.
     pub fn kept_unmeasured(&self) -> Result<Option<Kept>> {
         self.kept_measured(0)
     }
@@ -235,7 +218,7 @@ impl Checkpoint {
         Ok(Some(kept))
     }
 
-    /// What people call the weights of a packed folder: `GPTQ, 4 bits, groups of 128`.
+    /// The published format, `GPTQ, 4 bits, groups of 128`; `None` for plain weights.
     pub fn published(&self) -> Option<String> {
         match (&self.source, &self.made_from) {
             (_, Some(made_from)) => made_from.published.clone(),
@@ -244,7 +227,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether loading by this recipe packs plain weights, or repacks what somebody else packed: what a kept copy spares the next start.
+    /// Whether loading by this recipe packs plain weights or repacks published ones. A kept copy saves that work at
+    /// the next start.
     pub fn packs_while_loading(&self, recipe: Recipe) -> bool {
         let Source::Tensors(tensors) = &self.source else { return false };
         let packs = match tensors.format().map(Format::family) {
@@ -255,7 +239,7 @@ impl Checkpoint {
         packs && self.directory().is_some() && self.made_from.is_none()
     }
 
-    /// How weights are kept, for measurements: `stored`, `8-bit`, of synthetic ones that somebody published `nvfp4`.
+    /// Form of the weights in reports of measurements: `stored`, `8-bit`, or `nvfp4` for synthetic published ones.
     pub fn weights_name(&self) -> &'static str {
         match (&self.source, self.recipe()) {
             (Source::Synthetic(_, Some(form)), Recipe::Stored) => form.name(),
@@ -277,11 +261,12 @@ impl Checkpoint {
         }
     }
 
-    /// Refuses a folder in which a weight is packed in some layers and not in others, unless the folder says so: parts of two downloads.
+    /// Refuses a folder that packs a weight in some layers and not in others, unless it declares so: a mix of two
+    /// downloads.
     pub(in crate::model) fn check_packed_alike(&self) -> Result<()> {
         let Source::Tensors(tensors) = &self.source else { return Ok(()) };
         if self.made_from.is_some() {
-            // Its seal says that all of it is of one folder, which was checked when it was packed.
+            // The folder was checked when it was packed, and the seal shows that its files belong together.
             return Ok(());
         }
         let Some(format) = tensors.format() else { return Ok(()) };

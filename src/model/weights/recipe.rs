@@ -1,8 +1,8 @@
-//! Which form each weight of a model takes.
+//! The form of each weight of a model.
 //!
-//! A recipe is what the user chooses; the forms follow from the weight's place in the model. Fewer than 8 bits are mixed: on this model
-//! the gates, the tables and the queries, keys and values of sparse layers (they choose blocks) want 8, everything else does well with
-//! 4.5, and better with more. Norms, activations and KV rows are never packed.
+//! The user chooses a recipe; the forms follow from the weight's place in the model. Recipes of fewer than 8 bits are
+//! mixed: on this model the gates, the tables and the queries, keys and values of sparse layers (they choose blocks)
+//! need 8, all others work well with 4.5, and better with more. Norms, activations and KV rows are never packed.
 
 use crate::backend::Form;
 use crate::core::spec::{Mixer, ModelSpec};
@@ -10,10 +10,9 @@ use crate::engine::protocol::WeightsChoice;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Recipe {
-    /// As the folder holds them.
+    /// In the folder's form.
     #[default]
     Stored,
-    /// 16 bits, whatever the folder holds.
     Bf16,
     /// 8 bits, all matrices.
     Bits8,
@@ -25,18 +24,16 @@ pub enum Recipe {
     Bits4,
 }
 
-/// What one recipe is: a row of the table of recipes.
 struct Row {
     name: &'static str,
     word: &'static str,
-    /// How many bits that is.
     bits: &'static str,
-    /// The form of matrices that the model is not sensitive to, where it packs.
+    /// Form of the matrices that the model is not sensitive to; `None` without packing.
     form: Option<Form>,
 }
 
 impl Recipe {
-    /// Those that pack, from the most bits down.
+    /// In descending bits.
     pub const PACKING: &'static [Recipe] = &[Recipe::Bits8, Recipe::Bits6, Recipe::Bits5, Recipe::Bits4];
 
     fn row(self) -> Row {
@@ -66,17 +63,16 @@ impl Recipe {
         self.row().name
     }
 
-    /// What they write to have it: a value of `--weights` and, if it packs, of `--to`.
+    /// Value of `--weights` and, for recipes that pack, of `--to`.
     pub fn word(self) -> &'static str {
         self.row().word
     }
 
-    /// How many bits that is.
     pub fn bits(self) -> &'static str {
         self.row().bits
     }
 
-    /// Whether weights in this form are worth keeping: they are not what the folder holds.
+    /// Whether a copy of the weights in this form is worth keeping: it differs from the folder.
     pub fn packs(self) -> bool {
         self.row().form.is_some()
     }
@@ -86,9 +82,9 @@ impl Recipe {
         self.form_where(wants_8_bits(spec, name), inner)
     }
 
-    /// The same of a draft head's matrix, by its name under `midlayer`, or without layer.
+    /// The same for a draft head's matrix, by its name under `midlayer`, or without layer.
     pub fn draft_form(self, name: &str, inner: usize) -> Form {
-        // Tables, and what brings the model's hidden states together.
+        // Tables and `fc`, which fuses the model's hidden states, are sensitive.
         self.form_where(!name.starts_with("midlayer."), inner)
     }
 
@@ -102,7 +98,7 @@ impl Recipe {
     }
 
     pub fn hash_into(self, hasher: &mut blake3::Hasher) {
-        // What was saved before there was a choice is still good.
+        // Without packing the hash stays that of versions without recipes, so their state stays valid.
         if self.packs() {
             hasher.update(format!("weights {}", self.name()).as_bytes());
         }

@@ -1,4 +1,4 @@
-//! Checkpoints: what is refused, and what a fingerprint sees.
+//! Checkpoints: refused folders, and changes that a fingerprint detects.
 
 use std::collections::HashMap;
 
@@ -151,7 +151,7 @@ fn an_index_names_files_of_its_own_folder_that_can_be_seen() {
     for file in ["none.safetensors", "folder.safetensors"] {
         assert!(named(file).contains("but it is not there; download it again"), "{file}");
     }
-    // A link to itself: nobody can open it, whatever their rights.
+    // A link to itself: no process can open it, whatever its permissions.
     let own = dir.path().join("own.safetensors");
     std::os::unix::fs::symlink(&own, &own).unwrap();
     let error = named("own.safetensors");
@@ -196,7 +196,6 @@ fn half_precision_is_widened_exactly() {
     assert_eq!(first, 1.5);
 }
 
-/// Writes `config.json` of a folder again.
 fn configured(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
     let path = dir.join("config.json");
     let mut config: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();

@@ -5,7 +5,7 @@ use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{BufKind, Result};
 use crate::engine::protocol::{Dtype, ImageTensor};
 
-/// Fuse, input, keys and values, attention of the last row; everything a draft pass computes before its MLP.
+/// Fuse, input, keys and values, attention of the last row: everything a draft pass computes before its MLP.
 pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     made(b, s, case, 0)
 }
@@ -15,7 +15,7 @@ pub fn draft_normed<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> R
     made(b, s, case, 1)
 }
 
-/// With so many norms before `fc`.
+/// `norms`: number of norms before `fc`.
 fn made<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usize) -> Result<Run<B>> {
     let rows = case.pass.rows();
     let shape = DraftShape {
@@ -24,7 +24,7 @@ fn made<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usize) ->
         heads: s.heads,
         kv_heads: s.kv_heads,
         head_dim: HEAD,
-        // A pass must fit into the ring; short ones leave the small window and run around it.
+        // A pass must fit into the ring. Short passes leave the window small, so that they wrap around.
         window: rows.max(256),
         inv_freq: (0..HEAD / 2).map(|i| 10_000f64.powf(-2.0 * i as f64 / HEAD as f64)).collect(),
     };

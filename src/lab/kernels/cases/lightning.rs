@@ -1,11 +1,8 @@
-//! Lightning layers, from a state that is not zero.
-
 use super::{Case, EPS, HEAD, Run, Sizes, bytes, cuts, norm, part, perform, poisoned, values};
 use crate::backend::{Backend, BufKind, Pass, Result};
 use crate::core::spec::LightningSpec;
 use crate::engine::protocol::{Dtype, ImageTensor};
 
-/// The released shape of lightning layers, with the sizes' heads.
 pub fn lightning_spec(s: Sizes) -> LightningSpec {
     LightningSpec {
         heads: s.lightning_heads,

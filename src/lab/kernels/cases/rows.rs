@@ -1,4 +1,5 @@
-//! Operations without state, rows in and rows out: embedding, norms and GEMMs, auxiliary hidden states, the head and its top logits.
+//! Operations without state, rows in and rows out: embedding, norms and GEMMs, auxiliary hidden states, the head and
+//! its top logits.
 
 use super::{
     Case, EPS, HEAD, Mode, Run, Sizes, cuts, matrix, matrix_of_two, norm, part, perform, poisoned, product, tokens,
@@ -7,11 +8,12 @@ use super::{
 use crate::backend::{Backend, BufKind, Form, HeadRows, Mlp, Pass, Result, WeightView};
 use crate::engine::protocol::Token;
 
-/// An operation without state: buffers `inputs` (width, kind, values per row) are written, `op` runs, buffer `output` is read.
+/// An operation without state: writes the buffers `inputs` (width, kind, values per row), runs `op`, reads the buffer
+/// `output`.
 struct RowOp<B: Backend> {
     inputs: Vec<(B::Buf, usize, Vec<f32>)>,
     output: (B::Buf, usize),
-    /// What the output holds before: NaN, or values for an operation that adds.
+    /// Initial output: NaN, or values for an operation that adds.
     before: Option<Vec<f32>>,
     tokens: Vec<Token>,
 }
@@ -181,7 +183,6 @@ pub fn keep_aux_hidden<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) ->
     }))
 }
 
-/// Final norm and head of every row; the last one for prefill passes.
 pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let (w, n) = (matrix(b, s.form, case.seed, s.vocab, s.hidden)?, norm(b, case.seed + 1, s.hidden)?);
     let (mut h, mut logits) = (b.buf(s.hidden, BufKind::Residual)?, b.buf(s.vocab, BufKind::Logits)?);
@@ -207,7 +208,7 @@ pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run
 pub fn top_logits<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let rows = case.pass.rows();
     let mut logits = b.buf(s.vocab, BufKind::Logits)?;
-    // Coarse steps make ties, which go to the lower id.
+    // Coarse values make ties; the lower id must win.
     let input: Vec<f32> = values(case.seed, rows * s.vocab, 4.0).iter().map(|v| (v * 8.0).round() / 8.0).collect();
     Ok(Box::new(move |b, mode| {
         b.seek(case.position)?;

@@ -7,7 +7,6 @@ use crate::backend::{Backend, BufKind, Pass, Result, internal};
 use crate::core::spec::{DenseRule, ScoreNorm, SparseSpec};
 use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS};
 
-/// The released shape of sparse layers, with the sizes' heads.
 pub fn sparse_spec(s: Sizes) -> SparseSpec {
     SparseSpec {
         heads: s.heads,
@@ -26,7 +25,7 @@ pub fn sparse_spec(s: Sizes) -> SparseSpec {
     }
 }
 
-/// Rows of a cache as they would be there: k, v random, compressed keys their means, all exact in bf16.
+/// Consistent rows of a cache: k, v random, compressed keys their means, all exact in bf16.
 pub fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor> {
     let width = spec.kv_heads * HEAD;
     let k = values(seed, rows * width, 1.0);
@@ -55,9 +54,8 @@ pub fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor>
         .collect()
 }
 
-/// What a sparse layer did: the projection's q as given, cache rows after it, chosen blocks, attention output.
 pub struct SparseRun {
-    /// `[rows, heads·128]`
+    /// `[rows, heads·128]`, as the operation receives it.
     pub q: Vec<f32>,
     /// k, v, k1, k2 of all positions.
     pub cache: Vec<ImageTensor>,
@@ -65,7 +63,7 @@ pub struct SparseRun {
     pub chosen: Vec<Vec<Vec<u32>>>,
     /// `[rows, heads·128]`
     pub output: Vec<f32>,
-    /// Attention mass of each row of a verify pass, a value a block.
+    /// Attention mass of each row of a verify pass, one value a block.
     pub mass: Vec<Vec<u32>>,
 }
 
@@ -81,11 +79,10 @@ pub struct SparseCase<B: Backend> {
 }
 
 impl<B: Backend> SparseCase<B> {
-    /// A cache of `case.position` rows; room for `limit`.
     pub fn new(b: &mut B, s: Sizes, case: Case, limit: usize) -> Result<Self> {
         let spec = sparse_spec(s);
         let width = spec.projection_width();
-        // As in a model, the rows of another layer lie between those of this one.
+        // Two layers: as in a model, the rows of another layer lie between those of this one.
         let made = b.caches(&spec, limit, 2)?.pop();
         let mut cache = made.ok_or_else(|| internal("caches", "no cache was made"))?;
         b.reserve(&mut cache, case.position + case.pass.rows())?;
@@ -101,12 +98,11 @@ impl<B: Backend> SparseCase<B> {
         })
     }
 
-    /// The shape.
     pub fn spec(&self) -> &SparseSpec {
         &self.spec
     }
 
-    /// Runs the layer from the same start.
+    /// Every call starts from the same state.
     pub fn run(&mut self, b: &mut B, mode: Mode) -> Result<SparseRun> {
         let (spec, case, width) = (&self.spec, self.case, self.spec.projection_width());
         if case.position > 0 {

@@ -1,9 +1,8 @@
-//! What configurations of heads mean, and what is an error where a default would hide it.
+//! The meaning of head configurations, and errors where a default would hide a problem.
 
 use super::*;
 use serde_json::json;
 
-/// The prediction of a head over given auxiliary hidden states.
 fn predicted(config: &str, all: &[(String, Form)], spec: &ModelSpec, states: &[f32]) -> TopLogits {
     let mut b = Cpu::new();
     let mut head = DraftHead::load(&mut b, "test", config, &stored(all), spec, &DraftOptions::default()).unwrap();
@@ -22,7 +21,8 @@ fn norm_before_fc_is_one_norm_over_all_states() {
     let mut with = all.clone();
     with.push(("input_norm.weight".into(), weight(&norm)));
 
-    // By the definition, in front of a head without a norm. The states are of other sizes, so that norms of each would differ.
+    // By the definition, before a head without a norm. The states have different sizes, so that separate norms would
+    // differ.
     let sizes = [0.25f32, 1.0, 4.0];
     let given: Vec<f32> = states().iter().enumerate().map(|(i, x)| x * sizes[i % 384 / 128]).collect();
     let normed: Vec<f32> = given
@@ -45,7 +45,7 @@ fn norm_before_fc_is_one_norm_over_all_states() {
         let off = got.logits.iter().zip(&want.logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(off < 1e-4, "{flagged}: {off}");
     }
-    // Saved windows of heads without it are still theirs.
+    // Saved windows of heads without the flag stay valid.
     let words = |config: &str| {
         let config = DraftConfig::from_json(config, &spec, &DraftOptions::default()).unwrap();
         format!("{config:?}")
@@ -102,7 +102,7 @@ fn layer_ids_of_speculators_count_inputs() {
 #[test]
 fn heads_of_speculators_that_do_not_say_where_the_residual_starts_are_read_as_vllm_reads_them() {
     let (config, all, spec) = tiny();
-    // As `speculators` writes it: its layer in an object of its own, tensors named after it.
+    // The form of `speculators`: the layer in an object of its own, tensors named after it.
     let of_speculators = |more: serde_json::Value| {
         set(&config, |c| {
             let mut layer = std::mem::take(c);
@@ -181,7 +181,7 @@ fn a_tensor_under_two_names_is_refused_where_it_is_used() {
         let text = beside(name, second);
         assert!(text.contains(&says) && !text.contains('\n'), "{text}");
     }
-    // What is not used may be there twice.
+    // An unused tensor may exist twice.
     let mut more = all.clone();
     more.extend(["rotary.inv_freq", "model.rotary.inv_freq"].map(|name| (name.to_owned(), all[0].1.clone())));
     assert!(load(&config, &more, &spec).is_ok());

@@ -1,4 +1,4 @@
-//! What is found in a folder that the program packed, before it is packed into again.
+//! The check of a packed folder before it is packed into again.
 
 use super::kept::quantized;
 use super::*;
@@ -6,7 +6,6 @@ use crate::engine::protocol::Cancel;
 use crate::model::quantize::{Claim, Condition, check, quantize, quantize_claimed, remove_damaged};
 use crate::model::{ModelError, WEIGHTS_INDEX};
 
-/// A source, and a folder that it was packed into.
 fn packed() -> (Checkpoint, tempfile::TempDir) {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.set_recipe(Recipe::Bits8);
@@ -19,7 +18,7 @@ fn part(out: &tempfile::TempDir, i: usize) -> PathBuf {
     out.path().join(format!("part-{i:03}.safetensors"))
 }
 
-/// Another byte in the middle of a file.
+/// Changes a byte in the middle of a file.
 fn change(path: &Path) {
     let mut bytes = std::fs::read(path).unwrap();
     let middle = bytes.len() / 2;
@@ -52,7 +51,7 @@ fn without_hashes_nothing_is_said_of_the_parts_beside_a_missing_one() {
 fn a_part_that_the_system_does_not_let_be_read_stays() {
     let (source, out) = packed();
     let (unread, damaged, aside) = (part(&out, 3), part(&out, 5), out.path().join("aside"));
-    // A link to itself: nobody can open it, whatever their rights.
+    // A link to itself: no process can open it, whatever its permissions.
     std::fs::rename(&unread, &aside).unwrap();
     std::os::unix::fs::symlink(&unread, &unread).unwrap();
     change(&damaged);
@@ -87,7 +86,7 @@ fn what_is_there_is_compared_once_and_that_can_be_stopped() {
     let stop = Cancel::default();
     let compared = remove_damaged(&source, &claim, &stop, &mut |_, _| ()).unwrap().unwrap();
     assert!(!part(&out, 3).exists());
-    // What is noted of a part that stays is what it was compared with, not what it is read as once more.
+    // The notes keep the hash that a part was compared with; they do not hash the file again.
     change(&part(&out, 4));
     quantize_claimed(&source, None, &claim, &compared, &stop, &mut |_| ()).unwrap().unwrap();
     let found = check(out.path(), &mut |_, _| ()).unwrap();
@@ -125,7 +124,7 @@ fn parts_that_were_damaged_while_packing_lay_stopped_are_packed_again() {
     };
 
     stopped(4);
-    // A value of a weight: header and length are as they were.
+    // A value of a weight: header and length stay the same.
     change(&part(&out, 2));
     let mut told = Vec::new();
     let claim = Claim::take(out.path()).unwrap();
@@ -135,7 +134,7 @@ fn parts_that_were_damaged_while_packing_lay_stopped_are_packed_again() {
     assert_eq!(made(quantized(&source, out.path())), [2, 4, 5, 6, 7]);
     assert!(as_whole());
 
-    // A finished folder that is packed again: what was compared then is known after a stop, too.
+    // Packing into a finished folder again: the hashes survive a stop.
     change(&part(&out, 2));
     stopped(3);
     assert!(!out.path().join(WEIGHTS_INDEX).exists());
@@ -143,13 +142,13 @@ fn parts_that_were_damaged_while_packing_lay_stopped_are_packed_again() {
     assert_eq!(made(quantized(&source, out.path())), [5]);
     assert!(as_whole());
 
-    // Nobody noted anything, as earlier versions did.
+    // No notes, as in earlier versions.
     std::fs::remove_file(out.path().join(WEIGHTS_INDEX)).unwrap();
     change(&part(&out, 5));
     assert_eq!(made(quantized(&source, out.path())), [0, 1, 2, 3, 4, 5, 6, 7]);
     assert!(as_whole());
 
-    // Notes that cannot be read say nothing of the parts: they stay.
+    // Unreadable notes prove nothing about the parts: they stay.
     std::fs::remove_file(out.path().join(WEIGHTS_INDEX)).unwrap();
     std::os::unix::fs::symlink(&notes, &notes).unwrap();
     let refused = quantize(&source, None, out.path(), &Cancel::default(), &mut |_| ());

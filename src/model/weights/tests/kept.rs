@@ -31,7 +31,7 @@ fn a_quantized_folder_answers_as_its_source_packed_while_loading() {
         assert_eq!(folder.unknown_tensors(), Vec::<String>::new());
         assert_eq!(logits(&folder), expected, "{recipe:?}");
         assert!(folder.kept().unwrap().unwrap().to_string().contains("kept as published (int8)"));
-        // A second run finds everything, and does not write it again.
+        // A second run finds all parts and does not write them again.
         assert!(quantized(&source, out.path()).iter().all(|p| p.earlier));
     }
 }
@@ -58,7 +58,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
     let earlier: Vec<bool> = parts.iter().map(|p| p.earlier).collect();
     assert_eq!(earlier[..4], [true, false, true, false]);
     assert!(std::fs::read(&torn).unwrap() == bytes, "the same file again");
-    // Parts of another recipe are not taken for this one's.
+    // Parts of another recipe are not reused.
     source.set_recipe(Recipe::Bits4);
     assert!(quantized(&source, out.path()).iter().all(|p| !p.earlier));
 }
@@ -118,7 +118,7 @@ fn what_was_changed_in_a_folder_is_named_and_packed_again() {
     assert_eq!((made, damaged()), (vec![3, 5], Vec::new()));
     assert!([3, 5].map(|i| std::fs::read(part(i)).unwrap()) == before);
 
-    // As an earlier version finished it: only the seal says that something was changed, of whatever part.
+    // As an earlier version finished it: only the seal detects a change, and it cannot name the part.
     let path = out.path().join("model.safetensors.index.json");
     let mut index: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     index["metadata"].as_object_mut().unwrap().remove("hashes");
@@ -160,7 +160,7 @@ fn a_run_removes_what_others_left_and_lets_nobody_else_in() {
 #[test]
 fn what_somebody_else_packed_is_repacked_once() {
     let [integers, _] = packed_and_plain(&[]);
-    // A folder may leave out some layers, if it says so.
+    // A folder may leave out some layers if it declares so.
     for (folder, name) in [(nvfp4_folder("layers.3."), "NVFP4"), (integers, "compressed-tensors")] {
         for recipe in [Recipe::Stored, Recipe::Bits4] {
             let mut source = Checkpoint::open_dir(folder.path()).unwrap();
@@ -198,7 +198,7 @@ fn only_kept_weights_are_removed_and_never_through_a_link() {
         file(&weights.join(&ours).join("part-000.safetensors")),
         file(&weights.join(&ours).join("model.safetensors.index.json")),
         file(&weights.join(&beside).join("config.json")),
-        // Of a run that was killed, and of one of an earlier version.
+        // Files of a killed run, and of one of an earlier version.
         file(&weights.join(&left).join(".part-a1B2c3")),
         file(&weights.join(&left).join(".tmpA1b2C3")),
     ];
@@ -220,14 +220,14 @@ fn only_kept_weights_are_removed_and_never_through_a_link() {
     assert!(gone.iter().all(|p| !p.exists()) && stays.iter().all(|p| p.exists()));
     assert!([&ours, &left, &empty].iter().all(|name| !weights.join(name).exists()) && weights.join(&beside).exists());
     drop(claim);
-    // Nor is the folder of all of them a link.
+    // The folder of all copies must not be a link either.
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(foreign.path(), &link).unwrap();
     assert_eq!((kept_folders(&link), remove_kept(&link).unwrap()), (Vec::new(), Removed::default()));
     assert!(stays.iter().all(|p| p.exists()));
 }
 
-/// A part as the version before wrote it, whose words of four-bit values lay rotated.
+/// A part of the version before, with rotated words of four-bit values.
 #[test]
 fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
     use crate::model::quantize::{Holds, holds, is_finished, is_outdated};
@@ -257,7 +257,7 @@ fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
     std::fs::write(&index, text.replace(".int4_2", ".int4")).unwrap();
     assert!(is_finished(out.path()).unwrap() && is_outdated(out.path()));
     assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free);
-    // Stopped before the second part: whole for nobody, with words that say what to do, and taken up again.
+    // A stop before the second part: the folder does not open, the error names the remedy, and the next run continues.
     let stop = crate::engine::protocol::Cancel::default();
     let mut heard = 0;
     let mut hear = |_: &crate::model::quantize::Part| {
@@ -333,6 +333,6 @@ fn kept_weights_of_an_earlier_version_are_not_taken() {
     index["metadata"]["seal"] = hasher.finalize().to_hex().to_string().into();
     std::fs::write(&path, index.to_string()).unwrap();
     assert!(source.packed_earlier(dir.path(), source.recipe()).unwrap().is_none());
-    // A folder that a user packed is read as it is.
+    // Opened directly, as a folder of the user, the old layout still loads.
     assert_eq!(logits(&Checkpoint::open_dir(&kept).unwrap()), logits(&source));
 }

@@ -1,9 +1,10 @@
-//! Folders that somebody else packed.
+//! Folders packed by other tools.
 
 use super::kept::quantized;
 use super::*;
 
-/// tiny-mixed with the matrices of its layers as compressed-tensors packs them (4 bits, groups of 32), and the same values in bf16.
+/// tiny-mixed with the matrices of its layers as compressed-tensors packs them (4 bits, groups of 32), and the same
+/// values in bf16.
 pub(super) fn packed_and_plain(skip: &[&str]) -> [tempfile::TempDir; 2] {
     type Made = (String, Vec<(String, safetensors::Dtype, Vec<usize>, Vec<u8>)>, Vec<u8>);
     let pack = |name: &str, shape: &[usize], bytes: &[u8]| -> Made {
@@ -58,7 +59,6 @@ pub(super) fn packed_and_plain(skip: &[&str]) -> [tempfile::TempDir; 2] {
     [packed, plain]
 }
 
-/// Top logits after a prompt and two decode steps.
 pub(super) fn logits(checkpoint: &Checkpoint) -> Vec<Vec<f32>> {
     use crate::backend::prelude::*;
     let mut b = crate::backend::cpu::Cpu::new();
@@ -121,7 +121,7 @@ fn what_config_json_says_of_zero_points_is_part_of_the_fingerprint() {
         });
         Checkpoint::open_dir(packed.path()).unwrap().fingerprint()
     };
-    // Symmetric ones tell themselves which version they are of.
+    // The values of symmetric zero points show their version.
     assert_eq!(declared(true, "gptq"), declared(true, "gptq_v2"));
     assert_ne!(
         declared(false, "gptq"),
@@ -130,7 +130,7 @@ fn what_config_json_says_of_zero_points_is_part_of_the_fingerprint() {
     );
 }
 
-/// tiny-mixed with the matrices of its layers in NVFP4 as ModelOpt writes it, those that `skip` names left out.
+/// tiny-mixed with the matrices of its layers in NVFP4 as ModelOpt writes it, except those that match `skip`.
 pub(super) fn nvfp4_folder(skip: &str) -> tempfile::TempDir {
     let dir = edited(|all| {
         let wanted = |name: &str, shape: &[usize]| {
@@ -144,7 +144,7 @@ pub(super) fn nvfp4_folder(skip: &str) -> tempfile::TempDir {
             let (mut nibbles, mut scales) = (Vec::new(), Vec::new());
             for block in values.chunks_exact(16) {
                 let most = block.iter().fold(0f32, |m, v| m.max(v.abs()));
-                // The next power of two: enough to be a weight.
+                // Scales round up to a power of two, which is enough for a test.
                 let exponent = ((most / 6.0 / factor).log2().ceil() as i32).clamp(-6, 8);
                 scales.push(((exponent + 7) << 3) as u8);
                 let step = 2f32.powi(exponent) * factor;
@@ -190,7 +190,7 @@ fn an_nvfp4_folder_is_kept_as_published() {
     packed.set_recipe(Recipe::Bits4);
     let kept = packed.kept().unwrap().unwrap().to_string();
     assert!(kept.contains("kept as published (nvfp4); 2 that were not packed as int8."), "{kept}");
-    // As a folder of our own it holds the same.
+    // Our own packed folder holds the same values.
     let out = tempfile::tempdir().unwrap();
     quantized(&packed, out.path());
     let ours = Checkpoint::open_dir(out.path()).unwrap();
@@ -257,16 +257,17 @@ fn a_weight_packed_in_some_layers_only_is_refused_unless_the_folder_says_so() {
     let checkpoint = Checkpoint::open_dir(half.path()).unwrap();
     checkpoint.check().unwrap();
     assert!(checkpoint.kept().unwrap().unwrap().to_string().contains("47 matrices kept as published (group4); 3 that"));
-    // Gate and up lie in turns: a folder that treats them differently is still loaded.
+    // Rows of gate and up interleave: a folder that packs the two differently still loads.
     let [odd, _] = packed_and_plain(&["mlp.up_proj"]);
     assert_eq!(logits(&Checkpoint::open_dir(odd.path()).unwrap()).len(), 3);
 }
 
-/// tiny-mixed as ModelOpt's NVFP4_AWQ leaves it: matrices that follow no norm with a scale per input, and the same values in f32.
+/// tiny-mixed as ModelOpt's NVFP4_AWQ writes it: matrices that follow no norm have a scale per input; and the same
+/// values in f32.
 fn smoothed_and_plain() -> [tempfile::TempDir; 2] {
     let scaled = |name: &str| name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
     let scale = |k: usize| 0.5 + (k % 7) as f32 / 4.0;
-    // Every value 0.5 or -0.5 of NVFP4 with scales of one: what they are does not matter here.
+    // Every value is 0.5 or -0.5 of NVFP4 with scales of one: the values do not matter here.
     let code = |i: usize| if i.is_multiple_of(3) { 9u8 } else { 1 };
     let value = |i: usize| if i.is_multiple_of(3) { -0.5f32 } else { 0.5 };
     let factor = 0.0625f32;
