@@ -20,7 +20,7 @@ use serde_json::json;
 const WAYS: [&str; 9] =
     ["print!(", "println!(", "dbg!(", "stdout()", "stderr()", "Stdout", "Stderr", "/dev/tty", "out::screen("];
 /// The full screen writes its own sequences; its cells pass `ui/paint.rs`, its sequences hold no foreign text.
-const SCREEN: [&str; 2] = ["shell/term.rs", "shell/run.rs"];
+const SCREEN: [&str; 2] = ["cli/term.rs", "cli/run.rs"];
 
 /// Lines of a source that could write past the check: comments and the module of tests at its foot left out.
 fn ways(file: &str, source: &str) -> Vec<String> {
@@ -38,7 +38,7 @@ fn ways(file: &str, source: &str) -> Vec<String> {
             let its_own = match way {
                 "out::screen(" => SCREEN.contains(&file),
                 // The terminal's modes are set through a handle that was handed over; nothing of its own is opened.
-                "Stdout" => file == "shell/run.rs",
+                "Stdout" => file == "cli/run.rs",
                 _ => false,
             };
             if rest.contains(way) && !its_own {
@@ -73,10 +73,10 @@ fn the_fence_sees_every_way_out() {
         "OpenOptions::new().write(true).open(\"/dev/tty\")",
         "super::out::screen().write_all(name)",
     ] {
-        assert_eq!(ways("shell/x.rs", line).len(), 1, "{line}");
+        assert_eq!(ways("cli/x.rs", line).len(), 1, "{line}");
     }
-    assert!(ways("shell/x.rs", "// println!(\"\")\nif io::stdout().is_terminal() {}").is_empty());
-    assert!(ways("shell/x.rs", "fn a() {}\n#[cfg(test)]\nmod tests {\n    println!();").is_empty());
+    assert!(ways("cli/x.rs", "// println!(\"\")\nif io::stdout().is_terminal() {}").is_empty());
+    assert!(ways("cli/x.rs", "fn a() {}\n#[cfg(test)]\nmod tests {\n    println!();").is_empty());
 }
 /// A title, a colour, a bell, a command in C1, a turned direction, a line of its own: what a terminal would obey, around
 /// a word to search for.

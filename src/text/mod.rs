@@ -79,6 +79,9 @@ pub enum TextError {
     Stopped,
     #[error("chat template: {0}")]
     Template(String),
+    /// The template ran into a limit on its instructions, depth, output or time.
+    #[error("chat template: {0}")]
+    Exhausted(String),
 }
 
 impl TextError {

@@ -19,9 +19,10 @@ use super::sample;
 use crate::config::settings::LoadConfig;
 use crate::engine::protocol::Cancel;
 pub use error::{OddByte, Skipped, SourceError};
+use extracted::extension;
 use pattern::Unusable;
 pub use read::converter;
-use read::{extension, read};
+use read::read;
 
 /// Files of one load; a context of a million tokens has no use for more.
 const FILES: usize = 100_000;

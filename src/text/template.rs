@@ -171,6 +171,7 @@ impl Template {
                 "it leaves out what is asked. Take tokenizer_config.json and chat_template.jinja from the model's own folder"
                     .into(),
             )),
+            Err(e @ TextError::Exhausted(_)) => Err(e),
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -246,9 +247,10 @@ impl Template {
         });
         match rendered {
             Ok(Ok(text)) => Ok(text),
+            Ok(Err(e)) if limits::are_exceeded(&e) => Err(TextError::Exhausted(explain(&e))),
             Ok(Err(e)) => Err(TextError::Template(explain(&e))),
             Err(untrusted::GaveUp::Stopped) => Err(TextError::Stopped),
-            Err(e) => Err(TextError::Template(e.to_string())),
+            Err(e) => Err(TextError::Exhausted(e.to_string())),
         }
     }
 }

@@ -139,7 +139,7 @@ fn aside_lies_over_the_conversation() {
 #[test]
 fn selected_message_shows_its_keys() {
     let mut s = open(80, 24);
-    s.press("alt-up alt-up");
+    s.press("ctrl-p ctrl-p");
     picture("selected_80x24", &mut s);
     s.tell(Notice::Input { text: "Who tells Pierre?".into(), editing: Some(MessageId(2)) });
     picture("editing_80x24", &mut s);

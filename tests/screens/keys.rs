@@ -411,7 +411,7 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     let config = UiConfig { vim_keys: true, ..UiConfig::default() };
     let mut s = conversing(Stage::with(config.clone(), 80, 24));
     let number = |s: &Stage| s.app.transcript.selected_message().map(|(n, _)| n);
-    s.press("alt-up");
+    s.press("ctrl-p");
     let last = number(&s).unwrap();
     s.type_text("k");
     assert!(number(&s).unwrap() < last);
@@ -434,7 +434,7 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     let files = vec![1, 2, 3];
     assert_eq!(s.sent(), [Request::ChooseFiles { question: 1, files }]);
     let mut plain = open(80, 24);
-    plain.press("alt-up").type_text("k");
+    plain.press("ctrl-p").type_text("k");
     assert_eq!(plain.app.composer.text(), "k", "without the option a letter is typed");
 }
 

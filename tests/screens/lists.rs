@@ -64,7 +64,7 @@ fn a_letter_that_is_no_choice_begins_to_write_and_none_behind_it_is_an_answer() 
         (&[('\n', "read"), ('\x1b', "view only")], "? or /"),
     ] {
         let mut s = open(80, 24);
-        s.press("alt-up").tell(ask(1, choices));
+        s.press("ctrl-p").tell(ask(1, choices));
         write(&mut s, text);
         assert_eq!((s.sent(), s.app.composer.text()), (vec![], text));
         s.press("enter");

@@ -25,7 +25,7 @@ fn an_answer_names_the_lines_it_looked_at() {
     assert!(!s.screen().contains("looked at"));
     // Its line is not copied with the answer, and the passage is by its number.
     let mut s = looked_at(80, 24);
-    s.press("alt-up").sent();
+    s.press("ctrl-p").sent();
     s.press("i");
     assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: None }]);
     s.press("2");

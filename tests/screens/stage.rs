@@ -65,7 +65,7 @@ impl Stage {
         }
     }
 
-    /// Presses keys by name: `"alt-up"`, `"enter"`; each at what is on the screen.
+    /// Presses keys by name: `"ctrl-p"`, `"enter"`; each at what is on the screen.
     pub fn press(&mut self, names: &str) -> &mut Self {
         for name in names.split_whitespace() {
             let key = Key::parse(name).unwrap_or_else(|| panic!("no key {name}"));

@@ -11,7 +11,7 @@ use super::stage::*;
 #[test]
 fn selected_message_keys() {
     let mut s = open(80, 24);
-    s.press("alt-up y");
+    s.press("ctrl-p y");
     assert!(matches!(s.effects.last(), Some(Effect::Copy(text)) if text.starts_with("It is **Natasha**")));
     s.press("up e");
     assert_eq!(s.sent(), [Request::EditOpen(Some(2))]);
@@ -19,9 +19,9 @@ fn selected_message_keys() {
     s.type_text("!").press("enter");
     assert_eq!(s.sent(), [Request::EditDone { message: MessageId(2), text: "old text!".into() }]);
     s.tell(Notice::Activity(Activity::Idle));
-    s.press("alt-up f");
+    s.press("ctrl-p f");
     assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
-    s.press("alt-up").type_text("question");
+    s.press("ctrl-p").type_text("question");
     assert_eq!(s.app.composer.text(), "question", "other keys are typed");
 }
 
@@ -129,7 +129,7 @@ fn typing_and_scrolling_work_while_the_window_changes() {
     let mut s = open(80, 24);
     for (w, h) in [(200, 60), (1, 1), (60, 15), (59, 15), (120, 40), (80, 24)] {
         s.event(Event::Resize { width: w, height: h });
-        s.press("pgup pgdn alt-up alt-down f1 esc").type_text("/l").press("esc ctrl-u");
+        s.press("pgup pgdn ctrl-p ctrl-n f1 esc").type_text("/l").press("esc ctrl-u");
         s.screen();
     }
 }
@@ -137,7 +137,7 @@ fn typing_and_scrolling_work_while_the_window_changes() {
 #[test]
 fn a_copied_message_says_so_where_it_stands() {
     let mut s = open(80, 24);
-    s.press("alt-up alt-up").press("pgup").press("y");
+    s.press("ctrl-p ctrl-p").press("pgup").press("y");
     s.event(Event::Copied(Ok("Copied 66 characters; also in /home/x/copy.txt".into())));
     let screen = s.screen();
     let head = screen.lines().find(|l| l.contains("#2")).unwrap_or_default();
@@ -185,7 +185,7 @@ fn a_pasted_question_is_folded_until_it_is_opened() {
     let screen = s.screen();
     assert!(screen.contains("Compare this") && screen.contains("with the book.") && screen.contains("more rows"));
     assert!(!screen.contains("line 20"), "{screen}");
-    s.press("alt-up enter").screen();
+    s.press("ctrl-p enter").screen();
     assert!(s.app.transcript.entries().iter().map(|e| e.len()).sum::<usize>() > 50);
     s.press("enter");
     assert!(s.screen().contains("more rows"), "and folded again");

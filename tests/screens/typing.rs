@@ -138,12 +138,12 @@ fn an_aside_that_waits_goes_on_being_written() {
 #[test]
 fn keys_do_nothing_to_messages_that_a_load_hides() {
     let mut s = open(80, 24);
-    s.press("alt-up");
+    s.press("ctrl-p");
     let hidden = loading(80, 24).app.activity.clone();
     s.tell(Notice::Activity(hidden));
     assert_eq!(s.app.transcript.selected(), None);
     let scroll = s.app.transcript.scroll();
-    s.press("alt-up pgup ctrl-home ctrl-t ctrl-f").event(Event::Wheel(-3));
+    s.press("ctrl-p pgup ctrl-home ctrl-t ctrl-f").event(Event::Wheel(-3));
     assert!(s.app.find.is_none() && s.app.transcript.selected().is_none());
     assert_eq!(s.app.transcript.scroll(), scroll);
     s.press("y");

@@ -142,11 +142,11 @@ fn a_question_shows_a_path_whole() {
 fn a_palette_lists_all_commands_and_puts_one_into_the_input() {
     for (width, height) in SIZES {
         let mut s = open(width, height);
-        s.press("ctrl-p");
+        s.press("alt-p");
         assert!(s.screen().contains("Commands") && s.screen().contains("/load PATH"), "{}", s.screen());
         s.type_text("fork").press("enter");
         assert_eq!((s.app.composer.text(), s.app.overlay.is_none()), ("/fork ", true));
-        s.press("ctrl-u ctrl-p").type_text("/stats").press("enter");
+        s.press("ctrl-u alt-p").type_text("/stats").press("enter");
         assert_eq!(s.app.composer.text(), "/stats");
     }
 }

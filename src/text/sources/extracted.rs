@@ -5,9 +5,13 @@ use std::process::Command;
 
 use super::super::child::{self, Failed, Limits};
 use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
-use super::read::extension;
 use super::{Found, SourceError, SourceOptions};
 use crate::engine::protocol::Cancel;
+
+/// An extension in the form that selects a converter.
+pub(super) fn extension(written: &str) -> String {
+    written.trim_start_matches('.').to_lowercase()
+}
 
 /// The text, pages separated by form feeds, and a note about how it was read and what is missing.
 pub(super) fn read(

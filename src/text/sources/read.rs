@@ -8,7 +8,8 @@ use super::super::child::{self, Failed, Limits};
 use super::super::encoding::{self, NotText};
 use super::super::extract::{HEAD_BYTES, Kind};
 use super::super::files;
-use super::{Document, Found, OddByte, SourceError, SourceOptions, extracted, pipe, plain, refuse_nothing};
+use super::extracted::{self, extension};
+use super::{Document, Found, OddByte, SourceError, SourceOptions, pipe, plain, refuse_nothing};
 use crate::engine::protocol::Cancel;
 
 /// Formats whose text another program extracts, and a command line that does it. Some are read here as well, when undamaged.
@@ -96,11 +97,6 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     };
     refuse_nothing(&found.shown, &text)?;
     Ok(Document { name: found.name.clone(), path: Some(found.path.clone()), text, note, guessed })
-}
-
-/// An extension in the form that selects a converter.
-pub(super) fn extension(written: &str) -> String {
-    written.trim_start_matches('.').to_lowercase()
 }
 
 pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {

@@ -28,6 +28,12 @@ pub(super) fn fuel(messages: usize) -> u64 {
     5_000_000 + 20_000 * n + 100 * n.saturating_mul(n).min(10_000_000)
 }
 
+/// Whether a rendering ended at one of these limits.
+pub(super) fn are_exceeded(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::OutOfFuel | ErrorKind::WriteFailure)
+        || error.detail().is_some_and(|detail| detail.contains("recursion limit"))
+}
+
 /// Bytes of a rendering.
 pub(super) fn output(message_bytes: usize) -> usize {
     message_bytes.saturating_mul(4).saturating_add(16 << 20)
