@@ -7,7 +7,7 @@
 //! Invariants of every implementation:
 //! - work on one [`Queue`] runs in the order it was queued; only events order two queues;
 //! - while a graph is captured, launches, copies and fills on [`Queue::Compute`] are recorded with a *copy* of their
-//! arguments and do not run; nothing may be allocated, freed or waited for;
+//!   arguments and do not run; nothing may be allocated, freed or waited for;
 //! - addresses stay valid until they are freed; a CUDA graph does not keep them alive.
 
 use crate::backend::{BackendError, Result};

@@ -1,4 +1,5 @@
-//! State as it crosses between engine and session: arrays of rows, states at a position, and why rows cannot be had back.
+//! State in transfer between engine and session: arrays of rows, states at a position, and reasons for unreadable
+//! rows.
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -15,23 +16,23 @@ pub enum StatePart {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{why}")]
 pub struct RowsFault {
-    /// The segment it belongs to, by the name of its file; `None` for rows of no file.
+    /// The file name of its segment; `None` for rows of no file.
     pub segment: Option<[u8; 32]>,
     pub part: StatePart,
     pub why: String,
-    /// It will never be had; false for what may pass, as a disk that does not answer.
+    /// Permanent; false for a passing fault, such as a disk that does not respond.
     pub lasting: bool,
 }
 
 impl RowsFault {
-    /// Rows of no file: an array that is not there, a reader that ended early.
+    /// For rows of no file: a missing array, a reader that ended early.
     pub fn new(why: impl Into<String>) -> RowsFault {
         RowsFault { segment: None, part: StatePart::Rows, why: why.into(), lasting: false }
     }
 }
 
-/// The arrays of a layer's keys and values in the order of images, without their layer: of every row, and the compressed keys
-/// of two levels.
+/// The arrays of a layer's keys and values in the order of images, without their layer: of every row, and the
+/// compressed keys of two levels.
 pub const ROW_ARRAYS: [&str; 4] = ["k", "v", "k1", "k2"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -52,7 +53,7 @@ impl Dtype {
         }
     }
 
-    /// Little-endian values of this type as f32; `None` for types that hold no real numbers.
+    /// Decodes little-endian values; `None` for types that hold no real numbers.
     pub fn floats(self, data: &[u8]) -> Option<Vec<f32>> {
         match self {
             Dtype::F32 => Some(data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
@@ -73,7 +74,7 @@ pub struct ImageTensor {
     pub dtype: Dtype,
     /// Slowest axis first.
     pub shape: Vec<usize>,
-    /// The bytes. Shared, so that saving copies nothing.
+    /// Shared, so that saving copies nothing.
     #[serde(skip)]
     pub data: TensorData,
 }
@@ -83,7 +84,7 @@ pub struct ImageTensor {
 #[derive(Clone)]
 pub struct TensorData(Arc<OnceLock<Result<Arc<Vec<u8>>, String>>>);
 
-/// The end at which [`TensorData`] arrive; dropped, they never will.
+/// The sending end of [`TensorData`]; a drop without data marks them as failed.
 pub struct Arriving(TensorData);
 
 impl TensorData {
@@ -92,7 +93,7 @@ impl TensorData {
         (data.clone(), Arriving(data))
     }
 
-    /// Waits for them.
+    /// Waits for the bytes.
     ///
     /// # Errors
     /// Why the transfer failed, as a phrase.
@@ -107,7 +108,7 @@ impl TensorData {
 }
 
 impl Arriving {
-    /// They are here, or will never be.
+    /// Delivers the bytes or the failure.
     pub fn set(self, data: Result<Vec<u8>, String>) {
         self.give(data.map(Arc::new));
     }
