@@ -1,4 +1,4 @@
-//! Limits of other cards, by which this one runs their code paths.
+//! Limits of other cards, to run their code paths on this one.
 
 use super::driver::DeviceInfo;
 
@@ -21,10 +21,8 @@ pub const CARDS: &[Card] = &[
 ];
 
 impl Card {
-    /// By name.
-    ///
     /// # Errors
-    /// The names there are.
+    /// The list of known names.
     pub fn named(name: &str) -> Result<Card, String> {
         CARDS.iter().find(|card| card.name == name).copied().ok_or_else(|| {
             let names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
@@ -32,7 +30,7 @@ impl Card {
         })
     }
 
-    /// What is left of a device within these limits. Its machine code stays that of the device.
+    /// Restricts a device to these limits. Its machine code stays that of the device.
     pub(super) fn limit(self, info: &mut DeviceInfo) {
         info.shared_limit = info.shared_limit.min(self.shared_limit);
         info.multiprocessors = info.multiprocessors.min(self.multiprocessors);
