@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::{Backend, BufKind, MAX_VERIFY_ROWS, Pass, Result};
 use crate::engine::protocol::{ImageTensor, Token};
 
-/// Limit of accepted rows whose auxiliary hidden states wait for the window.
+/// Limit of accepted rows with auxiliary hidden states that wait for the window.
 pub const PENDING_ROWS: usize = MAX_VERIFY_ROWS;
 
 #[derive(Clone, Debug, PartialEq)]

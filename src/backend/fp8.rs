@@ -1,7 +1,7 @@
-//! Products of prefill in fp8: both operands as e4m3 with one scale a row, sums in f32. GPUs with such tensor cores
+//! Products of prefill in fp8: both operands as e4m3 with one scale per row, sums in f32. GPUs with such tensor cores
 //! and the CPU compute the same formula.
 //!
-//! A row narrows by itself: its largest value becomes 448, so its bits depend on no other row. Weights narrow from
+//! A row narrows on its own: its largest value maps to 448, so its bits depend on no other row. Weights narrow from
 //! their values in bf16, whatever form they are kept in.
 
 use half::bf16;
@@ -9,9 +9,8 @@ use half::bf16;
 /// Rows of a segment that are always read in bf16: short texts gain nothing, and a GPU reads them with the program's
 /// own kernel. A multiple of [`GRID`](super::GRID).
 pub const PLAIN_ROWS: usize = 256;
-/// The largest number of e4m3.
 pub const LARGEST: f32 = 448.0;
-/// A row whose values do not exceed this counts as zeros: the inverse of its scale would overflow f32.
+/// Rows without larger values count as zeros: the inverse of their scale would overflow f32.
 const NOTHING: f32 = 1e-30;
 
 /// How many of a pass's `rows` are among [`PLAIN_ROWS`], after `read` earlier rows of the segment.

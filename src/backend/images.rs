@@ -88,7 +88,6 @@ pub trait Images: Memory {
     fn rows_in_flight(&self) -> bool {
         false
     }
-    /// Reads the rows of one feed into memory and writes them to the cache of one layer.
     fn write_feed(
         &mut self,
         cache: &mut Self::Cache,

@@ -2,7 +2,7 @@
 use super::{Memory, Pass, Result};
 use crate::core::spec::LightningSpec;
 
-/// See docs/model.md §4.
+/// Operations of docs/model.md §4.
 pub trait Lightning: Memory {
     /// Registers states of a layer, like [`Sparse::bind_caches`](super::Sparse::bind_caches).
     fn bind_states(&mut self, _layer: usize, _states: &mut [&mut Self::Recurrent]) -> Result<()> {

@@ -7,7 +7,6 @@ use crate::engine::protocol::{Dtype, MemoryInfo, Precision};
 
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
-    /// Parts stacked along the out axis, each in its own form.
     Stack(&'a [WeightView<'a>]),
     /// Gate and up projection of the MLP, for [`Rows::norm_gate_up`](super::Rows::norm_gate_up); the backend may
     /// interleave them.
@@ -64,12 +63,11 @@ pub trait Memory: Sized + Send + 'static {
     /// The same for [`Rows::norm_gate_up`](super::Rows::norm_gate_up): `out` is the width of one of the two; gate rows
     /// have the lower indices.
     fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64, form: Form) -> Result<Self::Matrix>;
-    /// Rows, form and bytes of each part.
     fn parts(&self, matrix: &Self::Matrix) -> Vec<(usize, Form, usize)>;
     fn ones(&mut self, n: usize) -> Result<Self::Vector>;
     /// Decides the home (device or host memory) of caches of up to `limit` positions; runs after the weights are
-    /// loaded and before the first cache. `asked`: the user set this limit. [`Memory::notes`] reports a decision for
-    /// host memory.
+    /// loaded and before the first cache. `asked`: `limit` is the user's setting. [`Memory::notes`] reports a decision
+    /// for host memory.
     ///
     /// # Errors
     /// Neither memory suffices; the message names a limit that fits.

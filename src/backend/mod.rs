@@ -86,7 +86,6 @@ pub enum StepKey {
     DraftExtend(usize),
 }
 
-/// Decides the number type of an activation buffer on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufKind {
     /// f32 everywhere.
@@ -119,7 +118,6 @@ pub struct WeightView<'a> {
 pub struct TopLogits {
     pub ids: Vec<Token>,
     pub logits: Vec<f32>,
-    /// log Σ exp over the whole vocabulary.
     pub log_sum_exp: f32,
 }
 

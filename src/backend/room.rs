@@ -106,7 +106,6 @@ fn row_bytes(spec: &ModelSpec) -> u64 {
     2 * layers * row
 }
 
-/// Keys, values and compressed keys of the sparse layers.
 pub fn token_bytes(spec: &ModelSpec) -> u64 {
     row_bytes(spec) + compressed_bytes(spec)
 }

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::{HeadRows, Memory, Pass, Result, TopLogits};
 
-/// The reader of the rows that an operation writes.
 #[derive(Clone, Debug)]
 pub enum NextOp<'a, V> {
     /// [`Rows::norm_linear`], [`Rows::norm_gate_up`] or [`Rows::head`] with this norm, after [`Rows::embed`], [`Rows::linear_add`] or [`Rows::gate_output`].

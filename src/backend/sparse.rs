@@ -34,8 +34,8 @@ pub trait Sparse: Memory {
     fn bind_caches(&mut self, _layer: usize, _caches: &mut [&mut Self::Cache]) -> Result<()> {
         Ok(())
     }
-    /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key whose window they
-    /// complete (docs/model.md §5.3). One cache for each group of the pass.
+    /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key with a window that ends
+    /// there (docs/model.md §5.3). One cache for each group of the pass.
     fn append_kv(
         &mut self,
         caches: &mut [&mut Self::Cache],

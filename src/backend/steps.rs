@@ -48,7 +48,6 @@ impl Group {
     }
 }
 
-/// Position, tokens and pending rows of the passes, and CUDA graphs of their work.
 pub trait Steps: Memory {
     fn place(&self) -> Place;
     /// Activates another sequence, between two passes: position, pending rows and rows in flight are its own from now
@@ -56,7 +55,6 @@ pub trait Steps: Memory {
     fn go_to(&mut self, place: Place) -> Result<()>;
     /// Activates a new sequence at position 0, which owns all buffers made from now on.
     fn new_place(&mut self) -> Result<Place>;
-    /// Drops the data of an inactive sequence.
     fn forget_place(&mut self, id: u64);
     fn position(&self) -> usize;
     /// Sets the position with nothing pending, for restore and reset.

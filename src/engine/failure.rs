@@ -8,7 +8,6 @@ use crate::core::Exit;
 use crate::engine::protocol::EngineFault;
 use crate::model::ModelError;
 
-/// A line for the user, and the exit of a run that needs an engine.
 pub(super) struct Failure {
     pub(super) error: String,
     pub(super) exit: Exit,

@@ -285,7 +285,6 @@ impl<B: DraftOps> Worker<'_, B> {
         None
     }
 
-    /// One pass over the rows of all; the first sequence is active.
     fn verify(&mut self, proposed: &[Waiting]) -> Result<Vec<TopLogits>, DecodeError> {
         let Some((own, others)) = proposed.split_first() else { return Ok(Vec::new()) };
         let mut rows_of_others = Vec::with_capacity(others.len());

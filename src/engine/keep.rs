@@ -18,7 +18,6 @@ const THREADS: usize = 2;
 #[derive(Default)]
 pub(super) struct Found(Vec<(Recipe, Result<Checkpoint, ModelError>)>);
 
-/// Looks for packed weights of any recipe.
 pub(super) fn look(checkpoint: &Checkpoint, options: &EngineOptions) -> Found {
     let Some(dir) = &options.keep_weights else { return Found::default() };
     let recipes = match Recipe::asked_for(options.weights) {

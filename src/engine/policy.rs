@@ -70,7 +70,6 @@ const PLAIN: Plan = Plan { source: Source::Plain, depth: 0, at_least: 0 };
 
 #[derive(Clone, Debug, Default)]
 pub struct Outcome<'a> {
-    /// Tokens in the state before it.
     pub context: usize,
     /// One per draft of the head, in order; empty for other sources.
     pub confidence: &'a [f64],
@@ -102,7 +101,6 @@ pub struct Policy {
     rounds_since_plain: u32,
     tokens_since_head: usize,
     probe_every: usize,
-    /// Consecutive rounds whose drafts were all rejected.
     refused: i32,
     ngram_misses: u32,
     /// Rounds for which the lookup must match two more tokens.
@@ -327,7 +325,6 @@ impl Policy {
         self.lost(tokens, if outcome.drafted == 0 { 0.0 } else { seconds / plain - tokens as f64 });
     }
 
-    /// Adds a round's tokens and loss to the window.
     fn lost(&mut self, tokens: usize, loss: f64) {
         self.window.push_back((tokens, loss));
         if self.window.len() > WINDOW {

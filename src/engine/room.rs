@@ -32,7 +32,6 @@ pub struct Ask {
     pub left: u64,
     pub total: u64,
     pub evictable: bool,
-    /// Running jobs, which free memory when they end.
     pub others: usize,
     /// A job has just ended, and its owner may release the memory.
     pub hope: bool,
@@ -42,7 +41,6 @@ pub struct Ask {
 pub enum Answer {
     All,
     Evict,
-    /// Wait for another job's end.
     Wait,
     /// No other sequence will free memory: begin with the available part.
     Some,
@@ -66,7 +64,6 @@ fn is_memory(error: &ModelError) -> bool {
     matches!(error, ModelError::Backend(BackendError::Memory { .. }))
 }
 
-/// Positions that a job reaches: its minimum, and its full request.
 fn reach(job: &Job, position: usize, limit: usize) -> [usize; 2] {
     let most = job.generate.as_ref().map_or(0, |request| usize::try_from(request.max_tokens).unwrap_or(usize::MAX));
     let scored = job.score.as_ref().map_or(0, |scoring| scoring.tokens.len());

@@ -25,7 +25,6 @@ pub fn uniform(seed: u64, position: u64, token: Token) -> f64 {
     ((c >> 11) as f64 + 0.5) * (1.0 / (1u64 << 53) as f64)
 }
 
-/// Standard Gumbel noise of one token at one output position.
 pub fn gumbel(seed: u64, position: u64, token: Token) -> f64 {
     -(-uniform(seed, position, token).ln()).ln()
 }

@@ -64,7 +64,6 @@ impl Pace {
     }
 }
 
-/// The sequence that reads a chunk, and the chunk's length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Read {
     pub reader: usize,
@@ -103,7 +102,6 @@ pub fn turn(wants: &[Want], most: usize, pace: Pace, rounds: usize) -> Turn {
     Turn { read, write, rows }
 }
 
-/// Decode rounds after a chunk of this duration.
 fn rounds_after(seconds: f64) -> usize {
     // Enough rounds for this time and their own.
     let rounds = seconds.min(1.0) * ROUNDS_PER_S / (1.0 - ROUNDS_PER_S * ROUND_SECONDS);

@@ -17,7 +17,6 @@ use crate::model::score::{likely, log_prob};
 const TURN_ROWS: usize = 2 * GRID;
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Saves the state before the scored text; the next turn reads its first rows.
     pub(super) fn begin_scores(&mut self, run: &mut Run, scoring: &Scoring) -> Result<Now, DecodeError> {
         let (at, rows, lists) = (self.live.position(), scoring.tokens.len().saturating_sub(1), scoring.hidden.len());
         if rows == 0 || lists == 0 {

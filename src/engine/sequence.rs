@@ -120,7 +120,6 @@ impl Run {
 }
 
 pub(super) struct Scores {
-    /// The position and small state to restore.
     pub(super) at: usize,
     pub(super) end: CheckpointImage,
     pub(super) rows: usize,
@@ -138,7 +137,6 @@ impl Scores {
 
 pub(super) enum Now {
     GoesOn,
-    /// There is no memory for its next part yet.
     Stalled,
     Ended(Ended, Vec<Vec<f32>>),
 }

@@ -43,7 +43,6 @@ impl<B: DraftOps> Worker<'_, B> {
         lends.filter(|(_, tokens)| *tokens >= least).max_by_key(|(_, tokens)| *tokens)
     }
 
-    /// Allocates the buffers of an empty sequence unless it has them.
     pub(super) fn make(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
         if !matches!(self.slots.get(&sequence).ok_or(MISSING)?.held, Held::Nothing) {
             return Ok(());

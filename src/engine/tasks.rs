@@ -188,7 +188,7 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// The longest-waiting sequence whose next task can run now, if there is memory for it.
+    /// The longest-waiting sequence with a next task that can run now, if there is memory for it.
     fn ready(&self, except: &BTreeSet<SequenceId>) -> Option<SequenceId> {
         let next = |id: &SequenceId| self.slots.get(id).filter(|s| s.run.is_none()).and_then(|s| s.queue.front());
         let can = |id: &SequenceId| match next(id) {

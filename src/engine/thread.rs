@@ -1,7 +1,7 @@
 //! The handle of the engine thread.
 //!
 //! The thread never touches files of a session, never handles text, and never waits for the receiver of its events. A
-//! panic in it becomes a fatal [`EngineEvent::Failed`].
+//! panic in it is reported as a fatal [`EngineEvent::Failed`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;

@@ -31,7 +31,6 @@ pub(super) struct Worker<'c, B: DraftOps> {
     pub(super) events: &'c Sender<EngineEvent>,
     pub(super) slots: BTreeMap<SequenceId, Slot<B>>,
     pub(super) in_hand: SequenceId,
-    /// Evicted and neither restored nor released since.
     pub(super) evicted: BTreeSet<SequenceId>,
     /// Bytes of an empty sequence, including memory for its first token.
     pub(super) sequence_bytes: u64,

@@ -65,7 +65,7 @@ impl Cache {
     }
 
     /// Writes keys and values `[rows, kv_heads·d]` (rows of `x` at `columns`) from position `first` on, and every
-    /// compressed key whose window they complete.
+    /// compressed key with a window that ends there.
     pub(super) fn append(
         &mut self,
         spec: &SparseSpec,
@@ -220,7 +220,6 @@ impl Slots<'_> {
     }
 }
 
-/// The four arrays of a cache, in the order of images.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     K,

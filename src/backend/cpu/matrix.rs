@@ -1,8 +1,8 @@
 //! Weights on the CPU and the two ways to multiply with them.
 //!
 //! Prefill multiplies tiles of exactly [`GRID`] rows (the last one padded with zeros) through candle, so the shape,
-//! and with it the order of every sum, is the same for every chunk size. Verify uses [`Dots`], whose order does not
-//! depend on the number of rows. bf16 and packed weights keep their form and are widened, exactly, block by block.
+//! and with it the order of every sum, is the same for every chunk size. Verify uses [`Dots`], in an order that does
+//! not depend on the number of rows. bf16 and packed weights keep their form and are widened, exactly, block by block.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -236,7 +236,6 @@ impl Part {
     }
 }
 
-/// Packs a part unless the model folder holds it packed.
 fn packed(part: &WeightView<'_>, rows: usize, inner: usize) -> Result<Packed> {
     if part.dtype == Dtype::U8 {
         return Packed::from_bytes(part.form, rows, inner, part.data.to_vec()).ok_or_else(|| {

@@ -39,11 +39,9 @@ pub struct Cpu {
     threads: usize,
     /// Of row 0 of the next pass.
     position: usize,
-    /// Given tokens of the segment before the current pass.
     segment_read: usize,
     tokens: Vec<Token>,
     groups: Vec<Group>,
-    /// Accepted rows of the last verify pass, remembered in every recurrent state.
     pending: usize,
     /// Id of the active sequence, and the greatest id so far.
     place: u64,
@@ -65,7 +63,6 @@ pub struct Cpu {
     pub(crate) planted: Option<Planted>,
 }
 
-/// Typical errors of a port of this model.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {

@@ -6,7 +6,6 @@ use crate::backend::sparse::is_hidden;
 use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Result, internal};
 use crate::core::spec::SparseSpec;
 
-/// Marks a row that attends to every block up to its own.
 pub(super) const ALL: u32 = u32::MAX;
 
 /// Sums over rows of thoughts, and of the answer. `[ld]` each

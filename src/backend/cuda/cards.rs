@@ -5,14 +5,12 @@ use super::driver::DeviceInfo;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Card {
     pub name: &'static str,
-    /// Most dynamic shared memory of a block, in bytes.
     shared_limit: u32,
     multiprocessors: u32,
     overlap: bool,
     brings_tiles: bool,
 }
 
-/// A100, RTX 3080, RTX 4080, RTX 5070.
 pub const CARDS: &[Card] = &[
     Card { name: "sm_80", shared_limit: 163 << 10, multiprocessors: 108, overlap: false, brings_tiles: false },
     Card { name: "sm_86", shared_limit: 99 << 10, multiprocessors: 68, overlap: false, brings_tiles: false },

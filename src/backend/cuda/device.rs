@@ -25,7 +25,6 @@ pub(crate) enum Account {
 struct Accounts {
     /// Indexed by [`Account`].
     bytes: [AtomicU64; 5],
-    /// Start and size of allocations with guards.
     fenced: Mutex<HashMap<DevicePtr, usize>>,
 }
 
@@ -49,7 +48,6 @@ pub(crate) struct Device {
     most: Option<u64>,
 }
 
-/// The owner's number, and a place.
 pub(crate) type SpareKey = (u64, usize);
 
 /// Buffers that only save work; they are freed when memory is needed. A user holds its buffer until the kernels that
@@ -221,7 +219,6 @@ impl Device {
     }
 }
 
-/// Counts bytes in the accounts until the drop.
 pub(crate) struct Charge {
     device: Device,
     account: Account,

@@ -70,7 +70,6 @@ impl From<TensorMap> for Arg {
 pub struct TileMap {
     pub at: DevicePtr,
     pub second: u64,
-    /// Values of a row; rows of a tile are contiguous.
     pub width: u32,
     pub rows: u32,
     pub tile: u32,
@@ -108,7 +107,6 @@ pub struct Launch<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     Compute,
-    /// Image transfers, concurrent with the kernels.
     Copy,
     /// Proofs of the GEMM library, independent of the other queues.
     Proof,
@@ -184,7 +182,6 @@ impl GemmOut {
     }
 }
 
-/// Scales of e4m3 operands, f32, one per row.
 #[derive(Clone, Copy, Debug)]
 pub struct Scales {
     pub x: DevicePtr,
@@ -228,7 +225,6 @@ pub trait Driver: Send + Sync {
     fn free(&self, ptr: DevicePtr);
     /// Mapping step; `None` where reserved ranges of such memory are not supported.
     fn granularity(&self, home: Home) -> Option<usize>;
-    /// Reserves address space without memory, a multiple of the granularity.
     fn reserve(&self, home: Home, bytes: usize) -> Result<DevicePtr>;
     /// Maps memory into part of a reserved range; both are multiples of the granularity. Host memory is zero, device
     /// memory arbitrary.

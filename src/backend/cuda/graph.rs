@@ -32,14 +32,13 @@ pub(super) struct Key {
     pub(super) scores: bool,
 }
 
-/// Replaces a sequence id: the step names no sequence's buffers. Also the id of a device's first sequence, whose
-/// buffers count among those that all steps use.
+/// Replaces a sequence id: the step names no sequence's buffers. Also the id of a device's first sequence; its buffers
+/// count among those that all steps use.
 pub(super) const ANY: u64 = 0;
 
 pub(super) struct Graphs {
     device: Device,
     entries: HashMap<Key, Entry>,
-    /// Graphs made since the start; for tests.
     pub(super) made: usize,
 }
 

@@ -22,7 +22,6 @@ const PART_BYTES: usize = 64 << 20;
 /// Growth adds this share of the array's own memory, so that long contexts grow rarely too.
 const SPARE_SHARE: usize = 32;
 
-/// Counts this memory in the accounts until the last holder drops it.
 fn charge(device: &Device, home: Home, bytes: usize) -> Arc<Charge> {
     let account = match home {
         Home::Device => Account::State,
@@ -43,7 +42,6 @@ impl Part {
 }
 
 enum Backing {
-    /// A reserved range, and the parts mapped so far from its start on without gaps.
     Mapped {
         at: DevicePtr,
         reserved: usize,

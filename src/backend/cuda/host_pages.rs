@@ -77,7 +77,7 @@ impl HostPages {
         }
         let before = (at as usize).next_multiple_of(LARGE_PAGE) - at as usize;
         let end = at as usize + before + bytes.next_multiple_of(SMALL_PAGE);
-        // SAFETY: both lie in the range just made, before and behind what is given out.
+        // SAFETY: both are in the range just made, before and after the returned part.
         unsafe {
             if before > 0 {
                 libc::munmap(at, before);

@@ -81,7 +81,6 @@ pub(super) type Columns = [Column; 4];
 
 pub(super) struct OnHost(Vec<Tiles>);
 
-/// Bytes of one layer's compressed keys of level 1 and level 2 in a tile.
 fn level_bytes(spec: &SparseSpec) -> [usize; 2] {
     [spec.stride, 4 * spec.stride].map(|stride| KEY_TILE / stride * spec.kv_heads * HEAD * 2)
 }

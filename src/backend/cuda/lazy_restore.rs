@@ -25,7 +25,6 @@ const UNIT: usize = 64;
 /// If at least one in this many units of a piece is requested, the whole piece is read: many short reads and copies
 /// take longer.
 const DENSE: usize = 4;
-/// How often a wait checks for cancellation.
 const GLANCE: Duration = Duration::from_millis(20);
 /// Minimum and maximum: enough requests to saturate a fast disk, and enough threads to keep up with checksums.
 const THREADS: [usize; 2] = [2, 16];
@@ -182,7 +181,6 @@ impl LazyRestore {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All rows have arrived, or the rest was cancelled.
     pub(super) fn complete(&self) -> bool {
         let plan = self.plan();
         plan.active == 0 && (plan.left == 0 || plan.given_up)

@@ -61,7 +61,7 @@ mod tests {
         first.host_bytes_per_token.store(8_192, Ordering::Relaxed);
         let room = ledgers.room_beside_host();
         assert!(room < u64::MAX);
-        // A short-lived sequence, whose caches are dropped.
+        // A short-lived sequence; its caches are dropped.
         ledgers.begin();
         ledgers.begin();
         assert!(ledgers.room_beside_host() < u64::MAX);

@@ -18,7 +18,6 @@ pub(super) const GROUP: usize = 16;
 const SPARSE_HEADS: usize = 1000;
 /// Only these cards multiply e4m3 operands with a scale per row in cuBLASLt.
 const FP8_CAPABILITY: u32 = 90;
-/// The width of a GEMM's input is a multiple of this.
 pub(super) const INNER: usize = 64;
 
 /// Runs before the weights are loaded; `shared_limit`: shared memory per block.

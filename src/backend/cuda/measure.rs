@@ -15,11 +15,9 @@ use crate::backend::{Form, Memory, Result, Steps};
 /// Zero where a measurement does not apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Ceilings {
-    /// Device memory read by a kernel.
     pub read_gb_per_s: f64,
     /// Device-to-device copy, bytes read plus bytes written.
     pub copy_gb_per_s: f64,
-    /// Large bf16 GEMM.
     pub gemm_tflops: f64,
     /// From page-locked host memory.
     pub to_device_gb_per_s: f64,

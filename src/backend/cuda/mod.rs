@@ -110,7 +110,6 @@ const TIGHT_BYTES: u64 = 15 << 29;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Rows of a prefill pass; 0 chooses by memory and precision.
     pub prefill_rows: usize,
     pub prefill: Precision,
     pub own_gemm: bool,

@@ -33,7 +33,6 @@ const HOST_GRANULARITY: usize = 2 << 20;
 /// Free memory required to prove the GEMM library before its first use.
 const ROOM_FOR_PROOFS: u64 = 4 << 30;
 
-/// Compute capability with overlapping launches and tile copies; kernels check for the same.
 const HOPPER: u32 = 90;
 
 #[derive(Clone, Copy)]

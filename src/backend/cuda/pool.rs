@@ -120,7 +120,6 @@ impl Drop for Paged {
     }
 }
 
-/// Scratch that the verify passes of all layers share.
 pub(super) struct Lookup {
     kv_heads: usize,
     /// `[kv_heads][slots]` `struct Fetch`.

@@ -25,7 +25,6 @@ pub struct Selection {
     pub(super) lists: Lists,
     /// `[rows][kv_heads]` u32.
     pub(super) count: DeviceBuffer,
-    /// bf16 block scores of one part of a pass.
     pub(super) scores: DeviceBuffer,
     /// Parts of the log-sum-exp of a verify pass, or one value per row and head of a prefill part.
     pub(super) lse: DeviceBuffer,
@@ -89,7 +88,6 @@ pub(super) struct SelectionPlan {
     pub(super) keys: NormKeys,
 }
 
-/// Window and stride of the keys that normalise the scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NormKeys {
     pub(super) window: u32,
@@ -184,7 +182,7 @@ impl Selection {
         }
     }
 
-    /// Rows of a prefill pass whose scores over `blocks` blocks fit at once; a multiple of 8.
+    /// Rows of a prefill pass with scores over `blocks` blocks that fit at once; a multiple of 8.
     pub(super) fn score_rows(&self, kv_heads: usize, blocks: usize) -> usize {
         (self.scores.bytes() / (kv_heads * blocks * 2).max(1) / 8 * 8).max(8)
     }

@@ -14,7 +14,6 @@ use crate::engine::protocol::{PIECE_BYTES, RowSource};
 /// Large enough to keep the link busy, small enough that both overlap on small images.
 const CHUNK_BYTES: usize = 16 << 20;
 
-/// Parts that share a buffer begin at multiples of this.
 const PART_ALIGN: usize = 256;
 
 pub(super) struct Incoming<'a> {
@@ -115,7 +114,6 @@ struct Part<'a> {
     to: &'a mut [u8],
 }
 
-/// Groups the parts of a fetch into loads that fill a buffer.
 fn loads<'a>(from: &[Stretch], out: &'a mut [Vec<u8>]) -> Vec<Vec<Part<'a>>> {
     let parts = from.iter().zip(out).flat_map(|(src, to)| {
         let part = |(i, to): (usize, &'a mut [u8])| (src.part(i * PIECE_BYTES, to.len()), to);

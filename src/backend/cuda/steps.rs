@@ -68,7 +68,6 @@ impl Step {
         Group::of_pass(&self.groups, self.place(), pass, given)
     }
 
-    /// The sequences of the next verify pass; by default the active sequence has all rows.
     pub(super) fn verify_groups(&self) -> impl Iterator<Item = Group> {
         let alone = self.groups.is_empty().then(|| Group { place: self.place(), rows: MAX_VERIFY_ROWS });
         alone.into_iter().chain(self.groups.iter().copied())

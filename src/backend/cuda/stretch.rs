@@ -31,7 +31,6 @@ impl Stretch {
         self.base + (at / self.chunk * self.pitch + at % self.chunk) as u64
     }
 
-    /// The bytes as single pieces, or as several of equal size.
     fn spans(&self) -> Vec<Pitched> {
         let (mut at, end, mut spans) = (self.from, self.from + self.bytes, Vec::new());
         while at < end {

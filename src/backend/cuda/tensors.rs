@@ -19,7 +19,6 @@ use crate::engine::protocol::{Dtype, Precision};
 /// The only head width that the kernels support.
 pub(super) const HEAD: usize = 128;
 
-/// Alignment of buffers in shared memory.
 const ALIGNED: usize = 256;
 
 /// `[rows, width]`
@@ -77,7 +76,6 @@ impl Buf {
         (self.spare + bytes <= self.memory.bytes()).then(|| self.memory.ptr() + self.spare as u64)
     }
 
-    /// The memory of the rows and what is free after them.
     pub(super) fn whole(&self) -> (DevicePtr, usize) {
         let behind = self.at + self.bytes();
         let until = if self.spare == behind { self.memory.bytes() } else { behind };
@@ -100,7 +98,6 @@ impl Buf {
         self.column(row * self.width)
     }
 
-    /// An f32 buffer of at least this width.
     pub(super) fn wide(&self, op: &'static str, width: usize) -> Result<DevicePtr> {
         match self.kind {
             BufKind::Residual | BufKind::Wide | BufKind::Logits if self.width >= width => Ok(self.ptr()),
@@ -108,7 +105,6 @@ impl Buf {
         }
     }
 
-    /// A bf16 buffer of at least this width.
     pub(super) fn narrow(&self, op: &'static str, width: usize) -> Result<DevicePtr> {
         match self.kind {
             BufKind::Activation if self.width >= width => Ok(self.ptr()),

@@ -15,7 +15,7 @@ use read::{bytes_of, fill_parts, fill_rows};
 
 const SLICE_BYTES: usize = 64 << 20;
 
-/// Gate and up tiles whose rows [`launch::TakeTurns`] interleaves in place.
+/// Gate and up tiles; [`launch::TakeTurns`] interleaves their rows in place.
 struct Couples {
     memory: DevicePtr,
     form: Form,
@@ -219,7 +219,6 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// Interleaves rows of gate and up in eights, where pairs of tiles of both alternate.
     fn take_turns(&mut self, couples: &Couples) -> Result<()> {
         let Couples { memory: w, form, pairs } = couples;
         for (i, turns) in pairs.turns.iter().enumerate() {
@@ -315,7 +314,7 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// The same for gate and up: one plain matrix of both, whose rows are then interleaved in eights.
+    /// The same for gate and up: one plain matrix of both, with rows then interleaved in eights.
     pub(super) fn random_interleaved(
         &mut self,
         half: usize,

@@ -19,7 +19,6 @@ pub(super) trait Rounding: Sized + Copy + Default {
     const COLUMNS: usize;
     /// Scale (and zero point) of a group, with weighted columns. Equal weights give the plain choice.
     fn choose(x: &[f32], weights: &[f32]) -> Self;
-    /// The code of a value, and the value of that code.
     fn round(&self, x: f32) -> (i32, f32);
     fn put(&self, unit: &mut [u8], place: Place, group: usize, codes: &[i32]);
 }

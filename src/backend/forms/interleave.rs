@@ -12,7 +12,6 @@ pub struct Interleaving {
     pub turns: Vec<Turns>,
 }
 
-/// A permutation of the bytes that both pairs of a couple have at one place.
 pub struct Turns {
     pub first: usize,
     pub bytes: usize,

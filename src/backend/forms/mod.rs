@@ -81,7 +81,6 @@ pub struct FormRow {
     made: Option<Made>,
 }
 
-/// The data besides its bytes in a unit that a row's values depend on.
 #[derive(Clone, Copy)]
 struct Beside {
     detail: u32,
@@ -140,7 +139,6 @@ impl Form {
     }
 }
 
-/// A value that is not finite, in a weight to be packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite;
 
@@ -288,7 +286,7 @@ pub fn from_rotated(form: Form, bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The first unit of a packed weight that has, or whose pair's tail has, a scale that is not finite or too large for
+/// The first unit of a packed weight with a scale, in the unit or its pair's tail, that is not finite or too large for
 /// kernels. Scales of int4, int5 and int6 are always good.
 pub fn first_bad_unit(form: Form, inner: usize, bytes: &[u8]) -> Option<usize> {
     let row = form.row()?;
@@ -332,7 +330,6 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// Bytes of the words of four-bit values of a unit.
 const NIBBLES: usize = 2048;
 
 /// Position of a four-bit word of row `place` of `tile`, by (block of 32 columns in the unit, t); a half holds words

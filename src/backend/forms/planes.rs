@@ -13,7 +13,6 @@ use super::{
     FormRow, Made, NIBBLES, Place, half_word, join, nearest, nibble_word, nibbles_and, put, round, split, word,
 };
 
-/// Scale and zero point of 32 values of this bit count.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Choice<const BITS: usize> {
     code: u32,
@@ -48,7 +47,6 @@ impl<const BITS: usize> Choice<BITS> {
         nearest(z * (128.0 / Self::N)).clamp(0.0, 127.0) as u32
     }
 
-    /// N + q
     fn quantised(x: f32, offset: f32, inverse: f32) -> f32 {
         nearest((x + offset) * inverse).clamp(Self::N, Self::N + Self::MOST)
     }

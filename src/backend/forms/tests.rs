@@ -1,10 +1,8 @@
 use super::*;
 use crate::backend::synthetic_value;
 
-/// The forms that the program makes from bf16.
 const MADE: [Form; 4] = [Form::Int8, Form::Int6, Form::Int5, Form::Int4];
 
-/// A normal deviate from two uniform ones.
 fn normal(seed: u64, i: u64) -> f32 {
     let unit = |k: u64| (f64::from(synthetic_value(seed, 2 * i + k, 1.0)) / 1.732_050_8 + 1.0) / 2.0;
     ((-2.0 * unit(0).max(1e-12).ln()).sqrt() * (std::f64::consts::TAU * unit(1)).cos()) as f32
@@ -268,7 +266,7 @@ fn what_is_packed_without_statistics_is_what_kernels_make() {
         for (x, found) in x.chunks(128).zip(found.chunks(128)) {
             let scale = round(x.iter().fold(0f32, |most, v| most.max(v.abs())) / 127.0);
             let expected: Vec<f32> = x.iter().map(|x| round((x / scale).round_ties_even() * scale)).collect();
-            // A division beside a product with the inverse: half a step may fall to either side.
+            // A division and a product with the inverse: half a step may round to either side.
             assert!(found.iter().zip(&expected).filter(|(a, b)| a != b).count() <= 1, "row {row}");
         }
     }

@@ -36,7 +36,6 @@ impl Mean {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    /// Indexed by rows - 1.
     verify: [Mean; MAX_VERIFY_ROWS],
     extend: Mean,
     step: Mean,

@@ -108,7 +108,6 @@ impl TensorData {
 }
 
 impl Arriving {
-    /// Delivers the bytes or the failure.
     pub fn set(self, data: Result<Vec<u8>, String>) {
         self.give(data.map(Arc::new));
     }
@@ -205,7 +204,6 @@ pub trait RowSource: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// No such bytes, or they cannot be read, or are not what was saved.
     fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault>;
-    /// An array as a whole.
     fn load(&self, name: &str) -> Result<ImageTensor, RowsFault>;
     /// Their place in a file, for an engine in another process that reads them itself: from here on they count as
     /// read. `None` if there is no file.
@@ -217,7 +215,7 @@ pub trait RowSource: Send + Sync + std::fmt::Debug {
     fn segment(&self) -> Option<[u8; 32]> {
         None
     }
-    /// They were had from elsewhere and will not be read: from here on they count as read.
+    /// The rows were shared from another sequence: from here on they count as read.
     fn pass_over(&self) {}
 }
 
@@ -226,7 +224,7 @@ pub struct RowsPlace {
     #[serde(with = "path_bytes")]
     pub file: PathBuf,
     pub segment: [u8; 32],
-    /// Of the file's head, which vouches for the rest.
+    /// Of the file's head, which holds the checksums of the rest.
     pub checksum: [u8; 32],
 }
 
@@ -249,7 +247,7 @@ mod path_bytes {
 /// Alignment for [`RowSource::fill`]: bytes under one checksum, as many as one block of 64 positions has in the 9B
 /// model, so that a block can be read on its own.
 pub const SOURCE_BYTES: usize = 32 << 10;
-/// What one thread best reads at a time of an array that is wanted whole: little enough to stay in a processor's cache.
+/// Best size of one thread's read in an array that is read whole: small enough to stay in a processor's cache.
 pub const PIECE_BYTES: usize = 32 * SOURCE_BYTES;
 
 impl RowSource for RowsImage {
@@ -290,7 +288,7 @@ pub struct CheckpointImage {
     pub tensors: Vec<ImageTensor>,
 }
 
-/// Everything one segment keeps. Crosses from engine to session and back.
+/// All data of one segment, in transfer between engine and session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StateImage {
     pub rows: RowsImage,

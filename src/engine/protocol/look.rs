@@ -34,7 +34,6 @@ pub struct BlockLook {
     pub forced: f32,
 }
 
-/// Attention of an answer and of the thoughts before it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LookedAt {

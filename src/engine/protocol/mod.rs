@@ -74,7 +74,6 @@ pub struct Job {
 /// The reason why a command failed, or why there is no engine. The live state is empty afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum EngineFault {
-    /// A job was stopped while it waited for saved rows.
     #[error("stopped while saved rows were on their way")]
     Stopped,
     /// Saved rows of the state are unreadable. A path without their segment can be restored.
@@ -188,7 +187,6 @@ pub enum EngineEvent {
     Evicted {
         sequence: SequenceId,
     },
-    /// A message to show once.
     Note(String),
     Done {
         id: u64,

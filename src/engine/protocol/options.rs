@@ -155,7 +155,6 @@ pub struct MemoryInfo {
     /// Where keys and values are in host memory: the device's pool of their blocks, and the staging ring.
     #[serde(skip_serializing_if = "is_zero")]
     pub pool: u64,
-    /// Keys and values in host memory.
     #[serde(skip_serializing_if = "is_zero")]
     pub host: u64,
     /// Use of the device by all programs; process memory on a CPU.

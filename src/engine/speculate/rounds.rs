@@ -22,7 +22,6 @@ pub struct Round {
     pub likely: Vec<Likely>,
 }
 
-/// Drafts of a round and the time they took.
 #[derive(Default)]
 struct Drafts {
     tokens: Vec<Token>,

@@ -63,7 +63,6 @@ impl Tiles {
     }
 }
 
-/// Rows of the smallest tiles.
 const FEWEST: u32 = 64;
 
 fn tiles_for(rows: u32, out: u32, inner: u32, multiprocessors: u32) -> &'static Tiles {

@@ -1,10 +1,8 @@
 //! The flow of weights through a block of a GEMM of 1..=16 rows, whatever their form: the ring of stages, the shared
 //! memory per block, and the blocks of a launch.
 
-/// Weight rows that a block of a skinny GEMM processes at a time.
 pub(super) const SKINNY_TILE: u32 = 32;
 
-/// The flow of one form's weights through a block.
 pub(super) struct Ring {
     /// Warps of a block, each with its own ring.
     pub(super) warps: u32,

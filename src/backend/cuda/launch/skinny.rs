@@ -12,9 +12,9 @@ use super::ring::{Ring, SKINNY_TILE, shared_bytes, shares, used_bytes};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 use crate::backend::{Form, Result, internal};
 
-/// Turns whose parts are kept before the warps of a block synchronise to add them up; more turns mean fewer waits. In
-/// a turn each team of warps (`teams` of `kernels/skinny.cuh`) works on its own tile and leaves as many parts fewer,
-/// and teams share rows that stay: the memory per turn and row is the same for any number of teams.
+/// Turns with parts kept before the warps of a block synchronise to add them up; more turns mean fewer waits. In a
+/// turn each team of warps (`teams` of `kernels/skinny.cuh`) works on its own tile and leaves as many parts fewer, and
+/// teams share rows that stay: the memory per turn and row is the same for any number of teams.
 const MOST_DEEP: u32 = 8;
 
 /// Shared memory left to the small kernels around a GEMM, which overlap with it.
@@ -64,7 +64,6 @@ impl SkinnyRows {
 /// where there is a norm. All 0 without a hint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextRows {
-    /// Norm weight, or 0.
     pub norm: DevicePtr,
     pub x: DevicePtr,
     pub sums: DevicePtr,
@@ -120,7 +119,6 @@ impl SkinnyTo {
     }
 }
 
-/// The ring of a weight, and its form's detail.
 fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
     let ring = match weight.form {
         _ if weight.second.is_some() => &skinny_mixed::RING,
@@ -139,8 +137,8 @@ fn room(d: &dyn Driver) -> u32 {
     d.info().shared_limit.saturating_sub(OWN_BYTES)
 }
 
-/// Stages of the ring, places of rows, and tiles whose parts are kept. One tile's parts have precedence over the ring,
-/// up to the form's maximum; rows that several tiles need stay, if there is room for them.
+/// Stages of the ring, places of rows, and tiles with kept parts. One tile's parts have precedence over the ring, up
+/// to the form's maximum; rows that several tiles need stay, if there is room for them.
 fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner]: [u32; 2], limit: u32) -> [u32; 3] {
     let used = |stages, places, deep| used_bytes(ring, detail, [stages, places, deep, rows]);
     let stages = (1..=ring.most).rev().find(|n| used(*n, *n, 1) <= limit).unwrap_or(1);

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use super::TABLE;
 use crate::backend::cuda::images::IMAGES;
 
-/// A row of the table, as text.
 pub(super) struct Row {
     /// File of `kernels/`.
     pub(super) source: &'static str,
@@ -32,7 +31,6 @@ struct Declared {
     threads: Option<u32>,
     /// C type and name.
     params: Vec<(String, String)>,
-    /// It uses dynamic shared memory.
     shared: bool,
 }
 

@@ -24,7 +24,6 @@ use room::ProofRoom;
 
 /// Limit of the library's scratch; algorithms that need more are refused.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// Required alignment of the workspace.
 const ALIGNED: usize = 256;
 /// A word after two results: whether they differ.
 const FLAG_BYTES: usize = 16;
@@ -35,7 +34,6 @@ struct Shape {
     out: usize,
     inner: usize,
     to: GemmOut,
-    /// Operands are e4m3 with a scale per row.
     fp8: bool,
 }
 
@@ -140,7 +138,7 @@ impl CublasLt {
             let (dst, of) = (at(room.narrowed), at(room.scales));
             let (n, rows) = (u32_of(inner)?, u32_of(room.values)?);
             let narrow = launch::NarrowRows { dst, scales: of, src: scratch, n, rows };
-            // SAFETY: behind the values is room for as many in e4m3 and their scales.
+            // SAFETY: the values are followed by room for as many in e4m3 and their scales.
             unsafe { narrow.as_launch(device.info(), "narrow_rows", |launch| device.launch_on(Queue::Proof, launch))? };
             (from, scales) = (dst, Some(Scales { x: of, w: of }));
         }
@@ -155,7 +153,7 @@ impl CublasLt {
             found => found?,
         };
         for algorithm in candidates {
-            // SAFETY: scratch holds a workspace, two results of so many rows and a flag behind the operands.
+            // SAFETY: scratch holds a workspace, two results of so many rows and a flag after the operands.
             if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm, at(room.workspace)) }? {
                 return Ok(Plan::Algorithm(algorithm));
             }
@@ -301,7 +299,7 @@ impl CublasLt {
 
 impl Drop for CublasLt {
     fn drop(&mut self) {
-        // SAFETY: created in `open`. The scratch goes with the context.
+        // SAFETY: created in `open`. The scratch is freed with the context.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }

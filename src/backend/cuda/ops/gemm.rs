@@ -15,7 +15,8 @@ use crate::backend::{BackendError, Result, fp8, internal, sections};
 use crate::engine::protocol::Precision;
 
 /// How many of a pass's `rows` the program's own kernel reads, after `read` rows of the segment: a short prompt never
-/// waits for the library, whose start takes longer than all of its GEMMs. The kernel only supports bf16.
+/// waits for the library, because its start takes longer than all of the prompt's GEMMs. The kernel only supports
+/// bf16.
 pub(super) fn own_rows(read: usize, rows: usize) -> usize {
     fp8::plain_rows(read, rows)
 }
@@ -47,14 +48,12 @@ pub(in crate::backend::cuda) struct Input {
     /// bf16 `[rows, inner]`, dense; undefined for rows that are read in fp8.
     x: DevicePtr,
     rows: usize,
-    /// The first rows, which the program's own kernel reads.
     own: usize,
     /// The other rows, if they are read in fp8.
     narrow: Option<Narrow>,
 }
 
 struct InputParts {
-    /// The first rows, which the program's own kernel reads.
     own: usize,
     /// The first rows, which are read in bf16.
     plain: usize,

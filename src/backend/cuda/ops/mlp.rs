@@ -12,7 +12,7 @@ use super::rows::behind;
 use crate::backend::{Mlp, Pass, Result, Rows};
 
 impl Cuda {
-    /// Rows whose gate and up columns are made together, if an MLP's pass of `rows` rows should use this path.
+    /// Rows with gate and up columns made together, if an MLP's pass of `rows` rows should use this path.
     pub(super) fn rows_abreast(&self, mid: &Buf, mlp: &Mlp<'_, Matrix, Vector>, rows: usize) -> Result<Option<usize>> {
         let (own, inter) = (own_rows(self.segment_read, rows), mlp.down.inner);
         let narrow = !self.options.own_gemm && own < rows && mlp.gate_up.out == 2 * inter && mid.width == inter;

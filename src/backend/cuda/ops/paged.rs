@@ -9,7 +9,6 @@ use crate::backend::{Result, internal};
 use crate::core::spec::SparseSpec;
 
 impl Cuda {
-    /// Connects a paged cache with the pool of its layer.
     pub(super) fn settle(&mut self, cache: &mut Cache) -> Result<()> {
         let (place, spec) = (cache.place, cache.spec.clone());
         let Some(paged) = &mut cache.paged else { return Ok(()) };

@@ -13,7 +13,6 @@ use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, limits, shape, u32_of};
 use crate::backend::{MAX_VERIFY_ROWS, NextOp, Pass, Result};
 
-/// The input of a GEMM: normed rows, or gated attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normed,
@@ -28,7 +27,6 @@ pub(super) struct Way {
     pub(super) ldg: u32,
 }
 
-/// The hinted next operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hint {
     Norm { weight: DevicePtr, n: usize },

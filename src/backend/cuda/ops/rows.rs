@@ -265,7 +265,7 @@ impl Rows for Cuda {
             let splits = vocab.div_ceil(launch::SPLIT_LOGITS as usize);
             self.top_logits = Some(TopLogitsBuffers {
                 vocab,
-                // A smaller vocabulary, whose groups may be smaller, never needs more.
+                // A smaller vocabulary, even with smaller groups, never needs more.
                 tops: work(MAX_VERIFY_ROWS * vocab.div_ceil(8) * 4)?,
                 sums: work(MAX_VERIFY_ROWS * splits * 8)?,
                 found: self.device.pinned(MAX_VERIFY_ROWS * FOUND_BYTES)?,

@@ -15,7 +15,6 @@ pub(in crate::backend::cuda) struct Scratch {
     pub(super) gated: Option<DeviceBuffer>,
     /// Gate and up columns of a slice before SwiGLU, bf16.
     pub(super) wide: Option<DeviceBuffer>,
-    /// The current slice of a packed weight, bf16.
     pub(in crate::backend::cuda) widened: Option<DeviceBuffer>,
     /// The current slice and its input rows in e4m3, with their scales.
     pub(in crate::backend::cuda) narrow_weight: Option<DeviceBuffer>,
@@ -24,7 +23,6 @@ pub(in crate::backend::cuda) struct Scratch {
     pub(in crate::backend::cuda) ascending: Option<DeviceBuffer>,
     /// Tables for interleaving half-words of gate and up, by form and place in a pair of tiles.
     pub(in crate::backend::cuda) places: HashMap<(Form, usize), DeviceBuffer>,
-    /// Set by packing where a value is not finite.
     pub(in crate::backend::cuda) not_finite: Option<DeviceBuffer>,
 }
 

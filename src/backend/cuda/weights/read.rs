@@ -65,8 +65,8 @@ pub(super) fn bytes_of(view: &WeightView<'_>, at: usize, to: &mut [u8]) -> Resul
     fill_parts(std::iter::once((view, at, to)))
 }
 
-/// Neighbouring bytes of a file, and their destinations. A read instead of a copy from a map, whose pages would fault
-/// one by one, with small reads from the disk.
+/// Neighbouring bytes of a file, and their destinations. A read avoids the page faults of a map, and its small reads
+/// from the disk.
 struct Read<'f, 'b> {
     file: &'f File,
     at: u64,

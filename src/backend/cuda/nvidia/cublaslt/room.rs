@@ -5,7 +5,6 @@ use super::{ALIGNED, FLAG_BYTES, Shape, WORKSPACE_BYTES};
 
 const MOST_PROVED: usize = 2048;
 
-/// Offsets in the scratch of a proof, in bytes.
 pub(super) struct ProofRoom {
     /// Rows of activations, and of random bf16 values at the start: as many as either operand has.
     pub(super) rows: usize,
