@@ -1,4 +1,3 @@
-
 use super::{Memory, Pass, Result};
 use crate::core::spec::LightningSpec;
 

@@ -1,4 +1,3 @@
-
 use super::room::PoolCounts;
 use super::sections::Section;
 use super::{BufKind, Form, Result, WeightView, internal};

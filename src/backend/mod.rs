@@ -20,7 +20,7 @@
 //! Exactly one [`Steps::advance`] follows every pass before the next one starts, with `rows = 0` if nothing was
 //! accepted: a verify pass folds the rows that were pending before it and overwrites them. [`crate::model::Live`]
 //! keeps this order. A prefill pass runs with nothing pending (fold first) and is advanced by all of its rows; its
-//! first row is the origin of its [`GRID`], so a chunk whose length is no multiple of it ends a segment.
+//! first row is the origin of its [`GRID`], so a chunk with another length ends a segment.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]

@@ -30,7 +30,6 @@ pub struct PagedPlan {
 }
 
 impl PagedPlan {
-    /// Whether the pool holds the working set of a context of `tokens`.
     pub fn is_useful(&self, spec: &ModelSpec, tokens: u64) -> bool {
         let all = tokens.div_ceil(spec.sparse.block.max(1) as u64);
         self.blocks as u64 >= all.min(USEFUL_BLOCKS as u64)

@@ -15,7 +15,6 @@ pub struct Section {
     pub precision: Precision,
 }
 
-/// The sections of a layer's fused projection for a prefill in `precision`.
 pub fn of_projection(spec: &ModelSpec, mixer: Mixer, precision: Precision) -> Vec<Section> {
     let section = |rows: Range<usize>, precision| Section { rows: rows.len(), precision };
     match mixer {

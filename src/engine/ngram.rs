@@ -162,7 +162,6 @@ impl NgramIndex {
         self.extend(&[token]);
     }
 
-    /// Removes everything from position `len` on.
     pub fn truncate(&mut self, len: usize) {
         while self.tokens.len() > len {
             for (chain, order) in self.chains.iter_mut().zip(ORDERS) {

@@ -110,7 +110,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// `calibration` holds the chances of an earlier run.
     pub fn new(calibration: Calibration) -> Policy {
         Policy { calibration, ..Policy::default() }
     }
@@ -166,7 +165,6 @@ impl Policy {
         SLACK + stake - worst + if self.decoded < WARM_UP { WARM_UP_SLACK } else { 0.0 }
     }
 
-    /// Seconds of a round with `depth` drafts, in a pass of several sequences.
     fn seconds(&self, source: Source, depth: usize, context: usize, sequences: usize) -> f64 {
         let verify = self.costs.verify_shared(context, depth + 1, sequences);
         match source {

@@ -106,7 +106,6 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// Moves the state of `from` to the unallocated sequence `to`, and empties it.
     fn hand_over(&mut self, from: SequenceId, to: SequenceId) -> Result<(), DecodeError> {
         let slot = self.slots.get_mut(&from).ok_or(MISSING)?;
         let held = std::mem::replace(&mut slot.held, Held::Nothing);

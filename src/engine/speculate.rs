@@ -125,7 +125,6 @@ impl<B: DraftOps> Decoder<B> {
         Known(Conversation { index, policy, last_logits, ..Conversation::default() })
     }
 
-    /// Fills `to` with [`Decoder::known`] of the active conversation.
     pub fn copy_to(&mut self, b: &mut B, model: &Model<B>, known: Known, to: &mut Parked<B>) -> Result<()> {
         let tensors = self.export(b, model)?;
         to.conversation = known.0;

@@ -83,7 +83,6 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// Returns `false`, with a failure reported for `id`, if no slot is left.
     fn ensure_slot(&mut self, sequence: SequenceId, id: u64) -> bool {
         if self.slots.contains_key(&sequence) {
             return true;

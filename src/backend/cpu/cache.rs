@@ -124,7 +124,6 @@ impl Cache {
         }
     }
 
-    /// Rows `range` of `k`, `v`, `k1` or `k2` as `[rows, kv_heads, d]`.
     pub(super) fn read(&self, part: Part, range: std::ops::Range<usize>) -> Vec<f32> {
         let mut out = Vec::with_capacity(range.len() * self.heads.len() * self.dim);
         for at in range {

@@ -121,7 +121,6 @@ impl Matrix {
         self.parts.iter().map(sizes).collect()
     }
 
-    /// Widens as many rows from `first` on as fit into `dst`.
     pub(super) fn widen(&self, first: usize, dst: &mut [f32]) {
         let (mut above, mut dst) = (0, dst);
         for part in &self.parts {

@@ -128,7 +128,6 @@ impl Cpu {
         Cpu { can_page_out: true, ..Cpu::with_room(bytes) }
     }
 
-    /// For tests (feature `emulated`): fails according to `faults`.
     #[cfg(any(test, feature = "emulated"))]
     pub fn with_faults(self, faults: faults::Faults) -> Cpu {
         Cpu { faults, ..self }

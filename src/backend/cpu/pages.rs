@@ -82,7 +82,6 @@ impl Pages {
         self.pages.iter().flat_map(move |page| page.values.chunks_exact(len))
     }
 
-    /// Shares the first `values` values of another array with pages of the same size.
     pub(super) fn share(&mut self, from: &Pages, values: usize) {
         self.pages.clear();
         self.pages.extend(from.pages.iter().take(self.needed(values)).cloned());

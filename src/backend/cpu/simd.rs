@@ -298,7 +298,6 @@ pub(super) fn max<S: Simd>(simd: S, x: &[f32]) -> f32 {
     tail.iter().fold(simd.reduce_max_f32s(most), |m, v| m.max(*v))
 }
 
-/// `x[i] *= factor`
 #[inline(always)]
 pub(super) fn scale<S: Simd>(simd: S, x: &mut [f32], factor: f32) {
     let factors = simd.splat_f32s(factor);

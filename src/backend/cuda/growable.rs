@@ -42,6 +42,7 @@ impl Part {
 }
 
 enum Backing {
+    /// A reserved range, and the parts mapped so far from its start on without gaps.
     Mapped {
         at: DevicePtr,
         reserved: usize,

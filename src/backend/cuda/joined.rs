@@ -321,7 +321,6 @@ impl Joined {
         Ok(())
     }
 
-    /// Prepares a rewrite from position `keep` on; earlier positions are preserved.
     pub(super) fn own(&mut self, keep: usize) -> Result<()> {
         for tiles in &mut self.arrays {
             let (from, keep) = (tiles.complete(keep), tiles.holding(keep));

@@ -108,7 +108,6 @@ impl Cuda {
         Ok([fetch(&direct)?, fetch(&by_way)?])
     }
 
-    /// Measures with buffers of `bytes` and a GEMM of `n` rows and columns.
     pub fn ceilings(&mut self, bytes: usize, n: usize) -> Result<Ceilings> {
         let device = self.device.clone();
         let (from, to) =

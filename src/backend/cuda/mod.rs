@@ -12,14 +12,14 @@
 //! | `emulated` | the same kernels on the CPU, for tests; its sources are in the folder of the tests |
 //! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, bulk copies; arrays in pieces |
 //! | `joined` | the rows of all sparse layers of a sequence in common arrays |
-//! | `pool`, `host_pages`, `page_out` | contexts larger than the device: keys and values in host memory, a pool of blocks here; moving a context there |
-//! | `steps`, `step_words`, `tables`, `graph` | what changes between steps; the sequences of a pass; CUDA graphs |
-//! | `launch`, `limits` | the table of kernels; what no kernel supports |
+//! | `pool`, `host_pages`, `page_out` | contexts larger than the device: keys and values in host memory, a pool of their blocks on the device; paging out |
+//! | `steps`, `step_words`, `tables`, `graph` | values that change between steps; the sequences of a pass; CUDA graphs |
+//! | `launch`, `limits` | the table of kernels; limits of all kernels |
 //! | `tensors`, `cache`, `selection` | buffers of all layers, of a sparse layer, and its chosen blocks |
-//! | `memory`, `ledger` | what the device holds; what caches may take |
+//! | `memory`, `ledger` | allocations of the device; memory available to caches |
 //! | `weights`, `packed`, `slices` | loading weights; packing and unpacking; the slices that a prefill pass multiplies with |
 //! | `ops` | operations on rows, of sparse and of lightning layers, as launches |
-//! | `state`, `readback` | images out and in; copies of states that are read back while work goes on |
+//! | `state`, `readback` | images out and in; copies of states that are read back while work continues |
 //! | `lazy_restore` | rows of a resumed session that are loaded while it is in use |
 //! | `draft` | the draft head's operations |
 //! | `measure` | the device's own ceilings |
@@ -27,7 +27,7 @@
 //! Number types: weights bf16 or packed ([`crate::backend::forms`]), inputs of GEMMs and KV rows bf16; residual
 //! stream, mixer outputs, logits and recurrent state f32. Prefill GEMMs use `gemm_*` for the first rows of a segment
 //! and cuBLASLt, where there is one, for the rest, in bf16 or with rows in e4m3 ([`super::fp8`]); 1..16 rows use the
-//! `skinny_*` kernels, whose result for a row does not depend on the other rows.
+//! `skinny_*` kernels. Their result for a row does not depend on the other rows.
 #![allow(unsafe_code)]
 
 mod cache;

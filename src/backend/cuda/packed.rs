@@ -10,7 +10,6 @@ use crate::backend::forms::PAIR_ROWS;
 use crate::backend::{BackendError, Form, MAX_VERIFY_ROWS, Result, internal};
 
 impl Cuda {
-    /// Packs bf16 rows `[rows, inner]` on the device; the first row begins a pair of tiles.
     pub(super) fn pack_rows(
         &mut self,
         form: Form,

@@ -250,7 +250,6 @@ impl Drop for Ring {
 
 #[derive(Default)]
 pub(super) struct Pools {
-    /// `Some`: new caches are paged.
     pub(super) size: Option<PoolSize>,
     /// Indexed by place among the sparse layers, the same for all sequences; a pool lives as long as a cache uses it.
     layers: HashMap<usize, Weak<LayerPool>>,

@@ -93,7 +93,6 @@ impl Readback {
         Ok(Some(data))
     }
 
-    /// Memory for a snapshot of `bytes`, within the limits.
     fn memory(&mut self, bytes: usize) -> Result<Option<DeviceBuffer>> {
         if bytes > MOST {
             return Ok(None);

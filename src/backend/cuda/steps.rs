@@ -59,7 +59,6 @@ impl Step {
         self.step_parameters.ptr() + ROWS_AT as u64
     }
 
-    /// `const u32*` of the tokens.
     pub(super) fn tokens_ptr(&self) -> DevicePtr {
         self.step_parameters.tokens_ptr()
     }

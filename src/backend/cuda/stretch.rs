@@ -18,7 +18,6 @@ impl Stretch {
         Stretch { base: at, chunk: usize::MAX, pitch: 0, from: 0, bytes }
     }
 
-    /// The first `bytes` of an array in pieces of `chunk` bytes that begin `pitch` bytes apart.
     pub(super) fn in_pieces(at: DevicePtr, chunk: usize, pitch: usize, bytes: usize) -> Stretch {
         if chunk == pitch { Stretch::plain(at, bytes) } else { Stretch { base: at, chunk, pitch, from: 0, bytes } }
     }

@@ -27,7 +27,6 @@ pub(super) struct TableId(usize);
 const TABLES: usize = LAYERS + OTHERS;
 
 impl TableId {
-    /// `RowBlocks` of the same caches.
     pub(super) fn of_blocks(self) -> TableId {
         TableId(self.0 + TABLES)
     }

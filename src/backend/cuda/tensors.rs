@@ -157,7 +157,6 @@ impl Matrix {
         self.sections.iter().all(|section| section.precision == Precision::Fp8)
     }
 
-    /// `Some` if it is plain bf16 in one piece.
     pub(super) fn plain(&self) -> Option<DevicePtr> {
         match self.parts.as_slice() {
             [part] if part.form == Form::Bf16 => Some(part.memory.ptr()),

@@ -200,7 +200,6 @@ impl Packed {
         })
     }
 
-    /// `pack(pair, row of the pair, bytes of the pair, values of the row)` chooses the bytes.
     fn pack_with(
         form: Form,
         out: usize,

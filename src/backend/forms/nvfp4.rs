@@ -221,7 +221,6 @@ fn values(unit: &[u8], place: Place, factor: Factor, dst: &mut [f32]) {
     }
 }
 
-/// Whether the scales of a unit are such as [`Packed::nvfp4`] makes.
 fn good_unit(unit: &[u8]) -> bool {
     let scales = unit.get(VALUES..).unwrap_or_default().chunks_exact(2);
     let known = |wide: u8| wide == 0 || (13 << 3..=(30 << 3) + 6).contains(&wide);

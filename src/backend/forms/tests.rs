@@ -190,7 +190,6 @@ fn nvfp4_values_are_bf16_of_the_value_with_the_scaled_factor() {
     }
 }
 
-/// A weight with outliers, `[48, 256]`.
 fn weight(row: usize, dst: &mut [f32]) {
     for (k, v) in dst.iter_mut().enumerate() {
         *v = 0.02 * student((row * 256 + k) as u64);

@@ -70,7 +70,6 @@ fn match_bin(matched: usize) -> usize {
 }
 
 impl Calibration {
-    /// Chance that the head's draft number `depth` (from 0) is right, given its confidence.
     pub fn head(&self, depth: usize, confidence: f64) -> f64 {
         let bin = confidence_bin(confidence);
         self.head
@@ -85,7 +84,6 @@ impl Calibration {
         chain(&self.head_depth, depth, |_| HEAD_PRIOR)
     }
 
-    /// Chance that token `depth` of a looked-up continuation is right, given those before it.
     pub fn ngram(&self, matched: usize, agreement: f32, depth: usize) -> f64 {
         let split = usize::from(agreement < 1.0);
         // Every correct token lengthens the match.

@@ -90,7 +90,6 @@ pub enum Steered {
 /// Sees each token of an answer in order, before it is decoded to text. Its decisions must depend on those tokens
 /// alone, so that an answer is the same with speculation on and off.
 pub trait Steer: Send {
-    /// `token` was drawn; it does not end the turn unless `ends` is set.
     fn drawn(&mut self, token: Token, ends: bool) -> Steered;
 }
 

@@ -62,7 +62,6 @@ pub struct Job {
     /// May be empty only when `generate` continues a state that has a pending token, or the state of a read-only job
     /// that has just ended, or a fork of that.
     pub prompt: Vec<Token>,
-    /// `None`: read only.
     pub generate: Option<Generate>,
     pub score: Option<Scoring>,
     /// Exports a [`StateImage`] at the end. False for asides and `--no-save`.
@@ -175,7 +174,6 @@ pub enum EngineEvent {
         tokens_per_s: f64,
         /// With [`Look::each_token`]; empty for the first token of an answer.
         looked: Vec<Looked>,
-        /// With [`Generate::likely`].
         likely: Vec<Likely>,
     },
     /// A job or a restore waits for an external cause, or for memory of other sequences.

@@ -66,7 +66,6 @@ pub(in crate::backend::cuda) struct Output {
     pub(in crate::backend::cuda) d: DevicePtr,
     pub(in crate::backend::cuda) ldd: usize,
     pub(in crate::backend::cuda) to: GemmOut,
-    /// Used by [`GemmOut::AddF32`].
     pub(in crate::backend::cuda) scale: f32,
 }
 
@@ -171,7 +170,6 @@ impl Cuda {
         }
     }
 
-    /// How the sections of a weight in columns `only`, or all of them, read a pass's rows.
     fn input_parts(&mut self, w: &Matrix, only: Option<&Range<usize>>, rows: usize) -> Result<InputParts> {
         check_width(w)?;
         let own = if self.options.own_gemm { rows } else { own_rows(self.segment_read, rows) };

@@ -21,7 +21,6 @@ impl Cuda {
         Ok(())
     }
 
-    /// Binds the tables of block locations, as [`Cuda::bind`] binds those of the caches.
     pub(super) fn bind_blocks(&mut self, caches: &[&Cache]) -> Result<()> {
         let Some(table) = caches.first().map(|cache| cache.table.of_blocks()) else { return Ok(()) };
         let mut entries = caches.iter().filter_map(|cache| Some(cache.paged.as_ref()?.entry())).peekable();

@@ -60,7 +60,6 @@ pub(super) fn fill_parts<'v, 'b>(parts: impl Iterator<Item = (&'v WeightView<'v>
     reads.into_iter().try_for_each(Read::run)
 }
 
-/// Bytes of a weight from `at` on, from its file if it has one.
 pub(super) fn bytes_of(view: &WeightView<'_>, at: usize, to: &mut [u8]) -> Result<()> {
     fill_parts(std::iter::once((view, at, to)))
 }
