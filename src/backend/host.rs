@@ -30,7 +30,6 @@ fn left_of_group(group: &Path) -> Option<u64> {
     Some(most.saturating_sub(now.saturating_sub(back)))
 }
 
-/// Bytes from a line in KiB of a system file.
 fn of_line(file: &str, key: &str) -> Option<u64> {
     in_text(&std::fs::read_to_string(file).ok()?, key)
 }

@@ -79,10 +79,8 @@ impl Pass {
 pub enum StepKey {
     /// Rows of one sequence; 1 is plain decode.
     Verify(usize),
-    /// Rows of several sequences.
     VerifyMany(usize),
     Draft,
-    /// Verified rows that extend the draft window.
     DraftExtend(usize),
 }
 

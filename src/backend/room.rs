@@ -79,7 +79,6 @@ struct Layers {
     layers: u64,
     kv_heads: u64,
     block: u64,
-    /// Bytes of a row of keys or values, all KV heads.
     row: u64,
 }
 

@@ -16,7 +16,6 @@ pub enum NextOp<'a, V> {
     },
 }
 
-/// Weights of an MLP, and the scale of its output.
 #[derive(Debug)]
 pub struct Mlp<'a, M, V> {
     pub norm: &'a V,

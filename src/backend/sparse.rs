@@ -84,7 +84,6 @@ pub trait Sparse: Memory {
     ) -> Result<()>;
     /// Clears the mass of rows `rows` of the previous verify pass; runs first in the next one and does not wait.
     fn clear_mass(&mut self, sel: &mut Self::Selection, rows: Range<usize>) -> Result<()>;
-    /// Clears both sums, and leftovers of a failed pass.
     fn reset_mass(&mut self, sel: &mut Self::Selection) -> Result<()>;
     /// Exchanges the current sums with those of another sequence, between passes.
     fn exchange_sums(&mut self, sel: &mut Self::Selection, sums: &mut Self::Sums);

@@ -63,7 +63,6 @@ pub trait Steps: Memory {
     /// first rows in another way than the rest; it may depend on nothing else, so that state stays a function of the
     /// segment path.
     fn segment_at(&mut self, read: usize);
-    /// Tokens of the next pass, all of the active sequence.
     fn set_tokens(&mut self, tokens: &[Token]) -> Result<()>;
     /// Sets position, number of rows and tokens of several sequences for the next verify pass. [`Steps::advance`]
     /// advances none of them; the caller does.

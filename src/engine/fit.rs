@@ -20,7 +20,6 @@ fn tokens(n: u64) -> String {
     grouped(n / 1000 * 1000)
 }
 
-/// Inputs of the choice: the shape, the bytes of its weights by recipe, and the name of the folder's own form.
 struct Sizes<'a> {
     spec: &'a ModelSpec,
     bytes: &'a dyn Fn(Recipe) -> u64,
@@ -43,7 +42,6 @@ impl Sizes<'_> {
         room::resident_tokens(self.spec, free.saturating_sub((self.bytes)(recipe)))
     }
 
-    /// The plan with keys and values in host memory, if it fits.
     fn plan(&self, recipe: Recipe, free: u64, tokens: u64) -> Option<PagedPlan> {
         room::paged(self.spec, free.checked_sub((self.bytes)(recipe))?, self.rows, tokens).ok()
     }

@@ -48,7 +48,6 @@ impl<B: DraftOps> Worker<'_, B> {
         Ok(())
     }
 
-    /// Reports the end of a job that was stopped before it began.
     pub(super) fn never_begun(&self, id: u64) {
         let done = JobDone { memory: self.backend.memory(), ..JobDone::new(Ended::Cancelled) };
         self.send(EngineEvent::Done { id, done: Box::new(done) });

@@ -56,7 +56,6 @@ impl Found {
     }
 }
 
-/// Whether a start may use packed weights of an earlier one instead of the folder's.
 pub(super) fn likely(options: &EngineOptions) -> bool {
     let packs = options.weights != WeightsChoice::Bf16;
     let finished = |dir: &Path| kept_folders(dir).iter().any(|kept| kept.stage == Stage::Finished);

@@ -8,7 +8,6 @@ use crate::backend::draft::DraftOps;
 use crate::engine::protocol::{Command, EngineEvent};
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Returns at the shutdown command, or when the command channel closes.
     pub(super) fn serve(mut self, commands: &Receiver<Command>) {
         self.send(EngineEvent::Ready(self.info.clone()));
         let mut gone = false;

@@ -98,7 +98,6 @@ impl Chain {
         }
     }
 
-    /// Removes the last of `tokens`, the last position added.
     fn pop(&mut self, order: usize, tokens: &[Token]) {
         let before = self.prev.pop().unwrap_or(NONE);
         if let Some(start) = tokens.len().checked_sub(order) {

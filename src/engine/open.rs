@@ -85,7 +85,6 @@ fn loading(events: &Sender<EngineEvent>, done: f64) -> bool {
     events.send(EngineEvent::Loading { what: "reading weights".into(), done }).is_ok()
 }
 
-/// The checkpoint, or its packed weights from an earlier start.
 fn instead(found: keep::Found, checkpoint: Checkpoint, notes: &mut Vec<String>) -> Arc<Checkpoint> {
     let (checkpoint, note) = found.instead_of(checkpoint);
     notes.extend(note);

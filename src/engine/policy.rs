@@ -103,7 +103,6 @@ pub struct Policy {
     probe_every: usize,
     refused: i32,
     ngram_misses: u32,
-    /// Rounds for which the lookup must match two more tokens.
     ngram_demand: u32,
     spent_s: f64,
     plain_s: f64,
@@ -135,7 +134,6 @@ impl Policy {
         if self.plain_s > 0.0 { self.spent_s / self.plain_s } else { 0.0 }
     }
 
-    /// Length of the shortest match that may be drafted from now.
     fn min_match(&self) -> usize {
         MIN_MATCH + if self.ngram_demand > 0 { 2 } else { 0 }
     }

@@ -24,7 +24,6 @@ pub(super) enum Grant {
     Never(DecodeError),
 }
 
-/// In bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     pub all: u64,
@@ -176,7 +175,6 @@ impl<B: DraftOps> Worker<'_, B> {
         ModelError::from(BackendError::Memory { what, needed, free, advice }).into()
     }
 
-    /// Marks a task as waiting and reports the missing memory.
     fn wait(&mut self, sequence: SequenceId, length: usize, ask: Ask) -> Grant {
         self.clock += 1;
         let since = self.clock;
@@ -207,7 +205,6 @@ impl<B: DraftOps> Worker<'_, B> {
         self.ended.is_some_and(|at| at.elapsed() < PATIENCE) && self.slots.iter().any(idle)
     }
 
-    /// Running jobs that do not wait for memory themselves.
     fn others(&self) -> usize {
         let runs = self.slots.values().filter_map(|slot| slot.run.as_ref());
         runs.filter(|run| !run.stalled).count() + self.in_pass

@@ -20,7 +20,6 @@ pub(super) struct Aside<B: DraftOps> {
 pub(super) enum Held<B: DraftOps> {
     /// Empty, without memory.
     Nothing,
-    /// Active: in the worker's `live` and `decoder`.
     InHand,
     Aside(Box<Aside<B>>),
 }
@@ -92,7 +91,6 @@ impl Task {
 
 pub(super) struct Run {
     pub(super) job: Job,
-    /// Tokens of the state before the job.
     pub(super) start: usize,
     pub(super) stage: Stage,
     pub(super) begun: Instant,
@@ -100,7 +98,6 @@ pub(super) struct Run {
     pub(super) waited: u64,
     /// The context length of its reservation.
     pub(super) goal: usize,
-    /// Waits until another job frees memory.
     pub(super) stalled: bool,
     pub(super) prompt: usize,
     pub(super) stats: JobStats,

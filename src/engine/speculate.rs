@@ -151,7 +151,6 @@ impl<B: DraftOps> Decoder<B> {
         self.now.finder = Some(finder);
     }
 
-    /// Every token of the state, and the pending one.
     pub fn history(&self) -> &[Token] {
         self.now.index.tokens()
     }

@@ -15,7 +15,6 @@ use crate::engine::protocol::{
 };
 use crate::model::ModelError;
 
-/// For tasks that depend on a failed job or restore.
 fn refused() -> EngineFault {
     EngineFault::Device("what it was to go on from failed; send it again after a restore".to_owned())
 }

@@ -41,7 +41,6 @@ pub(super) struct Worker<'c, B: DraftOps> {
     /// Keys and values could not leave the device, with the present memory.
     pub(super) stays_resident: bool,
     pub(super) ended: Option<Instant>,
-    /// Jobs with rows in the pass that is being assembled.
     pub(super) in_pass: usize,
     pub(super) pace: Pace,
     pub(super) rounds: usize,

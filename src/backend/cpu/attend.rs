@@ -49,7 +49,6 @@ struct AttendTile<'a> {
     cache: &'a Cache,
     spec: &'a SparseSpec,
     scratch: &'a mut Scratch,
-    /// Rows of mass and their stride, in passes that count it.
     mass: Option<(&'a mut [u32], usize)>,
 }
 

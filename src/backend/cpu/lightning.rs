@@ -299,7 +299,6 @@ fn add_scaled<S: Simd>(simd: S, o: &mut [f32], q: f32, line: &[f32]) {
     }
 }
 
-/// The chunk form over all rows of a pass, [`GRID`] at a time.
 struct Chunks<'a> {
     head: &'a mut HeadState,
     slope: f32,

@@ -16,7 +16,6 @@ use crate::backend::sections::Section;
 use crate::backend::{BackendError, Form, GRID, Result, WeightView, fp8, internal, shape};
 use crate::engine::protocol::{Dtype, Precision};
 
-/// Bounds the memory of widened weights.
 const BLOCK_VALUES: usize = 4 << 20;
 /// Multiply-adds below which another thread costs more than it saves.
 const SPLIT_WORK: usize = 1 << 15;

@@ -37,7 +37,6 @@ const PREFILL_ROWS: usize = 512;
 
 pub struct Cpu {
     threads: usize,
-    /// Of row 0 of the next pass.
     position: usize,
     segment_read: usize,
     tokens: Vec<Token>,

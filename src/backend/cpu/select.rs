@@ -14,7 +14,6 @@ use crate::core::spec::{ScoreNorm, SparseSpec};
 
 const TILE_QUERIES: usize = 96;
 
-/// Rows of the fused projection, q first.
 #[derive(Clone, Copy)]
 pub(super) struct Queries<'a> {
     /// `[rows, width]`

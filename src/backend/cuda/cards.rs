@@ -28,7 +28,6 @@ impl Card {
         })
     }
 
-    /// Restricts a device to these limits. Its machine code stays that of the device.
     pub(super) fn limit(self, info: &mut DeviceInfo) {
         info.shared_limit = info.shared_limit.min(self.shared_limit);
         info.multiprocessors = info.multiprocessors.min(self.multiprocessors);

@@ -278,7 +278,6 @@ impl Pinned {
         self.ptr
     }
 
-    /// Valid only when no copy is under way.
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: allocated with this size; callers wait for copies first.
         unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }

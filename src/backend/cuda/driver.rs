@@ -108,7 +108,6 @@ pub struct Launch<'a> {
 pub enum Queue {
     Compute,
     Copy,
-    /// Proofs of the GEMM library, independent of the other queues.
     Proof,
 }
 
@@ -146,7 +145,6 @@ pub struct Pitched {
 pub struct DeviceInfo {
     /// Example: `NVIDIA H200`.
     pub name: String,
-    /// The CPU runs the kernels, so work is cut into small pieces.
     pub emulated: bool,
     /// Major × 10 + minor: 80, 86, 89, 90, 120.
     pub capability: u32,
@@ -204,7 +202,6 @@ pub struct Gemm {
     pub out: usize,
     pub inner: usize,
     pub to: GemmOut,
-    /// Used by [`GemmOut::AddF32`].
     pub scale: f32,
 }
 

@@ -77,7 +77,6 @@ struct Plan {
 }
 
 impl Plan {
-    /// The next run of units to read, at most `most(source)` long.
     fn take(&mut self, most: impl Fn(usize) -> usize) -> Option<(usize, Range<usize>)> {
         if self.given_up || self.failed.is_some() {
             return None;

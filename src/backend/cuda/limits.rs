@@ -8,7 +8,6 @@ use crate::backend::draft::DraftShape;
 use crate::backend::{BackendError, MAX_POSITIONS, Result};
 use crate::core::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
-/// Tokens of a KV block, window and stride of the compressed keys of level 1.
 pub(super) const BLOCK: usize = 64;
 const WINDOW: usize = 32;
 const STRIDE: usize = 16;

@@ -1,4 +1,4 @@
-//! What the device holds.
+//! Allocations of the device.
 
 use super::cache::Cache;
 use super::device::{Account, DeviceBuffer};

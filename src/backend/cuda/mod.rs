@@ -157,7 +157,6 @@ pub struct Cuda {
     device: Device,
     options: Options,
     prefill_rows: usize,
-    /// Given tokens of the segment before the current pass.
     segment_read: usize,
     /// Rows of verify passes before this position take all blocks, according to the last selection.
     all_within: usize,

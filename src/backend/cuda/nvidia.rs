@@ -84,7 +84,6 @@ impl Nvidia {
         Ok(())
     }
 
-    /// Registers newly mapped host memory with the device; unmaps it on failure.
     fn register(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<Mapping> {
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         // SAFETY: mapped with this size. With `reads_host`, page-locked memory has the same address on the device.
@@ -185,7 +184,6 @@ impl Nvidia {
         unsafe { result::ctx::set_current(self.context) }.map_err(|e| failed(op, e))
     }
 
-    /// May take a while.
     fn library(&self) -> Option<&(String, Mutex<CublasLt>)> {
         self.bind("GEMM library").ok()?;
         let opened = self.library.get_or_init(|| {

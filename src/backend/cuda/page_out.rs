@@ -66,7 +66,6 @@ impl Cuda {
         sequences.iter().map(of_one).collect()
     }
 
-    /// The plan of the context after paging out, where that is possible and useful.
     fn plan_beside(&self, spec: &ModelSpec, tokens: u64, sequences: &[Vec<&mut Cache>]) -> Result<Option<PagedPlan>> {
         let can = self.pools.size.is_none() && self.device.driver().granularity(Home::Host).is_some();
         if !can || sequences.iter().any(Vec::is_empty) {

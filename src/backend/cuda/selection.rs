@@ -31,7 +31,6 @@ pub struct Selection {
     /// Attention of the rows of a verify pass, `[16][score_blocks]` u32.
     pub(super) mass: DeviceBuffer,
     pub(super) sums: Sums,
-    /// Blocks that rows of prefill passes do not attend to.
     pub(super) hidden: Vec<Range<u32>>,
     pub(super) plan: SelectionPlan,
 }

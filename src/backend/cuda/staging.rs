@@ -94,7 +94,6 @@ fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], fill: &Fill<'_>, drive
     })
 }
 
-/// Copies the beginning of `from` with all threads.
 fn copy_pieces(to: &mut [u8], from: Option<&[u8]>) -> Result<()> {
     let from = from.and_then(|f| f.get(..to.len()));
     let from = from.ok_or_else(|| internal("staging", "fewer bytes than are to be copied"))?;
@@ -107,7 +106,6 @@ fn copy_pieces(to: &mut [u8], from: Option<&[u8]>) -> Result<()> {
     Ok(())
 }
 
-/// A part of a fetch: device source, place in a buffer, destination.
 struct Part<'a> {
     src: Stretch,
     at: usize,
@@ -216,7 +214,7 @@ impl Staging {
         self.land()
     }
 
-    /// [`Staging::send`] for large arrays: one thread fills each piece and sends it when full, in any order. The
+    /// [`Staging::send`] for large arrays: each piece is filled by one thread and sent when full, in any order. The
     /// threads share the work evenly.
     pub(super) fn send_wide(&mut self, arrays: &[Outgoing<'_>]) -> Result<()> {
         let (coarse, long): (Vec<&Outgoing<'_>>, Vec<_>) = arrays.iter().partition(|a| a.unit > PIECE_BYTES);

@@ -12,7 +12,6 @@ pub(super) const STRUCT_WORDS: usize = 4;
 /// Structs, each with the tokens of a verify pass, that may be in flight at once.
 const SLOTS: usize = 512;
 
-/// A few words, then a list of tokens, in device memory, sent in stream order.
 pub(super) struct StepParameters {
     device: Device,
     tokens_at: usize,

@@ -134,7 +134,6 @@ impl Step {
         Ok(())
     }
 
-    /// Records that the graph was launched; `lays`: it takes the prepared values.
     fn given(&self, lays: bool) -> Result<()> {
         if lays { self.laid.given() } else { Ok(()) }
     }

@@ -35,7 +35,6 @@ impl TableId {
 pub(super) struct Tables {
     device: Device,
     memory: DeviceBuffer,
-    /// The device's content once `changed` is sent.
     here: Vec<u64>,
     /// By table: all its rows belong to one sequence.
     alone: Vec<bool>,

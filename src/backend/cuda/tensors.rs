@@ -43,7 +43,6 @@ impl Buf {
         Ok(Buf { memory, at: 0, spare, width, kind, rows })
     }
 
-    /// Groups of buffers in the same memory; only one group is valid at a time.
     pub(super) fn alternating(
         device: &Device,
         groups: &[&[(usize, BufKind)]],

@@ -163,7 +163,6 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// Weights that the model folder holds packed in one form, one after the other.
     fn packed_already<'v>(
         &mut self,
         run: &'v [WeightView<'v>],
@@ -314,7 +313,6 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// The same for gate and up: one plain matrix of both, with rows then interleaved in eights.
     pub(super) fn random_interleaved(
         &mut self,
         half: usize,

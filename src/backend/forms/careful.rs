@@ -23,7 +23,6 @@ pub(super) trait Rounding: Sized + Copy + Default {
     fn put(&self, unit: &mut [u8], place: Place, group: usize, codes: &[i32]);
 }
 
-/// Squared errors of a weight's output over the text that gave its moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OutputErrors {
     /// Σ wᵀHw.

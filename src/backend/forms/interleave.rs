@@ -6,7 +6,6 @@ use super::{Form, PAIR_ROWS, Place, UNIT_COLUMNS, nvfp4};
 /// rows `8b..8b + 8`, then up rows `8b..8b + 8`. A pair of tiles of gate and the same one of up, a couple, hold the
 /// same rows as two pairs of the joined weight: bytes only change places within a couple.
 pub struct Interleaving {
-    /// The same for each weight and the joined one.
     pub pair_bytes: usize,
     pub couples: usize,
     pub turns: Vec<Turns>,

@@ -37,7 +37,6 @@ pub(super) fn row() -> FormRow {
     }
 }
 
-/// The factor of scales, as the publishing library applies it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Factor {
     /// `scale · factor`
@@ -193,7 +192,6 @@ fn split(a: u32, c: u32) -> [u32; 2] {
     [eight([a0, a1, a2, rest.rotate_right(8) & VALUE]), eight([c0, c1, c2, rest << 2 & VALUE])]
 }
 
-/// Indexed by the four bits of an e2m1.
 const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 pub(super) fn factor(behind: &[u8], row: usize) -> Factor {

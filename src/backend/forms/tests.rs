@@ -333,7 +333,6 @@ fn statistics_that_are_damaged_leave_finite_weights() {
     }
 }
 
-/// Values that no library of mathematics has a part in, outliers among them.
 fn plain_weight(row: usize, dst: &mut [f32]) {
     for (k, v) in dst.iter_mut().enumerate() {
         *v = synthetic_value(3, (row * 256 + k) as u64, if k % 37 == 5 { 0.16 } else { 0.02 });

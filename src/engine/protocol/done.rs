@@ -17,7 +17,6 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// The end of the answer, in the transcript's terms.
     pub fn finish(self) -> Finish {
         match self {
             Ended::Stop | Ended::Read => Finish::Stop,

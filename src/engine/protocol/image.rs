@@ -74,7 +74,6 @@ pub struct ImageTensor {
     pub dtype: Dtype,
     /// Slowest axis first.
     pub shape: Vec<usize>,
-    /// Shared, so that saving copies nothing.
     #[serde(skip)]
     pub data: TensorData,
 }

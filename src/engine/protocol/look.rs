@@ -8,7 +8,6 @@ use super::Token;
 pub struct Look {
     /// Tokens up to and including this one are thoughts; `None`: there are none.
     pub thoughts_until: Option<Token>,
-    /// Reports attention for each token of [`EngineEvent::Tokens`](super::EngineEvent::Tokens) too.
     pub each_token: bool,
 }
 

@@ -90,7 +90,6 @@ pub enum EngineFault {
     /// The model or its device failed, and is ready for the next command.
     #[error("{0}")]
     Device(String),
-    /// The prompt exceeds the context of the server.
     #[error("{0}")]
     TooLong(String),
     /// The process of the model has ended, and all states with it; the next command starts another one.
@@ -149,7 +148,6 @@ pub enum Command {
 pub enum EngineEvent {
     Loading {
         what: String,
-        /// Share done, 0 to 1.
         #[serde(with = "exact")]
         done: f64,
     },

@@ -23,7 +23,6 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-/// The form of weights on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightsChoice {
@@ -65,7 +64,6 @@ pub enum DraftChoice {
     /// The model's own: in `eagle3/` next to the weights, or that of the built-in model.
     #[default]
     Auto,
-    /// No head; n-gram drafts remain.
     Off,
     Folder(PathBuf),
 }

@@ -33,7 +33,6 @@ pub fn segment_name(fingerprint: &str, parent: Option<&[u8; 32]>, prompt: &[Toke
 mod tests {
     use super::*;
 
-    /// The definition of the name: one token after the other.
     fn one_by_one(fingerprint: &str, parent: Option<&[u8; 32]>, prompt: &[Token], completion: &[Token]) -> [u8; 32] {
         let mut all = (fingerprint.len() as u64).to_le_bytes().to_vec();
         all.extend_from_slice(fingerprint.as_bytes());

@@ -61,6 +61,5 @@ pub struct JobStats {
     pub generated_tokens: u64,
     pub decode_ms: f64,
     pub spec: SpecStats,
-    /// `None` from a local engine.
     pub usage: Option<Usage>,
 }

@@ -117,7 +117,6 @@ impl Generation {
     }
 }
 
-/// Keeps the likeliest, as a row does.
 fn likeliest(mut all: Vec<(Token, f32)>, log_sum_exp: f32) -> TopLogits {
     all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     all.truncate(TOP_LOGITS);

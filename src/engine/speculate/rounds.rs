@@ -33,7 +33,6 @@ struct Drafts {
 
 /// A round between its verify pass and its draw.
 pub struct Proposal {
-    /// The pending token and its drafts: the rows to verify.
     rows: Vec<Token>,
     drafts: Drafts,
     plan: Plan,

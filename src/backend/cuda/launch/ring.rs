@@ -4,7 +4,6 @@
 pub(super) const SKINNY_TILE: u32 = 32;
 
 pub(super) struct Ring {
-    /// Warps of a block, each with its own ring.
     pub(super) warps: u32,
     pub(super) columns: u32,
     /// Bytes of weights in a stage, by the form's detail.

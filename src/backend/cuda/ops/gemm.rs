@@ -49,13 +49,11 @@ pub(in crate::backend::cuda) struct Input {
     x: DevicePtr,
     rows: usize,
     own: usize,
-    /// The other rows, if they are read in fp8.
     narrow: Option<Narrow>,
 }
 
 struct InputParts {
     own: usize,
-    /// The first rows, which are read in bf16.
     plain: usize,
     /// Destination of the rows after `own` in e4m3, if they are read in fp8.
     narrow: Option<Narrow>,

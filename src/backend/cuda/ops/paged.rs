@@ -27,7 +27,6 @@ impl Cuda {
         if entries.peek().is_none() { Ok(()) } else { self.bind(table, entries) }
     }
 
-    /// Attention of a verify pass: looks its blocks up in the pool and fetches missing ones.
     pub(super) fn attend_pool(
         &mut self,
         attend: &launch::Attend,

@@ -19,7 +19,6 @@ pub(super) enum Kind {
     Gated,
 }
 
-/// The preparation of rows for a GEMM: addresses, 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) norm: DevicePtr,
