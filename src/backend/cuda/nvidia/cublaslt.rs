@@ -65,6 +65,7 @@ impl CublasLt {
     pub(super) fn open(stream: cudarc::driver::sys::CUstream) -> Option<Self> {
         // The library has half a gigabyte and is mapped once: a search followed by a second open would take three
         // times as long, and every new thread or symbol lookup waits meanwhile.
+        // SAFETY: the library's initialisers are NVIDIA's.
         let found = cudarc::get_lib_name_candidates("cublasLt")
             .iter()
             .find_map(|name| unsafe { libloading::Library::new(name) }.ok())?;
