@@ -1,12 +1,12 @@
-//! What a draft head needs of a device beyond [`Backend`]: one small layer over its own sliding window of keys.
+//! The operations that a draft head needs beyond [`Backend`]: one small layer over its own sliding window of keys.
 //!
-//! Same rules as there: destination first, nothing allocates or waits inside a step, and no host value that changes
-//! from step to step: tokens and position of the next draft pass are set by [`DraftOps::draft_seek`] outside of the
-//! step and live in device memory. Row i of a draft pass has position `position + i`.
+//! The rules of [`Backend`] hold: destination first, nothing allocates or waits inside a step, and no host value
+//! changes from step to step: [`DraftOps::draft_seek`] sets tokens and position of the next draft pass outside of the
+//! step, in device memory. Row i of a draft pass has position `position + i`.
 //!
-//! The window is a ring over positions (`slot = position % capacity`). Rows drafted ahead of the accepted text are
-//! written at their positions like any other and overwritten when the accepted rows of those positions arrive; a
-//! query never looks past its own position, so a stale row can not be seen (docs/speculative.md §3.1).
+//! The window is a ring over positions (`slot = position % capacity`). Drafted rows ahead of the accepted text are
+//! written at their positions and overwritten when the accepted rows of those positions arrive; a query never looks
+//! past its own position, so a stale row is invisible (docs/speculative.md §3.1).
 //!
 //! Drafts never decide the text, so these operations need not be independent of the number of rows.
 
@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::{Backend, BufKind, MAX_VERIFY_ROWS, Pass, Result};
 use crate::engine::protocol::{ImageTensor, Token};
 
-/// Auxiliary hidden states of accepted rows that may wait before they enter the window.
+/// Limit of accepted rows with auxiliary hidden states that wait for the window.
 pub const PENDING_ROWS: usize = MAX_VERIFY_ROWS;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub struct DraftShape {
     pub hidden: usize,
     pub intermediate: usize,
     pub heads: usize,
-    /// Key/value heads; divides `heads`.
+    /// Divides `heads`.
     pub kv_heads: usize,
     pub head_dim: usize,
     /// A key at position k is visible from q iff `0 <= q - k < window`.
@@ -33,7 +33,7 @@ pub struct DraftShape {
 }
 
 impl DraftShape {
-    /// Slots of the ring: the window, and room for rows drafted ahead and for a batch of accepted ones.
+    /// The window, and room for rows drafted ahead and for a batch of accepted ones.
     pub fn capacity(&self) -> usize {
         self.window + PENDING_ROWS + MAX_VERIFY_ROWS
     }
@@ -50,22 +50,20 @@ pub enum DraftResidual {
     Normed,
 }
 
-/// Operations of a draft head (docs/speculative.md §3.1).
+/// See docs/speculative.md §3.1.
 pub trait DraftOps: Backend {
     /// Rotated keys and values `[capacity, kv_heads, head_dim]`.
     type Window: Send;
 
-    /// Activations `[rows, width]`.
     fn draft_buf(&mut self, rows: usize, width: usize, kind: BufKind) -> Result<Self::Buf>;
     fn draft_window(&mut self, shape: &DraftShape) -> Result<Self::Window>;
-    /// Sets the next draft pass, outside of a step: row i carries `tokens[i]` at `position + i`; keys below `first`
-    /// do not exist.
+    /// Sets the next draft pass, outside of a step: row i carries `tokens[i]` at `position + i`; keys below `first` do
+    /// not exist.
     fn draft_seek(&mut self, tokens: &[Token], position: usize, first: usize) -> Result<()>;
     fn draft_copy(&mut self, dst: &mut Self::Buf, dst_row: usize, src: &Self::Buf, rows: Range<usize>) -> Result<()>;
 
-    /// `g[r] = aux_hidden[r] Wᵀ`, each of the `norms.len()` equal slots of a row RMS-normed first where there are norms; one norm is
-    /// for the whole row.
-    /// `[rows, hidden]`
+    /// `g[r] = aux_hidden[r] Wᵀ` `[rows, hidden]`. With `norms`, each of the `norms.len()` equal slots of a row is
+    /// RMS-normed first; a single norm covers the whole row.
     fn draft_fuse(
         &mut self,
         g: &mut Self::Buf,
@@ -107,7 +105,7 @@ pub trait DraftOps: Backend {
         shape: &DraftShape,
         pass: Pass,
     ) -> Result<()>;
-    /// Attention of one query row of `kvq`, the pass's last: rotates it at that row's position and attends to every visible
+    /// Attention of the pass's last query row of `kvq`: rotates it at that row's position and attends to every visible
     /// key, softmax scale `1/sqrt(d)`. `o [1, heads·d]`
     fn draft_attend(
         &mut self,

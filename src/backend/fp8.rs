@@ -1,25 +1,24 @@
-//! Products of prefill in fp8: both operands as e4m3 with one scale a row, sums in f32. GPUs with such tensor cores
+//! Products of prefill in fp8: both operands as e4m3 with one scale per row, sums in f32. GPUs with such tensor cores
 //! and the CPU compute the same formula.
 //!
-//! A row narrows by itself: its largest value becomes 448, so its bits depend on no other row. Weights narrow from
+//! A row narrows on its own: its largest value maps to 448, so its bits depend on no other row. Weights narrow from
 //! their values in bf16, whatever form they are kept in.
 
 use half::bf16;
 
-/// Rows of a segment that are read in bf16 all the same: short texts have nothing to gain, and a GPU reads them with the program's
+/// Rows of a segment that are always read in bf16: short texts gain nothing, and a GPU reads them with the program's
 /// own kernel. A multiple of [`GRID`](super::GRID).
 pub const PLAIN_ROWS: usize = 256;
-/// The largest number of e4m3.
 pub const LARGEST: f32 = 448.0;
-/// A row whose largest value is not above it is zeros: the inverse of its scale is no f32.
+/// Rows without larger values count as zeros: the inverse of their scale would overflow f32.
 const NOTHING: f32 = 1e-30;
 
-/// How many of a pass's `rows` are among [`PLAIN_ROWS`], where `read` rows of the segment came before.
+/// How many of a pass's `rows` are among [`PLAIN_ROWS`], after `read` earlier rows of the segment.
 pub fn plain_rows(read: usize, rows: usize) -> usize {
     PLAIN_ROWS.saturating_sub(read).min(rows)
 }
 
-/// The value of an e4m3: exponent bias 7, no infinities, all ones is not a number.
+/// e4m3: exponent bias 7, no infinities, all ones is NaN.
 pub fn value(byte: u8) -> f32 {
     let (exponent, mantissa) = ((byte >> 3) & 15, f32::from(byte & 7));
     let magnitude = match (exponent, byte & 7) {
@@ -30,7 +29,7 @@ pub fn value(byte: u8) -> f32 {
     if byte & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
-/// The nearest e4m3, ties to even, beyond the largest the largest; NaN stays NaN.
+/// Ties to even; saturates; NaN stays NaN.
 pub fn nearest(x: f32) -> u8 {
     const NAN: u8 = 0x7f;
     if x.is_nan() {
@@ -40,10 +39,10 @@ pub fn nearest(x: f32) -> u8 {
     let magnitude = if size >= LARGEST {
         0x7e
     } else if size < 2f32.powi(-6) {
-        // Steps of 2^-9; eight of them are the smallest number with an exponent.
+        // Steps of 2^-9; eight of them are the smallest normal number.
         (size * 512.0).round_ties_even() as u8
     } else {
-        // Three of 23 bits of the mantissa are left, and the bias of the exponent is 120 less.
+        // Three of the 23 mantissa bits remain, and the bias of the exponent is 120 less.
         let bits = size.to_bits();
         let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
         (rounded - (120 << 3)) as u8
@@ -56,7 +55,7 @@ pub fn narrow(row: &[f32]) -> (Vec<u8>, f32) {
     (row.iter().map(|x| nearest(x * inverse)).collect(), scale)
 }
 
-/// What a row is worth once it went through bf16 and e4m3.
+/// Rounds a row through bf16 and e4m3.
 pub fn rounded(row: &mut [f32]) {
     row.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32());
     let (inverse, scale) = factors(row);
@@ -64,7 +63,7 @@ pub fn rounded(row: &mut [f32]) {
 }
 
 fn factors(row: &[f32]) -> (f32, f32) {
-    // The greatest of a number and NaN is the number.
+    // `max` of a number and NaN is the number.
     let most = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));
     if most > NOTHING { (LARGEST / most, most / LARGEST) } else { (0.0, 0.0) }
 }

@@ -1,8 +1,8 @@
-//! Memory of this machine, and of the group of programs (a container) that this one runs in.
+//! Memory of this machine, and of the control group (a container) of this process.
 
 use std::path::Path;
 
-/// Bytes that are left; `None` where the system does not say.
+/// `None` where the system does not report it.
 pub(super) fn free_bytes() -> Option<u64> {
     let machine = of_line("/proc/meminfo", "MemAvailable:")?;
     Some(left_of_group(Path::new("/sys/fs/cgroup")).map_or(machine, |group| group.min(machine)))
@@ -16,8 +16,8 @@ pub(super) fn own_bytes() -> Option<u64> {
     of_line("/proc/self/status", "VmRSS:")
 }
 
-/// What a group may still take; `None` where it has no limit. What it has of files is given back when something else wants memory, so weights
-/// that were read take nothing away.
+/// Bytes that a group may still allocate; `None` where it has no limit. Its page cache counts as free, because the
+/// kernel reclaims it: reading weights takes nothing away.
 fn left_of_group(group: &Path) -> Option<u64> {
     let number = |name: &str| std::fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     let (most, now) = (number("memory.max")?, number("memory.current")?);
@@ -30,7 +30,6 @@ fn left_of_group(group: &Path) -> Option<u64> {
     Some(most.saturating_sub(now.saturating_sub(back)))
 }
 
-/// Bytes from a line in KiB of a system file.
 fn of_line(file: &str, key: &str) -> Option<u64> {
     in_text(&std::fs::read_to_string(file).ok()?, key)
 }

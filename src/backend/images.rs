@@ -7,16 +7,16 @@ use super::{BackendError, Memory, ROW_ARRAYS, Result, internal, layer_tensor};
 use crate::core::spec::{LightningSpec, SparseSpec};
 use crate::engine::protocol::{Cancel, ImageTensor, RowSource};
 
-/// Rows and states as images, and buffers for tests. Outside of steps; waits for the device, except for the bytes of
-/// rows and states that are read: they are those of the time of the call and may arrive later
+/// Rows and states as images, and buffers for tests. Runs outside of steps and waits for the device. The bytes of rows
+/// and states are those at the time of the call and may arrive later
 /// ([`TensorData`](crate::engine::protocol::TensorData)).
 pub trait Images: Memory {
-    /// The first `rows` rows of a buffer as f32, row-major. For tests, golden data and capture.
+    /// Row-major; for tests, golden data and capture.
     fn read(&mut self, buf: &Self::Buf, rows: usize) -> Result<Vec<f32>>;
-    /// Sets the first rows of a buffer, row-major. For tests and golden data.
+    /// Row-major, from the first row on; for tests and golden data.
     fn write(&mut self, buf: &mut Self::Buf, values: &[f32]) -> Result<()>;
-    /// Rows of `positions` of each of these caches: k, v, and the compressed keys of windows that end inside them;
-    /// names without layer.
+    /// Rows of `positions` of each cache: k, v, and the compressed keys of windows that end inside them; names without
+    /// layer.
     fn read_all_rows(
         &mut self,
         caches: &[&Self::Cache],
@@ -39,11 +39,11 @@ pub trait Images: Memory {
         start: usize,
         tensors: &[&ImageTensor],
     ) -> Result<()>;
-    /// Puts the rows of `feeds`, in order, into the caches of these layers. The caches have room for them.
+    /// Loads the rows of `feeds`, in order, into the caches of these layers, which have room for them.
     ///
     /// A device with a copy engine overrides this, to read, check and send files concurrently. It may return while
-    /// keys and values are still in flight, as long as every operation waits for those it needs; a row that turns out
-    /// unreadable is the error of that operation.
+    /// keys and values are still in flight, as long as every operation waits for those it needs; an unreadable row is
+    /// the error of that operation.
     fn restore_rows(
         &mut self,
         caches: &mut [(usize, &mut Self::Cache)],
@@ -57,8 +57,8 @@ pub trait Images: Memory {
         }
         Ok(())
     }
-    /// Makes the first `positions` positions of a sequence's caches those of another's of the same shape; a device that can has them in the
-    /// same memory. Of both, all layers. Rows in flight are waited for.
+    /// Copies the first `positions` positions of a sequence's caches, in all layers, from another of the same shape,
+    /// by shared memory where the device supports it. Waits for rows in flight.
     fn copy_rows(
         &mut self,
         to: &mut [&mut Self::Cache],
@@ -67,28 +67,27 @@ pub trait Images: Memory {
         positions: usize,
     ) -> Result<()>;
     /// Prepares new rows from position `keep` on, in all layers of a sequence: they may not be in memory that another
-    /// sequence shares. Not needed for rows after the last one ever written.
+    /// sequence shares. Rows after the last one ever written need no preparation.
     fn own_rows(&mut self, _caches: &mut [&mut Self::Cache], _keep: usize) -> Result<()> {
         Ok(())
     }
-    /// Whether all rows of a cache are in its memory: none are still on their way to it.
+    /// Whether no rows of the cache are in flight.
     fn rows_are_there(&self, _cache: &Self::Cache) -> bool {
         true
     }
-    /// Copies a committed state, with nothing pending in either.
+    /// Nothing may be pending in either state.
     fn copy_state(&mut self, to: &mut Self::Recurrent, from: &Self::Recurrent) -> Result<()>;
-    /// What [`Images::restore_rows`] left on its way: rows of the first `keep` positions arrive, others may be given up.
-    /// Nothing is on its way afterwards.
+    /// Waits for rows of the first `keep` positions that [`Images::restore_rows`] left in flight, and may cancel the
+    /// others. Nothing is in flight afterwards.
     fn sync_rows(&mut self, _keep: usize) -> Result<()> {
         Ok(())
     }
-    /// From now on, waiting for rows in flight ends with [`BackendError::Stopped`] once this is cancelled, if there is anything.
+    /// From now on this token ends any wait for rows in flight with [`BackendError::Stopped`].
     fn stop_on(&mut self, _cancel: Option<&Cancel>) {}
-    /// Whether some are in flight: work may have to wait for them, and its times say nothing of the device.
+    /// While true, work may wait for rows, and its duration says nothing about the device.
     fn rows_in_flight(&self) -> bool {
         false
     }
-    /// The rows of one feed into the cache of one layer, by way of memory.
     fn write_feed(
         &mut self,
         cache: &mut Self::Cache,
@@ -109,12 +108,12 @@ pub trait Images: Memory {
         let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
         self.write_rows(cache, spec, start, &tensors)
     }
-    /// Each of these committed states; fold first. `[heads, d, d]` f32
+    /// Committed states; fold first. `[heads, d, d]` f32
     fn read_states(&mut self, states: &[&Self::Recurrent], spec: &LightningSpec) -> Result<Vec<ImageTensor>>;
     fn read_state(&mut self, state: &Self::Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
         self.read_states(&[state], spec)?.pop().ok_or_else(|| internal("read_state", "no image of a state"))
     }
-    /// The inverse of [`Images::read_states`]: each state with its image. `None` sets zero.
+    /// The inverse of [`Images::read_states`]; `None` sets zero.
     fn write_states(
         &mut self,
         states: &mut [(&mut Self::Recurrent, Option<&ImageTensor>)],

@@ -1,17 +1,15 @@
-//! Lightning attention.
-
 use super::{Memory, Pass, Result};
 use crate::core::spec::LightningSpec;
 
-/// Operations of the lightning layers (docs/model.md §4).
+/// Operations of docs/model.md §4.
 pub trait Lightning: Memory {
-    /// Makes states of a layer known, as [`Sparse::bind_caches`](super::Sparse::bind_caches) does.
+    /// Registers states of a layer, like [`Sparse::bind_caches`](super::Sparse::bind_caches).
     fn bind_states(&mut self, _layer: usize, _states: &mut [&mut Self::Recurrent]) -> Result<()> {
         Ok(())
     }
     /// Lightning attention up to and including the read of the state: qk-norm, RoPE, recurrence (docs/model.md §4,
-    /// steps 2-5). `q_norm`, `k_norm` are `None` where the spec has no qk-norm. `o [rows, heads·d]`. A state for each group of the
-    /// pass.
+    /// steps 2-5). `q_norm`, `k_norm` are `None` where the spec has no qk-norm. `o [rows, heads·d]`. One state per
+    /// group of the pass.
     fn lightning(
         &mut self,
         o: &mut Self::Buf,

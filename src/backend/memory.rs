@@ -1,5 +1,3 @@
-//! Memory of a device: weights, activations, caches, states.
-
 use super::room::PoolCounts;
 use super::sections::Section;
 use super::{BufKind, Form, Result, WeightView, internal};
@@ -8,9 +6,9 @@ use crate::engine::protocol::{Dtype, MemoryInfo, Precision};
 
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
-    /// Parts stacked along the out axis; each takes its own form.
     Stack(&'a [WeightView<'a>]),
-    /// Gate and up projection of the MLP, for [`Rows::norm_gate_up`](super::Rows::norm_gate_up); the backend may interleave them.
+    /// Gate and up projection of the MLP, for [`Rows::norm_gate_up`](super::Rows::norm_gate_up); the backend may
+    /// interleave them.
     GateUp([WeightView<'a>; 2]),
 }
 
@@ -18,34 +16,30 @@ fn one<M>(made: Vec<M>) -> Result<M> {
     made.into_iter().next().ok_or_else(|| internal("matrices", "no weight was made"))
 }
 
-/// What a device holds, and how it is made. Nothing here is called inside a step.
+/// Allocations of a device. Steps never call these methods.
 pub trait Memory: Sized + Send + 'static {
     /// Activations `[rows, width]`, allocated once.
     type Buf: Send;
-    /// Packed weight `[out, in]` in this backend's own layout and quantisation.
+    /// `[out, in]` in this backend's own layout and quantisation.
     type Matrix: Send;
-    /// Norm weight `[n]`.
     type Vector: Send;
     /// KV and compressed keys of one sparse layer: k, v `[L, kv, d]`, k1, k2 (docs/model.md §5.3). Grows.
     type Cache: Send;
     /// Recurrent state of one lightning layer `[heads, d, d]` f32, and its pending rows.
     type Recurrent: Send;
-    /// Chosen blocks of one sparse layer, per row and KV head.
     type Selection: Send;
-    /// Sums of attention mass of one sequence ([`Sparse::add_mass`](super::Sparse::add_mass)).
     type Sums: Send;
     fn kind(&self) -> &'static str;
     fn describe(&self) -> String;
-    /// Fallbacks taken, a sentence each, to be shown once. May wait for a library that is still being opened.
+    /// Fallbacks in use, one sentence each, for one display. May wait until the GEMM library is open.
     fn notes(&self) -> Vec<String>;
     fn cache_dtype(&self) -> Dtype;
-    /// Most rows of a prefill pass; a multiple of [`GRID`](super::GRID).
+    /// A multiple of [`GRID`](super::GRID).
     fn prefill_rows(&self) -> usize;
-    /// Refuses a model that this device cannot compute, naming field and value, and a way to read it that it does not have. Called before
-    /// its weights are loaded.
+    /// Refuses a model or a prefill precision that this device cannot compute; runs before the weights are loaded.
     ///
     /// # Errors
-    /// The first limit that it breaks.
+    /// The first limit that the model exceeds, with field and value.
     fn check(&mut self, spec: &ModelSpec, prefill: Precision) -> Result<()>;
     fn matrices(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Self::Matrix>>;
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix> {
@@ -54,39 +48,38 @@ pub trait Memory: Sized + Send + 'static {
     fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Self::Matrix> {
         one(self.matrices(&[Wanted::GateUp([gate, up])])?)
     }
-    /// How prefill multiplies with this weight: its sections, one above the other, in fp8 ([`super::fp8`]) only where
-    /// [`Memory::check`] has allowed it. By default one section in bf16.
+    /// Sets the sections of rows that prefill multiplies with; fp8 ([`super::fp8`]) only where [`Memory::check`] has
+    /// allowed it. By default one section in bf16.
     fn read_in(&mut self, matrix: &mut Self::Matrix, sections: &[Section]) -> Result<()>;
     fn read_in_fp8(&mut self, matrix: &mut Self::Matrix) -> Result<()> {
         let rows = self.parts(matrix).iter().map(|part| part.0).sum();
         self.read_in(matrix, &[Section { rows, precision: Precision::Fp8 }])
     }
     fn vector(&mut self, view: WeightView<'_>) -> Result<Self::Vector>;
-    /// A weight of the given size with values of the given standard deviation, made on the device: element (o, i) is
-    /// [`synthetic_value`](super::synthetic_value) of index `o·inner + i`. `parts` are the rows of each part and the form it takes.
+    /// Makes a weight on the device: element (o, i) is [`synthetic_value`](super::synthetic_value) of index `o·inner +
+    /// i`. `parts`: rows and form of each part.
     fn random_matrix(&mut self, parts: &[(usize, Form)], inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
     /// The same for [`Rows::norm_gate_up`](super::Rows::norm_gate_up): `out` is the width of one of the two; gate rows
     /// have the lower indices.
     fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64, form: Form) -> Result<Self::Matrix>;
-    /// What a weight takes on this device, part by part: rows, form, bytes.
     fn parts(&self, matrix: &Self::Matrix) -> Vec<(usize, Form, usize)>;
     fn ones(&mut self, n: usize) -> Result<Self::Vector>;
-    /// Decides where caches of up to `limit` positions keep their rows; between the weights and the first cache.
-    /// `asked`: the user set this limit, else it is the most there may be. [`Memory::notes`] reports a decision for
-    /// host memory.
+    /// Decides the home (device or host memory) of caches of up to `limit` positions; runs after the weights are
+    /// loaded and before the first cache. `asked`: `limit` is the user's setting. [`Memory::notes`] reports a decision
+    /// for host memory.
     ///
     /// # Errors
-    /// Too little memory however they are kept, with what would do.
+    /// Neither memory suffices; the message names a limit that fits.
     fn plan_context(&mut self, _spec: &ModelSpec, _limit: usize, _asked: bool) -> Result<()> {
         Ok(())
     }
-    /// Moves keys and values of all sequences (each with all its layers) to host memory, and plans contexts of up to
-    /// `limit` positions so from now on. Between passes; waits for rows in flight. Returns a line about the new plan;
-    /// `None` where nothing is gained: they are there already, or the device does not reach that memory.
+    /// Moves keys and values of all sequences (each with all its layers) to host memory, and plans later contexts of
+    /// up to `limit` positions there. Runs between passes; waits for rows in flight. Returns a line about the new
+    /// plan; `None` if they are there already or the device cannot read host memory.
     ///
     /// # Errors
-    /// [`BackendError::Unsupported`](super::BackendError::Unsupported): not possible, with the reason, and nothing
-    /// changed. Any other: the device is lost.
+    /// [`BackendError::Unsupported`](super::BackendError::Unsupported): impossible, and nothing changed. Any other:
+    /// the device is lost.
     fn page_out(
         &mut self,
         _spec: &ModelSpec,
@@ -96,15 +89,15 @@ pub trait Memory: Sized + Send + 'static {
         Ok(None)
     }
     fn buf(&mut self, width: usize, kind: BufKind) -> Result<Self::Buf>;
-    /// Rows for any pass, in groups that are in use one after the other: what one group holds is lost when another is written, so they may
-    /// have the same memory.
+    /// Buffers in groups that are in use one after the other and may share memory: writing one group destroys the
+    /// others.
     fn alternating_bufs(&mut self, groups: &[&[(usize, BufKind)]]) -> Result<Vec<Vec<Self::Buf>>> {
         let mut group =
             |group: &&[(usize, BufKind)]| group.iter().map(|(width, kind)| self.buf(*width, *kind)).collect();
         groups.iter().map(&mut group).collect()
     }
-    /// Empty caches that can grow to `limit` positions: of `layers` layers of one sequence, which may have their memory together. Such grow
-    /// together, and the first answers for all.
+    /// Empty caches that can grow to `limit` positions, for `layers` layers of one sequence. They may share memory;
+    /// then they grow together, and the first represents all.
     fn caches(&mut self, spec: &SparseSpec, limit: usize, layers: usize) -> Result<Vec<Self::Cache>>;
     fn cache(&mut self, spec: &SparseSpec, limit: usize) -> Result<Self::Cache> {
         let made = self.caches(spec, limit, 1)?.pop();
@@ -113,21 +106,18 @@ pub trait Memory: Sized + Send + 'static {
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Self::Recurrent>;
     fn selection(&mut self, spec: &SparseSpec, limit: usize) -> Result<Self::Selection>;
     fn sums(&mut self, sel: &Self::Selection) -> Result<Self::Sums>;
-    /// Grows a cache, and those made with it where they have memory together, so that positions below `limit` can be written. Called outside of steps.
+    /// Grows a cache, and those that share its memory, so that positions below `limit` can be written. Runs outside of
+    /// steps.
     fn reserve(&mut self, cache: &mut Self::Cache, limit: usize) -> Result<()>;
-    /// Bytes that [`Memory::reserve`] of `limit` positions would take.
+    /// Bytes that [`Memory::reserve`] of `limit` positions would allocate.
     fn wants(&self, cache: &Self::Cache, limit: usize) -> u64;
-    /// The same where positions from `keep` on are written anew before ([`Images::own_rows`](super::Images::own_rows)): memory there that
-    /// is others' too is given up and taken again.
+    /// The same after [`Images::own_rows`](super::Images::own_rows) of `keep`, which replaces shared memory.
     fn wants_anew(&self, cache: &Self::Cache, _keep: usize, limit: usize) -> u64 {
         self.wants(cache, limit)
     }
-    /// Bytes that caches and states may still take; `None` if unknown.
+    /// Bytes still available to caches and states; `None` if unknown.
     fn room(&self) -> Result<Option<u64>>;
-    /// What verify passes have looked for in pools of blocks so far; `None` where keys and values are on the device. Waits.
-    ///
-    /// # Errors
-    /// The device.
+    /// Lookups of verify passes in the pools of blocks so far; `None` where keys and values are on the device. Waits.
     fn pool_counts(&mut self) -> Result<Option<PoolCounts>> {
         Ok(None)
     }

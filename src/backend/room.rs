@@ -1,24 +1,26 @@
-//! How much of a context a GPU has room for, and in which way: everything on it, or keys and values in the host's memory and a pool
-//! of their blocks on the device. Estimates, from the model's shape alone; what is allocated is counted where that is done.
+//! Estimates the context that fits a GPU, with everything on the device, or with keys and values in host memory and a
+//! pool of their blocks on the device. The estimates use only the model's shape; the allocators count the actual
+//! memory.
 
 use serde::Serialize;
 
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::core::{bytes, grouped};
 
-/// Working buffers, recurrent state and what is left to others, where everything is on the device.
+/// Working buffers, recurrent state and a reserve for other programs, where everything is on the device.
 pub const RESERVE_BYTES: u64 = 5 << 28;
-/// Left to others where keys and values are not: what growing caches keep clear of, and what pieces are rounded up by.
+/// Reserve where keys and values are in host memory: growing caches keep clear of it, and rounding of pieces takes
+/// from it.
 const SPARE_BYTES: u64 = 160 << 20;
-/// Tokens that have to fit unless a number is set: enough for most documents.
+/// Default number of tokens that have to fit: enough for most documents.
 pub const USUAL_CONTEXT: u64 = 131_072;
 pub const SLICE_BYTES: usize = 64 << 20;
-/// Blocks of a pool, several times what a row chooses, below which most of them would be fetched anew for every token.
+/// With fewer blocks in the pool (several times a row's choice), most blocks would be fetched anew for every token.
 pub const USEFUL_BLOCKS: usize = 512;
 const MOST_STAGED: u64 = 512 << 20;
 const LEAST_STAGED: u64 = 16 << 20;
 
-/// Keys and values in the host's memory: what is on the device instead.
+/// What remains on the device when keys and values are in host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagedPlan {
     pub blocks: usize,
@@ -28,19 +30,18 @@ pub struct PagedPlan {
 }
 
 impl PagedPlan {
-    /// Whether the pool holds the working set of a context of `tokens`.
     pub fn is_useful(&self, spec: &ModelSpec, tokens: u64) -> bool {
         let all = tokens.div_ceil(spec.sparse.block.max(1) as u64);
         self.blocks as u64 >= all.min(USEFUL_BLOCKS as u64)
     }
 
-    /// `1,048,576 tokens: 0.7 GiB of keys and values on the card, 8.0 GiB in memory`
+    /// Example: `1,048,576 tokens: 0.7 GiB of keys and values on the card, 8.0 GiB in memory`
     pub fn line(&self, tokens: u64) -> String {
         let (tokens, here, host) = (grouped(tokens), bytes(self.here), bytes(self.host));
         format!("{tokens} tokens: {here} of keys and values on the card, {host} in memory")
     }
 
-    /// What to say where this machine has only `free` bytes of memory for a context of `tokens`.
+    /// The error text if `free` bytes of host memory are too few for a context of `tokens`.
     pub fn short_of_host(&self, tokens: u64, free: u64) -> Option<String> {
         let fits =
             u64::try_from(u128::from(tokens) * u128::from(free) / u128::from(self.host.max(1))).unwrap_or(tokens);
@@ -54,7 +55,7 @@ impl PagedPlan {
 pub struct PoolCounts {
     pub looked_up: u64,
     pub fetched: u64,
-    /// Read from host memory in place, because every slot was taken by blocks of the same pass.
+    /// Blocks read from host memory in place, because blocks of the same pass occupied every slot.
     pub in_place: u64,
     pub bytes: u64,
 }
@@ -78,7 +79,6 @@ struct Layers {
     layers: u64,
     kv_heads: u64,
     block: u64,
-    /// A row of keys or values, all KV heads.
     row: u64,
 }
 
@@ -104,12 +104,10 @@ fn row_bytes(spec: &ModelSpec) -> u64 {
     2 * layers * row
 }
 
-/// Bytes of cache per token on a GPU: keys, values and compressed keys of the sparse layers.
 pub fn token_bytes(spec: &ModelSpec) -> u64 {
     row_bytes(spec) + compressed_bytes(spec)
 }
 
-/// Working buffers of passes of `rows` rows, and the recurrent states of a few sequences.
 fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
     let (s, l) = (&spec.sparse, &spec.lightning);
     let sparse = 2 * s.projection_width() + 4 * s.heads * s.head_dim;
@@ -119,7 +117,7 @@ fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
     // Mixers and MLPs share memory; the input of a product and the partial results of attention have their own.
     let beside = 2 * spec.hidden + 32 * s.heads + 8 * s.kv_heads * s.topk;
     let pass = rows * (sparse.max(lightning).max(mlp) + beside + 4 * spec.hidden);
-    // A packed weight is widened for a prefill pass, a slice at a time.
+    // A prefill pass widens packed weights one slice at a time.
     let widened = SLICE_BYTES;
     let state = 4 * l.heads * l.head_dim * l.head_dim;
     let states = 2 * state * spec.mixers.iter().filter(|m| **m == Mixer::Lightning).count();
@@ -127,19 +125,19 @@ fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
     (pass + widened + states + selection) as u64
 }
 
-/// Tokens for which keys and values fit, with `free` bytes left by the weights for everything else.
+/// `free`: bytes that the weights leave.
 pub fn resident_tokens(spec: &ModelSpec, free: u64) -> u64 {
     free.saturating_sub(RESERVE_BYTES) / token_bytes(spec).max(1)
 }
 
-/// The plan for a context of `tokens` with keys and values in host memory, where weights leave `free` bytes of the
-/// device, for passes of `rows` rows.
+/// The plan for `tokens` with keys and values in host memory, for passes of `rows` rows; `free`: device bytes that the
+/// weights leave.
 ///
 /// # Errors
 /// The bytes that would have to be free.
 pub fn paged(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<PagedPlan, u64> {
     let Layers { layers, kv_heads, block, row } = Layers::of(spec);
-    // A slot, and its part of owner, stamp and list.
+    // A slot, with its share of the owner, stamp and list arrays.
     let slot = layers * kv_heads * (2 * block * (row / kv_heads.max(1)) + 48);
     let all = tokens.div_ceil(block.max(1)).max(1);
     let tables = layers * kv_heads * all * 4;
@@ -161,10 +159,7 @@ pub fn paged(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<Pa
     })
 }
 
-/// The same where the working buffers of such passes are there already.
-///
-/// # Errors
-/// As [`paged`].
+/// [`paged`] where the working buffers of such passes are already allocated.
 pub fn paged_beside_work(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<PagedPlan, u64> {
     let work = work_bytes(spec, rows);
     paged(spec, free + work, rows, tokens).map_err(|needed| needed - work)
@@ -180,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_million_tokens_fit_a_card_of_8_gib() {
-        // What 4-bit weights and the context of the driver leave.
+        // Free bytes after 4-bit weights and the driver's context.
         let free = (8 << 30) - (11 << 29) - (1 << 29);
         let plan = paged(&spec(), free, 2048, 1 << 20).unwrap();
         assert!(plan.blocks >= 512 && plan.here < free, "{plan:?}");

@@ -1,10 +1,9 @@
-//! Operations on rows, from the embedding to the best logits.
+//! Operations on rows, from the embedding to the top logits.
 
 use std::ops::Range;
 
 use super::{HeadRows, Memory, Pass, Result, TopLogits};
 
-/// What reads rows once they are made.
 #[derive(Clone, Debug)]
 pub enum NextOp<'a, V> {
     /// [`Rows::norm_linear`], [`Rows::norm_gate_up`] or [`Rows::head`] with this norm, after [`Rows::embed`], [`Rows::linear_add`] or [`Rows::gate_output`].
@@ -17,7 +16,6 @@ pub enum NextOp<'a, V> {
     },
 }
 
-/// Weights of an MLP, and what it is added by.
 #[derive(Debug)]
 pub struct Mlp<'a, M, V> {
     pub norm: &'a V,
@@ -33,7 +31,8 @@ pub struct Mlp<'a, M, V> {
 /// (heads·d) | k (kv·d) | v (kv·d) | gate (heads·d, if any)]`, lightning layers `[q (heads·d) | k (kv·d) | v (kv·d) |
 /// z (heads·d, if any)]`.
 pub trait Rows: Memory {
-    /// Says what reads the rows that the next operation makes: a backend may make them ready for it on the way. A hint for verify passes: no value depends on it.
+    /// Announces the reader of the next operation's rows: a backend may prepare them on the way. A hint for verify
+    /// passes: no value depends on it.
     fn hint_next_op(&mut self, _op: NextOp<'_, Self::Vector>) {}
     /// `h[r] = scale · table[token r]`. `[rows, hidden]`
     fn embed(&mut self, h: &mut Self::Buf, table: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
@@ -49,7 +48,7 @@ pub trait Rows: Memory {
     ) -> Result<()> {
         self.norm_linear_of(dst, h, norm, eps, w, None, pass)
     }
-    /// The same; a prefill pass makes the columns `only` alone, whole sections of the weight, where some are named.
+    /// The same; a prefill pass may compute only the columns `only`, whole sections of the weight.
     fn norm_linear_of(
         &mut self,
         dst: &mut Self::Buf,
@@ -72,7 +71,8 @@ pub trait Rows: Memory {
     ) -> Result<()>;
     /// `h += scale · (x Wᵀ)`. `[rows, hidden]`
     fn linear_add(&mut self, h: &mut Self::Buf, x: &Self::Buf, w: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
-    /// [`Rows::norm_gate_up`] into `mid` and [`Rows::linear_add`] from there, with the same bits. What is in `mid` afterwards is of no use.
+    /// [`Rows::norm_gate_up`] into `mid` and [`Rows::linear_add`] from there, with the same bits. The content of `mid`
+    /// is undefined afterwards.
     fn mlp(
         &mut self,
         h: &mut Self::Buf,
@@ -97,7 +97,8 @@ pub trait Rows: Memory {
         scale: f32,
         pass: Pass,
     ) -> Result<()>;
-    /// Copies `h` into columns `[slot·hidden, (slot+1)·hidden)` of `aux_hidden`: the residual streams a draft head reads.
+    /// Copies `h`, a residual stream that a draft head reads, into columns `[slot·hidden, (slot+1)·hidden)` of
+    /// `aux_hidden`.
     fn keep_aux_hidden(&mut self, aux_hidden: &mut Self::Buf, slot: usize, h: &Self::Buf, pass: Pass) -> Result<()>;
     /// `logits = (rmsnorm(h, norm) / divisor) Wᵀ`. `[rows or 1, vocab]`
     fn head(
@@ -111,8 +112,8 @@ pub trait Rows: Memory {
         rows: HeadRows,
         pass: Pass,
     ) -> Result<()>;
-    /// Finds each row's top logits on the device. Read them with [`Rows::read_top_logits`].
+    /// Read them with [`Rows::read_top_logits`].
     fn top_logits(&mut self, logits: &Self::Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()>;
-    /// What [`Rows::top_logits`] found, for the first `rows` rows. Waits for the device.
+    /// The results of [`Rows::top_logits`] for the first `rows` rows. Waits for the device.
     fn read_top_logits(&mut self, rows: usize) -> Result<Vec<TopLogits>>;
 }

@@ -1,4 +1,4 @@
-//! Sections of a weight: neighbouring rows that prefill multiplies with on their own, in bf16 or in fp8.
+//! Sections of a weight: neighbouring rows with their own precision (bf16 or fp8) in prefill.
 //!
 //! The bits of a section's columns do not depend on the other sections: a pass may leave out columns that nothing
 //! reads.
@@ -9,19 +9,17 @@ use super::{Result, internal};
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::protocol::Precision;
 
-/// So many rows of a weight, and what prefill multiplies them in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
     pub rows: usize,
     pub precision: Precision,
 }
 
-/// Those of a layer's fused projection for a prefill in `precision`.
 pub fn of_projection(spec: &ModelSpec, mixer: Mixer, precision: Precision) -> Vec<Section> {
     let section = |rows: Range<usize>, precision| Section { rows: rows.len(), precision };
     match mixer {
-        // Not what sparse layers keep, nor what chooses among it: keys choose blocks, and keys and values are read for the rest of
-        // a conversation. They are a section of their own: of the last layer many passes need nothing else.
+        // Keys choose blocks, and keys and values are read for the rest of a conversation, so they stay in bf16. They
+        // are a section of their own: many passes need nothing else of the last layer.
         Mixer::Sparse => {
             let s = &spec.sparse;
             let all = [
@@ -35,7 +33,7 @@ pub fn of_projection(spec: &ModelSpec, mixer: Mixer, precision: Precision) -> Ve
     }
 }
 
-/// Which rows of a weight `sections` are, and in what: those within `only`, or all.
+/// The rows and precision of `sections`, cut to `only` if given.
 pub(super) fn within(sections: &[Section], only: Option<&Range<usize>>) -> Result<Vec<(Range<usize>, Precision)>> {
     let mut end = 0;
     let mut found = Vec::with_capacity(sections.len());

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::{Memory, Pass, Result};
 use crate::core::spec::SparseSpec;
 
-/// All of one head's attention in one layer, as attention mass is counted: in whole numbers, which add up to the same in
-/// whatever order.
+/// Unit of attention mass: the attention of one head in one layer. Mass is an integer, so that sums do not depend on
+/// their order.
 pub const MASS: u32 = 1 << 22;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +15,11 @@ pub enum MassOf {
     Answer,
 }
 
-/// Attention that a KV block got, over rows, heads and sparse layers; [`MASS`] each.
+/// Attention to a KV block, over rows, heads and sparse layers; [`MASS`] each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockMass {
     pub chosen: u64,
-    /// From rows that had to: it is one of the first blocks, or in the local window before the row's own.
+    /// From rows that had to choose it: one of the first blocks, or in the local window before the row's own.
     pub forced: u64,
 }
 
@@ -27,15 +27,15 @@ pub(crate) fn is_hidden(hidden: &[Range<u32>], block: u32, own: u32) -> bool {
     block != own && hidden.iter().any(|h| h.contains(&block))
 }
 
-/// Operations of the sparse layers (docs/model.md §5).
+/// See docs/model.md §5.
 pub trait Sparse: Memory {
-    /// Registers the caches of a layer, one for each group of the next verify pass. Outside of steps, and before every
-    /// one that is replayed; holds until the next call.
+    /// Registers the caches of a layer, one for each group of the next verify pass. Runs outside of steps, before
+    /// every replay; holds until the next call.
     fn bind_caches(&mut self, _layer: usize, _caches: &mut [&mut Self::Cache]) -> Result<()> {
         Ok(())
     }
-    /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key of a window that they
-    /// complete (docs/model.md §5.3). A cache for each group of the pass.
+    /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key with a window that ends
+    /// there (docs/model.md §5.3). One cache for each group of the pass.
     fn append_kv(
         &mut self,
         caches: &mut [&mut Self::Cache],
@@ -43,7 +43,7 @@ pub trait Sparse: Memory {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// Chooses blocks per row and KV head (docs/model.md §5.4-5.6), every row by its own position.
+    /// Every row chooses by its own position (docs/model.md §5.4-5.6).
     fn select_blocks(
         &mut self,
         sel: &mut Self::Selection,
@@ -52,8 +52,8 @@ pub trait Sparse: Memory {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`. A verify pass adds each row's
-    /// attention to the mass of the blocks it went to.
+    /// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`. A verify pass adds each
+    /// row's attention to the mass of its blocks.
     fn attend(
         &mut self,
         o: &mut Self::Buf,
@@ -63,17 +63,17 @@ pub trait Sparse: Memory {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// Blocks chosen in the last pass: `[rows][kv_heads]`, ascending. A row that ran densely reads as all its blocks.
+    /// Blocks of the last pass: `[rows][kv_heads]`, ascending. A dense row reads as all its blocks.
     fn read_selection(&mut self, sel: &Self::Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>>;
-    /// Rows of prefill passes from now on do not attend to these blocks, their own apart; nothing is hidden when there are none.
-    /// For measurements: what was chosen is filtered, nothing else takes its place.
+    /// For measurements: rows of later prefill passes do not attend to these blocks, except their own. Filters the
+    /// chosen blocks without replacement; an empty list hides nothing.
     fn hide_blocks(&mut self, sel: &mut Self::Selection, blocks: &[Range<u32>]);
-    /// Where keys and values are not on the device, its pool has no block of this cache any more: for measurements. Outside of steps.
+    /// For measurements: drops the cache's blocks from the device's pool. Runs outside of steps.
     fn forget_blocks(&mut self, _cache: &mut Self::Cache) -> Result<()> {
         Ok(())
     }
     /// Adds the mass of rows `rows` of the last verify pass, the first of which is at `position`, to one of the sums.
-    /// Outside of steps; does not wait.
+    /// Runs outside of steps; does not wait.
     fn add_mass(
         &mut self,
         sel: &mut Self::Selection,
@@ -82,14 +82,13 @@ pub trait Sparse: Memory {
         position: usize,
         of: MassOf,
     ) -> Result<()>;
-    /// Forgets the mass of rows `rows` of the verify pass before, as the first thing of the next one; does not wait.
+    /// Clears the mass of rows `rows` of the previous verify pass; runs first in the next one and does not wait.
     fn clear_mass(&mut self, sel: &mut Self::Selection, rows: Range<usize>) -> Result<()>;
-    /// Both sums, and whatever a pass that failed left, become 0.
     fn reset_mass(&mut self, sel: &mut Self::Selection) -> Result<()>;
-    /// Puts the sums of another sequence in the place of those that are here, and gives these. Between passes.
+    /// Exchanges the current sums with those of another sequence, between passes.
     fn exchange_sums(&mut self, sel: &mut Self::Selection, sums: &mut Self::Sums);
-    /// One of the sums: a value a block, up to the position. Waits.
+    /// One value per block, up to the position. Waits.
     fn read_mass(&mut self, sel: &Self::Selection, of: MassOf) -> Result<Vec<BlockMass>>;
-    /// Mass of each of rows `rows` of the last verify pass, before it is cleared: a value for each of `blocks` blocks. Waits.
+    /// Mass of rows `rows` of the last verify pass before it is cleared, a value for each of `blocks` blocks. Waits.
     fn read_row_mass(&mut self, sel: &Self::Selection, rows: Range<usize>, blocks: usize) -> Result<Vec<Vec<u32>>>;
 }

@@ -6,17 +6,17 @@ use crate::engine::protocol::Token;
 /// The position of a sequence on a device. One sequence is active at a time; [`Steps::go_to`] changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Which sequence; 0 for the one a device begins with. No two that are alive have the same.
+    /// Identifies the sequence, unique among live ones; 0 for the first of a device.
     pub id: u64,
     pub position: usize,
     /// Accepted rows that the recurrent states have not absorbed.
     pub pending: usize,
-    /// Half of the pending ring that holds them, where a device has one.
+    /// The half of the pending ring that holds them, where a device has one.
     pub slot: usize,
 }
 
 impl Place {
-    /// After the first `rows` rows of a pass are accepted, as in [`Steps::advance`].
+    /// The place after the first `rows` rows of a pass are accepted, as in [`Steps::advance`].
     pub fn advanced(self, pass: Pass, rows: usize) -> Place {
         let position = self.position + rows;
         match pass {
@@ -34,8 +34,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// The sequences of a pass: those that were `set` for a verify pass, or the one in `hand` with all rows. `given` is how many the
-    /// operation was handed.
+    /// The groups in `set` for a verify pass over several sequences, or the active sequence with all rows. `given`:
+    /// number of caches or states that the operation received.
     pub(super) fn of_pass(set: &[Group], hand: Place, pass: Pass, given: usize) -> Result<Vec<Group>> {
         let groups = match (pass, set.is_empty()) {
             (Pass::Verify { .. }, false) => set.to_vec(),
@@ -48,33 +48,31 @@ impl Group {
     }
 }
 
-/// Position, tokens and pending rows of the passes, and CUDA graphs of their work.
 pub trait Steps: Memory {
     fn place(&self) -> Place;
     /// Activates another sequence, between two passes: position, pending rows and rows in flight are its own from now
     /// on.
     fn go_to(&mut self, place: Place) -> Result<()>;
-    /// Activates a new sequence at position 0. Buffers made from now on belong to it.
+    /// Activates a new sequence at position 0, which owns all buffers made from now on.
     fn new_place(&mut self) -> Result<Place>;
-    /// Drops what is kept for a sequence, which is not the active one.
     fn forget_place(&mut self, id: u64);
     fn position(&self) -> usize;
-    /// Moves to `position` with nothing pending. Used by restore and reset.
+    /// Sets the position with nothing pending, for restore and reset.
     fn seek(&mut self, position: usize) -> Result<()>;
-    /// Given tokens of the segment before the next prefill pass. A device may read a segment's first rows in another way
-    /// than the rest; it may go by nothing else, so that state stays a function of the segment path.
+    /// Sets the number of given tokens of the segment before the next prefill pass. A device may read a segment's
+    /// first rows in another way than the rest; it may depend on nothing else, so that state stays a function of the
+    /// segment path.
     fn segment_at(&mut self, read: usize);
-    /// Tokens of the next pass, all of the active sequence.
     fn set_tokens(&mut self, tokens: &[Token]) -> Result<()>;
-    /// Tokens of the next verify pass over several sequences, one after the other, with the position and number of
-    /// rows of each. [`Steps::advance`] advances none of them; the caller does.
+    /// Sets position, number of rows and tokens of several sequences for the next verify pass. [`Steps::advance`]
+    /// advances none of them; the caller does.
     fn set_rows(&mut self, groups: &[Group], tokens: &[Token]) -> Result<()>;
-    /// Runs `body`; a GPU runs it eagerly the first time, records it the second, and replays the CUDA graph later.
+    /// A GPU runs `body` eagerly the first time, records it the second, and replays the CUDA graph later.
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()>;
-    /// Accepts the first `rows` rows of the last pass: position += rows; after a verify pass they become pending in
-    /// every lightning layer, after a prefill pass nothing is pending.
+    /// Accepts the first `rows` rows of the last pass: position += rows; after a verify pass they are pending in every
+    /// lightning layer, after a prefill pass nothing is pending.
     fn advance(&mut self, pass: Pass, rows: usize) -> Result<()>;
     fn folded(&mut self);
-    /// Waits until the device is done; reports what went wrong on it.
+    /// Waits until the device is idle; returns errors of its earlier work.
     fn synchronize(&mut self) -> Result<()>;
 }

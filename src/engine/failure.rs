@@ -1,4 +1,4 @@
-//! The words of failure: why there is no engine, and why a part of one conversation's work came to nothing.
+//! Failures of the engine's start, and of a part of one conversation's work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +8,6 @@ use crate::core::Exit;
 use crate::engine::protocol::EngineFault;
 use crate::model::ModelError;
 
-/// Why there is no engine: a line for the user and how a run ends that needs one.
 pub(super) struct Failure {
     pub(super) error: String,
     pub(super) exit: Exit,
@@ -31,9 +30,9 @@ pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// Does a part of one conversation's work: a panic in it is that conversation's failure, and nothing to the others.
+/// Runs a part of one conversation's work: a panic in it fails that conversation alone.
 pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
-    // What it leaves half done is emptied before anything else is done with it.
+    // The sequence is emptied before any further use, so half-done work does not matter.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(DecodeError::Panic(panic_text(panic.as_ref()))))
 }
 

@@ -9,25 +9,24 @@ use crate::model::{Checkpoint, Recipe};
 
 use super::failure::Failure;
 
-/// From the best form down: of a folder with plain weights, or of one that somebody packed.
+/// From the best form down, for a folder with plain or with already packed weights.
 fn recipes(published: bool) -> Vec<Recipe> {
     let own = if published { Recipe::Stored } else { Recipe::Bf16 };
     std::iter::once(own).chain(Recipe::PACKING.iter().copied()).collect()
 }
 
-/// `790123` as `790,000`: in full thousands.
+/// Rounds to full thousands: `790123` gives `790,000`.
 fn tokens(n: u64) -> String {
     grouped(n / 1000 * 1000)
 }
 
-/// What has to be known to choose: the shape, the bytes of its weights by recipe, and what the folder's own form is called.
 struct Sizes<'a> {
     spec: &'a ModelSpec,
     bytes: &'a dyn Fn(Recipe) -> u64,
     recipes: &'a [Recipe],
     published: bool,
     rows: usize,
-    /// The program may not take all that is free.
+    /// The program has a memory limit below the free memory.
     limited: bool,
 }
 
@@ -43,7 +42,6 @@ impl Sizes<'_> {
         room::resident_tokens(self.spec, free.saturating_sub((self.bytes)(recipe)))
     }
 
-    /// Context whose keys and values are in host memory, if it fits.
     fn plan(&self, recipe: Recipe, free: u64, tokens: u64) -> Option<PagedPlan> {
         room::paged(self.spec, free.checked_sub((self.bytes)(recipe))?, self.rows, tokens).ok()
     }
@@ -57,11 +55,11 @@ impl Sizes<'_> {
     }
 }
 
-/// The best form that leaves room for the context, and a line to say where it is not the first choice.
+/// The best form that leaves room for the context, and a line if it is not the first choice.
 fn automatic(sizes: &Sizes<'_>, free: u64, asked: Option<u64>) -> Result<(Recipe, Option<String>), String> {
     let wanted = asked.unwrap_or(USUAL_CONTEXT);
     let fits = |recipe: &&Recipe| sizes.room(**recipe, free) >= wanted;
-    // Next best: keys and values in host memory. With no requested context, the longest that fits.
+    // Next best: keys and values in host memory. Without a requested context, the longest that fits.
     let paged = || sizes.recipes.iter().find(|r| sizes.pages(**r, free, wanted));
     let most = || sizes.recipes.iter().rev().find(|r| sizes.room(**r, free) > 0);
     let possible = || sizes.recipes.iter().rev().find(|r| sizes.plan(**r, free, wanted).is_some());
@@ -106,8 +104,9 @@ fn named(recipe: Recipe, sizes: &Sizes<'_>, free: u64) -> Result<Recipe, String>
     Err(format!("{} weights need {} with working memory, {} are free; {advice}", recipe.name(), size(need), size(free)))
 }
 
-/// What `free` bytes of a card hold, read in passes of `rows` rows: `bf16 leaves room for 12,000 tokens, 8-bit for 790,000, 4-bit for
-/// 1,048,000`; and how the longest context fits with keys and values in memory, where it does not otherwise.
+/// The context that fits in `free` bytes of a card in passes of `rows` rows: `bf16 leaves room for 12,000 tokens,
+/// 8-bit for 790,000, 4-bit for 1,048,000`; and the form in which the longest context fits with keys and values in
+/// host memory, where it does not otherwise.
 pub fn holds(checkpoint: &Checkpoint, free: u64, rows: usize) -> String {
     let bytes = |recipe: Recipe| checkpoint.bytes(recipe);
     let published = checkpoint.published().is_some();
@@ -128,7 +127,8 @@ pub fn holds(checkpoint: &Checkpoint, free: u64, rows: usize) -> String {
     line
 }
 
-/// Sets the form of a checkpoint's weights for this device. The line says why, where the program chose.
+/// Sets the form of a checkpoint's weights for this device. Returns a line with the reason if the choice was
+/// automatic.
 pub(super) fn choose<B: Memory>(
     backend: &B,
     checkpoint: &mut Checkpoint,
@@ -217,7 +217,7 @@ mod tests {
     fn where_a_context_does_not_fit_its_keys_and_values_go_to_memory() {
         let spec = spec();
         let choose = |gib: u64, asked| sizes(&spec, |s| automatic(s, gib << 30, asked));
-        // An 8 GiB card, less what the driver takes.
+        // An 8 GiB card, minus the driver's memory.
         let free = 15 << 29;
         let (recipe, line) = sizes(&spec, |s| automatic(s, free, Some(1 << 20))).unwrap();
         assert_eq!(recipe, Recipe::Bits4);

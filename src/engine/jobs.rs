@@ -1,4 +1,4 @@
-//! Jobs in turns: a chunk of a prompt, a decode round, and what is done when one ends.
+//! Jobs in turns: a chunk of a prompt, a decode round, and the end of a job.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::engine::protocol::{
 };
 use crate::model::ModelError;
 
-/// Fewer tokens say little of how fast a device reads.
+/// A chunk of fewer tokens gives no reliable speed.
 const WHOLE: usize = 4 * GRID;
 
 struct Waiting {
@@ -48,7 +48,6 @@ impl<B: DraftOps> Worker<'_, B> {
         Ok(())
     }
 
-    /// Word of the end of a job that was stopped before it began.
     pub(super) fn never_begun(&self, id: u64) {
         let done = JobDone { memory: self.backend.memory(), ..JobDone::new(Ended::Cancelled) };
         self.send(EngineEvent::Done { id, done: Box::new(done) });
@@ -68,7 +67,7 @@ impl<B: DraftOps> Worker<'_, B> {
                     }
                 };
                 wants.push(Want::Read {
-                    // A stopped one ends with its next part: at once.
+                    // A stopped job ends at once with its next part.
                     left: if run.job.cancel.is_cancelled() { 0 } else { left },
                     waited: run.waited,
                     fixed: self.backend.row_seconds(run.start + run.prompt),
@@ -124,7 +123,7 @@ impl<B: DraftOps> Worker<'_, B> {
                     slot.run = Some(run);
                 }
             }
-            // What it was promised is free.
+            // The job's reservation is free.
             Ok(None) => {
                 self.ended = Some(Instant::now());
                 self.go_on();
@@ -153,8 +152,8 @@ impl<B: DraftOps> Worker<'_, B> {
             self.live.advance(&mut self.backend, chunk.len())?;
             run.prompt += chunk.len();
             self.decoder.read(&mut self.backend, &self.model, &self.live, chunk, following)?;
-            // One chunk at a time is in the device's queue: who asks meanwhile waits for that one alone. The device is without work for
-            // the tenth of a millisecond that the next chunk's first launch takes.
+            // The device's queue holds one chunk at a time: a request that arrives meanwhile waits for that one alone.
+            // The device idles for the tenth of a millisecond that the next chunk's first launch takes.
             self.backend.synchronize().map_err(ModelError::from)?;
             let whole =
                 if shared { chunk.len() == rows } else { chunk.len() >= WHOLE.min(rows) && run.prompt >= WHOLE };
@@ -215,7 +214,7 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// A decode round of several sequences: one pass over the weights for all of them, of at most `rows` rows each.
+    /// A decode round of several sequences: one pass over the weights for all of them, with at most `rows` rows each.
     fn write_several(&mut self, ids: &[SequenceId], rows: usize) {
         let mut proposed: Vec<Waiting> = Vec::with_capacity(ids.len());
         for id in ids {
@@ -237,7 +236,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 return;
             }
         };
-        // To empty a sequence forgets what the rows of this pass looked at: after all of them are done.
+        // Emptying a sequence drops the attention mass of this pass, so it follows after all sequences.
         let mut failed = Vec::new();
         for Waiting { sequence, mut run, proposal } in proposed {
             let own: Vec<TopLogits> = rows.by_ref().take(proposal.rows().len()).collect();
@@ -259,12 +258,12 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// The rows that one of `sequences` wants verified in a shared pass; `None` if its part ended without them.
+    /// The rows of one of `sequences` for a shared pass; `None` if its part ended without them.
     fn propose(&mut self, sequence: SequenceId, rows: usize, sequences: usize) -> Option<Waiting> {
         let mut run = self.slots.get_mut(&sequence)?.run.take()?;
         let proposed = guarded(|| {
             self.take(sequence)?;
-            // Rows in flight are waited for one by one, so that other sequences do not wait.
+            // Each sequence waits for its own rows in flight, so that other sequences do not wait.
             if run.job.cancel.is_cancelled() || self.backend.rows_in_flight() {
                 return self.write(&mut run).map(Err);
             }
@@ -285,11 +284,10 @@ impl<B: DraftOps> Worker<'_, B> {
         None
     }
 
-    /// One pass over the rows of all; the first of them is in hand.
     fn verify(&mut self, proposed: &[Waiting]) -> Result<Vec<TopLogits>, DecodeError> {
         let Some((own, others)) = proposed.split_first() else { return Ok(Vec::new()) };
         let mut rows_of_others = Vec::with_capacity(others.len());
-        // Both are in the order of their numbers.
+        // Both are sorted by sequence number.
         let mut next = others.iter().peekable();
         for (id, slot) in &mut self.slots {
             if let Some(waiting) = next.next_if(|waiting| waiting.sequence == *id)
@@ -342,7 +340,7 @@ impl<B: DraftOps> Worker<'_, B> {
         } else {
             None
         };
-        // Rows may be in flight still: who waits for them from now on is somebody else.
+        // Rows may still be in flight: later waits for them belong to another job.
         self.backend.stop_on(None);
         let id = run.id();
         let done = JobDone {

@@ -1,5 +1,5 @@
-//! Weights that were packed while loading are kept for the next start: it reads half or a quarter of the bytes of plain ones, and repacks
-//! nothing of what somebody else packed.
+//! Keeps weights that were packed while loading for the next start, which then reads half or a quarter of the bytes of
+//! plain ones and repacks nothing of already packed ones.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,17 +8,16 @@ use crate::engine::protocol::{Cancel, EngineOptions, WeightsChoice};
 use crate::model::quantize::{Stage, is_finished, is_outdated, kept_folders, quantize};
 use crate::model::{Checkpoint, ModelError, Recipe};
 
-/// Weights of fewer bytes are packed faster than they are worth keeping.
+/// Smaller weights are packed so fast that keeping them does not pay.
 const WORTH_BYTES: u64 = 1 << 30;
-/// Background packing uses 1/SHARE of the threads; the conversation goes on meanwhile.
+/// Background packing uses 1/SHARE of the threads; the conversation continues meanwhile.
 const SHARE: usize = 4;
 const THREADS: usize = 2;
 
-/// Weights of earlier starts that stand for the folder's, or why one does not, by recipe.
+/// By recipe, weights of earlier starts that replace the folder's, or the reason why they do not.
 #[derive(Default)]
 pub(super) struct Found(Vec<(Recipe, Result<Checkpoint, ModelError>)>);
 
-/// Looks for packed weights of earlier starts, of any recipe.
 pub(super) fn look(checkpoint: &Checkpoint, options: &EngineOptions) -> Found {
     let Some(dir) = &options.keep_weights else { return Found::default() };
     let recipes = match Recipe::asked_for(options.weights) {
@@ -31,7 +30,8 @@ pub(super) fn look(checkpoint: &Checkpoint, options: &EngineOptions) -> Found {
 }
 
 impl Found {
-    /// The weights of an earlier start by the checkpoint's recipe in its place, where there are some. The line says so.
+    /// Replaces the checkpoint by the weights of an earlier start with the same recipe, if there are any, and returns
+    /// a note.
     pub(super) fn instead_of(self, checkpoint: Checkpoint) -> (Checkpoint, Option<String>) {
         match self.0.into_iter().find(|(recipe, _)| *recipe == checkpoint.recipe()) {
             Some((recipe, Ok(earlier))) => {
@@ -56,14 +56,14 @@ impl Found {
     }
 }
 
-/// Whether a start may take packed weights of an earlier one in place of the folder's.
 pub(super) fn likely(options: &EngineOptions) -> bool {
     let packs = options.weights != WeightsChoice::Bf16;
     let finished = |dir: &Path| kept_folders(dir).iter().any(|kept| kept.stage == Stage::Finished);
     packs && options.keep_weights.as_deref().is_some_and(finished)
 }
 
-/// Packs in the background what was just loaded, unless it is small, kept already, or the disk is too full. The line says so.
+/// Packs the loaded weights in the background, unless they are small, kept already, or the disk is too full. Returns a
+/// note.
 pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Option<u64>) -> Option<String> {
     let recipe = checkpoint.recipe();
     let bytes = checkpoint.bytes(recipe);
@@ -73,7 +73,7 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     let size = format!("{:.1} GB", bytes as f64 / 1e9);
     let (checkpoint, folder) = (Arc::clone(checkpoint), dir.join(checkpoint.fingerprint()));
     let outdated = is_outdated(&folder);
-    // Its parts are written over one by one.
+    // Old parts are overwritten one by one.
     let there = if outdated { bytes } else { 0 };
     if free.is_none_or(|free| free + there < 3 * bytes) {
         return Some(format!("The packed weights ({size}) are not kept: too little space below {}.", dir.display()));
@@ -87,7 +87,7 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
         let threads = std::thread::available_parallelism().map_or(0, usize::from) / SHARE;
         let Ok(pool) = rayon::ThreadPoolBuilder::new().num_threads(threads.max(THREADS)).build() else { return };
         match pool.install(|| quantize(&checkpoint, None, &folder, &Cancel::default(), &mut |_| ())) {
-            // Another start keeps the same.
+            // Another start keeps the same weights.
             Ok(_) | Err(ModelError::InUse { .. }) => {}
             Err(error) => tracing::warn!("packed weights are not kept: {error}"),
         }
@@ -155,7 +155,7 @@ mod tests {
         let earlier = |recipe: Recipe, weights: WeightsChoice| {
             let mut checkpoint = Checkpoint::open_dir(&folder).unwrap();
             let options = EngineOptions { keep_weights: keep_weights.clone(), weights, ..EngineOptions::default() };
-            // The recipe is chosen while they are looked for.
+            // The recipe is chosen during the search.
             let found = look(&checkpoint, &options);
             checkpoint.set_recipe(recipe);
             found.instead_of(checkpoint)

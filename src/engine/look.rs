@@ -1,4 +1,4 @@
-//! Attention mass of the sparse layers as shares of blocks: where an answer looked.
+//! Attention mass of the sparse layers, as shares of blocks.
 
 use crate::backend::BlockMass;
 use crate::core::spec::SparseSpec;
@@ -16,8 +16,8 @@ pub(super) fn shares(sums: &[BlockMass], tokens: u64, spec: &SparseSpec) -> Look
     Looked { tokens, block_tokens: u32::try_from(spec.block).unwrap_or(u32::MAX), blocks: blocks.collect() }
 }
 
-/// One row at `position`. This is done between steps of decoding, for each token: of a long context's blocks, the many that
-/// the row did not choose cost no more than being passed over.
+/// One row at `position`. Runs between decode steps for each token: the many blocks of a long context that the row did
+/// not choose are merely skipped.
 pub(super) fn row(mass: &[u32], position: usize, spec: &SparseSpec) -> Looked {
     let own = position / spec.block;
     let all: u64 = mass.iter().map(|m| u64::from(*m)).sum();

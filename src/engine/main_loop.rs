@@ -8,7 +8,6 @@ use crate::backend::draft::DraftOps;
 use crate::engine::protocol::{Command, EngineEvent};
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Returns at the command to end, or when the runtime is gone.
     pub(super) fn serve(mut self, commands: &Receiver<Command>) {
         self.send(EngineEvent::Ready(self.info.clone()));
         let mut gone = false;
@@ -31,7 +30,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 Ok(command) => {
                     self.take_in(command);
                     self.start();
-                    // All that waits is known before the next turn.
+                    // All waiting commands are received before the next turn.
                     continue;
                 }
                 Err(TryRecvError::Disconnected) => gone = true,

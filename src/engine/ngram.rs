@@ -1,12 +1,12 @@
-//! Model-free drafts: where did the last tokens occur before, and what followed (docs/speculative.md §9.2).
+//! Model-free drafts: the continuation of an earlier occurrence of the last tokens (docs/speculative.md §9.2).
 //!
-//! Hash chains for three orders over every token of the conversation, documents included: a chain knows for a hash
-//! of the last m tokens the latest position that ends such an m-gram, and for every position the one before it.
-//! Appending is one swap per order, and taking positions away last in, first out restores the heads exactly, so `/undo`
-//! or a switch of branches costs what differs. Only accepted tokens are ever appended; rounds need no rollback.
+//! Hash chains for three orders over every token of the conversation, documents included: a chain maps the hash of the
+//! last m tokens to the latest position that ends such an m-gram, and every position to the previous one. Appending is
+//! one swap per order, and removing positions last in, first out restores the heads exactly, so `/undo` or a switch of
+//! branches costs only the difference. Only accepted tokens are ever appended; rounds need no rollback.
 //!
-//! 16 bytes per token and 12 bytes per head (at most 2^20 heads per order). Hits are verified against the tokens, so
-//! a collision of hashes costs time, never a wrong match.
+//! 16 bytes per token and 12 bytes per head (at most 2^20 heads per order). Hits are verified against the tokens, so a
+//! collision of hashes costs time, never a wrong match.
 
 use crate::engine::protocol::Token;
 
@@ -21,9 +21,9 @@ const MAX_BITS: u32 = 20;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lookup {
     pub tokens: Vec<Token>,
-    /// Tokens before it that are equal to the last ones now, at most [`MAX_MATCH`].
+    /// Number of equal tokens before it and before the end, at most [`MAX_MATCH`].
     pub matched: usize,
-    /// Share of the occurrences looked at that continue with the same first token, in (0, 1].
+    /// Share of the checked occurrences that continue with the same first token, in (0, 1].
     pub agreement: f32,
 }
 
@@ -54,7 +54,7 @@ fn copied(from: &[u32]) -> Vec<u32> {
 struct Chain {
     /// By the hash of an m-gram: the latest position that ends one.
     heads: Vec<u32>,
-    /// By position: the one before it with the same hash.
+    /// By position: the previous one with the same hash.
     prev: Vec<u32>,
 }
 
@@ -75,8 +75,8 @@ impl Chain {
         (hash.wrapping_mul(SPREAD) >> (64 - self.heads.len().trailing_zeros())) as usize
     }
 
-    /// Takes in the positions of `tokens` it has not seen. One chain at a time over all of them: the lookups in its
-    /// table then depend on nothing but the tokens, and the processor has many of them on their way at once.
+    /// Adds the new positions of `tokens`. One chain at a time over all of them: the lookups in its table then depend
+    /// on nothing but the tokens, and the processor has many of them in flight.
     fn extend(&mut self, order: usize, tokens: &[Token]) {
         let from = self.prev.len();
         self.prev.reserve(tokens.len() - from);
@@ -98,7 +98,6 @@ impl Chain {
         }
     }
 
-    /// Forgets the last of `tokens`, the last position seen.
     fn pop(&mut self, order: usize, tokens: &[Token]) {
         let before = self.prev.pop().unwrap_or(NONE);
         if let Some(start) = tokens.len().checked_sub(order) {
@@ -110,8 +109,8 @@ impl Chain {
     }
 }
 
-/// Every token so far, and where each 3-, 6- and 12-gram occurred. A clone is a copy by several threads: about 28 MB per million
-/// tokens.
+/// Every token so far, and the positions of each 3-, 6- and 12-gram. Several threads make a clone: about 28 MB per
+/// million tokens.
 #[derive(Debug)]
 pub struct NgramIndex {
     tokens: Vec<Token>,
@@ -162,7 +161,6 @@ impl NgramIndex {
         self.extend(&[token]);
     }
 
-    /// Takes everything from position `len` on away again.
     pub fn truncate(&mut self, len: usize) {
         while self.tokens.len() > len {
             for (chain, order) in self.chains.iter_mut().zip(ORDERS) {
@@ -172,7 +170,7 @@ impl NgramIndex {
         }
     }
 
-    /// Makes the index hold exactly `history`, keeping what is common at the start.
+    /// Makes the index hold exactly `history`, keeping the common prefix.
     pub fn sync(&mut self, history: &[Token]) {
         let common = self.tokens.iter().zip(history).take_while(|(a, b)| a == b).count();
         if common == 0 {
@@ -182,7 +180,7 @@ impl NgramIndex {
         self.extend(&history[common..]);
     }
 
-    /// How many tokens before and including `end` equal the last ones.
+    /// Number of tokens up to and including `end` that equal the last ones.
     fn matched(&self, end: usize) -> usize {
         let now = self.tokens.iter().rev().take(MAX_MATCH);
         now.zip(self.tokens[..=end].iter().rev()).take_while(|(a, b)| a == b).count()
@@ -249,7 +247,7 @@ mod tests {
     fn equal_matches_are_decided_by_vote_then_recency() {
         let text = [1, 2, 3, 50, 9, 1, 2, 3, 60, 9, 1, 2, 3, 50, 8, 1, 2, 3];
         let found = index(&text).lookup(1, 3).unwrap();
-        // 9 1 2 3 does not precede the last ones, so all three match with length 3 and two say 50.
+        // 9 1 2 3 does not precede the last ones, so all three match with length 3 and two continue with 50.
         assert_eq!(found.tokens, [50]);
         assert!((found.agreement - 2.0 / 3.0).abs() < 1e-6);
         let text = [1, 2, 3, 50, 9, 1, 2, 3, 60, 8, 1, 2, 3];
@@ -283,7 +281,7 @@ mod tests {
         #[test]
         fn lookup_finds_the_longest_match(tokens in prop::collection::vec(0u32..4, 0..40)) {
             let found = index(&tokens).lookup(4, 3).map_or(0, |f| f.matched);
-            // Only 16 occurrences are looked at; in 40 tokens of 4 symbols that is nearly always all of them.
+            // The lookup checks only 16 occurrences; in 40 tokens of 4 symbols that is nearly always all of them.
             let want = longest(&tokens);
             prop_assert!(found == want || (want > 3 && found >= 3), "{found} {want}");
         }

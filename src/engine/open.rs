@@ -1,6 +1,6 @@
 //! From [`EngineOptions`] to a running worker: device, weights, draft head, length of the context.
 //!
-//! Every choice that differs from the requested one is named in [`ModelInfo::notes`].
+//! [`ModelInfo::notes`] names every choice that differs from the request.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) fn run(
         checkpoint.expect();
     }
     let mut notes = options.notes.clone();
-    // A device takes its time to open; what was kept is looked for meanwhile.
+    // Opening a device takes time; the search for kept weights runs meanwhile.
     let (gpu, found) = std::thread::scope(|both| {
         let found = both.spawn(|| keep::look(&checkpoint, options));
         (open_gpu(options), found.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -80,19 +80,18 @@ pub(super) fn run_on<B: DraftOps>(
     load(backend, instead(found, checkpoint, &mut notes), options, notes, commands, events)
 }
 
-/// Reports progress; false if the receiver is gone.
+/// Reports progress; `false` if the receiver has closed.
 fn loading(events: &Sender<EngineEvent>, done: f64) -> bool {
     events.send(EngineEvent::Loading { what: "reading weights".into(), done }).is_ok()
 }
 
-/// The checkpoint, or what an earlier start packed from it.
 fn instead(found: keep::Found, checkpoint: Checkpoint, notes: &mut Vec<String>) -> Arc<Checkpoint> {
     let (checkpoint, note) = found.instead_of(checkpoint);
     notes.extend(note);
     Arc::new(checkpoint)
 }
 
-/// Parameters of the largest model that runs on a CPU unless requested: a larger one takes seconds per word, and more
+/// Parameters of the largest model that runs on a CPU without a request: a larger one takes seconds per word, and more
 /// memory than most machines have.
 const CPU_PARAMETERS: u64 = 2_000_000_000;
 
@@ -155,7 +154,7 @@ fn load<B: DraftOps>(
     notes.extend(checkpoint.kept()?.map(|kept| kept.to_string()));
     let since = Instant::now();
     let model = Model::load(&mut backend, &checkpoint, |done| {
-        // The receiver is gone while the program is ending.
+        // The receiver closes when the program ends.
         loading(events, done);
     })?;
     checkpoint.all_read();
@@ -165,7 +164,7 @@ fn load<B: DraftOps>(
     }
     let head = match open_head(&mut backend, &model, &checkpoint, &options.draft) {
         Ok(head) => head,
-        // A head only makes it faster: without one the text is the same.
+        // A head only adds speed: without one the text is the same.
         Err(error) => {
             notes.push(format!("No draft head: {error}"));
             None
@@ -174,13 +173,13 @@ fn load<B: DraftOps>(
     let assumed = head.as_ref().and_then(|head| Some(format!("Draft head {}: {}.", head.name(), head.assumed()?)));
     notes.extend(assumed);
     let spec = model.spec();
-    // What every device can do: the configuration may say otherwise.
+    // Every device supports this length; the configuration may set another.
     let default = (2 * spec.max_position).min(MAX_POSITIONS);
     let limit = options.context.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
     let aux_layers = head.as_ref().map_or(&[][..], |head| head.aux_layers());
     backend.plan_context(spec, limit, options.context.is_some())?;
     let live = Live::new(&mut backend, &model, limit, aux_layers)?;
-    // Only now: a library that is opened during the loading has had its time.
+    // After loading, the library that opened in the meantime is ready.
     notes.extend(backend.notes());
     let info = ModelInfo {
         name: checkpoint.name().into(),
@@ -206,7 +205,7 @@ fn load<B: DraftOps>(
     Ok(())
 }
 
-/// What the weights are kept in, and what they are multiplied in where that is another type.
+/// The number type of the weights, and that of the products if it differs.
 fn number_types(checkpoint: &Checkpoint) -> String {
     let kept = match (checkpoint.recipe(), checkpoint.published(), checkpoint.dtype()) {
         (Recipe::Stored, Some(published), _) => published,
@@ -220,7 +219,7 @@ fn number_types(checkpoint: &Checkpoint) -> String {
     }
 }
 
-/// One line about tensors that the model does not have: they may belong to another one.
+/// One line about tensors that the model does not use: they may belong to another model.
 fn unused(names: &[String]) -> Option<String> {
     const NAMED: usize = 3;
     let first = names.iter().take(NAMED).map(|name| shown(name)).collect::<Vec<_>>().join(", ");

@@ -1,16 +1,15 @@
-//! Whether, from what, and how far to draft, decided every round (docs/speculative.md §8.2, §9.3).
+//! Decides every round whether to draft, from which source, and how far (docs/speculative.md §8.2, §9.3).
 //!
-//! Tokens per time is a renewal-reward ratio, so a draft is worth making while its chance of being accepted exceeds the
-//! achieved rate times what it adds to the round's time. Chances come from counters of what confidences were worth
-//! ([`calibration`]), times from measurements of this run ([`costs`]). Three arms compete: no draft, the
-//! head, the n-gram lookup.
+//! Tokens per time is a renewal-reward ratio, so a draft pays while its chance of acceptance exceeds the achieved rate
+//! times its addition to the round's time. Chances are counters by confidence ([`calibration`]), times are
+//! measurements of this run ([`costs`]). Three arms compete: no draft, the head, the n-gram lookup.
 //!
-//! Two rules bound what a wrong guess costs. While drafts are refused, every window of 32 tokens is kept within 1 / 0.98 of
-//! the time that plain steps would have taken: a round is only drafted as deep as the window can bear if every draft is
-//! refused; where the window has gained time, part of the gain may be staked too ([`Policy::plan`]). And a head that
-//! does not pay is paused, with a short probe now and then, less often the longer it fails.
+//! Two rules bound the cost of a wrong guess. While drafts are rejected, every window of 32 tokens stays within 1 /
+//! 0.98 of the time of plain steps: a round is only drafted as deep as the window can bear if every draft is rejected;
+//! where the window has gained time, part of the gain may be staked too ([`Policy::plan`]). And a head that does not
+//! pay is paused, with a short probe now and then, less often the longer it fails.
 //!
-//! Time is passed in; nothing here reads a clock.
+//! Callers pass the time in; nothing here reads a clock.
 
 use std::collections::VecDeque;
 
@@ -23,18 +22,18 @@ pub mod costs;
 use calibration::Calibration;
 use costs::Costs;
 
-/// Tokens over which plain decoding must not be beaten by more than [`SLACK`].
+/// Over this many tokens plain decoding may be faster by at most [`SLACK`].
 const WINDOW: usize = 32;
-/// What a window may lose, in plain steps: 32 / 0.98 - 32, and a reserve for noise of the measurements.
+/// Loss of a window in plain steps: 32 / 0.98 - 32, and a reserve for noise of the measurements.
 const SLACK: f64 = 0.5;
-/// Added to the slack while fewer tokens than this have been decoded: costs and chances are still being learned.
+/// Extra slack while fewer tokens than this have been decoded: costs and chances are still unknown.
 const WARM_UP: usize = 32;
 const WARM_UP_SLACK: f64 = 4.0;
-/// Most of a window's gain that may be staked.
+/// Limit of a window's gain that may be staked, in plain steps.
 const STAKE: f64 = 8.0;
-/// A draft must be expected to gain at least this factor.
+/// A draft must have at least this factor of expected gain.
 const MARGIN: f64 = 1.04;
-/// Rounds after which one plain step is taken to refresh its measured time.
+/// After this many rounds one plain step refreshes its measured time.
 const PLAIN_REFRESH: u32 = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,22 +46,22 @@ pub enum Source {
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
     pub mode: SpecMode,
-    /// Tokens in the state: decides the bucket of costs.
+    /// Tokens in the state: selects the bucket of costs.
     pub context: usize,
-    /// A head is there and knows the last accepted row.
+    /// A head exists and has read the last accepted row.
     pub head: bool,
     pub ngram: Option<&'a Lookup>,
-    /// Most drafts that fit (context limit, tokens still wanted).
+    /// Limit of drafts (context limit, requested tokens).
     pub room: usize,
-    /// Sequences with rows in the pass, this one among them: all of them wait for a draft's row.
+    /// Sequences with rows in the pass, this one included: all of them wait for a draft's row.
     pub sequences: usize,
 }
 
-/// What to do. For [`Source::Head`], `depth` is the limit; [`Policy::keeps`] and [`Policy::goes_on`] decide after each draft.
+/// For [`Source::Head`], `depth` is the limit; [`Policy::keeps`] and [`Policy::goes_on`] decide after each draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub source: Source,
-    /// Most drafts; 0 for plain.
+    /// 0 for plain.
     pub depth: usize,
     pub at_least: usize,
 }
@@ -71,17 +70,16 @@ const PLAIN: Plan = Plan { source: Source::Plain, depth: 0, at_least: 0 };
 
 #[derive(Clone, Debug, Default)]
 pub struct Outcome<'a> {
-    /// Tokens in the state before it.
     pub context: usize,
-    /// Confidence of each draft made by the head, in order; empty for other sources.
+    /// One per draft of the head, in order; empty for other sources.
     pub confidence: &'a [f64],
     pub drafted: usize,
     pub accepted: usize,
-    /// Seconds of extending the draft window and of the first draft; 0 without the head.
+    /// Seconds to extend the draft window and make the first draft; 0 without the head.
     pub extend_s: f64,
     pub steps_s: f64,
     pub steps: usize,
-    /// Seconds of verifying `drafted + 1` rows, sampling included.
+    /// Seconds to verify `drafted + 1` rows, sampling included.
     pub verify_s: f64,
 }
 
@@ -95,7 +93,7 @@ impl Outcome<'_> {
 pub struct Policy {
     calibration: Calibration,
     costs: Costs,
-    /// Means over the last 64 rounds or so: tokens and seconds of a round.
+    /// Means over about the last 64 rounds: tokens and seconds of a round.
     rate: Option<(f64, f64)>,
     /// (tokens, plain steps lost; negative when gained) of the rounds of the current window.
     window: VecDeque<(usize, f64)>,
@@ -103,17 +101,14 @@ pub struct Policy {
     rounds_since_plain: u32,
     tokens_since_head: usize,
     probe_every: usize,
-    /// Consecutive rounds whose drafts were all refused.
     refused: i32,
     ngram_misses: u32,
-    /// Rounds for which the lookup must match two tokens more.
     ngram_demand: u32,
     spent_s: f64,
     plain_s: f64,
 }
 
 impl Policy {
-    /// A policy that knows what an earlier run learned about chances.
     pub fn new(calibration: Calibration) -> Policy {
         Policy { calibration, ..Policy::default() }
     }
@@ -122,41 +117,40 @@ impl Policy {
         &self.calibration
     }
 
-    /// Takes another session's knowledge of chances; measured times stay.
+    /// Replaces the chances by those of another session; measured times stay.
     pub fn set_calibration(&mut self, calibration: Calibration) {
         self.calibration = calibration;
     }
 
-    /// A new job begins: its windows and times are its own, the measured costs stay.
+    /// Starts a job: windows and times start anew, the measured costs stay.
     pub fn begin(&mut self) {
         self.window.clear();
         self.rate = None;
         (self.spent_s, self.plain_s) = (0.0, 0.0);
     }
 
-    /// Measured time of this job's rounds over what plain steps would have taken; 0 when not known.
+    /// Time of this job's rounds divided by the time of plain steps; 0 if unknown.
     pub fn time_vs_plain(&self) -> f64 {
         if self.plain_s > 0.0 { self.spent_s / self.plain_s } else { 0.0 }
     }
 
-    /// The shortest match that may be drafted from now.
     fn min_match(&self) -> usize {
         MIN_MATCH + if self.ngram_demand > 0 { 2 } else { 0 }
     }
 
-    /// Tokens per second to be beaten: what was achieved lately, at least plain decoding.
+    /// Tokens per second to beat: the recent rate, at least that of plain decoding.
     fn rate(&self, plain_s: f64) -> f64 {
         self.rate.map_or(0.0, |(tokens, seconds)| tokens / seconds.max(1e-12)).max(1.0 / plain_s)
     }
 
-    /// Plain steps that the next round may lose. While drafts are refused, no window of [`WINDOW`] tokens, whatever
-    /// follows, loses more than [`SLACK`]: what the worst run of rounds up to now has lost is taken off. What the window
-    /// has gained may be staked too, half as much after every round in a row that was refused whole.
+    /// Plain steps that the next round may lose. While drafts are rejected, no window of [`WINDOW`] tokens, wherever
+    /// it starts, loses more than [`SLACK`]: the loss of the worst run of rounds up to now is subtracted. The window's
+    /// gain may be staked too, half as much after every consecutive round with all drafts rejected.
     fn slack(&self) -> f64 {
         let (mut tokens, mut lost, mut worst, mut gained) = (1, 0.0, 0.0f64, 0.0);
         for &(n, loss) in self.window.iter().rev() {
             tokens += n;
-            // A round that reaches out of the window may not bring its gain into it.
+            // A round that begins before the window may not contribute its gain.
             let loss = if tokens > WINDOW { loss.max(0.0) } else { loss };
             lost += loss;
             worst = worst.max(lost);
@@ -169,7 +163,6 @@ impl Policy {
         SLACK + stake - worst + if self.decoded < WARM_UP { WARM_UP_SLACK } else { 0.0 }
     }
 
-    /// Seconds of a round with `depth` drafts, in a pass of so many sequences.
     fn seconds(&self, source: Source, depth: usize, context: usize, sequences: usize) -> f64 {
         let verify = self.costs.verify_shared(context, depth + 1, sequences);
         match source {
@@ -180,7 +173,7 @@ impl Policy {
         }
     }
 
-    /// The deepest round that the window can bear when every draft is refused.
+    /// The deepest round that the window can bear when every draft is rejected.
     fn bearable(&self, source: Source, room: usize, context: usize, sequences: usize) -> usize {
         let plain = self.costs.verify(context, 1);
         let slack = self.slack();
@@ -264,8 +257,8 @@ impl Policy {
         PLAIN
     }
 
-    /// Whether draft `depth` (1-based), drafted with all before it right with chance `before` and itself with
-    /// confidence `confidence`, is worth a verify row. Returns the chance that all of them are right.
+    /// The chance that all drafts up to `depth` (1-based) are right, if those before it are right with chance `before`
+    /// and it has confidence `confidence`.
     pub fn survival(&self, depth: usize, before: f64, confidence: f64) -> f64 {
         before * self.calibration.head(depth - 1, confidence)
     }
@@ -311,8 +304,8 @@ impl Policy {
         }
     }
 
-    /// Learns from a round in a pass of several sequences: its time says nothing, but what its drafts are known to cost all of them
-    /// counts as what a round alone loses. `lookup` and `emitted` as for [`Policy::observe`].
+    /// Learns from a round in a shared pass: its time is meaningless, so the known cost of its drafts to all sequences
+    /// counts as its loss. `lookup` and `emitted` as for [`Policy::observe`].
     pub fn learn_shared(
         &mut self,
         source: Source,
@@ -328,7 +321,6 @@ impl Policy {
         self.lost(tokens, if outcome.drafted == 0 { 0.0 } else { seconds / plain - tokens as f64 });
     }
 
-    /// Takes into the window what a round brought and lost.
     fn lost(&mut self, tokens: usize, loss: f64) {
         self.window.push_back((tokens, loss));
         if self.window.len() > WINDOW {
@@ -337,8 +329,8 @@ impl Policy {
         self.decoded += tokens;
     }
 
-    /// Learns from a round. `lookup` is what the n-gram lookup offered, used or not, and `emitted` the round's tokens:
-    /// whether it would have been right is known either way.
+    /// Learns from a round. `lookup`: the offer of the n-gram lookup, used or not; `emitted`: the round's tokens,
+    /// which show whether the offer was right either way.
     pub fn observe(&mut self, source: Source, outcome: &Outcome<'_>, lookup: Option<&Lookup>, emitted: &[u32]) {
         self.learn(source, outcome, lookup, emitted);
         let tokens = outcome.accepted + 1;

@@ -1,9 +1,8 @@
-//! Memory of sequences: what fits is computed before it is promised, idle sequences are evicted least recently used
-//! first, and a sequence that finds no memory waits for others to end.
+//! Memory of sequences: a job reserves memory before it begins, idle sequences are evicted least recently used first,
+//! and a sequence without memory waits for others to end.
 //!
-//! A job is promised memory for its whole context, prompt and longest answer, before it begins. Memory that running
-//! jobs were promised and do not use yet is not available to others. So none of them runs out of memory half-way,
-//! unless another program takes it.
+//! A reservation covers the whole context of a job, prompt and longest answer. Unused reservations of running jobs are
+//! not available to others. So no job runs out of memory half-way, unless another program takes it.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::core::{bytes, counted, grouped};
 use crate::engine::protocol::{EngineEvent, Job, SequenceId};
 use crate::model::ModelError;
 
-/// How long the owner of a sequence may take to release it after a job has ended.
+/// Time for the owner of a sequence to release it after a job has ended.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
 pub(super) enum Grant {
@@ -25,7 +24,6 @@ pub(super) enum Grant {
     Never(DecodeError),
 }
 
-/// Requested and available bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     pub all: u64,
@@ -33,7 +31,6 @@ pub struct Ask {
     pub left: u64,
     pub total: u64,
     pub evictable: bool,
-    /// Jobs under way, which give memory back when they end.
     pub others: usize,
     /// A job has just ended, and its owner may release the memory.
     pub hope: bool,
@@ -43,7 +40,6 @@ pub struct Ask {
 pub enum Answer {
     All,
     Evict,
-    /// Wait until one of the others ends.
     Wait,
     /// No other sequence will free memory: begin with the available part.
     Some,
@@ -67,7 +63,6 @@ fn is_memory(error: &ModelError) -> bool {
     matches!(error, ModelError::Backend(BackendError::Memory { .. }))
 }
 
-/// Positions that a job reaches: the least it needs, and all it requests.
 fn reach(job: &Job, position: usize, limit: usize) -> [usize; 2] {
     let most = job.generate.as_ref().map_or(0, |request| usize::try_from(request.max_tokens).unwrap_or(usize::MAX));
     let scored = job.score.as_ref().map_or(0, |scoring| scoring.tokens.len());
@@ -78,12 +73,12 @@ fn reach(job: &Job, position: usize, limit: usize) -> [usize; 2] {
 }
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Bytes that a context of `length` tokens would take beyond what a sequence has.
+    /// Bytes that a context of `length` tokens needs beyond the sequence's present memory.
     fn wants(&self, sequence: SequenceId, length: usize) -> u64 {
         self.wants_anew(sequence, self.live.limit(), length)
     }
 
-    /// The same where only the first `keep` tokens of what it has stay.
+    /// The same if only the first `keep` tokens of its state stay.
     fn wants_anew(&self, sequence: SequenceId, keep: usize, length: usize) -> u64 {
         let limit = self.live.limit();
         match self.slots.get(&sequence).map(|slot| &slot.held) {
@@ -93,7 +88,7 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// The context length of a job, from which its memory is computed: as requested, or as memory allows.
+    /// The context length of a job, on which its reservation is based: as requested, or as memory allows.
     pub(super) fn promise(&self, job: &Job) -> Result<usize, DecodeError> {
         let [_, all] = reach(job, self.live.position(), self.live.limit());
         Ok(match self.backend.room().map_err(ModelError::from)? {
@@ -105,13 +100,13 @@ impl<B: DraftOps> Worker<'_, B> {
         })
     }
 
-    /// Bytes that jobs of others than `sequence` were promised and do not have yet.
+    /// Unused reservations of all sequences but `sequence`, in bytes.
     fn promised(&self, sequence: SequenceId) -> u64 {
         let running = self.slots.iter().filter_map(|(id, slot)| slot.run.as_ref().map(|run| (*id, run.goal)));
         running.filter(|(id, _)| *id != sequence).map(|(id, goal)| self.wants(id, goal)).sum()
     }
 
-    /// Whether there is memory for the next task of a sequence. Earlier requests come first.
+    /// Whether there is memory for the next task of a sequence. Earlier requests have precedence.
     pub(super) fn grant(&mut self, sequence: SequenceId) -> Grant {
         match self.look_for_room(sequence) {
             Ok(grant) => grant,
@@ -125,10 +120,10 @@ impl<B: DraftOps> Worker<'_, B> {
             let (position, limit) = (self.position(sequence), self.live.limit());
             let (keep, [least, all]) = match slot.queue.front() {
                 None | Some(Task::Lost { .. } | Task::Release | Task::MayEvict) => return Ok(Grant::Go),
-                // It ends at once.
+                // A cancelled job ends at once.
                 Some(Task::Run(job)) if job.cancel.is_cancelled() => return Ok(Grant::Go),
                 Some(Task::Run(job)) => (limit, reach(job, position, limit)),
-                // What is common costs nothing.
+                // Shared memory costs nothing.
                 Some(Task::Fork { .. }) => (0, [0; 2]),
                 Some(Task::Restore { keep, rows, .. }) => {
                     let tokens = keep + rows.iter().map(|rows| rows.rows()).sum::<u64>();
@@ -141,7 +136,7 @@ impl<B: DraftOps> Worker<'_, B> {
             let asked = slot.waits.unwrap_or(u64::MAX);
             let wants = self.wants_anew(sequence, keep, all);
             if wants == 0 {
-                // The device is not asked: going back a few turns needs no memory.
+                // No memory check: going back a few turns needs none.
                 return Ok(Grant::Go);
             }
             let Some(free) = self.backend.room().map_err(ModelError::from)? else { return Ok(Grant::Go) };
@@ -164,7 +159,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 Answer::All => self.make(sequence)?,
                 Answer::Evict => self.evict_for(sequence)?,
                 Answer::Wait => return Ok(self.wait(sequence, all, ask)),
-                // Rather than to cut an answer short, or to refuse it.
+                // Preferable to a shorter answer or a refusal.
                 Answer::Some | Answer::Nothing if self.page_out()? => {}
                 Answer::Some if self.has_state(sequence) => return Ok(Grant::Go),
                 Answer::Some => self.make(sequence)?,
@@ -180,7 +175,6 @@ impl<B: DraftOps> Worker<'_, B> {
         ModelError::from(BackendError::Memory { what, needed, free, advice }).into()
     }
 
-    /// A task waits, and says for what.
     fn wait(&mut self, sequence: SequenceId, length: usize, ask: Ask) -> Grant {
         self.clock += 1;
         let since = self.clock;
@@ -205,20 +199,19 @@ impl<B: DraftOps> Worker<'_, B> {
         self.send(EngineEvent::Waiting { id, what });
     }
 
-    /// Whether an idle sequence has memory that its holder may give back: for so long after a job ended.
+    /// Whether an idle sequence has memory that its holder may still release, within [`PATIENCE`] of a job's end.
     fn hope(&self, asker: SequenceId) -> bool {
         let idle = |(id, slot): (&SequenceId, &Slot<B>)| *id != asker && slot.run.is_none() && self.has_state(*id);
         self.ended.is_some_and(|at| at.elapsed() < PATIENCE) && self.slots.iter().any(idle)
     }
 
-    /// Jobs under way that do not wait for memory themselves.
     fn others(&self) -> usize {
         let runs = self.slots.values().filter_map(|slot| slot.run.as_ref());
         runs.filter(|run| !run.stalled).count() + self.in_pass
     }
 
-    /// Memory for `rows` more positions of the active sequence, for the case that another program took what was
-    /// promised; `false` if it has to wait until another job ends.
+    /// Memory for `rows` more positions of the active sequence, in case another program took the reserved memory;
+    /// `false` if it has to wait until another job ends.
     ///
     /// # Errors
     /// There is no memory, and no other job.
@@ -249,8 +242,8 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// Moves keys and values of all sequences to host memory, on devices that can. `false` if no memory was gained;
-    /// not tried again before some memory was freed.
+    /// Moves keys and values of all sequences to host memory, on devices that support it. `false` if no memory was
+    /// gained; then there is no retry before some memory is freed.
     fn page_out(&mut self) -> Result<bool, DecodeError> {
         if self.stays_resident {
             return Ok(false);
@@ -264,7 +257,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 true
             }
             Ok(None) => false,
-            // As before, then.
+            // Everything stays as before.
             Err(ModelError::Backend(BackendError::Unsupported(why))) => {
                 self.send(EngineEvent::Note(format!("Too little GPU memory, and {why}.")));
                 false

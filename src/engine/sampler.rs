@@ -1,13 +1,14 @@
-//! Chooses a token from a row's top logits, the same way whether the row was decoded or verified.
+//! Chooses a token from a row's top logits, the same way for decoded and verified rows.
 //!
 //! The distribution of a row (docs/speculative.md §6.1): the repetition penalty over all accepted tokens, presence and
 //! frequency penalties over those of this generation, each with the row's own path; temperature, top-k, top-p, min-p,
-//! renormalise. It lives on the row's top logits, the [`crate::backend::TOP_LOGITS`] largest logits of the vocabulary, so top-k never exceeds that.
+//! renormalise. Its input is the row's top logits, the [`crate::backend::TOP_LOGITS`] largest of the vocabulary, so
+//! top-k never exceeds that.
 //!
-//! The draw (§6.2) is `argmax [ln p(v) + G(v)]` with Gumbel noise `G` keyed by (seed, position, token id). It depends on
-//! nothing else, so a seed gives the same text at any draft depth, with any head, and after a resume. A draft that
-//! uses the same noise on its own distribution matches the draw most of the time. Temperature 0 is `argmax`; every tie
-//! goes to the lowest id. Drafting never influences a draw.
+//! The draw (§6.2) is `argmax [ln p(v) + G(v)]` with Gumbel noise `G` keyed by (seed, position, token id). It depends
+//! on nothing else, so a seed gives the same text at any draft depth, with any head, and after a resume. A draft with
+//! the same noise on its own distribution matches the draw most of the time. Temperature 0 is `argmax`; ties resolve
+//! to the lowest id. Drafting never influences a draw.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,7 +25,6 @@ pub fn uniform(seed: u64, position: u64, token: Token) -> f64 {
     ((c >> 11) as f64 + 0.5) * (1.0 / (1u64 << 53) as f64)
 }
 
-/// Standard Gumbel noise of one token at one output position.
 pub fn gumbel(seed: u64, position: u64, token: Token) -> f64 {
     -(-uniform(seed, position, token).ln()).ln()
 }
@@ -44,14 +44,14 @@ fn gumbel_max(p: &[(Token, f64)], noise: impl Fn(Token) -> f64) -> Option<(Token
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drafted {
     pub token: Token,
-    /// What the draft thinks of it: its probability after the request's temperature.
+    /// The draft's probability after the request's temperature.
     pub confidence: f64,
 }
 
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    /// Accepted tokens, those of the history among them; kept only for the repetition penalty.
+    /// Accepted tokens, including the history; kept only for the repetition penalty.
     seen: HashSet<Token>,
     /// Occurrences of tokens of this generation; kept only when a penalty needs them.
     written: HashMap<Token, u32>,

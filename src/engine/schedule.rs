@@ -1,33 +1,32 @@
-//! Which sequences run next: a pure function of what the sequences want.
+//! Chooses the sequences that run next: a pure function of their requests.
 //!
 //! A turn is one chunk of one prompt, then decode rounds of every sequence that writes. So no sequence starves: those
-//! that write are in every turn, and prompts alternate. While a sequence writes, a chunk is only as long as
-//! [`CHUNK_SECONDS`] allow, and as many rounds follow it as keep `ROUNDS_PER_S`: a pass of a few hundred rows leaves
-//! most of a GPU idle, so long chunks with several rounds between them read more than short chunks with one. Alone,
-//! prompts are read in whole passes, as far as [`ALONE_SECONDS`] allow: a new request waits for the current chunk.
-//! Chunks are multiples of [`GRID`] counted from the start of the segment, so results do not depend on any of this.
+//! that write are in every turn, and prompts alternate. While a sequence writes, [`CHUNK_SECONDS`] limit a chunk, and
+//! the number of rounds after it keeps `ROUNDS_PER_S`: a pass of a few hundred rows leaves most of a GPU idle, so long
+//! chunks with several rounds between them read more than short chunks with one. Otherwise prompts are read in whole
+//! passes, as far as [`ALONE_SECONDS`] allow: a new request waits for the current chunk. Chunks are multiples of
+//! [`GRID`] counted from the start of the segment, so results do not depend on any of this.
 
 use crate::backend::{GRID, MAX_VERIFY_ROWS};
 
-/// What a chunk may take while somebody writes: some 2,000 rows of an H200, nineteen twentieths of its speed in whole passes.
+/// Limit of a chunk while a sequence writes: some 2,000 rows of an H200, at 95 % of its speed in whole passes.
 pub const CHUNK_SECONDS: f64 = 0.11;
-/// Rounds a second of those that write during a read: with rounds of [`ROUND_SECONDS`], five sixths of the device are
-/// left for reading.
+/// Rounds per second of writing sequences during a prefill: with rounds of [`ROUND_SECONDS`], five sixths of the
+/// device are left for prefill.
 const ROUNDS_PER_S: f64 = 36.0;
-/// What a round takes, about; slower devices write slower, and read for as long as others.
+/// Approximate time of a round; slower devices write slower, and prefill takes the same share.
 const ROUND_SECONDS: f64 = 0.0047;
-/// So much more is no reason for shorter ones.
+/// A chunk may exceed its limit by this factor before it is shortened.
 const TOLERANCE: f64 = 1.05;
-/// Longest chunk while no sequence writes: a question's first token is there within 250 ms even so, its own passes
-/// included, and the passes of a device that reads 4,096 tokens in it are whole.
+/// Limit of a chunk while no sequence writes: a question's first token still arrives within 250 ms, its own passes
+/// included, and a device that reads 4,096 tokens in this time runs whole passes.
 pub const ALONE_SECONDS: f64 = 0.2;
-/// Most rounds between two chunks: reading continues however slow the device is.
+/// Limit of rounds between two chunks: prefill continues on the slowest device.
 const MOST_ROUNDS: usize = 8;
-/// Largest share of a chunk that its fixed time may take, alone and with others writing: if keys and values are in
-/// host memory, all of them cross the bus for each chunk, and chunks limited by time alone would end with a few rows
-/// each.
+/// Largest share of a chunk's fixed time, alone and with other sequences writing: with keys and values in host memory
+/// all of them cross the bus for each chunk, and a limit by time alone would leave a few rows per chunk.
 const FIXED_SHARE: [f64; 2] = [0.3, 0.5];
-/// Turns that a prompt waits for shorter ones at most.
+/// Maximum number of turns that a prompt waits for shorter ones.
 const PATIENCE: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +34,7 @@ pub enum Want {
     Read {
         left: usize,
         waited: u64,
-        /// Seconds that a chunk takes however short it is, on top of a chunk that waits for no rows.
+        /// Seconds of a chunk of any length, on top of a chunk that waits for no rows.
         fixed: f64,
     },
     Write,
@@ -43,29 +42,28 @@ pub enum Want {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
-    /// The last whole chunk while somebody wrote: its tokens, and the seconds it took beyond what any chunk would have.
+    /// Tokens of the last whole chunk while a sequence wrote, and its seconds above the fixed time.
     pub shared: Option<(usize, f64)>,
-    /// Seconds of the last chunk while somebody wrote, whole or not.
+    /// Seconds of the last chunk while a sequence wrote, whole or not.
     pub held_up: f64,
     pub alone: Option<(usize, f64)>,
 }
 
 impl Pace {
-    /// Takes note of a chunk of `rows` tokens that took `seconds`, of which any would have taken `fixed`; `whole`: it was as long as it was
-    /// to be, and the device had nothing to get ready.
+    /// Records a chunk of `rows` tokens that took `seconds`, `fixed` of them independent of its length; `whole`: it
+    /// had its planned length, and the device had nothing to prepare.
     pub fn note(&mut self, rows: usize, seconds: f64, fixed: f64, whole: bool, shared: bool) {
         if shared {
             self.held_up = seconds;
         }
         if whole {
-            // At most half was hidden by other work.
+            // Other work hides at most half of the fixed time.
             let own = (seconds - fixed).max(seconds / 2.0);
             *(if shared { &mut self.shared } else { &mut self.alone }) = Some((rows, own));
         }
     }
 }
 
-/// Who reads a chunk, and how long a one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Read {
     pub reader: usize,
@@ -73,17 +71,17 @@ pub struct Read {
     pub fixed: f64,
 }
 
-/// What runs next; sequences by their index in the wants.
+/// What runs next, by index of the sequences.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turn {
     pub read: Option<Read>,
     pub write: Vec<usize>,
-    /// Most rows each of them may have verified, the pending token included.
+    /// Maximum number of rows to verify per sequence, the pending token included.
     pub rows: usize,
 }
 
-/// The next turn of sequences that want `wants`. A prefill pass takes at most `most` rows, a multiple of [`GRID`];
-/// `rounds` is how many have been decoded since the last chunk.
+/// The next turn. A prefill pass has at most `most` rows, a multiple of [`GRID`]; `rounds`: decode rounds since the
+/// last chunk.
 pub fn turn(wants: &[Want], most: usize, pace: Pace, rounds: usize) -> Turn {
     let write: Vec<usize> = (0..).zip(wants).filter(|(_, w)| **w == Want::Write).map(|(i, _)| i).collect();
     let readers = (0..).zip(wants).filter_map(|(i, want)| match want {
@@ -92,7 +90,7 @@ pub fn turn(wants: &[Want], most: usize, pace: Pace, rounds: usize) -> Turn {
     });
     let late = readers.clone().filter(|r| r.2 >= PATIENCE).max_by_key(|r| (r.2, std::cmp::Reverse(r.0)));
     let next = late.or_else(|| readers.min_by_key(|r| (r.1, r.0)));
-    // A stopped one has nothing left, and ends at once.
+    // A stopped sequence has nothing left, and ends at once.
     let due = |left: usize| write.is_empty() || left == 0 || rounds >= rounds_after(pace.held_up);
     let read = next.filter(|(_, left, ..)| due(*left));
     let read = read.map(|(reader, .., fixed)| {
@@ -104,9 +102,8 @@ pub fn turn(wants: &[Want], most: usize, pace: Pace, rounds: usize) -> Turn {
     Turn { read, write, rows }
 }
 
-/// Rounds of those who write after a chunk that took as long.
 fn rounds_after(seconds: f64) -> usize {
-    // So many in this time and their own.
+    // Enough rounds for this time and their own.
     let rounds = seconds.min(1.0) * ROUNDS_PER_S / (1.0 - ROUNDS_PER_S * ROUND_SECONDS);
     (rounds.ceil() as usize).clamp(1, MOST_ROUNDS)
 }
@@ -118,12 +115,12 @@ fn rows_alone(most: usize, last: Option<(usize, f64)>, fixed: f64) -> usize {
 }
 
 /// Rows of a chunk while others write. A GPU takes nearly as long for the shortest chunk as for some hundred rows, so
-/// a rate predicts little for another length: it is found step by step.
+/// a rate does not extrapolate to another length: the search proceeds step by step.
 fn rows_shared(most: usize, last: Option<(usize, f64)>, fixed: f64) -> usize {
     let [_, share] = FIXED_SHARE;
     let allowed = CHUNK_SECONDS.max(fixed / share) - fixed;
     match last {
-        // How fast this device reads is seen with little at stake.
+        // The smallest chunk measures the device's speed at little cost.
         None => GRID,
         Some((rows, seconds)) => {
             let scaled = rows as f64 * allowed / seconds.max(1e-9);
@@ -206,7 +203,7 @@ mod tests {
             let (share, longest) = over_a_bus(true, bus, row);
             assert!(share > 0.45 && longest < fixed / 0.45, "with an answer {share}, {longest} s of {fixed}");
         }
-        // Where nothing crosses it, by the clock alone.
+        // Without bus transfers, time alone limits the chunk.
         assert!(over_a_bus(true, 0.0, 650e-6).1 < 1.2 * CHUNK_SECONDS);
     }
 
@@ -292,7 +289,7 @@ mod tests {
     #[test]
     fn the_longest_chunk_that_fits_is_found_whatever_the_shortest_takes() {
         let wants = [Want::Write, read(1 << 20, 0)];
-        // Seconds for any chunk at all, and for each row.
+        // Seconds for any chunk, and for each row.
         for (any, row) in [(0.020, 1e-5), (0.009, 5.3e-5), (0.0, 5e-5), (0.0, 1e-4), (0.021, 0.0), (0.001, 2e-6)] {
             let seconds = |rows: usize| any + row * rows as f64;
             let mut pace = Pace::default();
@@ -314,7 +311,7 @@ mod tests {
     fn a_short_question_goes_before_a_long_document_and_nobody_starves() {
         let wants = [read(1_000_000, 1), read(30, 0)];
         assert_eq!(turn(&wants, MOST, Pace::default(), 9).read.unwrap().reader, 1);
-        // Short ones without end: the long one is served every fourth turn.
+        // Endless short prompts: the long one runs every fourth turn.
         let (mut waited, mut served) = (0, 0);
         for _ in 0..100 {
             let wants = [read(1_000_000, waited), read(30, 0)];

@@ -11,13 +11,12 @@ use crate::engine::protocol::{Ended, Scoring};
 use crate::model::ModelError;
 use crate::model::score::{likely, log_prob};
 
-/// Rows of a turn. Each takes a product with the whole head and a pass over all its logits on the host, together about
+/// Each row of a turn takes a product with the whole head and a pass over all its logits on the host, together about
 /// as long as a chunk of a prompt may take while others write. A fixed number: scores do not depend on other
 /// sequences.
 const TURN_ROWS: usize = 2 * GRID;
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Saves the state after which a text is scored; its first rows come with the next turn.
     pub(super) fn begin_scores(&mut self, run: &mut Run, scoring: &Scoring) -> Result<Now, DecodeError> {
         let (at, rows, lists) = (self.live.position(), scoring.tokens.len().saturating_sub(1), scoring.hidden.len());
         if rows == 0 || lists == 0 {
@@ -55,7 +54,7 @@ impl<B: DraftOps> Worker<'_, B> {
         let begun = Instant::now();
         let (b, live, model) = (&mut self.backend, &mut self.live, &self.model);
         let first_list = done.is_empty();
-        // Others have turns in between, and see all their blocks.
+        // Other sequences have turns in between, and see all their blocks.
         live.hide_blocks(b, hidden);
         let scored = live.score(b, model, chunk, &|_| true, &mut |row, logits| {
             let Some(&token) = scoring.tokens.get(from + row + 1) else {

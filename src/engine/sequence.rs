@@ -1,4 +1,4 @@
-//! A sequence: where its state is, the job that it does, and the queue of what it is to do.
+//! A sequence: the location of its state, its job, and its task queue.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,9 +18,8 @@ pub(super) struct Aside<B: DraftOps> {
 }
 
 pub(super) enum Held<B: DraftOps> {
-    /// It has none: it is empty, and takes no memory.
+    /// Empty, without memory.
     Nothing,
-    /// In the worker's `live` and `decoder`.
     InHand,
     Aside(Box<Aside<B>>),
 }
@@ -30,7 +29,7 @@ pub(super) struct Slot<B: DraftOps> {
     pub(super) run: Option<Run>,
     pub(super) queue: VecDeque<Task>,
     pub(super) may_evict: bool,
-    /// When it last had something to do; greater is later.
+    /// Logical time of its last task; greater is later.
     pub(super) used: u64,
     /// Since when its next task waits for memory.
     pub(super) waits: Option<u64>,
@@ -66,7 +65,7 @@ pub(super) enum Task {
         id: u64,
         fault: EngineFault,
     },
-    /// Waits in the queues of both, and is done when it is the next of both.
+    /// Waits in the queues of both sequences; runs when it is the next task of both.
     Fork {
         id: u64,
         from: SequenceId,
@@ -92,15 +91,13 @@ impl Task {
 
 pub(super) struct Run {
     pub(super) job: Job,
-    /// Tokens of the state before it.
     pub(super) start: usize,
     pub(super) stage: Stage,
     pub(super) begun: Instant,
     pub(super) speed: Speed,
     pub(super) waited: u64,
-    /// How long its context may become: it has been promised memory for that.
+    /// The context length of its reservation.
     pub(super) goal: usize,
-    /// Waits until another gives memory back.
     pub(super) stalled: bool,
     pub(super) prompt: usize,
     pub(super) stats: JobStats,
@@ -120,12 +117,11 @@ impl Run {
 }
 
 pub(super) struct Scores {
-    /// Tokens of the state, and its small part, to which it is put back.
     pub(super) at: usize,
     pub(super) end: CheckpointImage,
     pub(super) rows: usize,
     pub(super) lists: usize,
-    /// Those of finished lists, then those of the list under way.
+    /// Finished lists, then the current one.
     pub(super) done: Vec<Vec<f32>>,
     pub(super) now: Vec<f32>,
 }
@@ -138,7 +134,6 @@ impl Scores {
 
 pub(super) enum Now {
     GoesOn,
-    /// There is no memory for its next part yet.
     Stalled,
     Ended(Ended, Vec<Vec<f32>>),
 }

@@ -1,4 +1,4 @@
-//! The sequences of an engine: one in hand, the others put aside, and some that have nothing yet.
+//! The sequences of an engine: one active, the others parked, and some still empty.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::backend::draft::DraftOps;
 use crate::engine::protocol::{EngineEvent, MAIN, RowSource, SequenceId};
 use crate::model::Live;
 
-/// Tokens of which a sequence has the rows from another instead of reading them: fewer are read sooner, and take next to no memory.
+/// Minimum number of tokens to share from another sequence: fewer are read sooner, and take almost no memory.
 const WORTH_SHARING: usize = 1_024;
 
 const MISSING: DecodeError = DecodeError::Order("a sequence that is not there");
@@ -23,8 +23,7 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// Another sequence that has the first rows of a path, and how many: the one that has most of them, where that is a gain on the `keep`
-    /// tokens that stay.
+    /// Another sequence with the longest common prefix, and its length, if that exceeds the `keep` tokens that stay.
     pub(super) fn lender(
         &self,
         asker: SequenceId,
@@ -44,7 +43,6 @@ impl<B: DraftOps> Worker<'_, B> {
         lends.filter(|(_, tokens)| *tokens >= least).max_by_key(|(_, tokens)| *tokens)
     }
 
-    /// Gives a sequence what an empty one has, if it has nothing.
     pub(super) fn make(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
         if !matches!(self.slots.get(&sequence).ok_or(MISSING)?.held, Held::Nothing) {
             return Ok(());
@@ -82,7 +80,7 @@ impl<B: DraftOps> Worker<'_, B> {
     /// Drops a sequence. Tasks queued after the release belong to a new one.
     pub(super) fn release(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
         if sequence == MAIN {
-            // The main sequence always exists. Its memory is freed when another needs it.
+            // The main sequence always exists; eviction frees its memory.
             self.empty(MAIN, None);
             return Ok(());
         }
@@ -108,7 +106,6 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// What a sequence has is from now on another's that has nothing, and empty.
     fn hand_over(&mut self, from: SequenceId, to: SequenceId) -> Result<(), DecodeError> {
         let slot = self.slots.get_mut(&from).ok_or(MISSING)?;
         let held = std::mem::replace(&mut slot.held, Held::Nothing);
@@ -127,7 +124,7 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// The sequence to evict: an idle one that is empty, or else the least recently used of those that may be evicted.
+    /// The sequence to evict: an idle empty one, or else the least recently used evictable one.
     pub(super) fn victim(&self, asker: SequenceId) -> Option<SequenceId> {
         let idle = self
             .slots
@@ -162,7 +159,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 slot.may_evict = false;
             }
         } else {
-            // Its place is free for another one, too.
+            // Its slot is free for another sequence, too.
             self.slots.remove(&victim);
         }
         self.go_on();

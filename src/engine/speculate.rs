@@ -1,13 +1,13 @@
-//! Decoding by rounds: propose, verify, draw and match, accept (docs/speculative.md §10). Plain decoding is a round without
-//! drafts; there is no second path.
+//! Decoding by rounds: propose, verify, draw and match, accept (docs/speculative.md §10). Plain decoding is a round
+//! without drafts; there is no second path.
 //!
 //! A round reads the pending token and k drafts in one pass, draws a token from every row with noise keyed by its
-//! position, and accepts drafts as long as they equal the draw. So the text is what plain decoding would have drawn, bit for
-//! bit, whatever was drafted, and the state holds exactly the accepted rows.
+//! position, and accepts drafts as long as they equal the draw. So the text equals that of plain decoding, bit for
+//! bit, whatever the drafts, and the state holds exactly the accepted rows.
 //!
 //! Invariants: `history` is every token of the state, plus at most one, the pending token: drawn and reported, not yet
-//! read by the model. A token that ends the turn is neither reported nor in the state, and nothing after it is. Between
-//! two rounds everything is synced: a job may be cancelled there without clean-up.
+//! read by the model. A token that ends the turn is neither reported nor in the state, and nothing after it is.
+//! Between two rounds everything is synced: a job may be cancelled there without clean-up.
 
 mod generation;
 mod rounds;
@@ -28,7 +28,7 @@ use crate::model::{Live, Model, ModelError};
 
 const CALIBRATION: &str = "draft.calibration";
 
-/// What can go wrong in a round. The live state is undefined afterwards; reset or restore it.
+/// The live state is undefined after an error; reset or restore it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -41,23 +41,23 @@ pub enum DecodeError {
          sala-chat prune drops kept state, sala-chat model verify checks the weights"
     )]
     NotFinite { position: usize },
-    /// An answer that must keep to a grammar cannot be gone on with.
+    /// The grammar of the answer allows no next token.
     #[error("no token may come next in an answer that keeps to a grammar: {0}; ask with a simpler schema")]
     Stuck(String),
-    /// As [`DecodeError::Stuck`], among the likeliest tokens only: others may be allowed, and are known once the last
-    /// token is read again.
+    /// Like [`DecodeError::Stuck`], among the likeliest tokens only: other tokens may be allowed, but are known only
+    /// after the last token is read again.
     #[error("what was read before keeps its likeliest tokens alone, and none of them may come next; ask again")]
     OnlyLikeliest,
     #[error("internal error ({0}); please report it. This conversation is saved, others go on")]
     Panic(String),
-    /// A call that makes no sense now; a bug in the caller.
+    /// An invalid call in this state: a bug in the caller.
     #[error("decode: {0}")]
     Order(&'static str),
 }
 
 pub type Result<T, E = DecodeError> = std::result::Result<T, E>;
 
-/// Looks for drafts: every token so far and the most that are useful.
+/// Finds drafts from every token so far; the second argument limits their number.
 pub type Finder = Box<dyn FnMut(&[Token], usize) -> Option<Lookup> + Send>;
 
 #[derive(Default)]
@@ -72,13 +72,13 @@ struct Conversation {
     last_logits: Option<TopLogits>,
 }
 
-/// What is known of a conversation that is not in hand ([`Decoder::swap`]).
+/// Decoder state of an inactive conversation ([`Decoder::swap`]).
 pub struct Parked<B: DraftOps> {
     conversation: Conversation,
     window: Option<DraftWindow<B>>,
 }
 
-/// A copy of what is known of a conversation, but for its draft window.
+/// A copy of a conversation's decoder state without its draft window.
 pub struct Known(Conversation);
 
 pub struct Decoder<B: DraftOps> {
@@ -87,12 +87,12 @@ pub struct Decoder<B: DraftOps> {
 }
 
 impl<B: DraftOps> Decoder<B> {
-    /// A decoder of an empty conversation. Give `head`'s layers to [`Live::new`].
+    /// Give `head`'s layers to [`Live::new`].
     pub fn new(head: Option<DraftHead<B>>) -> Self {
         Decoder { head, now: Conversation::default() }
     }
 
-    /// What is to be known of another conversation: nothing yet, but what drafts cost on this device.
+    /// Decoder state of another, empty conversation, with the draft costs of this device.
     pub fn another(&self, b: &mut B) -> Result<Parked<B>> {
         let window = match &self.head {
             Some(head) => Some(head.another(b)?),
@@ -101,10 +101,10 @@ impl<B: DraftOps> Decoder<B> {
         Ok(Parked { conversation: Conversation { policy: self.now.policy.clone(), ..Conversation::default() }, window })
     }
 
-    /// Takes another conversation in hand, and leaves the one that was in its place.
+    /// Exchanges the active conversation with a parked one.
     ///
     /// # Errors
-    /// `other` was made by a decoder with a head where this one has none, or the other way round.
+    /// Exactly one of `other` and this decoder has a head.
     pub fn swap(&mut self, other: &mut Parked<B>) -> Result<()> {
         match (&mut self.head, &mut other.window) {
             (Some(head), Some(window)) => head.swap(window),
@@ -117,15 +117,14 @@ impl<B: DraftOps> Decoder<B> {
         Ok(())
     }
 
-    /// What is known of the conversation in hand, which nothing generates now, for [`Decoder::copy_to`]. Touches no device: a long
-    /// history is copied while a device copies its rows.
+    /// Copies the active conversation's decoder state for [`Decoder::copy_to`], while nothing is generated. Uses no
+    /// device: a long history is copied while a device copies its rows.
     pub fn known(&mut self) -> Known {
         let Conversation { index, policy, last_logits, .. } = &self.now;
         let (index, policy, last_logits) = (index.clone(), policy.clone(), last_logits.clone());
         Known(Conversation { index, policy, last_logits, ..Conversation::default() })
     }
 
-    /// Makes `to` know what is [`Decoder::known`] of the conversation in hand.
     pub fn copy_to(&mut self, b: &mut B, model: &Model<B>, known: Known, to: &mut Parked<B>) -> Result<()> {
         let tensors = self.export(b, model)?;
         to.conversation = known.0;
@@ -147,12 +146,11 @@ impl<B: DraftOps> Decoder<B> {
         self.head
     }
 
-    /// Replaces the n-gram lookup. Benchmarks and proofs use it to choose which drafts are made.
+    /// Replaces the n-gram lookup. Benchmarks and proofs use it to choose the drafts.
     pub fn set_finder(&mut self, finder: Finder) {
         self.now.finder = Some(finder);
     }
 
-    /// Every token of the state, and the pending one.
     pub fn history(&self) -> &[Token] {
         self.now.index.tokens()
     }
@@ -161,12 +159,13 @@ impl<B: DraftOps> Decoder<B> {
         &self.now.policy
     }
 
-    /// Readies the n-gram lookup for a state that is being restored: [`Decoder::restore`] with the same `history` follows.
+    /// Prepares the n-gram lookup for a state that is being restored: [`Decoder::restore`] with the same `history`
+    /// follows.
     pub fn look_up_in(&mut self, history: &[Token]) {
         self.now.index.sync(history);
     }
 
-    /// The conversation is now `history`, all of it in the state; `end` is the saved state it was restored from.
+    /// Makes `history` the conversation, all of it in the state; `end` is its saved state.
     pub fn restore(&mut self, b: &mut B, history: &[Token], end: Option<&CheckpointImage>) -> Result<()> {
         (self.now.generation, self.now.last_logits) = (None, None);
         self.now.index.sync(history);
@@ -181,7 +180,7 @@ impl<B: DraftOps> Decoder<B> {
         Ok(())
     }
 
-    /// Tensors to be kept with an end state: the draft window and what drafts were worth. Waits for the device.
+    /// Tensors for an end state: the draft window and the calibration. Waits for the device.
     pub fn export(&mut self, b: &mut B, model: &Model<B>) -> Result<Vec<ImageTensor>> {
         let mut tensors = match &mut self.head {
             Some(head) => head.export(b, &Tables::from(model), self.now.index.tokens())?,
@@ -198,8 +197,8 @@ impl<B: DraftOps> Decoder<B> {
         Ok(tensors)
     }
 
-    /// Takes in the chunk that `live` has just prefilled; `following` prompt tokens come after it. A token that was
-    /// still pending before is dropped: if it belongs to the text it is among the given ones.
+    /// Adds the chunk that `live` has just prefilled; `following` prompt tokens remain after it. Drops a pending
+    /// token: if it belongs to the text, the given tokens contain it.
     ///
     /// # Errors
     /// The device, or a chunk that `live` has not read.
@@ -271,7 +270,7 @@ impl<B: DraftOps> Decoder<B> {
             None => (live.prefill_logits(b, model)?, false),
         };
         finite(&row, position)?;
-        // Looked at and refused: what is drawn is read again in a round of its own.
+        // The probe was rejected: the draw is read again in its own round.
         let mut path = generation.ahead(std::slice::from_ref(&row));
         while (1..=MAX_VERIFY_ROWS.min(live.limit().saturating_sub(position))).contains(&path.len()) {
             live.verify(b, model, &path)?;
@@ -298,7 +297,7 @@ impl<B: DraftOps> Decoder<B> {
         Ok(Round { tokens: vec![token], ended, looked: Vec::new(), likely })
     }
 
-    /// Where the rows of this generation looked so far. Waits for the device.
+    /// The attention mass of this generation's rows so far. Waits for the device.
     pub fn looked_at(&self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<LookedAt> {
         let [thoughts, answer] = self.now.generation.as_ref().map_or([0, 0], |g| g.looked);
         let spec = &model.spec().sparse;

@@ -1,4 +1,4 @@
-//! Speed over the last two seconds, for people to read. Time is passed in.
+//! Speed over the last two seconds, for display. Callers pass the time in.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ impl Speed {
         Speed { marks: VecDeque::from([(now, 0)]), tokens: 0 }
     }
 
-    /// Counts `tokens` more, done at `now`, and gives tokens per second over the last two seconds.
+    /// Counts `tokens` more at `now` and returns tokens per second over the last two seconds.
     pub fn add(&mut self, tokens: u64, now: Instant) -> f64 {
         self.tokens += tokens;
         self.marks.push_back((now, self.tokens));
-        // One mark at or before the edge stays: it is where the window's count begins.
+        // One mark at or before the edge stays: the window's count begins there.
         while self.marks.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= WINDOW) {
             self.marks.pop_front();
         }

@@ -15,12 +15,11 @@ use crate::engine::protocol::{
 };
 use crate::model::ModelError;
 
-/// For whatever rests on a job or restore that failed.
 fn refused() -> EngineFault {
     EngineFault::Device("what it was to go on from failed; send it again after a restore".to_owned())
 }
 
-/// Does one thing on a thread of its own while this one does another, and gives what came of the first unless the second failed.
+/// Runs `own` on a new thread and the other closure on this one. Returns the result of `own` unless the other failed.
 fn in_parallel<T: Send, E>(own: impl FnOnce() -> T + Send, here: impl FnOnce() -> Result<(), E>) -> Result<T, E> {
     std::thread::scope(|scope| {
         let other = scope.spawn(own);
@@ -48,7 +47,7 @@ impl<B: DraftOps> Worker<'_, B> {
             Command::Run(job) => self.queue(job.sequence, Task::Run(job)),
             Command::Release { sequence } => {
                 self.evicted.remove(&sequence);
-                // Else it is empty already.
+                // Without a slot it is empty already.
                 if self.slots.contains_key(&sequence) {
                     self.queue(sequence, Task::Release);
                 }
@@ -83,7 +82,6 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// Ensures that a slot exists; `false`, with a failure reported for `id`, if there is none left.
     fn ensure_slot(&mut self, sequence: SequenceId, id: u64) -> bool {
         if self.slots.contains_key(&sequence) {
             return true;
@@ -97,9 +95,9 @@ impl<B: DraftOps> Worker<'_, B> {
         true
     }
 
-    /// Does what is next in the queues, as far as it is no job and there is memory for it, and starts jobs.
+    /// Runs the next tasks of the queues that are no jobs and have memory, and starts jobs.
     pub(super) fn start(&mut self) {
-        // What there was no memory for is looked at again when some was given back.
+        // Waiting tasks are checked again once memory was freed.
         let waits = self.slots.iter().filter(|(_, slot)| slot.waits.is_some() && !self.moved);
         let mut without_room: BTreeSet<SequenceId> = waits.map(|(id, _)| *id).collect();
         self.moved = false;
@@ -135,7 +133,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 self.take(sequence)?;
                 self.restore(id, keep, &rows, end.as_ref(), &history)
             }
-            // There still is no memory for it, and need not be.
+            // A cancelled job needs no memory.
             Task::Run(job) if waited && job.cancel.is_cancelled() => {
                 self.never_begun(job.id);
                 Ok(())
@@ -162,7 +160,7 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// What waits for a sequence that failed rests on what is gone: all of it up to what does not look back.
+    /// Fails the queued tasks of a failed sequence up to the first that does not depend on its state.
     pub(super) fn cut(&mut self, sequence: SequenceId) {
         let Some(slot) = self.slots.get_mut(&sequence) else { return };
         let (mut jobs, mut forks) = (Vec::new(), Vec::new());
@@ -188,12 +186,12 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// A sequence whose next task can run now, if there is memory for it: the one that has waited longest first.
+    /// The longest-waiting sequence with a next task that can run now, if there is memory for it.
     fn ready(&self, except: &BTreeSet<SequenceId>) -> Option<SequenceId> {
         let next = |id: &SequenceId| self.slots.get(id).filter(|s| s.run.is_none()).and_then(|s| s.queue.front());
         let can = |id: &SequenceId| match next(id) {
             None => false,
-            // The one that is to become a fork asks for both.
+            // The target of the fork requests memory for both.
             Some(Task::Fork { id: fork, from, to }) => {
                 let both = [from, to].into_iter().all(|side| next(side).is_some_and(|task| task.is_fork(*fork)));
                 both && id == to
@@ -216,7 +214,7 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// Both queues have reached it; it was taken from one of them.
+    /// The task was at the head of both queues and was taken from one of them.
     fn fork(&mut self, id: u64, from: SequenceId, to: SequenceId) {
         self.leave_queues(id, [from, to]);
         let begun = Instant::now();
@@ -258,7 +256,7 @@ impl<B: DraftOps> Worker<'_, B> {
         let lender = lender.and_then(|(from, _)| self.slots.get_mut(&from)).and_then(Slot::aside);
         let lender = lender.map(|aside| &mut aside.sequence);
         let (live, backend, decoder) = (&mut self.live, &mut self.backend, &mut self.decoder);
-        // The index over a long history is made while its rows are copied.
+        // The index over a long history is built while its rows are copied.
         in_parallel(|| decoder.look_up_in(history), || live.restore_from(backend, keep, rows, end, lender))?;
         if history.len() != self.live.position() {
             let text = format!("{} tokens for a state of {}", history.len(), self.live.position());

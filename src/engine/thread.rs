@@ -1,7 +1,7 @@
 //! The handle of the engine thread.
 //!
 //! The thread never touches files of a session, never handles text, and never waits for the receiver of its events. A
-//! panic in it becomes a fatal [`EngineEvent::Failed`].
+//! panic in it is reported as a fatal [`EngineEvent::Failed`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
@@ -14,24 +14,23 @@ use crate::backend::draft::DraftOps;
 use crate::core::Exit;
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, EngineOptions};
 
-/// Commands that may wait to be taken in, which happens between two turns.
+/// Limit of unreceived commands; the engine receives them between two turns.
 const COMMANDS: usize = 64;
 
-/// The engine thread as the runtime holds it. Dropping it without [`Command::Shutdown`] also ends the thread: its channel
-/// closes.
+/// Dropping it without [`Command::Shutdown`] also ends the thread: its channel closes.
 pub struct Engine {
     pub commands: Sender<Command>,
-    /// From it. Unbounded: at most one event per round or chunk, and the engine must never wait for the runtime.
+    /// Unbounded: at most one event per round or chunk, and the engine must never wait for the runtime.
     pub events: Receiver<EngineEvent>,
     pub thread: JoinHandle<()>,
 }
 
-/// Starts the thread; the model is loaded on it.
+/// The new thread loads the model.
 pub fn spawn(options: EngineOptions) -> std::io::Result<Engine> {
     start(move |inbox, outbox| open::run(&options, inbox, outbox))
 }
 
-/// The same on a device that is opened already, whatever [`EngineOptions::device`] says.
+/// Uses an open device, and ignores [`EngineOptions::device`].
 pub fn spawn_on<B: DraftOps>(backend: B, options: EngineOptions) -> std::io::Result<Engine> {
     start(move |inbox, outbox| open::run_on(backend, &options, inbox, outbox))
 }
@@ -55,7 +54,7 @@ fn start(
             }
         };
         let Failure { error: why, exit } = failure;
-        // The receiver is gone while the program is ending.
+        // The receiver closes when the program ends.
         let _ = outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit } });
     })?;
     Ok(Engine { commands, events, thread })

@@ -1,5 +1,5 @@
-//! What the engine thread owns: backend, model, the sequences and their decoders; and how a failure of one sequence is
-//! handled.
+//! The data of the engine thread: backend, model, the sequences and their decoders; and the handling of a sequence's
+//! failure.
 //!
 //! After a job the state is exactly as [`EngineEvent::Done`] reports: its prompt tokens (all of them, or whole chunks
 //! if it was stopped during prefill) and its generated tokens, except for the last one drawn.
@@ -31,18 +31,16 @@ pub(super) struct Worker<'c, B: DraftOps> {
     pub(super) events: &'c Sender<EngineEvent>,
     pub(super) slots: BTreeMap<SequenceId, Slot<B>>,
     pub(super) in_hand: SequenceId,
-    /// Evicted and neither restored nor released since.
     pub(super) evicted: BTreeSet<SequenceId>,
-    /// Bytes of an empty sequence, with the memory that its first token needs.
+    /// Bytes of an empty sequence, including memory for its first token.
     pub(super) sequence_bytes: u64,
-    /// Counts what is done, for the order of last use.
+    /// Logical time of the last use.
     pub(super) clock: u64,
-    /// Memory was freed, or a command arrived, since tasks that wait for memory were last checked.
+    /// Memory was freed, or a command arrived, since the last check of waiting tasks.
     pub(super) moved: bool,
-    /// Keys and values were to leave the device and could not, as memory is now.
+    /// Keys and values could not leave the device, with the present memory.
     pub(super) stays_resident: bool,
     pub(super) ended: Option<Instant>,
-    /// Jobs that have rows in the pass that is being put together.
     pub(super) in_pass: usize,
     pub(super) pace: Pace,
     pub(super) rounds: usize,
@@ -81,7 +79,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
     }
 
     pub(super) fn send(&self, event: EngineEvent) {
-        // The runtime is gone only when the program ends; the command channel closes with it.
+        // The runtime closes only when the program ends; the command channel closes with it.
         let _ = self.events.send(event);
     }
 
@@ -95,7 +93,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
         self.go_on();
     }
 
-    /// Empties a sequence; reports why, if a command waits for it.
+    /// Empties a sequence; reports the reason if a command waits for it.
     pub(super) fn empty(&mut self, sequence: SequenceId, why: Option<(u64, &DecodeError)>) {
         let emptied = guarded(|| {
             if !self.has_state(sequence) {

@@ -1,4 +1,4 @@
-//! Attention of the CPU's sparse layers over the blocks that [`super::select`] has chosen (docs/model.md §5.7).
+//! Attention of the CPU's sparse layers over the blocks of [`super::select`] (docs/model.md §5.7).
 
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
@@ -10,8 +10,8 @@ use super::simd::{self, Gemm, Into, exp_sum, gemm, scale};
 use crate::backend::{MASS, Pass};
 use crate::core::spec::SparseSpec;
 
-/// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`. Rows of a verify pass add their
-/// attention to the selection's mass. The first row of `q` and `o` is row `row` of the pass.
+/// `o [rows, heads·d]`. Rows of a verify pass add their attention to the selection's mass. The first row of `q` and
+/// `o` is row `row` of the pass.
 pub(super) fn attend(
     o: &mut [f32],
     row: usize,
@@ -49,7 +49,6 @@ struct AttendTile<'a> {
     cache: &'a Cache,
     spec: &'a SparseSpec,
     scratch: &'a mut Scratch,
-    /// Rows of mass and their stride, where it is counted.
     mass: Option<(&'a mut [u32], usize)>,
 }
 

@@ -1,6 +1,6 @@
 //! Keys, values and compressed keys of one sparse layer on the CPU.
 //!
-//! Keys lie transposed in panels, so that scores of a row are sums over lanes in one fixed order.
+//! Keys are transposed in panels, so that scores of a row are sums over lanes in one fixed order.
 
 use super::pages::{Account, Pages};
 use crate::backend::ROW_ARRAYS;
@@ -8,17 +8,17 @@ use crate::core::spec::SparseSpec;
 
 pub(super) const PANEL: usize = 64;
 const PAGE_BLOCKS: usize = 16;
-/// Panels of compressed keys of level 1 in a page; of level 2, one.
+/// Panels of level-1 compressed keys per page; level 2 has one.
 const LEVEL1_PANELS: usize = 4;
 
 pub(super) struct HeadCache {
-    /// Keys, `[block][lane][token of block]`.
+    /// `[block][lane][token of block]`
     pub(super) k: Pages,
-    /// Values, `[token][lane]`.
+    /// `[token][lane]`
     pub(super) v: Pages,
-    /// Level-1 compressed keys, `[panel][lane][key of panel]`.
+    /// `[panel][lane][key of panel]`
     pub(super) k1: Pages,
-    /// Level-2 compressed keys, laid out alike.
+    /// `[panel][lane][key of panel]`
     pub(super) k2: Pages,
 }
 
@@ -65,7 +65,7 @@ impl Cache {
     }
 
     /// Writes keys and values `[rows, kv_heads·d]` (rows of `x` at `columns`) from position `first` on, and every
-    /// compressed key whose window they complete.
+    /// compressed key with a window that ends there.
     pub(super) fn append(
         &mut self,
         spec: &SparseSpec,
@@ -88,7 +88,7 @@ impl Cache {
         self.compress(spec, first..first + x.len() / width);
     }
 
-    /// Leaves in `block` what stood one block before, once `written` has reached its end.
+    /// A test's injected error: `block` keeps the content of the previous block once `written` has reached its end.
     #[cfg(test)]
     pub(super) fn make_stale(&mut self, written: std::ops::Range<usize>, block: usize) {
         let size = self.block;
@@ -124,7 +124,6 @@ impl Cache {
         }
     }
 
-    /// Rows `range` of `k`, `v`, `k1` or `k2` as `[rows, kv_heads, d]`.
     pub(super) fn read(&self, part: Part, range: std::ops::Range<usize>) -> Vec<f32> {
         let mut out = Vec::with_capacity(range.len() * self.heads.len() * self.dim);
         for at in range {
@@ -146,8 +145,8 @@ impl Cache {
         self.slots(part).write(first, values);
     }
 
-    /// Takes the first `positions` positions of another cache, in the same memory until either of them writes there.
-    /// Later rows are dead.
+    /// Shares the memory of another cache's first `positions` positions until either of them writes there. Later rows
+    /// are dead.
     pub(super) fn share(&mut self, from: &Cache, positions: usize) {
         for (part, _) in Part::ALL {
             let values = self.values(part, positions);
@@ -157,7 +156,7 @@ impl Cache {
         }
     }
 
-    /// Positions from `keep` on are about to be written anew: nothing there need be copied from what others have too.
+    /// Prepares a rewrite from `keep` on: shared memory there need not be copied.
     pub(super) fn own(&mut self, keep: usize) {
         for (part, _) in Part::ALL {
             let values = self.values(part, keep);
@@ -220,7 +219,6 @@ impl Slots<'_> {
     }
 }
 
-/// The four arrays of a cache, in the order of images.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     K,

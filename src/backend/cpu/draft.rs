@@ -20,7 +20,7 @@ pub(super) struct DraftStep {
     first: usize,
 }
 
-/// Rotated keys and values, each `[kv_heads, capacity, head_dim]`.
+/// Rotated, each `[kv_heads, capacity, head_dim]`.
 pub struct Window {
     capacity: usize,
     k: Vec<f32>,

@@ -82,8 +82,8 @@ impl Images for Cpu {
         for (_, cache) in caches.iter_mut() {
             self.reserve(cache, last)?;
         }
-        // Every array of every layer on its own: their bytes are read, checked and put in place while they are in the
-        // processor's cache.
+        // One task per array and layer: the bytes are read, checked and stored while they are in the processor's
+        // cache.
         let arrays = caches.iter_mut().flat_map(|(layer, cache)| {
             let named = |(part, name, slots)| (part, layer_tensor(name, *layer), slots);
             cache.all_slots().map(named)
@@ -170,7 +170,7 @@ fn restore_array(slots: &mut Slots<'_>, part: Part, name: &str, spec: &SparseSpe
         }
     };
     let row_bytes = slots.row_width() * dtype.size();
-    // As many rows as fill a piece: for the usual widths, exactly.
+    // The number of rows that fill a piece: for the usual widths, exactly.
     let step = (PIECE_BYTES / row_bytes.max(1)).max(1);
     let mut bytes = vec![0; step.min(rows.len()) * row_bytes];
     for at in (0..rows.len()).step_by(step) {

@@ -1,9 +1,9 @@
 //! Lightning attention on the CPU (docs/model.md §4, steps 2-5): qk-norm, RoPE, and one recurrent state per head read
 //! and written in two forms.
 //!
-//! Given tokens go through the chunk form, [`GRID`] rows at a time; generated ones through the recurrence, which reads the
-//! state and only remembers its rows (k, v) until they are folded. Every state element is updated by the same two
-//! operations in `verify` and in `fold`, so n rows at once equal n single steps bit for bit.
+//! Given tokens use the chunk form, [`GRID`] rows at a time; generated ones use the recurrence, which reads the state
+//! and only remembers its rows (k, v) until they are folded. Every state element is updated by the same two operations
+//! in `verify` and in `fold`, so n rows at once equal n single steps bit for bit.
 
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
@@ -121,7 +121,7 @@ impl Recurrent {
     }
 }
 
-/// Cosines and sines of the float32 angles of consecutive positions, `[rows, d/2]`; kept for the layers of a pass.
+/// Of the float32 angles of consecutive positions, `[rows, d/2]`; shared by the layers of a pass.
 #[derive(Default)]
 pub(super) struct RopeTable {
     key: Option<(usize, usize, usize, u64)>,
@@ -139,7 +139,7 @@ impl RopeTable {
         // Rounded to float32 at the same points as in the released code.
         let power = |i: usize| theta.powf(f64::from((2 * i) as f32 / dim as f32)) as f32;
         let inv_freq: Vec<f32> = (0..dim / 2).map(|i| 1.0 / power(i)).collect();
-        // The angle is the float32 product; only its sine and cosine are taken exactly (docs/model.md §4).
+        // The angle is the float32 product; only its sine and cosine are exact (docs/model.md §4).
         let angles = (first..first + rows).flat_map(|p| inv_freq.iter().map(move |w| p as f32 * w));
         (self.cos, self.sin) = angles.map(|a| (f64::from(a).cos() as f32, f64::from(a).sin() as f32)).unzip();
     }
@@ -172,7 +172,7 @@ pub(super) enum Form {
     Recurrent { pending: usize },
 }
 
-/// Reads the state for every row of `input` into `o [rows, heads·d]`.
+/// Output: `o [rows, heads·d]`.
 pub(super) fn attend(o: &mut [f32], input: &Input<'_>, state: &mut Recurrent, form: Form) {
     let (d, rows) = (input.spec.head_dim, input.x.len() / input.width);
     let outs: Vec<Vec<f32>> = state
@@ -233,7 +233,7 @@ impl Input<'_> {
     }
 }
 
-/// The recurrence: absorbs `pending` remembered rows for good, or runs `rows` remembered rows on a passing copy.
+/// The recurrence: absorbs `pending` remembered rows for good, or runs `rows` remembered rows on a temporary copy.
 struct Recur<'a> {
     head: &'a mut HeadState,
     pending: usize,
@@ -261,7 +261,7 @@ impl WithSimd for Recur<'_> {
             if rows == 0 {
                 continue;
             }
-            // One line of the state goes through all rows while it is in the cache; each row's sum runs over the lines.
+            // One line of the state passes all rows while it is in the cache; each row's sum runs over the lines.
             passing.copy_from_slice(line);
             for r in 0..rows {
                 update(simd, &mut passing, decay, keys[r * dim + i], &values[r * dim..][..dim]);
@@ -299,7 +299,6 @@ fn add_scaled<S: Simd>(simd: S, o: &mut [f32], q: f32, line: &[f32]) {
     }
 }
 
-/// The chunk form over all rows of a pass, [`GRID`] at a time.
 struct Chunks<'a> {
     head: &'a mut HeadState,
     slope: f32,

@@ -1,8 +1,8 @@
 //! Weights on the CPU and the two ways to multiply with them.
 //!
-//! Prefill multiplies tiles of exactly [`GRID`] rows (the last one padded with zeros) through candle, so the shape, and
-//! with it the order of every sum, is the same whatever the chunk. Verify uses [`Dots`], whose order does not know the
-//! number of rows. bf16 and packed weights stay what they are and are widened, exactly, block by block.
+//! Prefill multiplies tiles of exactly [`GRID`] rows (the last one padded with zeros) through candle, so the shape,
+//! and with it the order of every sum, is the same for every chunk size. Verify uses [`Dots`], in an order that does
+//! not depend on the number of rows. bf16 and packed weights keep their form and are widened, exactly, block by block.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,9 +16,8 @@ use crate::backend::sections::Section;
 use crate::backend::{BackendError, Form, GRID, Result, WeightView, fp8, internal, shape};
 use crate::engine::protocol::{Dtype, Precision};
 
-/// Values of one widened block of weights; bounds the memory that widening takes.
 const BLOCK_VALUES: usize = 4 << 20;
-/// Multiply-adds below which another thread costs more than it brings.
+/// Multiply-adds below which another thread costs more than it saves.
 const SPLIT_WORK: usize = 1 << 15;
 
 enum Values {
@@ -32,7 +31,7 @@ struct Part {
     values: Values,
 }
 
-/// A weight `[out, inner]`, row-major.
+/// `[out, inner]`, row-major.
 pub struct Matrix {
     pub(super) out: usize,
     pub(super) inner: usize,
@@ -41,7 +40,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Stacks the parts along the out axis, each in its form. Neighbours without one are bf16 only if all of them are.
+    /// Stacks the parts along the out axis, each in its form. Adjacent plain parts are bf16 only if all of them are.
     pub(super) fn stack(parts: &[WeightView<'_>]) -> Result<Matrix> {
         let wrong = |found: String| shape("matrix", "[out, in] of one width", found);
         let inner = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
@@ -121,7 +120,6 @@ impl Matrix {
         self.parts.iter().map(sizes).collect()
     }
 
-    /// Rows from `first` on, as many as fit into `dst`, widened.
     pub(super) fn widen(&self, first: usize, dst: &mut [f32]) {
         let (mut above, mut dst) = (0, dst);
         for part in &self.parts {
@@ -158,9 +156,9 @@ impl Matrix {
         }
     }
 
-    /// Columns `made` of `y = x Wᵀ` for `x [rows, inner]` in tiles of [`GRID`] rows; `write(dst row, first column, values)` stores
-    /// each piece of a row of `y` into that row of `dst [rows, width]`, columns in ascending order. In fp8 both operands are as [`fp8`]
-    /// has them.
+    /// Columns `made` of `y = x Wᵀ` for `x [rows, inner]` in tiles of [`GRID`] rows; `write(dst row, first column,
+    /// values)` stores each piece of a row of `y` into that row of `dst [rows, width]`, columns in ascending order. In
+    /// fp8 both operands are rounded as in [`fp8`].
     pub(super) fn prefill(
         &self,
         made: Range<usize>,
@@ -236,7 +234,6 @@ impl Part {
     }
 }
 
-/// Packs a part, unless its folder holds it packed.
 fn packed(part: &WeightView<'_>, rows: usize, inner: usize) -> Result<Packed> {
     if part.dtype == Dtype::U8 {
         return Packed::from_bytes(part.form, rows, inner, part.data.to_vec()).ok_or_else(|| {

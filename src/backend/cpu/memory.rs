@@ -144,7 +144,7 @@ impl Memory for Cpu {
     }
 }
 
-/// Memory left to others when caches grow; a quarter of what is free where that is less.
+/// Reserve when caches grow; a quarter of the free memory if that is less.
 const SPARE_BYTES: u64 = 512 << 20;
 
 fn process_memory() -> (u64, u64) {

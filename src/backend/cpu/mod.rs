@@ -37,35 +37,31 @@ const PREFILL_ROWS: usize = 512;
 
 pub struct Cpu {
     threads: usize,
-    /// Position of row 0 of the next pass.
     position: usize,
-    /// Given tokens of the segment before the pass under way.
     segment_read: usize,
     tokens: Vec<Token>,
     groups: Vec<Group>,
-    /// Accepted rows of the last verify pass, remembered in every recurrent state.
     pending: usize,
-    /// Of the active sequence, and the greatest given so far.
+    /// Id of the active sequence, and the greatest id so far.
     place: u64,
     places: u64,
     ropes: Vec<RopeTable>,
     top_logits: Vec<TopLogits>,
     memory: MemoryInfo,
     state: pages::Account,
-    /// Most bytes of them: what was free at the first call of `room`.
+    /// Limit of state memory: the free bytes at the first call of `room`.
     most_state: OnceLock<Option<u64>>,
-    /// What there is room for is all that there is until keys and values leave.
+    /// For tests: the limit holds until keys and values leave this memory.
     #[cfg(any(test, feature = "emulated"))]
     can_page_out: bool,
     #[cfg(any(test, feature = "emulated"))]
     faults: faults::Faults,
     draft: draft::DraftStep,
-    /// An error made on purpose, to see that it is found.
+    /// A deliberate error that tests must detect.
     #[cfg(test)]
     pub(crate) planted: Option<Planted>,
 }
 
-/// Errors that a port of this model makes easily.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
@@ -74,7 +70,7 @@ pub(crate) enum Planted {
     StaleBlock,
 }
 
-/// Activations `[rows, width]`, f32.
+/// `[rows, width]`, f32.
 pub struct Buf {
     width: usize,
     data: Vec<f32>,
@@ -125,13 +121,12 @@ impl Cpu {
         Cpu { most_state: OnceLock::from(Some(bytes)), ..Cpu::new() }
     }
 
-    /// For tests (feature `emulated`): the same until keys and values leave for another memory, as a GPU's do; then without that limit.
+    /// For tests (feature `emulated`): limits memory until keys and values leave for another memory, as on a GPU.
     #[cfg(any(test, feature = "emulated"))]
     pub fn with_room_until_paged(bytes: u64) -> Cpu {
         Cpu { can_page_out: true, ..Cpu::with_room(bytes) }
     }
 
-    /// For tests (feature `emulated`): fails as `faults` says.
     #[cfg(any(test, feature = "emulated"))]
     pub fn with_faults(self, faults: faults::Faults) -> Cpu {
         Cpu { faults, ..self }

@@ -1,5 +1,5 @@
-//! Arrays that grow by pages and may have pages in common: what is below a fork is there once. Who writes to a common page gets a copy
-//! of its own first.
+//! Arrays that grow by pages and may share them: forks keep one copy of the common part. A write to a shared page
+//! copies it first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,13 +62,13 @@ impl Pages {
 
     pub(super) fn grow(&mut self, values: usize) {
         while self.pages.len() < self.needed(values) {
-            // Zero pages of the system, touched when they are used.
+            // The system provides zero pages and backs them on first use.
             let page = Page { values: vec![0.0; self.size], charge: self.account.charge(self.size * 4) };
             self.pages.push(Arc::new(page));
         }
     }
 
-    /// `len` values from `at` on, all of one page.
+    /// `len` values from `at` on must be in one page.
     #[inline]
     pub(super) fn at(&self, at: usize, len: usize) -> &[f32] {
         &self.pages[at / self.size].values[at % self.size..][..len]
@@ -82,7 +82,6 @@ impl Pages {
         self.pages.iter().flat_map(move |page| page.values.chunks_exact(len))
     }
 
-    /// Shares the first `values` values of another array with pages of the same size.
     pub(super) fn share(&mut self, from: &Pages, values: usize) {
         self.pages.clear();
         self.pages.extend(from.pages.iter().take(self.needed(values)).cloned());

@@ -1,5 +1,3 @@
-//! Operations on rows, and the best logits.
-
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -22,7 +20,7 @@ impl Cpu {
         self.gemm_of(dst, x, w, None, pass, write)
     }
 
-    /// The same; a prefill pass makes the sections that are columns `only`, where some are named.
+    /// The same; a prefill pass may compute only the sections in columns `only`.
     fn gemm_of(
         &self,
         dst: &mut Buf,
@@ -210,7 +208,7 @@ impl Rows for Cpu {
 }
 
 fn best(row: &[f32]) -> TopLogits {
-    // Bits that sort like the values, then lower ids first.
+    // The key orders by value, then by lower id.
     let key = |(id, logit): (usize, &f32)| {
         let bits = logit.to_bits();
         let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };

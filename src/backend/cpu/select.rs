@@ -14,7 +14,6 @@ use crate::core::spec::{ScoreNorm, SparseSpec};
 
 const TILE_QUERIES: usize = 96;
 
-/// Queries of a pass: rows of the fused projection, q first.
 #[derive(Clone, Copy)]
 pub(super) struct Queries<'a> {
     /// `[rows, width]`
@@ -27,7 +26,7 @@ pub(super) fn tile_rows(spec: &SparseSpec) -> usize {
     (TILE_QUERIES / (spec.heads / spec.kv_heads)).max(1)
 }
 
-/// Chooses blocks for every row by its own position (docs/model.md §5.4-5.6); the first row of `q` is row `row` of the pass.
+/// Every row chooses by its own position (docs/model.md §5.4-5.6); the first row of `q` is row `row` of the pass.
 pub(super) fn select(sel: &mut Selection, row: usize, q: Queries<'_>, cache: &Cache, spec: &SparseSpec) {
     let rows = row * spec.kv_heads..(row + q.x.len() / q.width) * spec.kv_heads;
     let tile = tile_rows(spec);
@@ -50,7 +49,7 @@ pub(super) struct Scratch {
     pub(super) outs: Vec<usize>,
     /// Scores, `[query, keys of a panel]`.
     pub(super) s: Vec<f32>,
-    /// Greatest score and sum of exponentials per query; in selection, `sum` ends as the log-sum-exp.
+    /// Greatest score and sum of exponentials per query; selection ends with the log-sum-exp in `sum`.
     pub(super) greatest: Vec<f32>,
     pub(super) sum: Vec<f32>,
     /// Group-summed stage-1 scores, `[row, level-1 compressed keys]`.

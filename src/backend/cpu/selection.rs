@@ -1,4 +1,4 @@
-//! What the CPU's sparse layers have chosen for the rows of a pass, and the attention mass that its blocks got.
+//! The chosen blocks of the CPU's sparse layers for the rows of a pass, and the attention mass of these blocks.
 
 use std::ops::Range;
 
@@ -6,10 +6,9 @@ use crate::backend::sparse::is_hidden;
 use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Result, internal};
 use crate::core::spec::SparseSpec;
 
-/// Marks a row that attends to every block up to its own.
 pub(super) const ALL: u32 = u32::MAX;
 
-/// Sums over rows: of thoughts, of the answer. `[ld]` each
+/// Sums over rows of thoughts, and of the answer. `[ld]` each
 pub type Sums = [Vec<BlockMass>; 2];
 
 pub struct Selection {
@@ -18,7 +17,7 @@ pub struct Selection {
     /// Ascending. `[rows, kv_heads, topk]`
     pub(super) blocks: Vec<u32>,
     pub(super) positions: Vec<usize>,
-    /// Attention of the rows of a verify pass, `[16, ld]`.
+    /// Of the rows of a verify pass, `[16, ld]`.
     pub(super) mass: Vec<u32>,
     pub(super) ld: usize,
     pub(super) block: usize,

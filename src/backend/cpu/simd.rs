@@ -6,7 +6,7 @@
 
 use pulp::{Simd, WithSimd};
 
-/// Runs `op` with the widest instruction set of this machine that the kernels are written for.
+/// Uses this machine's widest instruction set among those that the kernels support.
 pub(super) fn run<Op: WithSimd>(op: Op) -> Op::Output {
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V3::try_new() {
@@ -36,7 +36,7 @@ pub(super) struct Gemm<'a> {
 /// `c[c_rows[r] + j] = Σ_k a[a_rows[r] + k] · b[k·ldb + j]` for `j < n`, by fused multiply-adds in the order of k.
 #[inline(always)]
 pub(super) fn gemm<S: Simd>(simd: S, p: &Gemm<'_>, c: &mut [f32]) {
-    // A call of its own: the body is large and has many callers.
+    // A separate call: the body is large and has many callers.
     simd.vectorize(RunGemm { p, c });
 }
 
@@ -97,7 +97,7 @@ fn stripe<S: Simd, const MR: usize, const NV: usize>(simd: S, p: &Gemm<'_>, firs
     }
 }
 
-/// The loops over k hold no bounds checks that matter: with them, a build that is optimised little keeps the sums in memory.
+/// The loops over k have no bounds checks: with them, a build with little optimisation keeps the sums in memory.
 #[inline(always)]
 fn tile<S: Simd, const MR: usize, const NV: usize>(
     simd: S,
@@ -125,7 +125,7 @@ fn tile<S: Simd, const MR: usize, const NV: usize>(
             }
         }
     }
-    // Written out here: a closure does not get the instruction set of its caller, and its operations become calls.
+    // Inlined by hand: a closure does not get its caller's instruction set, and its operations turn into calls.
     for (k, row) in (0..terms).zip(b.chunks(p.ldb)) {
         let Some(b) = vectors::<S, NV>(row) else {
             break;
@@ -182,7 +182,7 @@ impl Dots<'_> {
     #[inline(always)]
     fn all<S: Simd, const NV: usize>(self, simd: S) {
         let Dots { weights, x, inner, n, out } = self;
-        // Two weight rows at a time keep enough independent sums under way.
+        // Two weight rows at a time keep enough independent sums in flight.
         for (pair, out) in weights.chunks(2 * inner).zip(out.chunks_mut(2 * n)) {
             if pair.len() == 2 * inner {
                 let (w0, w1) = pair.split_at(inner);
@@ -251,8 +251,8 @@ pub(super) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let y = simd.mul_add_f32s(simd.mul_f32s(r, r), y, simd.add_f32s(r, simd.splat_f32s(1.0)));
     let exponent = simd.wrapping_dyn_shl_u32s(simd.transmute_u32s_f32s(shifted), simd.splat_u32s(23));
     let y = simd.transmute_f32s_u32s(simd.add_u32s(simd.transmute_u32s_f32s(y), exponent));
-    // Taking away a little more than e^-87 makes zero of what was clamped and rounds off everywhere else. A choice by mask
-    // would be a call in builds that are optimised little.
+    // Subtracting a little more than e^-87 makes clamped values zero and is rounded off everywhere else. A masked
+    // choice would be a call in builds with little optimisation.
     simd.max_f32s(simd.sub_f32s(y, simd.splat_f32s(1.7e-38)), simd.splat_f32s(0.0))
 }
 
@@ -298,7 +298,6 @@ pub(super) fn max<S: Simd>(simd: S, x: &[f32]) -> f32 {
     tail.iter().fold(simd.reduce_max_f32s(most), |m, v| m.max(*v))
 }
 
-/// `x[i] *= factor`
 #[inline(always)]
 pub(super) fn scale<S: Simd>(simd: S, x: &mut [f32], factor: f32) {
     let factors = simd.splat_f32s(factor);

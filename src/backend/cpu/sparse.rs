@@ -1,5 +1,5 @@
-//! InfLLM-V2 on the CPU (docs/model.md §5): operations of the sparse layers. The keys are in [`super::cache`], the choice of blocks in
-//! [`super::select`], attention over them in [`super::attend`], what was chosen in [`super::selection`].
+//! InfLLM-V2 on the CPU (docs/model.md §5): operations of the sparse layers. [`super::cache`] holds the keys,
+//! [`super::select`] chooses blocks, [`super::selection`] holds the choice, [`super::attend`] computes attention.
 
 use std::ops::Range;
 

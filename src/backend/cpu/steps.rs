@@ -1,4 +1,4 @@
-//! The step: a few numbers, and work that runs at once.
+//! Steps on the CPU: a few numbers, and work that runs at once.
 
 use super::Cpu;
 use crate::backend::{Group, Pass, Place, Result, StepKey, Steps};

@@ -1,5 +1,3 @@
-//! Keys, values and compressed keys of a sparse layer.
-
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,9 +20,9 @@ pub struct Cache {
     pub(super) columns: Columns,
     pub(super) row_bytes: usize,
     pub(super) table: TableId,
-    /// Rows of k and v in flight. Dropped before the memory that they are copied to.
+    /// Rows of k and v in flight. Dropped before their destination.
     in_flight: Option<InFlight>,
-    /// k and v are host memory, and this says which of their blocks are on the device.
+    /// `Some`: k and v are host memory, and this tracks their blocks on the device.
     pub(super) paged: Option<Paged>,
     pub(super) spec: SparseSpec,
 }
@@ -83,7 +81,7 @@ impl Cache {
         (self.columns, self.paged) = (columns, Some(paged));
     }
 
-    /// Rows from `position` on are written by something else than a verify pass.
+    /// Prepares a write of rows from `position` on by anything but a verify pass.
     pub(super) fn forget(&self, position: usize) -> Result<()> {
         self.paged.as_ref().map_or(Ok(()), |paged| paged.forget(position))
     }
@@ -99,7 +97,7 @@ impl Cache {
         Ok([k.tile()?, k1.tile()?])
     }
 
-    /// Some rows of k, v, k1 or k2, and the memory they are in.
+    /// Rows of array `index` (k, v, k1 or k2), and the home of their memory.
     pub(super) fn rows(&self, index: usize, rows: &Range<usize>) -> Result<(Stretch, Home)> {
         let column = &self.columns[index];
         Ok((self.joined().rows(column, rows)?, column.home))

@@ -1,18 +1,16 @@
-//! Limits of other cards, by which this one runs their code paths.
+//! Limits of other cards, to run their code paths on this one.
 
 use super::driver::DeviceInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Card {
     pub name: &'static str,
-    /// Most dynamic shared memory of a block, in bytes.
     shared_limit: u32,
     multiprocessors: u32,
     overlap: bool,
     brings_tiles: bool,
 }
 
-/// A100, RTX 3080, RTX 4080, RTX 5070.
 pub const CARDS: &[Card] = &[
     Card { name: "sm_80", shared_limit: 163 << 10, multiprocessors: 108, overlap: false, brings_tiles: false },
     Card { name: "sm_86", shared_limit: 99 << 10, multiprocessors: 68, overlap: false, brings_tiles: false },
@@ -21,10 +19,8 @@ pub const CARDS: &[Card] = &[
 ];
 
 impl Card {
-    /// By name.
-    ///
     /// # Errors
-    /// The names there are.
+    /// The list of known names.
     pub fn named(name: &str) -> Result<Card, String> {
         CARDS.iter().find(|card| card.name == name).copied().ok_or_else(|| {
             let names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
@@ -32,7 +28,6 @@ impl Card {
         })
     }
 
-    /// What is left of a device within these limits. Its machine code stays that of the device.
     pub(super) fn limit(self, info: &mut DeviceInfo) {
         info.shared_limit = info.shared_limit.min(self.shared_limit);
         info.multiprocessors = info.multiprocessors.min(self.multiprocessors);

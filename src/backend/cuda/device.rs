@@ -1,7 +1,7 @@
-//! A device with its accounting: owned memory, page-locked staging, and what each kind of memory adds up to.
+//! A device with its accounting: owned memory, page-locked staging, and the total of each kind of memory.
 //!
-//! Buffers give their memory back when they are dropped; a buffer never moves. Graphs hold raw addresses, so they
-//! are dropped before the buffers they name (see [`super::graph`]).
+//! Buffers free their memory when they are dropped; a buffer never moves. Graphs hold raw addresses, so they are
+//! dropped before the buffers they name (see [`super::graph`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,16 +16,15 @@ pub(crate) enum Account {
     Weights,
     State,
     Work,
-    /// Copies on the device of blocks that live in host memory.
+    /// Copies on the device of blocks that are in host memory.
     Pool,
     Host,
 }
 
 #[derive(Default)]
 struct Accounts {
-    /// By [`Account`].
+    /// Indexed by [`Account`].
     bytes: [AtomicU64; 5],
-    /// Fenced allocations, start and size; only while guards are on.
     fenced: Mutex<HashMap<DevicePtr, usize>>,
 }
 
@@ -49,10 +48,9 @@ pub(crate) struct Device {
     most: Option<u64>,
 }
 
-/// Which of the spare buffers: a number of its owner, and a place.
 pub(crate) type SpareKey = (u64, usize);
 
-/// Buffers that only save work and are given up when memory is needed. A user holds its buffer until the kernels that
+/// Buffers that only save work; they are freed when memory is needed. A user holds its buffer until the kernels that
 /// read it are launched; freeing memory waits for the device.
 #[derive(Default)]
 pub(crate) struct Spare(Mutex<HashMap<SpareKey, Arc<DeviceBuffer>>>);
@@ -76,10 +74,12 @@ impl Spare {
     }
 }
 
-/// This share of what the program may take is left to others when something spare is kept, so that they rarely have to take it.
+/// This share of the program's memory stays free when a spare buffer is allocated, so that other allocations rarely
+/// evict it.
 const BESIDE_SPARE: u64 = 64;
 
-/// What a program takes of a real device beyond what it asks for: context (533 MiB on an H200), code of kernels, graphs, the GEMM library.
+/// Memory of a real device beyond the program's allocations: context (533 MiB on an H200), code of kernels, graphs,
+/// the GEMM library.
 const CONTEXT_BYTES: u64 = 704 << 20;
 
 impl Device {
@@ -87,7 +87,7 @@ impl Device {
         Device { driver, accounts: Arc::default(), spare: Arc::default(), guards, most }
     }
 
-    /// Bytes that may still be allocated: free on the device or spare, and within what the program may take.
+    /// Bytes that may still be allocated: free on the device or spare, and within the program's limit.
     pub(crate) fn free_bytes(&self) -> Result<u64> {
         Ok(self.untaken_bytes()? + self.spare.bytes())
     }
@@ -106,7 +106,7 @@ impl Device {
         &self.spare
     }
 
-    /// Memory for what spares work, under a key of its own, while that leaves plenty for others.
+    /// Memory for a buffer that saves work, under its own key; `None` if little would be left to others.
     pub(crate) fn spare_room(&self, key: SpareKey, bytes: usize) -> Result<Option<Arc<DeviceBuffer>>> {
         let all = self.driver.info().total_bytes;
         if self.untaken_bytes()? < bytes as u64 + self.most.unwrap_or(all).min(all) / BESIDE_SPARE {
@@ -117,7 +117,7 @@ impl Device {
         Ok(Some(made))
     }
 
-    /// Gives up what is spare where `bytes` more would not fit otherwise.
+    /// Frees spare buffers if `bytes` more would not fit otherwise.
     pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
         if self.untaken_bytes()? < bytes as u64 {
             self.spare.give_up();
@@ -129,7 +129,7 @@ impl Device {
         self.driver.as_ref()
     }
 
-    /// What `then` is given from now on waits for what `first` holds now.
+    /// Work queued on `then` from now on waits for the present work of `first`.
     pub(crate) fn order(&self, first: Queue, then: Queue) -> Result<()> {
         let event = self.driver.event()?;
         let ordered = self.driver.record(&event, first).and_then(|()| self.driver.wait(then, &event));
@@ -146,7 +146,7 @@ impl Device {
         Charge { device: self.clone(), account, bytes }
     }
 
-    /// Sizes now; `used` is what the device counts, other programs included, `total` that and what may still be
+    /// `used` is the device's count, other programs included; `total` is that plus the bytes that may still be
     /// allocated.
     pub(crate) fn memory(&self) -> MemoryInfo {
         let total = self.driver.info().total_bytes;
@@ -177,7 +177,7 @@ impl Device {
             Guards::Off => self.driver.alloc(bytes)?,
             Guards::On => {
                 let ptr = self.driver.alloc(bytes + GUARD_BYTES)?;
-                // SAFETY: the guard lies behind the buffer, inside the allocation.
+                // SAFETY: the guard follows the buffer, inside the allocation.
                 unsafe { self.driver.fill(ptr + bytes as u64, GUARD, GUARD_BYTES, Queue::Compute)? };
                 self.fenced().insert(ptr, bytes);
                 ptr
@@ -197,7 +197,7 @@ impl Device {
         self.accounts.fenced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails if a kernel wrote past the end of a buffer. Waits.
+    /// Waits.
     pub(crate) fn check_guards(&self) -> Result<()> {
         let fenced: Vec<(DevicePtr, usize)> = self.fenced().iter().map(|(at, bytes)| (*at, *bytes)).collect();
         let mut words = vec![GUARD; fenced.len() * GUARD_BYTES];
@@ -219,7 +219,6 @@ impl Device {
     }
 }
 
-/// Bytes in the accounts, until this is dropped.
 pub(crate) struct Charge {
     device: Device,
     account: Account,
@@ -279,7 +278,6 @@ impl Pinned {
         self.ptr
     }
 
-    /// The bytes; only when no copy is under way.
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: allocated with this size; callers wait for copies first.
         unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }

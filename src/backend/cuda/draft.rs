@@ -1,6 +1,6 @@
 //! The draft head's operations: one small layer over a ring of keys and values (see [`crate::backend::draft`]).
 //!
-//! Passes of 1..16 rows use the skinny kernels; longer ones, which only fill the window, the GEMMs of a prefill.
+//! Passes of 1..16 rows use the skinny kernels; longer ones, which only fill the window, use the GEMMs of a prefill.
 
 use std::ops::Range;
 
@@ -71,7 +71,7 @@ impl Cuda {
                 let input = self.plain_input(x, w, rows)?;
                 self.gemm(input, w, Output { d: dst.ptr(), ldd: dst.width, to, scale: 1.0 })
             }
-            // May be recorded, and the library is used outside of CUDA graphs only.
+            // This pass may be recorded, and CUDA graphs contain no library calls.
             Pass::Verify { rows } => self.own_gemm(x, w, dst.ptr(), dst.width, rows, to, 1.0),
         }
     }
@@ -367,7 +367,6 @@ impl DraftOps for Cuda {
     }
 }
 
-/// First slot and rows of each contiguous part of a ring.
 fn ring_parts(shape: &DraftShape, positions: &Range<usize>) -> Result<Vec<(usize, usize)>> {
     let capacity = shape.capacity();
     if positions.len() > capacity {

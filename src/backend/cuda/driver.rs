@@ -1,12 +1,12 @@
-//! What the CUDA backend asks of a device, as one small trait.
+//! The requirements of the CUDA backend on a device, as one small trait.
 //!
-//! Everything above this line (launch arguments, layouts, growth, CUDA graphs, images) runs unchanged on two
+//! Everything above this trait (launch arguments, layouts, growth, CUDA graphs, images) runs unchanged on two
 //! implementations: [`super::nvidia::Nvidia`] is the CUDA driver, [`super::emulated::Emulated`] runs the same kernels
-//! compiled for the CPU, so that the whole backend is compared with the oracle on machines without a GPU.
+//! compiled for the CPU, so that tests compare the whole backend with the oracle on machines without a GPU.
 //!
-//! Invariants every implementation keeps:
-//! - work on one [`Queue`] runs in the order it was given; two queues are ordered by events alone;
-//! - while a graph is captured, launches, copies and fills on [`Queue::Compute`] are remembered with a *copy* of their
+//! Invariants of every implementation:
+//! - work on one [`Queue`] runs in the order it was queued; only events order two queues;
+//! - while a graph is captured, launches, copies and fills on [`Queue::Compute`] are recorded with a *copy* of their
 //!   arguments and do not run; nothing may be allocated, freed or waited for;
 //! - addresses stay valid until they are freed; a CUDA graph does not keep them alive.
 
@@ -65,12 +65,11 @@ impl From<TensorMap> for Arg {
     }
 }
 
-/// Two arrays of bf16 rows, in tiles, of which the copy engine brings boxes of [`BOX`] into shared memory (`kernels/bulk.cuh`).
+/// Two arrays of bf16 rows, in tiles; the copy engine loads boxes of [`BOX`] into shared memory (`kernels/bulk.cuh`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileMap {
     pub at: DevicePtr,
     pub second: u64,
-    /// Values of a row; rows of a tile are contiguous.
     pub width: u32,
     pub rows: u32,
     pub tile: u32,
@@ -81,7 +80,7 @@ pub struct TileMap {
 pub const BOX: [u32; 2] = [64, 32];
 
 /// A [`TileMap`] in the driver's own encoding, for kernels. Zeros where the device has no such engine, or the kernel
-/// is not to use it.
+/// must not use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct TensorMap(pub(crate) [u64; 16]);
@@ -90,8 +89,8 @@ pub struct TensorMap(pub(crate) [u64; 16]);
 pub enum Follow {
     #[default]
     After,
-    /// May start while the one before drains (programmatic dependent launch); the kernel itself waits before it reads
-    /// what that one wrote. Devices without the feature treat it as [`Follow::After`].
+    /// May start while the previous kernel drains (programmatic dependent launch); the kernel itself waits before it
+    /// reads that one's output. Devices without the feature treat it as [`Follow::After`].
     Overlap,
 }
 
@@ -108,9 +107,7 @@ pub struct Launch<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     Compute,
-    /// Images to and from the host, concurrent with the kernels.
     Copy,
-    /// Proofs of the GEMM library: they wait for nothing, and nothing waits for them.
     Proof,
 }
 
@@ -123,7 +120,7 @@ pub struct Event(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
     Device,
-    /// The host's, page-locked; kernels and the host find it at the same address.
+    /// Page-locked; kernels and the host use the same address.
     Host,
 }
 
@@ -146,30 +143,29 @@ pub struct Pitched {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// `NVIDIA H200`.
+    /// Example: `NVIDIA H200`.
     pub name: String,
-    /// Whether the CPU runs the kernels: work is cut into small pieces.
     pub emulated: bool,
-    /// Compute capability, major × 10 + minor: 80, 86, 89, 90, 120.
+    /// Major × 10 + minor: 80, 86, 89, 90, 120.
     pub capability: u32,
     pub multiprocessors: u32,
     pub total_bytes: u64,
-    /// Driver's CUDA version, major × 1000 + minor × 10.
+    /// CUDA version, major × 1000 + minor × 10.
     pub driver_version: u32,
-    /// Most dynamic shared memory one block may have, in bytes.
+    /// Dynamic shared memory per block, in bytes.
     pub shared_limit: u32,
     pub cache_bytes: u64,
-    /// Can launches overlap (capability 9.0 and newer)?
+    /// Launches can overlap (capability 9.0 and newer).
     pub overlap: bool,
-    /// Does a copy engine bring tiles into shared memory (capability 9.0 and newer)?
+    /// A copy engine loads tiles into shared memory (capability 9.0 and newer).
     pub brings_tiles: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GemmOut {
-    /// `d = x wᵀ`, bf16.
+    /// `d = x wᵀ`.
     Bf16,
-    /// `d = x wᵀ`, f32.
+    /// `d = x wᵀ`.
     F32,
     /// `d += scale · x wᵀ`, f32.
     AddF32,
@@ -184,7 +180,6 @@ impl GemmOut {
     }
 }
 
-/// Scales of e4m3 operands, f32, one a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Scales {
     pub x: DevicePtr,
@@ -198,7 +193,7 @@ pub struct Gemm {
     pub x: DevicePtr,
     /// `[out, inner]`.
     pub w: DevicePtr,
-    /// With e4m3 operands; `None` for bf16.
+    /// `Some` for e4m3 operands, `None` for bf16.
     pub scales: Option<Scales>,
     /// `[rows, out]`, rows `ldd` values apart.
     pub d: DevicePtr,
@@ -207,7 +202,6 @@ pub struct Gemm {
     pub out: usize,
     pub inner: usize,
     pub to: GemmOut,
-    /// With [`GemmOut::AddF32`].
     pub scale: f32,
 }
 
@@ -217,22 +211,22 @@ impl Gemm {
     }
 }
 
-/// A device. Methods that name a queue return at once; the others may wait.
+/// Methods that take a queue return at once; the others may wait.
 pub trait Driver: Send + Sync {
     fn info(&self) -> &DeviceInfo;
     fn free_bytes(&self) -> Result<u64>;
 
-    /// Device memory, aligned to at least 16 bytes, contents unspecified.
+    /// Aligned to at least 16 bytes; contents unspecified.
     fn alloc(&self, bytes: usize) -> Result<DevicePtr>;
-    /// Gives it back. Waits for the device.
+    /// Waits for the device.
     fn free(&self, ptr: DevicePtr);
-    /// Step in which ranges are mapped; `None` where reserved ranges of such memory are not supported.
+    /// Mapping step; `None` where reserved ranges of such memory are not supported.
     fn granularity(&self, home: Home) -> Option<usize>;
-    /// Address space without memory, a multiple of the granularity.
     fn reserve(&self, home: Home, bytes: usize) -> Result<DevicePtr>;
-    /// Puts memory under part of a reserved range; both multiples of the granularity. The host's is zero, the device's arbitrary.
+    /// Maps memory into part of a reserved range; both are multiples of the granularity. Host memory is zero, device
+    /// memory arbitrary.
     fn map(&self, home: Home, at: DevicePtr, bytes: usize) -> Result<Mapping>;
-    /// Puts the memory of a mapping under another reserved range of its home too; it is there until neither has it.
+    /// Maps the same memory into another reserved range of its home; it lives until both are unmapped.
     fn map_again(&self, at: DevicePtr, of: &Mapping) -> Result<Mapping>;
     fn unmap(&self, mapping: Mapping);
     fn release(&self, home: Home, at: DevicePtr, bytes: usize);
@@ -280,24 +274,24 @@ pub trait Driver: Send + Sync {
     /// Arguments must be the kernel's, in type, order and extent of what they point to.
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
-    /// Library GEMMs on [`Queue::Compute`]; `None` where no library could be loaded. A row's bits do not depend on
-    /// the number of rows, or the implementation refuses the shape.
+    /// Name of the library for GEMMs on [`Queue::Compute`]; `None` if none could be loaded. A row's bits do not depend
+    /// on the number of rows, or the implementation refuses the shape.
     fn gemm_library(&self) -> Option<&str>;
-    /// Runs one. `Ok(false)`: this shape is refused, use a kernel.
+    /// `Ok(false)`: this shape is refused, use a kernel.
     ///
     /// # Safety
     /// As for [`Driver::launch`]; `x` and `d` must be valid up to `rows` rounded up to [`GEMM_ROWS`].
     unsafe fn gemm(&self, gemm: &Gemm) -> Result<bool>;
 
-    /// Prepares library GEMMs `[rows, inner] × [out, inner]ᵀ`, so that the first of them need not wait. An error is
-    /// met again, and reported, by that one. May be called concurrently with everything else.
+    /// Prepares library GEMMs `[rows, inner] × [out, inner]ᵀ`, so that the first one need not wait. The first GEMM
+    /// reports an error of the preparation. May run concurrently with everything else.
     fn prepare_gemm(&self, _out: usize, _inner: usize, _to: GemmOut) {}
 
-    /// Makes ready for library GEMMs of e4m3 operands `[rows, inner] × [out, inner]ᵀ`, and proves that a row's bits do not depend on the
-    /// number of rows.
+    /// Prepares library GEMMs of e4m3 operands `[rows, inner] × [out, inner]ᵀ`, and proves that a row's bits do not
+    /// depend on the number of rows.
     ///
     /// # Errors
-    /// Why there are none: the device, the library, or the shape.
+    /// The reason why they are unavailable: the device, the library, or the shape.
     fn prove_fp8(&self, out: usize, inner: usize, to: GemmOut) -> Result<()>;
 
     fn event(&self) -> Result<Event>;
@@ -306,7 +300,7 @@ pub trait Driver: Send + Sync {
     fn wait_host(&self, event: &Event) -> Result<()>;
     fn elapsed_ms(&self, from: &Event, to: &Event) -> Result<f32>;
     fn drop_event(&self, event: Event);
-    /// Waits for everything on a queue and reports what went wrong on it.
+    /// Waits until a queue is empty; returns errors of its work.
     fn synchronize(&self, queue: Queue) -> Result<()>;
 
     fn begin_capture(&self) -> Result<()>;
@@ -315,7 +309,7 @@ pub trait Driver: Send + Sync {
     fn drop_graph(&self, graph: Graph);
 }
 
-/// Library GEMMs see row counts in multiples of this; buffers of GEMMs have room for the rounding.
+/// Row counts of library GEMMs are multiples of this; buffers of GEMMs have room for the rounding.
 pub const GEMM_ROWS: usize = 64;
 
 pub(crate) fn failed(op: impl Into<String>, cause: impl std::fmt::Display) -> BackendError {

@@ -1,8 +1,8 @@
 //! Graphs of steps.
 //!
 //! A step runs eagerly the first time (kernels are loaded, scratch is allocated), is recorded the second time and
-//! replayed from then on. A CUDA graph holds raw addresses, so it is valid for the buffers it was made with: it belongs to a
-//! sequence, and whenever the backend makes or frees a buffer that it may name it is dropped.
+//! replayed from then on. A CUDA graph holds raw addresses, so it is valid for the buffers of its recording: it
+//! belongs to a sequence, and is dropped whenever the backend makes or frees a buffer that it may name.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::backend::{Result, StepKey};
 enum Entry {
     Warm,
     Recorded(Graph),
-    /// The device refused to record it: runs eagerly, and the reason is shown once.
+    /// The device refused the recording: the step runs eagerly, and the reason is shown once.
     Eager,
 }
 
@@ -28,18 +28,17 @@ pub(super) enum Stage {
 pub(super) struct Key {
     pub(super) step: StepKey,
     pub(super) of: u64,
-    /// Blocks are scored in it: some row does not take all of them.
+    /// The step scores blocks: some row does not take all of them.
     pub(super) scores: bool,
 }
 
-/// In place of a sequence: the step names no sequence's buffers. Also the id of a device's first sequence, whose
-/// buffers belong with those that all steps use.
+/// Replaces a sequence id: the step names no sequence's buffers. Also the id of a device's first sequence; its buffers
+/// count among those that all steps use.
 pub(super) const ANY: u64 = 0;
 
 pub(super) struct Graphs {
     device: Device,
     entries: HashMap<Key, Entry>,
-    /// Graphs made since the start; for tests.
     pub(super) made: usize,
 }
 

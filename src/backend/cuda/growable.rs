@@ -1,12 +1,12 @@
-//! Caches that grow without moving: address space for the largest context, memory under what is used.
+//! Caches that grow without moving: reserved address space for the largest context, memory mapped for the part in use.
 //!
-//! Kernels see one array whose address never changes, so CUDA graphs stay valid while a conversation grows. Where the
-//! device cannot reserve address space, the whole size is allocated at once.
+//! Kernels see one array at a constant address, so CUDA graphs stay valid while a conversation grows. Where the device
+//! cannot reserve address space, the whole size is allocated at once.
 //!
 //! Forks share the memory below the fork, at addresses of their own ([`Growable::share`]). Shared memory is never
 //! written: before a write the array replaces it by memory of its own ([`Growable::own`]).
 //!
-//! The memory may be the host's ([`Home::Host`]): the same, at addresses that kernels and the host share.
+//! With [`Home::Host`] the memory is the host's, at addresses that kernels and the host share.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,14 +15,13 @@ use super::device::{Account, Charge, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Home, Mapping, Queue};
 use crate::backend::{Result, internal};
 
-/// Memory is added at least this much at a time, so that few steps wait for growth.
+/// Minimum growth, so that few steps wait for it.
 const STEP_BYTES: usize = 2 << 20;
-/// Parts have at most this size: where one is taken apart, or has to become an array's own, no more than that is copied.
+/// Maximum part: splitting or unsharing a part copies at most this much.
 const PART_BYTES: usize = 64 << 20;
-/// And by this share of what the array has for itself, so that long contexts grow rarely too.
+/// Growth adds this share of the array's own memory, so that long contexts grow rarely too.
 const SPARE_SHARE: usize = 32;
 
-/// Memory of this home in the accounts, until its last holder drops it.
 fn charge(device: &Device, home: Home, bytes: usize) -> Arc<Charge> {
     let account = match home {
         Home::Device => Account::State,
@@ -43,7 +42,7 @@ impl Part {
 }
 
 enum Backing {
-    /// Reserved range and what is under it so far, from its start on without gaps.
+    /// A reserved range, and the parts mapped so far from its start on without gaps.
     Mapped {
         at: DevicePtr,
         reserved: usize,
@@ -61,7 +60,7 @@ pub(crate) struct Growable {
 }
 
 impl Growable {
-    /// Room for `limit` bytes, none of it backed by memory yet where the device can do that.
+    /// Reserves `limit` bytes; without memory where the device supports that.
     pub(crate) fn new(device: &Device, what: &str, home: Home, limit: usize) -> Result<Self> {
         let backing = match (device.driver().granularity(home), home) {
             (Some(granularity), _) => {
@@ -76,7 +75,7 @@ impl Growable {
         Ok(Growable { device: device.clone(), home, backing })
     }
 
-    /// Bytes `range` of host memory, as the host has them.
+    /// Bytes `range` of host memory.
     ///
     /// # Safety
     /// The device must not write them while the slice is used, nor read them if they are changed.
@@ -89,7 +88,7 @@ impl Growable {
         Ok(unsafe { std::slice::from_raw_parts_mut((self.ptr() as usize + range.start) as *mut u8, range.len()) })
     }
 
-    /// Bytes `range` in the pieces that were mapped at once: a copy may not go beyond one. Address and length of each.
+    /// Splits bytes `range` at the borders of mappings, which a copy may not cross. Address and length of each piece.
     pub(crate) fn pieces(&self, range: Range<usize>) -> Vec<(DevicePtr, usize)> {
         let Backing::Mapped { parts, .. } = &self.backing else {
             return vec![(self.ptr() + range.start as u64, range.len())];
@@ -119,7 +118,8 @@ impl Growable {
         }
     }
 
-    /// Bytes of memory, each divided by the number of arrays that share it: the sum over all arrays is what there is.
+    /// Bytes of memory, each divided by the number of arrays that share it: the sum over all arrays is the memory in
+    /// use.
     pub(crate) fn share_of_memory(&self) -> usize {
         match &self.backing {
             Backing::Mapped { parts, .. } => {
@@ -136,8 +136,7 @@ impl Growable {
         }
     }
 
-    /// Bytes that [`Growable::own`] of `from` and `keep`, then [`Growable::grow`] to `bytes`, would take from the
-    /// device.
+    /// Bytes that [`Growable::own`] of `from` and `keep`, then [`Growable::grow`] to `bytes`, would allocate.
     pub(crate) fn wants_anew(&self, from: usize, keep: usize, bytes: usize) -> usize {
         let Backing::Mapped { parts, .. } = &self.backing else { return 0 };
         let (mut start, mut replaced) = (0, 0);
@@ -162,13 +161,13 @@ impl Growable {
         if bytes <= mapped {
             return 0;
         }
-        // A fork that has just begun may not need more than a step.
+        // A new fork may need no more than one step.
         let own: usize = parts.iter().filter(|part| !part.is_shared()).map(|part| part.mapping.bytes).sum();
         bytes.max(mapped + own / SPARE_SHARE).next_multiple_of(*step).min(*reserved).saturating_sub(mapped)
     }
 
-    /// Puts memory under the first `bytes` bytes. New memory is zero: block loads may touch rows past the last one,
-    /// and a masked row times NaN would still be NaN.
+    /// Maps memory for the first `bytes` bytes. New memory is zero: block loads may touch rows past the last one, and
+    /// a masked row times NaN would still be NaN.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
         let more = self.wants(bytes);
         if more == 0 {
@@ -193,20 +192,20 @@ impl Growable {
         Ok(())
     }
 
-    /// Makes the first bytes of this array those of `from`, in the same memory, as far as whole steps of the first `bytes`
-    /// bytes reach; whatever it held is gone. Says how many bytes that are: none where the device cannot do it.
+    /// Replaces the content by the first `bytes` bytes of `from`, in the same memory, rounded down to whole steps.
+    /// Returns the number of bytes shared: 0 where the device cannot share.
     pub(crate) fn share(&mut self, from: &mut Growable, bytes: usize) -> Result<usize> {
         let Backing::Mapped { step, .. } = &from.backing else { return Ok(0) };
         let cut = bytes / step * step;
         if !matches!(self.backing, Backing::Mapped { .. }) || self.home != from.home {
             return Ok(0);
         }
-        // What was here may be others' too, and must not be written.
+        // The old memory may be shared, so it must not be written.
         self.cut(0)?;
         if cut == 0 {
             return Ok(0);
         }
-        // Without room for it less is shared.
+        // Without room for the split, fewer bytes are shared.
         if let Err(error) = from.split(cut) {
             tracing::debug!(%error, "a cache is shared up to the part before its end");
         }
@@ -226,9 +225,8 @@ impl Growable {
         Ok(*mapped)
     }
 
-    /// Prepares a write from byte `from` on, where bytes from `keep` on are dead: shared memory before `keep` is
-    /// replaced, the first shared piece after it is given up with all that follows; [`Growable::grow`] adds new
-    /// memory.
+    /// Prepares a write from byte `from` on, where bytes from `keep` on are dead: replaces shared memory before
+    /// `keep`, and unmaps the first shared piece after it with all that follows; [`Growable::grow`] maps new memory.
     pub(crate) fn own(&mut self, from: usize, keep: usize) -> Result<()> {
         let (mut index, mut start) = (0, 0);
         loop {
@@ -245,8 +243,7 @@ impl Growable {
         }
     }
 
-    /// Sees that a part ends at byte `cut`, where there is memory on both sides. A part that others have too stays whole: taken apart, it
-    /// would be in the memory of none of them.
+    /// Makes a part end at byte `cut`. A shared part stays whole: its copy would belong to this array alone.
     fn split(&mut self, cut: usize) -> Result<()> {
         let Backing::Mapped { parts, step, .. } = &self.backing else { return Ok(()) };
         let mut start = 0;
@@ -266,8 +263,8 @@ impl Growable {
         Ok(())
     }
 
-    /// Puts new memory in the place of a part, in pieces of `lengths` bytes; its first `keep` bytes stay what they were, the others
-    /// become zero. Waits for the device.
+    /// Replaces the memory of a part by new pieces of `lengths` bytes; its first `keep` bytes are preserved, the
+    /// others become zero. Waits for the device.
     fn replace(&mut self, index: usize, lengths: &[usize], keep: usize) -> Result<()> {
         let (driver, home_of) = (self.device.driver(), self.home);
         let Backing::Mapped { parts, mapped, .. } = &mut self.backing else { return Ok(()) };
@@ -298,7 +295,7 @@ impl Growable {
             driver.synchronize(Queue::Copy)?;
             driver.synchronize(Queue::Compute)?;
             if home_of == Home::Host {
-                // SAFETY: as above; the device has written what it was to write. New host memory is zero.
+                // SAFETY: as above; the device has finished its writes. New host memory is zero.
                 unsafe { std::ptr::copy_nonoverlapping(home as *const u8, aside as *mut u8, keep) };
             }
             Ok(())
@@ -330,7 +327,7 @@ impl Growable {
         done
     }
 
-    /// Unmaps part `index` and all later ones. Waits for the device.
+    /// Waits for the device.
     fn cut(&mut self, index: usize) -> Result<()> {
         if let Backing::Mapped { mapped, parts, .. } = &mut self.backing
             && index < parts.len()

@@ -1,5 +1,5 @@
-//! Host memory in a reserved range of addresses, piece by piece, as a device has it in its own. All pieces are parts of one file in
-//! memory, so that several ranges can have a piece at once, and a long context takes no file handles.
+//! Host memory mapped piece by piece into reserved ranges of addresses, like device memory. All pieces are parts of
+//! one memory file, so that several ranges can map a piece at once, and a long context needs no file handles.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ use crate::backend::{BackendError, Result};
 
 const LARGE_PAGE: usize = 2 << 20;
 const SMALL_PAGE: usize = 4 << 10;
-/// Advice to make large pages at once, known to Linux from 6.1 on.
+/// `madvise` value that makes large pages at once; Linux 6.1 and later.
 const MADV_COLLAPSE: i32 = 25;
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(super) struct HostPages {
 #[derive(Default)]
 struct Pieces {
     file: Option<OwnedFd>,
-    /// Where the next piece begins. Offsets are never used again: an old piece may still be mapped elsewhere.
+    /// Offset of the next piece. Offsets are never reused: an old piece may still be mapped elsewhere.
     next: u64,
     held: HashMap<u64, usize>,
 }
@@ -47,8 +47,6 @@ impl Pieces {
         Ok(self.file.insert(file).as_raw_fd())
     }
 
-    /// Puts a piece under part of a reserved range.
-    ///
     /// # Safety
     /// As [`HostPages::map`].
     unsafe fn put(&mut self, at: DevicePtr, bytes: usize, place: u64) -> Result<()> {
@@ -69,7 +67,7 @@ impl HostPages {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Addresses without memory, from a whole large page on: touching them faults.
+    /// Reserves addresses without memory, aligned to a large page: access faults.
     pub(super) fn reserve(bytes: usize) -> Result<DevicePtr> {
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a fresh anonymous range that nothing may touch yet.
@@ -79,7 +77,7 @@ impl HostPages {
         }
         let before = (at as usize).next_multiple_of(LARGE_PAGE) - at as usize;
         let end = at as usize + before + bytes.next_multiple_of(SMALL_PAGE);
-        // SAFETY: both lie in the range just made, before and behind what is given out.
+        // SAFETY: both are in the range just made, before and after the returned part.
         unsafe {
             if before > 0 {
                 libc::munmap(at, before);
@@ -96,7 +94,7 @@ impl HostPages {
         unsafe { libc::munmap(at as *mut c_void, bytes) };
     }
 
-    /// Puts a new piece, zero, under part of a reserved range: its name.
+    /// Maps a new zero piece into part of a reserved range; returns its offset.
     ///
     /// # Safety
     /// The range is from [`HostPages::reserve`] and long enough; whole pages.
@@ -109,7 +107,8 @@ impl HostPages {
         }
         // SAFETY: the caller's.
         unsafe { pieces.put(at, bytes, place)? };
-        // Large pages are quicker to lock and to copy from; without them it is the same memory. They are made of small ones that are there.
+        // Large pages, made from the present small ones, are quicker to lock and to copy from; without them the memory
+        // works the same.
         for page in (0..bytes).step_by(LARGE_PAGE) {
             // SAFETY: mapped just now, and zero; advice changes no contents.
             unsafe {
@@ -121,8 +120,6 @@ impl HostPages {
         Ok(place)
     }
 
-    /// Puts a piece under another range too.
-    ///
     /// # Safety
     /// As [`HostPages::map`]; the piece is mapped, and as long.
     pub(super) unsafe fn map_again(&self, at: DevicePtr, bytes: usize, piece: u64) -> Result<()> {
@@ -171,7 +168,7 @@ mod tests {
             *word(ranges[0]) = 7;
             pages.map_again(ranges[1], BYTES, first).unwrap();
             pages.unmap(ranges[0], BYTES, first);
-            // New memory in its place is not what the other has.
+            // New memory at the same address differs from the other range's.
             let second = pages.map(ranges[0], BYTES).unwrap();
             assert_eq!((*word(ranges[0]), *word(ranges[1])), (0, 7));
             *word(ranges[0]) = 8;

@@ -11,7 +11,7 @@ pub struct Image {
     pub data: &'static Aligned<[u8]>,
 }
 
-/// Hands the files of `kernels/` to a macro, by their names without suffix. Each is an image here, a module of `launch` and a part of its
+/// Passes the file stems of `kernels/` to a macro. Each is an image here, a module of `launch` and a part of its
 /// table.
 macro_rules! kernel_files {
     ($then:ident) => {

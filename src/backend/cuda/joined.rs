@@ -2,7 +2,7 @@
 //!
 //! A tile of keys and values is a block of each layer, keys and then values; a tile of compressed keys is [`KEY_TILE`]
 //! positions of each layer, those of level 1 and then those of level 2 (`kernels/attention.cuh`). So a page holds rows
-//! of all layers, and a fork, which copies what follows the last whole page, has one or two pages of its own instead
+//! of all layers, and a fork, which copies the rows after the last whole page, has one or two pages of its own instead
 //! of as many for each array of each layer.
 //!
 //! Keys and values in host memory are one array per layer and kind: contiguous rows suit copies.
@@ -29,7 +29,7 @@ struct Tiles {
     array: Growable,
     positions: usize,
     bytes: usize,
-    /// Positions after a tile that still complete rows in it.
+    /// Number of positions after a tile that still complete rows in it.
     late: usize,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Column {
     pub(super) home: Home,
     array: usize,
     pub(super) at: DevicePtr,
-    /// Bytes of its rows in a tile, and from one tile to the next.
+    /// Bytes of its rows in a tile; also the distance between tiles.
     chunk: usize,
     pitch: usize,
     row_bytes: usize,
@@ -81,7 +81,6 @@ pub(super) type Columns = [Column; 4];
 
 pub(super) struct OnHost(Vec<Tiles>);
 
-/// Bytes of a tile of compressed keys of level 1 and of level 2, of one layer.
 fn level_bytes(spec: &SparseSpec) -> [usize; 2] {
     [spec.stride, 4 * spec.stride].map(|stride| KEY_TILE / stride * spec.kv_heads * HEAD * 2)
 }
@@ -160,7 +159,7 @@ impl Joined {
         Ok((Joined { device: device.clone(), arrays, layers, limit, ledger, bytes_per_token }, columns))
     }
 
-    /// Bytes of keys and values on the device: those that would be freed if all sequences gave them up, and all.
+    /// Bytes of keys and values on the device: those that would be freed if all sequences dropped theirs, and all.
     pub(super) fn resident(&self) -> [u64; 2] {
         let rows = self.arrays.iter().take(self.arrays.len().saturating_sub(1));
         let here = rows.filter(|tiles| tiles.array.home == Home::Device);
@@ -168,8 +167,8 @@ impl Joined {
         sums.fold([0, 0], |[a, b], [share, backed]| [a + share as u64, b + backed as u64])
     }
 
-    /// Keys and values as they are on the device, in memory of the host, for [`Joined::leave_device`]. They are on their way: the compute
-    /// queue is to be waited for.
+    /// Copies keys and values to host memory for [`Joined::leave_device`]. The copies run on the compute queue; the
+    /// caller waits for it.
     pub(super) fn on_host(&self, spec: &SparseSpec) -> Result<OnHost> {
         let tiles = self.arrays.first().filter(|tiles| tiles.array.home == Home::Device);
         let tiles = tiles.ok_or_else(|| internal("cache", "keys and values that are not on the device"))?;
@@ -181,7 +180,8 @@ impl Joined {
             to.array.grow(to.holding(positions))?;
             let (from, mut done) = (from.rows(&(0..positions)), 0);
             for (piece, bytes) in to.array.pieces(0..from.bytes) {
-                // SAFETY: both have memory under these positions; nothing uses the host's yet, and nothing on the queue behind this writes the device's.
+                // SAFETY: both have memory under these positions; nothing uses the host's yet, and nothing later on
+                // the queue writes the device's.
                 unsafe {
                     from.part(done, bytes).copy_out(self.device.driver(), piece as *mut u8, Queue::Compute)?;
                 };
@@ -191,7 +191,7 @@ impl Joined {
         Ok(OnHost(arrays))
     }
 
-    /// Keys and values are in the host's memory from now on, as [`Joined::on_host`] put them there. Says where each layer's rows are.
+    /// Switches to the host arrays of [`Joined::on_host`]. Returns the location of each layer's rows.
     pub(super) fn leave_device(&mut self, spec: &SparseSpec, OnHost(mut arrays): OnHost) -> Vec<Columns> {
         arrays.extend(self.arrays.pop());
         self.arrays = arrays;
@@ -284,8 +284,8 @@ impl Joined {
         Ok(())
     }
 
-    /// Takes the first `positions` positions of `from`, sharing whole pages of complete tiles. Host writes to `from`
-    /// are done up to the end of the last block.
+    /// Copies the first `positions` positions of `from` and shares whole pages of complete tiles. Host writes to
+    /// `from` have finished up to the end of the last block.
     pub(super) fn copy_from(&mut self, from: &mut Joined, positions: usize) -> Result<()> {
         if self.arrays.len() != from.arrays.len() || self.layers != from.layers {
             return Err(internal("copy_rows", "caches of two shapes"));
@@ -298,7 +298,7 @@ impl Joined {
         self.forget_what_was_approved();
         self.reserve(positions)?;
         if self.arrays.iter().any(|tiles| tiles.array.home == Home::Host) {
-            // What the device still writes or reads there.
+            // The device may still write or read there.
             self.device.driver().synchronize(Queue::Copy)?;
             self.device.driver().synchronize(Queue::Compute)?;
         }
@@ -321,7 +321,6 @@ impl Joined {
         Ok(())
     }
 
-    /// Positions from `keep` on are about to be written anew, those before stay.
     pub(super) fn own(&mut self, keep: usize) -> Result<()> {
         for tiles in &mut self.arrays {
             let (from, keep) = (tiles.complete(keep), tiles.holding(keep));
@@ -331,7 +330,7 @@ impl Joined {
         Ok(())
     }
 
-    /// Memory may have been given up: growth beyond what is mapped is checked again.
+    /// Memory may have been unmapped: growth beyond the mapped part is checked again.
     fn forget_what_was_approved(&self) {
         let backed = self.arrays.iter().map(|tiles| tiles.array.backed() / tiles.bytes * tiles.positions).min();
         self.ledger.approved.fetch_min(backed.unwrap_or_default(), Ordering::Relaxed);

@@ -1,12 +1,13 @@
-//! KV rows that are loaded lazily after a restore: threads read them from their files, check them and copy them to the
-//! device while the engine already works; an operation waits for the rows it reads, not for the rest.
+//! KV rows that load lazily after a restore: threads read them from their files, check them and copy them to the
+//! device while the engine already works; an operation waits only for the rows it reads.
 //!
-//! Rows travel in *units* of 64 positions, counted from the first row of their file, keys and values together. Units
-//! that are waited for are first, the others follow layer by layer, in the order in which a pass needs them. A unit
-//! counts as arrived once its copies are on the copy queue: [`LazyRestore::wait_for`] makes the compute queue wait for
-//! that point. Rows of a paged cache are read straight into host memory, where they stay.
+//! Rows travel in *units* of 64 positions, counted from the first row of their file, keys and values together.
+//! Requested units are first, the others follow layer by layer, in the order in which a pass needs them. A unit counts
+//! as arrived once its copies are on the copy queue: [`LazyRestore::wait_for`] makes the compute queue wait for that
+//! point. Rows of a paged cache are read straight into host memory, where they stay.
 //!
-//! While rows are in flight no step is captured or replayed: a CUDA graph cannot wait for what a row has chosen.
+//! While rows are in flight no step is captured or replayed: a CUDA graph cannot wait for rows that depend on its own
+//! choice of blocks.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,13 +20,13 @@ use super::stretch::Stretch;
 use crate::backend::{BackendError, Result};
 use crate::engine::protocol::{Cancel, PIECE_BYTES, RowSource, RowsFault};
 
-/// Positions of a unit: a block, as attention chooses them.
+/// Positions: the block size of attention.
 const UNIT: usize = 64;
-/// Where at least one in so many units of a piece is waited for, all of it is read: many short reads and copies take longer.
+/// If at least one in this many units of a piece is requested, the whole piece is read: many short reads and copies
+/// take longer.
 const DENSE: usize = 4;
-/// How often a wait checks for cancellation.
 const GLANCE: Duration = Duration::from_millis(20);
-/// Threads: enough requests for a disk that likes many, and for checksums to keep up with it.
+/// Minimum and maximum: enough requests to saturate a fast disk, and enough threads to keep up with checksums.
 const THREADS: [usize; 2] = [2, 16];
 
 pub(super) struct Source {
@@ -42,7 +43,7 @@ impl Source {
         self.rows.div_ceil(UNIT)
     }
 
-    /// Units read together unless fewer are waited for.
+    /// Maximum number of unrequested units in one read.
     fn run(&self) -> usize {
         (PIECE_BYTES / (UNIT * self.row_bytes).max(1)).max(1)
     }
@@ -76,7 +77,6 @@ struct Plan {
 }
 
 impl Plan {
-    /// The next run of units to be read, at most `most(source)` long.
     fn take(&mut self, most: impl Fn(usize) -> usize) -> Option<(usize, Range<usize>)> {
         if self.given_up || self.failed.is_some() {
             return None;
@@ -117,7 +117,7 @@ pub(super) struct LazyRestore {
     changed: Condvar,
 }
 
-/// A thread's part in [`LazyRestore`], taken off whichever way the thread ends.
+/// Counts a thread in [`LazyRestore`]; the drop removes it on every way out.
 struct Active<'a>(&'a LazyRestore);
 
 impl Drop for Active<'_> {
@@ -133,10 +133,10 @@ impl Drop for Active<'_> {
 }
 
 impl LazyRestore {
-    /// Begins to bring the rows of `sources`.
+    /// Starts the threads.
     ///
     /// # Errors
-    /// The system has no room for a thread.
+    /// The system cannot start a thread.
     pub(super) fn start(device: &Device, sources: Vec<Source>) -> Result<Arc<Self>> {
         let units: Vec<_> = sources.iter().map(|s| vec![Progress::Waiting; s.units()]).collect();
         let threads = rayon::current_num_threads().clamp(THREADS[0], THREADS[1]);
@@ -180,7 +180,6 @@ impl LazyRestore {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All rows are on the device, or the rest was given up.
     pub(super) fn complete(&self) -> bool {
         let plan = self.plan();
         plan.active == 0 && (plan.left == 0 || plan.given_up)
@@ -235,12 +234,12 @@ impl LazyRestore {
         self.device.order(Queue::Copy, Queue::Compute)
     }
 
-    /// Waits for the rows below `keep` and gives the others up. No copy is in flight afterwards, even after an error.
+    /// Waits for the rows below `keep` and cancels the others. No copy is in flight afterwards, even after an error.
     ///
     /// # Errors
     /// A row below `keep` that cannot be read; the device.
     pub(super) fn sync(&self, keep: usize) -> Result<()> {
-        // A job that was stopped has nothing to say here.
+        // A stopped job must not cancel this wait.
         self.plan().cancel = None;
         let kept = 0..keep;
         let waited = match keep {
@@ -251,7 +250,7 @@ impl LazyRestore {
         waited
     }
 
-    /// Ends it: what has not arrived never will, and no copy is under way any more.
+    /// Cancels the rows that have not arrived; no copy is under way afterwards.
     pub(super) fn give_up(&self) {
         let mut plan = self.plan();
         plan.given_up = true;
@@ -269,7 +268,7 @@ impl LazyRestore {
         }
         let brought = self.bring_through(&mut slots);
         for (slot, event) in slots {
-            // The slot may go once its last copy has passed; where that cannot be known it must stay.
+            // The slot may be freed once its last copy has passed; if that cannot be determined it must stay.
             match driver.wait_host(&event) {
                 Ok(()) => drop(slot),
                 Err(_) => std::mem::forget(slot),
@@ -293,8 +292,8 @@ impl LazyRestore {
             for ((slot, event), (name, dst)) in slots.iter_mut().zip(&source.arrays) {
                 let dst = dst.part(at, rows.len() * source.row_bytes);
                 if source.home == Home::Host {
-                    // SAFETY: the cache has room for these rows and outlives this thread (its drop gives up first); nothing reads them
-                    // before they have arrived.
+                    // SAFETY: the cache has room for these rows and outlives this thread (its drop ends the restore
+                    // first); nothing reads them before they have arrived.
                     let to = unsafe { dst.host()? };
                     source.feed.fill(name, at, to).map_err(BackendError::Rows)?;
                     continue;
@@ -304,8 +303,8 @@ impl LazyRestore {
                 let bytes =
                     bytes.ok_or_else(|| super::shape("rows", format!("at most {PIECE_BYTES} bytes"), rows.len()))?;
                 source.feed.fill(name, at, bytes).map_err(BackendError::Rows)?;
-                // SAFETY: the cache has room for these rows and outlives this thread (its drop gives up first); the slot
-                // is not filled again before its event has passed.
+                // SAFETY: the cache has room for these rows and outlives this thread (its drop ends the restore
+                // first); the slot is not filled again before its event has passed.
                 unsafe { dst.copy_in(driver, bytes.as_ptr(), Queue::Copy)? };
                 driver.record(event, Queue::Copy)?;
             }
@@ -324,10 +323,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Makes the compute queue wait for rows at `positions`.
-    ///
-    /// # Errors
-    /// As [`LazyRestore::wait_for`].
+    /// Makes the compute queue wait for rows at `positions`; errors as in [`LazyRestore::wait_for`].
     pub(super) fn wait_for(&self, positions: &[Range<usize>]) -> Result<()> {
         self.lazy_restore.wait_for(&self.sources, positions)
     }

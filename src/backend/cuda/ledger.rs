@@ -1,4 +1,4 @@
-//! What caches may take: of the device and of the host's memory.
+//! Memory available to caches, on the device and on the host.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 use crate::backend::host;
 
 pub(super) const SPARE_BYTES: u64 = 256 << 20;
-/// The same where keys and values are not there: what grows is small.
+/// Reserve where keys and values are in host memory: what grows on the device is small.
 pub(super) const PAGED_SPARE_BYTES: u64 = 128 << 20;
 pub(super) const HOST_SPARE_BYTES: u64 = 256 << 20;
 
-/// What all caches of a sequence take together: they grow in step, so one refusal speaks for all.
+/// Total of all caches of a sequence: they grow in step, so one refusal covers all.
 #[derive(Default)]
 pub(super) struct CacheLedger {
     pub(super) bytes_per_token: AtomicU64,
@@ -19,7 +19,7 @@ pub(super) struct CacheLedger {
 }
 
 impl CacheLedger {
-    /// Bytes of the device that go with what the host's memory has room for; all where no keys and values lie there.
+    /// Device bytes that the free host memory can match; all where no keys and values are on the host.
     fn room_beside_host(&self) -> u64 {
         let [here, host] = [&self.bytes_per_token, &self.host_bytes_per_token].map(|n| n.load(Ordering::Relaxed));
         let free = if host > 0 { host::free_bytes() } else { None };
@@ -27,7 +27,7 @@ impl CacheLedger {
     }
 }
 
-/// One of each sequence: caches of different sequences do not grow in step.
+/// One ledger per sequence: caches of different sequences do not grow in step.
 #[derive(Default)]
 pub(super) struct Ledgers {
     pub(super) newest: Arc<CacheLedger>,
@@ -41,7 +41,7 @@ impl Ledgers {
         self.newest = Arc::default();
     }
 
-    /// As [`CacheLedger::room_beside_host`], whichever sequences there are.
+    /// [`CacheLedger::room_beside_host`] over all sequences.
     pub(super) fn room_beside_host(&self) -> u64 {
         let before = self.before.iter().filter_map(Weak::upgrade).map(|ledger| ledger.room_beside_host());
         before.min().unwrap_or(u64::MAX).min(self.newest.room_beside_host())
@@ -61,7 +61,7 @@ mod tests {
         first.host_bytes_per_token.store(8_192, Ordering::Relaxed);
         let room = ledgers.room_beside_host();
         assert!(room < u64::MAX);
-        // A short-lived one, whose caches are dropped.
+        // A short-lived sequence; its caches are dropped.
         ledgers.begin();
         ledgers.begin();
         assert!(ledgers.room_beside_host() < u64::MAX);

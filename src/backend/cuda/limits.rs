@@ -1,5 +1,5 @@
-//! What no kernel is written for, refused before anything is computed, by the field of `config.json` and its value: the
-//! limits of `kernels/README.md`.
+//! Refuses models that exceed the limits of `kernels/README.md` before any computation, by the field of `config.json`
+//! and its value.
 
 use super::driver::DeviceInfo;
 use super::launch;
@@ -8,20 +8,18 @@ use crate::backend::draft::DraftShape;
 use crate::backend::{BackendError, MAX_POSITIONS, Result};
 use crate::core::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
-/// Tokens of a KV block, window and stride of the compressed keys of level 1.
 pub(super) const BLOCK: usize = 64;
 const WINDOW: usize = 32;
 const STRIDE: usize = 16;
-/// Query heads that may share a KV head: the rows of a tensor-core tile.
+/// Limit of query heads per KV head: the rows of a tensor-core tile.
 pub(super) const GROUP: usize = 16;
-/// Heads of all sparse layers together: their attention mass is added up in 32 bits.
+/// Limit of heads in all sparse layers together: their attention mass is summed in 32 bits.
 const SPARSE_HEADS: usize = 1000;
-/// cuBLASLt multiplies e4m3 operands with a scale a row on these cards alone.
+/// Only these cards multiply e4m3 operands with a scale per row in cuBLASLt.
 const FP8_CAPABILITY: u32 = 90;
-/// What the width of a GEMM's input is a multiple of.
 pub(super) const INNER: usize = 64;
 
-/// The whole model, before its weights are loaded; `shared_limit` is the shared memory a block may have.
+/// Runs before the weights are loaded; `shared_limit`: shared memory per block.
 pub(super) fn model(spec: &ModelSpec, shared_limit: u32) -> Result<()> {
     multiple("hidden_size", spec.hidden, INNER)?;
     multiple("intermediate_size", spec.intermediate, INNER)?;

@@ -1,4 +1,4 @@
-//! What a device can do at best, measured on the spot: the ceilings that speeds are compared with.
+//! Measured ceilings of a device, for comparison with achieved speeds.
 //!
 //! Every figure is the best of several timed runs over more memory than the caches hold, by the device's own clock.
 
@@ -12,25 +12,23 @@ use super::tensors::Buf;
 use super::{Cuda, launch, u32_of};
 use crate::backend::{Form, Memory, Result, Steps};
 
-/// Measured ceilings. Zero where a measurement does not apply.
+/// Zero where a measurement does not apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Ceilings {
-    /// Device memory read by a kernel, GB/s.
     pub read_gb_per_s: f64,
-    /// Device-to-device copy, bytes read plus bytes written, GB/s.
+    /// Device-to-device copy, bytes read plus bytes written.
     pub copy_gb_per_s: f64,
-    /// Large bf16 GEMM, TFLOP/s.
     pub gemm_tflops: f64,
-    /// Page-locked host memory to the device, GB/s.
+    /// From page-locked host memory.
     pub to_device_gb_per_s: f64,
-    /// Device to page-locked host memory, GB/s.
+    /// To page-locked host memory.
     pub from_device_gb_per_s: f64,
 }
 
 const RUNS: usize = 6;
 
 impl Cuda {
-    /// Whether two arrays of 16-byte words differ, by the comparison that the GEMM library is proved with.
+    /// Compares two arrays of 16-byte words with the kernel that proves the GEMM library.
     ///
     /// # Errors
     /// The device's; arrays of different or odd lengths.
@@ -56,7 +54,7 @@ impl Cuda {
     /// bf16 rows of `n` values in e4m3, and their scales, as prefill in fp8 makes them.
     ///
     /// # Errors
-    /// The device's; values that are no whole rows.
+    /// The device's; an incomplete row.
     pub fn narrowed(&mut self, values: &[u16], n: usize) -> Result<(Vec<u8>, Vec<f32>)> {
         let rows = values.len() / n.max(1);
         if values.is_empty() || rows * n != values.len() || !n.is_multiple_of(8) {
@@ -76,7 +74,7 @@ impl Cuda {
     /// and by way of bf16.
     ///
     /// # Errors
-    /// The device's; values that are no whole rows.
+    /// The device's; an incomplete row.
     pub fn gated(&mut self, values: &[f32], norm: &[f32], gate: &[u16], n: usize) -> Result<[Vec<u8>; 2]> {
         let rows = values.len() / n.max(1);
         let fits = |given: usize, wanted: usize| given == 0 || given == wanted;
@@ -110,10 +108,6 @@ impl Cuda {
         Ok([fetch(&direct)?, fetch(&by_way)?])
     }
 
-    /// Measures the ceilings with buffers of `bytes` and a GEMM of `n` rows and columns.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn ceilings(&mut self, bytes: usize, n: usize) -> Result<Ceilings> {
         let device = self.device.clone();
         let (from, to) =
@@ -176,10 +170,7 @@ impl Cuda {
         Ok(best)
     }
 
-    /// Random values in all of a buffer. An f32 is filled as two bf16: the upper one is the value, the lower one its last bits.
-    ///
-    /// # Errors
-    /// The device's.
+    /// Fills a whole buffer. An f32 is filled as two bf16: the upper one is the value, the lower one its last bits.
     pub fn randomize_buf(&mut self, buf: &mut Buf, std: f32, seed: u64) -> Result<()> {
         // SAFETY: the buffer has this many bf16.
         unsafe {
@@ -187,13 +178,11 @@ impl Cuda {
         }
     }
 
-    /// Random rows below `rows` in a cache that has memory for them: what a long context looks like to a kernel's speed.
-    ///
-    /// # Errors
-    /// The device's.
+    /// Random rows below `rows` in a cache that has memory for them, as a substitute for a long context in speed
+    /// measurements.
     pub fn randomize(&mut self, cache: &mut Cache, rows: usize, seed: u64) -> Result<()> {
         let spec = cache.spec.clone();
-        // A mean of 32 or 128 keys has that much less deviation.
+        // A mean of 32 or 128 keys has a correspondingly smaller deviation.
         let counts = [(rows, 1.0), (rows, 1.0), (spec.level1_rows(rows), 0.18), (spec.level2_rows(rows), 0.09)];
         for (i, (n, std)) in counts.into_iter().enumerate() {
             for (piece, (dst, bytes)) in cache.rows(i, &(0..n))?.0.pieces().into_iter().enumerate() {

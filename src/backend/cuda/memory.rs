@@ -1,4 +1,4 @@
-//! What the device holds.
+//! Allocations of the device.
 
 use super::cache::Cache;
 use super::device::{Account, DeviceBuffer};
@@ -110,7 +110,7 @@ impl Memory for Cuda {
             return Ok(());
         }
         let few = self.prefill_rows;
-        // Rows in e4m3 are there for the passes that were planned when the model was loaded.
+        // Room for rows in e4m3 is for the passes that were planned when the model was loaded.
         let inner = if self.scratch.reads_fp8() { spec.intermediate.max(spec.hidden) } else { 0 };
         let planned = |rows: usize| {
             let more = (rows.saturating_sub(few) * inner) as u64;
@@ -235,7 +235,8 @@ impl Memory for Cuda {
 }
 
 impl Cuda {
-    /// Everything that prefill in fp8 may find missing is found here, before an answer waits for it: products and room for operands.
+    /// Finds everything that may be missing for prefill in fp8 before an answer waits for it: products and room for
+    /// operands.
     fn ready_for_fp8(&mut self, spec: &ModelSpec) -> Result<()> {
         if self.options.own_gemm {
             return Err(limits::no_fp8("multiplies by a library, and --own-gemm by none"));
@@ -254,8 +255,8 @@ impl Cuda {
     pub(super) fn upload_floats(&mut self, values: &[f32], account: Account) -> Result<DeviceBuffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let memory = self.device.alloc("norm weights", bytes.len(), account)?;
-        // SAFETY: both are as long, and stay so until the wait is over. Its own small copy: bulk copies on the other
-        // queue go on meanwhile.
+        // SAFETY: both have this length until the wait is over. A separate small copy: bulk copies on the other queue
+        // continue meanwhile.
         unsafe { self.device.driver().copy_in(memory.ptr(), bytes.as_ptr(), bytes.len(), Queue::Compute)? };
         self.device.driver().synchronize(Queue::Compute)?;
         Ok(memory)

@@ -12,14 +12,14 @@
 //! | `emulated` | the same kernels on the CPU, for tests; its sources are in the folder of the tests |
 //! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, bulk copies; arrays in pieces |
 //! | `joined` | the rows of all sparse layers of a sequence in common arrays |
-//! | `pool`, `host_pages`, `page_out` | contexts larger than the device: keys and values in host memory, a pool of blocks here; moving a context there |
-//! | `steps`, `step_words`, `tables`, `graph` | what changes between steps; the sequences of a pass; CUDA graphs |
-//! | `launch`, `limits` | the table of kernels; what no kernel supports |
+//! | `pool`, `host_pages`, `page_out` | contexts larger than the device: keys and values in host memory, a pool of their blocks on the device; paging out |
+//! | `steps`, `step_words`, `tables`, `graph` | values that change between steps; the sequences of a pass; CUDA graphs |
+//! | `launch`, `limits` | the table of kernels; limits of all kernels |
 //! | `tensors`, `cache`, `selection` | buffers of all layers, of a sparse layer, and its chosen blocks |
-//! | `memory`, `ledger` | what the device holds; what caches may take |
+//! | `memory`, `ledger` | allocations of the device; memory available to caches |
 //! | `weights`, `packed`, `slices` | loading weights; packing and unpacking; the slices that a prefill pass multiplies with |
 //! | `ops` | operations on rows, of sparse and of lightning layers, as launches |
-//! | `state`, `readback` | images out and in; copies of states that are read back while work goes on |
+//! | `state`, `readback` | images out and in; copies of states that are read back while work continues |
 //! | `lazy_restore` | rows of a resumed session that are loaded while it is in use |
 //! | `draft` | the draft head's operations |
 //! | `measure` | the device's own ceilings |
@@ -27,7 +27,7 @@
 //! Number types: weights bf16 or packed ([`crate::backend::forms`]), inputs of GEMMs and KV rows bf16; residual
 //! stream, mixer outputs, logits and recurrent state f32. Prefill GEMMs use `gemm_*` for the first rows of a segment
 //! and cuBLASLt, where there is one, for the rest, in bf16 or with rows in e4m3 ([`super::fp8`]); 1..16 rows use the
-//! `skinny_*` kernels, whose result for a row does not depend on the other rows.
+//! `skinny_*` kernels. Their result for a row does not depend on the other rows.
 #![allow(unsafe_code)]
 
 mod cache;
@@ -97,29 +97,27 @@ use step_words::StepParameters;
 use steps::Step;
 use tables::Tables;
 
-/// Rows of a prefill pass on a GPU with room for the buffers, on a smaller one, and emulated.
+/// On a GPU with room for the buffers, on a smaller one, and emulated.
 const PREFILL_ROWS: [usize; 3] = [4096, 2048, 256];
-/// The same where keys and values are in the host's memory, all of which cross the bus for each pass.
+/// For keys and values in host memory, all of which cross the bus for each pass.
 const PAGED_ROWS: usize = 5120;
-/// The same where prefill is in fp8, on a GPU with room: products take half the time, so what a pass costs whatever its length weighs twice.
+/// For prefill in fp8, on a GPU with room: products take half the time, so the fixed cost of a pass weighs twice.
 const FP8_ROWS: usize = 6144;
 const FP8_TRIED: usize = 1024;
 const LARGE_BYTES: u64 = 40 << 30;
-/// Up to this much, where something else says so, they are smaller still.
+/// On GPUs of up to this size, passes are shorter if memory is tight.
 const TIGHT_BYTES: u64 = 15 << 29;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Rows of a prefill pass; 0 chooses by memory and by what prefill multiplies in.
     pub prefill_rows: usize,
     pub prefill: Precision,
-    /// Never use a GEMM library, even if there is one.
     pub own_gemm: bool,
     pub no_graphs: bool,
     pub guards: Guards,
     pub limits: Option<Card>,
     pub most_bytes: Option<u64>,
-    /// Keys and values in the host's memory, whatever there is room for: for tests and measurements.
+    /// Forces keys and values into host memory, for tests and measurements.
     pub pool: Option<PoolSize>,
 }
 
@@ -141,7 +139,7 @@ impl Options {
 }
 
 pub struct Cuda {
-    // Graphs name the addresses of everything below, so they go first.
+    // Graphs hold addresses of everything below, so they are dropped first.
     graphs: Graphs,
     step: Step,
     tables: Tables,
@@ -159,19 +157,15 @@ pub struct Cuda {
     device: Device,
     options: Options,
     prefill_rows: usize,
-    /// Given tokens of the segment before the pass under way.
     segment_read: usize,
-    /// Rows of verify passes before this position take all blocks, by the last selection.
+    /// Rows of verify passes before this position take all blocks, according to the last selection.
     all_within: usize,
     places: u64,
-    /// And of a weight that is read in fp8.
     numbered: u64,
     notes: Vec<String>,
 }
 
 impl Cuda {
-    /// Opens GPU number `gpu`.
-    ///
     /// # Errors
     /// One sentence for the user: why there is no usable GPU.
     pub fn open(gpu: usize, options: Options) -> Result<Self> {
@@ -180,10 +174,7 @@ impl Cuda {
         Self::on(Device::new(Arc::new(device), options.guards, options.most_bytes), options)
     }
 
-    /// For tests (feature `emulated`): opens the emulated device; `library` is made by `kernels/emulator/build.sh`.
-    ///
-    /// # Errors
-    /// The loader's words.
+    /// Opens the emulated device of the tests (feature `emulated`); `kernels/emulator/build.sh` builds `library`.
     #[cfg(feature = "emulated")]
     pub fn emulated(library: &std::path::Path, options: Options) -> Result<Self> {
         let device =
@@ -192,7 +183,7 @@ impl Cuda {
     }
 
     fn on(device: Device, options: Options) -> Result<Self> {
-        // Start the threads before the GEMM library is opened: both need the loader of shared libraries.
+        // Start the threads before the GEMM library opens: both need the loader of shared libraries.
         rayon::current_num_threads();
         let info = device.driver().info();
         let prefill_rows = options.rows(info);
@@ -239,7 +230,7 @@ impl Cuda {
         if self.options.own_gemm { None } else { self.device.driver().gemm_library() }
     }
 
-    /// Whether it multiplies in fp8, for one who measures: [`Memory::check`](super::Memory::check) says why it does not.
+    /// For measurements: [`Memory::check`](super::Memory::check) gives the reason for `false`.
     pub fn has_fp8(&self) -> bool {
         let n = FP8_TRIED;
         !self.options.own_gemm && self.device.driver().prove_fp8(n, n, driver::GemmOut::Bf16).is_ok()
@@ -249,10 +240,7 @@ impl Cuda {
         self.graphs.made
     }
 
-    /// Milliseconds the device spends on what `work` gives it, by the device's own clock.
-    ///
-    /// # Errors
-    /// Those of `work` and of the device.
+    /// Milliseconds that `work` takes on the device, by the device's own clock.
     pub fn timed(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<f32> {
         let (from, to) = (self.device.driver().event()?, self.device.driver().event()?);
         let timed = (|| {
@@ -268,19 +256,16 @@ impl Cuda {
     }
 
     /// Fails if a kernel wrote past the end of a buffer; needs [`Options::guards`]. Waits.
-    ///
-    /// # Errors
-    /// Which buffer, by size.
     pub fn check_guards(&self) -> Result<()> {
         self.device.check_guards()
     }
 
-    /// Forgets captured steps: the next one under any key may do something else.
+    /// Drops captured steps: the next step under any key may do something else.
     pub fn forget_steps(&mut self) {
         self.touch();
     }
 
-    /// A buffer that CUDA graphs of any sequence may name was made or is about to go.
+    /// Marks that a buffer that CUDA graphs of any sequence may name was made or will be dropped.
     fn touch(&mut self) {
         self.graphs.clear();
     }
@@ -295,7 +280,7 @@ impl Drop for Cuda {
     fn drop(&mut self) {
         self.graphs.clear();
         self.proofs = None;
-        // They hold the device that holds them.
+        // The spare buffers hold the device that holds them.
         self.device.spare().give_up();
         // Buffers are freed next; earlier errors were reported by their own calls.
         let _ = self.device.driver().synchronize(Queue::Compute);

@@ -1,8 +1,8 @@
-//! The real device: the CUDA driver, found when the program starts.
+//! The real device: the CUDA driver, loaded at run time.
 //!
-//! Owns one primary context, two created streams (never the default one), the loaded kernel images and, where it can
-//! be found, cuBLASLt. Nothing of a toolkit is needed. Every entry makes the context current first, because the
-//! backend may be built on one thread and used on another.
+//! Owns one primary context, two created streams (never the default one), the loaded kernel images and, where
+//! available, cuBLASLt. Needs nothing of a toolkit. Every entry makes the context current first, because the backend
+//! may be built on one thread and used on another.
 
 mod cublaslt;
 mod entries;
@@ -28,12 +28,11 @@ use cublaslt::CublasLt;
 use found::{allocation_kind, attribute, find};
 pub use found::{list, usable};
 
-/// Host memory is mapped in these steps: the size of a large page.
+/// Mapping step of host memory: the size of a large page.
 const HOST_GRANULARITY: usize = 2 << 20;
-/// Memory that has to be free for the GEMM library to be proved before it is needed.
+/// Free memory required to prove the GEMM library before its first use.
 const ROOM_FOR_PROOFS: u64 = 4 << 30;
 
-/// The compute capability from which on launches overlap and tiles are brought; kernels ask for the same.
 const HOPPER: u32 = 90;
 
 #[derive(Clone, Copy)]
@@ -50,10 +49,10 @@ pub struct Nvidia {
     proof: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     kernels: Mutex<HashMap<&'static str, Kernel>>,
-    /// cuBLASLt and its name, opened by the first user: usually a thread that runs while weights are loaded.
+    /// cuBLASLt and its name; the first user opens it: usually a thread that runs while weights load.
     library: OnceLock<Option<(String, Mutex<CublasLt>)>>,
     granularity: Option<usize>,
-    /// Kernels find page-locked host memory at the host's address.
+    /// Kernels access page-locked host memory at the host's address.
     reads_host: bool,
     pages: HostPages,
     info: DeviceInfo,
@@ -66,8 +65,6 @@ unsafe impl Send for Nvidia {}
 unsafe impl Sync for Nvidia {}
 
 impl Nvidia {
-    /// Puts physical memory under part of a reserved range.
-    ///
     /// # Safety
     /// `handle` holds `bytes`, a multiple of the granularity; nothing is mapped at `at` yet.
     unsafe fn put(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<()> {
@@ -87,21 +84,20 @@ impl Nvidia {
         Ok(())
     }
 
-    /// Makes host memory that was just mapped known to the device; taken away again where that fails.
     fn register(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<Mapping> {
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: mapped with this size. Page-locked memory keeps its address on devices that say so (`reads_host`).
+        // SAFETY: mapped with this size. With `reads_host`, page-locked memory has the same address on the device.
         match unsafe { sys::cuMemHostRegister_v2(at as *mut c_void, bytes, flags) }.result() {
             Ok(()) => Ok(Mapping { home: Home::Host, at, bytes, handle }),
             Err(error) => {
-                // SAFETY: nothing knows of it yet.
+                // SAFETY: nothing uses it yet.
                 unsafe { self.pages.unmap(at, bytes, handle) };
                 Err(failed(format!("page-locking {bytes} bytes of memory"), error))
             }
         }
     }
 
-    /// Opens GPU `ordinal`: context, streams, kernel images. The GEMM library follows with the first who asks for it.
+    /// Opens context, streams and kernel images of GPU `ordinal`. The GEMM library opens on first use.
     ///
     /// # Errors
     /// A sentence without the words "No usable NVIDIA GPU": which step failed and why.
@@ -188,11 +184,10 @@ impl Nvidia {
         unsafe { result::ctx::set_current(self.context) }.map_err(|e| failed(op, e))
     }
 
-    /// `None` where there is none. May take a while.
     fn library(&self) -> Option<&(String, Mutex<CublasLt>)> {
         self.bind("GEMM library").ok()?;
         let opened = self.library.get_or_init(|| {
-            // One that has not what is looked for in it is none.
+            // A library without a required symbol counts as absent.
             let library = caught(|| CublasLt::open(self.compute))??;
             Some((library.name.clone(), Mutex::new(library)))
         });
@@ -213,12 +208,13 @@ impl Nvidia {
             Some(kernel) => *kernel,
             None => {
                 let function = self.find(launch.kernel)?;
-                // One split between level 1 and shared memory for all kernels: a multiprocessor has to drain to change it,
-                // and then launches could not overlap. Only a preference, so a refusal does not matter.
+                // One split between level 1 and shared memory for all kernels: a multiprocessor drains before it
+                // changes the split, and then launches could not overlap. Only a preference, so a refusal does not
+                // matter.
                 let carveout = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
                 // SAFETY: the function belongs to a loaded module.
                 let _ = unsafe { result::function::set_function_attribute(function, carveout, 100) };
-                // Allowed without asking is 48 KiB, a kernel's static arrays included.
+                // The default limit is 48 KiB, a kernel's static arrays included.
                 Kernel { function, shared_bytes: 40 * 1024 }
             }
         };

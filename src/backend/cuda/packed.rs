@@ -1,4 +1,4 @@
-//! Packed weights on the device: packing bf16 rows, and rows or whole weights back as bf16 for what reads bf16.
+//! Packed weights on the device: packing of bf16 rows, and unpacking of rows or whole weights to bf16.
 
 use std::ops::Range;
 
@@ -10,7 +10,6 @@ use crate::backend::forms::PAIR_ROWS;
 use crate::backend::{BackendError, Form, MAX_VERIFY_ROWS, Result, internal};
 
 impl Cuda {
-    /// bf16 rows `[rows, inner]` on the device into a form; the first row begins a pair of tiles.
     pub(super) fn pack_rows(
         &mut self,
         form: Form,
@@ -33,7 +32,7 @@ impl Cuda {
         Ok(self.scratch.not_finite.insert(made).ptr())
     }
 
-    /// Whether everything packed since the last call was finite. Waits.
+    /// Fails if any value packed since the last call was not finite. Waits.
     pub(super) fn all_finite(&mut self, name: impl FnOnce() -> String) -> Result<()> {
         let flag = self.flag()?;
         let mut word = [0u8; 4];
@@ -48,7 +47,8 @@ impl Cuda {
         Err(BackendError::NotFinite(name()))
     }
 
-    /// Address of rows `slice` of a weight as bf16: their own, or that of a scratch they are unpacked into. Good until the next call.
+    /// Address of rows `slice` of a weight as bf16: the weight's own, or unpacked into scratch. Valid until the next
+    /// call.
     pub(super) fn widened(&mut self, w: &Matrix, slice: Range<usize>) -> Result<DevicePtr> {
         let row = w.inner * 2;
         if let Some(plain) = w.plain() {
@@ -86,8 +86,8 @@ impl Cuda {
         Ok(to)
     }
 
-    /// Table, tokens and height by which bf16 kernels look rows up: the weight's own, or rows unpacked for this pass and
-    /// the numbers 0, 1, 2, … Ids outside of the table give zeros either way.
+    /// Table, tokens and height for bf16 kernels that look rows up: the weight's own, or rows unpacked for this pass
+    /// and the numbers 0, 1, 2, … Ids outside of the table give zeros either way.
     pub(super) fn looked_up(
         &mut self,
         table: &Matrix,
@@ -104,7 +104,7 @@ impl Cuda {
         if rows > most {
             return Err(shape("embed", format!("at most {most} rows"), rows));
         }
-        // Rows are looked up before anything of the pass is multiplied.
+        // Lookups precede all products of the pass, so their scratch is free.
         let gathered = self.input_room(table.inner)?;
         if self.scratch.ascending.is_none() {
             let numbers: Vec<u8> = (0..u32_of(most)?).flat_map(u32::to_le_bytes).collect();

@@ -1,4 +1,4 @@
-//! From a resident cache to a paged one, while conversations go on: keys and values leave the device for the host's memory.
+//! Turns resident caches into paged ones while conversations run: keys and values leave the device for host memory.
 
 use super::cache::Cache;
 use super::driver::{Home, Queue};
@@ -24,13 +24,13 @@ impl Cuda {
         sequences: &mut [Vec<&mut Cache>],
     ) -> Result<Option<String>> {
         let Some(plan) = self.plan_beside(spec, limit as u64, sequences)? else { return Ok(None) };
-        // Graphs name kernels and addresses that will be others.
+        // Graphs name the old kernels and addresses.
         self.touch();
         let moved = self.copies(sequences);
         // Even after an error no copy may be in flight when the memory is freed.
         self.device.driver().synchronize(Queue::Compute)?;
         let stays = |e: BackendError| BackendError::Unsupported(format!("keys and values stay on the GPU: {e}"));
-        // From here on there is no way back, and nothing that could be refused but a pool.
+        // No way back from here on: only a pool can still be refused.
         for (caches, Moved { rows, paged }) in sequences.iter_mut().zip(moved.map_err(stays)?) {
             let columns = Cache::joined_of(caches)?.leave_device(&spec.sparse, rows);
             for (cache, paged) in caches.iter_mut().zip(paged) {
@@ -39,7 +39,7 @@ impl Cuda {
         }
         let layers = sequences.first().map_or(0, Vec::len);
         let mut size = PoolSize { blocks: plan.blocks, staged_rows: plan.staged_rows };
-        // Memory that was free a moment ago may be another program's by now: any pool will do.
+        // Another program may have taken memory that was just free: any pool size will do.
         loop {
             match self.pools.prepare(&self.device, &spec.sparse, Some(size), layers, self.prefill_rows) {
                 Ok(()) => return Ok(Some(plan.line(limit as u64))),
@@ -49,7 +49,7 @@ impl Cuda {
         }
     }
 
-    /// Keys and values of all sequences on their way to the host's memory; nothing of theirs is changed.
+    /// Copies keys and values of all sequences to host memory; changes nothing of theirs.
     fn copies(&self, sequences: &[Vec<&mut Cache>]) -> Result<Vec<Moved>> {
         let of_one = |caches: &Vec<&mut Cache>| {
             for cache in caches {
@@ -66,7 +66,6 @@ impl Cuda {
         sequences.iter().map(of_one).collect()
     }
 
-    /// How the context lies once keys and values have left, where that is possible and of use.
     fn plan_beside(&self, spec: &ModelSpec, tokens: u64, sequences: &[Vec<&mut Cache>]) -> Result<Option<PagedPlan>> {
         let can = self.pools.size.is_none() && self.device.driver().granularity(Home::Host).is_some();
         if !can || sequences.iter().any(Vec::is_empty) {

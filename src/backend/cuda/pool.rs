@@ -1,13 +1,13 @@
 //! Contexts larger than the device: keys and values are in host memory, and a pool of their blocks on the device.
 //!
-//! Of a paged cache (`kernels/pool.cu`) the rows of k and v are page-locked host memory, which kernels reach at the
-//! host's addresses; compressed keys stay on the device. A verify pass looks its chosen blocks up in the pool of the
-//! layer, which all sequences share, and fetches what is missing, all of it on the device, so that steps stay CUDA
-//! graphs. A prefill pass does not use the pool: its rows choose most blocks together, so all rows so far pass through
-//! a ring of staging memory, by the copy engine, while other work is done.
+//! Rows of k and v of a paged cache (`kernels/pool.cu`) are page-locked host memory, which kernels reach at the host's
+//! addresses; compressed keys stay on the device. A verify pass looks its chosen blocks up in the pool of the layer,
+//! which all sequences share, and fetches the missing ones, all on the device, so that steps stay CUDA graphs. A
+//! prefill pass does not use the pool: its rows choose most blocks together, so the copy engine moves all rows so far
+//! through a ring of staging memory while other work runs.
 //!
-//! Host memory is authoritative; slots of the pool hold copies. Writers of rows other than verify passes first take
-//! the blocks out of the pool ([`Paged::forget`]).
+//! Host memory is authoritative; slots of the pool hold copies. Writers of rows other than verify passes first remove
+//! the blocks from the pool ([`Paged::forget`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -28,7 +28,7 @@ const SEEN: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSize {
-    /// Blocks on the device for each sparse layer and KV head.
+    /// For each sparse layer and KV head.
     pub blocks: usize,
     /// Rows of one layer that prefill passes have on the device at a time; rounded up to whole blocks.
     pub staged_rows: usize,
@@ -115,12 +115,11 @@ impl Paged {
 
 impl Drop for Paged {
     fn drop(&mut self) {
-        // The pool must not name a table that is gone; memory is freed only after the queue has passed this.
+        // The pool must not name a freed table; memory is freed only after the queue has passed this.
         let _ = self.forget(0);
     }
 }
 
-/// What the verify passes of all layers use in turn.
 pub(super) struct Lookup {
     kv_heads: usize,
     /// `[kv_heads][slots]` `struct Fetch`.
@@ -137,20 +136,20 @@ pub(super) struct Ring {
     pub(super) rows: usize,
     row_bytes: usize,
     heads: usize,
-    /// A place has been filled; a place has been read.
+    /// One event per place after it was filled, and one after it was read.
     filled: Vec<Event>,
     read: Vec<Event>,
     next: usize,
     appended: Event,
-    /// `[rows][heads][4]` float2: what a row's attention waits with between parts.
+    /// `[rows][heads][4]` float2: partial sums of a row's attention between parts.
     pub(super) parts: DeviceBuffer,
 }
 
-/// A place of the ring with rows in it: attention may read them after [`Ring::fill`], and says so with [`Ring::done`].
+/// A filled place of the ring: attention may read it after [`Ring::fill`], and ends with [`Ring::done`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filled {
     place: usize,
-    /// As if row 0 lay there.
+    /// Address that row 0 would have.
     pub(super) k: DevicePtr,
     pub(super) v: DevicePtr,
 }
@@ -174,7 +173,7 @@ impl Ring {
         })
     }
 
-    /// What a byte takes on its way from page-locked memory. Waits.
+    /// Measures the copy time per byte from page-locked memory. Waits.
     fn seconds_per_byte(&self) -> Result<f64> {
         let driver = self.device.driver();
         let bytes = self.memory.bytes().min(TIMED_BYTES);
@@ -183,7 +182,7 @@ impl Ring {
         let mut best = f64::INFINITY;
         for _ in 0..3 {
             driver.record(from, Queue::Copy)?;
-            // SAFETY: nothing uses the ring yet, which has so many bytes; the host's are not freed before the wait.
+            // SAFETY: nothing uses the ring yet, which has so many bytes; the host's outlive the wait.
             unsafe { driver.copy_in(self.memory.ptr(), host.as_ptr(), bytes, Queue::Copy)? };
             driver.record(to, Queue::Copy)?;
             driver.synchronize(Queue::Copy)?;
@@ -232,7 +231,7 @@ impl Ring {
         Ok(Filled { place, k: at.wrapping_sub(before), v: (at + array).wrapping_sub(before) })
     }
 
-    /// What has been launched so far was all that reads the place.
+    /// Marks the end of all reads of the place, which have been launched.
     pub(super) fn done(&self, filled: Filled) -> Result<()> {
         self.device.driver().record(&self.read[filled.place], Queue::Compute)
     }
@@ -251,16 +250,15 @@ impl Drop for Ring {
 
 #[derive(Default)]
 pub(super) struct Pools {
-    /// Caches are paged from now on.
     pub(super) size: Option<PoolSize>,
-    /// By place among the sparse layers, the same for all sequences; a pool lives as long as a cache uses it, or until then is kept ready.
+    /// Indexed by place among the sparse layers, the same for all sequences; a pool lives as long as a cache uses it.
     layers: HashMap<usize, Weak<LayerPool>>,
     ready: Vec<Arc<LayerPool>>,
     lookup: Option<Lookup>,
     ring: Option<Ring>,
-    /// What the bus takes for a position's keys and values of all layers.
+    /// Bus time for a position's keys and values of all layers.
     pub(super) seconds_per_row: f64,
-    /// Verify passes may still be writing rows that the copy queue is to read.
+    /// Verify passes may still be writing rows that the copy queue will read.
     written: bool,
 }
 
@@ -269,7 +267,8 @@ impl Pools {
         Pools { size, ..Pools::default() }
     }
 
-    /// Caches made from now on are paged, or not. The memory for `layers` layers and passes of `rows` rows is taken at once.
+    /// Switches paging of new caches on or off. Allocates the memory for `layers` layers and passes of `rows` rows at
+    /// once.
     pub(super) fn prepare(
         &mut self,
         device: &Device,
@@ -291,7 +290,7 @@ impl Pools {
         Ok(())
     }
 
-    /// Sees that the cache of the sparse layer `place` uses its pool. Says whether a pool was made.
+    /// Connects the cache of the sparse layer `place` with its pool; returns whether a new pool was made.
     pub(super) fn settle(
         &mut self,
         device: &Device,
@@ -349,12 +348,12 @@ impl Pools {
         self.written = true;
     }
 
-    /// Before the copy queue reads rows: those of verify passes have been written by then.
+    /// Before the copy queue reads rows, it waits for writes of verify passes.
     pub(super) fn before_copies(&mut self, device: &Device) -> Result<()> {
         if std::mem::take(&mut self.written) { device.order(Queue::Compute, Queue::Copy) } else { Ok(()) }
     }
 
-    /// Address and bytes of the counters, where verify passes have looked anything up.
+    /// Address and bytes of the counters; `None` before the first lookup.
     pub(super) fn seen(&self) -> Option<(DevicePtr, usize)> {
         self.lookup.as_ref().map(|lookup| (lookup.seen.ptr(), lookup.seen.bytes()))
     }

@@ -1,4 +1,4 @@
-//! Which shapes the GEMM library is proved for, and when: those of a model, while its weights are loaded.
+//! Proves the GEMM library for the shapes of a model while its weights are loaded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ pub(super) struct Proofs {
 }
 
 impl Proofs {
-    /// Begins. Without a thread the first long text waits for them.
+    /// Without a thread the first long text waits for the proofs.
     pub(super) fn start(device: &Device, spec: &ModelSpec) -> Proofs {
         let stop = Arc::new(AtomicBool::new(false));
         let (shapes, asked) = (shapes(device.driver().info(), spec, Precision::Bf16), Arc::clone(&stop));
@@ -38,14 +38,14 @@ impl Drop for Proofs {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // What it could not do is done when it is needed, or never.
+            // Missing proofs are made on demand, or never.
             let _ = thread.join();
         }
     }
 }
 
-/// Shapes of a model's GEMMs over many rows in `precision`, each once: rows and columns of a weight's slice, and the
-/// type of the result.
+/// Shapes of a model's GEMMs over many rows in `precision`, without duplicates: rows and columns of a weight's slice,
+/// and the type of the result.
 pub(super) fn shapes(device: &DeviceInfo, spec: &ModelSpec, precision: Precision) -> Vec<(usize, usize, GemmOut)> {
     let mut all = Vec::new();
     let mut add = |out: usize, inner: usize, to: GemmOut| {

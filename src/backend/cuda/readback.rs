@@ -1,5 +1,4 @@
-//! Recurrent states that leave the device while work goes on: a copy is made within the device, and a thread reads it
-//! back.
+//! Recurrent states that leave the device while work continues: the device makes a copy, and a thread reads it back.
 //!
 //! The caller continues at once, with tensors that receive their bytes later ([`TensorData`]). The compute queue makes
 //! the copy, in order: its bytes are those of that moment. Large states, and states while memory is short ([`READY`]),
@@ -17,16 +16,16 @@ use super::stretch::Stretch;
 use crate::backend::Result;
 use crate::engine::protocol::{Arriving, TensorData};
 
-/// Most bytes of one snapshot: the recurrent states of a model.
+/// Limit of one snapshot: the recurrent states of a model.
 const MOST: usize = 64 << 20;
-/// Most bytes of all snapshots together: of eight answers that end in one round.
+/// Limit of all snapshots together: those of eight answers that end in one round.
 const ALL: usize = 512 << 20;
 /// A snapshot is allocated only while this many times its size is free: the rest belongs to conversations.
 const READY: u64 = 32;
-/// Snapshots are rounded up to this, so that their memory can be used again.
+/// Rounding of snapshots, so that their memory is reusable.
 const STEP: usize = 2 << 20;
 const ALIGN: usize = 256;
-/// The share of the threads that fill memory with what was read back, and most of them.
+/// The share of threads that fill memory with read-back bytes, and their limit.
 const THREADS: [usize; 2] = [4, 4];
 
 type Spare = Arc<Mutex<Vec<DeviceBuffer>>>;
@@ -34,7 +33,7 @@ type Spare = Arc<Mutex<Vec<DeviceBuffer>>>;
 struct Work {
     memory: DeviceBuffer,
     taken: Event,
-    /// Where its parts are, and where their bytes are waited for.
+    /// Address and size of each part, and the receiver of its bytes.
     parts: Vec<(DevicePtr, usize, Arriving)>,
 }
 
@@ -47,16 +46,14 @@ pub(super) struct Readback {
 }
 
 impl Readback {
-    /// Starts the thread.
-    ///
     /// # Errors
-    /// No page-locked memory, or the system has no thread to give.
+    /// No page-locked memory, or the system cannot start a thread.
     pub(super) fn start(device: &Device) -> Result<Self> {
         let (to, work) = crossbeam_channel::unbounded::<Work>();
         let (spare, mut staging) = (Spare::default(), Staging::new(device)?);
         let (kept, own) = (Arc::clone(&spare), device.clone());
         let [share, most] = THREADS;
-        // A pool of its own: all threads of the common one may be waiting for what this one reads back.
+        // A separate pool: all threads of the common one may be waiting for this thread's results.
         let pool = rayon::ThreadPoolBuilder::new().num_threads((rayon::current_num_threads() / share).clamp(1, most));
         let pool = pool.build().map_err(|e| super::driver::failed("starting threads", e))?;
         let thread = std::thread::Builder::new().name("readback".into()).spawn(move || {
@@ -70,10 +67,7 @@ impl Readback {
         Ok(Readback { device: device.clone(), to: Some(to), thread: Some(thread), spare, made: 0 })
     }
 
-    /// The bytes of these places after all work queued so far; `None` where they are too many to be copied.
-    ///
-    /// # Errors
-    /// The device.
+    /// The bytes of these places after all work queued so far; `None` if they are too many for a snapshot.
     pub(super) fn take(&mut self, places: &[(DevicePtr, usize)]) -> Result<Option<Vec<TensorData>>> {
         let bytes = places.iter().map(|(_, bytes)| bytes.next_multiple_of(ALIGN)).sum::<usize>();
         if bytes == 0 {
@@ -99,7 +93,6 @@ impl Readback {
         Ok(Some(data))
     }
 
-    /// Memory for a snapshot of `bytes`, if there may be one.
     fn memory(&mut self, bytes: usize) -> Result<Option<DeviceBuffer>> {
         if bytes > MOST {
             return Ok(None);
@@ -132,7 +125,7 @@ impl Drop for Readback {
     fn drop(&mut self) {
         self.to = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of it was printed; what it had not read is given up.
+            // Its panic was printed; unread parts are lost.
             let _ = thread.join();
         }
     }

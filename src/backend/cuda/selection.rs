@@ -1,4 +1,4 @@
-//! Blocks that a sparse layer chooses, the scratch of choosing and attending, and the sums of where it looked.
+//! Chosen blocks of a sparse layer, the scratch of choosing and attending, and the sums of attention mass.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use super::{launch, limits, u32_of};
 use crate::backend::{MAX_VERIFY_ROWS, MassOf, Result};
 use crate::core::spec::{DenseRule, ScoreNorm, SparseSpec};
 
-/// Scores of a prefill pass are made in parts that fit into this.
+/// A prefill pass computes scores in parts of at most this size.
 const SCORE_BYTES: usize = 32 << 20;
 
-/// Sums over rows, of thoughts and of the answer: `[score_blocks][2]` u64 each.
+/// Sums over rows of thoughts, and of the answer: `[score_blocks][2]` u64 each.
 pub struct Sums([DeviceBuffer; 2]);
 
 impl Sums {
@@ -25,14 +25,12 @@ pub struct Selection {
     pub(super) lists: Lists,
     /// `[rows][kv_heads]` u32.
     pub(super) count: DeviceBuffer,
-    /// bf16 block scores of one part of a pass.
     pub(super) scores: DeviceBuffer,
     /// Parts of the log-sum-exp of a verify pass, or one value per row and head of a prefill part.
     pub(super) lse: DeviceBuffer,
     /// Attention of the rows of a verify pass, `[16][score_blocks]` u32.
     pub(super) mass: DeviceBuffer,
     pub(super) sums: Sums,
-    /// Blocks that rows of prefill passes do not attend to.
     pub(super) hidden: Vec<Range<u32>>,
     pub(super) plan: SelectionPlan,
 }
@@ -61,7 +59,7 @@ impl Lists {
     }
 }
 
-/// Most blocks that a row can choose, or has to where it is dense, of `all` blocks of a context.
+/// Largest list that a row can choose, or has to if it is dense, among `all` blocks of a context.
 fn longest_list(spec: &SparseSpec, all: usize) -> usize {
     let dense = match spec.dense_rule {
         DenseRule::AsSparse => 0,
@@ -79,7 +77,7 @@ fn lse_splits(spec: &SparseSpec, limit: usize) -> usize {
     keys.div_ceil(launch::LSE_KEYS as usize).max(1)
 }
 
-/// Sizes that follow from the spec and the largest context; fixed, because CUDA graphs contain them.
+/// Sizes from the spec and the largest context; fixed, because CUDA graphs contain them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SelectionPlan {
     pub(super) cap: usize,
@@ -89,7 +87,6 @@ pub(super) struct SelectionPlan {
     pub(super) keys: NormKeys,
 }
 
-/// Window and stride of the keys that normalise the scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NormKeys {
     pub(super) window: u32,
@@ -149,8 +146,8 @@ impl Selection {
         })
     }
 
-    /// Makes room for another rule than the one it was made for, as comparisons use them; says whether anything changed that
-    /// CUDA graphs name. Lists become at once as long as the rule can ever make them.
+    /// Makes room for another rule of selection, for comparisons; returns whether anything changed that CUDA graphs
+    /// name. Lists get the greatest length that the rule allows.
     pub(super) fn adapt(&mut self, device: &Device, spec: &SparseSpec) -> Result<bool> {
         let cap = longest_list(spec, self.plan.score_blocks).max(self.plan.cap);
         let keys = NormKeys::of(spec)?;
@@ -184,7 +181,7 @@ impl Selection {
         }
     }
 
-    /// Rows of a prefill pass for which scores over `blocks` blocks fit at once; a multiple of 8.
+    /// Rows of a prefill pass with scores over `blocks` blocks that fit at once; a multiple of 8.
     pub(super) fn score_rows(&self, kv_heads: usize, blocks: usize) -> usize {
         (self.scores.bytes() / (kv_heads * blocks * 2).max(1) / 8 * 8).max(8)
     }

@@ -1,7 +1,7 @@
-//! The slices of a weight that a prefill pass multiplies with one after the other.
+//! The slices of a weight that a prefill pass multiplies one after the other.
 //!
-//! What a packed weight is unpacked into, what is narrowed to e4m3 and the gate and up columns of a pass take the memory of a slice
-//! and not of the widest weight. Which slices there are follows from the weight's shape alone, so that bits do, too.
+//! Unpacked weights, rows narrowed to e4m3 and the gate and up columns of a pass need the memory of one slice instead
+//! of the widest weight. The slices depend on the weight's shape alone, so the bits do, too.
 
 use std::ops::Range;
 
@@ -9,10 +9,11 @@ use super::driver::DeviceInfo;
 use crate::backend::room;
 use crate::engine::protocol::Precision;
 
-/// Bytes of a slice in bf16, on a GPU and emulated: enough columns for all multiprocessors, and no more than mixers
-/// leave free during an MLP.
+/// Size of a slice in bf16, on a GPU and emulated: enough columns for all multiprocessors, within the memory that
+/// mixers leave free during an MLP.
 const SLICE_BYTES: [usize; 2] = [room::SLICE_BYTES, 64 << 10];
-/// Slices begin at multiples of it: whole tiles of every kernel, whole pairs of a packed weight, gate and up rows side by side.
+/// Slices begin at multiples of this: whole tiles of every kernel, whole pairs of a packed weight, gate and up rows
+/// together.
 pub(super) const SLICE_ROWS: usize = 128;
 
 pub(super) struct Slice {

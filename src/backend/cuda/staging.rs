@@ -11,10 +11,9 @@ use super::stretch::Stretch;
 use crate::backend::{BackendError, Result, internal};
 use crate::engine::protocol::{PIECE_BYTES, RowSource};
 
-/// Size of one buffer: long enough that the link is busy, short enough that both overlap on small images.
+/// Large enough to keep the link busy, small enough that both overlap on small images.
 const CHUNK_BYTES: usize = 16 << 20;
 
-/// Parts that share a buffer begin at multiples of this.
 const PART_ALIGN: usize = 256;
 
 pub(super) struct Incoming<'a> {
@@ -23,7 +22,7 @@ pub(super) struct Incoming<'a> {
     pub(super) feed: &'a dyn RowSource,
 }
 
-/// Fills a part of one array: the byte it begins at, and where its bytes go.
+/// `(offset, slice)`: fills the slice with bytes of one array from an offset on.
 type FillPart<'a> = Box<dyn Fn(usize, &mut [u8]) -> Result<()> + Sync + 'a>;
 
 pub(super) struct Outgoing<'a> {
@@ -53,7 +52,7 @@ struct Piece {
     dst: Stretch,
 }
 
-/// Fills a piece: the number of its array, the byte it begins at, and where its bytes go.
+/// `(array, offset, slice)`: fills the slice with bytes of an array from an offset on.
 type Fill<'a> = dyn Fn(usize, usize, &mut [u8]) -> Result<()> + Sync + 'a;
 
 struct Slot<'a> {
@@ -61,8 +60,9 @@ struct Slot<'a> {
     passed: &'a Event,
 }
 
-/// The pipeline of [`Staging::stream`]: threads take pieces and fill their own slots in turns, and give each to the copy queue as soon as it is full.
-/// None of them waits for another, and copies may be under way at the end: the next array is read meanwhile.
+/// The pipeline of [`Staging::stream`]: threads take pieces, fill their own slots in turns, and queue each full slot
+/// for copying at once. No thread waits for another, and copies may be under way at the end: the next array is read
+/// meanwhile.
 fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], fill: &Fill<'_>, driver: &dyn Driver) -> Result<()> {
     let threads = rayon::current_num_threads().clamp(1, pieces.len().max(1));
     let mut shares: Vec<Vec<Slot<'_>>> = (0..threads.min(slots.len())).map(|_| Vec::new()).collect();
@@ -80,11 +80,12 @@ fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], fill: &Fill<'_>, drive
             let into = &mut slot.bytes[..piece.dst.bytes];
             let filled = fill(piece.array, piece.at, into);
             if filled.is_err() {
-                // The other threads stop too.
+                // Makes the other threads stop too.
                 next.store(pieces.len(), Ordering::Relaxed);
             }
             filled?;
-            // SAFETY: whoever made the pieces checked that the array is the caller's; the slot is not filled again before its event.
+            // SAFETY: `stream` checked that the array belongs to the caller; the slot is not filled again before its
+            // event.
             unsafe { piece.dst.copy_in(driver, into.as_ptr(), Queue::Copy)? };
             driver.record(slot.passed, Queue::Copy)?;
             turn += 1;
@@ -93,12 +94,11 @@ fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], fill: &Fill<'_>, drive
     })
 }
 
-/// The beginning of `from`, by all threads at once.
 fn copy_pieces(to: &mut [u8], from: Option<&[u8]>) -> Result<()> {
     let from = from.and_then(|f| f.get(..to.len()));
     let from = from.ok_or_else(|| internal("staging", "fewer bytes than are to be copied"))?;
     if to.len() <= PIECE_BYTES {
-        // To call other threads takes longer.
+        // Starting other threads would take longer.
         to.copy_from_slice(from);
         return Ok(());
     }
@@ -106,14 +106,12 @@ fn copy_pieces(to: &mut [u8], from: Option<&[u8]>) -> Result<()> {
     Ok(())
 }
 
-/// A part of what is fetched: from where, through which place of a buffer, and where to.
 struct Part<'a> {
     src: Stretch,
     at: usize,
     to: &'a mut [u8],
 }
 
-/// What is fetched, in parts, as many of them together as a buffer holds.
 fn loads<'a>(from: &[Stretch], out: &'a mut [Vec<u8>]) -> Vec<Vec<Part<'a>>> {
     let parts = from.iter().zip(out).flat_map(|(src, to)| {
         let part = |(i, to): (usize, &'a mut [u8])| (src.part(i * PIECE_BYTES, to.len()), to);
@@ -122,7 +120,7 @@ fn loads<'a>(from: &[Stretch], out: &'a mut [Vec<u8>]) -> Vec<Vec<Part<'a>>> {
     let mut loads: Vec<Vec<Part<'a>>> = Vec::new();
     let mut full = CHUNK_BYTES;
     for (src, to) in parts {
-        // Every part begins where a transfer best does.
+        // Aligned starts transfer fastest.
         let bytes = to.len().next_multiple_of(PART_ALIGN);
         if full + bytes > CHUNK_BYTES {
             loads.push(Vec::new());
@@ -145,7 +143,7 @@ pub(super) struct Staging {
     device: Device,
     halves: [Pinned; 2],
     done: [Event; 2],
-    /// Of the pieces of both halves that [`Staging::send_pieces`] fills; made with the first of them.
+    /// One per piece of both halves that [`Staging::send_pieces`] fills; created on its first call.
     passed: Vec<Event>,
     flying: bool,
 }
@@ -170,7 +168,7 @@ impl Staging {
     }
 
     /// Sends the bytes of `dst`, made by `fill(offset, chunk)` in pieces that are multiples of `unit`, in order with
-    /// the compute queue: after what it holds so far, before what follows.
+    /// the compute queue: after its present work, before later work.
     pub(super) fn send(
         &mut self,
         dst: Stretch,
@@ -206,7 +204,7 @@ impl Staging {
         self.send(dst, 1, &|at, chunk| copy_pieces(chunk, data.get(at..)))
     }
 
-    /// Sends arrays that are read piece by piece, by all threads at once, each piece as soon as it is there. All have arrived at the end.
+    /// Reads arrays piece by piece on all threads and sends each piece at once. All have arrived on return.
     pub(super) fn stream(&mut self, arrays: &[Incoming<'_>]) -> Result<()> {
         let cut = |(array, a): (usize, &Incoming<'_>)| cut(array, a.dst, PIECE_BYTES);
         let pieces: Vec<Piece> = arrays.iter().enumerate().flat_map(cut).collect();
@@ -216,8 +214,8 @@ impl Staging {
         self.land()
     }
 
-    /// As [`Staging::send`] for what is long: pieces of all arrays are filled by one thread each and go as soon as they are full, in any order. All
-    /// threads get as much of it.
+    /// [`Staging::send`] for large arrays: each piece is filled by one thread and sent when full, in any order. The
+    /// threads share the work evenly.
     pub(super) fn send_wide(&mut self, arrays: &[Outgoing<'_>]) -> Result<()> {
         let (coarse, long): (Vec<&Outgoing<'_>>, Vec<_>) = arrays.iter().partition(|a| a.unit > PIECE_BYTES);
         for array in coarse {
@@ -244,14 +242,14 @@ impl Staging {
         self.flying = true;
         let sent = stream_through(slots, pieces, fill, driver);
         if sent.is_err() {
-            // What was to take them is given up: nothing may arrive there any more.
+            // The caller frees the destination after an error: nothing may arrive there any more.
             self.land()?;
         }
         sent?;
         self.device.order(Queue::Copy, Queue::Compute)
     }
 
-    /// Waits for the pieces that are under way: their memory is used in another way next.
+    /// Waits for the pieces under way: their memory gets another use next.
     fn land(&mut self) -> Result<()> {
         if std::mem::take(&mut self.flying) {
             self.device.driver().synchronize(Queue::Copy)?;
@@ -263,14 +261,15 @@ impl Staging {
         self.fetch_all(&[Stretch::plain(src, bytes)])?.pop().ok_or_else(|| internal("staging", "nothing was fetched"))
     }
 
-    /// Fetches pieces of device memory, each into a vector of its own. Many short ones share a buffer: a state of a hundred arrays
-    /// waits for the device a few times and not a hundred times, and all threads take part in filling memory that is new to them.
+    /// Fetches each piece of device memory into its own vector. Short pieces share a buffer: a state of a hundred
+    /// arrays then waits for the device a few times instead of a hundred, and all threads take part in touching new
+    /// memory.
     pub(super) fn fetch_all(&mut self, from: &[Stretch]) -> Result<Vec<Vec<u8>>> {
         self.device.order(Queue::Compute, Queue::Copy)?;
         self.fetch_ready(from)
     }
 
-    /// The same of what no work on the compute queue writes any more.
+    /// The same for memory that no work on the compute queue writes any more.
     pub(super) fn fetch_ready(&mut self, from: &[Stretch]) -> Result<Vec<Vec<u8>>> {
         self.land()?;
         let mut out: Vec<Vec<u8>> = from.par_iter().map(|from| vec![0u8; from.bytes]).collect();
@@ -299,7 +298,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // The buffers must not go while a copy is under way; its error was reported where it was given.
+        // The buffers must outlive every copy; its error was reported by its own call.
         let _ = self.device.driver().synchronize(Queue::Copy);
         for event in self.done.iter_mut().chain(&mut self.passed) {
             self.device.driver().drop_event(std::mem::replace(event, Event(0)));

@@ -1,7 +1,7 @@
 //! Images out and in: rows of the caches and recurrent states, through page-locked buffers on the copy queue.
 //!
-//! Rows leave as they lie in memory (bf16), so a round trip keeps every bit and the CPU backend only widens them.
-//! Buffers for tests and golden data go the same way.
+//! Rows keep their number type (bf16), so a round trip keeps every bit and the CPU backend only widens them. Buffers
+//! for tests and golden data use the same path.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::backend::{
 use crate::core::spec::{LightningSpec, SparseSpec};
 use crate::engine::protocol::{Cancel, Dtype, ImageTensor, RowSource, TensorData};
 
-/// A pass of more rows than this waits for all earlier rows: together its rows choose nearly every block.
+/// A pass with more rows waits for all earlier rows: together its rows choose nearly every block.
 const CHOOSING_ROWS: usize = 512;
 
 impl Images for Cuda {
@@ -140,7 +140,7 @@ impl Images for Cuda {
                     feed.array(name) == Some((Dtype::Bf16, shape))
                 });
                 if !as_here {
-                    // Of another number type, to be converted, or wrong, to be refused in words.
+                    // The slow path converts other number types, and rejects wrong shapes with a message.
                     self.write_feed(cache, *layer, spec, feed.as_ref())?;
                     continue;
                 }
@@ -267,7 +267,6 @@ impl Images for Cuda {
 }
 
 impl Cuda {
-    /// Waits for the rows of the chosen blocks, where some are still in flight.
     pub(super) fn await_chosen(
         &mut self,
         cache: &Cache,
@@ -294,7 +293,7 @@ impl Cuda {
         in_flight.wait_for(&ranges)
     }
 
-    /// Bytes of device memory after all work queued so far; they may arrive while the caller goes on.
+    /// Bytes of device memory after all work queued so far; they may arrive after the return.
     fn leave(&mut self, places: &[(DevicePtr, usize)]) -> Result<Vec<TensorData>> {
         let readback = match &mut self.readback {
             Some(readback) => readback,
@@ -316,7 +315,7 @@ impl Cuda {
         let mut fetched = self.staging.fetch_all(&places)?.into_iter();
         let data = arrays.iter().map(|(array, home)| match home {
             Home::Device => fetched.next().ok_or_else(|| internal("read_rows", "an array without its bytes")),
-            // SAFETY: the device is done with them; rows in flight to them have been waited for.
+            // SAFETY: the device has finished with them; no rows are in flight to them.
             Home::Host => Ok(unsafe { array.host()? }.to_vec()),
         });
         data.collect()
@@ -330,7 +329,7 @@ impl Cuda {
             return self.staging.send_rows(array, data);
         }
         self.synchronize()?;
-        // SAFETY: the device is done with them; nothing is in flight to rows that are written.
+        // SAFETY: the device has finished with them; nothing is in flight to rows that are written.
         unsafe { array.host()? }.copy_from_slice(data);
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Words that change from step to step on their way to device memory: sent in stream order, or laid ready where a CUDA graph takes them.
+//! Sends words that change from step to step to device memory: in stream order, or in page-locked memory from which a
+//! CUDA graph reads them.
 
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
@@ -6,12 +7,11 @@ use super::launch;
 use crate::backend::{MAX_VERIFY_ROWS, Result, internal, shape};
 use crate::engine::protocol::Token;
 
-/// Words of `Step` and of `DraftStep` of `kernels/common.cuh`.
+/// Size of `Step` and of `DraftStep` in `kernels/common.cuh`.
 pub(super) const STRUCT_WORDS: usize = 4;
 /// Structs, each with the tokens of a verify pass, that may be in flight at once.
 const SLOTS: usize = 512;
 
-/// A few words, then a list of tokens, in device memory, sent in stream order.
 pub(super) struct StepParameters {
     device: Device,
     tokens_at: usize,
@@ -82,7 +82,8 @@ impl StepParameters {
         self.device.driver().record(sent, Queue::Compute)
     }
 
-    /// A slot's worth. A kernel takes them from the host's memory: a copy so small would take several times as long, and the step waits for it.
+    /// Sends one slot. A kernel reads it from host memory: so small a copy would take several times as long, and the
+    /// step waits for it.
     fn send_slot(&mut self, words: impl Iterator<Item = u32>) -> Result<()> {
         if self.next_slot == SLOTS {
             self.device.driver().synchronize(Queue::Compute)?;
@@ -113,8 +114,8 @@ impl Drop for StepParameters {
     }
 }
 
-/// The words of a step where its CUDA graph finds them: in page-locked memory at one address, which the graph's first kernel reads. A launch in front of
-/// the graph would cost the host some 10 us while the device waits for both.
+/// The words of a step in page-locked memory at one address, which the first kernel of its CUDA graph reads. A launch
+/// before the graph would cost the host some 10 us while the device waits for both.
 pub(super) struct Laid {
     device: Device,
     words: Pinned,
@@ -126,7 +127,7 @@ impl Laid {
         Ok(Laid { words: device.pinned(words * 4)?, taken: device.driver().event()?, device: device.clone() })
     }
 
-    /// Writes the words, padded with zeros, once the graph before has taken its own.
+    /// Writes the words, padded with zeros, once the previous graph has read its own.
     pub(super) fn lay(&mut self, words: impl Iterator<Item = u32>) -> Result<()> {
         self.device.driver().wait_host(&self.taken)?;
         let mut words = words.fuse();
@@ -139,7 +140,7 @@ impl Laid {
         Ok(())
     }
 
-    /// The kernel that takes them to `dst`, as part of a graph that is being recorded.
+    /// Records the kernel that copies them to `dst` into a graph.
     pub(super) fn take(&self, dst: DevicePtr) -> Result<()> {
         let n = super::u32_of(self.words.as_slice().len() / 4)?;
         // Page-locked memory has one address for both sides.

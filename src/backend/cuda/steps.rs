@@ -1,9 +1,9 @@
-//! What changes from step to step, in device memory: `Step` of `kernels/common.cuh`, the rows of a verify pass
-//! (`kernels/sequences.cuh`) and the tokens of the pass.
+//! The values that change from step to step, in device memory: `Step` of `kernels/common.cuh`, the rows of a verify
+//! pass (`kernels/sequences.cuh`) and the tokens of the pass.
 //!
-//! The host keeps the authority and sends a copy before a pass needs it, in stream order, from page-locked slots that are
-//! not reused before the device has read them. A CUDA graph of a verify pass takes them itself (`step_words`); others only ever see the two fixed
-//! device addresses.
+//! The host holds the authoritative values and sends a copy before a pass needs it, in stream order, from page-locked
+//! slots that are not reused before the device has read them. A CUDA graph of a verify pass copies them itself
+//! (`step_words`); other graphs only see the two fixed device addresses.
 
 use super::Cuda;
 use super::device::Device;
@@ -13,9 +13,9 @@ use super::step_words::{Laid, STRUCT_WORDS, StepParameters};
 use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal, shape};
 use crate::engine::protocol::Token;
 
-/// Words of `Row` of `kernels/sequences.cuh`.
+/// Size of `Row` in `kernels/sequences.cuh`.
 const ROW_WORDS: usize = 8;
-/// Bytes from `Step` to the rows of a verify pass.
+/// Byte offset of the rows of a verify pass after `Step`.
 const ROWS_AT: usize = STRUCT_WORDS * 4;
 const STEP_WORDS: usize = STRUCT_WORDS + MAX_VERIFY_ROWS * ROW_WORDS;
 /// `struct Step { u32 position, pending, slot, reserved; }`, the position of each row of a verify pass, and the tokens
@@ -23,9 +23,9 @@ const STEP_WORDS: usize = STRUCT_WORDS + MAX_VERIFY_ROWS * ROW_WORDS;
 pub(super) struct Step {
     step_parameters: StepParameters,
     laid: Laid,
-    /// Of the next pass, where they fit a verify pass and have not been sent at once.
+    /// Unsent tokens of the next pass, if they fit a verify pass.
     tokens: Vec<Token>,
-    /// Sequences of the next verify pass, if they are several.
+    /// Sequences of the next verify pass; empty for a single one.
     groups: Vec<Group>,
     sequence: u64,
     position: u32,
@@ -59,7 +59,6 @@ impl Step {
         self.step_parameters.ptr() + ROWS_AT as u64
     }
 
-    /// `const u32*` of the tokens.
     pub(super) fn tokens_ptr(&self) -> DevicePtr {
         self.step_parameters.tokens_ptr()
     }
@@ -68,7 +67,6 @@ impl Step {
         Group::of_pass(&self.groups, self.place(), pass, given)
     }
 
-    /// Those of the next verify pass; by default all rows are the active sequence's.
     pub(super) fn verify_groups(&self) -> impl Iterator<Item = Group> {
         let alone = self.groups.is_empty().then(|| Group { place: self.place(), rows: MAX_VERIFY_ROWS });
         alone.into_iter().chain(self.groups.iter().copied())
@@ -90,7 +88,7 @@ impl Step {
         Place { id: self.sequence, position: self.position(), pending: self.pending(), slot: self.slot as usize }
     }
 
-    /// Another sequence's numbers; sent as those of [`Step::seek`] are.
+    /// Unsent until [`Step::flush`], as in [`Step::seek`].
     pub(super) fn go_to(&mut self, place: Place) -> Result<()> {
         self.groups.clear();
         self.sequence = place.id;
@@ -115,7 +113,7 @@ impl Step {
         self.send(tokens)
     }
 
-    /// A few are sent with the next [`Step::flush`], or taken by a graph.
+    /// A few tokens wait for the next [`Step::flush`], or a graph takes them.
     fn send(&mut self, tokens: &[Token]) -> Result<()> {
         self.tokens.clear();
         self.unsent = true;
@@ -128,7 +126,7 @@ impl Step {
         Ok(())
     }
 
-    /// Lays all of it ready for the graph of a verify pass that is given to the device next.
+    /// Prepares all values for the graph of the verify pass that is launched next.
     fn lay(&mut self) -> Result<()> {
         let words = self.words()?;
         self.laid.lay(words.into_iter().chain(self.tokens.iter().copied()))?;
@@ -136,18 +134,18 @@ impl Step {
         Ok(())
     }
 
-    /// The graph has been given to the device; whether it takes what was laid ready.
     fn given(&self, lays: bool) -> Result<()> {
         if lays { self.laid.given() } else { Ok(()) }
     }
 
-    /// There is no graph that would have taken it.
+    /// No graph takes the prepared values, so they have to be sent.
     fn send_again(&mut self) -> Result<()> {
         self.unsent = true;
         self.flush()
     }
 
-    /// Jumps, with nothing pending. As all that follows, sent with the next tokens, or the next [`Step::flush`].
+    /// Sets the position with nothing pending. Like the methods below, it takes effect with the next tokens or the
+    /// next [`Step::flush`].
     pub(super) fn seek(&mut self, position: usize) -> Result<()> {
         self.position = narrow(position)?;
         self.pending = 0;
@@ -184,7 +182,7 @@ impl Step {
         self.unsent = true;
     }
 
-    /// Sends what has changed; called before whatever reads the step, and never has anything to do inside a CUDA graph.
+    /// Sends changed values; runs before every reader of the step, and is a no-op inside a CUDA graph.
     pub(super) fn flush(&mut self) -> Result<()> {
         if self.unsent {
             self.step_parameters.send_all(&self.words()?, &self.tokens)?;
@@ -199,8 +197,8 @@ pub(super) fn narrow(value: usize) -> Result<u32> {
 }
 
 impl Cuda {
-    /// Whether blocks are scored in the next verify pass: some row may not take all of them. The same for all layers of a pass, whether
-    /// it is run or replayed.
+    /// Whether the next verify pass scores blocks: some row may not take all of them. The same for all layers of a
+    /// pass, eager or replayed.
     pub(super) fn scores(&self) -> bool {
         self.step.verify_end() > self.all_within
     }
@@ -283,7 +281,7 @@ impl Steps for Cuda {
                 let run = body(self);
                 self.forget_rope();
                 run?;
-                // The first pass of all only learns which rows take all blocks.
+                // The very first pass only determines which rows take all blocks.
                 if !alone && (!key.scores || self.scores()) {
                     self.graphs.warmed(key);
                 }

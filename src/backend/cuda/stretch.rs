@@ -1,4 +1,4 @@
-//! Bytes of an array that lies in memory in one piece, or in pieces at equal distances, as the rows of a cache do.
+//! Bytes of an array in one piece, or in pieces at equal distances, like the rows of a cache.
 
 use super::driver::{DevicePtr, Driver, Pitched, Queue};
 use crate::backend::{Result, internal};
@@ -6,7 +6,7 @@ use crate::backend::{Result, internal};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretch {
     base: DevicePtr,
-    /// Bytes of a piece, and from its start to that of the next.
+    /// Size of a piece, and distance between pieces.
     chunk: usize,
     pitch: usize,
     from: usize,
@@ -18,12 +18,10 @@ impl Stretch {
         Stretch { base: at, chunk: usize::MAX, pitch: 0, from: 0, bytes }
     }
 
-    /// The first `bytes` of an array in pieces of `chunk` bytes that begin `pitch` bytes apart.
     pub(super) fn in_pieces(at: DevicePtr, chunk: usize, pitch: usize, bytes: usize) -> Stretch {
         if chunk == pitch { Stretch::plain(at, bytes) } else { Stretch { base: at, chunk, pitch, from: 0, bytes } }
     }
 
-    /// `bytes` of it, from byte `at` on.
     pub(super) fn part(self, at: usize, bytes: usize) -> Stretch {
         Stretch { from: self.from + at, bytes, ..self }
     }
@@ -32,7 +30,6 @@ impl Stretch {
         self.base + (at / self.chunk * self.pitch + at % self.chunk) as u64
     }
 
-    /// Where it is in one piece, or in several alike.
     fn spans(&self) -> Vec<Pitched> {
         let (mut at, end, mut spans) = (self.from, self.from + self.bytes, Vec::new());
         while at < end {
@@ -52,10 +49,11 @@ impl Stretch {
         self.spans().into_iter().flat_map(of).collect()
     }
 
-    /// The bytes, where they are the host's.
+    /// A slice of host memory.
     ///
     /// # Safety
-    /// They must be host memory in one piece, which stays where it is for `'a`; the device must not write them meanwhile, nor read them if they are changed.
+    /// The bytes must be host memory in one piece that stays mapped for `'a`; the device must not write them
+    /// meanwhile, nor read them if they are changed.
     pub(super) unsafe fn host<'a>(&self) -> Result<&'a mut [u8]> {
         match self.spans().as_slice() {
             [] => Ok(&mut []),
@@ -65,10 +63,8 @@ impl Stretch {
         }
     }
 
-    /// Host to device.
-    ///
     /// # Safety
-    /// As for [`Driver::copy_in`], for as many bytes as it has.
+    /// As for [`Driver::copy_in`], for all bytes of the stretch.
     pub(super) unsafe fn copy_in(&self, driver: &dyn Driver, src: *const u8, queue: Queue) -> Result<()> {
         let mut done = 0;
         for span in self.spans() {
@@ -84,10 +80,8 @@ impl Stretch {
         Ok(())
     }
 
-    /// Device to host.
-    ///
     /// # Safety
-    /// As for [`Driver::copy_out`], for as many bytes as it has.
+    /// As for [`Driver::copy_out`], for all bytes of the stretch.
     pub(super) unsafe fn copy_out(&self, driver: &dyn Driver, dst: *mut u8, queue: Queue) -> Result<()> {
         let mut done = 0;
         for span in self.spans() {

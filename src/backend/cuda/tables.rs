@@ -1,8 +1,8 @@
-//! The caches and states that the rows of a verify pass belong to: for each layer an entry for each of 16 rows, in
-//! device memory (`RowCache` and `RowState` of `kernels/sequences.cuh`).
+//! The caches and states of the rows of a verify pass: for each layer an entry for each of 16 rows, in device memory
+//! (`RowCache` and `RowState` of `kernels/sequences.cuh`).
 //!
-//! The host keeps the same tables, compares, and sends only what changes: nothing while one conversation goes on. CUDA
-//! graphs name the tables and never what is in them.
+//! The host keeps the same tables, compares, and sends only changes: nothing while a single conversation runs. CUDA
+//! graphs name the tables and never their entries.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::driver::{DevicePtr, Event, Queue};
 use crate::backend::{BackendError, MAX_VERIFY_ROWS, Result, internal};
 
 const LAYERS: usize = 96;
-/// Tables of caches and states that belong to no layer, as tests and measurements use them; taken in turn.
+/// Tables of caches and states outside of any layer, for tests and measurements; used in turn.
 const OTHERS: usize = 160;
 const ENTRY_WORDS: usize = 4;
 const TABLE_WORDS: usize = MAX_VERIFY_ROWS * ENTRY_WORDS;
@@ -23,11 +23,10 @@ pub(super) type Entry = [DevicePtr; ENTRY_WORDS];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TableId(usize);
 
-/// Tables of caches and states; as many again say where the blocks of those caches are ([`TableId::of_blocks`]).
+/// Tables of caches and states; a second set locates the blocks of those caches ([`TableId::of_blocks`]).
 const TABLES: usize = LAYERS + OTHERS;
 
 impl TableId {
-    /// `RowBlocks` of the same caches.
     pub(super) fn of_blocks(self) -> TableId {
         TableId(self.0 + TABLES)
     }
@@ -36,16 +35,15 @@ impl TableId {
 pub(super) struct Tables {
     device: Device,
     memory: DeviceBuffer,
-    /// What the device has once `changed` is sent.
     here: Vec<u64>,
-    /// Of each table, whether all its rows are of one sequence.
+    /// By table: all its rows belong to one sequence.
     alone: Vec<bool>,
     changed: Option<Range<usize>>,
     halves: [Pinned; 2],
     sent: [Event; 2],
     next: usize,
     made: usize,
-    /// A step is being recorded: what it names must be there already.
+    /// During a recording no entry may change.
     fixed: bool,
 }
 
@@ -82,8 +80,8 @@ impl Tables {
         self.memory.ptr() + (table.0 * TABLE_BYTES) as u64
     }
 
-    /// Sets the buffers that the rows of a pass belong to: for each sequence its number of rows and its entry; rows
-    /// after them get the last one's. Called for every layer before every pass, nearly always without a change.
+    /// Sets the buffers of a pass's rows: for each sequence its number of rows and its entry; rows after them get the
+    /// last entry. Runs for every layer before every pass, nearly always without a change.
     pub(super) fn set(
         &mut self,
         table: TableId,

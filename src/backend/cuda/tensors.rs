@@ -1,8 +1,8 @@
 //! The trait's buffers in device memory.
 //!
-//! Layouts: a matrix is row-major `[out, inner]` bf16, or packed ([`crate::backend::forms`]); gate and up rows are interleaved in eights (packed row
-//! `16b + r` is gate row `8b + r` for r < 8, up row `8b + r − 8` otherwise), so that one block of the SwiGLU GEMM
-//! holds both halves. Norm weights are f32. Everything keeps its address from the day it is made.
+//! Layouts: a matrix is row-major `[out, inner]` bf16, or packed ([`crate::backend::forms`]); gate and up rows are
+//! interleaved in eights (packed row `16b + r` is gate row `8b + r` for r < 8, up row `8b + r − 8` otherwise), so that
+//! one block of the SwiGLU GEMM holds both halves. Norm weights are f32. No buffer ever moves.
 
 use std::sync::Arc;
 
@@ -16,17 +16,16 @@ use crate::backend::sections::Section;
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Result};
 use crate::engine::protocol::{Dtype, Precision};
 
-/// Width of a head that the kernels are written for.
+/// The only head width that the kernels support.
 pub(super) const HEAD: usize = 128;
 
-/// Where a buffer may begin inside of memory that it shares.
 const ALIGNED: usize = 256;
 
-/// Activations `[rows, width]`.
+/// `[rows, width]`
 pub struct Buf {
     memory: Arc<DeviceBuffer>,
     at: usize,
-    /// Where that memory is free while these rows are in use.
+    /// Start of the free part of that memory while these rows are in use.
     spare: usize,
     pub(super) width: usize,
     pub(super) kind: BufKind,
@@ -44,7 +43,6 @@ impl Buf {
         Ok(Buf { memory, at: 0, spare, width, kind, rows })
     }
 
-    /// Groups of buffers in the same memory, one group at a time.
     pub(super) fn alternating(
         device: &Device,
         groups: &[&[(usize, BufKind)]],
@@ -77,7 +75,6 @@ impl Buf {
         (self.spare + bytes <= self.memory.bytes()).then(|| self.memory.ptr() + self.spare as u64)
     }
 
-    /// The memory of the rows and what is free after them.
     pub(super) fn whole(&self) -> (DevicePtr, usize) {
         let behind = self.at + self.bytes();
         let until = if self.spare == behind { self.memory.bytes() } else { behind };
@@ -100,7 +97,6 @@ impl Buf {
         self.column(row * self.width)
     }
 
-    /// An f32 buffer of at least this width.
     pub(super) fn wide(&self, op: &'static str, width: usize) -> Result<DevicePtr> {
         match self.kind {
             BufKind::Residual | BufKind::Wide | BufKind::Logits if self.width >= width => Ok(self.ptr()),
@@ -108,7 +104,6 @@ impl Buf {
         }
     }
 
-    /// A bf16 buffer of at least this width.
     pub(super) fn narrow(&self, op: &'static str, width: usize) -> Result<DevicePtr> {
         match self.kind {
             BufKind::Activation if self.width >= width => Ok(self.ptr()),
@@ -131,13 +126,13 @@ fn size_of_kind(kind: BufKind) -> usize {
     }
 }
 
-/// Weight `[out, inner]`: parts one above the other, each in its own form.
+/// `[out, inner]`: parts stacked along the out axis, each in its own form.
 pub struct Matrix {
     pub(super) parts: Vec<Part>,
     pub(super) out: usize,
     pub(super) inner: usize,
     pub(super) sections: Vec<Section>,
-    /// The number under which slices of it in e4m3 are spare; 0 where there are none.
+    /// Key of this weight's spare e4m3 slices; 0 where there are none.
     pub(super) number: u64,
 }
 
@@ -161,7 +156,6 @@ impl Matrix {
         self.sections.iter().all(|section| section.precision == Precision::Fp8)
     }
 
-    /// Its address, if it is plain bf16 in one piece.
     pub(super) fn plain(&self) -> Option<DevicePtr> {
         match self.parts.as_slice() {
             [part] if part.form == Form::Bf16 => Some(part.memory.ptr()),
@@ -170,16 +164,16 @@ impl Matrix {
     }
 }
 
-/// Norm weight `[n]` f32.
+/// `[n]` f32.
 pub struct Vector {
     pub(super) memory: DeviceBuffer,
     pub(super) n: usize,
 }
 
-/// Recurrent state of one lightning layer `[heads, 128, 128]` f32 and the rows not yet in it.
+/// `[heads, 128, 128]` f32 of one lightning layer, and the rows not yet absorbed.
 pub struct Recurrent {
     pub(super) state: DeviceBuffer,
-    /// `[2][16][kv_heads][128]` bf16; which half counts is in the step.
+    /// `[2][16][kv_heads][128]` bf16; the step holds the current half.
     pub(super) pend_k: DeviceBuffer,
     pub(super) pend_v: DeviceBuffer,
     /// Decay rates `[heads]`.

@@ -1,5 +1,5 @@
-//! Weights on their way to the device: rows of several tensors in one matrix, gate and up in turns, bf16 from what the
-//! checkpoint has and packed on the device where they take a form of fewer bits; or made up on the device.
+//! Loads weights onto the device: stacks rows of several tensors in one matrix, interleaves gate and up, converts to
+//! bf16, packs forms of fewer bits on the device. Also makes synthetic weights.
 
 mod read;
 
@@ -15,7 +15,7 @@ use read::{bytes_of, fill_parts, fill_rows};
 
 const SLICE_BYTES: usize = 64 << 20;
 
-/// Gate and up tiles whose rows [`launch::TakeTurns`] interleaves in place.
+/// Gate and up tiles; [`launch::TakeTurns`] interleaves their rows in place.
 struct Couples {
     memory: DevicePtr,
     form: Form,
@@ -29,8 +29,8 @@ struct Travelling<'v> {
 }
 
 impl Cuda {
-    /// Rehearses loading with a few bytes on all threads. The first call of each kind looks a symbol up, which would
-    /// wait while the GEMM library is being loaded: 70 ms on an H200.
+    /// Rehearses loading with a few bytes on all threads. The first call of each kind resolves a symbol, which waits
+    /// while the GEMM library loads: 70 ms on an H200.
     pub(super) fn rehearse(&mut self) -> Result<()> {
         const BYTES: usize = 4096;
         let bytes = BYTES * rayon::current_num_threads();
@@ -48,7 +48,7 @@ impl Cuda {
         self.device.driver().synchronize(Queue::Compute)
     }
 
-    /// Weights that travel together: threads wait for each other once, not for each of them.
+    /// Loads weights in one batch: threads synchronise once, not once per weight.
     pub(super) fn weights(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Matrix>> {
         let (mut made, mut travelling) = (Vec::new(), Travelling::default());
         for wanted in wanted {
@@ -62,14 +62,15 @@ impl Cuda {
         Ok(made)
     }
 
-    /// Rows of all parts, one after the other. Neighbours that take the same form become one part.
+    /// Rows of all parts, one after the other. Neighbours in the same form become one part.
     fn stack<'v>(&mut self, parts: &'v [WeightView<'v>], outgoing: &mut Vec<Outgoing<'v>>) -> Result<Matrix> {
         let inner = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
         let (mut made, mut out, mut at) = (Vec::new(), 0, 0);
         while let Some(first) = parts.get(at) {
             let form = first.form.or_bf16(inner);
             let run = match first.dtype {
-                // A pair of tiles holds rows of one weight, or the next one's rows would not begin where they are looked for.
+                // A pair of tiles holds rows of one weight only; otherwise the next weight's rows would begin at the
+                // wrong place.
                 Dtype::U8 => {
                     let even = |p: &&WeightView<'_>| p.shape.first().is_some_and(|n| n.is_multiple_of(PAIR_ROWS));
                     let alike = |p: &&WeightView<'_>| p.dtype == Dtype::U8 && p.form == first.form;
@@ -131,7 +132,8 @@ impl Cuda {
         Ok(Matrix::whole(memory, form, 2 * half, inner))
     }
 
-    /// Memory with rows `from(0..rows)` in a form: bf16 travels with the others, what is packed here has arrived.
+    /// Memory for rows `from(0..rows)` in a form: bf16 rows travel with the others, packed rows have arrived on
+    /// return.
     fn formed_rows<'v>(
         &mut self,
         form: Form,
@@ -147,7 +149,7 @@ impl Cuda {
             outgoing.push(Outgoing::new(memory.ptr(), rows * row_bytes, row_bytes, fill));
             return Ok(memory);
         }
-        // Packed on the device, so that the bf16 rows never lie there together.
+        // The device packs slice by slice, so that it never holds all bf16 rows at once.
         let slice = (SLICE_BYTES / row_bytes).next_multiple_of(PAIR_ROWS).min(rows.next_multiple_of(PAIR_ROWS));
         let plain = self.device.alloc("weights in flight", slice * row_bytes, Account::Work)?;
         for first in (0..rows).step_by(slice) {
@@ -161,7 +163,6 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// Weights that their folder holds packed in one form, one after the other.
     fn packed_already<'v>(
         &mut self,
         run: &'v [WeightView<'v>],
@@ -189,8 +190,8 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// Gate and up that their folder holds packed, a pair of tiles of each in turns: their rows take turns when they are there. The host
-    /// only reads.
+    /// Packed gate and up, loaded as alternating pairs of tiles; the device interleaves their rows afterwards, so the
+    /// host only reads.
     fn packed_pairs<'v>(
         &mut self,
         form: Form,
@@ -217,7 +218,6 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// Rows of gate and up in eights, where a pair of tiles of each lies in turns.
     fn take_turns(&mut self, couples: &Couples) -> Result<()> {
         let Couples { memory: w, form, pairs } = couples;
         for (i, turns) in pairs.turns.iter().enumerate() {
@@ -225,7 +225,7 @@ impl Cuda {
             let [first, bytes, pair_bytes] = [turns.first, turns.bytes, pairs.pair_bytes].map(u32_of);
             let (first, bytes, pair_bytes) = (first?, bytes?, pair_bytes?);
             let (units, couples) = (u32_of(turns.units)?, u32_of(pairs.couples)?);
-            // SAFETY: the memory was made for so many pairs of both, the table for what they have at one place.
+            // SAFETY: the memory has room for all pairs of both; the table covers the units of one place.
             unsafe {
                 launch::TakeTurns { w: *w, from, first, bytes, pair_bytes, units, couples }
                     .launch(self.device.driver())?
@@ -234,7 +234,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// The table of [`launch::TakeTurns`] of one form on the device; sent with the first weight of it.
+    /// The table of [`launch::TakeTurns`] for one form on the device; the first weight of that form sends it.
     fn places_of(&mut self, form: Form, which: usize, from: &[u16]) -> Result<DevicePtr> {
         if let Some(there) = self.scratch.places.get(&(form, which)) {
             return Ok(there.ptr());
@@ -285,7 +285,7 @@ impl Cuda {
         self.staging.send_bytes(memory.ptr(), once.get(..done).unwrap_or_default())?;
         while done > 0 && done < bytes {
             let n = done.min(bytes - done);
-            // SAFETY: both lie in the memory that was just made, one behind the other.
+            // SAFETY: both ranges are in the memory that was just made, and do not overlap.
             unsafe { self.device.driver().copy(memory.ptr() + done as u64, memory.ptr(), n, Queue::Compute)? };
             done += n;
         }
@@ -313,7 +313,6 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// The same for gate and up: one plain matrix of both, its rows then put in eights.
     pub(super) fn random_interleaved(
         &mut self,
         half: usize,

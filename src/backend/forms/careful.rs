@@ -1,10 +1,9 @@
 //! Packing that minimises the error of a weight's output, from the second moments of its input over text.
 //!
 //! The measure is not the squared error of the weights, `eᵀe`, but that of their products, `eᵀHe` with `H = Σ x xᵀ`.
-//! Only entries of `H` within a unit count. Scales are chosen with each column's share as its weight; then the columns
+//! Only entries of `H` within a unit count. Each column's share weighs it in the choice of scales; then the columns
 //! are rounded one after the other, and later columns of the unit compensate for the error of each (as GPTQ does, with
-//! the same triangular factor). A row of a unit is kept only where that beats [`Packed::pack`]. The layout is the
-//! same.
+//! the same triangular factor). A row of a unit is kept only where it beats [`Packed::pack`]. The layout is the same.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,19 +12,17 @@ use rayon::prelude::*;
 
 use super::{Form, NotFinite, Packed, Place, UNIT_COLUMNS};
 
-/// Added to the diagonal of a unit, as a share of its mean: columns that hardly ever have a value still count.
+/// Added to the diagonal of a unit, as a share of its mean: columns that are almost always zero still count.
 const DAMPING: f64 = 0.01;
 
 pub(super) trait Rounding: Sized + Copy + Default {
     const COLUMNS: usize;
-    /// Scale (and zero point) of a group, where columns count as much as `weights` say. With equal weights: the plain choice.
+    /// Scale (and zero point) of a group, with weighted columns. Equal weights give the plain choice.
     fn choose(x: &[f32], weights: &[f32]) -> Self;
-    /// The code of a value, and the value that the code represents.
     fn round(&self, x: f32) -> (i32, f32);
     fn put(&self, unit: &mut [u8], place: Place, group: usize, codes: &[i32]);
 }
 
-/// Squared errors of what a weight computes, over the text that its input was seen on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OutputErrors {
     /// Σ wᵀHw.
@@ -43,18 +40,17 @@ impl std::ops::AddAssign for OutputErrors {
     }
 }
 
-/// What packing has to know of a unit's columns.
 pub(super) struct Unit {
-    /// The upper half of `H`, on the diagonal half of it. `[128, 128]`
+    /// The upper half of `H`, with half the diagonal. `[128, 128]`
     moments: Vec<f32>,
-    /// Row j: by how much each later column makes up for an error of 1 in column j. `[128, 128]`
+    /// Row j: the compensation of each later column for an error of 1 in column j. `[128, 128]`
     feedback: Vec<f32>,
-    /// What an error in a column costs that the later ones make up for; 1 on average.
+    /// Cost of a column's error after compensation; 1 on average.
     weights: [f32; UNIT_COLUMNS],
 }
 
 impl Unit {
-    /// `None` where nothing was seen.
+    /// `None` where the moments are zero.
     fn new(moments: &[f32]) -> Option<Unit> {
         const N: usize = UNIT_COLUMNS;
         let at = |i: usize, j: usize| moments.get(i.min(j) * N + i.max(j)).map_or(0.0, |v| f64::from(*v));
@@ -110,7 +106,7 @@ impl Unit {
     }
 }
 
-/// In eight sums, which the compiler keeps in one register. Lengths are multiples of eight.
+/// Eight sums, which the compiler keeps in one register. Lengths are multiples of eight.
 #[inline(always)]
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0f32; 8];
@@ -129,7 +125,7 @@ struct Row<R> {
 }
 
 impl<R: Rounding> Row<R> {
-    /// Column by column; with `unit`, errors are made up for.
+    /// Rounds column by column; with `unit`, later columns compensate for errors.
     #[inline(always)]
     fn of(x: &[f32], unit: Option<&Unit>) -> Row<R> {
         let mut row =
@@ -162,7 +158,7 @@ impl<R: Rounding> Row<R> {
 
 const EQUAL: [f32; UNIT_COLUMNS] = [1.0; UNIT_COLUMNS];
 
-/// Packs a unit's row in the better of two ways, with the vectors that this machine has.
+/// Packs a unit's row in the better of two ways, with this machine's vector instructions.
 pub(super) fn pack_row<R: Rounding>(bytes: &mut [u8], place: Place, x: &[f32], unit: Option<&Unit>) -> OutputErrors {
     pulp::Arch::new().dispatch(
         #[inline(always)]
@@ -188,11 +184,11 @@ fn better<R: Rounding>(bytes: &mut [u8], place: Place, x: &[f32], unit: Option<&
 }
 
 impl Packed {
-    /// As [`Packed::pack`], by the second moments of what the weight is multiplied with: for each unit of columns the upper half of
-    /// `Σ x xᵀ`, `[inner / 128, 128, 128]`. Units that saw nothing but zeros are packed as there.
+    /// [`Packed::pack`] by the second moments of the weight's input: for each unit of columns the upper half of `Σ x
+    /// xᵀ`, `[inner / 128, 128, 128]`. Units with only zeros are packed plainly.
     ///
     /// # Errors
-    /// As [`Packed::pack`]; moments of another size.
+    /// As [`Packed::pack`]; moments of the wrong size.
     pub fn pack_careful(
         form: Form,
         out: usize,
@@ -205,7 +201,7 @@ impl Packed {
             return Err(NotFinite);
         }
         let units: Vec<Option<Unit>> = moments.par_chunks(UNIT_COLUMNS * UNIT_COLUMNS).map(Unit::new).collect();
-        // A sum of each pair of tiles, added in their order.
+        // One sum per pair of tiles, added in order.
         let sums = Mutex::new(BTreeMap::new());
         let packed = Packed::pack_with(form, out, inner, fill, |pair, r, bytes, values| {
             let mut sum = OutputErrors::default();

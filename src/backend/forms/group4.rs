@@ -1,4 +1,5 @@
-//! Published 4-bit weights (GPTQ, compressed-tensors): `bf16((q − z) · s)` with a bf16 scale and a whole zero point per group.
+//! Published 4-bit weights (GPTQ, compressed-tensors): `bf16((q − z) · s)` with a bf16 scale and an integer zero point
+//! per group.
 
 use half::bf16;
 use rayon::prelude::*;
@@ -8,12 +9,10 @@ use super::{
     put, round, scales_below, split, word,
 };
 
-/// Columns that share a scale, as far as kernels care: longer groups repeat theirs in every unit.
+/// Columns that share a scale, as kernels see it: longer groups repeat their scale in every unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group4 {
-    /// 32 columns.
     G32,
-    /// 64 columns.
     G64,
     /// 128 columns or a multiple.
     G128,
@@ -62,7 +61,7 @@ fn scale_at(detail: u32, place: Place, block: usize) -> usize {
 }
 
 impl Packed {
-    /// Repacks a published weight; scales are rounded to bf16. `None` if `inner` is no multiple of 128.
+    /// Repacks a published weight; scales are rounded to bf16. `None` if `inner` is not a multiple of 128.
     pub fn group4(group: Group4, out: usize, inner: usize, rows: &dyn IntegerRows) -> Option<Packed> {
         let form = Form::Group4(group);
         let table = form.row().filter(|_| form.fits(inner))?;

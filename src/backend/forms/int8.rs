@@ -11,7 +11,7 @@ use super::{
 
 const VALUES: usize = 4096;
 
-/// Kernels multiply scales by 2^101 on the way: from here on that is no number any more.
+/// Kernels multiply scales by 2^101 on the way: from here on the product overflows.
 pub(super) const TOO_LARGE_A_SCALE: f32 = 67_108_864.0;
 
 pub(super) fn row() -> FormRow {
@@ -28,7 +28,7 @@ pub(super) fn row() -> FormRow {
     }
 }
 
-/// Where the word of columns `4w..4w + 4` lies.
+/// Position of the word of columns `4w..4w + 4`.
 fn at(place: Place, w: usize) -> usize {
     let (h, b, t) = (w / 16, w / 8 % 2, w / 2 % 4);
     (((place.tile * 2 + h) * 2 + b) * 32 + place.g * 4 + t) * 16 + place.upper * 8 + w % 2 * 4
@@ -67,7 +67,7 @@ impl Scale {
 impl Rounding for Scale {
     const COLUMNS: usize = UNIT_COLUMNS;
 
-    /// Of 8 bits none is to be lost to a narrower range: what the plain choice is whatever columns count.
+    /// Always the plain choice, whatever the column weights: 8 bits allow no narrower range without loss.
     #[inline(always)]
     fn choose(x: &[f32], _weights: &[f32]) -> Scale {
         Scale::of(x)
@@ -90,7 +90,7 @@ impl Rounding for Scale {
 
 impl Packed {
     /// Repacks a published weight with signed bytes `q − z` and groups of 128 columns or a multiple; scales are
-    /// rounded to bf16. `None` if `inner` is no multiple of 128.
+    /// rounded to bf16. `None` if `inner` is not a multiple of 128.
     pub fn int8(out: usize, inner: usize, rows: &dyn IntegerRows) -> Option<Packed> {
         let table = Form::Int8.row().filter(|_| Form::Int8.fits(inner))?;
         let mut bytes = vec![0u8; Form::Int8.bytes(out, inner)];

@@ -1,28 +1,26 @@
-//! Gate and up rows in turns, of weights that are packed already.
+//! Interleaves gate and up rows of weights that are already packed.
 
 use super::{Form, PAIR_ROWS, Place, UNIT_COLUMNS, nvfp4};
 
-/// Gate and up weights of equally many rows, packed, as one weight with their rows in eights: tile b holds gate rows `8b..8b + 8`, then
-/// up rows `8b..8b + 8`. A pair of tiles of gate and the same one of up, a couple, hold what two pairs of the joined weight do: bytes
-/// only change places within a couple.
+/// Packed gate and up weights with equal numbers of rows, as one weight with their rows in eights: tile b holds gate
+/// rows `8b..8b + 8`, then up rows `8b..8b + 8`. A pair of tiles of gate and the same one of up, a couple, hold the
+/// same rows as two pairs of the joined weight: bytes only change places within a couple.
 pub struct Interleaving {
-    /// Bytes of a pair of tiles, of each weight and of the joined one.
     pub pair_bytes: usize,
     pub couples: usize,
     pub turns: Vec<Turns>,
 }
 
-/// What both pairs of a couple have at one place, and how it changes places.
 pub struct Turns {
     pub first: usize,
     pub bytes: usize,
     pub units: usize,
-    /// Half-word i of both, the first pair's before the second's, is what half-word `from[i]` was.
+    /// Half-word i of both, the first pair's before the second's, is the former half-word `from[i]`.
     pub from: Vec<u16>,
 }
 
 impl Interleaving {
-    /// Of two weights of `half` rows; `None` if the rows do not fill whole tiles.
+    /// For two weights of `half` rows; `None` if the rows do not fill whole tiles.
     pub fn new(form: Form, half: usize, inner: usize) -> Option<Interleaving> {
         let row = form.row()?;
         if !half.is_multiple_of(16) || !form.fits(inner) {
@@ -77,7 +75,7 @@ fn places<I: Iterator<Item = (usize, usize)>>(bytes: usize, of: impl Fn(usize) -
     from
 }
 
-/// Where the bytes of one row are in the tail of a pair: (first, count).
+/// Positions of the bytes of one row in the tail of a pair: (first, count).
 fn behind_pieces(form: Form, row: usize) -> Box<dyn Iterator<Item = (usize, usize)>> {
     if form == Form::Nvfp4 { Box::new(nvfp4::behind_pieces(row)) } else { Box::new(std::iter::empty()) }
 }

@@ -36,25 +36,25 @@ pub use interleave::Interleaving;
 pub use nvfp4::{Factor, Nvfp4Rows};
 use planes::Choice;
 
-/// Columns of a unit; the inner size of a packed weight is a multiple of it.
+/// The inner size of a packed weight is a multiple of this.
 pub const UNIT_COLUMNS: usize = 128;
-/// Rows of a pair of tiles; packed weights end with rows of zeros up to a multiple of it.
+/// Rows of a pair of tiles; zero rows pad packed weights to a multiple of it.
 pub const PAIR_ROWS: usize = 32;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// 16 bits a value (f32 files stay f32 on the CPU).
+    /// 16 bits per value (f32 files stay f32 on the CPU).
     #[default]
     Bf16,
     /// 8 bits, symmetric, a bf16 scale per 128 columns.
     Int8,
     /// 4 bits, a scale and a zero point of one byte each per 32 columns.
     Int4,
-    /// 5 bits, in the same way.
+    /// 5 bits; scales as in int4.
     Int5,
-    /// 6 bits, in the same way.
+    /// 6 bits; scales as in int4.
     Int6,
-    /// 4 bits as published (GPTQ, compressed-tensors), a bf16 scale and a whole zero point per group of columns.
+    /// 4 bits as published (GPTQ, compressed-tensors), a bf16 scale and an integer zero point per group of columns.
     Group4(Group4),
     /// 4 bits of floating point as published (NVFP4), a scale of one byte per 16 columns, a factor per row.
     Nvfp4,
@@ -62,26 +62,25 @@ pub enum Form {
 
 #[derive(Clone, Copy, Debug)]
 pub struct FormRow {
-    /// Kernels of this form begin with it; people read it.
+    /// Prefix of this form's kernels; also shown to users.
     pub name: &'static str,
-    /// In files a weight of this layout is `NAME.part`.
+    /// Suffix in files: a weight of this layout is `NAME.part`.
     pub part: &'static str,
-    /// Bytes of a unit of 32 rows and 128 columns.
+    /// A unit has 32 rows and 128 columns.
     pub unit_bytes: usize,
     /// Bytes after the units of 32 rows.
     pub behind: usize,
-    /// A parameter of the kernels, see `packed.cuh`.
+    /// A kernel parameter, see `packed.cuh`.
     pub detail: u32,
     values: fn(&[u8], Place, Beside, &mut [f32]),
-    /// Where the bytes of a row lie in a unit: (first, count).
+    /// Positions of a row's bytes in a unit: (first, count).
     pieces: fn(Place, u32) -> Vec<(usize, usize)>,
     /// Whether all scales of a unit are finite, and not larger than kernels can use.
     good_unit: fn(&[u8]) -> bool,
-    /// How a unit's row is made of bf16 values, where the program makes this form.
+    /// Packs a unit's row from bf16 values, where the program makes this form.
     made: Option<Made>,
 }
 
-/// What a row's values depend on besides its bytes in a unit.
 #[derive(Clone, Copy)]
 struct Beside {
     detail: u32,
@@ -126,7 +125,7 @@ impl Form {
         }
     }
 
-    /// Shape of a packed weight's bytes in a file: pairs of tiles, and units where the pair has no tail.
+    /// Pairs of tiles, and units where the pair has no tail.
     pub fn stored_shape(self, out: usize, inner: usize) -> Vec<usize> {
         let pairs = out.div_ceil(PAIR_ROWS);
         match self.row() {
@@ -140,26 +139,25 @@ impl Form {
     }
 }
 
-/// A value that is not finite, in a weight that was to be packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite;
 
-/// A published weight of whole numbers: `(q − z) · s`.
+/// A published weight of integers: `(q − z) · s`.
 pub trait IntegerRows: Sync {
-    /// The value `q` of a column, from 0.
+    /// `q` of a column, from 0.
     fn quantised(&self, row: usize, column: usize) -> u32;
-    /// Those of columns `8n..8n + 8` where they have four bits, the first lowest.
+    /// `q` of columns `8n..8n + 8` at four bits each, the first lowest.
     fn eight(&self, row: usize, n: usize) -> u32 {
         self.eight_singly(row, n)
     }
-    /// The same, value by value: for layouts that do not hold them as a word.
+    /// Value by value, for layouts that do not hold them as a word.
     fn eight_singly(&self, row: usize, n: usize) -> u32 {
         (0..8).fold(0, |all, j| all | (self.quantised(row, 8 * n + j) & 15) << (4 * j))
     }
     fn scale(&self, row: usize, column: usize) -> (f32, u32);
 }
 
-/// A packed weight `[out, inner]` in host memory.
+/// `[out, inner]` in host memory.
 pub struct Packed {
     form: Form,
     out: usize,
@@ -182,11 +180,11 @@ impl Place {
 }
 
 impl Packed {
-    /// Packs `[out, inner]` values, which `fill(row, values)` gives row by row. They are rounded to bf16 first.
+    /// Packs `[out, inner]` values, which `fill(row, values)` supplies row by row. They are rounded to bf16 first.
     ///
     /// # Errors
-    /// A value that is not finite. Forms that only published weights have, and sizes that do not fit, are the caller's to refuse:
-    /// they give an error too.
+    /// A value that is not finite; also forms that only published weights have, and wrong sizes, which callers refuse
+    /// first.
     pub fn pack(
         form: Form,
         out: usize,
@@ -202,7 +200,6 @@ impl Packed {
         })
     }
 
-    /// The same, where `pack(pair, row of the pair, bytes of the pair, values of the row)` chooses.
     fn pack_with(
         form: Form,
         out: usize,
@@ -235,7 +232,7 @@ impl Packed {
         Ok(Packed { form, out, inner, bytes })
     }
 
-    /// A weight that is packed already; `None` if the bytes are not of this shape.
+    /// `None` if the bytes do not have this shape.
     pub fn from_bytes(form: Form, out: usize, inner: usize, bytes: Vec<u8>) -> Option<Packed> {
         let fits = form.row().is_some() && form.fits(inner) && bytes.len() == form.bytes(out, inner);
         fits.then_some(Packed { form, out, inner, bytes })
@@ -262,7 +259,7 @@ impl Packed {
     }
 }
 
-/// Values of one row of a packed weight, `inner` of them; zeros outside of the weight.
+/// Decodes `inner` values of one row of a packed weight; zeros outside of the weight.
 pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32]) {
     let Some(table) = form.row() else { return };
     let place = Place::of(row);
@@ -275,7 +272,7 @@ pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32
     }
 }
 
-/// The bytes of an int4 or group4 weight of which earlier versions held the words of four-bit values rotated left by 3.
+/// Converts an int4 or group4 weight of earlier versions, which rotated the words of four-bit values left by 3.
 pub fn from_rotated(form: Form, bytes: &[u8]) -> Vec<u8> {
     let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
     let mut bytes = bytes.to_vec();
@@ -288,8 +285,8 @@ pub fn from_rotated(form: Form, bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The first unit of a packed weight that has, or whose pair's tail has, a scale that is not finite or larger than
-/// kernels can use. Scales of int4, int5 and int6 are always good.
+/// The first unit of a packed weight with a scale, in the unit or its pair's tail, that is not finite or too large for
+/// kernels. Scales of int4, int5 and int6 are always good.
 pub fn first_bad_unit(form: Form, inner: usize, bytes: &[u8]) -> Option<usize> {
     let row = form.row()?;
     let units = inner / UNIT_COLUMNS;
@@ -313,7 +310,7 @@ fn round(value: f32) -> f32 {
     bf16::from_f32(value).to_f32()
 }
 
-/// To the nearest whole number, ties to even; |x| < 2^22.
+/// Ties to even; |x| < 2^22.
 fn nearest(x: f32) -> f32 {
     (x + 12_582_912.0) - 12_582_912.0
 }
@@ -332,16 +329,16 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// Bytes of the words of four-bit values of a unit.
 const NIBBLES: usize = 2048;
 
-/// Bytes of four-bit words of a half: `[lane][block 2][row 2]` words, for row `place` of `tile`, by (block of 32 columns in the unit, t).
+/// Position of a four-bit word of row `place` of `tile`, by (block of 32 columns in the unit, t); a half holds words
+/// `[lane][block 2][row 2]`.
 fn nibble_word(place: Place, block: usize, t: usize) -> usize {
     let (h, b) = (block / 2, block % 2);
     ((place.tile * 2 + h) * 32 + place.g * 4 + t) * 16 + (b * 2 + place.upper) * 4
 }
 
-/// Where the bytes of a row are in a unit of such words, followed by what else the form has.
+/// Positions of a row's four-bit words in a unit, and then of the form's other bytes.
 fn nibbles_and(place: Place, beside: impl Iterator<Item = (usize, usize)>) -> Vec<(usize, usize)> {
     (0..16).map(|i| (nibble_word(place, i / 4, i % 4), 4)).chain(beside).collect()
 }
@@ -351,7 +348,7 @@ fn join(q: impl IntoIterator<Item = u32>) -> u32 {
     q.into_iter().enumerate().fold(0u32, |word, (j, q)| word | (q & 15) << (j / 2 * 4 + j % 2 * 16))
 }
 
-/// The same of eight values in a word, the first lowest.
+/// [`join`] of eight values in a word, the first lowest.
 fn join_word(eight: u32) -> u32 {
     let every_other = |x: u32| {
         let pairs = (x & 0x0f0f_0f0f | (x & 0x0f0f_0f0f) >> 4) & 0x00ff_00ff;

@@ -1,7 +1,8 @@
-//! Published NVFP4 weights: e2m1 values, an e4m3 scale per 16 columns, one f32 factor for all.
+//! Published NVFP4 weights: e2m1 values, an e4m3 scale per 16 columns, one f32 factor for the whole weight.
 //!
-//! A value is what the publishing library computes, `bf16(e2m1 · fl(scale · factor))`. Decode and verify multiply with `e2m1 · scale`, which
-//! is exact in bf16, and the factor with the sum in f32: as precise as the published numbers are.
+//! Values equal those of the publishing library, `bf16(e2m1 · fl(scale · factor))`. Decode and verify multiply with
+//! `e2m1 · scale`, which is exact in bf16, and multiply the sum by the factor in f32: as precise as the published
+//! numbers.
 
 use rayon::prelude::*;
 
@@ -10,13 +11,13 @@ use super::{
 };
 
 const VALUES: usize = 2048;
-/// Bytes of the tail of a pair: for each row the factor of its sums, then the weight's factor.
+/// Size of the tail of a pair: for each row the factor of its sums, then the weight's factor.
 const BEHIND: usize = 2 * BEHIND_EACH;
 const BEHIND_EACH: usize = PAIR_ROWS * size_of::<f32>();
 
 const BLOCK: usize = 16;
 
-/// Values times 2^-126 and scales times 2^119 are what kernels multiply: their sums lack this.
+/// Missing factor of the kernels' sums: they multiply values times 2^-126 and scales times 2^119.
 const GAIN: f32 = 128.0;
 
 /// The largest `e2m1 · e4m3`.
@@ -36,7 +37,6 @@ pub(super) fn row() -> FormRow {
     }
 }
 
-/// What scales are multiplied with, as the publishing library does it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Factor {
     /// `scale · factor`
@@ -71,7 +71,7 @@ impl Factor {
         }
     }
 
-    /// Whether a weight can have it: positive, and no value out of range.
+    /// Positive, and no value out of range.
     pub fn is_usable(self) -> bool {
         let (Factor::Times(f) | Factor::Over(f)) = self;
         f > 0.0 && f.is_finite() && self.gain() > 0.0 && (self.gain() * MOST).is_finite()
@@ -80,7 +80,7 @@ impl Factor {
 
 #[derive(Clone, Copy)]
 pub struct Nvfp4Rows<'a> {
-    /// Two values a byte, the first in its lower half. `[out, inner / 2]`
+    /// Two values per byte, the first in the lower half. `[out, inner / 2]`
     pub values: &'a [u8],
     /// e4m3. `[out, inner / 16]`
     pub scales: &'a [u8],
@@ -88,7 +88,7 @@ pub struct Nvfp4Rows<'a> {
 }
 
 impl Packed {
-    /// Repacks a published weight. `None` if `inner` is no multiple of 128 or a size is another.
+    /// Repacks a published weight. `None` if `inner` is not a multiple of 128 or a size is wrong.
     pub fn nvfp4(out: usize, inner: usize, rows: Nvfp4Rows<'_>) -> Option<Packed> {
         let form = Form::Nvfp4;
         let table = form.row().filter(|_| form.fits(inner))?;
@@ -114,12 +114,12 @@ impl Packed {
     }
 }
 
-/// A unit's row from 64 bytes of values and 8 scales.
+/// Packs a unit's row from 64 bytes of values and 8 scales.
 fn put_row(unit: &mut [u8], place: Place, values: &[u8], scales: &[u8]) {
     for h in 0..2 {
         let scale = |block: usize, sub: usize| scales.get((h * 2 + block) * 2 + sub).copied().unwrap_or_default();
         for t in 0..4 {
-            // The sign of a scale, and a scale of zero, go into the values.
+            // The values absorb the sign of a scale, and a scale of zero.
             let [a, c] = [0, 1].map(|block| {
                 let eight = word(values, (h * 2 + block) * 16 + t * 4);
                 match scale(block, t / 2) {
@@ -139,12 +139,13 @@ fn put_row(unit: &mut [u8], place: Place, values: &[u8], scales: &[u8]) {
     }
 }
 
-/// Where the two scales of a row's half lie that columns `16·sub..` of both blocks have.
+/// Position of the two scales of columns `16·sub..` of both blocks, in a row's half.
 fn scales_at(place: Place, h: usize, sub: usize) -> usize {
     VALUES + ((place.tile * 2 + h) * 8 + place.g) * 8 + sub * 4 + place.upper * 2
 }
 
-/// The magnitude of an e4m3 number with five bits of exponent, 22 more than it is: none is subnormal. Zero stays zero.
+/// The magnitude of an e4m3 number with five exponent bits and a bias larger by 22: none is subnormal. Zero stays
+/// zero.
 fn wide_scale(e4m3: u8) -> u8 {
     let magnitude = e4m3 & 0x7f;
     match magnitude {
@@ -162,10 +163,11 @@ fn scale_of(wide: u8) -> f32 {
     if wide == 0 { 0.0 } else { f32::from_bits((u32::from(wide) + (105 << 3)) << 20) }
 }
 
-// The pairs of words `a` (columns 8t.. of a block of 32) and `c` (of the next one), as `Nvfp4` in `kernels/packed.cuh` takes them out. Each is two
-// values in place, sign at bit 15 and the others at 8..6 of either half.
+// Mask of the pairs of words `a` (columns 8t.. of a block of 32) and `c` (of the next one), as `Nvfp4` in
+// `kernels/packed.cuh` extracts them. Each has two values in place, sign at bit 15 and the others at 8..6 of either
+// half.
 const VALUE: u32 = 0x81c0_81c0;
-/// What three pairs leave of `a`.
+/// The bits of `a` that three pairs leave.
 const REST: u32 = 0x6030_6030;
 
 /// Sixteen values, four bits each in the order of columns, as two words.
@@ -190,7 +192,6 @@ fn split(a: u32, c: u32) -> [u32; 2] {
     [eight([a0, a1, a2, rest.rotate_right(8) & VALUE]), eight([c0, c1, c2, rest << 2 & VALUE])]
 }
 
-/// e2m1 by its four bits.
 const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 pub(super) fn factor(behind: &[u8], row: usize) -> Factor {
@@ -218,7 +219,6 @@ fn values(unit: &[u8], place: Place, factor: Factor, dst: &mut [f32]) {
     }
 }
 
-/// Whether the scales of a unit are such as [`Packed::nvfp4`] makes.
 fn good_unit(unit: &[u8]) -> bool {
     let scales = unit.get(VALUES..).unwrap_or_default().chunks_exact(2);
     let known = |wide: u8| wide == 0 || (13 << 3..=(30 << 3) + 6).contains(&wide);
@@ -227,7 +227,7 @@ fn good_unit(unit: &[u8]) -> bool {
         .all(|both| known(both as u8) && known((both >> 8) as u8))
 }
 
-/// The same of a pair's tail; rows that only fill a pair have zeros.
+/// The same for a pair's tail; padding rows have zeros.
 pub(super) fn good_behind(behind: &[u8]) -> bool {
     (0..PAIR_ROWS).all(|row| {
         let factor = factor(behind, row);

@@ -1,19 +1,18 @@
 //! 4, 5 or 6 bits with a scale (e4m4, exponent 0 is 2^(-10 - bits)) and a zero point (7 bits) per 32 columns, half a
 //! bit more in all: `bf16((N + q)·s − bf16((N + z)·s))` with `N = 2^bits` and `z` in 128ths of `N`.
 //!
-//! A scale and a zero point of one byte each cost what the 6-bit pairs of 256-column super-blocks cost, and are
-//! decoded in four instructions for eight values. Scales around range / (N − 1) are tried, each with the offset that
-//! fits best; least squares decides.
+//! A scale and a zero point of one byte each cost as much as the 6-bit pairs of 256-column super-blocks, and decode in
+//! four instructions for eight values. Packing tries scales around range / (N − 1), each with its best offset; least
+//! squares decides.
 //!
-//! The upper four bits of the values have the same places whatever the number of bits; their words are rotated where
-//! lower bits, which have a plane of their own after them, join them.
+//! The upper four bits of the values have the same places for all bit counts; their words are rotated where lower
+//! bits, which have a plane of their own after them, join them.
 
 use super::careful::{Rounding, pack_row};
 use super::{
     FormRow, Made, NIBBLES, Place, half_word, join, nearest, nibble_word, nibbles_and, put, round, split, word,
 };
 
-/// Scale and zero point of 32 values of so many bits.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Choice<const BITS: usize> {
     code: u32,
@@ -26,7 +25,7 @@ pub(super) struct Choice<const BITS: usize> {
 impl<const BITS: usize> Choice<BITS> {
     const LOW: usize = BITS - 4;
     const LOW_MASK: u32 = (1 << Self::LOW) - 1;
-    /// By how much words of the upper four bits are rotated to the left where lower ones join them.
+    /// Left rotation of words of the upper four bits where lower bits join them.
     const TURN: u32 = if Self::LOW == 0 { 0 } else { 3 };
     const VALUES: usize = 512 * BITS;
     /// bf16 bits of scale code 0.
@@ -48,17 +47,16 @@ impl<const BITS: usize> Choice<BITS> {
         nearest(z * (128.0 / Self::N)).clamp(0.0, 127.0) as u32
     }
 
-    /// N + q
     fn quantised(x: f32, offset: f32, inverse: f32) -> f32 {
         nearest((x + offset) * inverse).clamp(Self::N, Self::N + Self::MOST)
     }
 
-    /// Where the lower bits of a row lie, of both blocks of a half.
+    /// Position of the lower bits of a row, for both blocks of a half.
     fn low_at(place: Place, half: usize, t: usize) -> usize {
         NIBBLES + (((place.tile * 2 + half) * 32 + place.g * 4 + t) * 2 + place.upper) * 2 * Self::LOW
     }
 
-    /// The lower bits there, those of pair p of block b from bit `LOW·(4b + p)` on, of odd columns `8·LOW` further.
+    /// Those lower bits: pair p of block b from bit `LOW·(4b + p)` on, odd columns `8·LOW` further.
     fn low(unit: &[u8], at: usize) -> u32 {
         match Self::LOW {
             0 => 0,
@@ -96,7 +94,7 @@ impl<const BITS: usize> Choice<BITS> {
             detail: 0,
             values: |unit, place, _, dst| Self::values(unit, place, dst),
             pieces: |place, _| Self::pieces(place),
-            // Whatever the bytes are, they stand for a scale that is.
+            // All byte values decode to a usable scale.
             good_unit: |_| true,
             made: Some(Made { plain: Self::pack, careful: pack_row::<Self> }),
         }
@@ -136,7 +134,7 @@ impl<const BITS: usize> Choice<BITS> {
 impl<const BITS: usize> Rounding for Choice<BITS> {
     const COLUMNS: usize = 32;
 
-    /// The order of every sum is that of the kernels `pack_int4` and so on, which have no weights: equal ones change nothing.
+    /// Sums have the order of the kernels `pack_int4` and so on, which have no weights: equal weights change nothing.
     #[inline(always)]
     fn choose(x: &[f32], weights: &[f32]) -> Self {
         let (lo, hi) = x.iter().fold((0f32, 0f32), |(lo, hi), v| (lo.min(*v), hi.max(*v)));

@@ -1,4 +1,4 @@
-//! Made-up weights in the forms that only published weights have, for measurements and checks.
+//! Synthetic weights in the forms that only published weights have, for measurements and checks.
 
 use super::{Factor, Form, IntegerRows, Nvfp4Rows, PAIR_ROWS, Packed};
 use crate::backend::synthetic_value;
@@ -19,7 +19,7 @@ impl IntegerRows for RandomGroups {
     }
 }
 
-/// The same with scales of both signs, subnormal ones and zeros among them, and a factor of either kind.
+/// Scales include both signs, subnormal ones and zeros; the factor may be of either kind.
 fn nvfp4(seed: u64, out: usize, inner: usize, std: f32) -> Option<Packed> {
     let byte = |seed: u64, i: usize| (synthetic_value(seed, i as u64, 1.0).to_bits() >> 8) as u8;
     let values: Vec<u8> = (0..out * inner / 2).map(|i| byte(seed, i)).collect();
@@ -34,7 +34,8 @@ fn nvfp4(seed: u64, out: usize, inner: usize, std: f32) -> Option<Packed> {
 }
 
 impl Packed {
-    /// A random weight with values of about this deviation; `None` for forms that the program packs itself, and sizes that do not fit.
+    /// A random weight of about this standard deviation; `None` for forms that the program packs itself, and wrong
+    /// sizes.
     pub fn random(form: Form, seed: u64, out: usize, inner: usize, std: f32) -> Option<Packed> {
         match form {
             Form::Group4(group) => Packed::group4(group, out, inner, &RandomGroups { seed, inner, std }),
@@ -43,7 +44,7 @@ impl Packed {
         }
     }
 
-    /// The same with equal pairs of tiles: fast at any size.
+    /// All pairs of tiles are equal: fast at any size.
     pub fn repeated(form: Form, seed: u64, out: usize, inner: usize, std: f32) -> Option<Packed> {
         let pair = Packed::random(form, seed, PAIR_ROWS, inner, std)?.into_bytes();
         Packed::from_bytes(form, out, inner, pair.repeat(out.div_ceil(PAIR_ROWS)))

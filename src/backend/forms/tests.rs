@@ -1,10 +1,8 @@
 use super::*;
 use crate::backend::synthetic_value;
 
-/// The forms that the program makes from bf16.
 const MADE: [Form; 4] = [Form::Int8, Form::Int6, Form::Int5, Form::Int4];
 
-/// A normal deviate from two uniform ones.
 fn normal(seed: u64, i: u64) -> f32 {
     let unit = |k: u64| (f64::from(synthetic_value(seed, 2 * i + k, 1.0)) / 1.732_050_8 + 1.0) / 2.0;
     ((-2.0 * unit(0).max(1e-12).ln()).sqrt() * (std::f64::consts::TAU * unit(1)).cos()) as f32
@@ -192,7 +190,6 @@ fn nvfp4_values_are_bf16_of_the_value_with_the_scaled_factor() {
     }
 }
 
-/// A weight with outliers, `[48, 256]`.
 fn weight(row: usize, dst: &mut [f32]) {
     for (k, v) in dst.iter_mut().enumerate() {
         *v = 0.02 * student((row * 256 + k) as u64);
@@ -268,7 +265,7 @@ fn what_is_packed_without_statistics_is_what_kernels_make() {
         for (x, found) in x.chunks(128).zip(found.chunks(128)) {
             let scale = round(x.iter().fold(0f32, |most, v| most.max(v.abs())) / 127.0);
             let expected: Vec<f32> = x.iter().map(|x| round((x / scale).round_ties_even() * scale)).collect();
-            // A division beside a product with the inverse: half a step may fall to either side.
+            // A division and a product with the inverse: half a step may round to either side.
             assert!(found.iter().zip(&expected).filter(|(a, b)| a != b).count() <= 1, "row {row}");
         }
     }
@@ -336,7 +333,6 @@ fn statistics_that_are_damaged_leave_finite_weights() {
     }
 }
 
-/// Values that no library of mathematics has a part in, outliers among them.
 fn plain_weight(row: usize, dst: &mut [f32]) {
     for (k, v) in dst.iter_mut().enumerate() {
         *v = synthetic_value(3, (row * 256 + k) as u64, if k % 37 == 5 { 0.16 } else { 0.02 });

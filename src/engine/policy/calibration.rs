@@ -1,7 +1,7 @@
 //! How often drafts of a confidence were right, given that those before them were.
 //!
-//! Counters decay slowly, so they follow the text. Only positions whose outcome is known are counted: the first
-//! refused draft and all before it. Saved with the session as JSON (tensor `draft.calibration`).
+//! Counters decay slowly, so they follow the text. Only positions with a known outcome count: the first rejected draft
+//! and all before it. Saved with the session as JSON (tensor `draft.calibration`).
 
 use serde::{Deserialize, Serialize};
 
@@ -11,13 +11,13 @@ const CONFIDENCES: usize = 16;
 /// Bins of match lengths: 3, 4-5, 6-7, 8-11, 12 and more.
 const MATCHES: usize = 5;
 const PRIOR_WEIGHT: f64 = 2.5;
-/// What is left of an observation after the next one of the same cell.
+/// Weight of an observation after the next one of the same cell.
 const KEEP: f64 = 0.99;
 /// The same for the means per depth, which have to follow quickly.
 const KEEP_DEPTH: f64 = 0.97;
 /// Chance of a looked-up first token, by bin of match length (docs/speculative.md §9.3).
 const MATCH_PRIOR: [f64; MATCHES] = [0.45, 0.55, 0.70, 0.80, 0.90];
-/// Chance of the head's draft at any depth before anything was seen.
+/// Chance of the head's draft at any depth before the first observation.
 const HEAD_PRIOR: f64 = 0.65;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,8 +34,8 @@ impl Counter {
     }
 }
 
-/// The mean at `depth`. What is known of the depth before it moves the prior: a source that is never right at first was
-/// never seen deeper, and is not taken to be good there.
+/// The mean at `depth`. The mean of the previous depth moves the prior: a source that is never right at first was
+/// never observed deeper, and should not count as good there.
 fn chain(counters: &[Counter; DEPTHS], depth: usize, prior: impl Fn(usize) -> f64) -> f64 {
     let mut before = None;
     for (j, counter) in counters.iter().enumerate().take(depth.min(DEPTHS - 1) + 1) {
@@ -70,7 +70,6 @@ fn match_bin(matched: usize) -> usize {
 }
 
 impl Calibration {
-    /// Chance that the head's draft number `depth` (from 0) is right, given its confidence.
     pub fn head(&self, depth: usize, confidence: f64) -> f64 {
         let bin = confidence_bin(confidence);
         self.head
@@ -85,10 +84,9 @@ impl Calibration {
         chain(&self.head_depth, depth, |_| HEAD_PRIOR)
     }
 
-    /// Chance that token `depth` of a looked-up continuation is right, given those before it.
     pub fn ngram(&self, matched: usize, agreement: f32, depth: usize) -> f64 {
         let split = usize::from(agreement < 1.0);
-        // Every token that was right makes the match longer.
+        // Every correct token lengthens the match.
         let prior = |j| MATCH_PRIOR.get(match_bin(matched + j)).copied().unwrap_or(0.5);
         let cell = self.ngram.get(match_bin(matched)).and_then(|m| m.get(split)).copied();
         chain(&cell.unwrap_or_default(), depth, |j| prior(j) * if split == 1 { 0.8 } else { 1.0 })
@@ -127,7 +125,7 @@ mod tests {
         }
         assert!((c.head(0, 0.9) - 0.5).abs() < 0.05, "{}", c.head(0, 0.9));
         assert!(c.ngram(12, 1.0, 0) < 0.05);
-        // Neighbouring cells are their own.
+        // Neighbouring cells are independent.
         assert!((c.head(1, 0.9) - 0.9).abs() < 1e-9);
         assert!(c.head(0, 0.2) < 0.3);
         assert!((c.ngram(4, 1.0, 0) - 0.55).abs() < 1e-9);

@@ -1,15 +1,15 @@
-//! Measured times: a verify pass per number of rows, extending the draft window, one draft step; per length of context.
+//! Measured times, by length of context: a verify pass per number of rows, extending the draft window, one draft step.
 //!
-//! Means follow slowly and clip outliers (a first run that records a graph, a machine that was busy). Numbers of rows
-//! not measured yet are interpolated, beyond the measured ones with a low slope, so that deeper rounds get tried.
+//! Means follow slowly and clip outliers (a first run that records a graph, a busy machine). Unmeasured numbers of
+//! rows are interpolated, and extrapolated with a low slope, so that deeper rounds get tried.
 
 use super::Outcome;
 use crate::backend::MAX_VERIFY_ROWS;
 
 const BUCKETS: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, usize::MAX];
-/// What a further row is taken to cost before one was measured, in plain steps.
+/// Assumed cost of a further row before the first measurement, in plain steps.
 const ROW: f64 = 0.03;
-/// What a draft step is taken to cost before one was measured, in plain steps.
+/// Assumed cost of a draft step before the first measurement, in plain steps.
 const STEP: f64 = 0.08;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,7 +22,7 @@ impl Mean {
     fn add(&mut self, seconds: f64) {
         self.seconds = match self.samples {
             0 => seconds,
-            // The first runs of a shape are the slowest; later ones say what it costs.
+            // The first runs of a shape are the slowest; later ones show its cost.
             1 | 2 => self.seconds.min(seconds),
             _ => self.seconds + 0.1 * (seconds.min(3.0 * self.seconds) - self.seconds),
         };
@@ -36,7 +36,6 @@ impl Mean {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    /// By rows - 1.
     verify: [Mean; MAX_VERIFY_ROWS],
     extend: Mean,
     step: Mean,
@@ -50,7 +49,7 @@ impl Costs {
         BUCKETS.iter().position(|&end| context < end).unwrap_or(BUCKETS.len() - 1)
     }
 
-    /// The bucket of `context` if a plain step was measured there, else the nearest one with that.
+    /// The bucket of `context`, or the nearest one with a measured plain step.
     fn bucket(&self, context: usize) -> Option<&Bucket> {
         let own = Self::index(context);
         let measured = |b: &&Bucket| b.verify.first().is_some_and(|m| m.samples > 0);
@@ -62,7 +61,7 @@ impl Costs {
         self.0.get(Self::index(context)).and_then(|b| b.verify.first()).is_some_and(|m| m.samples > 0)
     }
 
-    /// Seconds of a verify pass over `rows` rows; 1 is a plain step. Before anything was measured: 1 second per step.
+    /// 1 row is a plain step. Without measurements: 1 second per step.
     pub fn verify(&self, context: usize, rows: usize) -> f64 {
         let Some(bucket) = self.bucket(context) else {
             return 1.0 + ROW * (rows - 1) as f64;
@@ -92,7 +91,7 @@ impl Costs {
         plain + sequences as f64 * more * plain / all.max(1e-12)
     }
 
-    /// Seconds of extending the draft window by a round's rows, with the first draft.
+    /// The time includes the first draft.
     pub fn extend(&self, context: usize) -> f64 {
         self.bucket(context).and_then(|b| b.extend.get()).unwrap_or_else(|| 2.0 * self.step(context))
     }
@@ -135,13 +134,13 @@ mod tests {
         c.observe(&round(4, 1.4));
         assert!((c.verify(100, 3) - 1.2).abs() < 1e-9);
         assert!((c.verify(100, 9) - 1.8).abs() < 1e-9);
-        // A longer context that was never measured borrows.
+        // An unmeasured longer context uses the nearest bucket.
         assert!((c.verify(100_000, 5) - 1.4).abs() < 1e-9);
     }
 
     #[test]
     fn a_row_of_a_shared_pass_costs_the_delay_of_all() {
-        // As an H200 with bf16 weights, in ms.
+        // An H200 with bf16 weights, in ms.
         let mut c = Costs::default();
         for (drafted, ms) in [(0, 4.63), (7, 5.19), (15, 5.97)] {
             c.observe(&round(drafted, ms));

@@ -1,9 +1,9 @@
-//! A simulated device and simulated text: rounds cost what the device says, drafts are right when the text says so.
+//! A simulated device and simulated text: the device sets the cost of rounds, the text decides which drafts are right.
 
 use super::*;
 use crate::engine::sampler::uniform;
 
-/// Seconds of a plain step, and in plain steps: a further row, extending the window, a draft step.
+/// Seconds of a plain step; in plain steps: a further row, extending the window, a draft step.
 #[derive(Clone, Copy)]
 struct Device {
     row: f64,
@@ -100,7 +100,7 @@ fn rate(rounds: &[(usize, f64)]) -> f64 {
     rounds.iter().map(|r| r.0).sum::<usize>() as f64 / rounds.iter().map(|r| r.1).sum::<f64>()
 }
 
-/// Speeds of all windows of at least 32 tokens once 64 are decoded, against plain decoding.
+/// Speeds of all windows of at least 32 tokens after the first 64, relative to plain decoding.
 fn windows(rounds: &[(usize, f64)]) -> Vec<f64> {
     let mut decoded = 0;
     let warm: Vec<_> = rounds
@@ -138,8 +138,8 @@ fn wrong_drafts_cost_at_most_two_percent_of_any_window() {
     }
 }
 
-/// What windows have gained may be staked, so a window in which good drafts turn bad may lose more than all-wrong drafts
-/// may cost. Such windows are rare and bounded; without the stake none of them would lose, and half of the speed would be gone.
+/// The gain of a window may be staked, so a window in which good drafts turn bad may lose more than all-wrong drafts.
+/// Such windows are rare and bounded; without the stake none of them would lose, at half the speed.
 #[test]
 fn windows_in_which_good_drafts_turn_bad_are_rare_and_bounded() {
     for p in [0.9, 0.75, 0.6] {
@@ -206,7 +206,7 @@ fn an_unused_lookup_still_teaches() {
     assert!(before > 0.85 && policy.calibration().ngram(12, 1.0, 0) < 0.1);
 }
 
-/// A lookup of one kind, and a plan with it in a pass of so many sequences.
+/// A lookup of one kind, and a plan with it in a pass of several sequences.
 fn shared(policy: &Policy, sequences: usize) -> Plan {
     let lookup = Lookup { tokens: vec![1], matched: 12, agreement: 1.0 };
     policy.plan(Offer { mode: SpecMode::Auto, context: 500, head: false, ngram: Some(&lookup), room: 1, sequences })
@@ -255,7 +255,7 @@ fn modes_do_what_they_say() {
     assert_eq!(plan(&policy, offer(SpecMode::Depth(7), false, Some(&lookup), 9)), (Source::Ngram, 4));
     assert_eq!(plan(&policy, offer(SpecMode::Depth(7), false, None, 9)), (Source::Plain, 0));
     assert_eq!(plan(&policy, offer(SpecMode::On, true, None, 0)), (Source::Plain, 0));
-    // Nothing is known yet: the first round measures a plain step.
+    // Nothing is measured yet: the first round measures a plain step.
     assert_eq!(plan(&policy, offer(SpecMode::Auto, true, None, 9)), (Source::Plain, 0));
     decode(&mut policy, GPU, SpecMode::Auto, 200, |_, _| (0.5, false), None);
     // `on` drafts even where it does not pay.

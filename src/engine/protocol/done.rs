@@ -1,4 +1,4 @@
-//! How a job ended, and what it left.
+//! The end of a job, and its results.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,12 +12,11 @@ pub enum Ended {
     Length,
     Context,
     Repeats,
-    /// Cancelled. State and events agree: everything reported is in the state, nothing else.
+    /// State and events agree: everything reported is in the state, nothing else.
     Cancelled,
 }
 
 impl Ended {
-    /// How the answer that the job wrote ended, in the transcript's words.
     pub fn finish(self) -> Finish {
         match self {
             Ended::Stop | Ended::Read => Finish::Stop,
@@ -34,18 +33,18 @@ pub struct JobDone {
     pub ended: Ended,
     /// Prompt tokens in the state now; fewer than requested if cancelled during prefill.
     pub prompt_in_state: u64,
-    /// Generated tokens that are in the state now. The rest of the reported ones (at most one: the last drawn)
-    /// must be given again by the next job.
+    /// Generated tokens in the state now. The next job must repeat the other reported ones (at most one: the last
+    /// drawn).
     pub generated_in_state: u64,
-    /// If requested. Covers exactly the state.
+    /// On request. Covers exactly the state.
     pub image: Option<StateImage>,
     pub stats: JobStats,
     pub looked_at: LookedAt,
-    /// For each list of [`Scoring::hidden`](super::Scoring::hidden) the natural logarithm of the probability of each token but
-    /// the first; fewer lists when it was cancelled.
+    /// For each list of [`Scoring::hidden`](super::Scoring::hidden) the natural logarithm of the probability of each
+    /// token but the first; fewer lists if cancelled.
     #[serde(with = "exact")]
     pub scored: Vec<Vec<f32>>,
-    /// With nothing hidden, if [`Scoring::likely`](super::Scoring::likely) is set: of each token but the first.
+    /// For each token but the first, with nothing hidden, if [`Scoring::likely`](super::Scoring::likely) is set.
     pub likely: Vec<Likely>,
     pub memory: MemoryInfo,
 }

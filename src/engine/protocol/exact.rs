@@ -1,4 +1,4 @@
-//! Numbers in JSON: f32 as bits, so that every bit and NaN cross; f64 rates, where one that is not finite is 0.
+//! Numbers in JSON: f32 as bits, which preserves every bit and NaN; f64 rates, where a value that is not finite is 0.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,4 +1,4 @@
-//! What to generate: sampling, speculation, and who looks at tokens as they are drawn.
+//! Parameters of a generation: sampling, speculation, and observers of drawn tokens.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Look, Token, exact};
 
-/// How the next token is chosen. Order of the filters: docs/speculative.md §6.1.
+/// Order of the filters: docs/speculative.md §6.1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sampling {
@@ -16,20 +16,20 @@ pub struct Sampling {
     pub top_k: u32,
     /// Smallest set with at least this mass; 1 keeps all.
     pub top_p: f32,
-    /// Drop what is below this share of the best.
+    /// Drops tokens below this share of the best.
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens of prompt and answer; 1 is off.
     pub repeat_penalty: f32,
     /// Subtracted once from tokens that this generation has written; 0 is off.
     pub presence_penalty: f32,
-    /// Subtracted for each time that it has written a token; 0 is off.
+    /// Subtracted per occurrence in this generation; 0 is off.
     pub frequency_penalty: f32,
     /// Noise is keyed by (seed, position), so a seed reproduces a text whatever else changes.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// The seed, where it changes anything: at temperature 0 nothing is drawn.
+    /// `None` at temperature 0, where the seed has no effect.
     pub fn seed_of_draws(&self) -> Option<u64> {
         (self.temperature > 0.0).then_some(self.seed)
     }
@@ -54,11 +54,11 @@ impl Default for Sampling {
 #[serde(rename_all = "lowercase")]
 pub enum SpecMode {
     Off,
-    /// Draft whenever it is expected to pay.
+    /// Drafts whenever it is expected to pay.
     #[default]
     Auto,
     On,
-    /// Always draft this many tokens (1..=15).
+    /// Always drafts this many tokens (1..=15).
     Depth(u8),
 }
 
@@ -72,10 +72,10 @@ pub struct Generate {
     #[serde(skip)]
     pub steering: Option<Steering>,
     pub look: Look,
-    /// Says which tokens may be drawn; all may where there is none.
+    /// Decides which tokens may be drawn; all may without it.
     #[serde(skip)]
     pub constraint: Option<Constraint>,
-    /// Report this many of the likeliest tokens with each token: [`EngineEvent::Tokens`](super::EngineEvent::Tokens).
+    /// Number of likeliest tokens to report with each token: [`EngineEvent::Tokens`](super::EngineEvent::Tokens).
     pub likely: Option<u8>,
 }
 
@@ -83,35 +83,34 @@ pub struct Generate {
 pub enum Steered {
     Take,
     Instead(Token),
-    /// It is, and the last one: the text repeats itself ([`Ended::Repeats`](super::Ended::Repeats)).
+    /// Allowed, as the last one: the text repeats itself ([`Ended::Repeats`](super::Ended::Repeats)).
     Last,
 }
 
 /// Sees each token of an answer in order, before it is decoded to text. Its decisions must depend on those tokens
 /// alone, so that an answer is the same with speculation on and off.
 pub trait Steer: Send {
-    /// `token` was drawn; it does not end the turn unless `ends` is set.
     fn drawn(&mut self, token: Token, ends: bool) -> Steered;
 }
 
-/// What is looked for in an answer that is steered.
+/// The conditions that steering checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watched {
-    /// Tokens of thought after which `</think>` is put; 0 is no limit.
+    /// Tokens of thought before `</think>` is inserted; 0 is no limit.
     pub thought_tokens: u64,
     pub loops: bool,
 }
 
-/// What is looked for, and where the answer begins: all that another process needs to make the same [`Steering`].
+/// The conditions, and the start of the answer: another process makes the same [`Steering`] from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watching {
     pub watched: Watched,
     pub in_thought: bool,
-    /// Tokens of that thought that were written before.
+    /// Earlier tokens of that thought.
     pub spent: u64,
 }
 
-/// Makes a [`Steer`] for each run of an answer, and says what it looks for.
+/// Makes a [`Steer`] for each run of an answer, and names its conditions.
 #[derive(Clone)]
 pub struct Steering(pub Arc<dyn Fn() -> Box<dyn Steer> + Send + Sync>, pub Watching);
 
@@ -127,48 +126,49 @@ impl PartialEq for Steering {
     }
 }
 
-/// Says which tokens of an answer may be drawn, in order. What it says must depend on those tokens and the ones in front of them
-/// alone, so that an answer is the same with speculation on and off.
+/// Decides in order which tokens of an answer may be drawn. The decision must depend only on those tokens and the ones
+/// before them, so that an answer is the same with speculation on and off.
 pub trait Constrain: Send {
     fn allows(&mut self, token: Token) -> bool;
-    /// A bias added to the logit of a token; `None`: it may not follow.
+    /// A bias added to the logit of a token; `None`: not allowed.
     fn favours(&mut self, token: Token) -> Option<f32> {
         self.allows(token).then_some(0.0)
     }
-    /// Whether a token may be favoured that is not among the likeliest of a row, so that all of them are looked at.
+    /// Whether a token outside a row's likeliest may be favoured, which needs all logits.
     fn reaches_all(&self) -> bool {
         false
     }
-    /// Looks ahead before the first token is drawn. `rows`: the likeliest next tokens first after the prompt, then
-    /// after each of the tokens returned last. Returns no tokens when it has seen enough.
+    /// Probes before the first draw. `rows`: the likeliest next tokens first after the prompt, then after each of the
+    /// tokens returned last. Returns no tokens when it has seen enough.
     fn ahead(&mut self, _rows: &[Vec<(Token, f32)>]) -> Vec<Token> {
         Vec::new()
     }
     fn accept(&mut self, token: Token);
-    /// Why no token may follow: a phrase.
+    /// A phrase: why no token may follow.
     fn stuck(&self) -> String;
 }
 
-/// How a model quotes: all that another process needs to make the same [`Constraint`].
+/// Parameters of quoting: another process makes the same [`Constraint`] from them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quoting {
-    /// The words that begin a quote, up to and with the mark.
+    /// The words that begin a quote, including the quotation mark.
     pub opening: String,
-    /// What a word counts for a sentence that shares it with the question, in logits; 0 is off.
+    /// Weight of each word that a sentence shares with the question, in logits; 0 is off.
     pub words: f32,
-    /// What the length of a sentence counts for it, in logits; 0 is off.
+    /// Weight of a sentence's length, in logits; 0 is off.
     pub length: f32,
-    /// How far a sentence is in front of others, in logits, where a quote of it is neither favoured nor the contrary; 0 is off.
+    /// Lead of a sentence over others, in logits, at which a quote of it gets no bias; 0 is off.
     pub margin: f32,
-    /// What a word counts for a sentence that has one related to it, in logits; 0 is off.
+    /// Weight of each word with a related word in the sentence, in logits; 0 is off.
     pub related: f32,
-    /// How strongly a quote is favoured by the share of the question that its sentence covers, in logits from none to
-    /// all of it; 0 is off.
+    /// Bias of a quote by the share of the question that its sentence covers, in logits from none to all of it; 0 is
+    /// off.
     pub covered: f32,
     pub thesaurus: String,
 }
 
-/// Makes a [`Constrain`] for each run of an answer from the tokens in front of it, and says whether quotes are all that it is about.
+/// Makes a [`Constrain`] for each run of an answer from the tokens before it, and states whether it concerns quotes
+/// alone.
 #[derive(Clone)]
 pub struct Constraint(pub Arc<dyn Fn(&[Token]) -> Box<dyn Constrain> + Send + Sync>, pub Option<Quoting>);
 
@@ -184,11 +184,11 @@ impl PartialEq for Constraint {
     }
 }
 
-/// How likely a token was, and which were likeliest in its place: natural logarithms, before temperature and everything else
-/// that the sampling does.
+/// The probability of a token and of the likeliest alternatives: natural logarithms, before temperature and all other
+/// sampling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Likely {
-    /// The token's; of one that is not among the known ones, the least of them, which is more than its own.
+    /// The token's own; for a token outside the known ones their minimum, an upper bound.
     #[serde(with = "exact")]
     pub log_prob: f32,
     #[serde(with = "exact")]

@@ -1,4 +1,5 @@
-//! State as it crosses between engine and session: arrays of rows, states at a position, and why rows cannot be had back.
+//! State in transfer between engine and session: arrays of rows, states at a position, and reasons for unreadable
+//! rows.
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -15,23 +16,23 @@ pub enum StatePart {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{why}")]
 pub struct RowsFault {
-    /// The segment it belongs to, by the name of its file; `None` for rows of no file.
+    /// The file name of its segment; `None` for rows of no file.
     pub segment: Option<[u8; 32]>,
     pub part: StatePart,
     pub why: String,
-    /// It will never be had; false for what may pass, as a disk that does not answer.
+    /// Permanent; false for a passing fault, such as a disk that does not respond.
     pub lasting: bool,
 }
 
 impl RowsFault {
-    /// Rows of no file: an array that is not there, a reader that ended early.
+    /// For rows of no file: a missing array, a reader that ended early.
     pub fn new(why: impl Into<String>) -> RowsFault {
         RowsFault { segment: None, part: StatePart::Rows, why: why.into(), lasting: false }
     }
 }
 
-/// The arrays of a layer's keys and values in the order of images, without their layer: of every row, and the compressed keys
-/// of two levels.
+/// The arrays of a layer's keys and values in the order of images, without their layer: of every row, and the
+/// compressed keys of two levels.
 pub const ROW_ARRAYS: [&str; 4] = ["k", "v", "k1", "k2"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -52,7 +53,7 @@ impl Dtype {
         }
     }
 
-    /// Little-endian values of this type as f32; `None` for types that hold no real numbers.
+    /// Decodes little-endian values; `None` for types that hold no real numbers.
     pub fn floats(self, data: &[u8]) -> Option<Vec<f32>> {
         match self {
             Dtype::F32 => Some(data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
@@ -73,7 +74,6 @@ pub struct ImageTensor {
     pub dtype: Dtype,
     /// Slowest axis first.
     pub shape: Vec<usize>,
-    /// The bytes. Shared, so that saving copies nothing.
     #[serde(skip)]
     pub data: TensorData,
 }
@@ -83,7 +83,7 @@ pub struct ImageTensor {
 #[derive(Clone)]
 pub struct TensorData(Arc<OnceLock<Result<Arc<Vec<u8>>, String>>>);
 
-/// The end at which [`TensorData`] arrive; dropped, they never will.
+/// The sending end of [`TensorData`]; a drop without data marks them as failed.
 pub struct Arriving(TensorData);
 
 impl TensorData {
@@ -92,7 +92,7 @@ impl TensorData {
         (data.clone(), Arriving(data))
     }
 
-    /// Waits for them.
+    /// Waits for the bytes.
     ///
     /// # Errors
     /// Why the transfer failed, as a phrase.
@@ -107,7 +107,6 @@ impl TensorData {
 }
 
 impl Arriving {
-    /// They are here, or will never be.
     pub fn set(self, data: Result<Vec<u8>, String>) {
         self.give(data.map(Arc::new));
     }
@@ -204,7 +203,6 @@ pub trait RowSource: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// No such bytes, or they cannot be read, or are not what was saved.
     fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault>;
-    /// An array as a whole.
     fn load(&self, name: &str) -> Result<ImageTensor, RowsFault>;
     /// Their place in a file, for an engine in another process that reads them itself: from here on they count as
     /// read. `None` if there is no file.
@@ -216,7 +214,7 @@ pub trait RowSource: Send + Sync + std::fmt::Debug {
     fn segment(&self) -> Option<[u8; 32]> {
         None
     }
-    /// They were had from elsewhere and will not be read: from here on they count as read.
+    /// The rows were shared from another sequence: from here on they count as read.
     fn pass_over(&self) {}
 }
 
@@ -225,7 +223,7 @@ pub struct RowsPlace {
     #[serde(with = "path_bytes")]
     pub file: PathBuf,
     pub segment: [u8; 32],
-    /// Of the file's head, which vouches for the rest.
+    /// Of the file's head, which holds the checksums of the rest.
     pub checksum: [u8; 32],
 }
 
@@ -248,7 +246,7 @@ mod path_bytes {
 /// Alignment for [`RowSource::fill`]: bytes under one checksum, as many as one block of 64 positions has in the 9B
 /// model, so that a block can be read on its own.
 pub const SOURCE_BYTES: usize = 32 << 10;
-/// What one thread best reads at a time of an array that is wanted whole: little enough to stay in a processor's cache.
+/// Best size of one thread's read in an array that is read whole: small enough to stay in a processor's cache.
 pub const PIECE_BYTES: usize = 32 * SOURCE_BYTES;
 
 impl RowSource for RowsImage {
@@ -289,7 +287,7 @@ pub struct CheckpointImage {
     pub tensors: Vec<ImageTensor>,
 }
 
-/// Everything one segment keeps. Crosses from engine to session and back.
+/// All data of one segment, in transfer between engine and session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StateImage {
     pub rows: RowsImage,

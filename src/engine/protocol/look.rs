@@ -1,4 +1,4 @@
-//! Where attention went, and texts that are scored instead of written.
+//! Reports of attention, and texts that are scored instead of written.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,17 +6,16 @@ use super::Token;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
-    /// What is written up to and including this token are thoughts; `None`: there are none.
+    /// Tokens up to and including this one are thoughts; `None`: there are none.
     pub thoughts_until: Option<Token>,
-    /// Tell it for each token of [`EngineEvent::Tokens`](super::EngineEvent::Tokens) too.
     pub each_token: bool,
 }
 
-/// Where attention of the sparse layers went while tokens were written, summed over tokens, heads and layers.
+/// Attention of the sparse layers while tokens were written, summed over tokens, heads and layers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Looked {
-    /// Tokens it is summed over. An answer's first token is not among them: it is drawn from the last row that was read.
+    /// Number of summed tokens. An answer's first token does not count: it is drawn from the last row that was read.
     pub tokens: u64,
     pub block_tokens: u32,
     pub blocks: Vec<BlockLook>,
@@ -29,11 +28,11 @@ pub struct BlockLook {
     pub block: u32,
     /// Share of all attention, 0 to 1; over all blocks they add up to 1.
     pub share: f32,
-    /// The part of `share` that it got while it was forced: one of the first blocks, or in the local window before the token.
+    /// The part of `share` from rows that had to choose the block: one of the first blocks, or in the local window
+    /// before the token.
     pub forced: f32,
 }
 
-/// Where an answer and the thoughts before it looked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LookedAt {
@@ -41,13 +40,14 @@ pub struct LookedAt {
     pub answer: Looked,
 }
 
-/// A text to be scored after the prompt, once for each list of hidden blocks. The state afterwards is that after the
+/// A text to score after the prompt, once for each list of hidden blocks. Afterwards the state is that after the
 /// prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scoring {
     pub tokens: Vec<Token>,
-    /// Report this many of the likeliest tokens with each token: [`JobDone::likely`](super::JobDone::likely).
+    /// Number of likeliest tokens to report with each token: [`JobDone::likely`](super::JobDone::likely).
     pub likely: Option<u8>,
-    /// Blocks that its rows do not attend to in the sparse layers; the recurrent states keep what they have read of them.
+    /// Blocks that its rows do not attend to in the sparse layers; the recurrent states keep what they have read of
+    /// them.
     pub hidden: Vec<Vec<std::ops::Range<u32>>>,
 }

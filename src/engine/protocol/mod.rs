@@ -35,7 +35,7 @@ use crate::core::Exit;
 
 pub type Token = u32;
 
-/// Stops a job between two prefill chunks or two decode rounds. Cheap to clone.
+/// Takes effect between two prefill chunks or two decode rounds. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -48,7 +48,7 @@ impl Cancel {
     }
 }
 
-/// One of the conversations an engine holds side by side. One that was never restored is empty.
+/// One of an engine's concurrent conversations, empty before its first restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SequenceId(pub u32);
 
@@ -59,62 +59,59 @@ pub const MAIN: SequenceId = SequenceId(0);
 pub struct Job {
     pub id: u64,
     pub sequence: SequenceId,
-    /// Tokens to read. May be empty only when `generate` continues a state that has a pending token, or one that a job which
-    /// only read has just left, or a fork of that.
+    /// May be empty only when `generate` continues a state that has a pending token, or the state of a read-only job
+    /// that has just ended, or a fork of that.
     pub prompt: Vec<Token>,
-    /// `None`: read only.
     pub generate: Option<Generate>,
     pub score: Option<Scoring>,
-    /// Export a [`StateImage`] at the end. False for asides and `--no-save`.
+    /// Exports a [`StateImage`] at the end. False for asides and `--no-save`.
     pub export: bool,
     #[serde(skip)]
     pub cancel: Cancel,
 }
 
-/// Why a command was not done, or why there is no engine. The live state is empty afterwards.
+/// The reason why a command failed, or why there is no engine. The live state is empty afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum EngineFault {
-    /// A job that waited for saved rows was stopped.
     #[error("stopped while saved rows were on their way")]
     Stopped,
-    /// Saved rows the state needs cannot be had back. A path without their segment can be restored.
+    /// Saved rows of the state are unreadable. A path without their segment can be restored.
     #[error("saved state cannot be used: {0}")]
     RowsLost(RowsFault),
-    /// The sequence was evicted before ([`Command::MayEvict`]): it is to be restored first.
+    /// The sequence was evicted before ([`Command::MayEvict`]) and needs a restore.
     #[error("its state was given up for others' memory; restore it first")]
     Evicted,
-    /// No token is allowed next by the grammar. Every retry fails the same way.
+    /// The grammar allows no next token. Every retry fails the same way.
     #[error("{0}")]
     Stuck(String),
-    /// The live state is not enough to go on from, and neither memory nor the device is to blame: what is read again is.
+    /// The live state cannot be continued, through no fault of memory or device: reading its last part again helps.
     #[error("{0}")]
     ReadAgain(String),
     /// The model or its device failed, and is ready for the next command.
     #[error("{0}")]
     Device(String),
-    /// The prompt is longer than the context of the server that was to answer it.
     #[error("{0}")]
     TooLong(String),
-    /// The process that ran the model has ended, and all states with it; the next command starts another one.
+    /// The process of the model has ended, and all states with it; the next command starts another one.
     #[error("{0}")]
     Gone(String),
     #[error("{why}")]
     Fatal {
         why: String,
-        /// How the program ends if it ends because of it.
+        /// The exit code if the program ends because of it.
         #[serde(rename = "code")]
         exit: Exit,
     },
 }
 
-/// Runtime to engine. The channel is bounded. Commands to one sequence are done in order; those to different sequences side by
-/// side. After a failure the commands to that sequence that wait already fail too, up to the next [`Command::Restore`].
+/// Runtime to engine. The channel is bounded. Commands to one sequence run in order; those to different sequences run
+/// concurrently. After a failure the queued commands to that sequence fail too, up to the next [`Command::Restore`].
 #[derive(Debug)]
 pub enum Command {
-    /// Makes the live state equal a segment path: cut the caches back to `keep` tokens (which must be common to both
-    /// paths), append `rows` in order, put `end` in place. `keep = 0`, nothing else: an empty state. `history` is the
-    /// whole path's tokens, for n-gram drafts and penalties. Rows that another sequence has under the same name
-    /// ([`RowSource::segment`]) are had from it where that is a gain, and not read: no bit depends on it.
+    /// Makes the live state equal a segment path: truncates the caches to `keep` tokens (a common prefix of both
+    /// paths), appends `rows` in order, restores `end`. `keep = 0` and nothing else: an empty state. `history` is the
+    /// whole path's tokens, for n-gram drafts and penalties. Rows of a sequence under the same name
+    /// ([`RowSource::segment`]) are shared instead of read where that is faster: no bit depends on it.
     Restore {
         id: u64,
         sequence: SequenceId,
@@ -132,8 +129,8 @@ pub enum Command {
         from: SequenceId,
         to: SequenceId,
     },
-    /// Drops a sequence and frees its memory, after all earlier commands for it; without an answer. It may be used
-    /// again, and is empty then.
+    /// Drops a sequence and frees its memory, after all earlier commands for it; without an answer. The id may be used
+    /// again, for an empty sequence.
     Release {
         sequence: SequenceId,
     },
@@ -151,7 +148,6 @@ pub enum Command {
 pub enum EngineEvent {
     Loading {
         what: String,
-        /// Share done, 0 to 1.
         #[serde(with = "exact")]
         done: f64,
     },
@@ -176,25 +172,24 @@ pub enum EngineEvent {
         tokens_per_s: f64,
         /// With [`Look::each_token`]; empty for the first token of an answer.
         looked: Vec<Looked>,
-        /// With [`Generate::likely`].
         likely: Vec<Likely>,
     },
-    /// A job or a restore waits for something that is not the engine's own, or for memory that others give back.
+    /// A job or a restore waits for an external cause, or for memory of other sequences.
     Waiting {
         id: u64,
         what: String,
     },
-    /// A sequence that might be evicted was: it is empty, and its memory is another's.
+    /// An evictable sequence was evicted: it is empty, and another uses its memory.
     Evicted {
         sequence: SequenceId,
     },
-    /// A message for the user, shown once.
     Note(String),
     Done {
         id: u64,
         done: Box<JobDone>,
     },
-    /// A job, a restore or a fork failed. The sequence it changes is empty afterwards; restore to go on. Others go on.
+    /// A job, a restore or a fork failed. The sequence that it changes is empty afterwards and needs a restore. Other
+    /// sequences continue.
     Failed {
         /// Of the job, restore or fork; 0 for the model itself.
         id: u64,
@@ -203,7 +198,7 @@ pub enum EngineEvent {
 }
 
 impl EngineEvent {
-    /// The number of the command it is about; who hands events on writes another one there.
+    /// The number of the command that caused the event; a relay replaces it.
     pub fn id_mut(&mut self) -> Option<&mut u64> {
         match self {
             EngineEvent::Restored { id, .. }

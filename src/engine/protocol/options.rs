@@ -1,4 +1,4 @@
-//! What an engine loads, and what it says of itself.
+//! Options for loading an engine, and its description.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::core::grouped;
 
 pub const BUILT_IN: &str = "demo";
 
-/// Whether a model is named by its folder: it is neither the built-in one nor one of random weights.
+/// `false` for the built-in model and for random weights.
 pub fn is_folder(model: &str) -> bool {
     model != BUILT_IN && !model.starts_with("synthetic:")
 }
@@ -16,31 +16,30 @@ pub fn is_folder(model: &str) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceChoice {
-    /// A GPU if there is a usable one, else the CPU; what was taken and why is in [`ModelInfo::notes`].
+    /// A usable GPU, else the CPU; [`ModelInfo::notes`] has the choice and its reason.
     #[default]
     Auto,
     Cpu,
     Cuda,
 }
 
-/// In which form weights are kept on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightsChoice {
-    /// The best form that leaves room for the context; what was taken and why is in [`ModelInfo::notes`].
+    /// The best form that leaves room for the context; [`ModelInfo::notes`] has the choice and its reason.
     #[default]
     Auto,
     Bf16,
     Bits8,
-    /// 6.5 bits, and 8 where the model is sensitive.
+    /// 6.5 bits, and 8 for sensitive weights.
     Bits6,
-    /// 5.5 bits, and 8 there.
+    /// 5.5 bits, and 8 for sensitive weights.
     Bits5,
-    /// 4.5 bits, and 8 there.
+    /// 4.5 bits, and 8 for sensitive weights.
     Bits4,
 }
 
-/// What prefill multiplies in. Decoding is the same either way.
+/// The number type of prefill products. Decode does not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -65,7 +64,6 @@ pub enum DraftChoice {
     /// The model's own: in `eagle3/` next to the weights, or that of the built-in model.
     #[default]
     Auto,
-    /// None; n-gram drafts remain.
     Off,
     Folder(PathBuf),
 }
@@ -76,16 +74,16 @@ pub struct EngineOptions {
     pub model: String,
     pub device: DeviceChoice,
     pub gpu: usize,
-    /// Tokens the caches may hold; `None`: twice the trained length, at most 1,048,576, and what fits.
+    /// Limit of the caches in tokens; `None`: twice the trained length, at most 1,048,576, and what fits.
     pub context: Option<u64>,
-    /// Most bytes of the GPU to take; `None`: what is free.
+    /// Limit in bytes; `None`: the free memory.
     pub gpu_memory: Option<u64>,
     pub weights: WeightsChoice,
     pub prefill: Precision,
     pub draft: DraftChoice,
-    /// Where packed weights are kept for the next start; `None`: nowhere.
+    /// Folder of packed weights for the next start; `None`: they are not kept.
     pub keep_weights: Option<PathBuf>,
-    /// Come first in [`ModelInfo::notes`].
+    /// The first of [`ModelInfo::notes`].
     pub notes: Vec<String>,
 }
 
@@ -109,7 +107,7 @@ impl Default for EngineOptions {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelInfo {
-    /// `demo`, `MiniCPM-SALA`, `synthetic:9b`; of a server or a folder whatever they call it.
+    /// `demo`, `MiniCPM-SALA`, `synthetic:9b`; for a server or a folder its own name.
     pub name: String,
     pub built_in: bool,
     pub device: String,
@@ -122,19 +120,18 @@ pub struct ModelInfo {
     pub draft: Option<String>,
     /// Hash over weights, spec and format: state is only valid with the same.
     pub fingerprint: String,
-    /// Bytes of device memory: weights, caches and state now, working buffers, total of the device.
     pub memory: MemoryInfo,
-    /// Notes to be shown once: fallbacks taken while loading.
+    /// Shown once: fallbacks taken while loading.
     pub notes: Vec<String>,
     /// Address of a remote server; `None` for a local engine. A server keeps no state and reports no attention; any
     /// path can be restored from its history alone, and token counts are estimates.
     pub server: Option<String>,
-    /// The local process that runs it, if not this one. It has all features of an engine in this process.
+    /// The local process that runs the engine, if not this one. It has all features of an engine in this process.
     pub host: Option<String>,
 }
 
 impl ModelInfo {
-    /// What its context holds: `up to 4,096 tokens`.
+    /// Example: `up to 4,096 tokens`.
     pub fn holds(&self) -> String {
         match self.context_limit {
             0 => "a context of unknown length (engine.context)".to_owned(),
@@ -153,13 +150,12 @@ pub struct MemoryInfo {
     pub weights: u64,
     pub state: u64,
     pub work: u64,
-    /// Where keys and values lie in the host's memory: those that the device keeps of them, and where they pass through.
+    /// Where keys and values are in host memory: the device's pool of their blocks, and the staging ring.
     #[serde(skip_serializing_if = "is_zero")]
     pub pool: u64,
-    /// Keys and values that lie in the host's memory.
     #[serde(skip_serializing_if = "is_zero")]
     pub host: u64,
-    /// In use on the device by everybody; process memory on a CPU.
+    /// Use of the device by all programs; process memory on a CPU.
     pub used: u64,
     pub total: u64,
 }

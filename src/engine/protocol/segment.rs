@@ -1,14 +1,14 @@
-//! The name of a state: a pure function of everything that it depends on.
+//! The name of a state: a pure function of all its inputs.
 
 use super::Token;
 
-/// Tokens that are hashed at a time: BLAKE3 does many blocks side by side, and a call for each token takes longer than its bytes.
+/// Tokens per hash call: BLAKE3 hashes many blocks in parallel, and a call for each token takes longer than its bytes.
 const TOGETHER: usize = 4096;
 
 /// Name of the segment that adds `prompt` tokens, read by prefill, and `completion` tokens, produced by decode, after
-/// the segment `parent`: BLAKE3 over everything that the state at its end depends on. So it names the whole path, and
-/// rows of that name include the rows of all tokens before them. The same tokens split otherwise leave other last bits
-/// in the state: they have another name.
+/// the segment `parent`: BLAKE3 over all inputs of the state at its end. So it names the whole path, and rows of that
+/// name include the rows of all tokens before them. The same tokens split otherwise give other last bits in the state,
+/// so they have another name.
 pub fn segment_name(fingerprint: &str, parent: Option<&[u8; 32]>, prompt: &[Token], completion: &[Token]) -> [u8; 32] {
     let mut hash = blake3::Hasher::new_derive_key("sala-chat segment 1");
     hash.update(&(fingerprint.len() as u64).to_le_bytes());
@@ -33,7 +33,6 @@ pub fn segment_name(fingerprint: &str, parent: Option<&[u8; 32]>, prompt: &[Toke
 mod tests {
     use super::*;
 
-    /// As the name is defined: one token after the other.
     fn one_by_one(fingerprint: &str, parent: Option<&[u8; 32]>, prompt: &[Token], completion: &[Token]) -> [u8; 32] {
         let mut all = (fingerprint.len() as u64).to_le_bytes().to_vec();
         all.extend_from_slice(fingerprint.as_bytes());

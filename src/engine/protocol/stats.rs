@@ -1,4 +1,4 @@
-//! What was measured of a job.
+//! Measurements of a job.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct SpecStats {
     pub plain_rounds: u64,
     /// `[depth]`: (tried, accepted) at draft position depth + 1.
     pub per_position: Vec<(u64, u64)>,
-    /// Measured time of the decode rounds over what plain steps would have taken; 0 when not known.
+    /// Time of the decode rounds divided by that of plain steps; 0 if unknown.
     pub time_vs_plain: f64,
 }
 
@@ -42,12 +42,12 @@ impl SpecStats {
     }
 }
 
-/// What a server counted of one answer, in its own tokens.
+/// A server's counts for one answer, in its own tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
     pub prompt_tokens: u64,
-    /// Of these, tokens that it did not have to read.
+    /// The part of the prompt tokens that the server did not have to read.
     pub cached_tokens: u64,
     pub completion_tokens: u64,
     pub thought_tokens: u64,
@@ -61,6 +61,5 @@ pub struct JobStats {
     pub generated_tokens: u64,
     pub decode_ms: f64,
     pub spec: SpecStats,
-    /// Counted by a server; `None` from a local engine.
     pub usage: Option<Usage>,
 }

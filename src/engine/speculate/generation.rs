@@ -1,4 +1,4 @@
-//! A generation in progress: drawing from rows, steering, and what verified rows say about drafts.
+//! A generation in progress: drawing from rows, steering, and the outcome of drafts in verified rows.
 
 use super::{DecodeError, Result};
 use crate::backend::draft::DraftOps;
@@ -23,8 +23,8 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    /// Draws an allowed token from a row, each with its bias. A row holds only the likeliest: if none of them is
-    /// allowed, draws from the likeliest allowed of all logits of the row `[vocab]`, returned by `whole`.
+    /// Draws an allowed token from a row with the constraint's biases. A row holds only the likeliest tokens: if none
+    /// is allowed, draws from the likeliest allowed of all logits of the row `[vocab]`, which `whole` returns.
     ///
     /// # Errors
     /// No token is allowed; or the device.
@@ -50,7 +50,7 @@ impl Generation {
         token.map(Some).ok_or_else(|| DecodeError::Stuck(constraint.stuck()))
     }
 
-    /// Tokens after which to look before the first one is drawn, from the rows after those of the last call.
+    /// Probe tokens before the first draw, chosen from the rows after those of the last call.
     pub(super) fn ahead(&mut self, rows: &[TopLogits]) -> Vec<Token> {
         let likeliest = |row: &TopLogits| row.ids.iter().copied().zip(row.logits.iter().copied()).collect();
         self.constraint.as_mut().map_or_else(Vec::new, |c| c.ahead(&rows.iter().map(likeliest).collect::<Vec<_>>()))
@@ -83,7 +83,8 @@ impl Generation {
         })
     }
 
-    /// Counts where the accepted rows of the last pass looked: row i wrote `tokens[i]`. Before they are advanced.
+    /// Counts the attention mass of the accepted rows of the last pass, before they are advanced: row i wrote
+    /// `tokens[i]`.
     pub(super) fn look<B: DraftOps>(
         &mut self,
         b: &mut B,
@@ -96,7 +97,7 @@ impl Generation {
             None => 0,
             Some(end) => match tokens.iter().position(|t| *t == end) {
                 None => rows,
-                // The row that wrote the end of the thoughts is theirs.
+                // The row that wrote the end of the thoughts counts as a thought.
                 Some(at) => {
                     self.thoughts_until = None;
                     (at + 1).min(rows)
@@ -116,7 +117,6 @@ impl Generation {
     }
 }
 
-/// The likeliest of these, as a row holds them.
 fn likeliest(mut all: Vec<(Token, f32)>, log_sum_exp: f32) -> TopLogits {
     all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     all.truncate(TOP_LOGITS);
@@ -126,25 +126,25 @@ fn likeliest(mut all: Vec<(Token, f32)>, log_sum_exp: f32) -> TopLogits {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Matched {
-    /// Drawn tokens, in order: the accepted drafts and one more, unless it ends the turn.
+    /// The accepted drafts and one more, unless it ends the turn.
     pub(super) tokens: Vec<Token>,
     pub(super) accepted: usize,
-    /// [`Ended::Stop`]: a token that ends the turn was drawn after `tokens`. [`Ended::Repeats`]: the last one is the
-    /// last.
+    /// [`Ended::Stop`]: a token that ends the turn was drawn after `tokens`. [`Ended::Repeats`]: the last one ends the
+    /// turn.
     pub(super) ended: Option<Ended>,
     pub(super) likely: Vec<Likely>,
 }
 
-/// Whether a row's best logits and their sum are numbers. `position` is that of the token to be drawn.
+/// Whether a row's top logits and their sum are finite. `position`: of the token to draw.
 pub(super) fn finite(row: &TopLogits, position: usize) -> Result<()> {
-    // The sum runs over the whole vocabulary: one value that is no number shows in it.
+    // The sum runs over the whole vocabulary, so it reveals any value that is not finite.
     let whole = row.log_sum_exp.is_finite() && row.logits.first().is_none_or(|z| z.is_finite());
     if whole { Ok(()) } else { Err(DecodeError::NotFinite { position }) }
 }
 
-/// Draws a token from every row in turn for as long as the draws equal the drafts (docs/speculative.md §6.2). Row i
-/// comes after the first i drafts and draws output position `position + i`. A draw never depends on a draft. `whole`
-/// returns all logits of row i, if they are needed.
+/// Draws a token from each row for as long as the draws equal the drafts (docs/speculative.md §6.2). Row i follows the
+/// first i drafts and draws output position `position + i`. A draw never depends on a draft. `whole` returns all
+/// logits of row i on demand.
 pub(super) fn draw_and_match(
     generation: &mut Generation,
     rows: &[TopLogits],
@@ -159,7 +159,7 @@ pub(super) fn draw_and_match(
         let Some(token) = generation.draw(row, (position + i) as u64, path, || whole(i))? else {
             break;
         };
-        // In order: what would follow a stop must not enter text or state.
+        // In order: tokens after a stop must not enter text or state.
         let Some((token, last)) = generation.steered(token) else {
             matched.ended = Some(Ended::Stop);
             break;

@@ -1,5 +1,5 @@
-//! A round in two halves, so that rows of several conversations can be verified in one pass between them: what to verify, and what
-//! became of it.
+//! A round in two halves, so that one pass between them can verify rows of several conversations: the rows to verify,
+//! and their outcome.
 
 use std::time::Instant;
 
@@ -22,7 +22,6 @@ pub struct Round {
     pub likely: Vec<Likely>,
 }
 
-/// Drafts of a round and what making them took.
 #[derive(Default)]
 struct Drafts {
     tokens: Vec<Token>,
@@ -32,9 +31,8 @@ struct Drafts {
     steps: usize,
 }
 
-/// A round between its pass over the weights and its draw.
+/// A round between its verify pass and its draw.
 pub struct Proposal {
-    /// The pending token and its drafts: the rows to verify.
     rows: Vec<Token>,
     drafts: Drafts,
     plan: Plan,
@@ -51,10 +49,10 @@ impl Proposal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Its own: what it took says what drafts cost.
+    /// A pass of its own: its time shows the cost of drafts.
     Alone,
-    /// That of a pass over rows of so many sequences: only what drafts were worth is learned, and a draft has to be worth what all of
-    /// them wait for its row.
+    /// A pass over this many sequences: only the drafts' outcome is learned, and a draft has to be worth the wait of
+    /// all sequences for its row.
     Shared(usize),
 }
 
@@ -64,7 +62,7 @@ pub enum Proposed {
 }
 
 impl<B: DraftOps> Decoder<B> {
-    /// Adds tokens to the text; says whether the generation is complete.
+    /// Adds tokens to the text; `Some` if the generation is complete.
     pub(super) fn report(&mut self, tokens: &[Token]) -> Option<Ended> {
         self.now.index.extend(tokens);
         let generation = self.now.generation.as_mut()?;
@@ -73,7 +71,7 @@ impl<B: DraftOps> Decoder<B> {
         (generation.remaining == 0).then_some(Ended::Length)
     }
 
-    /// One pass over the weights: at least one token further.
+    /// One pass over the weights: at least one more token.
     pub fn round(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<Round> {
         let proposal = match self.propose(b, model, live, MAX_VERIFY_ROWS, Pace::Alone)? {
             Proposed::Over(round) => return Ok(round),
@@ -84,7 +82,7 @@ impl<B: DraftOps> Decoder<B> {
         self.settle(b, model, live, *proposal, &top_logits, Pace::Alone)
     }
 
-    /// The first half of a round: the rows that it wants verified, at most `most`.
+    /// The first half of a round: the rows to verify, at most `most`.
     pub fn propose(
         &mut self,
         b: &mut B,
@@ -140,7 +138,7 @@ impl<B: DraftOps> Decoder<B> {
         Ok(Proposed::Rows(Box::new(Proposal { rows, drafts, plan, lookup, position, began })))
     }
 
-    /// The second half: draws from the verified rows, and advances `live` by what is accepted.
+    /// The second half: draws from the verified rows, and advances `live` by the accepted ones.
     pub fn settle(
         &mut self,
         b: &mut B,
@@ -155,7 +153,7 @@ impl<B: DraftOps> Decoder<B> {
             return Err(DecodeError::Order("no generation is under way"));
         };
         let first = live.first_row();
-        // The pass was the last one over the head: its logits are still there.
+        // That was the last pass over the head: its logits are still there.
         let whole = |row: usize| Ok(live.logits_of(b, model, first + row)?);
         let Matched { tokens, accepted, ended: matched, likely } =
             draw_and_match(generation, top_logits, &drafts.tokens, position + 1, whole)?;
@@ -194,7 +192,7 @@ impl<B: DraftOps> Decoder<B> {
         Ok(Round { tokens, ended, looked, likely })
     }
 
-    /// A chain of drafts from the head, as long as the policy expects the next one to pay.
+    /// Chains drafts from the head as long as the policy expects the next one to pay.
     fn draft(&mut self, b: &mut B, model: &Model<B>, plan: &Plan, position: usize) -> Result<Drafts> {
         let (Some(head), Some(generation)) = (&mut self.head, &self.now.generation) else {
             return Ok(Drafts::default());
@@ -208,7 +206,7 @@ impl<B: DraftOps> Decoder<B> {
         loop {
             let proposed =
                 generation.sampler.propose(&row, (position + 1 + drafts.tokens.len()) as u64, &drafts.tokens);
-            // The row after a draft that ends the turn would be verified for nothing.
+            // The row after a draft that ends the turn would be verified in vain.
             let Some(draft) = proposed.filter(|d| !generation.stop.contains(&d.token)) else {
                 break;
             };

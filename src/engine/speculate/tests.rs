@@ -7,7 +7,6 @@ const VOCAB: usize = 5;
 
 type Law = [[[f64; VOCAB]; VOCAB]; VOCAB];
 
-/// A random second-order Markov chain over five tokens.
 fn law(seed: u64) -> Law {
     let mut n = 0;
     let mut next = || {
@@ -127,7 +126,7 @@ fn nothing_after_a_stop_is_drawn() {
     assert_eq!(got, Matched { tokens: vec![1], accepted: 0, ended: None, ..Matched::default() });
 }
 
-/// Says what it was scripted to say, token by token.
+/// Replays scripted answers, token by token.
 struct Script(Vec<Steered>, Vec<(Token, bool)>);
 
 impl Steer for Script {

@@ -25,7 +25,7 @@ macro_rules! gemm_kernels {
             grid [up(rows, $rows), up(out, $outs), 1], threads $threads, shared $shared;
         )+ }
 
-        /// From the largest, which makes most of every byte, to the smallest, which gives most multiprocessors something to do.
+        /// From the largest, which reuses each byte most, to the smallest, which occupies most multiprocessors.
         const TILES: &[Tiles] = &[$(Tiles {
             rows: $rows,
             outs: $outs,
@@ -50,20 +50,19 @@ gemm_kernels! {
 struct Tiles {
     rows: u32,
     outs: u32,
-    /// By [`GemmOut`].
+    /// Indexed by [`GemmOut`].
     symbols: &'static [&'static str],
     launch: unsafe fn(Gemm, &dyn Driver, &'static str) -> Result<()>,
 }
 
 impl Tiles {
-    /// Whether half of a tile is not left empty, and three of four multiprocessors have one to make.
+    /// Whether at most half of a tile is empty, and three of four multiprocessors have a tile.
     fn suit(&self, rows: u32, out: u32, multiprocessors: u32) -> bool {
         let tiles = u64::from(up(rows, self.rows)) * u64::from(up(out, self.outs));
         self.rows < 2 * rows.max(FEWEST) && tiles * 4 >= u64::from(multiprocessors) * 3
     }
 }
 
-/// Rows of the smallest tiles.
 const FEWEST: u32 = 64;
 
 fn tiles_for(rows: u32, out: u32, inner: u32, multiprocessors: u32) -> &'static Tiles {
@@ -75,10 +74,10 @@ fn tiles_for(rows: u32, out: u32, inner: u32, multiprocessors: u32) -> &'static 
 }
 
 impl Gemm {
-    /// Launches the kernel with this result, in the tiles that suit its shape.
+    /// Launches the kernel with this result, in the tile size for its shape.
     ///
     /// # Safety
-    /// See the module: every pointer must span what the row says.
+    /// See the module: every pointer must have the extent in the row.
     pub unsafe fn launch(&self, d: &dyn Driver, to: GemmOut) -> Result<()> {
         let tiles = tiles_for(self.rows, self.out, self.inner, d.info().multiprocessors);
         // SAFETY: the caller's.
@@ -104,7 +103,7 @@ mod tests {
         assert_eq!(of(65, 8_192, 4_096), (128, 64));
         assert_eq!(of(20, 73_448, 4_096), (64, 64));
         assert_eq!(of(1, 64, 64), (64, 32));
-        // A width that only the largest reads.
+        // A width that only the largest tiles support.
         assert_eq!(of(1, 64, 96), (128, 128));
         assert_eq!(of(4_096, 2_048, 16_384), (128, 128));
     }

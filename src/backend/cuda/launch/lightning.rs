@@ -2,7 +2,7 @@
 
 use super::{DeviceInfo, ring};
 
-/// Multiprocessors that the product before, of so many columns, leaves idle.
+/// Multiprocessors that the previous product, of this many columns, leaves idle.
 fn aside(columns: u32, device: &DeviceInfo) -> u32 {
     device.multiprocessors.saturating_sub(ring::shares(columns, device.multiprocessors))
 }

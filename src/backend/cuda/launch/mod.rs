@@ -1,21 +1,22 @@
-//! The table of kernels: a row holds a kernel's symbols, parameters, grid, block and shared memory, and what it does (layouts, limits).
-//! One module per file of `kernels/`, and `ring` for the GEMMs of 1..=16 rows.
+//! The table of kernels: a row holds a kernel's symbols, parameters, grid, block and shared memory, and its
+//! description (layouts, limits). One module per file of `kernels/`, and `ring` for the GEMMs of 1..=16 rows.
 //!
-//! [`kernels!`] turns a row into a structure of the kernel's parameters and a launch that passes them in the kernel's order. Kernels
-//! that share most of their parameters wrap the operands of their family ([`operands!`]) instead: an operation fills these in once for
-//! all its launches. `tests` compares the rows with what the `.cu` files declare.
+//! [`kernels!`] turns a row into a structure of the kernel's parameters and a launch that passes them in the kernel's
+//! order. Kernels that share most of their parameters wrap the operands of their family ([`operands!`]) instead: an
+//! operation fills these in once for all its launches. `tests` compares the rows with the declarations in the `.cu`
+//! files.
 //!
 //! # Safety
 //!
-//! Every launch passes raw device addresses to a kernel. Its caller guarantees that each points to memory of the extent the row
-//! names, that it stays allocated until the queue has passed the launch (or as long as a CUDA graph holds it), and that outputs do
-//! not overlap inputs unless the row allows it.
+//! Every launch passes raw device addresses to a kernel. Its caller guarantees that each points to memory of the
+//! extent in the row, that it stays allocated until the queue has passed the launch (or as long as a CUDA graph holds
+//! it), and that outputs do not overlap inputs unless the row allows it.
 
 use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Follow, Launch, TensorMap};
 use crate::backend::Result;
 
-/// `FAMILY: TYPE field field …; …`, where `Ptr` is a device address: the parameters that kernels of one family have among them. A launch reads those of its row; the
-/// others stay at their default, 0.
+/// `FAMILY: TYPE field field …; …`, where `Ptr` is a device address: the common parameters of a family's kernels. A
+/// launch reads those of its row; the others stay at their default, 0.
 macro_rules! operands {
     ($(#[doc = $what:literal])+ $family:ident: $($type:ident $($field:ident)+;)+) => {
         $(#[doc = $what])+
@@ -52,7 +53,7 @@ macro_rules! kernels {
                 }
 
                 /// # Safety
-                /// See the module: every pointer must span what the row says.
+                /// See the module: every pointer must have the extent in the row.
                 pub(super) unsafe fn launch_as(&self, d: &dyn crate::backend::cuda::launch::Driver, symbol: &'static str) -> crate::backend::cuda::launch::Result<()> {
                     // SAFETY: the caller's.
                     self.as_launch(d.info(), symbol, |launch| unsafe { d.launch(launch) })
@@ -94,12 +95,12 @@ macro_rules! fields {
     };
 }
 
-/// The launch of a row with one symbol; families choose theirs by [`kernels!`]'s `launch_as`.
+/// The launch of a row with one symbol; families select theirs by [`kernels!`]'s `launch_as`.
 macro_rules! launcher {
     ($params:ident $symbol:ident) => {
         impl $params {
             /// # Safety
-            /// See the module: every pointer must span what the row says.
+            /// See the module: every pointer must have the extent in the row.
             pub unsafe fn launch(&self, d: &dyn crate::backend::cuda::launch::Driver) -> crate::backend::cuda::launch::Result<()> {
                 // SAFETY: the caller's.
                 unsafe { self.launch_as(d, stringify!($symbol)) }
@@ -188,7 +189,7 @@ fn up(n: u32, by: u32) -> u32 {
     n.div_ceil(by).max(1)
 }
 
-/// The same for large sizes; too many for a grid stay too many.
+/// The same for large sizes; saturates, so that too many for a grid stay too many.
 fn up64(n: u64, by: u64) -> u32 {
     u32::try_from(n.div_ceil(by).max(1)).unwrap_or(u32::MAX)
 }

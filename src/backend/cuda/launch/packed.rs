@@ -4,7 +4,7 @@ use super::{Driver, Result, up};
 use crate::backend::forms::{PAIR_ROWS, UNIT_COLUMNS};
 use crate::backend::{BackendError, Form};
 
-/// Threads that pack `rows` rows, filled up to pairs of tiles, a group of columns each.
+/// Threads that pack `rows` rows, rounded up to pairs of tiles, one group of columns each.
 fn groups(rows: u32, inner: u32, columns: u32) -> u32 {
     rows.next_multiple_of(PAIR_ROWS as u32) * (inner / columns)
 }
@@ -51,7 +51,7 @@ kernels! { "packed.cu", device:
     grid [up(groups(rows, inner, 32), 128), 1, 1], threads 128, shared 0;
 }
 
-/// The one of a row's symbols that `verb` names for a form.
+/// The symbol of a row that `verb` names for a form.
 fn symbol(verb: &str, form: Form, symbols: &[&'static str]) -> Result<&'static str> {
     let found = symbols.iter().find(|symbol| symbol.strip_prefix(verb) == Some(form.name()));
     found
@@ -59,8 +59,6 @@ fn symbol(verb: &str, form: Form, symbols: &[&'static str]) -> Result<&'static s
         .ok_or_else(|| BackendError::Unsupported(format!("no kernel {verb}{} for weights in that form", form.name())))
 }
 
-/// bf16 rows into a form.
-///
 /// # Safety
 /// See the module.
 pub unsafe fn pack(d: &dyn Driver, form: Form, params: PackInt8) -> Result<()> {
@@ -75,7 +73,7 @@ pub unsafe fn pack(d: &dyn Driver, form: Form, params: PackInt8) -> Result<()> {
     }
 }
 
-/// A packed weight as bf16; `params.detail` is set here.
+/// Sets `params.detail`.
 ///
 /// # Safety
 /// See the module.
@@ -86,7 +84,7 @@ pub unsafe fn unpack(d: &dyn Driver, form: Form, params: Unpack) -> Result<()> {
     unsafe { Unpack { detail, ..params }.launch_as(d, symbol) }
 }
 
-/// Rows of a packed weight; `params.detail` is set here.
+/// Sets `params.detail`.
 ///
 /// # Safety
 /// See the module.

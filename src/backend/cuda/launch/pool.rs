@@ -3,9 +3,9 @@
 use super::{Attend, up};
 use crate::backend::cuda::driver::Driver;
 
-/// Most slots of a layer and KV head: `pool_choose` holds the age of each.
+/// Limit per layer and KV head: `pool_choose` holds the age of each slot.
 pub const MOST_SLOTS: usize = 16_384;
-/// Words of a block on its way: `struct Fetch`.
+/// Size of `struct Fetch`, the record of a block in transfer.
 pub const FETCH_BYTES: usize = 32;
 
 pub fn fetch_shares(d: &dyn Driver, slots: u32) -> u32 {

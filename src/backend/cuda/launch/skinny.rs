@@ -12,15 +12,16 @@ use super::ring::{Ring, SKINNY_TILE, shared_bytes, shares, used_bytes};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 use crate::backend::{Form, Result, internal};
 
-/// Most turns whose parts are kept before the warps of a block meet to add them up; more turns mean fewer waits. In a
-/// turn each team of warps (`teams` of `kernels/skinny.cuh`) works on a tile of its own and leaves as many parts
-/// fewer, and teams share rows that stay: the need of a turn and a row is the same whatever the teams.
+/// Turns with parts kept before the warps of a block synchronise to add them up; more turns mean fewer waits. In a
+/// turn each team of warps (`teams` of `kernels/skinny.cuh`) works on its own tile and leaves as many parts fewer, and
+/// teams share rows that stay: the memory per turn and row is the same for any number of teams.
 const MOST_DEEP: u32 = 8;
 
 /// Shared memory left to the small kernels around a GEMM, which overlap with it.
 const BESIDE: u32 = 44 << 10;
 
-/// Left for arrays of the kernels' own, which a block has within its limit, too: a factor of each row, and what the start of the rest is rounded up by.
+/// Left for the kernels' own arrays, which count towards a block's limit, too: a factor of each row, and alignment of
+/// the rest.
 const OWN_BYTES: u32 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub enum SkinnyTo {
     Logits,
 }
 
-/// A skinny GEMM's activations: bf16 rows, and what results are multiplied by, `mul`, divided by the norms of the rows where they have `sums`.
+/// bf16 rows, and the factor of the results, `mul`, divided by the norms of the rows if there are `sums`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SkinnyRows {
     pub x: DevicePtr,
@@ -51,7 +52,7 @@ impl SkinnyRows {
         SkinnyRows { x, ld, sums: 0, eps: 0.0, mul: 1.0 }
     }
 
-    /// Those from `first` on, of `inner` values each.
+    /// Rows from `first` on, of `inner` values each.
     pub fn rows_from(self, first: u32, inner: u32) -> Self {
         let first = u64::from(first);
         let sums = if self.sums == 0 { 0 } else { self.sums + 4 * first * u64::from(inner / SUMMED) };
@@ -59,11 +60,10 @@ impl SkinnyRows {
     }
 }
 
-/// Where a kernel leaves rows for the GEMM after the next norm or gate: bf16 `[rows, n]`, and `sums` as in
-/// [`SkinnyRows`] where there is a norm. All 0 where no next operation was named.
+/// The destination of rows for the GEMM after the next norm or gate: bf16 `[rows, n]`, and `sums` as in [`SkinnyRows`]
+/// where there is a norm. All 0 without a hint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextRows {
-    /// Norm weight, or 0.
     pub norm: DevicePtr,
     pub x: DevicePtr,
     pub sums: DevicePtr,
@@ -92,14 +92,14 @@ pub struct SkinnyWeight {
     pub w: DevicePtr,
     pub form: Form,
     pub out: u32,
-    /// Columns: a multiple of 64, of 128 for packed forms.
+    /// A multiple of 64, of 128 for packed forms.
     pub inner: u32,
-    /// Where rows of another form follow: how many have `form`, and the address of the others.
+    /// If rows of another form follow: the number of rows in `form`, and the address of the others.
     pub second: Option<(u32, DevicePtr)>,
 }
 
-/// Two weights as one, where a kernel takes both at once: rows of 4, 5 or 6 bits, then int8. Whether depends on the device and on the weights
-/// alone, never on the rows of a pass: another kernel adds in another order.
+/// Joins two weights for one kernel: rows of 4, 5 or 6 bits, then int8. The decision depends on the device and on the
+/// weights alone, never on the rows of a pass: another kernel adds in another order.
 pub fn joined(d: &dyn Driver, to: SkinnyTo, first: SkinnyWeight, second: SkinnyWeight) -> Option<SkinnyWeight> {
     let forms = matches!((first.form, second.form), (Form::Int4 | Form::Int5 | Form::Int6, Form::Int8));
     let fits = used_bytes(&skinny_mixed::RING, 0, [1, 1, 1, 8]) <= room(d);
@@ -119,7 +119,6 @@ impl SkinnyTo {
     }
 }
 
-/// The ring of a weight, and its form's detail.
 fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
     let ring = match weight.form {
         _ if weight.second.is_some() => &skinny_mixed::RING,
@@ -138,19 +137,19 @@ fn room(d: &dyn Driver) -> u32 {
     d.info().shared_limit.saturating_sub(OWN_BYTES)
 }
 
-/// Stages of the ring, places of rows and tiles whose parts are kept. The ring gets what one tile's parts leave, up to what the form can use; rows
-/// that several tiles need stay, if there is room for them.
+/// Stages of the ring, places of rows, and tiles with kept parts. One tile's parts have precedence over the ring, up
+/// to the form's maximum; rows that several tiles need stay, if there is room for them.
 fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner]: [u32; 2], limit: u32) -> [u32; 3] {
     let used = |stages, places, deep| used_bytes(ring, detail, [stages, places, deep, rows]);
     let stages = (1..=ring.most).rev().find(|n| used(*n, *n, 1) <= limit).unwrap_or(1);
     if to == SkinnyTo::Add {
-        // One or two tiles a block; the values that results are added to are loaded a tile at a time.
+        // One or two tiles per block; the addends of the results are loaded one tile at a time.
         return [stages, stages, 1];
     }
     let steps = (inner / ring.columns).div_ceil(ring.warps);
     let places = if used(stages, steps, 1) <= limit { steps } else { stages };
-    // An MLP's second product follows its first and overlaps with nothing; fewer meetings help kernels that are bound
-    // by time, not bytes.
+    // An MLP's second product follows its first and overlaps with nothing; fewer synchronisations help kernels that
+    // are bound by time, not bytes.
     let beside = if to == SkinnyTo::Swiglu && ring.warps > 8 { 0 } else { BESIDE };
     let deep = (1..=MOST_DEEP).rev().find(|n| used(stages, places, *n) + beside <= limit).unwrap_or(1);
     [stages, places, deep]
@@ -164,7 +163,7 @@ operands! {
     f32 eps mul scale;
 }
 
-/// Kernels of one form, and how its weights pass through a block: a unit of a packed form is a warp's stage.
+/// Kernels of one form, and the flow of its weights through a block: a unit of a packed form is a warp's stage.
 macro_rules! form {
     ($module:ident, $what:literal, $params:ident [$($symbol:ident)+], threads $threads:literal, $ring:expr) => {
         pub(super) mod $module {
@@ -242,7 +241,7 @@ form! {
         nvfp4_add_8 nvfp4_add_16 nvfp4_logits_8 nvfp4_logits_16
     ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 2048 + 256, least: 1, most: 2 }
 }
-// Units of either form are stages; that of int8 is the larger one.
+// Units of either form are stages; that of int8 is larger.
 form! {
     skinny_mixed, "As `skinny_store_*`, with `detail` rows, a multiple of 32, in the form int4 (5, 6) and the others, from `w2` on, in int8",
     SkinnyMixed [
@@ -269,7 +268,8 @@ pub unsafe fn skinny(
     let (ring, detail) = ring_of(&weight);
     let limit = room(d);
     if rows > 8 && used_bytes(ring, detail, [ring.least, ring.least, 1, rows]) > limit {
-        // Where shared memory is small the rows go in two halves: the weights are read twice, the bits are the same.
+        // Where shared memory is small the rows are processed in two halves: the weights are read twice, the bits are
+        // the same.
         let behind = dst + 8 * to.value_bytes() * u64::from(ldd);
         // SAFETY: the caller's; both halves lie inside.
         return unsafe {

@@ -3,15 +3,15 @@
 use super::{Attend, up};
 use crate::backend::cuda::driver::Driver;
 
-/// Shared memory of [`AttendPrefill`] besides its ring.
+/// Shared memory of [`AttendPrefill`] outside its ring.
 const ATTEND_FIXED: u32 = 4_096;
 /// Bytes of a place in the ring: 32 keys and their values.
 const ATTEND_HALF: u32 = 16 << 10;
 
-/// Fewest places that the kernel works with, and most: it has barriers for so many.
+/// Minimum and maximum number of places in the ring: the kernel has barriers for the maximum.
 const SLOTS: [u32; 2] = [2, 16];
 
-/// Places in the ring of [`AttendPrefill`]: as many as the device has shared memory for.
+/// As many as the device has shared memory for.
 pub fn attend_slots(d: &dyn Driver) -> u32 {
     let [fewest, most] = SLOTS;
     (d.info().shared_limit.saturating_sub(ATTEND_FIXED) / ATTEND_HALF).clamp(fewest, most)

@@ -6,13 +6,14 @@ use crate::backend::Result;
 /// Compressed keys of a split of [`SelectLse`].
 pub const LSE_KEYS: u32 = 256;
 
-/// Blocks of KV that a launch block of [`SelectScores`] scores at a time.
+/// KV blocks that a launch block of [`SelectScores`] scores at a time.
 const SCORED: u32 = 32;
 
-/// What it has in hand: of two turns, four compressed keys a block and the 8 before, 256 bytes each.
+/// Its shared memory: for two turns, four compressed keys per block and the 8 before, 256 bytes each.
 const SCORED_BYTES: u32 = 2 * (4 * SCORED + 8) * 256;
 
-/// Launch blocks that score a row of one KV head: two a multiprocessor for all heads and rows, and as many for each of them to have the same to do.
+/// Launch blocks that score a row of one KV head: two per multiprocessor over all heads and rows, with equal work for
+/// each.
 fn abreast(score_blocks: u32, lists: u32, device: &DeviceInfo) -> u32 {
     let steps = up(score_blocks, SCORED);
     let most = (2 * device.multiprocessors / lists.max(1)).max(1);
@@ -66,14 +67,14 @@ kernels! { "sparse_select.cu", device:
     grid [kv_heads, rows, 1], threads 128, shared 4 * score_blocks;
 }
 
-/// Most `score_blocks` of [`SelectTopMany`].
+/// Limit of `score_blocks` of [`SelectTopMany`].
 const MANY_BLOCKS: u32 = 4096;
 
 impl Select {
-    /// Launches whichever of the two kernels suits the pass; the result is the same.
+    /// Launches the faster of the two kernels; the result is the same.
     ///
     /// # Safety
-    /// See the module: every pointer must span what the rows say.
+    /// See the module: every pointer must have the extent in the rows.
     pub unsafe fn top(&self, d: &dyn Driver) -> Result<()> {
         // SAFETY: the caller's.
         unsafe {

@@ -1,4 +1,4 @@
-//! The table against the sources of the kernels and against `kernels/README.md`.
+//! Compares the table with the sources of the kernels and with `kernels/README.md`.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use super::TABLE;
 use crate::backend::cuda::images::IMAGES;
 
-/// A row of the table, in words.
 pub(super) struct Row {
     /// File of `kernels/`.
     pub(super) source: &'static str,
@@ -32,11 +31,10 @@ struct Declared {
     threads: Option<u32>,
     /// C type and name.
     params: Vec<(String, String)>,
-    /// It uses dynamic shared memory.
     shared: bool,
 }
 
-/// The text up to the parenthesis that closes the one just opened, and what follows it.
+/// The text up to the parenthesis that closes the one just opened, and the rest.
 fn enclosed(text: &str) -> (&str, &str) {
     let mut depth = 1;
     for (at, c) in text.char_indices() {

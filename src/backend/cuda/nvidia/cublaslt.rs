@@ -1,8 +1,8 @@
 //! Prefill GEMMs by cuBLASLt, where its library can be loaded.
 //!
 //! One algorithm per shape, chosen once for the largest row count, with reduction schemes that split the inner axis
-//! excluded: so every row is summed in one fixed order. That a row's bits depend neither on the number of rows nor on
-//! its place among them is checked on the device when a shape is first used; a shape that fails is refused, and the
+//! excluded: so every row is summed in one fixed order. The first use of a shape checks on the device that a row's
+//! bits depend neither on the number of rows nor on its place among them; a shape that fails is refused, and the
 //! caller uses its own kernel.
 
 mod call;
@@ -22,9 +22,8 @@ use crate::backend::Result;
 use call::Call;
 use room::ProofRoom;
 
-/// Scratch the library may use; refused algorithms that want more.
+/// Limit of the library's scratch; algorithms that need more are refused.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// What the library wants of the address of its workspace.
 const ALIGNED: usize = 256;
 /// A word after two results: whether they differ.
 const FLAG_BYTES: usize = 16;
@@ -35,7 +34,6 @@ struct Shape {
     out: usize,
     inner: usize,
     to: GemmOut,
-    /// Operands are e4m3 with a scale a row.
     fp8: bool,
 }
 
@@ -65,21 +63,21 @@ unsafe impl Send for CublasLt {}
 
 impl CublasLt {
     pub(super) fn open(stream: cudarc::driver::sys::CUstream) -> Option<Self> {
-        // Half a gigabyte that is put in place once: to look for it first and close it again would take three times as long, and all who
-        // begins a thread or looks up a symbol waits meanwhile.
-        // SAFETY: its initialisers are NVIDIA's.
+        // The library has half a gigabyte and is mapped once: a search followed by a second open would take three
+        // times as long, and every new thread or symbol lookup waits meanwhile.
+        // SAFETY: the library's initialisers are NVIDIA's.
         let found = cudarc::get_lib_name_candidates("cublasLt")
             .iter()
             .find_map(|name| unsafe { libloading::Library::new(name) }.ok())?;
         // SAFETY: it is there; the handle is destroyed in `drop`.
         let (handle, version) = unsafe { (result::create_handle().ok()?, sys::cublasLtGetVersion()) };
-        // From now on it is held for as long as the program runs.
+        // The process now holds the library until it ends.
         drop(found);
         let name = format!("cuBLASLt {}.{}", version / 10_000, version / 100 % 100);
         Some(CublasLt { handle, stream: stream.cast(), workspace: None, plans: HashMap::new(), name })
     }
 
-    /// Runs one GEMM on the compute queue; `Ok(false)` where the shape is refused.
+    /// `Ok(false)` where the shape is refused.
     ///
     /// # Safety
     /// As for [`Driver::gemm`]; the context is current.
@@ -96,7 +94,7 @@ impl CublasLt {
         Ok(true)
     }
 
-    /// Chooses the algorithm of a shape before it is needed. Its first use meets, and reports, an error again.
+    /// Chooses the algorithm of a shape in advance. Its first use reports any error again.
     pub(super) fn prepare(&mut self, device: &Nvidia, out: usize, inner: usize, to: GemmOut) {
         if let Err(error) = self.planned(device, Shape { out, inner, to, fp8: false }) {
             tracing::debug!("GEMM library: {error}");
@@ -131,7 +129,8 @@ impl CublasLt {
     fn prove(&mut self, device: &Nvidia, shape: Shape, room: &ProofRoom, scratch: DevicePtr) -> Result<Plan> {
         let Shape { out, inner, to, fp8 } = shape;
         let at = |offset: usize| scratch + offset as u64;
-        // Any weight will do, and its first rows as activations: how an algorithm adds up does not depend on what it adds up.
+        // Random weights suffice, and their first rows serve as activations: the order of an algorithm's sums does not
+        // depend on the values.
         let random = launch::RandomBf16 { dst: scratch, n: (room.values * inner) as u64, std: 1.0, seed: 1 };
         // SAFETY: scratch begins with so many values.
         unsafe { random.as_launch(device.info(), "random_bf16", |launch| device.launch_on(Queue::Proof, launch))? };
@@ -140,7 +139,7 @@ impl CublasLt {
             let (dst, of) = (at(room.narrowed), at(room.scales));
             let (n, rows) = (u32_of(inner)?, u32_of(room.values)?);
             let narrow = launch::NarrowRows { dst, scales: of, src: scratch, n, rows };
-            // SAFETY: behind the values is room for as many in e4m3 and their scales.
+            // SAFETY: the values are followed by room for as many in e4m3 and their scales.
             unsafe { narrow.as_launch(device.info(), "narrow_rows", |launch| device.launch_on(Queue::Proof, launch))? };
             (from, scales) = (dst, Some(Scales { x: of, w: of }));
         }
@@ -148,14 +147,14 @@ impl CublasLt {
         let probe = Gemm { x: from, w: from, scales, d, ldd: out, rows, out, inner, to, scale: 1.0 };
         let candidates = match self.candidates(&probe) {
             Err(error) if fp8 => {
-                // A library that knows nothing of such operands says so in its own way.
+                // A library without support for such operands reports an error of its own.
                 tracing::debug!("GEMM library: {error}");
                 return Ok(Plan::Refused);
             }
             found => found?,
         };
         for algorithm in candidates {
-            // SAFETY: scratch holds a workspace, two results of so many rows and a flag behind the operands.
+            // SAFETY: scratch holds a workspace, two results of so many rows and a flag after the operands.
             if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm, at(room.workspace)) }? {
                 return Ok(Plan::Algorithm(algorithm));
             }
@@ -163,8 +162,9 @@ impl CublasLt {
         Ok(Plan::Refused)
     }
 
-    /// All rows at once against the same rows in differently placed parts, one result after the other at `probe.d`.
-    /// Compared on the device: copying both to the host takes longer than a text of some hundred tokens.
+    /// Compares all rows at once with the same rows in differently placed parts, one result after the other at
+    /// `probe.d`. The comparison runs on the device: copying both results takes longer than a text of some hundred
+    /// tokens.
     unsafe fn rows_keep_their_bits(
         &mut self,
         device: &Nvidia,
@@ -184,7 +184,7 @@ impl CublasLt {
             if self.matmul(probe, algorithm, stream, workspace).is_err() {
                 return Ok(false);
             }
-            // Cuts at and within tiles, on the grid of 64: what chunked prefill does.
+            // Cuts at and within tiles, on the grid of 64, like chunked prefill.
             let mut start = 0;
             for (index, rows) in [2 * GEMM_ROWS, GEMM_ROWS, 3 * GEMM_ROWS].iter().cycle().enumerate() {
                 let rows = (*rows).min(probe.rows - start);
@@ -300,7 +300,7 @@ impl CublasLt {
 
 impl Drop for CublasLt {
     fn drop(&mut self) {
-        // SAFETY: created in `open`. The scratch goes with the context.
+        // SAFETY: created in `open`. The scratch is freed with the context.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }

@@ -1,4 +1,4 @@
-//! The entries of [`Driver`]: each makes the context current, calls the driver, and says what failed.
+//! The methods of [`Driver`]: each makes the context current, calls the driver, and names the failed call.
 
 use super::*;
 
@@ -269,7 +269,7 @@ impl Driver for Nvidia {
     }
 
     fn prepare_gemm(&self, out: usize, inner: usize, to: GemmOut) {
-        // What a proof takes is not to be missing where memory is short.
+        // A proof must not take memory where it is short.
         let room = self.free_bytes().is_ok_and(|free| free >= ROOM_FOR_PROOFS);
         if let (Some((_, cublaslt)), true) = (self.library(), room) {
             lock(cublaslt).prepare(self, out, inner, to);

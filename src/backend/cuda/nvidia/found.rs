@@ -1,4 +1,4 @@
-//! Which GPUs there are, and whether one can run the kernels.
+//! Finds GPUs, and checks whether one can run the kernels.
 
 use cudarc::driver::{result, sys};
 
@@ -9,7 +9,7 @@ fn driver_present() -> Result<(), String> {
     if unsafe { sys::is_culib_present() } { Ok(()) } else { Err("driver not found (libcuda.so.1)".to_owned()) }
 }
 
-/// Names of the GPUs that the driver lists; the error says why there is none.
+/// Names of the GPUs that the driver lists; the error is the reason why there is none.
 pub fn list() -> Result<Vec<String>, String> {
     driver_present()?;
     result::init().map_err(|e| format!("the driver does not start: {e}"))?;
@@ -19,7 +19,7 @@ pub fn list() -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// Whether GPU `ordinal` can run the kernels; takes no memory on it.
+/// Takes no memory on the GPU.
 ///
 /// # Errors
 /// A sentence without the words "No usable NVIDIA GPU".
@@ -30,7 +30,7 @@ pub fn usable(ordinal: usize) -> Result<(), String> {
 pub(super) struct Found {
     pub(super) device: sys::CUdevice,
     pub(super) name: String,
-    /// Compute capability, ten times the dotted number.
+    /// Ten times the dotted number.
     pub(super) capability: u32,
 }
 

@@ -1,4 +1,4 @@
-//! GEMMs of a prefill pass, by a library or by our own kernels.
+//! GEMMs of a prefill pass, by a library or by the program's own kernels.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::backend::{BackendError, Result, fp8, internal, sections};
 use crate::engine::protocol::Precision;
 
 /// How many of a pass's `rows` the program's own kernel reads, after `read` rows of the segment: a short prompt never
-/// waits for the library, whose start takes longer than all of its GEMMs. The kernel knows bf16 alone.
+/// waits for the library, because its start takes longer than all of the prompt's GEMMs. The kernel only supports
+/// bf16.
 pub(super) fn own_rows(read: usize, rows: usize) -> usize {
     fp8::plain_rows(read, rows)
 }
@@ -44,21 +45,17 @@ impl Narrow {
 
 #[derive(Clone, Copy)]
 pub(in crate::backend::cuda) struct Input {
-    /// bf16 `[rows, inner]`, dense; of rows that are read in fp8 nothing.
+    /// bf16 `[rows, inner]`, dense; undefined for rows that are read in fp8.
     x: DevicePtr,
     rows: usize,
-    /// The first of them, which the program's own kernel reads.
     own: usize,
-    /// The others, where they are read in fp8.
     narrow: Option<Narrow>,
 }
 
 struct InputParts {
-    /// The first of them, which the program's own kernel reads.
     own: usize,
-    /// The first of them that are read in bf16 .
     plain: usize,
-    /// Where the rows after `own` are put in e4m3, if they are read so.
+    /// Destination of the rows after `own` in e4m3, if they are read in fp8.
     narrow: Option<Narrow>,
 }
 
@@ -67,7 +64,6 @@ pub(in crate::backend::cuda) struct Output {
     pub(in crate::backend::cuda) d: DevicePtr,
     pub(in crate::backend::cuda) ldd: usize,
     pub(in crate::backend::cuda) to: GemmOut,
-    /// With [`GemmOut::AddF32`].
     pub(in crate::backend::cuda) scale: f32,
 }
 
@@ -88,13 +84,13 @@ impl Output {
 }
 
 impl Cuda {
-    /// One GEMM of a prefill pass. The first rows of a segment go through the program's own kernel, the rest through the library: which
-    /// one is a function of the row's place in its segment, never of time.
+    /// One GEMM of a prefill pass. The program's own kernel computes the first rows of a segment, the library the
+    /// rest: the split is a function of the row's place in its segment, never of time.
     pub(in crate::backend::cuda) fn gemm(&mut self, input: Input, w: &Matrix, output: Output) -> Result<()> {
         self.gemm_of(input, w, None, output)
     }
 
-    /// The same of the sections of `w` that are columns `only`, or of all.
+    /// The same for the sections of `w` in columns `only`, or for all.
     pub(super) fn gemm_of(
         &mut self,
         input: Input,
@@ -117,7 +113,7 @@ impl Cuda {
         Ok(sections.into_iter().flat_map(of).collect())
     }
 
-    /// bf16 rows `[rows, inner]`, dense, on their way into GEMMs with the slices of `w`. Good until the next call.
+    /// Dense bf16 rows `[rows, inner]` as input of GEMMs with the slices of `w`. Valid until the next call.
     pub(in crate::backend::cuda) fn plain_input(&mut self, x: DevicePtr, w: &Matrix, rows: usize) -> Result<Input> {
         let InputParts { own, narrow, .. } = self.input_parts(w, None, rows)?;
         if let Some(to) = narrow {
@@ -126,8 +122,8 @@ impl Cuda {
         Ok(Input { x, rows, own, narrow })
     }
 
-    /// The same of f32 rows of `h`, normed and gated, for the sections that are columns `only`, or for all; what is read in fp8 alone is
-    /// never written in bf16.
+    /// The same for f32 rows of `h`, normed and gated, for the sections in columns `only`, or for all; rows that only
+    /// fp8 products read are never written in bf16.
     pub(super) fn gated_input(
         &mut self,
         h: &Buf,
@@ -172,7 +168,6 @@ impl Cuda {
         }
     }
 
-    /// How a pass's rows are read by the sections of a weight that are columns `only`, or by all.
     fn input_parts(&mut self, w: &Matrix, only: Option<&Range<usize>>, rows: usize) -> Result<InputParts> {
         check_width(w)?;
         let own = if self.options.own_gemm { rows } else { own_rows(self.segment_read, rows) };
@@ -194,7 +189,7 @@ impl Cuda {
         Ok(w.is_in_fp8() && self.slices(w, None)?.iter().all(kept))
     }
 
-    /// The columns of a product that a slice of the weight makes, [`Output`] pointing at the first of them.
+    /// The columns of a product from one slice of the weight; [`Output`] points at the first of them.
     pub(super) fn gemm_slice(&mut self, input: Input, w: &Matrix, slice: Slice, output: Output) -> Result<()> {
         let Input { x, rows, own, .. } = input;
         let narrow = match slice.precision {
@@ -214,7 +209,7 @@ impl Cuda {
             return Ok(());
         }
         let (x, output) = (x + (own * inner * 2) as u64, output.at_row(own));
-        // Spare memory is held until the product is launched.
+        // Holds spare memory until the product is launched.
         let (operands, scales, _held) = match (narrow, plain) {
             (None, Some(plain)) => ((x, plain), None, None),
             (None, None) => return Err(internal("gemm", "a weight that was not widened")),
@@ -223,7 +218,7 @@ impl Cuda {
                 ((input.values, weight.values), Some(Scales { x: input.scales, w: weight.scales }), held)
             }
         };
-        // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
+        // The buffers contain undefined rows beyond the pass; the rounding uses only row counts that were proved.
         let rounded = (rows - own).next_multiple_of(GEMM_ROWS);
         let Output { d, ldd, to, scale } = output;
         let gemm = Gemm { x: operands.0, w: operands.1, scales, d, ldd, rows: rounded, out, inner, to, scale };
@@ -233,14 +228,14 @@ impl Cuda {
             return Ok(());
         }
         match narrow {
-            // Another result than the one that was promised is none.
+            // A fallback would give another result than the promised one.
             Some(_) => Err(BackendError::Unsupported(format!("no product in fp8 for weights of {out} x {inner}"))),
             None => self.launch_gemm(x, operands.1, [rows - own, out, inner], output),
         }
     }
 
-    /// Rows `slice` of a weight in e4m3: in spare memory, where a text has more than one pass and there is room, or narrowed into
-    /// scratch, good until the next call. `plain`: the same in bf16, where it has been widened already.
+    /// Rows `slice` of a weight in e4m3: in spare memory, where a text has more than one pass and there is room, or
+    /// narrowed into scratch, valid until the next call. `plain`: the same in bf16, if it is already widened.
     fn narrow_slice(
         &mut self,
         w: &Matrix,
@@ -319,7 +314,7 @@ impl Cuda {
     }
 }
 
-/// The kernels read whole pieces of a row: of another width they would compute something else.
+/// The kernels read whole pieces of a row: with another width they would compute wrong values.
 pub(super) fn check_width(w: &Matrix) -> Result<()> {
     if w.inner.is_multiple_of(limits::INNER) {
         return Ok(());
@@ -333,7 +328,7 @@ mod tests {
 
     #[test]
     fn which_kernel_reads_a_row_follows_from_its_place_in_the_segment() {
-        // However a segment is cut on the grid, each row meets the same kernel.
+        // However a segment is cut on the grid, each row uses the same kernel.
         let by_row = |cuts: &[usize]| {
             let (mut read, mut own) = (0, Vec::new());
             for rows in cuts {

@@ -84,7 +84,8 @@ impl Lightning for Cuda {
                     next_sums: leave.next.sums,
                     gate: leave.way.gate,
                     all: u32_of(rows)?,
-                    // With several, a block for each row looks whether a sequence begins there: the recording fits any of them.
+                    // With several sequences, the block of each row checks whether a sequence begins there: the
+                    // recording fits any of them.
                     sequences: u32_of(if states.len() > 1 { rows } else { 1 })?,
                     ..operands
                 });
@@ -133,7 +134,7 @@ impl Lightning for Cuda {
 }
 
 impl Cuda {
-    /// Makes the table of angles for models with this rotation; called when their state is made.
+    /// Makes the table of angles for models with this rotation; runs when their state is made.
     pub(in crate::backend::cuda) fn prepare_rope(&mut self, spec: &LightningSpec) -> Result<()> {
         let Some(theta) = spec.rope_theta else {
             return Ok(());
@@ -155,7 +156,7 @@ impl Cuda {
         }
     }
 
-    /// The table of this pass, made by the first layer that needs it; null where nothing is rotated.
+    /// The table of this pass, made by the first layer that needs it; null without rotation.
     pub(super) fn angles(&mut self, spec: &LightningSpec, pass: Pass) -> Result<DevicePtr> {
         let Some(theta) = spec.rope_theta else {
             return Ok(0);

@@ -1,7 +1,8 @@
-//! The MLP of a prefill pass in fp8, without a way through bf16 for what its second product reads.
+//! The MLP of a prefill pass in fp8; the input of its second product skips bf16.
 //!
-//! A row in e4m3 has one scale, so that all of its gate and up columns have to be there before it is narrowed: they are made of as many
-//! rows at a time as there is room for, with every slice of the weight in turn. That pays where slices need not be narrowed anew each time.
+//! A row in e4m3 has one scale, so all of its gate and up columns are needed before it is narrowed: every slice of the
+//! weight in turn makes them for as many rows as there is room for. That pays where slices need not be narrowed anew
+//! each time.
 
 use super::super::driver::{GEMM_ROWS, GemmOut};
 use super::super::tensors::{Buf, Matrix, Vector};
@@ -11,7 +12,7 @@ use super::rows::behind;
 use crate::backend::{Mlp, Pass, Result, Rows};
 
 impl Cuda {
-    /// Rows of gate and up columns that are made at a time, where an MLP's pass of `rows` rows is to go this way.
+    /// Rows with gate and up columns made together, if an MLP's pass of `rows` rows should use this path.
     pub(super) fn rows_abreast(&self, mid: &Buf, mlp: &Mlp<'_, Matrix, Vector>, rows: usize) -> Result<Option<usize>> {
         let (own, inter) = (own_rows(self.segment_read, rows), mlp.down.inner);
         let narrow = !self.options.own_gemm && own < rows && mlp.gate_up.out == 2 * inter && mid.width == inter;

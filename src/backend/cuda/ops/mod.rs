@@ -1,9 +1,9 @@
 //! The trait's operations as launches.
 //!
-//! Passes of 1..16 rows (verify) use the skinny kernels, whose rows their producers leave ready; passes of a whole
+//! Passes of 1..16 rows (verify) use the skinny kernels, with rows that their producers leave ready; passes of a whole
 //! chunk (prefill) make the GEMM's input first and pass it to a library or to `gemm_*`. Nothing here waits, and
-//! nothing of a verify pass allocates or takes a host value that changes from step to step: position, pending rows and
-//! tokens are read from [`super::steps::Step`], grids follow from the number of rows and the largest context.
+//! nothing of a verify pass allocates or takes a host value that changes from step to step: kernels read position,
+//! pending rows and tokens from [`super::steps::Step`], grids follow from the number of rows and the largest context.
 
 mod gemm;
 mod lightning;

@@ -9,12 +9,11 @@ use crate::backend::{Result, internal};
 use crate::core::spec::SparseSpec;
 
 impl Cuda {
-    /// Sees that a paged cache has a pool, the one of its layer.
     pub(super) fn settle(&mut self, cache: &mut Cache) -> Result<()> {
         let (place, spec) = (cache.place, cache.spec.clone());
         let Some(paged) = &mut cache.paged else { return Ok(()) };
         let made = self.pools.settle(&self.device, &spec, place, paged)?;
-        // The rows of the next pass, which may be replayed.
+        // The next pass, which may be replayed, writes rows.
         self.pools.writes();
         if self.pools.ready_lookup(&self.device, &spec)? || made {
             self.touch();
@@ -22,14 +21,12 @@ impl Cuda {
         Ok(())
     }
 
-    /// Binds the tables that say where blocks are, as [`Cuda::bind`] those of the caches.
     pub(super) fn bind_blocks(&mut self, caches: &[&Cache]) -> Result<()> {
         let Some(table) = caches.first().map(|cache| cache.table.of_blocks()) else { return Ok(()) };
         let mut entries = caches.iter().filter_map(|cache| Some(cache.paged.as_ref()?.entry())).peekable();
         if entries.peek().is_none() { Ok(()) } else { self.bind(table, entries) }
     }
 
-    /// Attention of a verify pass: its blocks are looked up in the pool and fetched where they are not in it.
     pub(super) fn attend_pool(
         &mut self,
         attend: &launch::Attend,

@@ -13,14 +13,12 @@ use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, limits, shape, u32_of};
 use crate::backend::{MAX_VERIFY_ROWS, NextOp, Pass, Result};
 
-/// What a GEMM reads: normed rows, or gated attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normed,
     Gated,
 }
 
-/// What happens to rows on their way into a GEMM: addresses, 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) norm: DevicePtr,
@@ -28,7 +26,6 @@ pub(super) struct Way {
     pub(super) ldg: u32,
 }
 
-/// The hinted next operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hint {
     Norm { weight: DevicePtr, n: usize },
@@ -50,7 +47,7 @@ struct Made {
     rows: usize,
 }
 
-/// Where a producer leaves rows, and the gate that it applies: none without a hint.
+/// The destination of a producer's rows, and the gate to apply: none without a hint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leave {
     pub(super) next: NextRows,
@@ -76,13 +73,13 @@ impl Ready {
 }
 
 impl Cuda {
-    /// How often rows lay ready for a GEMM since the start; for checks.
+    /// Number of GEMMs that found their rows ready since the start; for checks.
     pub fn found_ready(&self) -> u64 {
         self.ready.found
     }
 
-    /// Where the kernel that writes rows of `n` values at `of` leaves them for the hinted operation. Rows that were
-    /// ready before are stale.
+    /// The destination of rows of `n` values at `of` for the hinted operation, for the kernel that writes them. Rows
+    /// that were ready before are stale.
     fn leave_rows(&mut self, of: DevicePtr, n: usize, pass: Pass, kind: Kind, x: Option<&Buf>) -> Result<Leave> {
         let (hint, none) = (self.ready.hint.take(), Leave { next: NextRows::default(), way: NO_WAY });
         self.ready.made = None;
@@ -138,7 +135,8 @@ impl Cuda {
         Ok(NextRows { norm: way.norm, x, sums: if way.norm == 0 { 0 } else { x + values as u64 }, n: u32_of(n)? })
     }
 
-    /// Rows `first..first + rows` of f32 rows `src` of `n` values as a GEMM reads them: those that lie ready, or made ready now.
+    /// f32 rows `first..first + rows` of `src`, `n` values each, in the form of a GEMM's input: ready ones, or made
+    /// now.
     pub(super) fn ready_rows(
         &mut self,
         kind: Kind,

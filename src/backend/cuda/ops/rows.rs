@@ -1,4 +1,4 @@
-//! Operations on rows, from the embedding to the best logits and their way to the host.
+//! Operations on rows, from the embedding to the top logits and their transfer to the host.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(in crate::backend::cuda) struct TopLogitsBuffers {
     vocab: usize,
     tops: DeviceBuffer,
     sums: DeviceBuffer,
-    /// `[16][FOUND_WORDS]` in host memory, written by the kernel itself: a copy of its own would take as long as all
+    /// `[16][FOUND_WORDS]` in host memory, which the kernel itself writes: a separate copy would take as long as all
     /// the rest.
     found: Pinned,
 }
@@ -265,7 +265,7 @@ impl Rows for Cuda {
             let splits = vocab.div_ceil(launch::SPLIT_LOGITS as usize);
             self.top_logits = Some(TopLogitsBuffers {
                 vocab,
-                // Never fewer than for any smaller vocabulary, whose groups may be smaller.
+                // A smaller vocabulary, even with smaller groups, never needs more.
                 tops: work(MAX_VERIFY_ROWS * vocab.div_ceil(8) * 4)?,
                 sums: work(MAX_VERIFY_ROWS * splits * 8)?,
                 found: self.device.pinned(MAX_VERIFY_ROWS * FOUND_BYTES)?,

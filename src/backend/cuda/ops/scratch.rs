@@ -1,5 +1,3 @@
-//! Scratch of prefill passes.
-
 use std::collections::HashMap;
 
 use super::super::Cuda;
@@ -9,23 +7,21 @@ use crate::backend::{Form, Result};
 
 #[derive(Default)]
 pub(in crate::backend::cuda) struct Scratch {
-    /// Inputs of GEMMs, or rows of a packed table before them, bf16.
+    /// Inputs of GEMMs, or earlier rows of a packed table, bf16.
     input: Option<DeviceBuffer>,
     /// Rows of verify passes that are ready for a GEMM, normed and gated, with their sums of squares.
     pub(super) normed: Option<DeviceBuffer>,
     pub(super) gated: Option<DeviceBuffer>,
     /// Gate and up columns of a slice before SwiGLU, bf16.
     pub(super) wide: Option<DeviceBuffer>,
-    /// The slice of a packed weight that is multiplied with, bf16.
     pub(in crate::backend::cuda) widened: Option<DeviceBuffer>,
-    /// The slice and the rows that it is multiplied with in e4m3, with their scales.
+    /// The current slice and its input rows in e4m3, with their scales.
     pub(in crate::backend::cuda) narrow_weight: Option<DeviceBuffer>,
     pub(in crate::backend::cuda) narrow_input: Option<DeviceBuffer>,
-    /// 0, 1, 2, … to look rows of a packed table up by.
+    /// 0, 1, 2, …: ids for rows of a packed table.
     pub(in crate::backend::cuda) ascending: Option<DeviceBuffer>,
-    /// Where half-words of gate and up go that become one weight, by form and place in a pair of tiles.
+    /// Tables for interleaving half-words of gate and up, by form and place in a pair of tiles.
     pub(in crate::backend::cuda) places: HashMap<(Form, usize), DeviceBuffer>,
-    /// Set by packing where a value is not finite.
     pub(in crate::backend::cuda) not_finite: Option<DeviceBuffer>,
 }
 
@@ -45,8 +41,8 @@ impl Cuda {
         self.room(|scratch| &mut scratch.input, bytes)
     }
 
-    /// At least `bytes` of scratch. A smaller buffer is replaced, which waits for the device and drops CUDA graphs that
-    /// name it; the first, eager run of a step leaves nothing to replace.
+    /// At least `bytes` of scratch. Replacing a smaller buffer waits for the device and drops CUDA graphs that name
+    /// it; after the first, eager run of a step there is nothing to replace.
     pub(in crate::backend::cuda) fn room(
         &mut self,
         slot: impl Fn(&mut Scratch) -> &mut Option<DeviceBuffer>,

@@ -1,4 +1,4 @@
-//! The choice of blocks of sparse attention: scores of a pass's rows and the best of them.
+//! The choice of blocks of sparse attention: scores of a pass's rows, and the top blocks.
 
 use super::super::cache::Cache;
 use super::super::selection::{Selection, all_within, dense_until};
@@ -20,7 +20,7 @@ impl Cuda {
     ) -> Result<()> {
         self.step.flush()?;
         let q = x.narrow("select_blocks", spec.heads * HEAD)?;
-        // Comparisons run under other rules than the model's own. The first run of a step is eager, so none is recorded yet.
+        // Comparisons use other rules than the model's own. The first run of a step is eager, so none is recorded yet.
         let within = all_within(spec)?;
         if sel.adapt(&self.device, spec)? || within != self.all_within {
             self.touch();
@@ -107,7 +107,7 @@ impl Cuda {
         }
     }
 
-    /// Takes hidden blocks out of the lists of a prefill pass, on the host: such passes are measurements and no part of answering.
+    /// Removes hidden blocks from the lists of a prefill pass, on the host: only measurements use this.
     fn leave_out_hidden(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<()> {
         if sel.hidden.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! GEMMs of verify passes: 1 to 16 rows, by our own kernels, for every form of a weight.
+//! GEMMs of verify passes: 1 to 16 rows, by the program's own kernels, for every form of a weight.
 
 use super::super::driver::DevicePtr;
 use super::super::launch::{self, NextRows, SkinnyRows, SkinnyTo, SkinnyWeight};
@@ -35,7 +35,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// The launches that a skinny GEMM takes: one a part, or one for two that a kernel takes together.
+    /// The launches of a skinny GEMM: one per part, or one for two parts that a kernel combines.
     fn skinny_weights(&self, to: SkinnyTo, w: &Matrix) -> Result<Vec<SkinnyWeight>> {
         let inner = u32_of(w.inner)?;
         let mut weights: Vec<SkinnyWeight> = Vec::new();

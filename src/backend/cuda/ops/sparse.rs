@@ -1,4 +1,4 @@
-//! Block-sparse attention: cache, attention and its mass; [`super::select`] has the choice of blocks.
+//! Block-sparse attention: cache, attention and its mass; [`super::select`] chooses the blocks.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub(super) fn only<T>(caches: &[T]) -> Result<&T> {
     }
 }
 
-/// Elements between tiles of keys and values, and of compressed keys: the same in all caches of a pass.
+/// Elements between tiles of keys and values, and of compressed keys: equal in all caches of a pass.
 pub(super) fn tiles_of(caches: &[&Cache]) -> Result<[u32; 2]> {
     let first = caches.first().ok_or_else(|| internal("verify", "a pass of no sequence"))?.tiles()?;
     for cache in caches {
@@ -83,8 +83,8 @@ impl Sparse for Cuda {
         let groups = self.step.groups(pass, caches.len())?;
         for (group, cache) in groups.iter().zip(caches.iter()) {
             if let Some(in_flight) = cache.in_flight() {
-                // Windows of compressed keys that end in the new rows begin before them. With several sequences, all
-                // rows are waited for here.
+                // Windows of compressed keys that end in the new rows begin before them. With several sequences, this
+                // waits for all rows.
                 let at = group.place.position;
                 let from = if groups.len() > 1 { 0 } else { at.saturating_sub(4 * spec.kernel) };
                 in_flight.wait_for(std::slice::from_ref(&(from..at)))?;
@@ -144,7 +144,7 @@ impl Sparse for Cuda {
     ) -> Result<()> {
         self.step.flush()?;
         self.step.groups(pass, caches.len())?;
-        // Of several, all rows have been waited for.
+        // With several caches, all rows have arrived already.
         if let [cache] = caches {
             self.await_chosen(cache, sel, spec, pass.rows())?;
         }
@@ -258,7 +258,7 @@ impl Sparse for Cuda {
             sums: sel.sum(of).ptr(),
             mass: sel.mass.ptr(),
             ldm: u32_of(sel.plan.score_blocks)?,
-            // Of row 0, as if it were the same sequence's; may be less than nothing.
+            // Position that row 0 would have in the same sequence; may be negative.
             position: u32_of(position)?.wrapping_sub(u32_of(rows.start)?),
             blocks: u32_of(blocks.min(sel.plan.score_blocks))?,
             init: u32_of(spec.init_blocks)?,

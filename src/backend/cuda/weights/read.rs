@@ -1,4 +1,4 @@
-//! Rows and bytes of weights, read from their files where they lie in one, into memory that a device takes them from.
+//! Reads rows and bytes of weights, from their files if possible, into memory from which a device copies them.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -9,7 +9,7 @@ use crate::backend::cuda::failed;
 use crate::backend::{Result, WeightView, internal};
 use crate::engine::protocol::Dtype;
 
-/// Rows `from(first..)` as bf16, as many as there is room for.
+/// Rows `from(first..)` as bf16, as many as fit.
 pub(super) fn fill_rows<'v>(
     first: usize,
     inner: usize,
@@ -47,7 +47,7 @@ fn row_of(view: &WeightView<'_>, row: usize, inner: usize, to: &mut [u8]) -> Res
     Ok(())
 }
 
-/// Bytes of weights from some place on, each to where they go: neighbours of a file together.
+/// Bytes of weights from an offset on; one read covers neighbours in a file.
 pub(super) fn fill_parts<'v, 'b>(parts: impl Iterator<Item = (&'v WeightView<'v>, usize, &'b mut [u8])>) -> Result<()> {
     let mut reads: Vec<Read<'v, 'b>> = Vec::new();
     for (view, at, to) in parts {
@@ -60,13 +60,12 @@ pub(super) fn fill_parts<'v, 'b>(parts: impl Iterator<Item = (&'v WeightView<'v>
     reads.into_iter().try_for_each(Read::run)
 }
 
-/// Bytes of a weight from `at` on, from its file where it lies in one.
 pub(super) fn bytes_of(view: &WeightView<'_>, at: usize, to: &mut [u8]) -> Result<()> {
     fill_parts(std::iter::once((view, at, to)))
 }
 
-/// Neighbouring bytes of a file, and their destinations. Read rather than copied out of a map, whose pages would be
-/// faulted in one by one, and from a disk in small pieces.
+/// Neighbouring bytes of a file, and their destinations. A read avoids the page faults of a map, and its small reads
+/// from the disk.
 struct Read<'f, 'b> {
     file: &'f File,
     at: u64,
@@ -77,7 +76,7 @@ struct Read<'f, 'b> {
 const MOST_PLACES: usize = 512;
 
 impl<'f, 'b> Read<'f, 'b> {
-    /// Bytes of `file` from `at` on are to go to `to`: as part of the read that ends there, or as one more.
+    /// Adds bytes of `file` from `at` on with destination `to`: to the read that ends there, or as a new one.
     fn add(reads: &mut Vec<Read<'f, 'b>>, file: &'f File, at: u64, to: &'b mut [u8]) {
         let end = at + to.len() as u64;
         let before = reads.iter_mut().find(|r| r.end == at && std::ptr::eq(r.file, file) && r.into.len() < MOST_PLACES);

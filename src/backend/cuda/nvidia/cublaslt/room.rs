@@ -1,13 +1,12 @@
-//! Where a proof takes place.
+//! The scratch of a proof.
 
 use super::super::super::driver::GEMM_ROWS;
 use super::{ALIGNED, FLAG_BYTES, Shape, WORKSPACE_BYTES};
 
 const MOST_PROVED: usize = 2048;
 
-/// Where things lie in the scratch of a proof, in bytes.
 pub(super) struct ProofRoom {
-    /// Rows of activations, and of random values in bf16 at the start: as many as either operand has.
+    /// Rows of activations, and of random bf16 values at the start: as many as either operand has.
     pub(super) rows: usize,
     pub(super) values: usize,
     pub(super) narrowed: usize,
