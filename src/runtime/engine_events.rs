@@ -43,8 +43,14 @@ impl State {
             (Wait::Engine { .. }, event @ EngineEvent::Failed { fault: EngineFault::Fatal { .. }, .. }) => {
                 self.wake(Wake::Engine(event));
             }
-            // A server reports its name and its limit only now.
-            (Wait::Engine { own: true, .. }, EngineEvent::Ready(info)) => self.take_model(&info),
+            // A remote server reports its name and its limit only now. Another model invalidates the segments of messages.
+            (Wait::Engine { own: true, .. }, EngineEvent::Ready(info)) => {
+                let known = self.engine.model().is_some_and(|m| m.fingerprint == info.fingerprint);
+                self.take_model(&info);
+                if !known && info.server.is_none() {
+                    self.model_is_known();
+                }
+            }
             (Wait::Engine { own: true, .. }, EngineEvent::Failed { .. }) => {}
             (Wait::Model, event) => {
                 self.on_idle_engine(event, true);

@@ -103,7 +103,7 @@ impl Conversation {
         let render = |marked: &[usize]| {
             let messages = self.messages(renderer, turns, marked);
             template.render_json(&messages, &options).map_err(|e| match e {
-                TextError::Template(why) => {
+                TextError::Template(why) | TextError::Exhausted(why) => {
                     Refusal::field(field, format!("the model's chat template refuses them: {why}"))
                 }
                 other => Refusal::internal(other.to_string()),

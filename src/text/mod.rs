@@ -96,7 +96,8 @@ impl TextError {
             | TextError::Malformed { .. }
             | TextError::Vocabulary { .. }
             | TextError::NoTemplate
-            | TextError::Template(_) => Exit::NoModel,
+            | TextError::Template(_)
+            | TextError::Exhausted(_) => Exit::NoModel,
             TextError::TooLong { .. } => Exit::TooLong,
             TextError::Damaged { .. } => Exit::Unreadable,
             TextError::Encode(_) => Exit::Failure,
