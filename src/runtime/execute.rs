@@ -238,7 +238,13 @@ impl Verb {
                     self.slot().made(path);
                     return Ok(ms);
                 }
-                Wake::Engine(EngineEvent::Failed { fault, .. }) => return Err(self.slot_failed(fault)),
+                Wake::Engine(EngineEvent::Failed { fault, .. }) => {
+                    // The verb may read the text again elsewhere, so the end of the process is reported here.
+                    if matches!(fault, EngineFault::Gone(_)) && self.is_in_own_slot() {
+                        self.note(Level::Error, fault.to_string());
+                    }
+                    return Err(self.slot_failed(fault));
+                }
                 _ if self.is_in_own_slot() => self.show_in_flight(path.position()),
                 _ => {}
             }

@@ -30,6 +30,8 @@ pub struct Unread {
     pub tables: Vec<&'static str>,
 }
 
+/// Versions above ours that a newer program may have written.
+const NEWER_VERSIONS: i32 = 1000;
 const NOTHING_READ: &str = "and no message could be read from it";
 
 /// Writes everything readable into a new database in a private place.
@@ -75,6 +77,9 @@ fn mend_header(copy: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().read(true).write(true).open(copy)?;
     let mut head = [0; 100];
     file.read_exact(&mut head)?;
+    let version = head.get(60..64).and_then(|v| v.try_into().ok()).map_or(0, i32::from_be_bytes);
+    // A number far above ours is damage and no newer program.
+    let version_is_plausible = (0..=schema::VERSION + NEWER_VERSIONS).contains(&version);
     let mut put = |at: usize, bytes: &[u8]| {
         if let Some(place) = head.get_mut(at..at + bytes.len()) {
             place.copy_from_slice(bytes);
@@ -90,6 +95,9 @@ fn mend_header(copy: &Path) -> io::Result<()> {
     put(52, &0u32.to_be_bytes());
     put(56, &1u32.to_be_bytes());
     put(64, &0u32.to_be_bytes());
+    if !version_is_plausible {
+        put(60, &schema::VERSION.to_be_bytes());
+    }
     put(68, &schema::APPLICATION_ID.to_be_bytes());
     file.rewind()?;
     file.write_all(&head)
