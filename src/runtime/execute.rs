@@ -233,18 +233,12 @@ impl Verb {
     /// Waits for a command that makes `path` live; returns its duration in milliseconds.
     pub(super) async fn restored(&mut self, id: u64, path: Path) -> Done<f64> {
         loop {
-            match self.wait_for_engine(vec![id], true, false).await.0 {
+            match self.wait_for_restore(id).await {
                 Wake::Engine(EngineEvent::Restored { ms, .. }) => {
                     self.slot().made(path);
                     return Ok(ms);
                 }
-                Wake::Engine(EngineEvent::Failed { fault, .. }) => {
-                    // The verb may read the text again elsewhere, so the end of the process is reported here.
-                    if matches!(fault, EngineFault::Gone(_)) && self.is_in_own_slot() {
-                        self.note(Level::Error, fault.to_string());
-                    }
-                    return Err(self.slot_failed(fault));
-                }
+                Wake::Engine(EngineEvent::Failed { fault, .. }) => return Err(self.slot_failed(fault)),
                 _ if self.is_in_own_slot() => self.show_in_flight(path.position()),
                 _ => {}
             }

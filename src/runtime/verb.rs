@@ -65,8 +65,9 @@ pub(super) enum Wait {
     Background(Task),
     /// For the user.
     Question { id: u64, notice: Box<Notice>, before: Activity },
-    /// For commands to the engine. `own`: they use the conversation's own slot.
-    Engine { commands: Vec<u64>, own: bool, gives_way: bool, next_tick: Instant },
+    /// For commands to the engine. `own`: they use the conversation's own slot; `restores`: a restore may continue in another
+    /// process when the one that ran the model ends.
+    Engine { commands: Vec<u64>, own: bool, restores: bool, gives_way: bool, next_tick: Instant },
 }
 
 #[derive(Debug)]
@@ -209,9 +210,23 @@ impl Verb {
     }
 
     /// Waits for events of engine commands. True on a tick: time to save and to refresh numbers.
+    pub(super) async fn wait_for_restore(&mut self, command: u64) -> Wake {
+        self.wait_for_commands(vec![command], true, true, false).await.0
+    }
+
     pub(super) async fn wait_for_engine(&mut self, commands: Vec<u64>, own: bool, gives_way: bool) -> (Wake, bool) {
+        self.wait_for_commands(commands, own, false, gives_way).await
+    }
+
+    async fn wait_for_commands(
+        &mut self,
+        commands: Vec<u64>,
+        own: bool,
+        restores: bool,
+        gives_way: bool,
+    ) -> (Wake, bool) {
         let next_tick = self.here.next_tick.max(Instant::now());
-        let wake = self.wait(Wait::Engine { commands, own, gives_way, next_tick }).await;
+        let wake = self.wait(Wait::Engine { commands, own, restores, gives_way, next_tick }).await;
         let due = Instant::now() >= next_tick;
         self.here.next_tick = if due { Instant::now() + TICK } else { next_tick };
         (wake, due)
