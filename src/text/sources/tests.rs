@@ -248,9 +248,6 @@ fn a_reader_that_fails_is_told_in_one_line() {
     assert_eq!(some.documents[0].note.as_deref(), Some(note));
     let none = text(r#"echo '[{"failed":true},{"failed":true}]'"#).unwrap_err().to_string();
     assert!(none.starts_with("x.pdf: it is damaged: no page could be read. Nothing loaded."), "{none}");
-    let page = Folder::new(&[("x.html", b"<svg>")]);
-    let empty = page.gather_with(&["x.html"], &SourceOptions { base: page.options().base, ..with("echo '[{}]'") });
-    assert_eq!(empty.unwrap_err().to_string(), "x.html: there is no text in it. Nothing loaded.");
     let failed = text("echo no good >&2; exit 1").unwrap_err().to_string();
     assert!(failed.starts_with("x.pdf: no good. Nothing loaded."), "{failed}");
     // How the child ends when a file makes it ask for more memory than it may have.
