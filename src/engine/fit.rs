@@ -56,8 +56,8 @@ impl Sizes<'_> {
 }
 
 /// The best form that leaves room for the context, and a line if it is not the first choice.
-fn automatic(sizes: &Sizes<'_>, free: u64, asked: Option<u64>) -> Result<(Recipe, Option<String>), String> {
-    let wanted = asked.unwrap_or(USUAL_CONTEXT);
+fn automatic(sizes: &Sizes<'_>, free: u64, wanted_context: Option<u64>) -> Result<(Recipe, Option<String>), String> {
+    let wanted = wanted_context.unwrap_or(USUAL_CONTEXT);
     let fits = |recipe: &&Recipe| sizes.room(**recipe, free) >= wanted;
     // Next best: keys and values in host memory. Without a requested context, the longest that fits.
     let paged = || sizes.recipes.iter().find(|r| sizes.pages(**r, free, wanted));
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn the_best_form_that_leaves_room_is_taken_and_says_why() {
         let spec = spec();
-        let choose = |gib: u64, asked| sizes(&spec, |s| automatic(s, gib << 30, asked));
+        let choose = |gib: u64, wanted_context| sizes(&spec, |s| automatic(s, gib << 30, wanted_context));
         assert_eq!(choose(24, None).unwrap(), (Recipe::Stored, None));
         let (recipe, line) = choose(16, None).unwrap();
         assert_eq!(recipe, Recipe::Bits8);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_told_what_it_holds_in_every_form() {
+    fn each_form_of_a_card_names_what_it_holds() {
         let checkpoint = Checkpoint::open("synthetic:9b").unwrap();
         let line = holds(&checkpoint, 12 << 30, 2048);
         assert!(
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn where_a_context_does_not_fit_its_keys_and_values_go_to_memory() {
         let spec = spec();
-        let choose = |gib: u64, asked| sizes(&spec, |s| automatic(s, gib << 30, asked));
+        let choose = |gib: u64, wanted_context| sizes(&spec, |s| automatic(s, gib << 30, wanted_context));
         // An 8 GiB card, minus the driver's memory.
         let free = 15 << 29;
         let (recipe, line) = sizes(&spec, |s| automatic(s, free, Some(1 << 20))).unwrap();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_told_in_full_thousands() {
+    fn tokens_are_named_in_full_thousands() {
         assert_eq!((tokens(790_123), tokens(1_048_576)), ("790,000".to_owned(), "1,048,000".to_owned()));
     }
 }

@@ -111,7 +111,7 @@ impl<B: DraftOps> Worker<'_, B> {
     fn conclude(&mut self, sequence: SequenceId, mut run: Run, done: Result<Now, DecodeError>) {
         let id = run.id();
         let done = done.and_then(|now| match now {
-            Now::GoesOn | Now::Stalled => {
+            Now::Continues | Now::Stalled => {
                 run.stalled = matches!(now, Now::Stalled);
                 Ok(Some(run))
             }
@@ -163,7 +163,7 @@ impl<B: DraftOps> Worker<'_, B> {
             self.send(EngineEvent::Reading { id: run.id(), done, total, tokens_per_s });
         }
         if run.prompt < run.job.prompt.len() {
-            return Ok(Now::GoesOn);
+            return Ok(Now::Continues);
         }
         self.all_read(run)?;
         match (run.job.generate.clone(), run.job.score.clone()) {
@@ -311,7 +311,7 @@ impl<B: DraftOps> Worker<'_, B> {
         match round.ended {
             Some(ended) => Now::Ended(ended, Vec::new()),
             None if run.job.cancel.is_cancelled() => Now::Ended(Ended::Cancelled, Vec::new()),
-            None => Now::GoesOn,
+            None => Now::Continues,
         }
     }
 

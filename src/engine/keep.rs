@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_says_whose_weights_it_takes() {
+    fn a_start_names_the_owner_of_its_weights() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-mixed");
         let keep_weights = Some(dir.path().to_path_buf());

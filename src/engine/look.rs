@@ -35,7 +35,7 @@ mod tests {
     use crate::core::spec::ModelSpec;
 
     #[test]
-    fn shares_add_up_to_one_and_forced_blocks_are_told_apart() {
+    fn shares_add_up_to_one_and_forced_blocks_are_separate() {
         let spec = ModelSpec::from_json(include_str!("../model/config_9b.json")).unwrap().sparse;
         let sums = [
             BlockMass { chosen: 0, forced: 300 },

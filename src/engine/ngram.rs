@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn the_longest_match_wins_over_the_most_recent() {
         let mut text: Vec<Token> = (100..120).collect();
-        text.push(7); // after 100..120 comes 7
+        text.push(7); // 100..120, then 7
         text.extend([118, 119, 8, 117, 118, 119, 9]); // shorter matches, later
         text.extend(105..120);
         let found = index(&text).lookup(2, 3).unwrap();

@@ -175,7 +175,7 @@ fn load<B: DraftOps>(
     let spec = model.spec();
     // Every device supports this length; the configuration may set another.
     let default = (2 * spec.max_position).min(MAX_POSITIONS);
-    let limit = options.context.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
+    let limit = options.context.map_or(default, |wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
     let aux_layers = head.as_ref().map_or(&[][..], |head| head.aux_layers());
     backend.plan_context(spec, limit, options.context.is_some())?;
     let live = Live::new(&mut backend, &model, limit, aux_layers)?;

@@ -57,7 +57,7 @@ pub struct Offer<'a> {
     pub sequences: usize,
 }
 
-/// For [`Source::Head`], `depth` is the limit; [`Policy::keeps`] and [`Policy::goes_on`] decide after each draft.
+/// For [`Source::Head`], `depth` is the limit; [`Policy::keeps`] and [`Policy::continues`] decide after each draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub source: Source,
@@ -270,7 +270,7 @@ impl Policy {
     }
 
     /// Whether to draft one more token after `depth` drafts that survive with probability `survival`.
-    pub fn goes_on(&self, plan: &Plan, depth: usize, survival: f64, context: usize) -> bool {
+    pub fn continues(&self, plan: &Plan, depth: usize, survival: f64, context: usize) -> bool {
         if depth >= plan.depth {
             return false;
         }

@@ -133,7 +133,7 @@ impl<B: DraftOps> Worker<'_, B> {
                     (keep, [usize::try_from(tokens).unwrap_or(usize::MAX).min(limit).saturating_sub(lent); 2])
                 }
             };
-            let asked = slot.waits.unwrap_or(u64::MAX);
+            let since_then = slot.waits.unwrap_or(u64::MAX);
             let wants = self.wants_anew(sequence, keep, all);
             if wants == 0 {
                 // No memory check: going back a few turns needs none.
@@ -141,7 +141,7 @@ impl<B: DraftOps> Worker<'_, B> {
             }
             let Some(free) = self.backend.room().map_err(ModelError::from)? else { return Ok(Grant::Go) };
             let left = free.saturating_sub(self.promised(sequence));
-            let others_first = self.slots.values().any(|slot| slot.waits.is_some_and(|since| since < asked));
+            let others_first = self.slots.values().any(|slot| slot.waits.is_some_and(|since| since < since_then));
             let ask = Ask {
                 all: wants,
                 least: self.wants_anew(sequence, keep, least),
@@ -182,13 +182,13 @@ impl<B: DraftOps> Worker<'_, B> {
         if slot.waits.is_none() {
             slot.waits = Some(since);
             if let Some(id) = slot.queue.front().and_then(Task::id) {
-                self.tell_waiting(id, length, ask.all, ask.left, ask.others);
+                self.report_waiting(id, length, ask.all, ask.left, ask.others);
             }
         }
         Grant::Wait
     }
 
-    fn tell_waiting(&self, id: u64, length: usize, wants: u64, left: u64, others: usize) {
+    fn report_waiting(&self, id: u64, length: usize, wants: u64, left: u64, others: usize) {
         let what = format!(
             "waiting for memory: {} tokens need {}, {} are free; {} still at work",
             grouped(length as u64),
@@ -237,7 +237,7 @@ impl<B: DraftOps> Worker<'_, B> {
             }
             let length = self.live.position() + rows;
             let left = self.backend.room().map_err(ModelError::from)?.unwrap_or_default();
-            self.tell_waiting(id, length, self.live.wants(&self.backend, length), left, others);
+            self.report_waiting(id, length, self.live.wants(&self.backend, length), left, others);
             return Ok(false);
         }
     }
@@ -288,7 +288,7 @@ mod tests {
     const ASK: Ask = Ask { all: 10, least: 4, left: 0, total: 100, evictable: false, others: 0, hope: false };
 
     #[test]
-    fn what_fits_is_given_and_nobody_loses_anything_for_it() {
+    fn what_fits_is_given_and_no_sequence_loses_for_it() {
         for evictable in [false, true] {
             assert_eq!(answer(Ask { left: 10, evictable, others: 3, ..ASK }), Answer::All);
         }
@@ -303,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_gives_anything_back_less_will_do_or_it_is_refused() {
+    fn where_no_sequence_gives_back_less_will_do_or_it_is_refused() {
         assert_eq!(answer(Ask { left: 9, ..ASK }), Answer::Some);
         assert_eq!(answer(Ask { left: 4, ..ASK }), Answer::Some);
         assert_eq!(answer(Ask { left: 3, ..ASK }), Answer::Nothing);
     }
 
     #[test]
-    fn nobody_is_evicted_or_waited_for_in_vain() {
+    fn no_sequence_is_evicted_or_waited_for_in_vain() {
         let ask = Ask { all: 200, least: 101, left: 10, evictable: true, others: 5, ..ASK };
         assert_eq!(answer(ask), Answer::Nothing);
         assert_eq!(answer(Ask { least: 100, ..ask }), Answer::Evict);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_everything_goes_in_whole_passes() {
+    fn alone_everything_runs_in_whole_passes() {
         assert_eq!(turn(&[], MOST, Pace::default(), 9), Turn { read: None, write: vec![], rows: 16 });
         for alone in [None, Some((MOST, MOST as f64 / 21_000.0))] {
             let pace = Pace { alone, ..Pace::default() };
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_comes_while_a_slow_device_reads_does_not_wait_for_long() {
+    fn a_question_that_arrives_while_a_slow_device_reads_does_not_wait_for_long() {
         for rate in [500.0, 3_000.0, 10_000.0, 26_000.0, 100_000.0] {
             let pace = Pace { alone: Some((MOST, MOST as f64 / rate)), ..Pace::default() };
             let rows = turn(&[read(100_000, 0)], MOST, pace, 9).read.unwrap().rows;
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_is_in_every_turn_and_rows_are_shared() {
+    fn a_writer_is_in_every_turn_and_rows_are_shared() {
         for n in 1..=16 {
             let mut wants = vec![Want::Write; n];
             wants.insert(n / 2, read(1 << 20, 0));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_prompt_holds_nobody_up_for_long() {
+    fn a_short_prompt_holds_up_no_other_for_long() {
         // The last whole chunk was long, the one after it a question of 24 tokens.
         let pace = Pace { held_up: 0.02, ..took(2048, 0.11) };
         let wants = [Want::Write, read(24, 0)];
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_question_goes_before_a_long_document_and_nobody_starves() {
+    fn a_short_question_runs_before_a_long_document_and_none_starves() {
         let wants = [read(1_000_000, 1), read(30, 0)];
         assert_eq!(turn(&wants, MOST, Pace::default(), 9).read.unwrap().reader, 1);
         // Endless short prompts: the long one runs every fourth turn.

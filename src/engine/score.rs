@@ -31,7 +31,7 @@ impl<B: DraftOps> Worker<'_, B> {
         self.live.begin_segment();
         let (done, now) = (Vec::with_capacity(lists), Vec::with_capacity(rows));
         run.stage = Stage::Scoring(Box::new(Scores { at, end, rows, lists, done, now }));
-        Ok(Now::GoesOn)
+        Ok(Now::Continues)
     }
 
     pub(super) fn score(&mut self, run: &mut Run, shared: bool) -> Result<Now, DecodeError> {
@@ -70,10 +70,10 @@ impl<B: DraftOps> Worker<'_, B> {
         scored?;
         self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), 0.0, false, shared);
         if now.len() < *rows {
-            return Ok(Now::GoesOn);
+            return Ok(Now::Continues);
         }
         live.restore(b, *at, &[], Some(end))?;
         done.push(std::mem::take(now));
-        Ok(if done.len() < *lists { Now::GoesOn } else { Now::Ended(Ended::Read, std::mem::take(done)) })
+        Ok(if done.len() < *lists { Now::Continues } else { Now::Ended(Ended::Read, std::mem::take(done)) })
     }
 }

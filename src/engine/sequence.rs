@@ -133,7 +133,7 @@ impl Scores {
 }
 
 pub(super) enum Now {
-    GoesOn,
+    Continues,
     Stalled,
     Ended(Ended, Vec<Vec<f32>>),
 }

@@ -58,7 +58,7 @@ fn decode(
                         break;
                     }
                     drafted = confidence.len();
-                    if !policy.goes_on(&plan, drafted, survival, 500) {
+                    if !policy.continues(&plan, drafted, survival, 500) {
                         break;
                     }
                     steps += 1;
@@ -157,7 +157,7 @@ fn windows_in_which_good_drafts_turn_bad_are_rare_and_bounded() {
 }
 
 #[test]
-fn dynamic_depth_comes_close_to_the_best_fixed_depth() {
+fn dynamic_depth_is_close_to_the_best_fixed_depth() {
     for (p, device) in
         [(0.9, GPU), (0.75, GPU), (0.6, GPU), (0.9, Device { row: 0.03, extend: 0.15, step: 0.12, noise: 0.02 })]
     {
@@ -169,7 +169,7 @@ fn dynamic_depth_comes_close_to_the_best_fixed_depth() {
 }
 
 #[test]
-fn a_paused_head_is_found_again_when_it_becomes_good() {
+fn a_paused_head_is_found_again_when_it_is_good() {
     let mut policy = Policy::default();
     decode(&mut policy, GPU, SpecMode::Auto, 3000, |_, _| (0.6, false), None);
     decode(&mut policy, GPU, SpecMode::Auto, 1500, head(0.9), None);

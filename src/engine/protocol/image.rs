@@ -184,8 +184,8 @@ impl std::fmt::Debug for ImageTensor {
 pub struct RowsImage {
     pub start: u64,
     pub rows: u64,
-    /// `k.{layer}` and `v.{layer}` `[rows, kv_heads, head_dim]`; `k1.{layer}`, `k2.{layer}`: the compressed keys whose
-    /// window ends inside these rows.
+    /// `k.{layer}` and `v.{layer}` `[rows, kv_heads, head_dim]`; `k1.{layer}`, `k2.{layer}`: the compressed keys
+    /// of windows that end inside these rows.
     pub tensors: Vec<ImageTensor>,
     #[serde(skip)]
     pub segment: Option<[u8; 32]>,
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_looks_at_bytes_that_come_later_waits_for_them() {
+    fn a_reader_waits_for_bytes_that_arrive_later() {
         let (data, arriving) = TensorData::later();
         let tensor = ImageTensor { name: "k".into(), dtype: Dtype::Bf16, shape: vec![2, 2], data };
         assert_eq!((tensor.bytes(), format!("{tensor:?}").as_str()), (8, "k Bf16 [2, 2] (on its way)"));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_name_is_no_text_still_survives_json() {
+    fn a_file_with_a_name_that_is_no_text_still_survives_json() {
         use std::os::unix::ffi::OsStrExt as _;
         let file = PathBuf::from(std::ffi::OsStr::from_bytes(b"/d\xffta/1.rows"));
         let place = RowsPlace { file, segment: [1; 32], checksum: [2; 32] };
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_never_come_are_none_and_said_to_be() {
+    fn bytes_that_never_arrive_are_reported_as_missing() {
         let (data, arriving) = TensorData::later();
         drop(arriving);
         assert!(data.is_empty() && data.arrived().is_err());

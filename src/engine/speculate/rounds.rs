@@ -217,7 +217,7 @@ impl<B: DraftOps> Decoder<B> {
                 break;
             }
             drafts.tokens.push(draft.token);
-            if !self.now.policy.goes_on(plan, depth, survival, position) {
+            if !self.now.policy.continues(plan, depth, survival, position) {
                 break;
             }
             row = head.step(b, &tables, draft.token)?;

@@ -137,7 +137,7 @@ impl Steer for Script {
 }
 
 #[test]
-fn a_token_put_in_place_of_another_stands_whatever_was_drafted() {
+fn a_token_put_in_place_of_another_stays_whatever_was_drafted() {
     let rows = [sure(1), sure(2), sure(4)];
     let steered = |script: &[Steered], stop: &[Token], drafts: &[Token]| {
         let mut generation = greedy(stop);
@@ -196,7 +196,7 @@ impl Constrain for Only {
 }
 
 #[test]
-fn where_none_of_the_likeliest_may_come_the_likeliest_of_all_that_may_does() {
+fn where_none_of_the_likeliest_is_allowed_the_likeliest_of_all_that_may_does() {
     let only = |next: &[&[Token]]| -> Option<Box<dyn Constrain>> {
         Some(Box::new(Only(next.iter().map(|n| n.to_vec()).collect())))
     };
