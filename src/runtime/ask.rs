@@ -121,8 +121,7 @@ impl Verb {
         new.push(question);
         let path: Vec<&Message> = self.here.session.tree.path_to(parent).into_iter().chain(&new).collect();
         let rendered = self.prompt(&path, THIS_QUESTION)?;
-        let plan = self.planned(&rendered, State::plan_answer).await;
-        let plan = self.fitting(plan, THIS_QUESTION)?;
+        let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
 
         if self.here.session.tree.head() != parent {
             self.move_head(parent)?;
@@ -171,8 +170,7 @@ impl Verb {
         let rendered =
             self.rendering(&path, |renderer, halt, known| renderer.open_answer(&path, &more, think, halt, known));
         let rendered = self.known_size(rendered, GOING_ON)?;
-        let plan = self.planned(&rendered, State::plan_answer).await;
-        let plan = self.fitting(plan, GOING_ON)?;
+        let plan = self.fitted(&rendered, State::plan_answer, GOING_ON).await?;
 
         let sampling = match message.meta.seed {
             Some(seed) => Sampling { seed, ..self.next_sampling() },

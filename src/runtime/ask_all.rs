@@ -23,7 +23,7 @@ use crate::text::{Begin, StreamDecoder};
 use kept::{Standing, is_file};
 
 const THIS_QUESTION: &str = "This question";
-/// Documents whose reason for no answer is named after the table, which cuts it.
+/// Most reasons for no answer that are named after the table, which cuts them.
 const SHOWN_REASONS: usize = 3;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -35,17 +35,6 @@ pub(super) struct Params {
     pub(super) read: bool,
     /// The missing documents were read as far as possible.
     pub(super) tried: bool,
-}
-
-/// An answer of the table, with the data that opens it as a session.
-#[derive(Clone, Debug)]
-pub(super) struct Answered {
-    record: DocumentRecord,
-    question: String,
-    row: FanOutRow,
-    thinking: String,
-    looked: Option<Sources>,
-    seed: Option<u64>,
 }
 
 struct Ready {
@@ -67,7 +56,8 @@ struct Being {
     likely: Vec<f32>,
 }
 
-struct AskAll {
+/// The table of answers; Enter opens one as a session.
+pub(super) struct AskAll {
     question: String,
     sampling: Sampling,
     answers: Vec<Being>,
@@ -164,29 +154,28 @@ impl Verb {
         let reason = |b: &Being| b.row.failed.as_ref().map(|why| format!(" {}: {why}.", b.row.document));
         let reasons: String = fan.answers.iter().filter_map(reason).take(SHOWN_REASONS).collect();
         self.note(Level::Info, format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
-        let AskAll { question, sampling, answers, .. } = fan;
-        let answers = answers.into_iter().map(|b| Answered {
-            record: b.record,
-            question: question.clone(),
-            row: b.row,
-            thinking: b.thinking,
-            looked: b.looked,
-            seed: sampling.seed_of_draws(),
-        });
-        let (serial, answers) = (self.here.session.serial, answers.collect());
-        self.tables.insert(serial, answers);
+        let serial = self.here.session.serial;
+        self.tables.insert(serial, fan);
         released
     }
 
     /// Enter in the table: opens a new session that ends with this answer.
     pub(super) async fn open_asked(&mut self, at: usize) -> Done {
-        let Some(answered) = self.tables.get(&self.here.session.serial).and_then(|rows| rows.get(at)).cloned() else {
+        let serial = self.here.session.serial;
+        let table = self.tables.remove(&serial);
+        let done = self.open_answer(table.as_ref().and_then(|table| Some((table, table.answers.get(at)?)))).await;
+        self.tables.extend(table.map(|table| (serial, table)));
+        done
+    }
+
+    async fn open_answer(&mut self, answer: Option<(&AskAll, &Being)>) -> Done {
+        let Some((table, answered)) = answer else {
             return Err(RuntimeError::Refused("That answer is not there any more. /ask-all asks again.".into()));
         };
         if answered.row.finish.is_none() {
             return Err(RuntimeError::Refused(format!("{} was not answered.", answered.row.document)));
         }
-        let Ready { messages, .. } = self.question_to(&answered.record, &answered.question)?;
+        let Ready { messages, .. } = self.question_to(&answered.record, &table.question)?;
         self.start_new(None)?;
         let mut parent = None;
         for mut message in messages {
@@ -202,13 +191,13 @@ impl Verb {
             }
         }
         let mut answer = self.draft(Role::Assistant, parent, answered.row.text.clone());
-        answer.thinking = answered.thinking;
+        answer.thinking = answered.thinking.clone();
         answer.meta = MessageMeta {
             finish: answered.row.finish,
-            seed: answered.seed,
+            seed: table.sampling.seed_of_draws(),
             model: self.engine.model().map(|m| m.name.clone()),
             completion_tokens: answered.row.answer_tokens,
-            looked: answered.looked,
+            looked: answered.looked.clone(),
             ..MessageMeta::default()
         };
         self.add_quietly(answer)?;

@@ -275,7 +275,7 @@ impl State {
             self.others.iter().position(|s| s.is_done() && (s.apart.is_some() || s.session.serial != screen))
         {
             let other = self.others.remove(at);
-            self.put_away(other, Empty::Stays);
+            self.put_away(other, Empty::Kept);
         }
     }
 

@@ -10,7 +10,7 @@ use super::link::JobEnd;
 use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
-use super::segments::Step;
+use super::segments::{self, Step};
 use super::slot::Last;
 use super::verb::{Verb, Wake, Work};
 use super::{Done, RuntimeError, State};
@@ -135,6 +135,12 @@ impl Verb {
             }
         }
         planner(self, rendered)
+    }
+
+    /// A plan that fits the context; `what` names the text in the error.
+    pub(super) async fn fitted(&mut self, rendered: &Rendered, planner: Planner, what: &str) -> Done<Plan> {
+        let plan = self.planned(rendered, planner).await;
+        self.fitting(plan, what)
     }
 
     /// Executes a plan. [`RuntimeError::RowsLost`] if kept state is damaged: a new plan avoids it. With `answer`, the
@@ -340,12 +346,13 @@ impl Verb {
     /// the job did nothing.
     fn absorb(&mut self, rendered: &Rendered, step: &Step, end: &JobEnd) -> Done<Option<(NewSegment, bool)>> {
         let mut live = std::mem::take(&mut self.slot().live);
-        let absorbed = self.absorbed(&mut live, rendered, step, end);
+        let (renderer, fingerprint) = (&self.engine.renderer, self.engine.fingerprint());
+        let absorbed = segments::absorb(renderer, fingerprint, &mut live, rendered, step, (&end.done, &end.generated));
         match absorbed {
             Ok(_) => self.slot().live = live,
             Err(_) => self.slot().lose(),
         }
-        absorbed
+        absorbed.map_err(RuntimeError::Failed)
     }
 }
 

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn with_nobody_there_the_end_is_no_stop_and_being_left_is() {
+    fn without_a_user_the_end_is_no_stop_and_a_closed_channel_is() {
         let (send, channel) = crossbeam_channel::unbounded();
         let inbox = Inbox::new(channel, Attendance::Absent);
         send.send(Request::Quit).unwrap();

@@ -264,8 +264,7 @@ impl Verb {
         let path: Vec<&Message> = messages.iter().collect();
         let rendered = self.known_size(self.past_of(&path, self.defaults.think), &info.name)?;
         let text = messages.pop().map(|m| m.text).unwrap_or_default();
-        let plan = self.planned(&rendered, State::plan).await;
-        let mut plan = self.fitting(plan, &info.name)?;
+        let mut plan = self.fitted(&rendered, State::plan, &info.name).await?;
         // These messages are in no conversation, so no segment may refer to them.
         plan.steps.iter_mut().for_each(|s| s.message = None);
         plan.found.clear();

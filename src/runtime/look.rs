@@ -80,12 +80,7 @@ impl State {
             text.push_str("No passage stood out.\n");
         }
         for passage in passages {
-            text.push_str(&format!("    {}  {}\n", passage.place(), passage.percent()));
-            let lines = self.holder(passage).map_or(&[][..], |m| std::slice::from_ref(m));
-            for (n, line) in lines.iter().flat_map(|m| passage.lines(&m.text)).take(SHOWN_LINES) {
-                text.push_str(&format!("    {n:>7}  {line}\n"));
-            }
-            text.push_str("    \n");
+            text.push_str(&self.with_lines("", passage));
         }
         let title = format!("What sentence s{sentence} of #{number} looked at");
         let sentence = (sentence, sentences.len() as u64);
@@ -98,6 +93,15 @@ impl State {
         self.here.session.tree.at_number(passage.number)
     }
 
+    /// A passage and its first lines.
+    fn with_lines(&self, mark: &str, passage: &Passage) -> String {
+        let mut text = format!("    {mark}{}  {}\n", passage.place(), passage.percent());
+        for (n, line) in self.holder(passage).into_iter().flat_map(|m| passage.lines(&m.text)).take(SHOWN_LINES) {
+            text.push_str(&format!("    {n:>7}  {line}\n"));
+        }
+        text + "    \n"
+    }
+
     fn looked_page(&self, message: &Message, sources: &Sources) -> String {
         let mut text = String::new();
         for (heading, passages) in [("", &sources.passages), ("While it thought:", &sources.thoughts)] {
@@ -108,12 +112,7 @@ impl State {
             for (k, passage) in (1..).zip(passages) {
                 // Passages of the thoughts have no number, as only numbered ones can be opened.
                 let mark = if heading.is_empty() { format!("[{k}] ") } else { String::new() };
-                text.push_str(&format!("    {mark}{}  {}\n", passage.place(), passage.percent()));
-                let lines = self.holder(passage).map_or(&[][..], |m| std::slice::from_ref(m));
-                for (n, line) in lines.iter().flat_map(|m| passage.lines(&m.text)).take(SHOWN_LINES) {
-                    text.push_str(&format!("    {n:>7}  {line}\n"));
-                }
-                text.push_str("    \n");
+                text.push_str(&self.with_lines(&mark, passage));
             }
         }
         if sources.passages.is_empty() && sources.thoughts.is_empty() {
@@ -197,7 +196,7 @@ mod tests {
     use super::{Sources, nowhere};
 
     #[test]
-    fn attention_is_said_to_have_been_where_it_was() {
+    fn the_page_names_where_attention_was() {
         let sentence = |first: f32, own: f32| nowhere(&Sources { first, own, block_tokens: 64, ..Sources::default() });
         assert!(sentence(0.8, 0.9).contains("stayed with the question"));
         assert!(sentence(0.8, 0.0).contains("was spread"));

@@ -142,7 +142,7 @@ pub struct Options {
     pub store: Arc<Store>,
     /// `--no-save`: the store is temporary; the interface shows that.
     pub discard: bool,
-    /// With `--no-save`: the store of the saved sessions, whose state is used and not changed.
+    /// With `--no-save`: the store of the saved sessions: its state is used and not changed.
     pub kept: Option<Arc<Store>>,
     /// Tokenizer and template of the model the engine loads.
     pub text: TextModel,
@@ -239,7 +239,7 @@ struct State {
     /// Closed sessions without a title.
     untitled: VecDeque<title::Untitled>,
     /// Rows of the last `/ask-all` table, by the serial of its session.
-    tables: HashMap<u64, Vec<ask_all::Answered>>,
+    tables: HashMap<u64, ask_all::AskAll>,
     attendance: Attendance,
     config: Config,
     sources: crate::text::sources::SourceOptions,

@@ -30,9 +30,9 @@ struct Parked {
 pub(super) enum Empty {
     /// It is dropped: `/new` creates another one.
     #[default]
-    Goes,
+    Dropped,
     /// It stays, because the interface holds a draft for it.
-    Stays,
+    Kept,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl Opened {
     }
 
     pub(super) fn left(&mut self, session: Session, empty: Empty) {
-        let stays = session.id.is_some() || empty == Empty::Stays;
+        let stays = session.id.is_some() || empty == Empty::Kept;
         if let Some(slot) = self.at(session.serial) {
             slot.id = session.id;
             slot.name = session.name;
@@ -199,11 +199,11 @@ impl Verb {
         let Some(id) = self.opened.at(serial).map(|s| s.id) else {
             return Err(RuntimeError::Refused("That session is not open any more; /sessions lists all.".into()));
         };
-        self.opened.empty = Empty::Stays;
+        self.opened.empty = Empty::Kept;
         let done = match (other, id) {
             (Some(at), _) => {
                 self.take_up(at);
-                self.opened.empty = Empty::Goes;
+                self.opened.empty = Empty::Dropped;
                 return Ok(());
             }
             (None, Some(id)) => self.back_to(id).await,
@@ -212,7 +212,7 @@ impl Verb {
                 Ok(())
             }
         };
-        self.opened.empty = Empty::Goes;
+        self.opened.empty = Empty::Dropped;
         self.opened.quiet = done.is_ok();
         done
     }

@@ -190,7 +190,7 @@ impl State {
     }
 
     pub(super) fn save_mark(&mut self, name: &str, message: MessageId) {
-        self.here.session.label(name, message);
+        self.here.session.labels.insert(name.to_owned(), message);
         if let Some(session) = self.here.session.id {
             self.disk.change(vec![Change::Mark { session, name: name.to_owned(), message }]);
         }

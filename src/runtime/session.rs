@@ -137,15 +137,6 @@ impl Session {
         })
     }
 
-    pub(super) fn labelled(&self, name: &str) -> Option<MessageId> {
-        self.labels.get(name).copied()
-    }
-
-    /// Names a message; removes the name from any other message.
-    pub(super) fn label(&mut self, name: &str, message: MessageId) {
-        self.labels.insert(name.to_owned(), message);
-    }
-
     pub(super) fn names(&self) -> HashMap<MessageId, String> {
         let mut names: HashMap<MessageId, String> = HashMap::new();
         for (name, message) in &self.labels {

@@ -67,7 +67,7 @@ impl Verb {
                 self.say_where_it_branches();
                 Ok(())
             }
-            BranchTarget::Name(name) => match self.here.session.labelled(&name) {
+            BranchTarget::Name(name) => match self.here.session.labels.get(&name).copied() {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
                 None => self.resume(name).await,
             },

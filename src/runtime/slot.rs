@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use super::link::JobEnd;
 use super::path::Path;
-use super::render::Rendered;
-use super::segments::{self, Step};
-use super::{Done, RuntimeError, State};
+use super::segments;
+use super::{Done, State};
 use crate::engine::protocol::{
     Cancel, CheckpointImage, Command, EngineFault, Generate, Job, RowSource, Scoring, SequenceId, Token,
 };
@@ -140,18 +138,6 @@ impl State {
         let id = self.engine.id();
         self.command(Command::Fork { id, from, to })?;
         Ok(id)
-    }
-
-    pub(super) fn absorbed(
-        &self,
-        live: &mut Path,
-        rendered: &Rendered,
-        step: &Step,
-        end: &JobEnd,
-    ) -> Done<Option<(NewSegment, bool)>> {
-        let (renderer, fingerprint) = (&self.engine.renderer, self.engine.fingerprint());
-        segments::absorb(renderer, fingerprint, live, rendered, step, (&end.done, &end.generated))
-            .map_err(RuntimeError::Failed)
     }
 
     pub(super) fn content(

@@ -31,29 +31,19 @@ impl Verb {
             self.here.session.is_unread = false;
             return Ok(PrefillStats { reused: self.here.slot.live.position(), ..PrefillStats::default() });
         }
-        let plan = self.planned(&rendered, State::plan_past).await;
-        let plan = self.fitting(plan, THIS_CONVERSATION)?;
+        let plan = self.fitted(&rendered, State::plan_past, THIS_CONVERSATION).await?;
         self.say_reading_again(&plan);
         self.execute(plan, &rendered, None, &mut PromptReading::begun()).await
     }
 
-    /// The same up to the end of the last message: nothing is left for the next question.
-    pub(super) async fn sync_to_the_end(&mut self) -> Done<PrefillStats> {
+    /// The same up to the end of the last message: nothing is left for the next question. With `only_few`, a note leaves
+    /// more than a few tokens to it.
+    pub(super) async fn sync_to_the_end(&mut self, only_few: bool) -> Done<PrefillStats> {
         self.engine_ready().await?;
         let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
-        let plan = self.planned(&rendered, State::plan).await;
-        let plan = self.fitting(plan, THIS_CONVERSATION)?;
-        self.execute(plan, &rendered, None, &mut PromptReading::begun()).await
-    }
-
-    /// The same if it takes only a few tokens; otherwise a note leaves the work to the next question.
-    pub(super) async fn sync_with_few(&mut self) -> Done<PrefillStats> {
-        self.engine_ready().await?;
-        let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
-        let plan = self.planned(&rendered, State::plan).await;
-        let plan = self.fitting(plan, THIS_CONVERSATION)?;
+        let plan = self.fitted(&rendered, State::plan, THIS_CONVERSATION).await?;
         let left = rendered.text.len().saturating_sub(plan.base.text_bytes());
-        if left > SMALL_REST && plan.to_read() > 0 {
+        if only_few && left > SMALL_REST && plan.to_read() > 0 {
             self.say_left(&plan);
             return Ok(PrefillStats::default());
         }

@@ -113,7 +113,7 @@ impl Verb {
 
     pub(super) async fn goto(&mut self, target: GotoTarget) -> Done {
         match target {
-            GotoTarget::Mark(name) => match self.here.session.labelled(&name) {
+            GotoTarget::Mark(name) => match self.here.session.labels.get(&name).copied() {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
                 None => {
                     let names: Vec<&str> = self.here.session.labels.keys().map(String::as_str).collect();

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_below_one_with_a_greater_id_has_all_that_was_said_before() {
+    fn a_message_below_one_with_a_greater_id_has_all_messages_before_it() {
         // Another process may have reserved its ids later and saved more messages before this one.
         let rows = [(900, None, Role::User), (901, Some(900), Role::Assistant), (5, Some(901), Role::User)];
         let mut c = Tree::new(rows.map(|(id, parent, role)| message(id, parent, role, "a")).into(), Some(MessageId(5)));

@@ -58,8 +58,7 @@ impl Verb {
         let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
         let answer = message.text.trim();
         let thoughts = text.len().saturating_sub(self.engine.renderer.safe(answer).len());
-        let plan = self.planned(&rendered, State::plan_answer).await;
-        let plan = self.fitting(plan, "Scoring this answer")?;
+        let plan = self.fitted(&rendered, State::plan_answer, "Scoring this answer").await?;
         let tokenizer = &self.engine.renderer.model().tokenizer;
         let last = plan.steps.last().map_or(&[][..], |step| &step.prompt);
         let before = tokenizer.before_next(last, Before::Edge);

@@ -30,7 +30,7 @@ fn the_part_that_lost_is_named_whole_and_weighed_by_its_product() {
 }
 
 #[test]
-fn ratios_are_said_with_two_figures() {
+fn ratios_have_two_figures() {
     let shown: Vec<String> = [1.04, 2.26, 903.0, 12_345.0, 1e12].map(times).to_vec();
     assert_eq!(shown, ["1.0 times", "2.3 times", "900 times", "12,000 times", "more than a billion times"]);
     assert_eq!(

@@ -75,8 +75,7 @@ impl Verb {
         self.move_head(Some(again.question))?;
         self.show_session();
         let rendered = self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?;
-        let plan = self.planned(&rendered, State::plan_answer).await;
-        let plan = self.fitting(plan, THIS_QUESTION)?;
+        let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
         let answer = self.new_answer(&rendered, self.sampling_again(again, i), started)?;
         let made = self.write_answer(answer, plan, &rendered).await?;

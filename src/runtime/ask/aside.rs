@@ -13,7 +13,7 @@ use crate::runtime::protocol::{Activity, Notice};
 use crate::text::{Begin, StreamDecoder};
 
 /// Most tokens that an aside prefills while another verb runs; one that needs more is queued.
-const READ_BESIDE: u64 = 8_192;
+const READ_ALONGSIDE: u64 = 8_192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::runtime) enum Shown {
@@ -61,10 +61,9 @@ impl Verb {
         new.push(self.draft(Role::User, parent, question.clone()));
         let path: Vec<&Message> = self.here.session.tree.path().into_iter().chain(&new).collect();
         let rendered = self.prompt(&path, THIS_QUESTION)?;
-        let plan = self.planned(&rendered, State::plan_answer).await;
-        let plan = self.fitting(plan, THIS_QUESTION)?;
+        let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         let to_read = plan.to_read();
-        if let Some(apart) = self.here.apart.as_mut().filter(|_| to_read > READ_BESIDE) {
+        if let Some(apart) = self.here.apart.as_mut().filter(|_| to_read > READ_ALONGSIDE) {
             apart.put_off = Some(format!("{} tokens before it have no kept state.", grouped(to_read)));
             return Ok(String::new());
         }

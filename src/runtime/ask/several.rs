@@ -41,8 +41,7 @@ impl Verb {
         self.move_head(Some(again.question))?;
         self.show_session();
         let rendered = Arc::new(self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?);
-        let plan = self.planned(&rendered, State::plan_answer).await;
-        let mut plan = self.fitting(plan, THIS_QUESTION)?;
+        let mut plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         plan.steps.pop();
         self.execute(plan, &rendered, None, &mut PromptReading::begun()).await?;
         if self.here.slot.stopped() {

@@ -74,17 +74,14 @@ impl Verb {
                 self.note(Level::Info, format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
                 self.show_session();
                 // Reads the few words up to its end: after a restart, state is found by a document that ends in it.
-                return match short {
-                    true => self.sync_with_few().await,
-                    false => self.sync_to_the_end().await,
-                };
+                return self.sync_to_the_end(short).await;
             }
             self.move_head(message.parent)?;
             self.note(Level::Info, format!("Nothing of {name} was read; it is left out."));
         }
         self.show_session();
         match short {
-            true => self.sync_with_few().await,
+            true => self.sync_to_the_end(true).await,
             false => self.sync().await,
         }
     }

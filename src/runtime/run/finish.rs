@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_on_disk_is_said_once() {
+    fn the_end_names_what_is_not_on_disk() {
         assert_eq!(lost(Some("notes"), "disk full"), "Not all of \"notes\" could be saved: disk full");
         assert_eq!(lost(None, "disk full"), "What was done could not be saved: disk full");
     }
