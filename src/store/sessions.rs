@@ -305,6 +305,29 @@ impl Store {
         })
     }
 
+    /// Sets a property of a session that lists show, or removes it. It does not make the session the last one.
+    pub fn set_property(&self, session: SessionId, property: &str, set: bool) -> Result<()> {
+        self.transaction(|tx| {
+            let sql = match set {
+                true => "INSERT OR REPLACE INTO property VALUES (?1 || ' ' || ?2, '')",
+                false => "DELETE FROM property WHERE name = ?1 || ' ' || ?2",
+            };
+            tx.execute(sql, params![property, session.0])?;
+            Ok(())
+        })
+    }
+
+    /// The sessions with a property.
+    pub fn with_property(&self, property: &str) -> Result<HashSet<SessionId>> {
+        self.read(|db| {
+            let mut query =
+                db.prepare_cached("SELECT substr(name, length(?1) + 2) FROM property WHERE name GLOB ?1 || ' *'")?;
+            let rows = query.query_map([property], |r| r.get::<_, String>(0))?;
+            let names: Vec<String> = rows.collect::<rusqlite::Result<_>>()?;
+            Ok(names.iter().filter_map(|id| id.parse().ok()).map(SessionId).collect())
+        })
+    }
+
     /// Moves a session to the trash. Nothing is removed until [`Store::empty_trash`].
     pub fn delete(&self, id: SessionId) -> Result<()> {
         self.transaction(|tx| {
