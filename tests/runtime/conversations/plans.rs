@@ -40,8 +40,13 @@ fn what_would_fit_of_a_file_is_a_command_that_loads_it() {
 fn files_left_out_of_a_plan_are_not_read() {
     let dir = dir();
     let load = three_files(dir.path());
-    let mut t =
-        Talk::new(dir.path(), Setup { load: LoadConfig { confirm_tokens: 10, confirm_files: 20, ..LoadConfig::default() }, ..Setup::default() });
+    let mut t = Talk::new(
+        dir.path(),
+        Setup {
+            load: LoadConfig { confirm_tokens: 10, confirm_files: 20, ..LoadConfig::default() },
+            ..Setup::default()
+        },
+    );
     t.send(load.clone());
     let (question, text, offer) = plan(&mut t);
     assert!(text.starts_with("3 files, "), "{text}");
@@ -159,8 +164,13 @@ fn a_load_with_a_file_that_is_here_already_can_be_cancelled_or_be_of_the_others(
 fn looking_and_quitting_work_while_a_question_waits() {
     let dir = dir();
     let load = three_files(dir.path());
-    let mut t =
-        Talk::new(dir.path(), Setup { load: LoadConfig { confirm_tokens: 10, confirm_files: 20, ..LoadConfig::default() }, ..Setup::default() });
+    let mut t = Talk::new(
+        dir.path(),
+        Setup {
+            load: LoadConfig { confirm_tokens: 10, confirm_files: 20, ..LoadConfig::default() },
+            ..Setup::default()
+        },
+    );
     t.send(load);
     plan(&mut t);
     t.send(Request::Docs);
