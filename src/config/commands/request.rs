@@ -185,8 +185,12 @@ macro_rules! requests {
             When(question: String), Waits => when.await;
             /// Enter in the table of answers: a new session that ends with the answer of this row.
             OpenAsked(row: usize), Waits => open_asked.await;
-            /// `/compact [instruction]`.
-            Compact(instruction: Option<String>), Waits => compact.await;
+            /// `/compact [--yes] [instruction]`.
+            Compact {
+                instruction: Option<String>,
+                /// Without a question.
+                yes: bool,
+            }, Waits => compact.await;
             /// `/look [#N] [K]`: what an answer looked at; with `K` the passage of that number.
             Look {
                 /// Which answer; the last if `None`.
