@@ -116,6 +116,10 @@ impl Execute for Dispatch<'_> {
         verb(self.0, async move |v| v.rename(&name))
     }
 
+    fn rename_other(&mut self, session: String, name: String) -> Running {
+        verb(self.0, async move |v| v.rename_other(&session, &name))
+    }
+
     fn title(&mut self, text: String) -> Running {
         verb(self.0, async move |v| v.title(&text))
     }

@@ -129,6 +129,11 @@ requests! {
     Sessions, Runs => sessions;
     /// `/rename NAME`.
     Rename(name: String), Waits => rename;
+    /// `/rename SESSION NAME`.
+    RenameOther {
+        session: String,
+        name: String,
+    }, Waits => rename_other;
     /// `/title TEXT`.
     Title(text: String), Runs => title;
     /// `/delete [NAME]`.
