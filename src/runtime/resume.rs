@@ -296,8 +296,13 @@ impl Verb {
         let plan = self.planned(&rendered, State::plan_past).await;
         let plan = self.known_size(plan, THIS_CONVERSATION)?;
         let (read, total) = (plan.to_read(), plan.total());
-        if read <= UNASKED || self.engine.server().is_some() || self.here.session.rights != Rights::Write {
+        if read <= UNASKED || self.engine.server().is_some() {
             return self.resume_with(plan, &rendered).await;
+        }
+        if self.here.session.rights != Rights::Write {
+            // The text can be viewed without the model.
+            self.report_meters();
+            return Ok(());
         }
         let about = self.about(read);
         let why = self.why_broken_off(&plan, &rendered).unwrap_or_else(|| self.why_no_state(plan.base.position()));

@@ -216,6 +216,21 @@ impl State {
         self.show_session();
         Ok(())
     }
+
+    pub(super) fn rename_other(&mut self, session: String, name: String) -> Done {
+        self.disk.wait_for_texts();
+        let record = self.disk.store.session_named(&session)?;
+        if self.here.session.id == Some(record.id) {
+            return self.rename(name);
+        }
+        if self.opened.has(record.id) {
+            return Err(RuntimeError::Refused(format!("\"{}\" is open here. Go there and /rename it.", record.name)));
+        }
+        let _lock = self.disk.store.lock_session(record.id, &record.name)?;
+        self.disk.store.rename(record.id, name.trim())?;
+        self.note(Level::Info, format!("\"{}\" is named \"{}\" now.", record.name, name.trim()));
+        Ok(())
+    }
 }
 
 impl Verb {

@@ -115,6 +115,11 @@ macro_rules! requests {
             Sessions, Runs => list_sessions;
             /// `/rename NAME`.
             Rename(name: String), Waits => rename;
+            /// `/rename SESSION NAME`.
+            RenameOther {
+                session: String,
+                name: String,
+            }, Waits => rename_other;
             /// `/title TEXT`.
             Title(text: String), Runs => title;
             /// `/delete [NAME]`.
