@@ -15,6 +15,8 @@ use crate::text::sanitize::command_word;
 
 const LISTED: usize = 10_000;
 const HITS: usize = 200;
+/// Property of pinned sessions in the store.
+const PINNED: &str = "pinned";
 
 pub fn session_rows(
     store: &Store,
@@ -176,11 +178,40 @@ impl State {
     }
 
     pub(super) fn list_sessions(&mut self) -> Done {
-        let records = self.disk.store.sessions(SessionFilter::Live, LISTED)?;
+        let mut records = self.disk.store.sessions(SessionFilter::Live, LISTED)?;
+        // Without pins the list is still useful.
+        let pinned = self.disk.store.with_property(PINNED).unwrap_or_default();
+        for record in records.iter_mut().filter(|r| pinned.contains(&r.id)) {
+            record.title = format!("(pinned) {}", record.title);
+        }
+        if self.config.sessions.pinned_first {
+            records.sort_by_key(|r| !pinned.contains(&r.id));
+        }
         let fingerprint = self.engine.model().map(|m| m.fingerprint.clone());
         // Without sizes the list is still useful.
         let sizes = self.disk.store.sizes().ok();
         self.report(Notice::Sessions(session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref())));
+        Ok(())
+    }
+
+    /// Pins a session in the list, or takes its pin off.
+    pub(super) fn pin(&mut self, name: Option<String>) -> Done {
+        self.disk.wait_for_texts();
+        let record = match (name, self.here.session.id) {
+            (Some(name), _) if name == LAST => self.disk.store.last_session()?,
+            (Some(name), _) => Some(self.disk.store.session_named(&name)?),
+            (None, id) => id.map(|id| self.disk.store.session(id)).transpose()?,
+        };
+        let none = || RuntimeError::Refused("There is no session to pin yet: this one is empty.".into());
+        let record = record.ok_or_else(none)?;
+        let pinned = self.disk.store.with_property(PINNED)?.contains(&record.id);
+        self.disk.store.set_property(record.id, PINNED, !pinned)?;
+        let again = format!("/pin {}", command_word(&record.name));
+        let text = match pinned {
+            true => format!("\"{}\" is not pinned any more. {again} pins it.", record.name),
+            false => format!("\"{}\" is pinned in /sessions. {again} takes the pin off.", record.name),
+        };
+        self.note(Level::Info, text);
         Ok(())
     }
 

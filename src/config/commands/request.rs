@@ -122,6 +122,8 @@ macro_rules! requests {
             }, Waits => rename_other;
             /// `/title TEXT`.
             Title(text: String), Runs => title;
+            /// `/pin [NAME]`.
+            Pin(name: Option<String>), Waits => pin;
             /// `/delete [NAME]`.
             Delete(name: Option<String>), Waits => delete.await;
             /// `/search TEXT`.

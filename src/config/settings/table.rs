@@ -266,6 +266,8 @@ settings! {
         min_free_gib: f64 = float(5.0, 0.0, 1e6);
         /// let the model write titles in the background (not the built-in model or a server)
         titles: bool = truth(true);
+        /// list pinned sessions first (/pin)
+        pinned_first: bool = truth(true);
         /// days before the trash is emptied
         trash_days: u64 = int(7, 0, 36500);
     }

@@ -402,6 +402,40 @@ fn what_goes_with_the_program_is_not_said_to_be_saved() {
     t.quit();
 }
 
+#[test]
+fn a_pinned_session_is_listed_first() {
+    let dir = dir();
+    let rows = |t: &mut Talk| {
+        t.send(Request::Sessions);
+        t.wait("the list", |n| match n {
+            Notice::Sessions(rows) => Some(rows.iter().map(|r| (r.name.clone(), r.title.clone())).collect::<Vec<_>>()),
+            _ => None,
+        })
+    };
+    let names = |t: &mut Talk| rows(t).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    assert!(t.note(Request::Pin(None)).contains("no session to pin"));
+    for name in ["one", "two", "three"] {
+        t.send(Request::New(Some(name.into())));
+        t.ask("Hello?");
+    }
+    assert_eq!(names(&mut t), ["three", "two", "one"]);
+    assert!(t.note(Request::Pin(Some("one".into()))).contains("\"one\" is pinned"));
+    assert_eq!(names(&mut t), ["one", "three", "two"]);
+    t.quit();
+    let mut t = Talk::new(dir.path(), resume("two"));
+    t.note_with("Resumed");
+    assert_eq!(names(&mut t), ["one", "three", "two"], "also after a restart");
+    t.note(Request::Pin(None));
+    assert_eq!(
+        rows(&mut t).iter().map(|(_, title)| title.starts_with("(pinned) ")).collect::<Vec<_>>(),
+        [true, true, false]
+    );
+    assert!(t.note(Request::Pin(Some("one".into()))).contains("not pinned any more"));
+    assert_eq!(names(&mut t), ["two", "three", "one"]);
+    t.quit();
+}
+
 with_both_tokenizers!(
     what_another_process_wrote_is_gone_on_with_whole,
     what_is_open_to_view_only_is_neither_deleted_nor_changed,

@@ -70,6 +70,17 @@ pub(super) const ROWS: &[Command] = &[
         ..ROW
     },
     Command {
+        name: "pin",
+        aliases: &["unpin"],
+        usage: "[NAME]",
+        help: "pin a session in the list, or take its pin off",
+        example: "/pin thesis",
+        wrong: "/pin a b",
+        completes: Sessions,
+        parse: |a| a.at_most_one().and_then(|n| runtime(Request::Pin(n))),
+        ..ROW
+    },
+    Command {
         name: "delete",
         usage: "[NAME]",
         help: "move a session to the trash; asks first",
