@@ -97,6 +97,8 @@ pub struct Setup {
     /// `--no-save`: with the state of the saved sessions of this data directory.
     pub discard: bool,
     pub kept: Option<Arc<Store>>,
+    /// Tokens between two checkpoints inside a document.
+    pub piece: usize,
     /// Sequences work side by side; these wait at the gate.
     pub side_by_side: Option<&'static [u32]>,
 }
@@ -127,6 +129,7 @@ impl Default for Setup {
             seeds: false,
             discard: false,
             kept: None,
+            piece: PIECE,
             side_by_side: None,
         }
     }
@@ -146,6 +149,7 @@ pub struct How {
     pub disk: Arc<dyn Disk>,
     pub discard: bool,
     pub kept: Option<Arc<Store>>,
+    pub piece: usize,
 }
 
 impl Default for How {
@@ -163,6 +167,7 @@ impl Default for How {
             disk: Arc::new(RealDisk),
             discard: false,
             kept: None,
+            piece: PIECE,
         }
     }
 }
@@ -239,6 +244,7 @@ impl Talk {
             disk: setup.disk,
             discard: setup.discard,
             kept: setup.kept,
+            piece: setup.piece,
         };
         let mut talk = Talk::with_engine(dir, EngineChannels { commands, events }, how);
         talk.log = Some(log);
@@ -248,8 +254,8 @@ impl Talk {
 
     /// With any engine.
     pub fn with_engine(dir: &Path, engine: EngineChannels, how: How) -> Talk {
-        let How { text, opening, attendance, input, settings, system, load, titles, save_state, disk, discard, kept } =
-            how;
+        let How { text, opening, attendance, input, settings, system, load, titles, save_state, disk, .. } = how;
+        let (discard, kept, piece) = (how.discard, how.kept, how.piece);
         let mut config = Config { load, ..Config::default() };
         (config.model.reserve_answer, config.sessions.titles) = (64, titles);
         let mut sources = SourceOptions::new(&config.load);
@@ -268,7 +274,7 @@ impl Talk {
             input,
             config,
             sources,
-            piece: PIECE,
+            piece,
             save_state,
             presets: Some(dir.join("presets")),
             overrides: Vec::new(),

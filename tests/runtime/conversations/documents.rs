@@ -241,6 +241,33 @@ fn no_clipboard_is_promised_where_none_is_read() {
     assert!(t.load("./-").starts_with("Read -: "));
 }
 
+fn a_run_that_is_killed_while_a_cpu_reads_keeps_what_was_read() {
+    let dir = dir();
+    std::fs::write(dir.path().join("notes.txt"), FACTS.repeat(450)).unwrap();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    // 64 tokens each: the second piece is on the way.
+    (0..55).for_each(|_| permit.send(()).unwrap());
+    // As much between two checkpoints as the settings have.
+    let t = Talk::new(dir.path(), Setup { piece: 32_768, gate: Some(gate), ..Setup::default() });
+    let load = || Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() };
+    t.send(load());
+    let store = support::store(&dir.path().join("data"));
+    let deadline = std::time::Instant::now() + support::PATIENCE;
+    while store.sizes().unwrap().state_bytes == 0 {
+        assert!(std::time::Instant::now() < deadline, "no state of the first piece");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // Killed: nothing of its end runs.
+    std::mem::forget((t, permit));
+    let mut t = Talk::new(dir.path(), Setup { piece: 32_768, ..Setup::default() });
+    t.load("notes.txt");
+    t.sync();
+    let meters = |n: &Notice| if let Notice::Meters(m) = n { Some(m.context_used) } else { None };
+    let (read, all) = (t.work().0 as u64, t.seen.iter().rev().find_map(meters).unwrap());
+    assert!(all > 3_600 && read + 2_000 <= all, "{read} of {all} tokens are read again");
+    t.quit();
+}
+
 fn a_session_that_is_not_saved_uses_the_state_that_is_kept() {
     let dir = dir();
     let mut t = with_notes(dir.path(), "Who?");
@@ -268,6 +295,7 @@ fn a_session_that_is_not_saved_uses_the_state_that_is_kept() {
 }
 
 with_both_tokenizers!(
+    a_run_that_is_killed_while_a_cpu_reads_keeps_what_was_read,
     a_session_that_is_not_saved_uses_the_state_that_is_kept,
     what_a_folder_holds_that_the_library_does_not_take_is_said,
     what_stands_beside_the_messages_is_shown_once_for_many_files,
