@@ -195,7 +195,6 @@ macro_rules! requests {
             /// `/compact [--yes] [instruction]`.
             Compact {
                 instruction: Option<String>,
-                /// Without a question.
                 yes: bool,
             }, Waits => compact.await;
             /// `/look [#N] [K]`: what an answer looked at; with `K` the passage of that number.

@@ -297,7 +297,7 @@ fn one_redo_takes_back_one_undo_whatever_its_count() {
     for question in ["One?", "Two?", "Three?"] {
         t.ask(question);
     }
-    let mut after = |t: &mut Talk, request: Request| {
+    let after = |t: &mut Talk, request: Request| {
         t.note(request);
         t.view().messages.len()
     };

@@ -71,7 +71,6 @@ pub(super) const ROWS: &[Command] = &[
     },
     Command {
         name: "pin",
-        aliases: &["unpin"],
         usage: "[NAME]",
         help: "pin a session in the list, or take its pin off",
         example: "/pin thesis",

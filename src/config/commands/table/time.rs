@@ -149,11 +149,8 @@ pub(super) const ROWS: &[Command] = &[
 
 fn compact(a: &Args<'_>) -> Result<Outcome, String> {
     let rest = a.rest().unwrap_or_default();
-    let asked = match rest.split_once(char::is_whitespace).unwrap_or((&rest, "")) {
-        ("--yes", instruction) => (true, instruction.trim()),
-        _ => (false, rest.as_str()),
-    };
-    let (yes, instruction) = asked;
+    let yes = rest.split_whitespace().next() == Some("--yes");
+    let instruction = rest.strip_prefix("--yes").filter(|_| yes).unwrap_or(&rest).trim();
     runtime(Request::Compact { instruction: Some(instruction.to_owned()).filter(|text| !text.is_empty()), yes })
 }
 
