@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::now_s;
 use crate::store::{Access, Limits, RealDisk, Store, StoreError};
 
-/// Opens the store of requests. One that is not as it was saved is moved aside, and a new one takes its place; the
-/// sentence tells the user so.
+/// Opens the store of requests. A damaged one is moved aside and a new one takes its place, with a notice for the
+/// user.
 ///
 /// # Errors
 /// The folder is not ours, the disk fails, or the damaged store cannot be moved.
