@@ -161,7 +161,7 @@ impl Serving {
         loaded.recommend(&text.recommended);
         let address = listener.local_addr()?;
         let (store, scratch) = match saved {
-            true => (open::store_of_requests_or_new(context)?, None),
+            true => open::store_of_requests_or_new(context)?,
             false => open::scratch(context).map(|(store, dir)| (store, Some(dir)))?,
         };
         // Without one, no documents are offered.

@@ -1,22 +1,50 @@
 //! The store of requests as a cache: damage in it never keeps a request from its answer.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::now_s;
-use crate::store::{Store, StoreError};
+use crate::store::{Access, Limits, RealDisk, Store, StoreError};
 
-/// Moves a damaged store of requests aside; returns its new place.
+/// Opens the store of requests. A damaged one is moved aside and a new one takes its place, with a notice for the
+/// user.
 ///
 /// # Errors
-/// The system cannot rename the folder.
-pub fn set_aside(folder: &Path) -> io::Result<PathBuf> {
-    let mut name = folder.as_os_str().to_owned();
-    name.push(format!(".damaged-{}", now_s()));
-    std::fs::rename(folder, &name)?;
-    Ok(PathBuf::from(name))
+/// The folder is not ours, the disk fails, or the damaged store cannot be moved.
+pub fn open_cache(folder: &Path, limits: &Limits) -> Result<(Arc<Store>, Option<String>), StoreError> {
+    let open = || Store::open(folder, Arc::new(RealDisk), limits.clone()).map(Arc::new);
+    let why = match open() {
+        Ok(store) => match (store.access(), store.damage().filter(|why| why.contains("is damaged"))) {
+            (_, Some(why)) => why,
+            (Access::ReadOnly { why }, None) if store.is_broken() => why.clone(),
+            _ => return Ok((store, None)),
+        },
+        Err(e) if e.is_full() || !is_ours(folder) => return Err(e),
+        Err(e) => e.to_string(),
+    };
+    let place = set_aside(folder)?;
+    let moved = format!(
+        "Kept state of requests was damaged ({why}) and is now in {}; answers go on without it.",
+        place.display()
+    );
+    Ok((open()?, Some(moved)))
+}
+
+fn is_ours(folder: &Path) -> bool {
+    ["sala.db", "sala-chat.id"].iter().any(|name| folder.join(name).symlink_metadata().is_ok())
+}
+
+/// Moves a damaged store of requests aside; returns its new place.
+fn set_aside(folder: &Path) -> Result<PathBuf, StoreError> {
+    let name = |n: u32| {
+        let mut name = folder.as_os_str().to_owned();
+        name.push(format!(".damaged-{}{}", now_s(), if n == 1 { String::new() } else { format!("-{n}") }));
+        PathBuf::from(name)
+    };
+    let place = (1..).map(name).find(|place| place.symlink_metadata().is_err()).unwrap_or_else(|| name(0));
+    std::fs::rename(folder, &place).map_err(StoreError::io("move aside", folder))?;
+    Ok(place)
 }
 
 #[derive(Debug)]

@@ -89,7 +89,7 @@ use crate::text::schema::Checker;
 use ask::Ask;
 pub use auth::Key;
 use cache::Cache;
-pub use cache::set_aside;
+pub use cache::open_cache;
 use keep::Keep;
 use metrics::Metrics;
 use planner::Planner;

@@ -225,18 +225,19 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
             None => Ok(look.is_some()),
         };
     }
-    for dir in [&layout.segments, &layout.locks] {
-        if disk.look(dir).is_ok_and(|look| look.is_file) {
-            let what = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            return Err(StoreError::NotOurs { path: layout.root.clone(), what });
-        }
+    let foreign = |path: &PathBuf, is_foreign: fn(&Look) -> bool| disk.look(path).is_ok_and(|look| is_foreign(&look));
+    let (log, index) = (Layout::log_of(&layout.database), Layout::index_of(&layout.database));
+    let folders = [&layout.segments, &layout.locks].into_iter().find(|path| foreign(path, |look| look.is_file));
+    let files = [&log, &index].into_iter().find(|path| foreign(path, |look| !look.is_file));
+    if let Some(path) = folders.or(files) {
+        let what = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        return Err(StoreError::NotOurs { path: layout.root.clone(), what });
     }
     let head = disk.read_at(&layout.database, 0, bytes.min(100)).map_err(StoreError::io("read", &layout.database))?;
-    let marked = read_mark(layout, disk).is_some();
-    match schema::what_it_is(&head, bytes) {
+    match schema::what_it_is(&head, bytes, read_mark(layout, disk).is_some()) {
         schema::Head::Ours | schema::Head::Blank => Ok(true),
-        // In a directory of ours the rest may still be readable.
-        schema::Head::None | schema::Head::OfAnother if marked => {
+        // The rest may still be readable.
+        schema::Head::Damaged => {
             Err(StoreError::Damaged { path: layout.database.clone(), detail: "its header is not ours".into() })
         }
         schema::Head::OfAnother => Err(StoreError::Foreign { path: layout.database.clone() }),

@@ -141,7 +141,7 @@ impl Store {
             Err(e) if layout.database.is_file() => {
                 let shown = layout.root.display();
                 let why = format!("{shown} cannot be written ({e}): texts can be read, nothing is saved.");
-                Store::open_readable(layout, disk, limits, why)
+                Ok(Store { broken: true, ..Store::open_readable(layout, disk, limits, why)? })
             }
             Err(source) => Err(no_folder(&layout.root)(source)),
         }
@@ -180,6 +180,7 @@ impl Store {
             known: false,
             present: None,
             copy: None,
+            broken: false,
         };
         store.identity = store.identify().ok();
         store.present = store.layout.open_present().ok().filter(|file| file.lock_shared().is_ok());
@@ -211,7 +212,7 @@ impl Store {
              database of everything that can be read and keeps the old file.",
             layout.database.display()
         );
-        Store::reading(layout, disk, limits, why, place)
+        Ok(Store { broken: true, ..Store::reading(layout, disk, limits, why, place)? })
     }
 
     fn open_readable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String) -> Result<Store> {
@@ -249,6 +250,7 @@ impl Store {
             known: false,
             present: None,
             copy: Some(copy),
+            broken: false,
         })
     }
 

@@ -30,8 +30,6 @@ pub struct Unread {
     pub tables: Vec<&'static str>,
 }
 
-/// Versions above ours that a newer program may have written.
-const NEWER_VERSIONS: i32 = 1000;
 const NOTHING_READ: &str = "and no message could be read from it";
 
 /// Writes everything readable into a new database in a private place.
@@ -78,27 +76,21 @@ fn mend_header(copy: &Path) -> io::Result<()> {
     let mut head = [0; 100];
     file.read_exact(&mut head)?;
     let version = head.get(60..64).and_then(|v| v.try_into().ok()).map_or(0, i32::from_be_bytes);
-    // A number far above ours is damage and no newer program.
-    let version_is_plausible = (0..=schema::VERSION + NEWER_VERSIONS).contains(&version);
     let mut put = |at: usize, bytes: &[u8]| {
         if let Some(place) = head.get_mut(at..at + bytes.len()) {
             place.copy_from_slice(bytes);
         }
     };
-    put(0, b"SQLite format 3\0");
-    // Pages of 4096 bytes, format WAL, nothing reserved, payload fractions.
-    put(16, &[0x10, 0, 2, 2, 0, 64, 32, 32]);
+    for (at, bytes) in schema::HEADER {
+        put(at, bytes);
+    }
+    // With a log.
+    put(18, &[2, 2]);
     // No size and no list of free pages: both only matter for writing.
     put(28, &[0; 12]);
-    // Schema format, UTF-8, no automatic vacuum.
-    put(44, &4u32.to_be_bytes());
-    put(52, &0u32.to_be_bytes());
-    put(56, &1u32.to_be_bytes());
-    put(64, &0u32.to_be_bytes());
-    if !version_is_plausible {
+    if !schema::VERSIONS.contains(&version) {
         put(60, &schema::VERSION.to_be_bytes());
     }
-    put(68, &schema::APPLICATION_ID.to_be_bytes());
     file.rewind()?;
     file.write_all(&head)
 }

@@ -192,29 +192,52 @@ pub(super) fn may_lack(table: &str, version: i32) -> bool {
 /// Indexes of earlier programs that no query uses: no program needs them, so the version stays.
 const OUT_OF_USE: &str = "DROP INDEX IF EXISTS document_hash;";
 
+/// Header bytes that every database of ours has: pages of 4096 bytes, nothing reserved, payload fractions, schema format,
+/// no automatic vacuum, UTF-8.
+pub(super) const HEADER: [(usize, &[u8]); 8] = [
+    (0, b"SQLite format 3\0"),
+    (16, &[0x10, 0]),
+    (20, &[0, 64, 32, 32]),
+    (44, &[0, 0, 0, 4]),
+    (52, &[0, 0, 0, 0]),
+    (56, &[0, 0, 0, 1]),
+    (64, &[0, 0, 0, 0]),
+    (68, &APPLICATION_ID.to_be_bytes()),
+];
+/// Versions that a newer program may have written; others are damage.
+pub(super) const VERSIONS: std::ops::RangeInclusive<i32> = 1..=VERSION + 1000;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     Ours,
     Blank,
+    /// Ours, with a wrong value: SQLite might open it and then not write it.
+    Damaged,
     OfAnother,
     None,
 }
 
-pub(super) fn what_it_is(head: &[u8], bytes: u64) -> Head {
+/// Judges the first 100 bytes of a database of this size; `marked`: it is in a directory of ours.
+pub(super) fn what_it_is(head: &[u8], bytes: u64, marked: bool) -> Head {
     let number = |at: usize| head.get(at..at + 4).and_then(|b| Some(i32::from_be_bytes(b.try_into().ok()?)));
-    if !head.starts_with(b"SQLite format 3\0") || head.len() < 100 {
-        return Head::None;
-    }
+    let has = |(at, value): &(usize, &[u8])| head.get(*at..).is_some_and(|rest| rest.starts_with(value));
+    let is_sqlite = HEADER.first().is_some_and(has) && head.len() >= 100;
     let page = match head.get(16..18) {
         Some([0, 1]) => 65_536,
         Some([a, b]) => u64::from(u16::from_be_bytes([*a, *b])),
-        _ => return Head::None,
+        _ => 0,
     };
+    // Versions of the file format to write and to read: with or without a log.
+    let formats = matches!(head.get(18..20), Some([1, 1] | [2, 2]));
     match (number(68), number(60)) {
-        (Some(APPLICATION_ID), _) => Head::Ours,
+        (_, Some(version)) if is_sqlite && formats && HEADER.iter().all(has) && VERSIONS.contains(&version) => {
+            Head::Ours
+        }
         // Tables have pages of their own.
-        (Some(0), Some(0)) if bytes <= page => Head::Blank,
-        _ => Head::OfAnother,
+        (Some(0), Some(0)) if is_sqlite && bytes <= page => Head::Blank,
+        (id, _) if marked || id == Some(APPLICATION_ID) => Head::Damaged,
+        _ if is_sqlite => Head::OfAnother,
+        _ => Head::None,
     }
 }
 

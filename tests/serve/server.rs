@@ -3,6 +3,7 @@
 mod apis;
 mod client;
 mod clients_of_today;
+mod damaged_cache;
 mod faults;
 mod library;
 mod logs;

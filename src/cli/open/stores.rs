@@ -74,31 +74,29 @@ pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
     Ok(Arc::new(Store::open(&folder, Arc::new(RealDisk), limits)?)).inspect(|store| say_notes(context, store))
 }
 
-/// The same for a server, which needs no more than a cache: one that is damaged is moved aside.
+/// The same for a server, which needs no more than a cache: a damaged one is moved aside, and where that cannot be done
+/// nothing is kept.
 ///
 /// # Errors
-/// As [`store`].
-pub fn store_of_requests_or_new(context: &Context) -> Result<Arc<Store>, Failure> {
+/// The folder is not ours, or no store can be made anywhere.
+pub fn store_of_requests_or_new(context: &Context) -> Result<(Arc<Store>, Option<Scratch>), Failure> {
     let (folder, limits) = requests(context);
     dirs::make_private(&context.dirs.data)
         .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display())))?;
-    let open = || Store::open(&folder, Arc::new(RealDisk), limits.clone());
-    let why = match open() {
-        Ok(store) => match store.damage().filter(|why| why.contains("is damaged")) {
-            None => return Ok(Arc::new(store)).inspect(|store| say_notes(context, store)),
-            Some(why) => why,
-        },
-        Err(e @ StoreError::NoDatabase { .. }) => e.to_string(),
-        Err(e) => e.damage().ok_or(e)?,
-    };
-    let place = crate::server::set_aside(&folder).map_err(|e| {
-        Failure::new(Exit::Disk, format!("{}: damaged ({why}), and not moved aside: {e}", folder.display()))
-    })?;
-    let place = place.display();
-    out::tell(&Clean::line(&format!(
-        "Kept state of requests was damaged ({why}) and is now in {place}; answers go on without it."
-    )));
-    Ok(Arc::new(open()?)).inspect(|store| say_notes(context, store))
+    match crate::server::open_cache(&folder, &limits) {
+        Ok((store, moved)) => {
+            if let Some(moved) = moved {
+                out::tell(&Clean::line(&moved));
+            }
+            say_notes(context, &store);
+            Ok((store, None))
+        }
+        Err(e @ (StoreError::NotOurs { .. } | StoreError::NoFolder { .. })) => Err(e.into()),
+        Err(e) => {
+            out::tell(&Clean::line(&format!("State of requests is not kept in this run: {e}")));
+            scratch(context).map(|(store, dir)| (store, Some(dir)))
+        }
+    }
 }
 
 /// The same where a server has ever kept something.
