@@ -33,7 +33,6 @@ pub struct Composer {
     undo: Vec<(String, usize)>,
     last_edit: LastEdit,
     folds: Folds,
-    /// Column that the caret keeps while it moves up and down.
     goal: Option<usize>,
     /// Text that the program put here, such as an undone question; `None` once the input was empty.
     recalled: Option<String>,
@@ -250,7 +249,6 @@ impl Composer {
         self.text[self.cursor..].find('\n').map_or(self.text.len(), |at| self.cursor + at)
     }
 
-    /// Moves `at` out of a folded paste.
     fn snap(&self, at: usize, forward: bool) -> usize {
         self.folds.snap(&self.text, at, forward)
     }

@@ -16,7 +16,6 @@ const ASIDE_MS: u64 = 8_000;
 pub(super) struct Drafts {
     kept: String,
     seen: String,
-    /// When to save, in milliseconds of the event clock.
     due: Option<u64>,
 }
 

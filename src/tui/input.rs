@@ -25,11 +25,8 @@ use question::{asked_ctrl_c, beside_question, question_key};
 use selected::{is_about_the_transcript, selected_key};
 use several::several_key;
 
-/// Longest interval between two Esc, in milliseconds.
 const ESC_MS: u64 = 800;
-/// Longest interval between two Ctrl-C, in milliseconds.
 const QUIT_MS: u64 = 2_000;
-/// After a Ctrl-C that stopped work, further ones are ignored for this many milliseconds.
 const IGNORE_MS: u64 = 500;
 
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {

@@ -140,7 +140,6 @@ pub struct RoleRow {
     light: &'static str,
 }
 
-/// Defines [`ROLES`] and the index of each role in it: a role without a row does not compile.
 macro_rules! roles {
     ($( $Role:ident $name:literal $help:literal: $plain:literal $dark:literal $light:literal; )+) => {
         pub const ROLES: &[RoleRow] = &[$(
@@ -220,7 +219,6 @@ impl Palette {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThemeRow {
     pub name: String,
-    /// Its file, or a note that it is built in.
     pub origin: String,
     pub palette: Result<Palette, String>,
 }

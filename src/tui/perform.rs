@@ -132,7 +132,6 @@ fn is_free(app: &App) -> bool {
     !app.busy() && app.served >= app.sent && app.questions.is_empty() && !app.tabs.is_leaving()
 }
 
-/// Whether lines after this command belong to another place or session.
 fn leads_elsewhere(outcome: &Outcome) -> bool {
     matches!(
         outcome,
@@ -181,7 +180,6 @@ pub(super) fn ask_now(app: &mut App, text: String, edits: Option<MessageId>, eff
     occupy(app, asking(text, edits), effects);
 }
 
-/// Sends a request that occupies the model; the view does not move.
 fn occupy(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.waiting = true;
     send(app, request, effects);

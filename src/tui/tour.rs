@@ -12,7 +12,6 @@ use crate::text::sample;
 pub struct Step {
     pub text: &'static str,
     pub line: &'static str,
-    /// The program ends here and starts again.
     pub restarts: bool,
 }
 
@@ -61,7 +60,6 @@ const KEYS_OF_LAST: &str = "Enter ends the program, Esc stays in it.";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tour {
     at: usize,
-    /// The step's line is in the input or was printed.
     offered: bool,
     unanswered: bool,
 }
@@ -71,7 +69,6 @@ impl Tour {
         STEPS.get(self.at)
     }
 
-    /// During a step, its own text.
     pub fn text(&self) -> Option<String> {
         let shown = if self.unanswered { self.at.saturating_sub(1) } else { self.at };
         let (step, all) = (STEPS.get(shown)?, STEPS.len());
@@ -102,7 +99,6 @@ impl Tour {
         (self.offered, self.unanswered) = (false, true);
     }
 
-    /// Whether the notice answers the line that was entered.
     pub fn told(&mut self, notice: &Notice) {
         let more_follows = match notice {
             Notice::Activity(activity) => !activity.rests(),
