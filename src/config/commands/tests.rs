@@ -111,7 +111,7 @@ fn an_export_writes_what_its_name_says_or_nothing() {
         Err(e) => Err(e),
     };
     let said = format("/export talk.pdf").unwrap_err();
-    assert!(said.contains("no .pdf can be written") && said.contains("--md"), "{said}");
+    assert!(said.contains("PDF is not supported") && said.contains("--md"), "{said}");
     assert_eq!(format("/export talk.pdf --md"), Ok(Some(ExportFormat::Markdown)));
     assert_eq!(format("/export talk.tar --with-state"), Ok(None));
     for other in ["--tree", "--md", "--json"] {
