@@ -19,7 +19,10 @@ pub(super) fn all(app: &App) -> ListView {
     }
     rows.push(Item::Heading("Keys".into()));
     rows.extend(keys(app));
-    ListView::new(Kind::Help, "Help", rows)
+    let first = rows.iter().position(|row| matches!(row, Item::Help(_))).unwrap_or(0);
+    let mut view = ListView::new(Kind::Help, "Help", rows);
+    view.list.select(first);
+    view
 }
 
 pub(super) fn commands() -> ListView {
