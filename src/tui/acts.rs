@@ -49,7 +49,7 @@ pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     if matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
         (app.waiting, app.answered) = (true, true);
     } else {
-        app.tabs.forget_wish();
+        app.tabs.forget_target();
         app.show_after_open = None;
     }
     effects.push(Effect::Send(request));
@@ -77,7 +77,7 @@ pub(super) fn hold(app: &mut App) {
 }
 
 pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
-    if app.goes_on() && app.activity != Activity::Stopping {
+    if app.runs() && app.activity != Activity::Stopping {
         // A question that the runtime has not started yet needs no waiting; background work reports its own stop.
         if !app.activity.rests() {
             app.activity = Activity::Stopping;

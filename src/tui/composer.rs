@@ -98,12 +98,12 @@ impl Composer {
         self.recalled.as_ref().is_some_and(|r| *r == self.text)
     }
 
-    pub fn behind_recalled(&self) -> Option<&str> {
+    pub fn after_recalled(&self) -> Option<&str> {
         self.text.strip_prefix(self.recalled.as_deref()?)
     }
 
-    pub fn take_behind_recalled(&mut self) -> Option<String> {
-        let tail = self.behind_recalled()?.to_string();
+    pub fn take_after_recalled(&mut self) -> Option<String> {
+        let tail = self.after_recalled()?.to_string();
         let recalled = self.recalled.clone()?;
         self.set(&recalled);
         Some(tail)

@@ -19,7 +19,7 @@ use crate::core::transcript::{Message, Role};
 use crate::runtime::protocol::Level;
 use crate::text::sanitize::sanitize;
 pub(super) use rows::note_rows;
-pub(crate) use rows::said_again;
+pub(crate) use rows::repeated;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {

@@ -302,19 +302,19 @@ fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut V
 pub(super) fn not_read(app: &mut App, now: u64) {
     if std::mem::take(&mut app.reading_for_question) && !app.queue.lines.is_empty() {
         app.queue.held = true;
-        let text = not_asked(app);
+        let text = not_sent(app);
         hint(app, text, now + HINT_MS);
     }
 }
 
-fn not_asked(app: &App) -> String {
+fn not_sent(app: &App) -> String {
     let keys = &app.config.keys;
     let asks = keys.offer("Not asked: not all was read", Action::Send, "asks it anyway");
     keys.offer(&asks, Action::Unqueue, "edits it")
 }
 
 pub(super) fn is_decided(app: &mut App) {
-    if app.hint.as_ref().is_some_and(|(text, _)| *text == not_asked(app)) {
+    if app.hint.as_ref().is_some_and(|(text, _)| *text == not_sent(app)) {
         app.hint = None;
     }
 }

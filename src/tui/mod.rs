@@ -214,12 +214,12 @@ impl App {
         self.waiting || !self.activity.rests()
     }
 
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn runs(&self) -> bool {
         self.busy() || self.activity.is_beside()
     }
 
     pub(crate) fn can_be_stopped(&self) -> bool {
-        self.goes_on() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping)
+        self.runs() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping)
     }
 
     /// Whether this session works or waits for a decision.

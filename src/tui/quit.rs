@@ -66,7 +66,7 @@ fn fate(lengths: &[usize], remembers: bool, (it, they): (&str, &str)) -> String 
 }
 
 fn lost_by_quitting(app: &App) -> Option<String> {
-    let here = app.goes_on() && !matches!(app.activity, Activity::Starting { .. });
+    let here = app.runs() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
     let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));
     let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent());

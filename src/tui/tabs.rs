@@ -189,7 +189,7 @@ impl Tabs {
         second.take_if(|serial| !open(*serial));
     }
 
-    pub(super) fn forget_wish(&mut self) {
+    pub(super) fn forget_target(&mut self) {
         self.wanted = None;
     }
 }
@@ -278,7 +278,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
         false => (Composer::default(), draft),
     };
     if let Some(text) = drafts::unkept(&draft, &mut kept) {
-        drafts::tell(app, old, text, effects);
+        drafts::send(app, old, text, effects);
     }
     let leaving = app.tabs.leaving.take();
     let at_work = app.has_work();
@@ -329,7 +329,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     if let Some(i) = others.iter().position(|a| a.serial == serial) {
         let back = others.remove(i);
         app.composer = back.composer;
-        app.drafts.come_back(back.kept);
+        app.drafts.restore(back.kept);
         app.editing = back.editing;
         app.transcript = back.transcript;
         let mut held = back.queue;

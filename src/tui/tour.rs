@@ -99,7 +99,7 @@ impl Tour {
         (self.offered, self.unanswered) = (false, true);
     }
 
-    pub fn told(&mut self, notice: &Notice) {
+    pub fn notified(&mut self, notice: &Notice) {
         let more_follows = match notice {
             Notice::Activity(activity) => !activity.rests(),
             Notice::Added(_) | Notice::Delta { .. } | Notice::Finished(_) | Notice::Session(_) | Notice::Display(_) => {
@@ -165,10 +165,10 @@ mod tests {
         assert_eq!(tour.offer(), None, "it is offered already");
         tour.entered("/docs");
         assert_eq!(tour.offer(), None, "nothing was said to /docs yet");
-        tour.told(&Notice::Activity(Activity::Idle));
+        tour.notified(&Notice::Activity(Activity::Idle));
         assert_eq!(tour.offer(), Some("/load sample:lighthouse.md"), "another line is no step");
         tour.entered("/load sample:lighthouse.md");
-        tour.told(&Notice::Note(Level::Info, "Read it.".into()));
+        tour.notified(&Notice::Note(Level::Info, "Read it.".into()));
         assert_eq!(tour.offer(), Some(sample::QUESTIONS[0]));
     }
 

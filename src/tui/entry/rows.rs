@@ -99,7 +99,7 @@ fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
     right
 }
 
-pub(crate) fn said_again(m: &Message) -> String {
+pub(crate) fn repeated(m: &Message) -> String {
     let tokens = grouped(m.meta.completion_tokens);
     format!("The answer began to repeat itself; stopped after {tokens} tokens. /continue goes on")
 }
@@ -117,7 +117,7 @@ fn ended_rows(m: &Message, look: Look) -> Vec<Row> {
         return Vec::new();
     };
     let text = match finish {
-        Finish::Repeats => format!("-- {}", said_again(m)),
+        Finish::Repeats => format!("-- {}", repeated(m)),
         Finish::Stopped => format!("-- {why}; /continue goes on, /regen answers again"),
         Finish::Length => format!("-- {why}; /continue goes on"),
         Finish::Context => format!("-- {why}; /new, /fork or /compact"),
