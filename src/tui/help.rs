@@ -19,10 +19,7 @@ pub(super) fn all(app: &App) -> ListView {
     }
     rows.push(Item::Heading("Keys".into()));
     rows.extend(keys(app));
-    let first = rows.iter().position(|row| matches!(row, Item::Help(_))).unwrap_or(0);
-    let mut view = ListView::new(Kind::Help, "Help", rows);
-    view.list.select(first);
-    view
+    ListView::new(Kind::Help, "Help", rows)
 }
 
 pub(super) fn commands() -> ListView {
