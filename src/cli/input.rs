@@ -114,6 +114,7 @@ impl Bursts {
         if text(&first).is_some() {
             return self.text(first);
         }
+        self.pasted = None;
         let Some(direction) = vertical(&first).filter(|_| !mouse) else {
             return Ok(translate(first).into_iter().collect());
         };

@@ -120,9 +120,8 @@ pub fn list_folder(folder: &str) -> Result<Vec<FileRow>, String> {
     let row = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().ok().filter(|n| !n.starts_with('.') && can_be_typed(n))?;
         let about = std::fs::metadata(entry.path()).ok()?;
-        let is_folder = about.is_dir();
-        let slash = if is_folder { "/" } else { "" };
-        Some(FileRow { name: format!("{name}{slash}"), bytes: (!is_folder).then_some(about.len()) })
+        let (slash, bytes) = if about.is_dir() { ("/", None) } else { ("", Some(about.len())) };
+        Some(FileRow { name: format!("{name}{slash}"), bytes })
     };
     let mut rows: Vec<FileRow> = entries.filter_map(Result::ok).filter_map(row).collect();
     rows.sort_by(|a, b| (a.bytes.is_some(), &a.name).cmp(&(b.bytes.is_some(), &b.name)));

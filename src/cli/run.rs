@@ -40,12 +40,9 @@ pub struct DeskHandle {
     pub notices: Receiver<Notice>,
 }
 
-/// Frame distance after something the user did.
 const FRAME: Duration = Duration::from_millis(16);
-/// Frame distance while only text arrives.
 const STREAM_FRAME: Duration = Duration::from_millis(33);
 const RESIZE: Duration = Duration::from_millis(50);
-/// How long the terminal may take to answer questions about itself.
 const ASK_MS: u64 = 100;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +64,10 @@ struct Loop {
     jobs: Sender<Job>,
     started: Instant,
     last_frame: Option<Instant>,
-    /// What the state wanted since the last frame.
     wanted: Redraw,
-    /// When the next frame may be drawn, if one is wanted.
     pending_frame: Option<Instant>,
     resize: Option<Instant>,
-    /// Set by a signal: how to end and the moment at which there is no more waiting.
+    /// Set by a signal: how to end, and when.
     dying: Option<(Exit, Instant)>,
     end: Option<End>,
     repaint: bool,

@@ -248,7 +248,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         Some(FormatArg::Txt) => ExportFormat::Text,
         None if context.json && standard_output => ExportFormat::Json,
         None => ExportFormat::of_path(&args.file)
-            .map_err(|why| Failure::usage(format!("{why}; --format says it for any name")))?,
+            .map_err(|why| Failure::usage(format!("{why}, or choose with --format")))?,
     };
     let scope = if args.tree { Scope::Tree } else { Scope::Branch };
     if standard_output {

@@ -211,10 +211,8 @@ impl Verb {
                 let removed = self.disk.store.prune_documents()?;
                 let freed = self.disk.store.collect()?;
                 self.report_library();
-                self.note(
-                    Level::Info,
-                    format!("{removed} documents that no session uses taken off, {} freed.", bytes(freed.bytes)),
-                );
+                let removed = counted(removed, "unused document");
+                self.note(Level::Info, format!("Removed {removed} ({}).", bytes(freed.bytes)));
                 Ok(())
             }
         }

@@ -311,7 +311,7 @@ impl Verb {
             self.note(Level::Warn, format!("{why} {read} of {total} tokens are read{again}{about}."));
             return self.resume_with(plan, &rendered).await;
         }
-        let text = format!("{why} Text is open. {read} of {total} tokens have to be read{again}{about}.");
+        let text = format!("{why} The model must read {read} of {total} tokens{again} before you can continue{about}.");
         // The meters show the state without the tokens still to read.
         self.report_meters();
         let choices =

@@ -44,7 +44,7 @@ impl Verb {
     pub(super) async fn redo(&mut self, count: u64) -> Done {
         self.here.session.may_write()?;
         let Some((head, exchanges)) = self.here.session.tree.redo(count.max(1)) else {
-            return Err(RuntimeError::Refused("Nothing to redo: this is the end of the line.".into()));
+            return Err(RuntimeError::Refused("Nothing to redo.".into()));
         };
         let what = match exchanges {
             0 | 1 => "Went forward to".to_owned(),

@@ -49,7 +49,7 @@ pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     if matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
         (app.waiting, app.answered) = (true, true);
     } else {
-        app.tabs.forget_wish();
+        app.tabs.forget_target();
         app.show_after_open = None;
     }
     effects.push(Effect::Send(request));
@@ -72,13 +72,12 @@ pub(super) fn why_not_now(app: &App) -> Option<&'static str> {
     (!app.questions.is_empty()).then_some("Answer the question first")
 }
 
-/// Keeps queued lines until the user sends or edits them.
 pub(super) fn hold(app: &mut App) {
     app.queue.held = !app.queue.lines.is_empty();
 }
 
 pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
-    if app.goes_on() && app.activity != Activity::Stopping {
+    if app.runs() && app.activity != Activity::Stopping {
         // A question that the runtime has not started yet needs no waiting; background work reports its own stop.
         if !app.activity.rests() {
             app.activity = Activity::Stopping;
@@ -106,7 +105,6 @@ pub(super) fn notify(app: &mut App, took: u64, text: String, effects: &mut Vec<E
     }
 }
 
-/// Whether the history of later runs keeps this line; it keeps no commands.
 pub(super) fn is_remembered(line: &str) -> bool {
     !is_command(line) && !line.trim().is_empty()
 }
@@ -119,7 +117,6 @@ pub(super) fn remember(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
     effects.push(Effect::Send(Request::Remember(message_text(line))));
 }
 
-/// Whether a notice reports a state and answers no command.
 pub(super) fn answers_nothing(notice: &Notice) -> bool {
     match notice {
         Notice::Activity(activity) => activity.rests(),

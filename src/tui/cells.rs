@@ -43,7 +43,6 @@ pub fn between(text: &str, from: usize, to: usize) -> &str {
     text.get(start..end).unwrap_or("")
 }
 
-/// `text` cut to `cells`, the cut marked with `...`.
 pub fn ellipsis(text: &str, cells: usize) -> String {
     if width(text) <= cells {
         return text.to_string();
@@ -54,7 +53,6 @@ pub fn ellipsis(text: &str, cells: usize) -> String {
     format!("{}...", clip(text, cells - 3))
 }
 
-/// `text` made exactly `cells` wide: cut or filled with spaces.
 pub fn fit(text: &str, cells: usize) -> String {
     let mut out = ellipsis(text, cells);
     let used = width(&out);

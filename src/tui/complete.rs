@@ -16,7 +16,6 @@ pub struct Popup {
     pub selected: usize,
     /// The user moved to it or typed its first letters, so Enter takes it.
     pub meant: bool,
-    /// Byte offset in the input at which the replaced word begins.
     pub from: usize,
     /// The text up to the caret when the popup opened; a change closes the popup.
     pub line: String,
@@ -25,7 +24,6 @@ pub struct Popup {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     Known(usize, Vec<Candidate>),
-    /// The program outside lists the paths with this prefix.
     Paths(usize, String),
     Nothing,
 }

@@ -33,7 +33,6 @@ pub struct Composer {
     undo: Vec<(String, usize)>,
     last_edit: LastEdit,
     folds: Folds,
-    /// Column that the caret keeps while it moves up and down.
     goal: Option<usize>,
     /// Text that the program put here, such as an undone question; `None` once the input was empty.
     recalled: Option<String>,
@@ -99,12 +98,12 @@ impl Composer {
         self.recalled.as_ref().is_some_and(|r| *r == self.text)
     }
 
-    pub fn behind_recalled(&self) -> Option<&str> {
+    pub fn after_recalled(&self) -> Option<&str> {
         self.text.strip_prefix(self.recalled.as_deref()?)
     }
 
-    pub fn take_behind_recalled(&mut self) -> Option<String> {
-        let tail = self.behind_recalled()?.to_string();
+    pub fn take_after_recalled(&mut self) -> Option<String> {
+        let tail = self.after_recalled()?.to_string();
         let recalled = self.recalled.clone()?;
         self.set(&recalled);
         Some(tail)
@@ -250,7 +249,6 @@ impl Composer {
         self.text[self.cursor..].find('\n').map_or(self.text.len(), |at| self.cursor + at)
     }
 
-    /// Moves `at` out of a folded paste.
     fn snap(&self, at: usize, forward: bool) -> usize {
         self.folds.snap(&self.text, at, forward)
     }

@@ -16,7 +16,6 @@ const ASIDE_MS: u64 = 8_000;
 pub(super) struct Drafts {
     kept: String,
     seen: String,
-    /// When to save, in milliseconds of the event clock.
     due: Option<u64>,
 }
 
@@ -30,7 +29,7 @@ impl Drafts {
         std::mem::take(&mut self.kept)
     }
 
-    pub(super) fn come_back(&mut self, kept: String) {
+    pub(super) fn restore(&mut self, kept: String) {
         self.kept = kept;
     }
 }
@@ -46,7 +45,7 @@ pub(super) fn unkept(composer: &Composer, kept: &mut String) -> Option<String> {
     Some(text)
 }
 
-pub(super) fn tell(app: &mut App, serial: u64, text: String, effects: &mut Vec<Effect>) {
+pub(super) fn send(app: &mut App, serial: u64, text: String, effects: &mut Vec<Effect>) {
     app.sent += 1;
     effects.push(Effect::Send(Request::Draft { serial, text }));
 }
@@ -73,13 +72,13 @@ fn keep(app: &mut App, effects: &mut Vec<Effect>) {
     if serial != 0
         && let Some(text) = unkept(&app.composer, &mut app.drafts.kept)
     {
-        tell(app, serial, text, effects);
+        send(app, serial, text, effects);
     }
 }
 
 pub(super) fn keep_all(app: &mut App, effects: &mut Vec<Effect>) {
     for (serial, text) in app.tabs.unkept() {
-        tell(app, serial, text, effects);
+        send(app, serial, text, effects);
     }
     if app.tabs.serial() == 0 {
         let text = app.composer.expanded();

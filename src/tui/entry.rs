@@ -19,17 +19,12 @@ use crate::core::transcript::{Message, Role};
 use crate::runtime::protocol::Level;
 use crate::text::sanitize::sanitize;
 pub(super) use rows::note_rows;
-pub(crate) use rows::said_again;
+pub(crate) use rows::repeated;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
     Message(Box<Message>),
-    Note {
-        level: Level,
-        text: String,
-        /// The request that the note answers, see [`super::transcript::Transcript::replace`].
-        request: u64,
-    },
+    Note { level: Level, text: String, request: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +57,6 @@ pub struct Look {
 
 pub const BAR_CELLS: usize = 3;
 
-/// Amount of text in an entry; text beyond it is newer, at any width.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     thoughts: usize,
@@ -75,7 +69,6 @@ pub struct Entry {
     pub item: Item,
     pub number: u64,
     pub progress: Progress,
-    /// The user's choice; otherwise [`Look::think`] decides.
     pub thoughts_open: Option<bool>,
     /// Work before the answer starts, such as `reading 32,088 tokens  24%`.
     pub before: String,
@@ -188,7 +181,6 @@ impl Entry {
         self.stale = true;
     }
 
-    /// Renders again after a change other than text.
     pub fn touch(&mut self) {
         self.stale = true;
     }
@@ -232,7 +224,6 @@ impl Entry {
         self.look = None;
     }
 
-    /// Code blocks that can no longer change.
     pub fn code(&self) -> &[super::markdown::CodeBlock] {
         match self.progress {
             Progress::Done => self.body.code(),
@@ -257,7 +248,6 @@ fn cleaned(text: &str) -> Option<String> {
     }
 }
 
-/// Time of day, `14:01`.
 pub fn clock(ms: i64, utc_offset_min: i32) -> String {
     let minutes = ms.div_euclid(60_000) + i64::from(utc_offset_min);
     let of_day = minutes.rem_euclid(24 * 60);
@@ -266,7 +256,6 @@ pub fn clock(ms: i64, utc_offset_min: i32) -> String {
 
 pub use crate::core::grouped;
 
-/// `612k`, `1M`: for meters.
 pub fn short_count(n: u64) -> String {
     match n {
         0..1_000 => n.to_string(),

@@ -28,24 +28,20 @@ pub enum Event {
     },
     Focus(bool),
     Notice(Notice),
-    /// Result of [`Effect::ListPaths`].
     Paths {
         prefix: String,
         /// Completions of the whole prefix; folders end in `/`.
         found: Vec<String>,
     },
-    /// Result of [`Effect::ListFiles`].
     Files {
         query: String,
         /// Paths below the working folder, best first.
         found: Vec<String>,
     },
-    /// Result of [`Effect::ListFolder`].
     Folder {
         folder: String,
         found: Result<Vec<FileRow>, String>,
     },
-    /// Result of [`Effect::FindPaths`]: the existing paths.
     FoundPaths(Vec<String>),
     Edited(Result<String, String>),
     Copied(Result<String, String>),
@@ -70,33 +66,24 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     Send(Request),
-    /// Copies a text to the clipboard; [`Event::Copied`] follows.
     Copy(String),
-    /// Completes a path; [`Event::Paths`] follows.
     ListPaths(String),
-    /// Finds matching files below the working folder; [`Event::Files`] follows.
     ListFiles(String),
-    /// Lists a folder, folders first; [`Event::Folder`] follows.
     ListFolder(String),
     /// Checks which of these paths exist; [`Event::FoundPaths`] follows before any other event.
     FindPaths(Vec<String>),
-    /// Opens the user's editor; [`Event::Edited`] follows.
     Editor(String),
-    /// Writes a setting to the settings file; [`Event::Kept`] follows.
     Keep {
         key: &'static str,
         value: String,
     },
-    /// Reads a theme, built in or from a file; [`Event::Theme`] follows.
     Theme(String),
     ListThemes,
     CodeTheme(String),
-    /// Colours a code block; [`Event::Highlighted`] follows.
     Highlight {
         lang: String,
         code: String,
     },
-    /// Suspends the process; [`Event::Resumed`] or [`Event::NotSuspended`] follows.
     Suspend,
     Repaint,
     Notify(String),

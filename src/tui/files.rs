@@ -5,7 +5,6 @@ use super::overlay::{Item, Kind, ListView, Overlay};
 use super::{App, Effect};
 use crate::config::commands::escaped;
 
-/// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRow {
     pub name: String,
@@ -18,7 +17,6 @@ pub(super) fn open(folder: &str, effects: &mut Vec<Effect>) {
     effects.push(Effect::ListFolder(folder.to_owned()));
 }
 
-/// The result of [`Effect::ListFolder`].
 pub(super) fn listed(app: &mut App, folder: &str, found: Result<Vec<FileRow>, String>) {
     let rows = match found {
         Ok(rows) => rows,

@@ -20,7 +20,6 @@ pub(super) fn offers_drawn(app: &App) -> bool {
     may_offer(app) && fitting(app).is_some_and(|(form, _)| form != Form::Line)
 }
 
-/// The longest form that fits above the notes.
 fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
     if app.transcript.messages().next().is_some() {
         return None;

@@ -5,7 +5,6 @@ use super::keys::ACTIONS;
 use super::overlay::{HelpRow, Item, Kind, ListView};
 use crate::config::commands::{COMMANDS, Command, Group, help};
 
-/// The list of F1 and `/help`.
 pub(super) fn all(app: &App) -> ListView {
     let mut rows = vec![
         Item::Heading("Type a question and press Enter. /load reads a document to ask about.".into()),

@@ -33,7 +33,6 @@ impl History {
         self.at = None;
     }
 
-    /// The previous prompt. `draft`, the text in the input, returns after the newest prompt.
     pub fn up(&mut self, draft: &str) -> Option<&str> {
         let at = match self.at {
             None => {

@@ -21,15 +21,12 @@ pub(super) use overlay::enter_line;
 use overlay::{close_overlay, overlay_key};
 use popup::{complete, popup_key};
 pub(super) use popup::{drop_outdated, files, paths};
-use question::{asked_ctrl_c, beside_question, question_key};
+use question::{beside_question, question_ctrl_c, question_key};
 use selected::{is_about_the_transcript, selected_key};
 use several::several_key;
 
-/// Longest interval between two Esc, in milliseconds.
 const ESC_MS: u64 = 800;
-/// Longest interval between two Ctrl-C, in milliseconds.
 const QUIT_MS: u64 = 2_000;
-/// After a Ctrl-C that stopped work, further ones are ignored for this many milliseconds.
 const IGNORE_MS: u64 = 500;
 
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
@@ -268,7 +265,7 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         app.composer.clear_to_cut();
         return offer(app, "Edit left", Action::Yank, "brings the text back", now + QUIT_MS);
     }
-    if app.goes_on() {
+    if app.runs() {
         if app.can_be_stopped() {
             stop(app, effects);
             app.armed = Armed::Swallow(now + ESC_MS);
@@ -299,7 +296,7 @@ fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.phase != Phase::Running {
         return effects.push(Effect::Exit { exit: Exit::Stopped, farewell: None });
     }
-    if asked_ctrl_c(app, now, effects) {
+    if question_ctrl_c(app, now, effects) {
         return;
     }
     placed_ctrl_c(app, now, effects);

@@ -75,7 +75,6 @@ pub enum KeyError {
     /// Fixed, or identical to another key in classic terminals.
     #[error("keys: \"{0}\" cannot be bound; choose another key")]
     Fixed(String),
-    /// Needed for typing.
     #[error(
         "keys: \"{key}\" is needed for typing and cannot be \"{action}\"; choose another key, for example with ctrl or alt"
     )]
@@ -137,7 +136,6 @@ impl KeyTable {
         self.0.get(&key).copied().filter(|a| *a != Action::None)
     }
 
-    /// Keys bound to an action, the shortest name first.
     fn bound(&self, action: Action) -> Vec<(String, Key)> {
         let bound = self.0.iter().filter(|(_, a)| **a == action);
         let mut bound: Vec<(String, Key)> = bound.map(|(key, _)| (key.to_string(), *key)).collect();
@@ -164,7 +162,6 @@ impl KeyTable {
     }
 }
 
-/// Whether typing still works with this binding.
 fn leaves_typing(key: Key, action: Action) -> bool {
     if key.ctrl || key.alt {
         return true;

@@ -10,13 +10,11 @@ use super::transcript::Scroll;
 use super::{App, Question};
 use crate::runtime::protocol::SaveState;
 
-/// Smallest usable terminal.
 pub const MIN_SIZE: (u16, u16) = (30, 8);
 /// Below this size header and status line leave their rows to the transcript.
 const FULL_SIZE: (u16, u16) = (60, 15);
 pub const PANEL_CELLS: u16 = 46;
 
-/// Most rows of a note outside the transcript.
 const NOTE_ROWS: usize = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +47,6 @@ pub struct Regions {
     pub status: Area,
     pub hint: Area,
     pub several: Area,
-    /// Rows of banner, note and queue.
     pub below_question: u16,
     pub overlay: Area,
     pub column_cells: usize,
@@ -85,7 +82,6 @@ fn alarm(app: &App) -> Option<String> {
     }
 }
 
-/// Height with a blank row before and after.
 pub fn greeting_height(greeting: &[Row]) -> usize {
     if greeting.is_empty() { 0 } else { greeting.len() + 2 }
 }
@@ -106,7 +102,6 @@ pub fn question_rows(app: &App, question: &Question, body: u16) -> Vec<Row> {
     question.rows(usize::from(app.size.0), usize::from(height))
 }
 
-/// Drops the labels of numbered choices if that makes all answers visible.
 pub fn shown_question<'a>(app: &App, question: &'a Question, body: u16, below: u16) -> Cow<'a, Question> {
     let chooses = app.overlay.is_none() && question.is_of_runtime() && question.pick.is_none();
     let Some(several) = app.several.as_ref().filter(|_| chooses) else {

@@ -10,7 +10,6 @@ pub struct List<T> {
     shown: Vec<usize>,
     selected: usize,
     query: String,
-    /// Words match only as they are.
     literal: bool,
 }
 
@@ -60,7 +59,6 @@ impl<T> List<T> {
         self.selected = 0;
     }
 
-    /// Shows a query without filtering by it.
     pub fn set_query_text(&mut self, query: String) {
         self.query = query;
     }
@@ -89,7 +87,6 @@ impl<T> List<T> {
         self.select(self.selected.saturating_add_signed(by));
     }
 
-    /// First row to draw, so that the selection is visible in `height` rows.
     pub fn first_row(&self, height: usize) -> usize {
         if self.shown.len() <= height {
             return 0;

@@ -5,7 +5,6 @@ use super::rows::{Role, Row, Span};
 use crate::core::transcript::{Passage, Sources};
 use crate::text::sanitize::sanitize_line;
 
-/// Passages named below an answer; `/look` lists all.
 const NAMED: usize = 3;
 const LEAST: f32 = 0.02;
 const OPENING: &str = "looked at  ";

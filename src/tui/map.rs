@@ -6,16 +6,13 @@ use crate::core::transcript::Sources;
 use crate::runtime::protocol::{ContextMap, Place, Request, Stretch};
 use crate::text::sanitize::sanitize_line;
 
-/// Least share of a cell that is drawn as attended.
 const LOOKED: f64 = 0.01;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     pub from: u64,
     pub to: u64,
-    /// Index of the stretch with the largest part; `None` if free.
     pub stretch: Option<usize>,
-    /// Share of the last answer's attention, 0 to 1.
     pub share: f64,
     pub passage: Option<usize>,
 }
@@ -70,7 +67,6 @@ pub fn cells(map: &ContextMap, tokens: u64, most: usize) -> Vec<Cell> {
 pub struct MapView {
     pub map: ContextMap,
     pub cells: Vec<Cell>,
-    /// (cells of a row, visible rows).
     size: (usize, usize),
     pub at: usize,
 }
@@ -119,7 +115,6 @@ impl MapView {
         format!("tokens {}-{}{what}{looked}", grouped(cell.from), grouped(cell.to.saturating_sub(1)))
     }
 
-    /// The request of Enter; `None` shows the text of the turn.
     pub fn opens(&self) -> Option<Request> {
         let (cell, stretch) = (self.cells.get(self.at)?, self.stretch()?);
         match (cell.passage, stretch.place) {

@@ -10,7 +10,6 @@ pub use super::render::{CodeBlock, Colours, Style};
 use super::render::{Writer, options, render_block};
 use super::rows::Row;
 
-/// Byte offsets (starts of lines) where the top-level blocks of `text` begin.
 fn block_starts(text: &str) -> Vec<usize> {
     let mut starts = Vec::new();
     let mut depth = 0usize;
@@ -68,7 +67,6 @@ impl Stream {
         &self.rows
     }
 
-    /// In order; `[b1]` is the first.
     pub fn code(&self) -> &[CodeBlock] {
         &self.code
     }

@@ -1,6 +1,5 @@
 //! Simple TeX as Unicode: `x^2 \le \frac{a}{b}` turns into `x² ≤ a/b`. Other TeX stays unchanged.
 
-/// Command names, each followed by its symbol.
 const SYMBOLS: &str = "\
     alpha α  beta β  gamma γ  delta δ  epsilon ε  varepsilon ε  zeta ζ  eta η  theta θ  iota ι  kappa κ \
     lambda λ  mu μ  nu ν  xi ξ  pi π  rho ρ  sigma σ  tau τ  phi φ  varphi φ  chi χ  psi ψ  omega ω  Gamma Γ \
@@ -32,7 +31,6 @@ const ACCENTS: &[(&str, char)] = &[
     ("ddot", '\u{308}'),
 ];
 
-/// Commands that only select a font or a size.
 const FONTS: &str = "text textbf textit textrm mathrm mathbf mathit mathsf mathtt boldsymbol operatorname mbox mathcal";
 
 const SILENT: &[&str] =
@@ -44,7 +42,6 @@ const DOUBLE_STRUCK: &str = "RℝNℕZℤQℚCℂEΕPℙHℍ";
 
 const DEEPEST: usize = 16;
 
-/// One equation as Unicode; `None` if it contains TeX that is not simple.
 pub fn unicode(tex: &str) -> Option<String> {
     let mut reader = Reader { rest: tex.trim(), depth: 0 };
     let text = reader.group(None)?;

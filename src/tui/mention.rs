@@ -16,7 +16,6 @@ use crate::runtime::protocol::{Choice, Level, LoadOptions, Request};
 use crate::text::sanitize::sanitize_line;
 
 const HINT_MS: u64 = 6_000;
-/// Most paths in one paste that are offered for loading.
 const PASTED: usize = 64;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -27,13 +26,10 @@ pub(super) enum Lookup {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mention {
-    /// Byte range in the text, including the mark.
     pub range: Range<usize>,
-    /// Without mark and escapes.
     pub name: String,
 }
 
-/// Words that begin with `@`, in order. An `@` inside a word, as in an address, is text.
 pub fn mentions(text: &str) -> Vec<Mention> {
     let mut found = Vec::new();
     let mut before = ' ';
@@ -60,7 +56,6 @@ pub fn mentions(text: &str) -> Vec<Mention> {
     found
 }
 
-/// The mention before the caret: its offset, and the name so far.
 pub fn typed(line: &str) -> Option<(usize, String)> {
     if let Some(before) = line.strip_suffix('@') {
         let before = before.chars().next_back();
@@ -94,7 +89,6 @@ fn resolved(text: &str, known: &[&str]) -> (String, Vec<String>) {
     (out, names)
 }
 
-/// Candidate names, with and without trailing punctuation, each once.
 pub fn names(text: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for m in mentions(text) {
@@ -146,7 +140,6 @@ pub fn load_request(paths: Vec<String>, library: Vec<String>, home: Option<&Path
     Request::Load { paths: paths.into_iter().map(|path| below_home(path, home)).collect(), options }
 }
 
-/// Replaces `~` by the home folder.
 pub fn below_home(path: String, home: Option<&Path>) -> String {
     let below = path.strip_prefix("~/").zip(home);
     let below = below.map(|(rest, home)| home.join(rest).to_string_lossy().into_owned());
@@ -212,7 +205,6 @@ pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>, effec
     true
 }
 
-/// False if the text is plain or belongs to a command.
 pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
     if app.composer.text().starts_with('/') || app.editing.is_some() || app.lookup.is_some() {
         return false;
@@ -310,20 +302,19 @@ fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut V
 pub(super) fn not_read(app: &mut App, now: u64) {
     if std::mem::take(&mut app.reading_for_question) && !app.queue.lines.is_empty() {
         app.queue.held = true;
-        let text = not_asked(app);
+        let text = not_sent(app);
         hint(app, text, now + HINT_MS);
     }
 }
 
-/// At most 80 cells.
-fn not_asked(app: &App) -> String {
+fn not_sent(app: &App) -> String {
     let keys = &app.config.keys;
     let asks = keys.offer("Not asked: not all was read", Action::Send, "asks it anyway");
     keys.offer(&asks, Action::Unqueue, "edits it")
 }
 
 pub(super) fn is_decided(app: &mut App) {
-    if app.hint.as_ref().is_some_and(|(text, _)| *text == not_asked(app)) {
+    if app.hint.as_ref().is_some_and(|(text, _)| *text == not_sent(app)) {
         app.hint = None;
     }
 }

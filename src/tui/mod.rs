@@ -84,7 +84,6 @@ pub use update::update;
 pub struct SessionHead {
     pub name: String,
     pub title: String,
-    /// Branch and number of branches.
     pub branch: (u64, u64),
     pub view_only: bool,
     pub timeline: Vec<TimelineRow>,
@@ -130,7 +129,6 @@ pub struct Queued {
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
     pub lines: VecDeque<Queued>,
-    /// Set by a stop; Enter sends them.
     pub held: bool,
 }
 
@@ -146,11 +144,9 @@ pub struct App {
     pub activity: Activity,
     pub meters: Meters,
     pub save: SaveState,
-    /// The reported reason of unsaved state.
     left_out: Option<String>,
     pub model: Option<ModelInfo>,
     pub queue: Queue,
-    /// Alternatives in progress; the transcript excludes them until one is chosen.
     pub several: Option<Several>,
     pub overlay: Option<Overlay>,
     /// A page that arrived while the user typed; Shift-Tab opens it.
@@ -163,22 +159,16 @@ pub struct App {
     pub popup: Option<Popup>,
     pub history: History,
     pub editing: Option<MessageId>,
-    /// The input holds the first queued line for editing.
     took_out: bool,
     /// Text below the input, with the time at which it disappears.
     pub hint: Option<(String, Option<u64>)>,
-    /// Reason of the last refusal; shown at the input until the next key.
     pub refusal: Option<String>,
-    /// The last command, while the runtime has only sent warnings about it.
     attempt: Option<acts::Attempt>,
-    /// The user's choice; otherwise the option decides.
     pub panel: Option<bool>,
     pub phase: Phase,
     pub unseen: bool,
-    /// Recent decode speeds for the panel, oldest first.
     pub speeds: VecDeque<f64>,
     pub tour: Option<Tour>,
-    /// This run is the tour, even after the user left it.
     pub toured: bool,
     /// The digit that chose an offered question; a second digit means the number instead.
     offered: Option<char>,
@@ -187,21 +177,15 @@ pub struct App {
     armed: Armed,
     /// The last question, or answer to a question, is not acknowledged yet.
     waiting: bool,
-    /// The answer to a question is still in progress.
     answered: bool,
-    /// The running queued command opens another place or session.
     leads: bool,
-    /// Requests sent and acknowledged, in the runtime's numbering.
     sent: u64,
     served: u64,
     lookup: Option<mention::Lookup>,
-    /// Files are being read for the first queued question.
     reading_for_question: bool,
-    /// Counts requests, so that a note can refer to its request.
     requests: u64,
     focused: bool,
     busy_since: Option<u64>,
-    /// A search hit to show after its session opens.
     show_after_open: Option<(String, MessageId)>,
     /// A query on all branches of the open session; hits of other sessions are dropped.
     find_here: Option<String>,
@@ -230,12 +214,12 @@ impl App {
         self.waiting || !self.activity.rests()
     }
 
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn runs(&self) -> bool {
         self.busy() || self.activity.is_beside()
     }
 
     pub(crate) fn can_be_stopped(&self) -> bool {
-        self.goes_on() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping)
+        self.runs() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping)
     }
 
     /// Whether this session works or waits for a decision.

@@ -46,7 +46,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         _ => {}
     }
     if let Some(tour) = &mut app.tour {
-        tour.told(&notice);
+        tour.notified(&notice);
     }
     match notice {
         Notice::Ready(info) => app.model = Some(info),

@@ -5,7 +5,6 @@ use super::palette::Palette;
 pub use crate::config::settings::{ClipboardMethod, Switch as Panel, Theme as ThemeName, ThoughtView as ThinkShow};
 use crate::runtime::protocol::Display;
 
-/// Least columns for the side panel.
 pub const PANEL_FROM: u16 = 120;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +51,6 @@ pub struct UiConfig {
     /// Glyphs are `auto`: ASCII if the terminal draws lines two cells wide.
     pub probe_glyphs: bool,
     pub panel: Panel,
-    /// Widest text column, in cells.
     pub max_width: u16,
     /// A paste of more characters is folded to one line in the input.
     pub paste_fold_chars: usize,
@@ -61,20 +59,16 @@ pub struct UiConfig {
     /// `j`, `k`, `g` and `G` move in lists and among selected messages.
     pub vim_keys: bool,
     pub settings_file: Option<std::path::PathBuf>,
-    /// False leaves the last frame in the scrollback.
     pub alternate_screen: bool,
     pub think_show: ThinkShow,
     pub look: bool,
     pub notify: Notify,
-    /// Least duration of work that notifies, in milliseconds.
     pub notify_after_ms: u64,
     pub clipboard: ClipboardMethod,
     pub keys: KeyTable,
     pub settings: crate::config::settings::Loaded,
     pub home: Option<std::path::PathBuf>,
-    /// Directory for `copy.txt` and crash reports.
     pub state_dir: Option<std::path::PathBuf>,
-    /// Minutes east of UTC, for times of day.
     pub utc_offset_min: i32,
 }
 

@@ -149,14 +149,11 @@ pub struct HelpRow {
     /// The same for a narrow window.
     pub short: String,
     pub does: String,
-    /// Text that the filter finds.
     pub words: String,
-    /// What Enter inserts.
     pub line: Option<String>,
 }
 
 impl HelpRow {
-    /// Cells of `short`.
     pub const CELLS: usize = 26;
 }
 
@@ -165,11 +162,8 @@ pub struct ListView {
     pub kind: Kind,
     pub title: String,
     pub list: List<Item>,
-    /// More rows may arrive.
     pub open: bool,
-    /// The folder of a list of files.
     pub folder: String,
-    /// The order of a list of sessions.
     order: Order,
 }
 
@@ -187,7 +181,6 @@ impl ListView {
         ListView { kind, title: title.into(), list, open: false, folder: String::new(), order: Order::default() }
     }
 
-    /// The next order of a list of sessions: by date, by name, by tokens.
     pub(super) fn reorder(&mut self) {
         let (order, word) = match self.order {
             Order::Date => (Order::Name, "name"),

@@ -103,17 +103,17 @@ impl Look {
     /// The unknown word, with the valid ones.
     pub fn parse(text: &str) -> Result<Look, String> {
         let mut look = Look::default();
-        let mut behind_on = false;
+        let mut after_on = false;
         for word in text.split_whitespace() {
             let word = word.to_lowercase();
-            if word == "on" && !behind_on {
-                behind_on = true;
+            if word == "on" && !after_on {
+                after_on = true;
             } else if let Some(colour) = Colour::parse(&word) {
-                let place = if std::mem::take(&mut behind_on) { &mut look.bg } else { &mut look.fg };
+                let place = if std::mem::take(&mut after_on) { &mut look.bg } else { &mut look.fg };
                 if place.replace(colour).is_some() {
                     return Err(format!("{word} is one colour too many; the background follows \"on\""));
                 }
-            } else if let Some((_, mark)) = Mark::ALL.iter().find(|(name, _)| *name == word && !behind_on) {
+            } else if let Some((_, mark)) = Mark::ALL.iter().find(|(name, _)| *name == word && !after_on) {
                 look.marks |= mark.bit();
             } else {
                 return Err(format!(
@@ -123,7 +123,7 @@ impl Look {
                 ));
             }
         }
-        if behind_on { Err("a colour is missing after \"on\"".into()) } else { Ok(look) }
+        if after_on { Err("a colour is missing after \"on\"".into()) } else { Ok(look) }
     }
 
     pub fn has(self, mark: Mark) -> bool {
@@ -140,7 +140,6 @@ pub struct RoleRow {
     light: &'static str,
 }
 
-/// Defines [`ROLES`] and the index of each role in it: a role without a row does not compile.
 macro_rules! roles {
     ($( $Role:ident $name:literal $help:literal: $plain:literal $dark:literal $light:literal; )+) => {
         pub const ROLES: &[RoleRow] = &[$(
@@ -220,7 +219,6 @@ impl Palette {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThemeRow {
     pub name: String,
-    /// Its file, or a note that it is built in.
     pub origin: String,
     pub palette: Result<Palette, String>,
 }

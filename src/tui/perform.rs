@@ -16,10 +16,10 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     (app.offered, app.wrote) = (None, false);
     // A command on its own line after a recalled question runs; the question stays in the input.
     if app.editing.is_none()
-        && let Some(line) = app.composer.behind_recalled().filter(|l| l.starts_with('\n')).map(str::trim)
+        && let Some(line) = app.composer.after_recalled().filter(|l| l.starts_with('\n')).map(str::trim)
         && commands::is_command(line)
         && let Ok(parsed) = commands::parse(line, app.config.home.as_deref())
-        && let Some(line) = app.composer.take_behind_recalled()
+        && let Some(line) = app.composer.take_after_recalled()
     {
         app.history.push(line.trim());
         app.transcript.follow();
@@ -64,7 +64,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 }
             }
         }
-        None if must_wait(app) || goes_behind(app) => queue(app, effects),
+        None if must_wait(app) || queues_after(app) => queue(app, effects),
         None => {
             app.history.push(&line);
             app.composer.take();
@@ -83,7 +83,7 @@ fn must_wait(app: &App) -> bool {
 }
 
 /// Held questions were typed first, so a new one is queued after them, except one taken out of the queue.
-fn goes_behind(app: &App) -> bool {
+fn queues_after(app: &App) -> bool {
     app.editing.is_none() && !app.took_out && !app.queue.lines.is_empty()
 }
 
@@ -132,7 +132,6 @@ fn is_free(app: &App) -> bool {
     !app.busy() && app.served >= app.sent && app.questions.is_empty() && !app.tabs.is_leaving()
 }
 
-/// Whether lines after this command belong to another place or session.
 fn leads_elsewhere(outcome: &Outcome) -> bool {
     matches!(
         outcome,
@@ -181,7 +180,6 @@ pub(super) fn ask_now(app: &mut App, text: String, edits: Option<MessageId>, eff
     occupy(app, asking(text, edits), effects);
 }
 
-/// Sends a request that occupies the model; the view does not move.
 fn occupy(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.waiting = true;
     send(app, request, effects);

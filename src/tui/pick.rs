@@ -18,7 +18,6 @@ pub struct FilePick {
 }
 
 impl FilePick {
-    /// Selects all files; if they do not fit, the first ones that do.
     pub fn new(plan: LoadPlan) -> FilePick {
         let room = plan.free.saturating_sub(plan.reserve);
         let mut used = 0u64;
@@ -80,7 +79,6 @@ impl FilePick {
         })
     }
 
-    /// Tokens above the limit; 0 if the selected files fit.
     pub fn over(&self) -> u64 {
         (self.tokens() + self.plan.reserve).saturating_sub(self.plan.free)
     }

@@ -13,7 +13,6 @@ use super::wrap::wrap_text;
 use super::{App, Find};
 use crate::runtime::protocol::Choice;
 
-/// Least cells of a choice that shares a row.
 const CHOICE_CELLS: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +24,6 @@ pub enum Asker {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Not drawn yet.
     Unseen,
     /// The user types; the input receives keys.
     Beside,
@@ -90,7 +88,6 @@ impl Question {
         rows
     }
 
-    /// One row per choice, or several in a row if they are too many.
     fn choice_rows(&self, cells: usize, height: usize, others: usize) -> Vec<Row> {
         let keys: Vec<(String, &str)> = self.keys().collect();
         if keys.len() + others <= height {

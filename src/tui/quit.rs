@@ -28,7 +28,6 @@ pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
     app.questions.push_front(Question::of_quitting(text, Choice::yes_or_no("quit", "stay")));
 }
 
-/// Updates the question with the remaining work, and removes it if there is none.
 pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
     if !app.questions.iter().any(|q| q.asker == Asker::Quit) {
         return;
@@ -66,9 +65,8 @@ fn fate(lengths: &[usize], remembers: bool, (it, they): (&str, &str)) -> String 
     }
 }
 
-/// The question before quitting; `None` if nothing would be lost.
 fn lost_by_quitting(app: &App) -> Option<String> {
-    let here = app.goes_on() && !matches!(app.activity, Activity::Starting { .. });
+    let here = app.runs() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
     let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));
     let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent());

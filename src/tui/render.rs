@@ -44,7 +44,6 @@ pub struct Style<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeBlock {
-    /// Language as written after the fence; may be empty.
     pub lang: String,
     pub text: String,
 }

@@ -20,18 +20,15 @@ pub enum Role {
     Info,
     Warn,
     Error,
-    /// Reverse video.
     Alert,
     Selected,
     Match,
     Rule,
     Key,
-    /// Index into the terminal's 16 colours.
     Ansi(u8),
     Rgb(u8, u8, u8),
 }
 
-/// A role plus Markdown attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Face {
     pub role: Role,
@@ -69,9 +66,7 @@ impl Span {
 pub enum Joint {
     #[default]
     Line,
-    /// A space that was dropped at the break.
     Space,
-    /// A cut inside a long word or a line of code.
     Nothing,
 }
 
@@ -111,7 +106,6 @@ impl Row {
         self.spans.iter().map(|s| super::cells::width(&s.text)).sum()
     }
 
-    /// Merges neighbours with the same face.
     pub fn push(&mut self, text: &str, face: Face) {
         if text.is_empty() {
             return;

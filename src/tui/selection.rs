@@ -73,7 +73,6 @@ impl Selection {
     }
 }
 
-/// Clamped to the transcript; `None` if it has no text.
 fn spot(app: &App, x: u16, y: u16) -> Option<Spot> {
     let area = layout::regions(app).transcript;
     let window = app.transcript.window();
@@ -82,7 +81,6 @@ fn spot(app: &App, x: u16, y: u16) -> Option<Spot> {
     Some(Spot { entry, row, cell: usize::from(x.saturating_sub(area.x).min(area.width.saturating_sub(1))) })
 }
 
-/// A greeting may be drawn above the first row.
 fn first_line(app: &App) -> usize {
     usize::from(layout::regions(app).transcript.y) + layout::greeting_height(&greeting::greeting(app))
 }

@@ -7,7 +7,6 @@ use crate::core::transcript::{Finish, Message, MessageId};
 use crate::text::sanitize::sanitize;
 
 const COLUMN: usize = 36;
-/// Least rows of a cell: heading and some text.
 const LEAST_ROWS: usize = 3;
 pub const GAP: usize = 3;
 
@@ -86,7 +85,6 @@ impl Several {
         (columns, self.answers.len().div_ceil(columns).max(1))
     }
 
-    /// Columns, rows, and rows shown at a time.
     fn grid(&self) -> (usize, usize, usize) {
         let (columns, rows) = self.columns_and_rows(self.size.0);
         (columns, rows, rows.min(self.size.1 / LEAST_ROWS).max(1))
@@ -105,7 +103,6 @@ impl Several {
         }
     }
 
-    /// Called once a frame, not for each word.
     pub(super) fn prepare(&mut self, glyphs: Glyphs) {
         let (cells, _) = self.place();
         let colours = Colours::default();

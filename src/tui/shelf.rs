@@ -29,7 +29,6 @@ pub fn lines(row: &FanOutRow) -> String {
     place.and_then(|place| place.get(row.document.len() + 1..).map(str::to_owned)).unwrap_or_default()
 }
 
-/// `93%`: average probability of the answer's tokens.
 pub fn likely(row: &FanOutRow) -> String {
     row.likelihood().map_or(String::new(), |p| format!("{:.0}%", p * 100.0))
 }

@@ -9,13 +9,11 @@ use crate::runtime::protocol::{Activity, ReadingProgress, SaveState};
 /// A part of the status line; the highest priority number is dropped first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// 1 is kept longest.
     pub priority: u8,
     pub text: String,
     pub role: Role,
 }
 
-/// `0:39`, `1:02:03`.
 pub fn duration(seconds: f64) -> String {
     let s = seconds.max(0.0).round() as u64;
     if s >= 3600 {
@@ -27,7 +25,6 @@ pub fn duration(seconds: f64) -> String {
 
 use crate::core::{about, bytes, percent};
 
-/// `None` until a speed is known.
 pub fn seconds_left(r: &ReadingProgress) -> Option<f64> {
     (r.tokens_per_s > 0.0).then(|| r.total.saturating_sub(r.done) as f64 / r.tokens_per_s)
 }
@@ -101,7 +98,6 @@ pub fn progress(app: &App) -> Option<Progress> {
     }
 }
 
-/// Title of the window; a star marks unseen results.
 pub fn title(app: &App) -> String {
     let named = [app.session.title.as_str(), &app.session.name].into_iter().find(|name| !name.is_empty());
     let name = named.unwrap_or("sala-chat");

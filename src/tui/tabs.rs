@@ -73,7 +73,6 @@ struct Away {
     /// The runtime keeps its slot for queued lines.
     promised: bool,
     sent: bool,
-    /// A refused question, while the input contains other text.
     refused: Option<String>,
     transcript: Transcript,
     mark: Mark,
@@ -93,9 +92,7 @@ pub struct Tabs {
     away: Vec<Away>,
     /// Selected by a key, so the draft stays with the old session.
     wanted: Option<u64>,
-    /// Set while a session at work is being left.
     leaving: Option<Leaving>,
-    /// A page for the session that was just opened.
     held: Option<Notice>,
     second: Option<u64>,
 }
@@ -114,7 +111,6 @@ impl Tabs {
         at.unwrap_or(0)
     }
 
-    /// Sessions off screen with news: `1 41%  2~  3*`.
     pub fn news(&self) -> String {
         let others = self.names().enumerate().filter(|(_, (_, mark))| *mark != Mark::Quiet);
         let marks = others.map(|(i, (_, mark))| match mark {
@@ -166,7 +162,6 @@ impl Tabs {
         self.at
     }
 
-    /// Drafts of other sessions that the runtime does not have yet, by serial.
     pub(super) fn unkept(&mut self) -> Vec<(u64, String)> {
         let news = |away: &mut Away| Some((away.serial, drafts::unkept(&away.composer, &mut away.kept)?));
         self.away.iter_mut().filter_map(news).collect()
@@ -194,7 +189,7 @@ impl Tabs {
         second.take_if(|serial| !open(*serial));
     }
 
-    pub(super) fn forget_wish(&mut self) {
+    pub(super) fn forget_target(&mut self) {
         self.wanted = None;
     }
 }
@@ -262,7 +257,6 @@ pub(super) fn named(app: &mut App, list: Vec<OpenSession>) {
     app.tabs.set_list(list);
 }
 
-/// Stores the old session and restores the one that the runtime shows.
 pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u64, effects: &mut Vec<Effect>) {
     app.tabs.set_list(list);
     let by_key = app.tabs.wanted.take() == Some(serial);
@@ -284,7 +278,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
         false => (Composer::default(), draft),
     };
     if let Some(text) = drafts::unkept(&draft, &mut kept) {
-        drafts::tell(app, old, text, effects);
+        drafts::send(app, old, text, effects);
     }
     let leaving = app.tabs.leaving.take();
     let at_work = app.has_work();
@@ -335,7 +329,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     if let Some(i) = others.iter().position(|a| a.serial == serial) {
         let back = others.remove(i);
         app.composer = back.composer;
-        app.drafts.come_back(back.kept);
+        app.drafts.restore(back.kept);
         app.editing = back.editing;
         app.transcript = back.transcript;
         let mut held = back.queue;

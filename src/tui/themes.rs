@@ -7,7 +7,6 @@ use super::{App, Effect};
 use crate::runtime::protocol::{Display, Level};
 use crate::text::sanitize::sanitize_line;
 
-/// The program outside reads themes.
 pub(super) fn display(app: &mut App, display: &Display, effects: &mut Vec<Effect>) {
     app.config.set_display(display);
     for (key, value) in display {
@@ -44,7 +43,6 @@ pub(super) fn open(app: &mut App, mut rows: Vec<ThemeRow>) {
     app.overlay = Some(Overlay::List(view));
 }
 
-/// Enter on a row of the list. An unreadable theme stays in the list, with the reason.
 pub(super) fn take(app: &mut App, row: ThemeRow) {
     if let Ok(palette) = row.palette {
         app.overlay = None;

@@ -12,7 +12,6 @@ use crate::text::sample;
 pub struct Step {
     pub text: &'static str,
     pub line: &'static str,
-    /// The program ends here and starts again.
     pub restarts: bool,
 }
 
@@ -61,7 +60,6 @@ const KEYS_OF_LAST: &str = "Enter ends the program, Esc stays in it.";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tour {
     at: usize,
-    /// The step's line is in the input or was printed.
     offered: bool,
     unanswered: bool,
 }
@@ -71,7 +69,6 @@ impl Tour {
         STEPS.get(self.at)
     }
 
-    /// During a step, its own text.
     pub fn text(&self) -> Option<String> {
         let shown = if self.unanswered { self.at.saturating_sub(1) } else { self.at };
         let (step, all) = (STEPS.get(shown)?, STEPS.len());
@@ -102,8 +99,7 @@ impl Tour {
         (self.offered, self.unanswered) = (false, true);
     }
 
-    /// Whether the notice answers the line that was entered.
-    pub fn told(&mut self, notice: &Notice) {
+    pub fn notified(&mut self, notice: &Notice) {
         let more_follows = match notice {
             Notice::Activity(activity) => !activity.rests(),
             Notice::Added(_) | Notice::Delta { .. } | Notice::Finished(_) | Notice::Session(_) | Notice::Display(_) => {
@@ -169,10 +165,10 @@ mod tests {
         assert_eq!(tour.offer(), None, "it is offered already");
         tour.entered("/docs");
         assert_eq!(tour.offer(), None, "nothing was said to /docs yet");
-        tour.told(&Notice::Activity(Activity::Idle));
+        tour.notified(&Notice::Activity(Activity::Idle));
         assert_eq!(tour.offer(), Some("/load sample:lighthouse.md"), "another line is no step");
         tour.entered("/load sample:lighthouse.md");
-        tour.told(&Notice::Note(Level::Info, "Read it.".into()));
+        tour.notified(&Notice::Note(Level::Info, "Read it.".into()));
         assert_eq!(tour.offer(), Some(sample::QUESTIONS[0]));
     }
 

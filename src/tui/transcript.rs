@@ -23,7 +23,6 @@ pub enum Scroll {
     Follow,
     At {
         entry: usize,
-        /// Place in that entry, see [`Entry::anchor_of`].
         anchor: (Part, usize, usize),
     },
 }
@@ -60,7 +59,6 @@ impl Transcript {
         self.scroll
     }
 
-    /// Messages from root to head.
     pub fn messages(&self) -> impl DoubleEndedIterator<Item = &Message> {
         self.entries.iter().filter_map(Entry::as_message)
     }
@@ -131,7 +129,6 @@ impl Transcript {
         }
     }
 
-    /// Pending colours are requested again.
     pub(super) fn put_away(&mut self) -> Transcript {
         let mut away = std::mem::take(self);
         away.requested.clear();
@@ -172,7 +169,6 @@ impl Transcript {
         self.entries.push(Entry::note(level, text, request));
     }
 
-    /// Empty if the last note does not answer `request`.
     pub(super) fn last_note(&self, request: u64, cells: usize) -> Vec<Row> {
         let notes = self.entries.iter().rev().filter_map(|entry| match &entry.item {
             Item::Note { level, text, request } => Some((*level, text, *request)),

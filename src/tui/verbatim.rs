@@ -27,7 +27,6 @@ pub(super) fn render(text: &str, style: Style<'_>) -> Stream {
     Stream::of(rows, code)
 }
 
-/// Whole lines of fenced code at the top level.
 fn fences(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     if !text.contains("```") && !text.contains("~~~") {

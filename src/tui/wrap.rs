@@ -16,7 +16,6 @@ pub struct Piece {
     pub source: usize,
 }
 
-/// Text before the rows of a paragraph, for example `- ` and two spaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
     pub first: Vec<(String, Face)>,

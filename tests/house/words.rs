@@ -13,7 +13,7 @@ const LEFT: &[(&str, usize)] = &[
     ("backend", 116),
     ("cli", 382),
     ("client", 155),
-    ("config", 93),
+    ("config", 25),
     ("core", 15),
     ("engine", 5),
     ("lab", 269),
@@ -22,7 +22,7 @@ const LEFT: &[(&str, usize)] = &[
     ("server", 580),
     ("store", 95),
     ("text", 278),
-    ("tui", 123),
+    ("tui", 74),
 ];
 
 /// Lower-case words of an identifier or of prose: split at underscores, at changes of case and at everything that is no letter.

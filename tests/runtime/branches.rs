@@ -253,7 +253,7 @@ fn a_document_without_kept_state_is_named_and_read_only_when_asked_to() {
     let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..Setup::default() });
     let none = shelf(&mut t, "Who?", None, false);
     let why = |n: usize| none.rows[n].failed.clone().unwrap();
-    assert!(why(0).ends_with("; --read reads it") && why(1).contains("its file is gone"), "{none:?}");
+    assert!(why(0).ends_with("; add --read to read it alone") && why(1).contains("its file is gone"), "{none:?}");
     assert_eq!(t.work(), (0, 0));
     let read = shelf(&mut t, "Who?", None, true);
     assert_eq!(read.rows[0].finish, Some(Finish::Stop), "{read:?}");
@@ -282,7 +282,7 @@ fn a_document_kept_behind_another_is_not_asked_with_that_one_in_mind() {
     let all = shelf(&mut t, "Who has line 7?", None, false);
     // Behind the system text it stands alone.
     assert_eq!((all.rows[0].document.as_str(), all.rows[0].finish), ("b.txt", Some(Finish::Stop)));
-    let why = "its state is kept behind other texts only; --read reads it";
+    let why = "it was read after other text; add --read to read it alone";
     assert_eq!((all.rows[1].failed.as_deref(), all.rows[1].finish), (Some(why), None));
     // The table cuts the reason, the note has all of it.
     let note = t.note_with("1 of 2 documents answered");

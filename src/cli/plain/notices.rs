@@ -15,7 +15,7 @@ const SENTENCE: usize = 240;
 impl Plain {
     pub fn notice(&mut self, notice: Notice) -> Vec<Out> {
         if let Some(tour) = &mut self.tour {
-            tour.told(&notice);
+            tour.notified(&notice);
         }
         let weight = notices::weight(&notice);
         let mut out = self.told(notice);
@@ -203,7 +203,7 @@ impl Plain {
         match m.meta.finish {
             Some(Finish::Stopped) => out.push(Out::Line("(stopped; /continue goes on)".into())),
             Some(Finish::Length) => out.push(Out::Line("(length limit; /continue goes on)".into())),
-            Some(Finish::Repeats) => out.push(Out::Line(format!("({})", crate::tui::entry::said_again(m)))),
+            Some(Finish::Repeats) => out.push(Out::Line(format!("({})", crate::tui::entry::repeated(m)))),
             Some(Finish::Context) => out.push(Out::Line("(the context is full; /new, /fork or /compact)".into())),
             Some(Finish::Failed) => out.push(Out::Line("(ended in an error; /regen answers again)".into())),
             Some(Finish::Stop) | None => {}

@@ -112,9 +112,9 @@ pub fn unescaped(typed: &str) -> String {
 /// Splits as a shell does: blanks separate, quotes and backslash protect, `~` at the start of a word is home.
 pub(super) fn split_words(line: &str, home: Option<&std::path::Path>) -> Result<Vec<String>, String> {
     let (mut words, mut rest) = (Vec::new(), line);
-    while let Some((word, behind)) = next_word(rest, home)? {
+    while let Some((word, after)) = next_word(rest, home)? {
         words.push(word);
-        rest = behind;
+        rest = after;
     }
     Ok(words)
 }

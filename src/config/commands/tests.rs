@@ -30,8 +30,8 @@ fn habits_of_other_programs_work_or_are_answered() {
         assert_eq!(parse(line, None).map(|p| p.command.name), Ok(name), "{line}");
     }
     for (line, says) in [("/model", "sala-chat --model"), ("/history", "/timeline"), ("/reset", "/new")] {
-        let said = parse(line, None).err().unwrap();
-        assert!(said.starts_with(&format!("No command {line}. ")) && said.contains(says), "{said}");
+        let refused = parse(line, None).err().unwrap();
+        assert!(refused.starts_with(&format!("No command {line}. ")) && refused.contains(says), "{refused}");
     }
     // An answer to a habit never hides a command, and names commands that are there.
     for (words, answer) in table::HABITS {
@@ -99,8 +99,8 @@ fn load_takes_paths_and_options() {
     assert!(parse("/load @notes", None).is_ok() && parse("/load @", None).is_ok());
     assert!(parse("/load 'open", None).err().unwrap().contains("quote"));
     assert!(parse("/load a --head x", None).is_err());
-    let said = parse("/load a --tial 3", None).err().unwrap();
-    assert!(said.contains("unknown option --tial; known: --as, --head, --tail"), "{said}");
+    let refused = parse("/load a --tial 3", None).err().unwrap();
+    assert!(refused.contains("unknown option --tial; known: --as, --head, --tail"), "{refused}");
 }
 
 #[test]
@@ -110,13 +110,13 @@ fn an_export_writes_what_its_name_says_or_nothing() {
         Ok(other) => panic!("{other:?}"),
         Err(e) => Err(e),
     };
-    let said = format("/export talk.pdf").unwrap_err();
-    assert!(said.contains("no .pdf can be written") && said.contains("--md"), "{said}");
+    let refused = format("/export talk.pdf").unwrap_err();
+    assert!(refused.contains("PDF is not supported") && refused.contains("--md"), "{refused}");
     assert_eq!(format("/export talk.pdf --md"), Ok(Some(ExportFormat::Markdown)));
     assert_eq!(format("/export talk.tar --with-state"), Ok(None));
     for other in ["--tree", "--md", "--json"] {
-        let said = format(&["/export talk.tar --with-state", other].join(" ")).unwrap_err();
-        assert!(said.contains("--with-state has its own format"), "{said}");
+        let refused = format(&["/export talk.tar --with-state", other].join(" ")).unwrap_err();
+        assert!(refused.contains("--with-state has its own format"), "{refused}");
     }
     let of = |name: &str| ExportFormat::of_path(std::path::Path::new(name));
     assert_eq!((of("a.JSON"), of("talk")), (Ok(ExportFormat::Json), Ok(ExportFormat::Markdown)));
@@ -141,14 +141,14 @@ fn set_goes_to_whoever_keeps_the_setting() {
 
 #[test]
 fn the_example_of_a_refused_setting_is_of_that_setting() {
-    let said = |line: &str| parse(line, None).map(|p| p.outcome).unwrap_err();
-    assert!(said("/set thinking_budget much").ends_with(". Example: /set thinking_budget 0"));
-    assert!(said("/set temp 0.9 now").ends_with(". Example: /set temperature 0.9"));
-    assert!(said("/set ui.mouse true").ends_with("for the next start. Example: /set ui.mouse true --save"));
-    assert!(said("/set colour red").ends_with(". Example: /set temperature 0.3"));
+    let refused = |line: &str| parse(line, None).map(|p| p.outcome).unwrap_err();
+    assert!(refused("/set thinking_budget much").ends_with(". Example: /set thinking_budget 0"));
+    assert!(refused("/set temp 0.9 now").ends_with(". Example: /set temperature 0.9"));
+    assert!(refused("/set ui.mouse true").ends_with("for the next start. Example: /set ui.mouse true --save"));
+    assert!(refused("/set colour red").ends_with(". Example: /set temperature 0.3"));
     for row in crate::config::settings::table::ROWS {
-        let said = said(&format!("/set {} x y", row.name));
-        let (_, example) = said.split_once("Example: ").unwrap();
+        let refused = refused(&format!("/set {} x y", row.name));
+        let (_, example) = refused.split_once("Example: ").unwrap();
         assert!(parse(example, None).is_ok(), "{example}");
     }
 }

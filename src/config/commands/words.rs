@@ -58,7 +58,7 @@ impl ExportFormat {
             Some("json") => Ok(ExportFormat::Json),
             Some("txt" | "text") => Ok(ExportFormat::Text),
             Some("md" | "markdown") | None => Ok(ExportFormat::Markdown),
-            Some(other) => Err(format!("no .{other} can be written; .md, .json and .txt can")),
+            Some(other) => Err(format!("{} is not supported. Use .md, .json or .txt", other.to_uppercase())),
         }
     }
 }

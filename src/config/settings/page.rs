@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::row::Keeper;
+use super::row::Owner;
 use super::table::{OPEN_TABLES, ROWS, Row};
 use super::{Config, Loaded, Origin, Value};
 
@@ -101,9 +101,9 @@ pub fn page(loaded: &Loaded, word: Option<&str>, now: impl Fn(&Row) -> Option<St
         let origin = loaded.origins.get(row.name).unwrap_or(&Origin::BuiltIn);
         // Nothing cannot be set in bold.
         let shown = if value.is_empty() { "(empty)".to_owned() } else { format!("**{value}**") };
-        let from = match (row.session.map(|way| way.keeper), value == configured) {
-            (Some(Keeper::Session(..) | Keeper::Screen), false) if row.preset => "/set or /preset".to_owned(),
-            (Some(Keeper::Session(..) | Keeper::Screen), false) => "/set".to_owned(),
+        let from = match (row.session.map(|way| way.owner), value == configured) {
+            (Some(Owner::Session(..) | Owner::Screen), false) if row.preset => "/set or /preset".to_owned(),
+            (Some(Owner::Session(..) | Owner::Screen), false) => "/set".to_owned(),
             _ => origin.to_string(),
         };
         let _ = writeln!(out, "- `{}` {shown}: {} (by {from}; `{}`)", row.name, row.help, ways(row));

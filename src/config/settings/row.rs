@@ -38,7 +38,7 @@ pub enum Flag {
 }
 
 #[derive(Clone, Copy)]
-pub enum Keeper {
+pub enum Owner {
     /// The session, with its text: get and set.
     Session(fn(&Settings) -> Value, fn(&mut Settings, &Value) -> bool),
     /// The screen, until the program ends.
@@ -50,7 +50,7 @@ pub enum Keeper {
 pub struct Way {
     pub name: &'static str,
     pub aliases: &'static [&'static str],
-    pub keeper: Keeper,
+    pub owner: Owner,
 }
 
 const MANY: i64 = i64::MAX;
@@ -129,8 +129,8 @@ impl Spec {
     }
 
     /// A setting of a session, which presets hold too.
-    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], keeper: Keeper) -> Spec {
-        self.session = Some(Way { name, aliases, keeper });
+    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], owner: Owner) -> Spec {
+        self.session = Some(Way { name, aliases, owner });
         self.preset = true;
         self
     }

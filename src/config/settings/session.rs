@@ -3,7 +3,7 @@
 
 use super::answers::{ForRun, Settings};
 use super::preset::{BUILT_IN, builtin};
-use super::row::Keeper;
+use super::row::Owner;
 use super::table::{self, Row, preset_rows, session_row, session_rows};
 use super::value::Field;
 use super::{Config, Value};
@@ -95,7 +95,7 @@ impl Settings {
 
     /// Puts a value that the row accepted where the session keeps it; nothing for what the screen keeps.
     fn put(&mut self, row: &Row, value: &Value) {
-        if let Some(Keeper::Session(_, set)) = row.session.map(|way| way.keeper) {
+        if let Some(Owner::Session(_, set)) = row.session.map(|way| way.owner) {
             // A test takes every row's limits through its field.
             let held = set(self, value);
             debug_assert!(held, "{} accepts what a session cannot hold: {value}", row.name);
@@ -104,9 +104,9 @@ impl Settings {
 
     /// The value of a row as `/set` takes it; `None` for what a session does not keep.
     pub fn value(&self, row: &Row) -> Option<String> {
-        match row.session?.keeper {
-            Keeper::Session(get, _) => Some(row.kind.show(&get(self))),
-            Keeper::Screen => None,
+        match row.session?.owner {
+            Owner::Session(get, _) => Some(row.kind.show(&get(self))),
+            Owner::Screen => None,
         }
     }
 
@@ -142,7 +142,7 @@ impl Settings {
 
     /// Takes one setting from others, with what counts there for this run only.
     pub fn take(&mut self, row: &Row, from: &Settings) {
-        if let Some(Keeper::Session(get, _)) = row.session.map(|way| way.keeper) {
+        if let Some(Owner::Session(get, _)) = row.session.map(|way| way.owner) {
             self.put(row, &get(from));
             self.for_run.retain(|given| given.name != row.name);
             self.for_run.extend(from.for_run.iter().filter(|given| given.name == row.name).cloned());
@@ -251,11 +251,11 @@ mod tests {
 
     #[test]
     fn a_setting_that_no_session_has_is_said_with_where_it_is_set() {
-        let said = |key: &str, value: &str| Settings::default().set(key, value).unwrap_err();
+        let refused = |key: &str, value: &str| Settings::default().set(key, value).unwrap_err();
         let expected = "ui.mouse belongs to the settings file: sala-chat config set ui.mouse true, for the next start";
-        assert_eq!((said("ui.mouse", "true"), said("mouse", "on")), (expected.to_owned(), expected.to_owned()));
-        assert!(said("ui.mouse", "perhaps").contains("config set ui.mouse VALUE,"));
-        assert!(said("model.source", "my model").contains("config set model.source 'my model',"));
+        assert_eq!((refused("ui.mouse", "true"), refused("mouse", "on")), (expected.to_owned(), expected.to_owned()));
+        assert!(refused("ui.mouse", "perhaps").contains("config set ui.mouse VALUE,"));
+        assert!(refused("model.source", "my model").contains("config set model.source 'my model',"));
     }
 
     #[test]

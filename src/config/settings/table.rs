@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{Flag, Keeper, Kind, Spec, Way, float, from, int, list, named, size, text, truth, word, word_or_int};
+use super::row::{Flag, Kind, Owner, Spec, Way, float, from, int, list, named, size, text, truth, word, word_or_int};
 use super::size::Size;
 use super::value::Field;
 use super::words::{
@@ -133,7 +133,7 @@ fn put<F: Field>(field: &mut F, value: &toml::Value) -> bool {
 /// A field of [`super::Settings`].
 macro_rules! kept {
     ($($path:ident).+) => {
-        Keeper::Session(|s| s.$($path).+.to_value(), |s, value| put(&mut s.$($path).+, value))
+        Owner::Session(|s| s.$($path).+.to_value(), |s, value| put(&mut s.$($path).+, value))
     };
 }
 
@@ -247,7 +247,7 @@ settings! {
         /// thinking limit in tokens; 0: no limit
         budget: u64 = int(0, 0, TOKENS).session("thinking_budget", &[], kept!(thinking_budget));
         /// how thoughts are shown: open, fold, hide
-        show: ThoughtView = word("fold", ThoughtView::WORDS).session("thoughts", &[], Keeper::Screen);
+        show: ThoughtView = word("fold", ThoughtView::WORDS).session("thoughts", &[], Owner::Screen);
     }
 
     /// What is kept
@@ -311,9 +311,9 @@ settings! {
     /// The screen
     ui: UiConfig {
         /// colours: auto, dark, light, plain, a name from the themes folder, or a path
-        theme: String = named("auto", Theme::WORDS).session("theme", &[], Keeper::Screen);
+        theme: String = named("auto", Theme::WORDS).session("theme", &[], Owner::Screen);
         /// colours of code: auto, a name of /set code_theme, or a .tmTheme file
-        code_theme: String = named("auto", CODE_THEMES).session("code_theme", &[], Keeper::Screen);
+        code_theme: String = named("auto", CODE_THEMES).session("code_theme", &[], Owner::Screen);
         /// use the terminal's alternate screen; auto: off inside Zellij
         alternate_screen: Switch = word("auto", Switch::WORDS)
             .flags(&[Flag::Screen("no-alt-screen", "off", "stay on the terminal's first screen")]);
@@ -329,7 +329,7 @@ settings! {
         /// text width in columns
         max_width: u16 = int(110, 40, 1000);
         /// show the documents and lines behind each answer
-        look: bool = truth(true).session("look", &[], Keeper::Screen);
+        look: bool = truth(true).session("look", &[], Owner::Screen);
         /// fold pastes longer than this
         paste_fold_chars: usize = int(800, 80, 1 << 20);
         /// fold pastes with more lines than this

@@ -150,12 +150,12 @@ fn editing_one_key_keeps_comments() {
     assert!(edited.contains("[ui] # screen\ntheme = \"dark\"\n"), "{edited}");
     assert!(edit("", "model.gpu", "2").unwrap().contains("[model]\ngpu = 2"));
     assert!(edit(text, "temprature", "1").is_err() && edit(text, "temperature", "hot").is_err());
-    // What is wrong is said of the file that was read, or of what was typed.
+    // An error names the file that was read, or the option that was typed.
     for (file, value, of) in
         [("x = [[[", "true", "own.toml"), ("ui = 3\n", "true", "own.toml"), ("", "maybe", "command line")]
     {
-        let said = edit(file, "ui.mouse", value).unwrap_err().to_string();
-        assert!(said.starts_with(of), "{said}");
+        let refused = edit(file, "ui.mouse", value).unwrap_err().to_string();
+        assert!(refused.starts_with(of), "{refused}");
     }
     // Keys that the user chooses, wherever their table is.
     let converter = edit("", "load.converters.docx", "pandoc {in}").unwrap();
@@ -260,8 +260,8 @@ fn every_setting_goes_in_and_out_by_every_way() {
             assert_eq!(row.kind.parse(&row.kind.show(&value)), Ok(value.clone()), "{} = {text}", row.name);
             if let Some(way) = row.session {
                 let mut settings = Settings::of(&Config::default());
-                match way.keeper {
-                    row::Keeper::Session(get, _) => {
+                match way.owner {
+                    row::Owner::Session(get, _) => {
                         settings.set(way.name, &text).unwrap();
                         assert_eq!(get(&settings), value, "/set {} {text}", way.name);
                         assert_eq!(settings.value(row), Some(row.kind.show(&value)));
@@ -271,7 +271,7 @@ fn every_setting_goes_in_and_out_by_every_way() {
                         let json = serde_json::to_string(&settings).unwrap();
                         assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);
                     }
-                    row::Keeper::Screen => assert_eq!(session::parse(way.name, &text), Ok((row, value.clone()))),
+                    row::Owner::Screen => assert_eq!(session::parse(way.name, &text), Ok((row, value.clone()))),
                 }
             }
             if row.preset {

@@ -289,7 +289,7 @@ fn text_of(context: &Context, path: &Path) -> Result<String, Failure> {
             .hint("Convert it to text first")
     })?;
     if let Some(encoding) = decoded.guessed {
-        context.note(&format!("{}: read as {encoding}, a guess", path.display()));
+        context.note(&format!("{}: encoding unclear; read as {encoding}", path.display()));
     }
     Ok(decoded.text)
 }

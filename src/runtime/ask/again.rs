@@ -44,7 +44,7 @@ impl Verb {
         }
         let question = self.question_of(at)?;
         if temperature.unwrap_or(self.here.session.settings.sampling.temperature) == 0.0 {
-            self.note(Level::Info, "Greedy answers repeat themselves; /regen temp=0.7 draws another one.");
+            self.note(Level::Info, "At temperature 0 the answer will be the same. Try /regen temp=0.7.");
         }
         self.engine_ready().await?;
         self.here.session.may_write()?;

@@ -87,11 +87,11 @@ impl State {
                 return "no kept state of this model: sessions.save_state = \"never\" keeps none".to_owned();
             }
             Standing::Alone | Standing::NotKept => "no kept state of this model",
-            Standing::AfterOthers => "its state is kept behind other texts only",
+            Standing::AfterOthers => "it was read after other text",
         };
         match path {
             Some(path) if is_file(path) && request.tried => format!("{what}; it was not read"),
-            Some(path) if is_file(path) => format!("{what}; --read reads it"),
+            Some(path) if is_file(path) => format!("{what}; add --read to read it alone"),
             Some(path) => format!("{what}, and its file is gone: {path}"),
             None => format!("{what}, and no file to read it from"),
         }

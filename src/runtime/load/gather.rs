@@ -74,7 +74,7 @@ impl State {
         let tokenizer = &self.engine.renderer.model().tokenizer;
         for d in &mut documents {
             if let Some(encoding) = d.guessed {
-                self.note(Level::Warn, format!("{}: read as {encoding}, a guess", d.name));
+                self.note(Level::Warn, format!("{}: encoding unclear; read as {encoding}", d.name));
             }
             if let Some(note) = &d.note {
                 self.note(Level::Info, format!("{}: {note}", d.name));

@@ -65,7 +65,6 @@ impl Folds {
         places
     }
 
-    /// Expands placeholders. Pasted text is not searched for placeholders.
     pub(super) fn expanded(&self, text: &str) -> String {
         let (mut out, mut at) = (String::with_capacity(text.len()), 0);
         for (range, fold) in self.places(text) {

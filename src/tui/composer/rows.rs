@@ -62,7 +62,6 @@ impl Composer {
     }
 }
 
-/// Rows of at most `limit` cells that together cover the line.
 fn break_line(line: &str, offset: usize, limit: usize, rows: &mut Vec<Range<usize>>) {
     let (mut start, mut used, mut space) = (0, 0, None);
     for (at, cluster) in line.grapheme_indices(true) {

@@ -12,7 +12,6 @@ use super::{BAR_CELLS, Entry, Extent, Item, Line, Look, Part, Progress};
 use crate::core::transcript::{Message, Role};
 
 const QUESTION_ROWS: usize = 16;
-/// Rows shown above and below the fold.
 const FOLD_AROUND: (usize, usize) = (6, 3);
 
 impl Entry {
@@ -99,7 +98,6 @@ impl Entry {
         Some(Line { row, barred, thought: part == Part::Thoughts, part })
     }
 
-    /// `(part, source offset)`.
     fn place(&self, i: usize) -> (Part, usize) {
         self.at(i).map_or((Part::Gap, 0), |(part, row)| (part, row.source))
     }

@@ -62,7 +62,6 @@ pub(super) fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> V
     rows
 }
 
-/// `41 lines, 1,204 tokens, 12 s`, as far as known.
 fn thought_size(m: &Message) -> String {
     let mut words = vec![counted(m.thinking.lines().count() as u64, "line")];
     if m.meta.thought_tokens > 0 {
@@ -100,7 +99,7 @@ fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
     right
 }
 
-pub(crate) fn said_again(m: &Message) -> String {
+pub(crate) fn repeated(m: &Message) -> String {
     let tokens = grouped(m.meta.completion_tokens);
     format!("The answer began to repeat itself; stopped after {tokens} tokens. /continue goes on")
 }
@@ -118,7 +117,7 @@ fn ended_rows(m: &Message, look: Look) -> Vec<Row> {
         return Vec::new();
     };
     let text = match finish {
-        Finish::Repeats => format!("-- {}", said_again(m)),
+        Finish::Repeats => format!("-- {}", repeated(m)),
         Finish::Stopped => format!("-- {why}; /continue goes on, /regen answers again"),
         Finish::Length => format!("-- {why}; /continue goes on"),
         Finish::Context => format!("-- {why}; /new, /fork or /compact"),

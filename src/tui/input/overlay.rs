@@ -130,7 +130,6 @@ fn is_text(key: Key) -> bool {
     matches!(key.code, Code::Char(_)) && !key.ctrl && !key.alt
 }
 
-/// Keys of the list of sessions besides those of all lists.
 fn session_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let Some(Overlay::List(view)) = &mut app.overlay else { return };
     let name = match view.list.selected() {
@@ -148,7 +147,6 @@ fn session_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Closes the list and enters a command in its place.
 pub(in crate::tui) fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
     app.overlay = None;
     app.composer.clear_to_cut();

@@ -23,7 +23,6 @@ fn before_caret(app: &App) -> &str {
     &app.composer.text()[..app.composer.cursor()]
 }
 
-/// Closes the popup if the text before the caret has changed.
 pub(in crate::tui) fn drop_outdated(app: &mut App) {
     if app.popup.as_ref().is_some_and(|popup| popup.line != before_caret(app)) {
         app.popup = None;

@@ -23,7 +23,7 @@ pub(super) fn beside_question(app: &mut App, standing: Standing, key: Key, now: 
 }
 
 /// False if the user is typing; Ctrl-C then clears the input.
-pub(super) fn asked_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> bool {
+pub(super) fn question_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> bool {
     match app.questions.front().map(|q| q.standing) {
         Some(Standing::Beside) | None => return false,
         Some(Standing::Unseen) => {}

@@ -65,7 +65,6 @@ const NAMED: [(Code, &str, &[&str]); 15] = [
 ];
 
 impl Key {
-    /// For `ui.vim_keys`.
     pub(in crate::tui) fn as_arrow(self) -> Key {
         let code = match self.code {
             Code::Char('j') => Code::Down,
@@ -86,7 +85,6 @@ impl Key {
         Key { code: Code::Char(c), ctrl: false, alt: true, shift: false }
     }
 
-    /// Reads `ctrl-o`, `alt-enter`, `f2`, `pgup`, `?`.
     pub fn parse(text: &str) -> Option<Key> {
         let mut key = Key::plain(Code::Enter);
         let mut rest = text;

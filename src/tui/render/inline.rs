@@ -17,7 +17,6 @@ pub(super) struct Inline {
     strong: usize,
     emphasis: usize,
     struck: usize,
-    /// Target, and the index of its first piece.
     links: Vec<(String, usize)>,
     heading: bool,
     quoted: bool,
@@ -93,7 +92,6 @@ pub(super) fn dollars(source: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Accepts inline events only.
 pub(super) fn inline_event(inline: &mut Inline, event: Event<'_>, at: usize) {
     match event {
         Event::Text(t) => inline.push(&t, Role::Text, at),

@@ -10,7 +10,6 @@ use crate::runtime::protocol::Request;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
     request: u64,
-    /// Number of queued lines that stay; later ones move along.
     pub(super) stay: usize,
     /// The interface has requested that the runtime keep the slot.
     pub(super) promised: bool,

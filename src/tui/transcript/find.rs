@@ -3,7 +3,6 @@
 use super::{Scroll, Transcript};
 use crate::tui::entry::Part;
 
-/// Bounds the cost of a short query.
 const HITS: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +83,6 @@ impl Transcript {
         hits.iter().rposition(seen).or(hits.len().checked_sub(1))
     }
 
-    /// Opens folded text, and leaves room above for context.
     pub fn show_hit(&mut self, hit: Hit) {
         if let Some(e) = self.entries.get_mut(hit.entry) {
             e.unfold(hit.part);

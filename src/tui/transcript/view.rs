@@ -4,7 +4,6 @@ use super::{Scroll, Transcript};
 use crate::tui::entry::{Entry, Extent, Look};
 
 impl Transcript {
-    /// The first visible row stays first.
     pub fn set_look(&mut self, look: Look, height: usize) {
         self.look = look;
         self.height = height.max(1);
@@ -26,7 +25,6 @@ impl Transcript {
         self.entries.get(entry).map(Entry::extent).unwrap_or_default()
     }
 
-    /// First visible row when following, as (entry, row).
     pub(super) fn end_top(&mut self) -> (usize, usize) {
         let mut missing = self.height;
         for i in (0..self.entries.len()).rev() {
@@ -62,7 +60,6 @@ impl Transcript {
         }
     }
 
-    /// Reaching the end does not resume following.
     pub fn scroll_by(&mut self, rows: isize) {
         let end = self.end_top();
         let (mut entry, mut row) = self.top();
@@ -139,7 +136,6 @@ impl Transcript {
         }
     }
 
-    /// Lays out the visible rows. Called before every frame; cheap without changes.
     pub fn prepare(&mut self) {
         self.window.clear();
         if self.entries.is_empty() {

@@ -67,7 +67,6 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     painter.spans(area, 0, x, &right);
 }
 
-/// As many sessions around the open one as fit into `cells`.
 fn sessions(app: &App, cells: usize) -> Vec<Span> {
     let open = app.tabs.place();
     let words: Vec<(String, usize)> = app

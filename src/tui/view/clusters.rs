@@ -15,7 +15,6 @@ struct Cluster {
     at: (u16, u16),
     symbol: String,
     cells: u16,
-    /// Cells in a terminal that counts each character.
     most: u16,
 }
 

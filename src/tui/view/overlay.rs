@@ -107,16 +107,14 @@ fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
         Item::Heading(text) => Row::of(ellipsis(text, cells), Role::Heading),
         Item::File(r) => {
             let size = r.bytes.map_or(String::new(), bytes);
-            let name = fit(&r.name, cells.saturating_sub(12));
             let whole = if r.name == "./" { "  all of this folder" } else { "" };
-            let name = fit(&format!("{}{whole}", name.trim_end()), cells.saturating_sub(12));
+            let name = fit(&format!("{}{whole}", r.name), cells.saturating_sub(12));
             let role = if r.bytes.is_none() { Role::Key } else { Role::Text };
             Row::from(vec![Span::new(name, role), Span::new(format!("{size:>12}"), Role::Dim)])
         }
     }
 }
 
-/// The selected row of help or settings in full, if the list cuts it.
 fn about(view: &ListView, area: Rect) -> Vec<Row> {
     let text = match view.list.selected() {
         Some(Item::Help(r)) => format!("{}  {}", r.what, r.does),

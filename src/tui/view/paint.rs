@@ -49,7 +49,6 @@ impl<'b> Painter<'b> {
         self.spans(area, line, 0, &[Span::new(text, face)])
     }
 
-    /// Writes text that ends `margin` cells before the right edge.
     pub(super) fn right(&mut self, area: Rect, line: u16, margin: u16, text: &str, face: impl Into<Face>) {
         let cells = u16::try_from(width(text)).unwrap_or(u16::MAX);
         let x = area.width.saturating_sub(cells.saturating_add(margin));
@@ -83,7 +82,6 @@ impl<'b> Painter<'b> {
         self.text(area, 0, &text, Role::Rule);
     }
 
-    /// A meter of `cells` cells, `share` of them full (0 to 1).
     pub(super) fn meter(&self, cells: usize, share: f64) -> String {
         let (full, empty) = self.theme.meter();
         let n = ((share.clamp(0.0, 1.0) * cells as f64).round() as usize).min(cells);

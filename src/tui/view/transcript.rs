@@ -21,7 +21,6 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     rows(&app.transcript, Some(app), painter, area, first);
 }
 
-/// With `app`, marks matches and the selection.
 pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'_>, area: Rect, first: usize) {
     let window = text.window();
     let bar = painter.theme.bar();

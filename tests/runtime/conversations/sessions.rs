@@ -33,7 +33,7 @@ fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
         Notice::Question { id, text, .. } => Some((*id, text.clone())),
         _ => None,
     });
-    assert!(text.starts_with("State is from another model. Text is open."), "{text}");
+    assert!(text.starts_with("State is from another model. The model must read"), "{text}");
     t.send(Request::Choose { question: id, key: '\x1b' });
     t.send(Request::Ask("Still there?".into()));
     t.note_with("view only");
@@ -84,7 +84,7 @@ fn state_of_the_beginning_only_is_not_called_none() {
         Notice::Question { text, .. } => Some(text.clone()),
         _ => None,
     });
-    assert!(text.starts_with("State is kept for the beginning only. Text is open."), "{text}");
+    assert!(text.starts_with("State is kept for the beginning only. The model must read"), "{text}");
 }
 
 fn opened(t: &Talk) -> Vec<String> {

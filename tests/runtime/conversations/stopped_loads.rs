@@ -139,7 +139,7 @@ fn what_a_kill_left_unread_is_said_to_be_that_until_it_is_read() {
     let mut t = Talk::new(after.path(), resume("long"));
     let (id, text) = question(&mut t);
     assert!(text.starts_with("The reading of long.txt broke off. What was read of it is kept, "), "{text}");
-    assert!(text.contains(" have to be read") && !text.contains("again"), "{text}");
+    assert!(text.contains("The model must read") && !text.contains("again"), "{text}");
     let shown = |t: &Talk| {
         let view = t.view();
         (view.messages[0].meta.document.as_ref().unwrap().complete, view.documents[0].complete)

@@ -178,9 +178,9 @@ fn ask_all(a: &Args<'_>) -> Result<Outcome, String> {
         match option {
             "--read" => read = true,
             "--library" => {
-                let (glob, behind) = next_word(rest, None)?.ok_or("--library needs a pattern of names")?;
+                let (glob, after) = next_word(rest, None)?.ok_or("--library needs a pattern of names")?;
                 library = Some(glob);
-                rest = behind.trim_start();
+                rest = after.trim_start();
             }
             other => return Err(format!("unknown option {other}")),
         }

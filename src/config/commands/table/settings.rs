@@ -6,7 +6,7 @@ use super::super::words::PresetAction;
 use super::super::{Command, Group, Local, Outcome, Request};
 use super::{local, runtime};
 use crate::config::settings::preset::BUILT_IN;
-use crate::config::settings::row::Keeper;
+use crate::config::settings::row::Owner;
 use crate::config::settings::{Field, Kind, ThinkMode, session, table as settings};
 use crate::engine::protocol::SpecMode;
 use crate::text::sanitize::command_word;
@@ -159,9 +159,9 @@ fn set_example(a: &Args<'_>) -> Option<String> {
 fn change(key: &str, value: &str) -> Result<Outcome, String> {
     let (row, value) = session::parse(key, value)?;
     let shown = row.kind.show(&value);
-    match row.session.map(|way| (way.name, way.keeper)) {
-        Some((name, Keeper::Session(..))) => runtime(Request::Set(Some((name.to_owned(), shown)))),
-        Some((_, Keeper::Screen)) | None => local(Local::Show(vec![(row.name, shown)])),
+    match row.session.map(|way| (way.name, way.owner)) {
+        Some((name, Owner::Session(..))) => runtime(Request::Set(Some((name.to_owned(), shown)))),
+        Some((_, Owner::Screen)) | None => local(Local::Show(vec![(row.name, shown)])),
     }
 }
 
