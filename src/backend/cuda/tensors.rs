@@ -182,6 +182,10 @@ pub struct Recurrent {
 }
 
 impl Recurrent {
+    pub(super) fn shape(&self) -> [usize; 3] {
+        [self.state.bytes() / (HEAD * HEAD * 4), HEAD, HEAD]
+    }
+
     /// `RowState`
     pub(super) fn entry(&self) -> Entry {
         [self.state.ptr(), self.pend_k.ptr(), self.pend_v.ptr(), self.slopes.ptr()]
