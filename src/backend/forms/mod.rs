@@ -77,8 +77,8 @@ pub struct FormRow {
     pieces: fn(Place, u32) -> Vec<(usize, usize)>,
     /// Whether all scales of a unit are finite, and not larger than kernels can use.
     good_unit: fn(&[u8]) -> bool,
-    /// Packs a unit's row from bf16 values, where the program makes this form.
-    made: Option<Made>,
+    /// Packs a unit's row from bf16 values, where the program makes this form: plainly, or by the moments of its inputs.
+    pack: Option<PackRow>,
 }
 
 #[derive(Clone, Copy)]
@@ -87,11 +87,7 @@ struct Beside {
     factor: Factor,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Made {
-    plain: fn(&mut [u8], Place, &[f32]),
-    careful: fn(&mut [u8], Place, &[f32], Option<&careful::Unit>) -> OutputErrors,
-}
+type PackRow = fn(&mut [u8], Place, &[f32], Option<&careful::Unit>) -> OutputErrors;
 
 impl Form {
     pub fn row(self) -> Option<FormRow> {
@@ -192,10 +188,10 @@ impl Packed {
         fill: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<Packed, NotFinite> {
         let row = form.row().ok_or(NotFinite)?;
-        let made = row.made.ok_or(NotFinite)?;
+        let pack = row.pack.ok_or(NotFinite)?;
         Packed::pack_with(form, out, inner, fill, |_, r, bytes, values| {
             for (unit, values) in bytes.chunks_exact_mut(row.unit_bytes).zip(values.chunks_exact(UNIT_COLUMNS)) {
-                (made.plain)(unit, Place::of(r), values);
+                pack(unit, Place::of(r), values, None);
             }
         })
     }
@@ -230,6 +226,26 @@ impl Packed {
             },
         )?;
         Ok(Packed { form, out, inner, bytes })
+    }
+
+    /// Repacks a published weight unit by unit: where a word holds columns, those of neighbouring rows are adjacent.
+    /// `put(unit, number of the unit, row, place)` writes a unit's row. `None` if `inner` is not a multiple of 128.
+    fn repack(
+        form: Form,
+        out: usize,
+        inner: usize,
+        put: impl Fn(&mut [u8], usize, usize, Place) + Sync,
+    ) -> Option<Packed> {
+        let unit_bytes = form.row().filter(|_| form.fits(inner))?.unit_bytes;
+        let mut bytes = vec![0u8; form.bytes(out, inner)];
+        bytes.par_chunks_mut(form.pair_bytes(inner).max(1)).enumerate().for_each(|(pair, bytes)| {
+            for (u, unit) in bytes.chunks_exact_mut(unit_bytes).take(inner / UNIT_COLUMNS).enumerate() {
+                for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
+                    put(unit, u, pair * PAIR_ROWS + r, Place::of(r));
+                }
+            }
+        });
+        Packed::from_bytes(form, out, inner, bytes)
     }
 
     /// `None` if the bytes do not have this shape.

@@ -33,7 +33,7 @@ pub(super) fn row() -> FormRow {
         values: |unit, place, beside, dst| values(unit, place, beside.factor, dst),
         pieces: |place, _| nibbles_and(place, (0..4).map(|i| (scales_at(place, i / 2, i % 2), 2))),
         good_unit,
-        made: None,
+        pack: None,
     }
 }
 

@@ -9,9 +9,7 @@
 //! bits, which have a plane of their own after them, join them.
 
 use super::careful::{Rounding, pack_row};
-use super::{
-    FormRow, Made, NIBBLES, Place, half_word, join, nearest, nibble_word, nibbles_and, put, round, split, word,
-};
+use super::{FormRow, NIBBLES, Place, half_word, join, nearest, nibble_word, nibbles_and, put, round, split, word};
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Choice<const BITS: usize> {
@@ -96,15 +94,7 @@ impl<const BITS: usize> Choice<BITS> {
             pieces: |place, _| Self::pieces(place),
             // All byte values decode to a usable scale.
             good_unit: |_| true,
-            made: Some(Made { plain: Self::pack, careful: pack_row::<Self> }),
-        }
-    }
-
-    fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
-        for (block, x) in values.chunks_exact(32).enumerate() {
-            let choice = Self::choose(x, &[1.0; 32]);
-            let codes: [i32; 32] = std::array::from_fn(|j| x.get(j).map_or(0, |x| choice.round(*x).0));
-            choice.put(unit, place, block, &codes);
+            pack: Some(pack_row::<Self>),
         }
     }
 
