@@ -96,7 +96,7 @@ impl<B: Backend> Live<B> {
     ///
     /// # Errors
     /// As [`Live::verify`], of any of them: then nothing was computed, unless the device failed.
-    pub fn verify_beside(
+    pub fn verify_alongside(
         &mut self,
         b: &mut B,
         model: &Model<B>,

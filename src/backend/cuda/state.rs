@@ -162,7 +162,7 @@ impl Images for Cuda {
         let (Some(first), Some(theirs)) = (to.first(), from.first()) else {
             return if to.len() == from.len() { Ok(()) } else { Err(internal("copy_rows", "caches of two shapes")) };
         };
-        if first.is_beside(theirs) {
+        if first.is_sibling(theirs) {
             return Err(internal("copy_rows", "a sequence and itself"));
         }
         for from in from.iter() {

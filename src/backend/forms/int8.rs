@@ -15,7 +15,7 @@ pub(super) fn row() -> FormRow {
         name: "int8",
         part: "int8",
         unit_bytes: VALUES + 64,
-        behind: 0,
+        tail: 0,
         detail: 0,
         values: |unit, place, _, dst| values(unit, place, dst),
         pieces: |place, _| pieces(place),

@@ -88,7 +88,7 @@ impl<const BITS: usize> Choice<BITS> {
             name,
             part,
             unit_bytes: Self::VALUES + 256,
-            behind: 0,
+            tail: 0,
             detail: 0,
             values: |unit, place, _, dst| Self::values(unit, place, dst),
             pieces: |place, _| Self::pieces(place),
