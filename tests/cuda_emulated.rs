@@ -150,10 +150,10 @@ fn a_cache_keeps_its_rows_while_it_grows() {
     b.seek(0).unwrap();
     b.write(&mut x, &values).unwrap();
     b.append_kv(&mut [&mut cache], &x, &spec, pass).unwrap();
-    let rows = b.read_rows(&cache, &spec, 0..100).unwrap();
+    let rows = b.read_rows(&cache, 0..100).unwrap();
     b.reserve(&mut cache, 50_000).unwrap();
     assert!(b.memory().state > before);
-    for (a, b) in rows.iter().zip(b.read_rows(&cache, &spec, 0..100).unwrap()) {
+    for (a, b) in rows.iter().zip(b.read_rows(&cache, 0..100).unwrap()) {
         assert!((&a.name, &a.shape, &a.data) == (&b.name, &b.shape, &b.data), "{a:?} and {b:?}");
     }
     b.check_guards().unwrap();

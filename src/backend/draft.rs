@@ -96,40 +96,19 @@ pub trait DraftOps: Backend {
         scale: f32,
         pass: Pass,
     ) -> Result<()>;
-    fn draft_last(&mut self, dst: &mut Self::Buf, src: &Self::Buf, pass: Pass) -> Result<()>;
+    fn draft_last(&mut self, dst: &mut Self::Buf, src: &Self::Buf, pass: Pass) -> Result<()> {
+        let last = pass.rows().saturating_sub(1);
+        self.draft_copy(dst, 0, src, last..last + 1)
+    }
     /// Rotates the keys of `kvq [rows, k (kv·d) | v (kv·d) | q (heads·d)]` and stores keys and values at the rows' positions.
-    fn draft_append(
-        &mut self,
-        window: &mut Self::Window,
-        kvq: &Self::Buf,
-        shape: &DraftShape,
-        pass: Pass,
-    ) -> Result<()>;
+    fn draft_append(&mut self, window: &mut Self::Window, kvq: &Self::Buf, pass: Pass) -> Result<()>;
     /// Attention of the pass's last query row of `kvq`: rotates it at that row's position and attends to every visible
     /// key, softmax scale `1/sqrt(d)`. `o [1, heads·d]`
-    fn draft_attend(
-        &mut self,
-        o: &mut Self::Buf,
-        kvq: &Self::Buf,
-        window: &Self::Window,
-        shape: &DraftShape,
-        pass: Pass,
-    ) -> Result<()>;
+    fn draft_attend(&mut self, o: &mut Self::Buf, kvq: &Self::Buf, window: &Self::Window, pass: Pass) -> Result<()>;
 
     /// Rows of the window as images, `[k, v]`, each `[rows, kv_heads, head_dim]`. At most the ring's capacity.
-    fn read_window(
-        &mut self,
-        window: &Self::Window,
-        shape: &DraftShape,
-        positions: Range<usize>,
-    ) -> Result<[ImageTensor; 2]>;
+    fn read_window(&mut self, window: &Self::Window, positions: Range<usize>) -> Result<[ImageTensor; 2]>;
     /// The inverse; accepts f32 and bf16.
-    fn write_window(
-        &mut self,
-        window: &mut Self::Window,
-        shape: &DraftShape,
-        start: usize,
-        k: &ImageTensor,
-        v: &ImageTensor,
-    ) -> Result<()>;
+    fn write_window(&mut self, window: &mut Self::Window, start: usize, k: &ImageTensor, v: &ImageTensor)
+    -> Result<()>;
 }

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_goes_to_the_nearest_and_ties_to_the_even() {
+    fn values_between_are_rounded_to_the_nearest_and_ties_to_even() {
         for byte in 0..0x7eu8 {
             let (low, high) = (value(byte), value(byte + 1));
             let middle = (low + high) / 2.0;

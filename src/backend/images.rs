@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{BackendError, Memory, ROW_ARRAYS, Result, internal, layer_tensor};
-use crate::core::spec::{LightningSpec, SparseSpec};
 use crate::engine::protocol::{Cancel, ImageTensor, RowSource};
 
 /// Rows and states as images, and buffers for tests. Runs outside of steps and waits for the device. The bytes of rows
@@ -17,55 +16,29 @@ pub trait Images: Memory {
     fn write(&mut self, buf: &mut Self::Buf, values: &[f32]) -> Result<()>;
     /// Rows of `positions` of each cache: k, v, and the compressed keys of windows that end inside them; names without
     /// layer.
-    fn read_all_rows(
-        &mut self,
-        caches: &[&Self::Cache],
-        spec: &SparseSpec,
-        positions: Range<usize>,
-    ) -> Result<Vec<Vec<ImageTensor>>>;
-    fn read_rows(
-        &mut self,
-        cache: &Self::Cache,
-        spec: &SparseSpec,
-        positions: Range<usize>,
-    ) -> Result<Vec<ImageTensor>> {
-        Ok(self.read_all_rows(&[cache], spec, positions)?.into_iter().flatten().collect())
+    fn read_all_rows(&mut self, caches: &[&Self::Cache], positions: Range<usize>) -> Result<Vec<Vec<ImageTensor>>>;
+    fn read_rows(&mut self, cache: &Self::Cache, positions: Range<usize>) -> Result<Vec<ImageTensor>> {
+        Ok(self.read_all_rows(&[cache], positions)?.into_iter().flatten().collect())
     }
     /// The inverse; accepts f32 and bf16.
-    fn write_rows(
-        &mut self,
-        cache: &mut Self::Cache,
-        spec: &SparseSpec,
-        start: usize,
-        tensors: &[&ImageTensor],
-    ) -> Result<()>;
+    fn write_rows(&mut self, cache: &mut Self::Cache, start: usize, tensors: &[&ImageTensor]) -> Result<()>;
     /// Loads the rows of `feeds`, in order, into the caches of these layers, which have room for them.
     ///
     /// A device with a copy engine overrides this, to read, check and send files concurrently. It may return while
     /// keys and values are still in flight, as long as every operation waits for those it needs; an unreadable row is
     /// the error of that operation.
-    fn restore_rows(
-        &mut self,
-        caches: &mut [(usize, &mut Self::Cache)],
-        spec: &SparseSpec,
-        feeds: &[Arc<dyn RowSource>],
-    ) -> Result<()> {
+    fn restore_rows(&mut self, caches: &mut [(usize, &mut Self::Cache)], feeds: &[Arc<dyn RowSource>]) -> Result<()> {
         for (layer, cache) in caches {
             for feed in feeds {
-                self.write_feed(cache, *layer, spec, feed.as_ref())?;
+                self.write_feed(cache, *layer, feed.as_ref())?;
             }
         }
         Ok(())
     }
     /// Copies the first `positions` positions of a sequence's caches, in all layers, from another of the same shape,
     /// by shared memory where the device supports it. Waits for rows in flight.
-    fn copy_rows(
-        &mut self,
-        to: &mut [&mut Self::Cache],
-        from: &mut [&mut Self::Cache],
-        spec: &SparseSpec,
-        positions: usize,
-    ) -> Result<()>;
+    fn copy_rows(&mut self, to: &mut [&mut Self::Cache], from: &mut [&mut Self::Cache], positions: usize)
+    -> Result<()>;
     /// Prepares new rows from position `keep` on, in all layers of a sequence: they may not be in memory that another
     /// sequence shares. Rows after the last one ever written need no preparation.
     fn own_rows(&mut self, _caches: &mut [&mut Self::Cache], _keep: usize) -> Result<()> {
@@ -88,13 +61,7 @@ pub trait Images: Memory {
     fn rows_in_flight(&self) -> bool {
         false
     }
-    fn write_feed(
-        &mut self,
-        cache: &mut Self::Cache,
-        layer: usize,
-        spec: &SparseSpec,
-        feed: &dyn RowSource,
-    ) -> Result<()> {
+    fn write_feed(&mut self, cache: &mut Self::Cache, layer: usize, feed: &dyn RowSource) -> Result<()> {
         let mut tensors = Vec::with_capacity(ROW_ARRAYS.len());
         for name in ROW_ARRAYS {
             let full = layer_tensor(name, layer);
@@ -106,25 +73,16 @@ pub trait Images: Memory {
         }
         let tensors: Vec<&ImageTensor> = tensors.iter().collect();
         let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
-        self.write_rows(cache, spec, start, &tensors)
+        self.write_rows(cache, start, &tensors)
     }
     /// Committed states; fold first. `[heads, d, d]` f32
-    fn read_states(&mut self, states: &[&Self::Recurrent], spec: &LightningSpec) -> Result<Vec<ImageTensor>>;
-    fn read_state(&mut self, state: &Self::Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
-        self.read_states(&[state], spec)?.pop().ok_or_else(|| internal("read_state", "no image of a state"))
+    fn read_states(&mut self, states: &[&Self::Recurrent]) -> Result<Vec<ImageTensor>>;
+    fn read_state(&mut self, state: &Self::Recurrent) -> Result<ImageTensor> {
+        self.read_states(&[state])?.pop().ok_or_else(|| internal("read_state", "no image of a state"))
     }
     /// The inverse of [`Images::read_states`]; `None` sets zero.
-    fn write_states(
-        &mut self,
-        states: &mut [(&mut Self::Recurrent, Option<&ImageTensor>)],
-        spec: &LightningSpec,
-    ) -> Result<()>;
-    fn write_state(
-        &mut self,
-        state: &mut Self::Recurrent,
-        spec: &LightningSpec,
-        image: Option<&ImageTensor>,
-    ) -> Result<()> {
-        self.write_states(&mut [(state, image)], spec)
+    fn write_states(&mut self, states: &mut [(&mut Self::Recurrent, Option<&ImageTensor>)]) -> Result<()>;
+    fn write_state(&mut self, state: &mut Self::Recurrent, image: Option<&ImageTensor>) -> Result<()> {
+        self.write_states(&mut [(state, image)])
     }
 }

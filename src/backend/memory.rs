@@ -65,12 +65,12 @@ pub trait Memory: Sized + Send + 'static {
     fn parts(&self, matrix: &Self::Matrix) -> Vec<(usize, Form, usize)>;
     fn ones(&mut self, n: usize) -> Result<Self::Vector>;
     /// Decides the home (device or host memory) of caches of up to `limit` positions; runs after the weights are
-    /// loaded and before the first cache. `asked`: `limit` is the user's setting. [`Memory::notes`] reports a decision
+    /// loaded and before the first cache. `requested`: `limit` is the user's setting. [`Memory::notes`] reports a decision
     /// for host memory.
     ///
     /// # Errors
     /// Neither memory suffices; the message names a limit that fits.
-    fn plan_context(&mut self, _spec: &ModelSpec, _limit: usize, _asked: bool) -> Result<()> {
+    fn plan_context(&mut self, _spec: &ModelSpec, _limit: usize, _requested: bool) -> Result<()> {
         Ok(())
     }
     /// Moves keys and values of all sequences (each with all its layers) to host memory, and plans later contexts of

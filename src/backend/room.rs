@@ -115,8 +115,8 @@ fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
     let columns = (2 * spec.intermediate).min(SLICE_BYTES / (2 * spec.hidden).max(1));
     let mlp = 2 * spec.intermediate + 2 * columns;
     // Mixers and MLPs share memory; the input of a product and the partial results of attention have their own.
-    let beside = 2 * spec.hidden + 32 * s.heads + 8 * s.kv_heads * s.topk;
-    let pass = rows * (sparse.max(lightning).max(mlp) + beside + 4 * spec.hidden);
+    let others = 2 * spec.hidden + 32 * s.heads + 8 * s.kv_heads * s.topk;
+    let pass = rows * (sparse.max(lightning).max(mlp) + others + 4 * spec.hidden);
     // A prefill pass widens packed weights one slice at a time.
     let widened = SLICE_BYTES;
     let state = 4 * l.heads * l.head_dim * l.head_dim;
@@ -160,7 +160,7 @@ pub fn paged(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<Pa
 }
 
 /// [`paged`] where the working buffers of such passes are already allocated.
-pub fn paged_beside_work(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<PagedPlan, u64> {
+pub fn paged_after_work(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<PagedPlan, u64> {
     let work = work_bytes(spec, rows);
     paged(spec, free + work, rows, tokens).map_err(|needed| needed - work)
 }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_too_little_memory_of_its_own_is_told_for_how_much_it_is_enough() {
+    fn too_little_memory_of_the_machine_is_reported_with_the_context_that_fits() {
         let plan = paged(&spec(), 4 << 30, 2048, 1 << 20).unwrap();
         assert_eq!(plan.short_of_host(1 << 20, 8 << 30), None);
         let line = plan.short_of_host(1 << 20, 3 << 30);

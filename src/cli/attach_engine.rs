@@ -28,11 +28,11 @@ fn loaded(options: EngineOptions) -> std::io::Result<attach::Engine> {
 pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<engine::Engine> {
     let (place, wanted) = (place(context), Loads::from(&options));
     let found = match context.config().engine_source() {
-        EngineSource::Here | EngineSource::Url(_) => Found::Nobody,
+        EngineSource::Here | EngineSource::Url(_) => Found::NoServer,
         EngineSource::Any => attach::find(&place, &wanted),
     };
     let engine = match found {
-        Found::Nobody => loaded(options)?,
+        Found::NoServer => loaded(options)?,
         Found::Unfit(why) => {
             let mut notes = options.notes.clone();
             notes.insert(0, format!("{why}: this terminal loads its own model."));

@@ -6,11 +6,11 @@ use super::signals::Ending;
 use super::{Context, Exit, Failure, calibration};
 use crate::engine::protocol::{BUILT_IN, Cancel, is_folder};
 use crate::model::calibrate::{self, Statistics};
-use crate::model::draft::BESIDE;
+use crate::model::draft::FOLDER;
 use crate::model::quantize::{
     Calibration, Claim, Compared, Holds, Part, free_bytes, holds, is_unfinished, quantize_claimed, remove_damaged,
 };
-use crate::model::{Checkpoint, DEMO_BESIDE, ModelError, Recipe};
+use crate::model::{Checkpoint, DEMO_FILES, ModelError, Recipe};
 use crate::text::sanitize::sanitize_line;
 
 const SPARE_BYTES: u64 = 256 << 20;
@@ -52,7 +52,7 @@ pub(super) fn run(
     let claim = Claim::take(output)?;
     refuse_content(&source, &id, output)?;
     claim.remove_left()?;
-    let head_bytes = source.directory().map_or(0, |from| already(&from.join(BESIDE)));
+    let head_bytes = source.directory().map_or(0, |from| already(&from.join(FOLDER)));
     let statistics_bytes = texts.as_ref().map_or(0, |_| Statistics::bytes(source.spec()));
     let needed = source.bytes(source.recipe()) + head_bytes + statistics_bytes + SPARE_BYTES;
     if let Some(free) = free_bytes(output).filter(|free| free + already(output) < needed) {
@@ -87,15 +87,15 @@ pub(super) fn run(
     match source.directory() {
         Some(from) => {
             copy_beside(from, output, |name| !is_weights(name))?;
-            let head = from.join(BESIDE);
+            let head = from.join(FOLDER);
             if head.is_dir() {
-                std::fs::create_dir_all(output.join(BESIDE))?;
-                copy_beside(&head, &output.join(BESIDE), |_| true)?;
+                std::fs::create_dir_all(output.join(FOLDER))?;
+                copy_beside(&head, &output.join(FOLDER), |_| true)?;
             }
         }
         None => {
-            std::fs::create_dir_all(output.join(BESIDE))?;
-            for (place, bytes) in DEMO_BESIDE {
+            std::fs::create_dir_all(output.join(FOLDER))?;
+            for (place, bytes) in DEMO_FILES {
                 std::fs::write(output.join(place), bytes)?;
             }
         }

@@ -296,7 +296,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 rows_of_others.push((&mut aside.sequence, waiting.proposal.rows()));
             }
         }
-        self.live.verify_beside(&mut self.backend, &self.model, own.proposal.rows(), &mut rows_of_others)?;
+        self.live.verify_alongside(&mut self.backend, &self.model, own.proposal.rows(), &mut rows_of_others)?;
         let rows = proposed.iter().map(|waiting| waiting.proposal.rows().len()).sum();
         Ok(self.live.top_logits(&mut self.backend, rows)?)
     }

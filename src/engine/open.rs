@@ -19,7 +19,7 @@ use crate::core::Exit;
 use crate::engine::protocol::{
     Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, MAX_SEQUENCES, ModelInfo, Precision,
 };
-use crate::model::draft::{BESIDE, DraftError, DraftHead, DraftOptions};
+use crate::model::draft::{DraftError, DraftHead, DraftOptions, FOLDER};
 use crate::model::quantize::free_bytes;
 use crate::model::{Checkpoint, Live, Model, Recipe, shown};
 
@@ -239,7 +239,7 @@ fn open_head<B: DraftOps>(
         DraftChoice::Folder(folder) => Some(folder),
         DraftChoice::Auto => None,
     };
-    let own = checkpoint.directory().map(|dir| dir.join(BESIDE)).filter(|dir| dir.is_dir());
+    let own = checkpoint.directory().map(|dir| dir.join(FOLDER)).filter(|dir| dir.is_dir());
     let options = DraftOptions { recipe: checkpoint.recipe(), ..DraftOptions::default() };
     match folder.map(Path::to_path_buf).or(own) {
         Some(folder) => DraftHead::open(backend, &folder, model.spec(), &options).map(Some),

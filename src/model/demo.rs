@@ -32,7 +32,7 @@ const DRAFT_WEIGHTS: EmbeddedFile = EmbeddedFile {
 };
 
 /// All files of a folder of the built-in model except `config.json` and weights: (path, contents).
-pub const DEMO_BESIDE: [(&str, &[u8]); 6] = [
+pub const DEMO_FILES: [(&str, &[u8]); 6] = [
     ("tokenizer.json", DEMO_TOKENIZER.as_bytes()),
     ("tokenizer_config.json", DEMO_TOKENIZER_CONFIG.as_bytes()),
     ("generation_config.json", DEMO_GENERATION_CONFIG.as_bytes()),

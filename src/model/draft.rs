@@ -29,7 +29,7 @@ pub use config::{DraftConfig, DraftOptions, FcNorm};
 pub(crate) use golden::replay;
 use load::Weights;
 
-pub const BESIDE: &str = "eagle3";
+pub const FOLDER: &str = "eagle3";
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -57,9 +57,12 @@ pub struct Format {
     algorithm: Option<String>,
     bits: Option<i64>,
     group: Option<i64>,
-    symmetric: bool,
-    gptq_v2: bool,
-    blocks: Option<[usize; 2]>,
+    /// GPTQ: every zero point is the middle.
+    pub(super) symmetric: bool,
+    /// GPTQ: zero points are stored without an offset.
+    pub(super) gptq_v2: bool,
+    /// FP8: rows and columns of a block.
+    pub(super) blocks: Option<[usize; 2]>,
     beyond: Option<String>,
     excluded: Vec<String>,
     packed: Option<BTreeSet<String>>,
@@ -67,7 +70,7 @@ pub struct Format {
 
 impl Format {
     /// From `config.json`, and `hf_quant_config.json` if it exists; `None` for plain weights.
-    pub fn declared(config: &Value, beside: Option<&Value>) -> Option<Format> {
+    pub fn declared(config: &Value, sibling: Option<&Value>) -> Option<Format> {
         let set = |v: &Value, key: &str| v.get(key).filter(|v| v.is_object()).cloned();
         let method = |q: &Value| q.get("quant_method").and_then(Value::as_str).map(str::to_owned);
         let (declared, mlx) = (set(config, "quantization_config"), set(config, "quantization"));
@@ -78,7 +81,7 @@ impl Format {
         if let Some(q) = mlx {
             return Some(Format::of("mlx", &q));
         }
-        if let Some(q) = beside.and_then(|b| set(b, "quantization")) {
+        if let Some(q) = sibling.and_then(|b| set(b, "quantization")) {
             return Some(Format::of("modelopt", &q));
         }
         declared.map(|q| Format::of("quantised", &q))
@@ -165,21 +168,6 @@ impl Format {
             (Family::Gptq, false, false) => Some("asymmetric"),
             _ => None,
         }
-    }
-
-    /// GPTQ: every zero point is the middle.
-    pub(super) fn symmetric(&self) -> bool {
-        self.symmetric
-    }
-
-    /// GPTQ: zero points are stored without an offset.
-    pub(super) fn gptq_v2(&self) -> bool {
-        self.gptq_v2
-    }
-
-    /// FP8: rows and columns of a block.
-    pub(super) fn blocks(&self) -> Option<[usize; 2]> {
-        self.blocks
     }
 
     /// Whether the folder declares a module (`model.layers.0.mlp.down_proj`) as not packed.
@@ -290,8 +278,8 @@ mod tests {
         );
         says(r#"{"quantization_config": {"quant_method": "new\u001b[0m"}}"#, false, "a new[0m model");
         assert!(of(r#"{"torch_dtype": "bfloat16", "quantization_config": null}"#).is_none());
-        let beside = serde_json::json!({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": null}});
-        let format = Format::declared(&serde_json::json!({}), Some(&beside)).unwrap();
+        let sibling = serde_json::json!({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": null}});
+        let format = Format::declared(&serde_json::json!({}), Some(&sibling)).unwrap();
         assert_eq!(format.described(), "a ModelOpt model (FP8)");
     }
 

@@ -24,7 +24,7 @@ impl<B: Backend> Live<B> {
             LayerState::Lightning(_) => None,
         });
         let (layers, caches): (Vec<usize>, Vec<&B::Cache>) = sparse.unzip();
-        let rows = b.read_all_rows(&caches, &self.work.sparse_spec, positions.clone())?;
+        let rows = b.read_all_rows(&caches, positions.clone())?;
         let of_layer = |(layer, arrays): (usize, Vec<ImageTensor>)| {
             arrays.into_iter().map(move |tensor| ImageTensor { name: layer_tensor(&tensor.name, layer), ..tensor })
         };
@@ -40,7 +40,7 @@ impl<B: Backend> Live<B> {
             LayerState::Sparse(_) => None,
         });
         let (layers, states): (Vec<usize>, Vec<&B::Recurrent>) = lightning.unzip();
-        let images = b.read_states(&states, &self.work.lightning_spec)?;
+        let images = b.read_states(&states)?;
         let of_layer =
             |(layer, image): (usize, ImageTensor)| ImageTensor { name: layer_tensor("state", layer), ..image };
         let tensors = layers.into_iter().zip(images).map(of_layer).collect();
@@ -131,9 +131,9 @@ impl<B: Backend> Live<B> {
                 LayerState::Lightning(state) => states.push((state, end.and_then(|end| state_of(end, i)))),
             }
         }
-        b.write_states(&mut states, &self.work.lightning_spec)?;
+        b.write_states(&mut states)?;
         if !coming.is_empty() {
-            b.restore_rows(&mut caches, &self.work.sparse_spec, coming)?;
+            b.restore_rows(&mut caches, coming)?;
         }
         b.seek(length)?;
         self.now.position = length;
@@ -196,7 +196,7 @@ impl<B: Backend> Live<B> {
         self.now.named.cut(0);
         b.sync_rows(0)?;
         let (mut to, mut from) = (LayerState::caches(&mut self.now.layers), LayerState::caches(&mut lender.layers));
-        b.copy_rows(&mut to, &mut from, &self.work.sparse_spec, lent)?;
+        b.copy_rows(&mut to, &mut from, lent)?;
         self.now.named = lender.named.clone();
         self.now.named.cut(lent);
         Ok(lent)

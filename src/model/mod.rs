@@ -48,7 +48,7 @@ pub(crate) mod verdict;
 mod weights;
 
 pub use demo::{
-    DEMO_BESIDE, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft,
+    DEMO_CONFIG, DEMO_FILES, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft,
 };
 pub use forward::Model;
 pub(crate) use forward::Seen;

@@ -116,7 +116,7 @@ impl<B: Backend> LayerRows<B> {
         let mut made = b.alternating_bufs(&[&mlp, &sparse, &lightning])?.into_iter().flatten();
         let missing = || internal("alternating_bufs", "fewer buffers than were asked for");
         let mid = made.next().ok_or_else(missing)?;
-        let mut mixer = |asked: &[(usize, BufKind)]| match asked {
+        let mut mixer = |wanted: &[(usize, BufKind)]| match wanted {
             [] => Ok(None),
             _ => {
                 let (x, o) = (made.next().ok_or_else(missing)?, made.next().ok_or_else(missing)?);

@@ -108,19 +108,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_come_in_runs_that_the_head_takes() {
+    fn rows_form_runs_that_the_head_takes() {
         assert_eq!(runs([0, 1, 2, 5, 6, 9].into_iter()), [0..3, 5..7, 9..10]);
         assert_eq!(runs(3..37), [3..19, 19..35, 35..37]);
         assert!(runs(0..0).is_empty());
     }
 
     #[test]
-    fn the_likeliest_come_first_and_add_up() {
+    fn the_likeliest_are_first_and_add_up() {
         let logits = [0.5, 2.0, -1.0, 2.0];
-        let told = likely(&logits, 2, 2);
-        let ids: Vec<Token> = told.best.iter().map(|b| b.0).collect();
+        let found = likely(&logits, 2, 2);
+        let ids: Vec<Token> = found.best.iter().map(|b| b.0).collect();
         assert_eq!(ids, [1, 3]);
-        assert_eq!(f64::from(told.log_prob), f64::from(log_prob(&logits, 2) as f32));
+        assert_eq!(f64::from(found.log_prob), f64::from(log_prob(&logits, 2) as f32));
         let all: f32 = likely(&logits, 0, 9).best.iter().map(|b| b.1.exp()).sum();
         assert!((all - 1.0).abs() < 1e-6);
         assert_eq!(likely(&logits, 0, 0).best, []);

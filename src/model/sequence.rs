@@ -65,7 +65,7 @@ impl<B: Backend> Live<B> {
     fn copy_layers(&mut self, b: &mut B, to: &mut Sequence<B>) -> Result<()> {
         let position = self.now.position;
         let (mut rows, mut theirs) = (LayerState::caches(&mut to.layers), LayerState::caches(&mut self.now.layers));
-        b.copy_rows(&mut rows, &mut theirs, &self.work.sparse_spec, position)?;
+        b.copy_rows(&mut rows, &mut theirs, position)?;
         for (from, to) in self.now.layers.iter().zip(&mut to.layers) {
             match (from, to) {
                 (LayerState::Sparse(_), LayerState::Sparse(_)) => {}
@@ -96,7 +96,7 @@ impl<B: Backend> Live<B> {
     ///
     /// # Errors
     /// As [`Live::verify`], of any of them: then nothing was computed, unless the device failed.
-    pub fn verify_beside(
+    pub fn verify_alongside(
         &mut self,
         b: &mut B,
         model: &Model<B>,

@@ -62,16 +62,16 @@ pub struct Checkpoint {
 /// The declared format of packed weights; `None` for plain ones.
 pub(super) fn declared_format(dir: &Path, config: &str) -> Result<Option<Format>> {
     let path = dir.join("hf_quant_config.json");
-    let beside = match files::read_text(&path, files::MODEL_CONFIG_BYTES) {
+    let sibling = match files::read_text(&path, files::MODEL_CONFIG_BYTES) {
         Ok(text) => Some(text),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
         Err(cause) => return Err(ModelError::File { path, cause }),
     };
     // The reader of the shape reports invalid JSON with its position.
     let Ok(config) = serde_json::from_str(config) else { return Ok(None) };
-    let beside = beside.as_deref().map(serde_json::from_str).transpose();
-    let beside = beside.map_err(|e| ModelError::NoCheckpoint { path, reason: e.to_string() })?;
-    Ok(Format::declared(&config, beside.as_ref()))
+    let sibling = sibling.as_deref().map(serde_json::from_str).transpose();
+    let sibling = sibling.map_err(|e| ModelError::NoCheckpoint { path, reason: e.to_string() })?;
+    Ok(Format::declared(&config, sibling.as_ref()))
 }
 
 impl Checkpoint {

@@ -21,30 +21,30 @@ fn what_is_read_together_is_what_was_written_each_on_its_own() {
             let image =
                 ImageTensor { name: "state".into(), dtype: Dtype::F32, shape: vec![16, 128, 128], data: values.into() };
             let mut state = b.recurrent(&lightning).unwrap();
-            b.write_state(&mut state, &lightning, Some(&image)).unwrap();
+            b.write_state(&mut state, Some(&image)).unwrap();
             states.push((state, image));
         }
         let refs: Vec<_> = states.iter().map(|(state, _)| state).collect();
-        let read = b.read_states(&refs, &lightning).unwrap();
+        let read = b.read_states(&refs).unwrap();
         assert_eq!(read.len(), states.len());
         assert!(
             read.iter().zip(&states).all(|(read, (_, image))| read.data == image.data && read.shape == image.shape)
         );
-        assert!(b.read_states(&[], &lightning).unwrap().is_empty());
+        assert!(b.read_states(&[]).unwrap().is_empty());
 
         // The other way round: written together, in another order and the first to zero, and read each on its own.
         let images: Vec<ImageTensor> = states.iter().rev().map(|(_, image)| image.clone()).collect();
         let wanted = |of: usize| images.get(of).filter(|_| of > 0);
         let mut all: Vec<_> = states.iter_mut().enumerate().map(|(of, (state, _))| (state, wanted(of))).collect();
-        b.write_states(&mut all, &lightning).unwrap();
+        b.write_states(&mut all).unwrap();
         for (of, (state, _)) in states.iter().enumerate() {
-            let read = b.read_state(state, &lightning).unwrap();
+            let read = b.read_state(state).unwrap();
             match wanted(of) {
                 Some(image) => assert!(read.data == image.data, "state {of}"),
                 None => assert!(read.data.iter().all(|byte| *byte == 0)),
             }
         }
-        b.write_states(&mut [], &lightning).unwrap();
+        b.write_states(&mut []).unwrap();
 
         let mut caches = Vec::new();
         for of in 0..4u8 {
@@ -54,17 +54,17 @@ fn what_is_read_together_is_what_was_written_each_on_its_own() {
             }
             let mut cache = b.cache(&spec, 1 << 14).unwrap();
             b.reserve(&mut cache, 5_003).unwrap();
-            b.restore_rows(&mut [(3, &mut cache)], &spec, &[Arc::new(rows.clone()) as Arc<dyn RowSource>]).unwrap();
+            b.restore_rows(&mut [(3, &mut cache)], &[Arc::new(rows.clone()) as Arc<dyn RowSource>]).unwrap();
             b.sync_rows(5_003).unwrap();
             caches.push((cache, rows));
         }
         let refs: Vec<&Cache> = caches.iter().map(|(cache, _)| cache).collect();
-        let read = b.read_all_rows(&refs, &spec, 0..5_003).unwrap();
+        let read = b.read_all_rows(&refs, 0..5_003).unwrap();
         for (read, (_, rows)) in read.iter().zip(&caches) {
             assert!(read.iter().map(|t| &t.data).eq(rows.tensors.iter().map(|t| &t.data)));
             assert_eq!(read.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ROW_ARRAYS);
         }
-        let part = b.read_all_rows(&refs, &spec, 4_000..4_001).unwrap();
+        let part = b.read_all_rows(&refs, 4_000..4_001).unwrap();
         let sizes: Vec<usize> = part[2].iter().map(|t| t.data.len()).collect();
         assert_eq!((part.len(), sizes), (4, vec![256, 256, 0, 0]));
         b.check_guards().unwrap();
@@ -86,15 +86,15 @@ fn what_leaves_the_device_is_what_was_there_when_it_was_asked_for() {
         let values: Vec<u8> = (0..16 * 128 * 128u32).flat_map(|i| (i ^ (round << 20)).to_le_bytes()).collect();
         let image =
             ImageTensor { name: "state".into(), dtype: Dtype::F32, shape: vec![16, 128, 128], data: values.into() };
-        states.iter_mut().for_each(|state| b.write_state(state, &lightning, Some(&image)).unwrap());
+        states.iter_mut().for_each(|state| b.write_state(state, Some(&image)).unwrap());
         let mut rows = self::image(&spec, 0, 700);
         for tensor in &mut rows.tensors {
             tensor.name.truncate(tensor.name.len() - ".3".len());
             tensor.data = tensor.data.iter().map(|byte| byte ^ round as u8).collect::<Vec<u8>>().into();
         }
-        b.write_rows(&mut cache, &spec, 0, &rows.tensors.iter().collect::<Vec<_>>()).unwrap();
-        let states = b.read_states(&states.iter().collect::<Vec<_>>(), &lightning).unwrap();
-        left.push((image, states, rows, b.read_all_rows(&[&cache], &spec, 0..700).unwrap()));
+        b.write_rows(&mut cache, 0, &rows.tensors.iter().collect::<Vec<_>>()).unwrap();
+        let states = b.read_states(&states.iter().collect::<Vec<_>>()).unwrap();
+        left.push((image, states, rows, b.read_all_rows(&[&cache], 0..700).unwrap()));
     }
     // What is on its way still comes when the device is closed.
     drop((states, cache, b));
@@ -144,19 +144,19 @@ fn stream_in(mut b: Cuda) {
     let images: Vec<RowsImage> = cuts.windows(2).map(|c| image(&spec, c[0], c[1] - c[0])).collect();
     // Damage shows when the rows are wanted, and before anybody has them.
     let bad: Arc<dyn RowSource> = Arc::new(Bad(images[0].clone()));
-    b.restore_rows(&mut [(3, &mut cache)], &spec, &[bad]).unwrap();
-    let error = b.read_rows(&cache, &spec, 0..cuts[1]).unwrap_err();
+    b.restore_rows(&mut [(3, &mut cache)], &[bad]).unwrap();
+    let error = b.read_rows(&cache, 0..cuts[1]).unwrap_err();
     assert!(error.to_string().contains("damaged: part of it"), "{error}");
     // Whatever waits for them fails, once: then they are given up, and the cache can be filled by reading.
     assert!(b.sync_rows(cuts[1]).is_err());
     b.sync_rows(0).unwrap();
     assert!(!b.rows_in_flight());
-    assert!(b.read_rows(&cache, &spec, 0..cuts[1]).is_ok());
+    assert!(b.read_rows(&cache, 0..cuts[1]).is_ok());
     let feeds = images.iter().map(|i| Arc::new(i.clone()) as Arc<dyn RowSource>);
     let feeds: Vec<Arc<dyn RowSource>> = feeds.collect();
-    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
+    b.restore_rows(&mut [(3, &mut cache)], &feeds).unwrap();
     for (image, cut) in images.iter().zip(cuts.windows(2)) {
-        let rows = b.read_rows(&cache, &spec, cut[0]..cut[1]).unwrap();
+        let rows = b.read_rows(&cache, cut[0]..cut[1]).unwrap();
         for (here, wanted) in rows.iter().zip(&image.tensors) {
             assert_eq!(layer_tensor(&here.name, 3), wanted.name);
             assert_eq!(here.shape, wanted.shape);
@@ -270,7 +270,7 @@ fn rows_on_their_way_arrive_before_they_leave_the_device() {
     let whole = image(&spec, 0, ROWS);
     // One that cannot be read: nothing leaves, and whoever wants that row hears of it.
     let bad = [Arc::new(Bad(whole.clone())) as Arc<dyn RowSource>];
-    b.restore_rows(&mut [(3, &mut cache)], &spec, &bad).unwrap();
+    b.restore_rows(&mut [(3, &mut cache)], &bad).unwrap();
     let refused = b.page_out(&model, 1 << 15, &mut [vec![&mut cache]]).unwrap_err();
     assert!(matches!(refused, BackendError::Unsupported(_)), "{refused}");
     assert_eq!((b.memory().host, b.memory().pool), (0, 0));
@@ -278,7 +278,7 @@ fn rows_on_their_way_arrive_before_they_leave_the_device() {
     assert!(matches!(told, BackendError::Rows(_)), "{told}");
     // One that comes late.
     let disk = Arc::new(Gated { image: whole, gate: Mutex::new((Gate::Shut, 0)), changed: Condvar::new() });
-    b.restore_rows(&mut [(3, &mut cache)], &spec, &[Arc::clone(&disk) as Arc<dyn RowSource>]).unwrap();
+    b.restore_rows(&mut [(3, &mut cache)], &[Arc::clone(&disk) as Arc<dyn RowSource>]).unwrap();
     std::thread::scope(|s| {
         s.spawn(|| {
             std::thread::sleep(Duration::from_millis(200));
@@ -287,7 +287,7 @@ fn rows_on_their_way_arrive_before_they_leave_the_device() {
         b.page_out(&model, 1 << 15, &mut [vec![&mut cache]]).unwrap().unwrap();
     });
     assert!(b.memory().host > 0 && b.rows_are_there(&cache));
-    let rows = b.read_rows(&cache, &spec, 0..ROWS).unwrap();
+    let rows = b.read_rows(&cache, 0..ROWS).unwrap();
     for (here, there) in rows.iter().zip(&disk.image.tensors) {
         assert!(here.data.to_vec() == there.data.to_vec(), "{}", there.name);
     }
@@ -323,14 +323,14 @@ fn answer_while_rows_come(mut b: Cuda) -> Vec<f32> {
     let pass = Pass::Verify { rows: 1 };
     let mut outputs = Vec::new();
     for complete in [false, true] {
-        b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
+        b.restore_rows(&mut [(3, &mut cache)], &feeds).unwrap();
         if complete {
             disk.set(Gate::Open);
             b.sync_rows(ROWS).unwrap();
         } else {
             // The row behind them is compressed together with the last ones.
             disk.set(Gate::Ajar);
-            b.read_rows(&cache, &spec, ROWS - 4 * spec.kernel..ROWS).unwrap();
+            b.read_rows(&cache, ROWS - 4 * spec.kernel..ROWS).unwrap();
             disk.set(Gate::Shut);
         }
         b.seek(ROWS).unwrap();
@@ -364,21 +364,21 @@ fn answer_while_rows_come(mut b: Cuda) -> Vec<f32> {
     assert!(outputs[0].iter().all(|v| v.is_finite()));
     assert!(outputs.iter().all(|o| *o == outputs[0]));
     // Whoever waits can be stopped.
-    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
+    b.restore_rows(&mut [(3, &mut cache)], &feeds).unwrap();
     let cancel = Cancel::default();
     cancel.cancel();
     b.stop_on(Some(&cancel));
-    let stopped = b.read_rows(&cache, &spec, 0..ROWS);
+    let stopped = b.read_rows(&cache, 0..ROWS);
     assert!(matches!(stopped, Err(BackendError::Stopped)));
     assert!(b.rows_in_flight());
     assert_eq!(disk.given(), 0);
     // Whoever waits after that is somebody else.
     b.stop_on(None);
     disk.set(Gate::Open);
-    assert!(b.read_rows(&cache, &spec, 0..ROWS).is_ok());
+    assert!(b.read_rows(&cache, 0..ROWS).is_ok());
     b.sync_rows(0).unwrap();
     *disk.gate.lock().unwrap() = (Gate::Shut, 0);
-    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
+    b.restore_rows(&mut [(3, &mut cache)], &feeds).unwrap();
     // A cache that goes takes its rows with it, in flight or not: it waits for those in somebody's hands.
     disk.set(Gate::Ajar);
     drop(cache);

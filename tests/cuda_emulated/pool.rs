@@ -144,7 +144,7 @@ impl Story {
 
     fn rows(&mut self, of: usize) -> Vec<Vec<u8>> {
         let positions = 0..self.places[of].position;
-        let rows = self.b.read_rows(&self.caches[of], &self.spec, positions).unwrap();
+        let rows = self.b.read_rows(&self.caches[of], positions).unwrap();
         rows.into_iter().map(|t| t.data.to_vec()).collect()
     }
 }
@@ -262,9 +262,9 @@ fn several(b: Cuda, leave_at: Option<usize>) -> Story {
     s.read(1, 256);
     s.read(1, 300);
     // And a fork of the first in the place of the third.
-    let (position, spec) = (s.places[0].position, s.spec.clone());
+    let position = s.places[0].position;
     let [first, _, third] = &mut s.caches[..] else { panic!() };
-    s.b.copy_rows(&mut [third], &mut [first], &spec, position).unwrap();
+    s.b.copy_rows(&mut [third], &mut [first], position).unwrap();
     s.places[2] = Place { position, pending: 0, ..s.places[2] };
     for turn in 0..6 {
         s.write(&[(0, 2, 1), (1, 1, 1), (2, 3, 2)]);

@@ -23,13 +23,13 @@ fn put(b: &mut Cuda, cache: &mut Cache, start: usize, rows: usize, of: u8) {
         tensor.data = tensor.data.iter().map(|byte| byte ^ of).collect::<Vec<u8>>().into();
     }
     b.reserve(cache, start + rows).unwrap();
-    b.restore_rows(&mut [(3, cache)], &sparse(), &[Arc::new(image) as Arc<dyn RowSource>]).unwrap();
+    b.restore_rows(&mut [(3, cache)], &[Arc::new(image) as Arc<dyn RowSource>]).unwrap();
     b.sync_rows(start + rows).unwrap();
     b.synchronize().unwrap();
 }
 
 fn rows(b: &mut Cuda, cache: &Cache, range: std::ops::Range<usize>) -> Vec<Vec<u8>> {
-    b.read_rows(cache, &sparse(), range).unwrap().into_iter().map(|t| t.data.to_vec()).collect()
+    b.read_rows(cache, range).unwrap().into_iter().map(|t| t.data.to_vec()).collect()
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn cut_at_positions(mut b: Cuda, resident: bool) {
     let mut forks: Vec<Cache> = cuts.iter().map(|_| b.cache(&spec, 1 << 17).unwrap()).collect();
     for (fork, cut) in forks.iter_mut().zip(cuts) {
         let before = held(&b);
-        b.copy_rows(&mut [fork], &mut [&mut from], &spec, cut).unwrap();
+        b.copy_rows(&mut [fork], &mut [&mut from], cut).unwrap();
         assert!(held(&b) - before <= 4 * (4 << 20), "{} bytes at {cut}", held(&b) - before);
         assert!(rows(&mut b, fork, 0..cut) == rows(&mut b, &from, 0..cut), "{cut}");
     }
@@ -57,7 +57,7 @@ fn cut_at_positions(mut b: Cuda, resident: bool) {
     // Back on the way: what others have is not taken apart, and the bits are the same.
     let mut late = b.cache(&spec, 1 << 17).unwrap();
     let before = held(&b);
-    b.copy_rows(&mut [&mut late], &mut [&mut from], &spec, 15_000).unwrap();
+    b.copy_rows(&mut [&mut late], &mut [&mut from], 15_000).unwrap();
     assert!(held(&b) - before < alone / 2, "{} of {alone} bytes", held(&b) - before);
     assert!(rows(&mut b, &late, 0..15_000) == rows(&mut b, &from, 0..15_000));
     // They go on as one that has read its rows for itself, compressed keys with windows across the cut included.
@@ -107,13 +107,13 @@ fn put_all(b: &mut Cuda, caches: &mut [Cache], start: usize, rows: usize, of: u8
 
 fn all_rows(b: &mut Cuda, caches: &[Cache], range: std::ops::Range<usize>) -> Vec<Vec<TensorData>> {
     let caches: Vec<&Cache> = caches.iter().collect();
-    let read = b.read_all_rows(&caches, &sparse(), range).unwrap();
+    let read = b.read_all_rows(&caches, range).unwrap();
     read.into_iter().map(|tensors| tensors.into_iter().map(|t| t.data).collect()).collect()
 }
 
 fn share(b: &mut Cuda, to: &mut [Cache], from: &mut [Cache], positions: usize) {
     let (mut to, mut from): (Vec<_>, Vec<_>) = (to.iter_mut().collect(), from.iter_mut().collect());
-    b.copy_rows(&mut to, &mut from, &sparse(), positions).unwrap();
+    b.copy_rows(&mut to, &mut from, positions).unwrap();
 }
 
 fn of_eight_layers(mut b: Cuda, pages: u64) {
@@ -161,7 +161,7 @@ fn of_eight_layers(mut b: Cuda, pages: u64) {
     }
     // Some layers of a sequence are no sequence.
     let [first, second] = &mut forks[..2] else { panic!() };
-    let error = b.copy_rows(&mut [&mut first[0]], &mut [&mut second[0]], &spec, 100).unwrap_err();
+    let error = b.copy_rows(&mut [&mut first[0]], &mut [&mut second[0]], 100).unwrap_err();
     assert!(error.to_string().contains("some layers of a sequence and not all"), "{error}");
     drop((from, forks, plain));
     assert_eq!(held(&b), 0);
@@ -327,18 +327,18 @@ fn fork_and_write(mut b: Cuda) {
             tensor.data = data.into();
         }
         b.reserve(cache, start + rows).unwrap();
-        b.restore_rows(&mut [(3, cache)], &spec, &[Arc::new(image) as Arc<dyn RowSource>]).unwrap();
+        b.restore_rows(&mut [(3, cache)], &[Arc::new(image) as Arc<dyn RowSource>]).unwrap();
         b.sync_rows(start + rows).unwrap();
         b.synchronize().unwrap();
     };
     let rows = |b: &mut Cuda, cache: &Cache, range: std::ops::Range<usize>| -> Vec<Vec<u8>> {
-        b.read_rows(cache, &spec, range).unwrap().into_iter().map(|t| t.data.to_vec()).collect()
+        b.read_rows(cache, range).unwrap().into_iter().map(|t| t.data.to_vec()).collect()
     };
     put(&mut b, &mut from, 0, ROWS, 0);
     let (whole, alone) = (rows(&mut b, &from, 0..ROWS), held(&b));
     let mut forks: Vec<Cache> = (0..3).map(|_| b.cache(&spec, 1 << 17).unwrap()).collect();
     for fork in &mut forks {
-        b.copy_rows(&mut [fork], &mut [&mut from], &spec, ROWS).unwrap();
+        b.copy_rows(&mut [fork], &mut [&mut from], ROWS).unwrap();
     }
     // Four arrays have less than two steps of 2 MiB of their own each.
     let each = (held(&b) - alone) / 3;
@@ -368,7 +368,7 @@ fn fork_and_write(mut b: Cuda) {
     }
     // A short one in the place of a fork leaves what it had to the other.
     let [_, second, third] = &mut forks[..] else { panic!() };
-    b.copy_rows(&mut [second], &mut [&mut from], &spec, 100).unwrap();
+    b.copy_rows(&mut [second], &mut [&mut from], 100).unwrap();
     assert!(rows(&mut b, second, 0..100) == rows(&mut b, &from, 0..100));
     assert!(rows(&mut b, third, 0..ROWS) == whole);
     drop((forks, from));

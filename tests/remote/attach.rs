@@ -389,7 +389,7 @@ fn what_is_no_server_of_this_version_is_not_used() {
     });
     let found = || match attach::find(&place, &loads("demo")) {
         Found::Unfit(why) => why,
-        Found::Nobody => "nobody".to_owned(),
+        Found::NoServer => "nobody".to_owned(),
         Found::Server(_) => panic!("a server"),
     };
     assert!(found().contains("does not answer"));
@@ -404,12 +404,12 @@ fn another_model_another_version_and_nobody_are_told_apart() {
     let text = text_model(None);
     let home = tempfile::tempdir().unwrap();
     let place = Place::of(&home.path().join("data"));
-    assert!(matches!(attach::find(&place, &loads("demo")), Found::Nobody));
+    assert!(matches!(attach::find(&place, &loads("demo")), Found::NoServer));
     assert_eq!(attach::look(&place), Ok(None));
     let server = Server::start(home.path(), &text, "fake-1", None);
     let unfit = |found: Found| match found {
         Found::Unfit(why) => why,
-        Found::Nobody | Found::Server(_) => panic!("not unfit"),
+        Found::NoServer | Found::Server(_) => panic!("not unfit"),
     };
     let why = unfit(attach::find(&place, &loads("synthetic:tiny")));
     assert!(why.ends_with("runs with model demo, not synthetic:tiny"), "{why}");
@@ -422,5 +422,5 @@ fn another_model_another_version_and_nobody_are_told_apart() {
     drop(links);
     until("a place is free again", || matches!(attach::find(&place, &loads("demo")), Found::Server(_)));
     server.end();
-    assert!(matches!(attach::find(&place, &loads("demo")), Found::Nobody));
+    assert!(matches!(attach::find(&place, &loads("demo")), Found::NoServer));
 }

@@ -24,7 +24,7 @@ pub(super) struct HeadCache {
 
 pub struct Cache {
     pub(super) heads: Vec<HeadCache>,
-    spec: SparseSpec,
+    pub(super) spec: SparseSpec,
     pub(super) dim: usize,
     pub(super) block: usize,
 }
@@ -66,15 +66,7 @@ impl Cache {
 
     /// Writes keys and values `[rows, kv_heads·d]` (rows of `x` at `columns`) from position `first` on, and every
     /// compressed key with a window that ends there.
-    pub(super) fn append(
-        &mut self,
-        spec: &SparseSpec,
-        x: &[f32],
-        width: usize,
-        k_column: usize,
-        v_column: usize,
-        first: usize,
-    ) {
+    pub(super) fn append(&mut self, x: &[f32], width: usize, [k_column, v_column]: [usize; 2], first: usize) {
         let (dim, block) = (self.dim, self.block);
         for (g, head) in self.heads.iter_mut().enumerate() {
             for (r, row) in x.chunks_exact(width).enumerate() {
@@ -85,7 +77,7 @@ impl Cache {
                 head.v.at_mut(p * dim, dim).copy_from_slice(&row[v_column + g * dim..][..dim]);
             }
         }
-        self.compress(spec, first..first + x.len() / width);
+        self.compress(first..first + x.len() / width);
     }
 
     /// A test's injected error: `block` keeps the content of the previous block once `written` has reached its end.
@@ -103,8 +95,8 @@ impl Cache {
         }
     }
 
-    fn compress(&mut self, spec: &SparseSpec, positions: std::ops::Range<usize>) {
-        let (dim, block) = (self.dim, self.block);
+    fn compress(&mut self, positions: std::ops::Range<usize>) {
+        let (dim, block, spec) = (self.dim, self.block, &self.spec);
         let mut sums = vec![0.0; dim];
         for HeadCache { k, k1, k2, .. } in &mut self.heads {
             for (factor, part, dst) in [(1, Part::Level1, k1), (4, Part::Level2, k2)] {

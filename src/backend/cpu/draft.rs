@@ -22,14 +22,15 @@ pub(super) struct DraftStep {
 
 /// Rotated, each `[kv_heads, capacity, head_dim]`.
 pub struct Window {
-    capacity: usize,
+    shape: DraftShape,
     k: Vec<f32>,
     v: Vec<f32>,
 }
 
 impl Window {
-    fn at(&self, shape: &DraftShape, kv_head: usize, position: usize) -> usize {
-        (kv_head * self.capacity + position % self.capacity) * shape.head_dim
+    fn at(&self, kv_head: usize, position: usize) -> usize {
+        let capacity = self.shape.capacity();
+        (kv_head * capacity + position % capacity) * self.shape.head_dim
     }
 }
 
@@ -60,10 +61,9 @@ impl DraftOps for Cpu {
     }
 
     fn draft_window(&mut self, shape: &DraftShape) -> Result<Window> {
-        let capacity = shape.capacity();
-        let values = capacity * shape.kv_heads * shape.head_dim;
+        let values = shape.capacity() * shape.kv_heads * shape.head_dim;
         self.memory.state += (2 * values * 4) as u64;
-        Ok(Window { capacity, k: vec![0.0; values], v: vec![0.0; values] })
+        Ok(Window { shape: shape.clone(), k: vec![0.0; values], v: vec![0.0; values] })
     }
 
     fn draft_seek(&mut self, tokens: &[Token], position: usize, first: usize) -> Result<()> {
@@ -140,28 +140,24 @@ impl DraftOps for Cpu {
         })
     }
 
-    fn draft_last(&mut self, dst: &mut Buf, src: &Buf, pass: Pass) -> Result<()> {
-        let last = pass.rows().saturating_sub(1);
-        self.draft_copy(dst, 0, src, last..last + 1)
-    }
-
-    fn draft_append(&mut self, window: &mut Window, kvq: &Buf, shape: &DraftShape, pass: Pass) -> Result<()> {
-        let d = shape.head_dim;
-        rows_of("draft_append", kvq, pass.rows(), shape.kvq_width())?;
+    fn draft_append(&mut self, window: &mut Window, kvq: &Buf, pass: Pass) -> Result<()> {
+        let (d, kv_heads) = (window.shape.head_dim, window.shape.kv_heads);
+        rows_of("draft_append", kvq, pass.rows(), window.shape.kvq_width())?;
         for (row, values) in kvq.rows(pass).chunks_exact(kvq.width).enumerate() {
             let position = self.draft.position + row;
-            let (keys, values) = values.split_at(shape.kv_heads * d);
+            let (keys, values) = values.split_at(kv_heads * d);
             for (head, (k, v)) in keys.chunks_exact(d).zip(values.chunks_exact(d)).enumerate() {
-                let at = window.at(shape, head, position);
+                let at = window.at(head, position);
                 window.k[at..at + d].copy_from_slice(k);
-                rotate(&mut window.k[at..at + d], position, &shape.inv_freq);
+                rotate(&mut window.k[at..at + d], position, &window.shape.inv_freq);
                 window.v[at..at + d].copy_from_slice(v);
             }
         }
         Ok(())
     }
 
-    fn draft_attend(&mut self, o: &mut Buf, kvq: &Buf, window: &Window, shape: &DraftShape, pass: Pass) -> Result<()> {
+    fn draft_attend(&mut self, o: &mut Buf, kvq: &Buf, window: &Window, pass: Pass) -> Result<()> {
+        let shape = &window.shape;
         let (d, group) = (shape.head_dim, shape.heads / shape.kv_heads);
         rows_of("draft_attend", kvq, pass.rows(), shape.kvq_width())?;
         rows_of("draft_attend", o, 1, shape.heads * d)?;
@@ -169,7 +165,7 @@ impl DraftOps for Cpu {
         let start = self.draft.first.max((position + 1).saturating_sub(shape.window));
         let keys = position + 1 - start;
         // The visible positions are one run of slots, or two where the ring wraps.
-        let whole = keys.min(window.capacity - start % window.capacity);
+        let whole = keys.min(shape.capacity() - start % shape.capacity());
         let runs = [(start, whole), (start + whole, keys - whole)];
         let row = kvq.rows(pass).chunks_exact(kvq.width).next_back();
         let row = row.ok_or_else(|| internal("draft_attend", "a pass without rows"))?;
@@ -180,7 +176,7 @@ impl DraftOps for Cpu {
             let x = &query[head * group * d..][..group * d];
             let mut done = 0;
             for (first, n) in runs {
-                let weights = &window.k[window.at(shape, head, first)..][..n * d];
+                let weights = &window.k[window.at(head, first)..][..n * d];
                 let out = &mut scores[done * group..][..n * group];
                 simd::run(Dots { weights, x, inner: d, n: group, out });
                 done += n;
@@ -193,7 +189,7 @@ impl DraftOps for Cpu {
                 o.fill(0.0);
                 let mut weights = score.map(|s| ((s - most) * scale).exp());
                 for (first, n) in runs {
-                    let values = window.v[window.at(shape, head, first)..][..n * d].chunks_exact(d);
+                    let values = window.v[window.at(head, first)..][..n * d].chunks_exact(d);
                     for v in values {
                         let p = weights.next().unwrap_or_default();
                         sum += p;
@@ -206,35 +202,24 @@ impl DraftOps for Cpu {
         Ok(())
     }
 
-    fn read_window(
-        &mut self,
-        window: &Window,
-        shape: &DraftShape,
-        positions: Range<usize>,
-    ) -> Result<[ImageTensor; 2]> {
+    fn read_window(&mut self, window: &Window, positions: Range<usize>) -> Result<[ImageTensor; 2]> {
+        let shape = &window.shape;
         let d = shape.head_dim;
         let dims = vec![positions.len(), shape.kv_heads, d];
         let gather = |values: &[f32]| -> Vec<f32> {
             let rows = positions.clone().flat_map(|p| (0..shape.kv_heads).map(move |h| (p, h)));
-            rows.flat_map(|(p, h)| values[window.at(shape, h, p)..][..d].to_vec()).collect()
+            rows.flat_map(|(p, h)| values[window.at(h, p)..][..d].to_vec()).collect()
         };
         Ok([image("k", dims.clone(), &gather(&window.k)), image("v", dims, &gather(&window.v))])
     }
 
-    fn write_window(
-        &mut self,
-        window: &mut Window,
-        shape: &DraftShape,
-        start: usize,
-        k: &ImageTensor,
-        v: &ImageTensor,
-    ) -> Result<()> {
-        let d = shape.head_dim;
+    fn write_window(&mut self, window: &mut Window, start: usize, k: &ImageTensor, v: &ImageTensor) -> Result<()> {
+        let (d, kv_heads) = (window.shape.head_dim, window.shape.kv_heads);
         let rows = k.shape.first().copied().unwrap_or(0);
-        let dims = [rows, shape.kv_heads, d];
+        let dims = [rows, kv_heads, d];
         let (k, v) = (image_values(k, &dims)?, image_values(v, &dims)?);
         for (i, (k, v)) in k.chunks_exact(d).zip(v.chunks_exact(d)).enumerate() {
-            let at = window.at(shape, i % shape.kv_heads, start + i / shape.kv_heads);
+            let at = window.at(i % kv_heads, start + i / kv_heads);
             window.k[at..at + d].copy_from_slice(k);
             window.v[at..at + d].copy_from_slice(v);
         }

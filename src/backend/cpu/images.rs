@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::cache::{Part, Slots};
 use super::{Buf, Cache, Cpu, Recurrent};
 use crate::backend::{BackendError, Images, Memory, Result, internal, layer_tensor, shape};
-use crate::core::spec::{LightningSpec, SparseSpec};
+use crate::core::spec::SparseSpec;
 use crate::engine::protocol::{Dtype, ImageTensor, PIECE_BYTES, RowSource};
 
 impl Images for Cpu {
@@ -30,13 +30,9 @@ impl Images for Cpu {
         Ok(())
     }
 
-    fn read_all_rows(
-        &mut self,
-        caches: &[&Cache],
-        spec: &SparseSpec,
-        positions: Range<usize>,
-    ) -> Result<Vec<Vec<ImageTensor>>> {
+    fn read_all_rows(&mut self, caches: &[&Cache], positions: Range<usize>) -> Result<Vec<Vec<ImageTensor>>> {
         let rows_of = |cache: &&Cache| {
+            let spec = &cache.spec;
             let array = |(part, name): (Part, &str)| {
                 let rows = part.rows(spec, positions.clone());
                 image(name, vec![rows.len(), spec.kv_heads, spec.head_dim], &cache.read(part, rows))
@@ -46,13 +42,8 @@ impl Images for Cpu {
         Ok(caches.iter().map(rows_of).collect())
     }
 
-    fn write_rows(
-        &mut self,
-        cache: &mut Cache,
-        spec: &SparseSpec,
-        start: usize,
-        tensors: &[&ImageTensor],
-    ) -> Result<()> {
+    fn write_rows(&mut self, cache: &mut Cache, start: usize, tensors: &[&ImageTensor]) -> Result<()> {
+        let spec = &cache.spec;
         let missing = |name: &str| shape("restore", format!("a tensor {name}"), "none");
         let named = |name: &str| tensors.iter().find(|t| t.name == name).ok_or_else(|| missing(name));
         let rows = named("k")?.shape.first().copied().unwrap_or(0);
@@ -71,12 +62,8 @@ impl Images for Cpu {
         Ok(())
     }
 
-    fn restore_rows(
-        &mut self,
-        caches: &mut [(usize, &mut Cache)],
-        spec: &SparseSpec,
-        feeds: &[Arc<dyn RowSource>],
-    ) -> Result<()> {
+    fn restore_rows(&mut self, caches: &mut [(usize, &mut Cache)], feeds: &[Arc<dyn RowSource>]) -> Result<()> {
+        let Some(spec) = caches.first().map(|(_, cache)| cache.spec.clone()) else { return Ok(()) };
         let last = feeds.iter().map(|f| f.start() + f.rows()).max();
         let last = usize::try_from(last.unwrap_or(0)).unwrap_or(usize::MAX);
         for (_, cache) in caches.iter_mut() {
@@ -90,17 +77,11 @@ impl Images for Cpu {
         });
         let arrays: Vec<(Part, String, Slots<'_>)> = arrays.collect();
         arrays.into_par_iter().try_for_each(|(part, name, mut slots)| {
-            feeds.iter().try_for_each(|feed| restore_array(&mut slots, part, &name, spec, feed.as_ref()))
+            feeds.iter().try_for_each(|feed| restore_array(&mut slots, part, &name, &spec, feed.as_ref()))
         })
     }
 
-    fn copy_rows(
-        &mut self,
-        to: &mut [&mut Cache],
-        from: &mut [&mut Cache],
-        _spec: &SparseSpec,
-        positions: usize,
-    ) -> Result<()> {
+    fn copy_rows(&mut self, to: &mut [&mut Cache], from: &mut [&mut Cache], positions: usize) -> Result<()> {
         for (to, from) in to.iter_mut().zip(from) {
             to.share(from, positions);
             self.reserve(to, positions)?;
@@ -118,19 +99,14 @@ impl Images for Cpu {
         Ok(())
     }
 
-    fn read_states(&mut self, states: &[&Recurrent], spec: &LightningSpec) -> Result<Vec<ImageTensor>> {
-        let shape = [spec.heads, spec.head_dim, spec.head_dim];
-        Ok(states.iter().map(|state| image("state", shape.to_vec(), &state.read())).collect())
+    fn read_states(&mut self, states: &[&Recurrent]) -> Result<Vec<ImageTensor>> {
+        Ok(states.iter().map(|state| image("state", state.shape().to_vec(), &state.read())).collect())
     }
 
-    fn write_states(
-        &mut self,
-        states: &mut [(&mut Recurrent, Option<&ImageTensor>)],
-        spec: &LightningSpec,
-    ) -> Result<()> {
+    fn write_states(&mut self, states: &mut [(&mut Recurrent, Option<&ImageTensor>)]) -> Result<()> {
         for (state, image) in states {
             match *image {
-                Some(image) => state.write(&image_values(image, &[spec.heads, spec.head_dim, spec.head_dim])?),
+                Some(image) => state.write(&image_values(image, &state.shape())?),
                 None => state.clear(),
             }
         }

@@ -83,6 +83,7 @@ pub(super) struct HeadState {
 
 pub struct Recurrent {
     heads: Vec<HeadState>,
+    dim: usize,
     _charge: Charge,
 }
 
@@ -92,7 +93,11 @@ impl Recurrent {
         let head = || HeadState { s: vec![0.0; d * d], pending: vec![0.0; 2 * MAX_VERIFY_ROWS * d] };
         let heads: Vec<HeadState> = (0..spec.heads).map(|_| head()).collect();
         let bytes = heads.iter().map(|h| 4 * (h.s.len() + h.pending.len())).sum();
-        Recurrent { heads, _charge: account.charge(bytes) }
+        Recurrent { heads, dim: d, _charge: account.charge(bytes) }
+    }
+
+    pub(super) fn shape(&self) -> [usize; 3] {
+        [self.heads.len(), self.dim, self.dim]
     }
 
     /// `[heads, d, d]`

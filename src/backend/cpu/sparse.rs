@@ -17,7 +17,7 @@ impl Sparse for Cpu {
         let mut rest = x.rows(pass);
         for (group, cache) in self.groups(pass, caches.len())?.iter().zip(caches) {
             let (own, others) = rest.split_at(group.rows * x.width);
-            cache.append(spec, own, x.width, k, v, group.place.position);
+            cache.append(own, x.width, [k, v], group.place.position);
             rest = others;
             #[cfg(test)]
             if self.planted == Some(super::Planted::StaleBlock) {

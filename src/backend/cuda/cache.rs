@@ -67,13 +67,13 @@ impl Cache {
     pub(super) fn joined_of<'a>(caches: &'a [&mut Cache]) -> Result<MutexGuard<'a, Joined>> {
         let first = caches.first().ok_or_else(|| internal("cache", "no layer of a sequence"))?;
         let joined = first.joined();
-        if joined.layers != caches.len() || !caches.iter().all(|cache| first.is_beside(cache)) {
+        if joined.layers != caches.len() || !caches.iter().all(|cache| first.is_sibling(cache)) {
             return Err(internal("cache", "some layers of a sequence and not all"));
         }
         Ok(joined)
     }
 
-    pub(super) fn is_beside(&self, other: &Cache) -> bool {
+    pub(super) fn is_sibling(&self, other: &Cache) -> bool {
         Arc::ptr_eq(&self.joined, &other.joined)
     }
 

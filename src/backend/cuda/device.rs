@@ -76,7 +76,7 @@ impl Spare {
 
 /// This share of the program's memory stays free when a spare buffer is allocated, so that other allocations rarely
 /// evict it.
-const BESIDE_SPARE: u64 = 64;
+const KEPT_FREE: u64 = 64;
 
 /// Memory of a real device beyond the program's allocations: context (533 MiB on an H200), code of kernels, graphs,
 /// the GEMM library.
@@ -109,7 +109,7 @@ impl Device {
     /// Memory for a buffer that saves work, under its own key; `None` if little would be left to others.
     pub(crate) fn spare_room(&self, key: SpareKey, bytes: usize) -> Result<Option<Arc<DeviceBuffer>>> {
         let all = self.driver.info().total_bytes;
-        if self.untaken_bytes()? < bytes as u64 + self.most.unwrap_or(all).min(all) / BESIDE_SPARE {
+        if self.untaken_bytes()? < bytes as u64 + self.most.unwrap_or(all).min(all) / KEPT_FREE {
             return Ok(None);
         }
         let made = Arc::new(self.alloc("weights in e4m3", bytes, Account::Weights)?);

@@ -17,6 +17,7 @@ use crate::backend::{BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::engine::protocol::{Dtype, ImageTensor, Token};
 
 pub struct Window {
+    shape: DraftShape,
     /// `[capacity, kv_heads, 128]` bf16.
     k: DeviceBuffer,
     v: DeviceBuffer,
@@ -95,6 +96,7 @@ impl DraftOps for Cuda {
         let inv_freq = self.device.alloc("draft window", frequencies.len(), Account::Work)?;
         self.staging.send_bytes(inv_freq.ptr(), frequencies)?;
         Ok(Window {
+            shape: shape.clone(),
             k: self.device.zeroed("draft window", bytes, Account::State)?,
             v: self.device.zeroed("draft window", bytes, Account::State)?,
             inv_freq,
@@ -246,11 +248,8 @@ impl DraftOps for Cuda {
         self.draft_gemm(dst, input, w.inner, w, scale, pass)
     }
 
-    fn draft_last(&mut self, dst: &mut Buf, src: &Buf, pass: Pass) -> Result<()> {
-        self.draft_copy(dst, 0, src, pass.rows() - 1..pass.rows())
-    }
-
-    fn draft_append(&mut self, window: &mut Window, kvq: &Buf, shape: &DraftShape, pass: Pass) -> Result<()> {
+    fn draft_append(&mut self, window: &mut Window, kvq: &Buf, pass: Pass) -> Result<()> {
+        let shape = &window.shape;
         let from = kvq.narrow("draft_append", shape.kvq_width())?;
         let step = self.draft_step_ptr()?;
         let (ld, capacity, heads, rows) =
@@ -272,7 +271,8 @@ impl DraftOps for Cuda {
         }
     }
 
-    fn draft_attend(&mut self, o: &mut Buf, kvq: &Buf, window: &Window, shape: &DraftShape, pass: Pass) -> Result<()> {
+    fn draft_attend(&mut self, o: &mut Buf, kvq: &Buf, window: &Window, pass: Pass) -> Result<()> {
+        let shape = &window.shape;
         let width = shape.heads * HEAD;
         kvq.narrow("draft_attend", shape.kvq_width())?;
         let row = pass.rows() - 1;
@@ -311,12 +311,8 @@ impl DraftOps for Cuda {
         Ok(())
     }
 
-    fn read_window(
-        &mut self,
-        window: &Window,
-        shape: &DraftShape,
-        positions: Range<usize>,
-    ) -> Result<[ImageTensor; 2]> {
+    fn read_window(&mut self, window: &Window, positions: Range<usize>) -> Result<[ImageTensor; 2]> {
+        let shape = &window.shape;
         let mut read = |name: &str, ring: &DeviceBuffer| -> Result<ImageTensor> {
             let mut data = Vec::new();
             for (slot, rows) in ring_parts(shape, &positions)? {
@@ -329,14 +325,8 @@ impl DraftOps for Cuda {
         Ok([read("k", &window.k)?, read("v", &window.v)?])
     }
 
-    fn write_window(
-        &mut self,
-        window: &mut Window,
-        shape: &DraftShape,
-        start: usize,
-        k: &ImageTensor,
-        v: &ImageTensor,
-    ) -> Result<()> {
+    fn write_window(&mut self, window: &mut Window, start: usize, k: &ImageTensor, v: &ImageTensor) -> Result<()> {
+        let shape = &window.shape;
         for (ring, image) in [(&window.k, k), (&window.v, v)] {
             let rows = image.shape.first().copied().unwrap_or(0);
             let expected = [rows, shape.kv_heads, HEAD];

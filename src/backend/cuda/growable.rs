@@ -253,9 +253,9 @@ impl Growable {
                 if part.is_shared() {
                     return Ok(());
                 }
-                let (behind, most) = (start + bytes - cut, PART_BYTES.next_multiple_of(*step));
+                let (after, most) = (start + bytes - cut, PART_BYTES.next_multiple_of(*step));
                 let mut lengths = vec![cut - start];
-                lengths.extend((0..behind).step_by(most).map(|at| most.min(behind - at)));
+                lengths.extend((0..after).step_by(most).map(|at| most.min(after - at)));
                 return self.replace(index, &lengths, bytes);
             }
             start += bytes;

@@ -20,7 +20,7 @@ pub(super) struct CacheLedger {
 
 impl CacheLedger {
     /// Device bytes that the free host memory can match; all where no keys and values are on the host.
-    fn room_beside_host(&self) -> u64 {
+    fn room_by_host(&self) -> u64 {
         let [here, host] = [&self.bytes_per_token, &self.host_bytes_per_token].map(|n| n.load(Ordering::Relaxed));
         let free = if host > 0 { host::free_bytes() } else { None };
         free.map_or(u64::MAX, |free| free.saturating_sub(HOST_SPARE_BYTES) / host * here)
@@ -41,10 +41,10 @@ impl Ledgers {
         self.newest = Arc::default();
     }
 
-    /// [`CacheLedger::room_beside_host`] over all sequences.
-    pub(super) fn room_beside_host(&self) -> u64 {
-        let before = self.before.iter().filter_map(Weak::upgrade).map(|ledger| ledger.room_beside_host());
-        before.min().unwrap_or(u64::MAX).min(self.newest.room_beside_host())
+    /// [`CacheLedger::room_by_host`] over all sequences.
+    pub(super) fn room_by_host(&self) -> u64 {
+        let before = self.before.iter().filter_map(Weak::upgrade).map(|ledger| ledger.room_by_host());
+        before.min().unwrap_or(u64::MAX).min(self.newest.room_by_host())
     }
 }
 
@@ -55,17 +55,17 @@ mod tests {
     #[test]
     fn the_hosts_memory_limits_whichever_sequence_is_the_newest() {
         let mut ledgers = Ledgers::default();
-        assert_eq!(ledgers.room_beside_host(), u64::MAX);
+        assert_eq!(ledgers.room_by_host(), u64::MAX);
         let first = Arc::clone(&ledgers.newest);
         first.bytes_per_token.store(100, Ordering::Relaxed);
         first.host_bytes_per_token.store(8_192, Ordering::Relaxed);
-        let room = ledgers.room_beside_host();
+        let room = ledgers.room_by_host();
         assert!(room < u64::MAX);
         // A short-lived sequence; its caches are dropped.
         ledgers.begin();
         ledgers.begin();
-        assert!(ledgers.room_beside_host() < u64::MAX);
+        assert!(ledgers.room_by_host() < u64::MAX);
         drop(first);
-        assert_eq!(ledgers.room_beside_host(), u64::MAX);
+        assert_eq!(ledgers.room_by_host(), u64::MAX);
     }
 }

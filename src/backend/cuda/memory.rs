@@ -96,7 +96,7 @@ impl Memory for Cuda {
         Ok(Vector { memory, n })
     }
 
-    fn plan_context(&mut self, spec: &ModelSpec, limit: usize, asked: bool) -> Result<()> {
+    fn plan_context(&mut self, spec: &ModelSpec, limit: usize, requested: bool) -> Result<()> {
         self.touch();
         if self.options.pool.is_some() {
             return Ok(());
@@ -106,7 +106,7 @@ impl Memory for Cuda {
         let (tokens, limited) = (limit as u64, self.options.most_bytes.is_some());
         let layers = spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count();
         let can = layers > 0 && self.device.driver().granularity(Home::Host).is_some();
-        if fits >= tokens || !can || !(asked || limited || fits < room::USUAL_CONTEXT) {
+        if fits >= tokens || !can || !(requested || limited || fits < room::USUAL_CONTEXT) {
             return Ok(());
         }
         let few = self.prefill_rows;
@@ -131,7 +131,7 @@ impl Memory for Cuda {
                 self.notes.extend(host::free_bytes().and_then(|free| plan.short_of_host(tokens, free)));
                 Ok(())
             }
-            Err(needed) if asked || limited => {
+            Err(needed) if requested || limited => {
                 let most = self.options.most_bytes.map(|most| most + needed.saturating_sub(free));
                 Err(BackendError::Memory {
                     what: format!("a context of {tokens} tokens with keys and values in memory"),
@@ -215,7 +215,7 @@ impl Memory for Cuda {
     fn room(&self) -> Result<Option<u64>> {
         let spare = if self.pools.size.is_some() { PAGED_SPARE_BYTES } else { SPARE_BYTES };
         let room = self.device.free_bytes()?.saturating_sub(spare);
-        Ok(Some(room.min(self.ledgers.room_beside_host())))
+        Ok(Some(room.min(self.ledgers.room_by_host())))
     }
 
     fn pool_counts(&mut self) -> Result<Option<PoolCounts>> {

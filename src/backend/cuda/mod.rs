@@ -310,7 +310,7 @@ mod tests {
             assert_eq!(rows(80, Some(24), prefill), 2048);
             assert_eq!(rows(80, Some(7), prefill), 1024);
         }
-        let asked = Options { prefill_rows: 1000, prefill: Precision::Fp8, ..Options::default() };
-        assert_eq!(asked.rows(&DeviceInfo::default()), 1024, "a number asked for is taken in whole chunks");
+        let requested = Options { prefill_rows: 1000, prefill: Precision::Fp8, ..Options::default() };
+        assert_eq!(requested.rows(&DeviceInfo::default()), 1024, "a number asked for is taken in whole chunks");
     }
 }

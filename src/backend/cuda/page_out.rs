@@ -23,7 +23,7 @@ impl Cuda {
         limit: usize,
         sequences: &mut [Vec<&mut Cache>],
     ) -> Result<Option<String>> {
-        let Some(plan) = self.plan_beside(spec, limit as u64, sequences)? else { return Ok(None) };
+        let Some(plan) = self.plan_paged(spec, limit as u64, sequences)? else { return Ok(None) };
         // Graphs name the old kernels and addresses.
         self.touch();
         let moved = self.copies(sequences);
@@ -66,7 +66,7 @@ impl Cuda {
         sequences.iter().map(of_one).collect()
     }
 
-    fn plan_beside(&self, spec: &ModelSpec, tokens: u64, sequences: &[Vec<&mut Cache>]) -> Result<Option<PagedPlan>> {
+    fn plan_paged(&self, spec: &ModelSpec, tokens: u64, sequences: &[Vec<&mut Cache>]) -> Result<Option<PagedPlan>> {
         let can = self.pools.size.is_none() && self.device.driver().granularity(Home::Host).is_some();
         if !can || sequences.iter().any(Vec::is_empty) {
             return Ok(None);
@@ -85,7 +85,7 @@ impl Cuda {
                 bytes(host)
             )));
         }
-        let plan = room::paged_beside_work(spec, free, self.prefill_rows, tokens).ok();
+        let plan = room::paged_after_work(spec, free, self.prefill_rows, tokens).ok();
         Ok(plan.filter(|plan| plan.is_useful(spec, tokens)))
     }
 }

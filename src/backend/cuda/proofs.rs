@@ -20,11 +20,11 @@ impl Proofs {
     /// Without a thread the first long text waits for the proofs.
     pub(super) fn start(device: &Device, spec: &ModelSpec) -> Proofs {
         let stop = Arc::new(AtomicBool::new(false));
-        let (shapes, asked) = (shapes(device.driver().info(), spec, Precision::Bf16), Arc::clone(&stop));
+        let (shapes, stopped) = (shapes(device.driver().info(), spec, Precision::Bf16), Arc::clone(&stop));
         let device = device.clone();
         let work = move || {
             for (out, inner, to) in shapes {
-                if asked.load(Ordering::Relaxed) {
+                if stopped.load(Ordering::Relaxed) {
                     return;
                 }
                 device.driver().prepare_gemm(out, inner, to);

@@ -21,7 +21,7 @@ use super::{Cuda, shape};
 use crate::backend::{
     BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, layer_tensor, row_ranges,
 };
-use crate::core::spec::{LightningSpec, SparseSpec};
+use crate::core::spec::SparseSpec;
 use crate::engine::protocol::{Cancel, Dtype, ImageTensor, RowSource, TensorData};
 
 /// A pass with more rows waits for all earlier rows: together its rows choose nearly every block.
@@ -50,12 +50,8 @@ impl Images for Cuda {
         }
     }
 
-    fn read_all_rows(
-        &mut self,
-        caches: &[&Cache],
-        spec: &SparseSpec,
-        positions: Range<usize>,
-    ) -> Result<Vec<Vec<ImageTensor>>> {
+    fn read_all_rows(&mut self, caches: &[&Cache], positions: Range<usize>) -> Result<Vec<Vec<ImageTensor>>> {
+        let Some(spec) = caches.first().map(|cache| &cache.spec) else { return Ok(Vec::new()) };
         let ranges = row_ranges(spec, &positions);
         let mut arrays = Vec::with_capacity(caches.len() * ranges.len());
         for cache in caches {
@@ -77,13 +73,8 @@ impl Images for Cuda {
         caches.iter().map(|_| images.by_ref().take(ranges.len()).collect()).collect()
     }
 
-    fn write_rows(
-        &mut self,
-        cache: &mut Cache,
-        spec: &SparseSpec,
-        start: usize,
-        tensors: &[&ImageTensor],
-    ) -> Result<()> {
+    fn write_rows(&mut self, cache: &mut Cache, start: usize, tensors: &[&ImageTensor]) -> Result<()> {
+        let spec = &cache.spec;
         let find = |name: &str| {
             let found = tensors.iter().find(|t| t.name == name);
             found.copied().ok_or_else(|| shape("write_rows", format!("an array `{name}`"), "none"))
@@ -112,12 +103,7 @@ impl Images for Cuda {
         Ok(())
     }
 
-    fn restore_rows(
-        &mut self,
-        caches: &mut [(usize, &mut Cache)],
-        spec: &SparseSpec,
-        feeds: &[Arc<dyn RowSource>],
-    ) -> Result<()> {
+    fn restore_rows(&mut self, caches: &mut [(usize, &mut Cache)], feeds: &[Arc<dyn RowSource>]) -> Result<()> {
         let (mut compressed, mut sources) = (Vec::new(), Vec::new());
         let mut of_cache = Vec::with_capacity(caches.len());
         if caches.iter().any(|(_, cache)| cache.paged.is_some()) {
@@ -133,15 +119,15 @@ impl Images for Cuda {
             for feed in feeds {
                 let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
                 let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
-                let ranges = row_ranges(spec, &(start..start + rows));
+                let ranges = row_ranges(&cache.spec, &(start..start + rows));
                 let names = ROW_ARRAYS.map(|name| layer_tensor(name, *layer));
                 let as_here = names.iter().zip(&ranges).all(|(name, rows)| {
-                    let shape = vec![rows.len(), spec.kv_heads, HEAD];
+                    let shape = vec![rows.len(), cache.spec.kv_heads, HEAD];
                     feed.array(name) == Some((Dtype::Bf16, shape))
                 });
                 if !as_here {
                     // The slow path converts other number types, and rejects wrong shapes with a message.
-                    self.write_feed(cache, *layer, spec, feed.as_ref())?;
+                    self.write_feed(cache, *layer, feed.as_ref())?;
                     continue;
                 }
                 let mut places = Vec::with_capacity(names.len());
@@ -172,23 +158,17 @@ impl Images for Cuda {
         Ok(())
     }
 
-    fn copy_rows(
-        &mut self,
-        to: &mut [&mut Cache],
-        from: &mut [&mut Cache],
-        spec: &SparseSpec,
-        positions: usize,
-    ) -> Result<()> {
+    fn copy_rows(&mut self, to: &mut [&mut Cache], from: &mut [&mut Cache], positions: usize) -> Result<()> {
         let (Some(first), Some(theirs)) = (to.first(), from.first()) else {
             return if to.len() == from.len() { Ok(()) } else { Err(internal("copy_rows", "caches of two shapes")) };
         };
-        if first.is_beside(theirs) {
+        if first.is_sibling(theirs) {
             return Err(internal("copy_rows", "a sequence and itself"));
         }
         for from in from.iter() {
             if let Some(in_flight) = from.in_flight() {
                 // A block is copied whole.
-                in_flight.wait_for(std::slice::from_ref(&(0..positions.next_multiple_of(spec.block))))?;
+                in_flight.wait_for(std::slice::from_ref(&(0..positions.next_multiple_of(from.spec.block))))?;
             }
         }
         for to in to.iter_mut() {
@@ -229,34 +209,30 @@ impl Images for Cuda {
         self.lazy_restores.get(&self.step.place().id).is_some_and(|a| !a.complete())
     }
 
-    fn read_states(&mut self, states: &[&Recurrent], spec: &LightningSpec) -> Result<Vec<ImageTensor>> {
+    fn read_states(&mut self, states: &[&Recurrent]) -> Result<Vec<ImageTensor>> {
         if self.step.pending() > 0 {
             return Err(BackendError::Unsupported(
                 "a recurrent state with pending rows cannot be saved; fold first".to_owned(),
             ));
         }
         let places: Vec<_> = states.iter().map(|s| (s.state.ptr(), s.state.bytes())).collect();
-        let image = |data| ImageTensor {
+        let image = |(state, data): (&&Recurrent, TensorData)| ImageTensor {
             name: "state".to_owned(),
             dtype: Dtype::F32,
-            shape: vec![spec.heads, HEAD, HEAD],
+            shape: state.shape().to_vec(),
             data,
         };
-        Ok(self.leave(&places)?.into_iter().map(image).collect())
+        Ok(states.iter().zip(self.leave(&places)?).map(image).collect())
     }
 
-    fn write_states(
-        &mut self,
-        states: &mut [(&mut Recurrent, Option<&ImageTensor>)],
-        spec: &LightningSpec,
-    ) -> Result<()> {
-        let expected = [spec.heads, HEAD, HEAD];
+    fn write_states(&mut self, states: &mut [(&mut Recurrent, Option<&ImageTensor>)]) -> Result<()> {
         let mut outgoing = Vec::with_capacity(states.len());
         for (state, image) in states.iter() {
             let Some(image) = *image else {
                 self.zero(&state.state)?;
                 continue;
             };
+            let expected = state.shape();
             if image.shape != expected || image.dtype != Dtype::F32 || image.data.len() != state.state.bytes() {
                 return Err(shape("write_states", format!("f32 {expected:?}"), format!("{image:?}")));
             }

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beside_each_other_is_one_piece() {
+    fn adjacent_rows_are_one_piece() {
         for array in [Stretch::plain(1000, 99), Stretch::in_pieces(1000, 10, 10, 99)] {
             assert_eq!(array.part(17, 50).pieces(), [(1017, 50)]);
         }

@@ -56,10 +56,10 @@ impl Buf {
         let memory = Arc::new(device.zeroed("working buffers", most, Account::Work)?);
         let group = |(group, spare): (&&[(usize, BufKind)], usize)| {
             let mut next = 0;
-            let buf = |asked: &(usize, BufKind)| {
+            let buf = |wanted: &(usize, BufKind)| {
                 let at = next;
-                next += bytes(asked);
-                let (width, kind) = *asked;
+                next += bytes(wanted);
+                let (width, kind) = *wanted;
                 Buf { memory: Arc::clone(&memory), at, spare, width, kind, rows: rows_of_kind(kind, prefill_rows) }
             };
             group.iter().map(buf).collect()
@@ -76,8 +76,8 @@ impl Buf {
     }
 
     pub(super) fn whole(&self) -> (DevicePtr, usize) {
-        let behind = self.at + self.bytes();
-        let until = if self.spare == behind { self.memory.bytes() } else { behind };
+        let end = self.at + self.bytes();
+        let until = if self.spare == end { self.memory.bytes() } else { end };
         (self.ptr(), until.saturating_sub(self.at))
     }
 
@@ -182,6 +182,10 @@ pub struct Recurrent {
 }
 
 impl Recurrent {
+    pub(super) fn shape(&self) -> [usize; 3] {
+        [self.state.bytes() / (HEAD * HEAD * 4), HEAD, HEAD]
+    }
+
     /// `RowState`
     pub(super) fn entry(&self) -> Entry {
         [self.state.ptr(), self.pend_k.ptr(), self.pend_v.ptr(), self.slopes.ptr()]

@@ -196,7 +196,7 @@ impl Packed {
         moments: &[f32],
         fill: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<(Packed, OutputErrors), NotFinite> {
-        let made = form.row().and_then(|row| row.made).ok_or(NotFinite)?;
+        let pack = form.row().and_then(|row| row.pack).ok_or(NotFinite)?;
         if moments.len() != inner * UNIT_COLUMNS {
             return Err(NotFinite);
         }
@@ -209,7 +209,7 @@ impl Packed {
             for ((bytes, x), unit) in
                 bytes.chunks_exact_mut(unit_bytes.max(1)).zip(values.chunks_exact(UNIT_COLUMNS)).zip(&units)
             {
-                sum += (made.careful)(bytes, Place::of(r), x, unit.as_ref());
+                sum += pack(bytes, Place::of(r), x, unit.as_ref());
             }
             sums.lock().unwrap_or_else(PoisonError::into_inner).insert((pair, r), sum);
         })?;

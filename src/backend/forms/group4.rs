@@ -2,11 +2,10 @@
 //! per group.
 
 use half::bf16;
-use rayon::prelude::*;
 
 use super::{
-    Form, FormRow, IntegerRows, NIBBLES, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, join_word, nibble_word, nibbles_and,
-    put, round, scales_below, split, word,
+    Form, FormRow, IntegerRows, NIBBLES, Packed, Place, UNIT_COLUMNS, join_word, nibble_word, nibbles_and, put, round,
+    scales_below, split, word,
 };
 
 /// Columns that share a scale, as kernels see it: longer groups repeat their scale in every unit.
@@ -47,12 +46,12 @@ pub(super) fn row(group: Group4) -> FormRow {
         name: "group4",
         part: "group4_2",
         unit_bytes: NIBBLES + (512 >> group.detail()),
-        behind: 0,
+        tail: 0,
         detail: group.detail(),
-        values: |unit, place, beside, dst| values(unit, beside.detail, place, dst),
+        values: |unit, place, extras, dst| values(unit, extras.detail, place, dst),
         pieces: |place, detail| nibbles_and(place, (0..4).map(|block| (scale_at(detail, place, block), 4))),
         good_unit: |unit| scales_below(f32::INFINITY, unit, NIBBLES),
-        made: None,
+        pack: None,
     }
 }
 
@@ -63,29 +62,18 @@ fn scale_at(detail: u32, place: Place, block: usize) -> usize {
 impl Packed {
     /// Repacks a published weight; scales are rounded to bf16. `None` if `inner` is not a multiple of 128.
     pub fn group4(group: Group4, out: usize, inner: usize, rows: &dyn IntegerRows) -> Option<Packed> {
-        let form = Form::Group4(group);
-        let table = form.row().filter(|_| form.fits(inner))?;
-        let mut bytes = vec![0u8; form.bytes(out, inner)];
-        let pair_bytes = (inner / UNIT_COLUMNS * table.unit_bytes).max(1);
-        // Unit by unit: where a word holds columns, those of neighbouring rows are adjacent.
-        bytes.par_chunks_mut(pair_bytes).enumerate().for_each(|(pair, bytes)| {
-            for (u, unit) in bytes.chunks_exact_mut(table.unit_bytes).enumerate() {
-                for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
-                    let (row, place) = (pair * PAIR_ROWS + r, Place::of(r));
-                    for n in 0..UNIT_COLUMNS / 8 {
-                        let word = join_word(rows.eight(row, u * UNIT_COLUMNS / 8 + n));
-                        put(unit, nibble_word(place, n / 4, n % 4), &word.to_le_bytes());
-                    }
-                    for block in (0..4).step_by(group.columns() / 32) {
-                        let (scale, zero) = rows.scale(row, u * UNIT_COLUMNS + block * 32);
-                        let offset = bf16::from_f32(-(16.0 + zero as f32));
-                        put(unit, scale_at(table.detail, place, block), &bf16::from_f32(scale).to_le_bytes());
-                        put(unit, scale_at(table.detail, place, block) + 2, &offset.to_le_bytes());
-                    }
-                }
+        Packed::repack(Form::Group4(group), out, inner, |unit, u, row, place| {
+            for n in 0..UNIT_COLUMNS / 8 {
+                let word = join_word(rows.eight(row, u * UNIT_COLUMNS / 8 + n));
+                put(unit, nibble_word(place, n / 4, n % 4), &word.to_le_bytes());
             }
-        });
-        Packed::from_bytes(form, out, inner, bytes)
+            for block in (0..4).step_by(group.columns() / 32) {
+                let (scale, zero) = rows.scale(row, u * UNIT_COLUMNS + block * 32);
+                let offset = bf16::from_f32(-(16.0 + zero as f32));
+                put(unit, scale_at(group.detail(), place, block), &bf16::from_f32(scale).to_le_bytes());
+                put(unit, scale_at(group.detail(), place, block) + 2, &offset.to_le_bytes());
+            }
+        })
     }
 }
 

@@ -1,13 +1,9 @@
 //! 8 bits, symmetric, a bf16 scale per 128 columns: `bf16(q · s)`.
 
 use half::bf16;
-use rayon::prelude::*;
 
 use super::careful::{Rounding, pack_row};
-use super::{
-    Form, FormRow, IntegerRows, Made, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, half_word, nearest, put, round,
-    scales_below,
-};
+use super::{Form, FormRow, IntegerRows, Packed, Place, UNIT_COLUMNS, half_word, nearest, put, round, scales_below};
 
 const VALUES: usize = 4096;
 
@@ -19,12 +15,12 @@ pub(super) fn row() -> FormRow {
         name: "int8",
         part: "int8",
         unit_bytes: VALUES + 64,
-        behind: 0,
+        tail: 0,
         detail: 0,
         values: |unit, place, _, dst| values(unit, place, dst),
         pieces: |place, _| pieces(place),
         good_unit: |unit| scales_below(TOO_LARGE_A_SCALE, unit, VALUES),
-        made: Some(Made { plain: pack, careful: pack_row::<Scale> }),
+        pack: Some(pack_row::<Scale>),
     }
 }
 
@@ -38,13 +34,6 @@ fn scale_at(place: Place) -> usize {
     VALUES + ((place.tile * 8 + place.g) * 2 + place.upper) * 2
 }
 
-fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
-    debug_assert_eq!(values.len(), UNIT_COLUMNS);
-    let scale = Scale::of(values);
-    let codes: [i32; UNIT_COLUMNS] = std::array::from_fn(|j| values.get(j).map_or(0, |v| scale.code(*v)));
-    scale.put(unit, place, 0, &codes);
-}
-
 #[derive(Clone, Copy, Default)]
 struct Scale {
     scale: bf16,
@@ -52,12 +41,6 @@ struct Scale {
 }
 
 impl Scale {
-    fn of(values: &[f32]) -> Scale {
-        let most = values.iter().fold(0f32, |m, v| m.max(v.abs()));
-        let scale = bf16::from_f32(most / 127.0);
-        Scale { scale, inverse: if most > 1e-30 { 1.0 / scale.to_f32() } else { 0.0 } }
-    }
-
     #[inline(always)]
     fn code(&self, x: f32) -> i32 {
         nearest(x * self.inverse).clamp(-127.0, 127.0) as i32
@@ -70,7 +53,9 @@ impl Rounding for Scale {
     /// Always the plain choice, whatever the column weights: 8 bits allow no narrower range without loss.
     #[inline(always)]
     fn choose(x: &[f32], _weights: &[f32]) -> Scale {
-        Scale::of(x)
+        let most = x.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let scale = bf16::from_f32(most / 127.0);
+        Scale { scale, inverse: if most > 1e-30 { 1.0 / scale.to_f32() } else { 0.0 } }
     }
 
     #[inline(always)]
@@ -92,25 +77,15 @@ impl Packed {
     /// Repacks a published weight with signed bytes `q − z` and groups of 128 columns or a multiple; scales are
     /// rounded to bf16. `None` if `inner` is not a multiple of 128.
     pub fn int8(out: usize, inner: usize, rows: &dyn IntegerRows) -> Option<Packed> {
-        let table = Form::Int8.row().filter(|_| Form::Int8.fits(inner))?;
-        let mut bytes = vec![0u8; Form::Int8.bytes(out, inner)];
-        let pair_bytes = (inner / UNIT_COLUMNS * table.unit_bytes).max(1);
-        // Unit by unit: where a word holds columns, those of neighbouring rows are adjacent.
-        bytes.par_chunks_mut(pair_bytes).enumerate().for_each(|(pair, bytes)| {
-            for (u, unit) in bytes.chunks_exact_mut(table.unit_bytes).enumerate() {
-                for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
-                    let (row, place) = (pair * PAIR_ROWS + r, Place::of(r));
-                    let (scale, zero) = rows.scale(row, u * UNIT_COLUMNS);
-                    for w in 0..UNIT_COLUMNS / 4 {
-                        let first = u * UNIT_COLUMNS + 4 * w;
-                        let q = |j: usize| rows.quantised(row, first + j).wrapping_sub(zero) as u8;
-                        put(unit, at(place, w), &[q(0), q(2), q(1), q(3)]);
-                    }
-                    put(unit, scale_at(place), &bf16::from_f32(scale).to_le_bytes());
-                }
+        Packed::repack(Form::Int8, out, inner, |unit, u, row, place| {
+            let (scale, zero) = rows.scale(row, u * UNIT_COLUMNS);
+            for w in 0..UNIT_COLUMNS / 4 {
+                let first = u * UNIT_COLUMNS + 4 * w;
+                let q = |j: usize| rows.quantised(row, first + j).wrapping_sub(zero) as u8;
+                put(unit, at(place, w), &[q(0), q(2), q(1), q(3)]);
             }
-        });
-        Packed::from_bytes(Form::Int8, out, inner, bytes)
+            put(unit, scale_at(place), &bf16::from_f32(scale).to_le_bytes());
+        })
     }
 }
 

@@ -33,7 +33,7 @@ use rayon::prelude::*;
 pub use careful::OutputErrors;
 pub use group4::Group4;
 pub use interleave::Interleaving;
-pub use nvfp4::{Factor, Nvfp4Rows};
+pub use nvfp4::{Factor, Nvfp4Rows, e2m1};
 use planes::Choice;
 
 /// The inner size of a packed weight is a multiple of this.
@@ -69,29 +69,25 @@ pub struct FormRow {
     /// A unit has 32 rows and 128 columns.
     pub unit_bytes: usize,
     /// Bytes after the units of 32 rows.
-    pub behind: usize,
+    pub tail: usize,
     /// A kernel parameter, see `packed.cuh`.
     pub detail: u32,
-    values: fn(&[u8], Place, Beside, &mut [f32]),
+    values: fn(&[u8], Place, Extras, &mut [f32]),
     /// Positions of a row's bytes in a unit: (first, count).
     pieces: fn(Place, u32) -> Vec<(usize, usize)>,
     /// Whether all scales of a unit are finite, and not larger than kernels can use.
     good_unit: fn(&[u8]) -> bool,
-    /// Packs a unit's row from bf16 values, where the program makes this form.
-    made: Option<Made>,
+    /// Packs a unit's row from bf16 values, where the program makes this form: plainly, or by the moments of its inputs.
+    pack: Option<PackRow>,
 }
 
 #[derive(Clone, Copy)]
-struct Beside {
+struct Extras {
     detail: u32,
     factor: Factor,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Made {
-    plain: fn(&mut [u8], Place, &[f32]),
-    careful: fn(&mut [u8], Place, &[f32], Option<&careful::Unit>) -> OutputErrors,
-}
+type PackRow = fn(&mut [u8], Place, &[f32], Option<&careful::Unit>) -> OutputErrors;
 
 impl Form {
     pub fn row(self) -> Option<FormRow> {
@@ -129,13 +125,13 @@ impl Form {
     pub fn stored_shape(self, out: usize, inner: usize) -> Vec<usize> {
         let pairs = out.div_ceil(PAIR_ROWS);
         match self.row() {
-            Some(row) if row.behind == 0 => vec![pairs, inner / UNIT_COLUMNS, row.unit_bytes],
+            Some(row) if row.tail == 0 => vec![pairs, inner / UNIT_COLUMNS, row.unit_bytes],
             _ => vec![pairs, self.pair_bytes(inner)],
         }
     }
 
     pub fn pair_bytes(self, inner: usize) -> usize {
-        self.row().map_or(0, |row| inner / UNIT_COLUMNS * row.unit_bytes + row.behind)
+        self.row().map_or(0, |row| inner / UNIT_COLUMNS * row.unit_bytes + row.tail)
     }
 }
 
@@ -192,10 +188,10 @@ impl Packed {
         fill: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<Packed, NotFinite> {
         let row = form.row().ok_or(NotFinite)?;
-        let made = row.made.ok_or(NotFinite)?;
+        let pack = row.pack.ok_or(NotFinite)?;
         Packed::pack_with(form, out, inner, fill, |_, r, bytes, values| {
             for (unit, values) in bytes.chunks_exact_mut(row.unit_bytes).zip(values.chunks_exact(UNIT_COLUMNS)) {
-                (made.plain)(unit, Place::of(r), values);
+                pack(unit, Place::of(r), values, None);
             }
         })
     }
@@ -232,6 +228,26 @@ impl Packed {
         Ok(Packed { form, out, inner, bytes })
     }
 
+    /// Repacks a published weight unit by unit: where a word holds columns, those of neighbouring rows are adjacent.
+    /// `put(unit, number of the unit, row, place)` writes a unit's row. `None` if `inner` is not a multiple of 128.
+    fn repack(
+        form: Form,
+        out: usize,
+        inner: usize,
+        put: impl Fn(&mut [u8], usize, usize, Place) + Sync,
+    ) -> Option<Packed> {
+        let unit_bytes = form.row().filter(|_| form.fits(inner))?.unit_bytes;
+        let mut bytes = vec![0u8; form.bytes(out, inner)];
+        bytes.par_chunks_mut(form.pair_bytes(inner).max(1)).enumerate().for_each(|(pair, bytes)| {
+            for (u, unit) in bytes.chunks_exact_mut(unit_bytes).take(inner / UNIT_COLUMNS).enumerate() {
+                for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
+                    put(unit, u, pair * PAIR_ROWS + r, Place::of(r));
+                }
+            }
+        });
+        Packed::from_bytes(form, out, inner, bytes)
+    }
+
     /// `None` if the bytes do not have this shape.
     pub fn from_bytes(form: Form, out: usize, inner: usize, bytes: Vec<u8>) -> Option<Packed> {
         let fits = form.row().is_some() && form.fits(inner) && bytes.len() == form.bytes(out, inner);
@@ -265,10 +281,10 @@ pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32
     let place = Place::of(row);
     let pair = form.pair_bytes(inner);
     let bytes = bytes.get(row / PAIR_ROWS * pair..).and_then(|b| b.get(..pair)).unwrap_or_default();
-    let (units, behind) = bytes.split_at(bytes.len().min(inner / UNIT_COLUMNS * table.unit_bytes));
-    let beside = Beside { detail: table.detail, factor: nvfp4::factor(behind, row) };
+    let (units, tail) = bytes.split_at(bytes.len().min(inner / UNIT_COLUMNS * table.unit_bytes));
+    let extras = Extras { detail: table.detail, factor: nvfp4::factor(tail, row) };
     for (unit, dst) in units.chunks_exact(table.unit_bytes).zip(dst.chunks_exact_mut(UNIT_COLUMNS)) {
-        (table.values)(unit, place, beside, dst);
+        (table.values)(unit, place, extras, dst);
     }
 }
 
@@ -292,9 +308,9 @@ pub fn first_bad_unit(form: Form, inner: usize, bytes: &[u8]) -> Option<usize> {
     let units = inner / UNIT_COLUMNS;
     let pairs = bytes.par_chunks_exact(form.pair_bytes(inner).max(1)).enumerate();
     let first = |(pair, bytes): (usize, &[u8])| {
-        let (all, behind) = bytes.split_at(bytes.len().min(units * row.unit_bytes));
+        let (all, tail) = bytes.split_at(bytes.len().min(units * row.unit_bytes));
         let found = all.chunks_exact(row.unit_bytes).position(|unit| !(row.good_unit)(unit));
-        let found = found.or_else(|| (form == Form::Nvfp4 && !nvfp4::good_behind(behind)).then_some(units));
+        let found = found.or_else(|| (form == Form::Nvfp4 && !nvfp4::good_tail(tail)).then_some(units));
         found.map(|unit| pair * units + unit)
     };
     pairs.find_map_first(first)
@@ -339,8 +355,8 @@ fn nibble_word(place: Place, block: usize, t: usize) -> usize {
 }
 
 /// Positions of a row's four-bit words in a unit, and then of the form's other bytes.
-fn nibbles_and(place: Place, beside: impl Iterator<Item = (usize, usize)>) -> Vec<(usize, usize)> {
-    (0..16).map(|i| (nibble_word(place, i / 4, i % 4), 4)).chain(beside).collect()
+fn nibbles_and(place: Place, extras: impl Iterator<Item = (usize, usize)>) -> Vec<(usize, usize)> {
+    (0..16).map(|i| (nibble_word(place, i / 4, i % 4), 4)).chain(extras).collect()
 }
 
 /// Eight four-bit values as kernels unpack them: even columns in the lower half, odd in the upper.

@@ -12,8 +12,8 @@ use super::{
 
 const VALUES: usize = 2048;
 /// Size of the tail of a pair: for each row the factor of its sums, then the weight's factor.
-const BEHIND: usize = 2 * BEHIND_EACH;
-const BEHIND_EACH: usize = PAIR_ROWS * size_of::<f32>();
+const TAIL: usize = 2 * TAIL_EACH;
+const TAIL_EACH: usize = PAIR_ROWS * size_of::<f32>();
 
 const BLOCK: usize = 16;
 
@@ -28,12 +28,12 @@ pub(super) fn row() -> FormRow {
         name: "nvfp4",
         part: "nvfp4",
         unit_bytes: VALUES + 256,
-        behind: BEHIND,
+        tail: TAIL,
         detail: 0,
-        values: |unit, place, beside, dst| values(unit, place, beside.factor, dst),
+        values: |unit, place, extras, dst| values(unit, place, extras.factor, dst),
         pieces: |place, _| nibbles_and(place, (0..4).map(|i| (scales_at(place, i / 2, i % 2), 2))),
         good_unit,
-        made: None,
+        pack: None,
     }
 }
 
@@ -96,7 +96,7 @@ impl Packed {
             return None;
         }
         let mut bytes = vec![0u8; form.bytes(out, inner)];
-        let behind = inner / UNIT_COLUMNS * table.unit_bytes;
+        let tail = inner / UNIT_COLUMNS * table.unit_bytes;
         bytes.par_chunks_mut(form.pair_bytes(inner).max(1)).enumerate().for_each(|(pair, bytes)| {
             for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
                 let (row, place) = (pair * PAIR_ROWS + r, Place::of(r));
@@ -106,8 +106,8 @@ impl Packed {
                 for (unit, (values, scales)) in bytes.chunks_exact_mut(table.unit_bytes).zip(units) {
                     put_row(unit, place, values, scales);
                 }
-                put(bytes, behind + 4 * r, &rows.factor.gain().to_le_bytes());
-                put(bytes, behind + BEHIND_EACH + 4 * r, &rows.factor.signed().to_le_bytes());
+                put(bytes, tail + 4 * r, &rows.factor.gain().to_le_bytes());
+                put(bytes, tail + TAIL_EACH + 4 * r, &rows.factor.signed().to_le_bytes());
             }
         });
         Packed::from_bytes(form, out, inner, bytes)
@@ -194,8 +194,13 @@ fn split(a: u32, c: u32) -> [u32; 2] {
 
 const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-pub(super) fn factor(behind: &[u8], row: usize) -> Factor {
-    Factor::from_signed(f32::from_bits(word(behind, BEHIND_EACH + row % PAIR_ROWS * 4)))
+/// e2m1: sign, two bits of exponent, one of mantissa.
+pub fn e2m1(nibble: u8) -> f32 {
+    E2M1.get(usize::from(nibble)).copied().unwrap_or_default()
+}
+
+pub(super) fn factor(tail: &[u8], row: usize) -> Factor {
+    Factor::from_signed(f32::from_bits(word(tail, TAIL_EACH + row % PAIR_ROWS * 4)))
 }
 
 fn values(unit: &[u8], place: Place, factor: Factor, dst: &mut [f32]) {
@@ -211,8 +216,7 @@ fn values(unit: &[u8], place: Place, factor: Factor, dst: &mut [f32]) {
             let step = steps.get(t / 2).copied().unwrap_or_default();
             for ((eight, dst), step) in [(a, dst.0), (c, dst.1)].into_iter().zip(step) {
                 for (j, v) in dst.iter_mut().enumerate() {
-                    let value = E2M1.get((eight >> (4 * j) & 15) as usize).copied().unwrap_or_default();
-                    *v = round(value * step);
+                    *v = round(e2m1((eight >> (4 * j) & 15) as u8) * step);
                 }
             }
         }
@@ -228,16 +232,16 @@ fn good_unit(unit: &[u8]) -> bool {
 }
 
 /// The same for a pair's tail; padding rows have zeros.
-pub(super) fn good_behind(behind: &[u8]) -> bool {
+pub(super) fn good_tail(tail: &[u8]) -> bool {
     (0..PAIR_ROWS).all(|row| {
-        let factor = factor(behind, row);
-        let gain = f32::from_bits(word(behind, row * 4));
+        let factor = factor(tail, row);
+        let gain = f32::from_bits(word(tail, row * 4));
         (factor.is_usable() && gain == factor.gain()) || (factor == Factor::Times(0.0) && gain == 0.0)
     })
 }
 
-pub(super) fn behind_pieces(row: usize) -> impl Iterator<Item = (usize, usize)> {
-    [(row * 4, 4), (BEHIND_EACH + row * 4, 4)].into_iter()
+pub(super) fn tail_pieces(row: usize) -> impl Iterator<Item = (usize, usize)> {
+    [(row * 4, 4), (TAIL_EACH + row * 4, 4)].into_iter()
 }
 
 #[cfg(test)]

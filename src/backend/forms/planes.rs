@@ -9,9 +9,7 @@
 //! bits, which have a plane of their own after them, join them.
 
 use super::careful::{Rounding, pack_row};
-use super::{
-    FormRow, Made, NIBBLES, Place, half_word, join, nearest, nibble_word, nibbles_and, put, round, split, word,
-};
+use super::{FormRow, NIBBLES, Place, half_word, join, nearest, nibble_word, nibbles_and, put, round, split, word};
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Choice<const BITS: usize> {
@@ -90,21 +88,13 @@ impl<const BITS: usize> Choice<BITS> {
             name,
             part,
             unit_bytes: Self::VALUES + 256,
-            behind: 0,
+            tail: 0,
             detail: 0,
             values: |unit, place, _, dst| Self::values(unit, place, dst),
             pieces: |place, _| Self::pieces(place),
             // All byte values decode to a usable scale.
             good_unit: |_| true,
-            made: Some(Made { plain: Self::pack, careful: pack_row::<Self> }),
-        }
-    }
-
-    fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
-        for (block, x) in values.chunks_exact(32).enumerate() {
-            let choice = Self::choose(x, &[1.0; 32]);
-            let codes: [i32; 32] = std::array::from_fn(|j| x.get(j).map_or(0, |x| choice.round(*x).0));
-            choice.put(unit, place, block, &codes);
+            pack: Some(pack_row::<Self>),
         }
     }
 

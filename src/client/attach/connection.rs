@@ -69,12 +69,12 @@ enum Side {
 impl Side {
     fn server(link: Link) -> io::Result<Side> {
         let Link { stream, mut from, host } = link;
-        let (tell, heard) = unbounded();
+        let (report, heard) = unbounded();
         std::thread::Builder::new().name("from server".into()).spawn(move || {
             loop {
                 match wire::receive(&mut from) {
                     Ok(Some(event)) => {
-                        if tell.send(event).is_err() {
+                        if report.send(event).is_err() {
                             return;
                         }
                     }
@@ -97,7 +97,7 @@ impl Side {
 
 struct Pending {
     cancel: Option<Cancel>,
-    told: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 struct Connection {
@@ -179,9 +179,9 @@ impl Connection {
             Side::Server { to, .. } => drop(to.shutdown(Shutdown::Both)),
             Side::Here(Engine { commands, events, thread }) => {
                 // Bounded channel: an engine that hangs must not keep the program from ending.
-                let told = commands.send_timeout(Command::Shutdown, Duration::from_secs(2));
+                let reported = commands.send_timeout(Command::Shutdown, Duration::from_secs(2));
                 drop((commands, events));
-                if told.is_ok() {
+                if reported.is_ok() {
                     let _ = thread.join();
                 }
             }
@@ -215,13 +215,13 @@ impl Connection {
     fn enter(&mut self, look: bool) -> io::Result<()> {
         self.ready = false;
         self.heard = Instant::now();
-        let found = if look { (self.way.find)() } else { Found::Nobody };
+        let found = if look { (self.way.find)() } else { Found::NoServer };
         let why = match found {
             Found::Server(link) => {
                 self.side = Side::server(*link)?;
                 return Ok(());
             }
-            Found::Nobody => "No server runs any more".to_owned(),
+            Found::NoServer => "No server runs any more".to_owned(),
             Found::Unfit(why) => why,
         };
         self.side = Side::Here((self.way.load)()?);
@@ -239,7 +239,7 @@ impl Connection {
         }
         if let Some(id) = id {
             let cancel = if let Command::Run(job) = &command { Some(job.cancel.clone()) } else { None };
-            self.pending.insert(id, Pending { cancel, told: None });
+            self.pending.insert(id, Pending { cancel, reported: None });
         }
         let handed = match &mut self.side {
             Side::Server { to, .. } => match order(command) {
@@ -347,12 +347,12 @@ impl Connection {
         let mut alive = true;
         for (id, pending) in &mut self.pending {
             let cancelled = pending.cancel.as_ref().is_some_and(Cancel::is_cancelled);
-            match pending.told {
+            match pending.reported {
                 None if cancelled => {
-                    pending.told = Some(Instant::now());
+                    pending.reported = Some(Instant::now());
                     alive &= wire::send(to, Order::Cancel { id: *id }).is_ok();
                 }
-                Some(told) => alive &= told.elapsed() < SILENCE || self.heard.elapsed() < SILENCE,
+                Some(reported) => alive &= reported.elapsed() < SILENCE || self.heard.elapsed() < SILENCE,
                 None => {}
             }
         }

@@ -4,9 +4,9 @@ use super::*;
 
 fn connection() -> (Connection, Receiver<EngineEvent>) {
     let (to, _) = UnixStream::pair().unwrap();
-    let (events, told) = unbounded();
+    let (events, reported) = unbounded();
     let connection = Connection {
-        way: Way { find: Box::new(|| Found::Nobody), load: Box::new(|| Err(io::ErrorKind::NotFound.into())) },
+        way: Way { find: Box::new(|| Found::NoServer), load: Box::new(|| Err(io::ErrorKind::NotFound.into())) },
         events,
         side: Side::Server { to, from: never(), host: "a server".into() },
         ready: false,
@@ -17,7 +17,7 @@ fn connection() -> (Connection, Receiver<EngineEvent>) {
         lost: BTreeMap::new(),
         heard: Instant::now(),
     };
-    (connection, told)
+    (connection, reported)
 }
 
 fn fork(id: u64) -> Command {
@@ -26,7 +26,7 @@ fn fork(id: u64) -> Command {
 
 #[test]
 fn a_server_that_is_ready_and_gone_fails_all_that_waited_for_it() {
-    let (mut connection, told) = connection();
+    let (mut connection, reported) = connection();
     connection.held = [fork(7), fork(8), fork(9)].into();
     connection.now_ready(ModelInfo { fingerprint: "f".into(), ..ModelInfo::default() });
     let failed = |event| match event {
@@ -34,13 +34,13 @@ fn a_server_that_is_ready_and_gone_fails_all_that_waited_for_it() {
         _ => None,
     };
     // The first is the line that belongs to no command.
-    assert_eq!(told.try_iter().filter_map(failed).collect::<Vec<_>>(), [0, 7, 8, 9]);
+    assert_eq!(reported.try_iter().filter_map(failed).collect::<Vec<_>>(), [0, 7, 8, 9]);
     assert!(connection.pending.is_empty() && connection.held.is_empty());
 }
 
 #[test]
 fn what_rests_on_a_state_that_went_with_the_server_hears_that_it_is_gone() {
-    let (mut connection, told) = connection();
+    let (mut connection, reported) = connection();
     connection.used = [SequenceId(0)].into();
     connection.gone(None);
     connection.on_command(fork(7));
@@ -48,7 +48,7 @@ fn what_rests_on_a_state_that_went_with_the_server_hears_that_it_is_gone() {
         EngineEvent::Failed { id, fault: EngineFault::Gone(why) } => Some((id, why)),
         _ => None,
     };
-    let said: Vec<(u64, String)> = told.try_iter().filter_map(gone).collect();
-    assert_eq!(said.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 7]);
-    assert!(said[0].1.contains("has ended") && said[0].1 == said[1].1, "{said:?}");
+    let message: Vec<(u64, String)> = reported.try_iter().filter_map(gone).collect();
+    assert_eq!(message.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 7]);
+    assert!(message[0].1.contains("has ended") && message[0].1 == message[1].1, "{message:?}");
 }

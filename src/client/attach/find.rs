@@ -15,7 +15,7 @@ pub struct Link {
 }
 
 pub enum Found {
-    Nobody,
+    NoServer,
     Server(Box<Link>),
     Unfit(String),
 }
@@ -61,7 +61,7 @@ pub fn look(place: &Place) -> Result<Option<String>, String> {
 pub fn find(place: &Place, wanted: &Loads) -> Found {
     let (stream, mut from, welcome) = match meet(place) {
         Ok(Some(met)) => met,
-        Ok(None) => return Found::Nobody,
+        Ok(None) => return Found::NoServer,
         Err(why) => return Found::Unfit(why),
     };
     let host = name(&welcome);
@@ -78,7 +78,7 @@ pub fn find(place: &Place, wanted: &Loads) -> Found {
     match join() {
         Ok(Some((None, _))) => Found::Server(Box::new(Link { stream, from, host })),
         Ok(Some((Some(why), _))) => Found::Unfit(format!("{host}: {why}")),
-        Ok(None) => Found::Nobody,
+        Ok(None) => Found::NoServer,
         Err(e) => Found::Unfit(format!("{host} does not answer ({e})")),
     }
 }

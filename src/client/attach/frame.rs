@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_comes_as_it_was_sent_and_an_end_between_two_is_told_from_one_inside() {
+    fn a_frame_arrives_as_sent_and_an_end_between_two_differs_from_one_inside() {
         let blobs = vec![Arc::new(vec![1, 2, 3]), Arc::new(Vec::new())];
         let mut wire = Vec::new();
         send(&mut wire, &"head", &blobs).unwrap();

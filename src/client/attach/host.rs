@@ -182,7 +182,7 @@ fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot, cancels:
             Order::Run(task) => match job(shared, *task, cancels) {
                 Ok(job) => job,
                 Err((id, why)) => {
-                    slot.tell(EngineEvent::Failed { id, fault: EngineFault::Device(why) });
+                    slot.report(EngineEvent::Failed { id, fault: EngineFault::Device(why) });
                     continue;
                 }
             },
@@ -192,7 +192,7 @@ fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot, cancels:
                     Err(fault) => {
                         // The terminal assumes that the old state is replaced, so it must not stay.
                         slot.command(Command::Release { sequence });
-                        slot.tell(EngineEvent::Failed { id, fault: EngineFault::RowsLost(fault) });
+                        slot.report(EngineEvent::Failed { id, fault: EngineFault::RowsLost(fault) });
                         continue;
                     }
                 }

@@ -32,7 +32,7 @@ const SERVER: User = 0;
 enum Call {
     Join { user: User, events: Sender<EngineEvent>, accepted: Sender<bool> },
     Command(User, Command),
-    Tell(User, EngineEvent),
+    Report(User, EngineEvent),
     Leave(User),
     Hurry,
 }
@@ -55,9 +55,9 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn tell(&self, event: EngineEvent) {
+    pub(super) fn report(&self, event: EngineEvent) {
         // A multiplexer that is gone ends the terminal's events.
-        let _ = self.calls.send(Call::Tell(self.user, event));
+        let _ = self.calls.send(Call::Report(self.user, event));
     }
 
     pub(super) fn command(&self, command: Command) -> bool {
@@ -80,9 +80,9 @@ impl Multiplexer {
         needed: usize,
     ) -> std::io::Result<(Multiplexer, Share)> {
         let (calls, inbox) = unbounded();
-        let (told, heard) = unbounded();
+        let (reported, heard) = unbounded();
         let (server, orders) = bounded(COMMANDS);
-        let table = Table::new(commands, told, needed);
+        let table = Table::new(commands, reported, needed);
         std::thread::Builder::new().name("multiplexer".into()).spawn(move || table.run(&inbox, events))?;
         let to = calls.clone();
         // Ends with the server's channel, which ends the multiplexer.
@@ -130,6 +130,7 @@ struct Open {
     cancel: Option<Cancel>,
 }
 
+#[derive(Default)]
 struct Table {
     /// `None`: the engine is ending or gone.
     commands: Option<Sender<Command>>,
@@ -152,13 +153,7 @@ impl Table {
             users: HashMap::from([(SERVER, Slots::new(server))]),
             needed,
             sequences: UNKNOWN,
-            free: BTreeSet::new(),
-            model: None,
-            loading: None,
-            open: HashMap::new(),
-            next_id: 0,
-            ending: None,
-            hurried: false,
+            ..Table::default()
         }
     }
 
@@ -189,7 +184,7 @@ impl Table {
         }
     }
 
-    fn tell(&self, user: User, event: EngineEvent) {
+    fn report(&self, user: User, event: EngineEvent) {
         if let Some(slots) = self.users.get(&user) {
             // A user that is gone leaves by itself.
             let _ = slots.events.send(event);
@@ -197,7 +192,7 @@ impl Table {
     }
 
     fn fail(&self, user: User, id: u64, why: impl Into<String>) {
-        self.tell(user, EngineEvent::Failed { id, fault: EngineFault::Device(why.into()) });
+        self.report(user, EngineEvent::Failed { id, fault: EngineFault::Device(why.into()) });
     }
 
     fn on_call(&mut self, call: Call) {
@@ -213,7 +208,7 @@ impl Table {
             }
             Call::Command(..) if self.begins_nothing() => {}
             Call::Command(user, command) => self.on_command(user, command),
-            Call::Tell(user, event) => self.tell(user, event),
+            Call::Report(user, event) => self.report(user, event),
             Call::Leave(SERVER) => {
                 self.leave(SERVER);
                 self.ending = Some(Ending { last: self.next_id, until: None });
@@ -228,10 +223,10 @@ impl Table {
 
     fn greet(&self, user: User) {
         if let Some((what, done)) = self.loading.clone() {
-            self.tell(user, EngineEvent::Loading { what, done });
+            self.report(user, EngineEvent::Loading { what, done });
         }
         if let Some(info) = &self.model {
-            self.tell(user, EngineEvent::Ready(self.shown(user, info)));
+            self.report(user, EngineEvent::Ready(self.shown(user, info)));
         }
     }
 
@@ -327,7 +322,7 @@ impl Table {
                 self.free = (0..info.max_sequences.max(1)).collect();
                 self.sequences = self.free.len();
                 self.model = Some(info.clone());
-                self.users.keys().for_each(|user| self.tell(*user, EngineEvent::Ready(self.shown(*user, info))));
+                self.users.keys().for_each(|user| self.report(*user, EngineEvent::Ready(self.shown(*user, info))));
                 return;
             }
             EngineEvent::Evicted { sequence } => return self.evicted(*sequence),
@@ -339,7 +334,7 @@ impl Table {
         }
         let over = event.is_last();
         let Some(id) = event.id_mut() else {
-            return self.tell_all(&event);
+            return self.report_all(&event);
         };
         let Some(open) = self.open.get(id) else { return };
         let user = open.user;
@@ -350,33 +345,26 @@ impl Table {
                 slots.answered = Some(Instant::now());
             }
         }
-        self.tell(user, event);
+        self.report(user, event);
     }
 
     fn evicted(&self, evicted: SequenceId) {
         for (user, slots) in &self.users {
             if let Some((sequence, _)) = slots.sequences.iter().find(|(_, held)| **held == evicted) {
-                self.tell(*user, EngineEvent::Evicted { sequence: *sequence });
+                self.report(*user, EngineEvent::Evicted { sequence: *sequence });
             }
         }
     }
 
     /// Sends an event that answers no command.
-    fn tell_all(&self, event: &EngineEvent) {
+    fn report_all(&self, event: &EngineEvent) {
         for user in self.users.keys() {
             match event {
                 EngineEvent::Loading { what, done } => {
-                    self.tell(*user, EngineEvent::Loading { what: what.clone(), done: *done });
+                    self.report(*user, EngineEvent::Loading { what: what.clone(), done: *done });
                 }
-                EngineEvent::Note(text) => self.tell(*user, EngineEvent::Note(text.clone())),
-                EngineEvent::Ready(_)
-                | EngineEvent::Restored { .. }
-                | EngineEvent::Reading { .. }
-                | EngineEvent::Tokens { .. }
-                | EngineEvent::Waiting { .. }
-                | EngineEvent::Evicted { .. }
-                | EngineEvent::Done { .. }
-                | EngineEvent::Failed { .. } => {}
+                EngineEvent::Note(text) => self.report(*user, EngineEvent::Note(text.clone())),
+                _ => {}
             }
         }
     }
@@ -392,7 +380,7 @@ impl Table {
         self.open.clear();
         for user in self.users.keys() {
             let fault = EngineFault::Fatal { why: why.to_owned(), exit };
-            self.tell(*user, EngineEvent::Failed { id: 0, fault });
+            self.report(*user, EngineEvent::Failed { id: 0, fault });
         }
     }
 }

@@ -201,8 +201,8 @@ fn at_the_end_a_terminal_that_was_answered_a_moment_ago_may_ask_what_comes_next(
 #[test]
 fn at_the_end_what_is_asked_after_the_grace_is_not_begun_and_what_runs_is_waited_for() {
     let (to, commands) = unbounded();
-    let (told, _server) = unbounded();
-    let mut table = Table::new(to, told, 1);
+    let (reported, _server) = unbounded();
+    let mut table = Table::new(to, reported, 1);
     let engine = Engine { commands, events: unbounded().0 };
     table.on_engine(EngineEvent::Ready(ModelInfo { max_sequences: 16, ..ModelInfo::default() }));
     let (events, heard) = unbounded();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_one_holder_and_leaves_nothing_behind() {
+    fn a_place_has_one_holder_and_leaves_no_files() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::of(&dir.path().join("data"));
         assert!(place.connect().unwrap().is_none());
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_whose_name_is_no_text_is_a_place() {
+    fn a_folder_with_a_name_that_is_not_text_is_a_place() {
         use std::os::unix::ffi::OsStrExt as _;
         let dir = tempfile::tempdir().unwrap();
         let place = Place::of(&dir.path().join(std::ffi::OsStr::from_bytes(b"d\xffta")));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_server_left_is_nobody_and_is_taken_over() {
+    fn the_place_of_a_killed_server_is_free_and_is_taken_over() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::of(dir.path());
         let (held, listener) = place.take("127.0.0.1:1").unwrap().unwrap();

@@ -155,11 +155,11 @@ mod tests {
     #[test]
     fn an_exit_crosses_as_its_number_and_an_unknown_one_is_a_failure() {
         let fault = |exit| EngineFault::Fatal { why: "The device is lost.".into(), exit };
-        let mut told = serde_json::to_value(fault(Exit::NoDevice)).unwrap();
-        assert_eq!(told["Fatal"]["code"], 4);
-        assert_eq!(serde_json::from_value::<EngineFault>(told.clone()).unwrap(), fault(Exit::NoDevice));
-        told["Fatal"]["code"] = 99.into();
-        assert_eq!(serde_json::from_value::<EngineFault>(told).unwrap(), fault(Exit::Failure));
+        let mut reported = serde_json::to_value(fault(Exit::NoDevice)).unwrap();
+        assert_eq!(reported["Fatal"]["code"], 4);
+        assert_eq!(serde_json::from_value::<EngineFault>(reported.clone()).unwrap(), fault(Exit::NoDevice));
+        reported["Fatal"]["code"] = 99.into();
+        assert_eq!(serde_json::from_value::<EngineFault>(reported).unwrap(), fault(Exit::Failure));
     }
 
     #[test]

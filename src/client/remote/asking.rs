@@ -31,7 +31,7 @@ pub(super) struct Asking {
     left_out: RefCell<BTreeSet<&'static str>>,
     /// The program asks one question at once.
     pub(super) one_question: bool,
-    said_budget: Cell<bool>,
+    noted_budget: Cell<bool>,
 }
 
 impl Asking {
@@ -40,8 +40,8 @@ impl Asking {
     pub(super) fn new(options: RemoteOptions, codec: Codec, events: Sender<EngineEvent>) -> Result<Asking, String> {
         let client = Client::new(&options)?;
         let RemoteOptions { model: wanted, context, one_question, .. } = options;
-        let (model, left_out, said_budget) = (RefCell::default(), RefCell::default(), Cell::new(false));
-        Ok(Asking { client, codec, events, wanted, model, context, left_out, one_question, said_budget })
+        let (model, left_out, noted_budget) = (RefCell::default(), RefCell::default(), Cell::new(false));
+        Ok(Asking { client, codec, events, wanted, model, context, left_out, one_question, noted_budget })
     }
 
     pub(super) fn send(&self, event: EngineEvent) {
@@ -112,7 +112,8 @@ impl Asking {
             self.send(EngineEvent::Ready(self.info()));
         }
         let conversation = self.codec.conversation(state).map_err(Fault::Failed)?;
-        let mut received = Received::new(job.id, &self.codec, conversation.in_thought, generate.steering.as_ref());
+        let (report, in_thought) = (|event: EngineEvent| self.send(event), conversation.in_thought);
+        let mut received = Received::new(job.id, &self.codec, in_thought, generate.steering.as_ref(), &report);
         let max_tokens = self.room(generate.max_tokens, state.len() as u64);
         let draw = Draw { sampling: generate.sampling, max_tokens };
         let ended = match self.answer(job, draw, &conversation, &mut received).await {
@@ -120,7 +121,7 @@ impl Asking {
             Err(Fault::Stopped) => Ended::Cancelled,
             Err(fault) => return Err(fault),
         };
-        if received.over_budget && !self.said_budget.replace(true) {
+        if received.over_budget && !self.noted_budget.replace(true) {
             let at = &self.client.shown;
             let note = format!("{at} cannot be told to end a thought: thinking_budget has no effect there.");
             self.send(EngineEvent::Note(note));
@@ -181,18 +182,17 @@ impl Asking {
         conversation: &Conversation,
         received: &mut Received<'_>,
     ) -> Result<Ended, Fault> {
-        let tell = |event: EngineEvent| self.send(event);
         let waits = |what: String| self.send(EngineEvent::Waiting { id: job.id, what });
         for _ in 0..REFUSALS {
             let name = self.model.borrow().as_ref().map(|m| m.name.clone()).unwrap_or_default();
             let body = chat::body(&name, conversation, draw, &self.left_out.borrow());
-            let (line, said) = match self.client.ask(&body, &job.cancel, &waits).await {
-                Ok(begun) => return receive(&self.client, begun, &job.cancel, received, &tell).await,
-                Err(Fault::Refused { line, said }) => (line, said),
+            let (line, message) = match self.client.ask(&body, &job.cancel, &waits).await {
+                Ok(begun) => return receive(&self.client, begun, &job.cancel, received).await,
+                Err(Fault::Refused { line, message }) => (line, message),
                 Err(fault) => return Err(fault),
             };
-            let fields = match chat::refused(&body, &said) {
-                Refused::All if is_too_long(&said) => return Err(Fault::TooLong(line)),
+            let fields = match chat::refused(&body, &message) {
+                Refused::All if is_too_long(&message) => return Err(Fault::TooLong(line)),
                 Refused::All => return Err(Fault::Failed(line)),
                 Refused::GoingOn => {
                     let at = &self.client.shown;

@@ -95,12 +95,12 @@ pub(super) enum Refused {
     All,
 }
 
-pub(super) fn refused(sent: &Value, said: &str) -> Refused {
+pub(super) fn refused(sent: &Value, message: &str) -> Refused {
     let named = |name: &str| {
-        said.match_indices(name).any(|(at, _)| {
+        message.match_indices(name).any(|(at, _)| {
             let part = |c: char| c.is_alphanumeric() || c == '_';
-            let before = said.get(..at).and_then(|s| s.chars().next_back());
-            let after = said.get(at + name.len()..).and_then(|s| s.chars().next());
+            let before = message.get(..at).and_then(|s| s.chars().next_back());
+            let after = message.get(at + name.len()..).and_then(|s| s.chars().next());
             !before.is_some_and(part) && !after.is_some_and(part)
         })
     };
@@ -118,13 +118,13 @@ pub(super) fn refused(sent: &Value, said: &str) -> Refused {
     }
 }
 
-pub(super) fn is_too_long(said: &str) -> bool {
-    let said = said.to_ascii_lowercase();
+pub(super) fn is_too_long(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
     let names_context = ["context length", "context_length", "context size", "context_size", "context window", "n_ctx"];
     let is_over = ["exceed", "maximum", "too long", "too large", "larger than", "longer than", "greater than", "fit"];
     let prompt = ["prompt is too long", "input is too long", "too many tokens", "conversation is too long"];
-    prompt.iter().any(|words| said.contains(words))
-        || (names_context.iter().any(|n| said.contains(n)) && is_over.iter().any(|o| said.contains(o)))
+    prompt.iter().any(|words| message.contains(words))
+        || (names_context.iter().any(|n| message.contains(n)) && is_over.iter().any(|o| message.contains(o)))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,42 +158,29 @@ pub(super) enum Event {
 
 #[derive(Deserialize)]
 struct Wire {
-    #[serde(default)]
     choices: Option<Vec<Choice>>,
-    #[serde(default)]
     usage: Option<Value>,
-    #[serde(default)]
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
 struct Choice {
-    #[serde(default)]
     index: Option<u64>,
-    #[serde(default)]
     delta: Option<Delta>,
-    #[serde(default)]
     message: Option<Delta>,
-    #[serde(default)]
     finish_reason: Option<String>,
-    #[serde(default)]
     error: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct Delta {
-    #[serde(default)]
     content: Option<Content>,
-    #[serde(default)]
     reasoning_content: Option<Content>,
     /// Another server's name for it. Some send both, and one of them may be empty.
-    #[serde(default)]
     reasoning: Option<Content>,
-    #[serde(default)]
     refusal: Option<String>,
-    #[serde(default)]
     tool_calls: Value,
-    #[serde(default)]
     function_call: Value,
 }
 

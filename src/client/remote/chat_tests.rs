@@ -48,7 +48,7 @@ fn what_is_set_is_sent_and_what_was_refused_is_not() {
 #[test]
 fn a_refusal_names_whole_fields_that_were_sent() {
     let sent = json!({"max_tokens": 1, "top_p": 1, "seed": 1});
-    let fields = |said| refused(&sent, said);
+    let fields = |message| refused(&sent, message);
     assert_eq!(fields("Unsupported parameter: 'max_tokens'"), Refused::Fields(vec!["max_tokens"]));
     assert_eq!(fields("body.top_p, seed: extra fields not permitted"), Refused::Fields(vec!["top_p", "seed"]));
     assert_eq!(fields("max_tokens_total is 5, seeds, top_k"), Refused::All);
@@ -137,17 +137,17 @@ fn the_servers_words_are_found_where_servers_put_them() {
 
 #[test]
 fn a_prompt_that_is_too_long_is_known_by_the_words_for_it() {
-    for said in [
+    for message in [
         "the request exceeds the available context size. try increasing the context size or enable context shift",
         "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
         "context_length_exceeded",
         "prompt is too long: 210000 tokens > 200000 maximum",
         "The prompt (9000 tokens) does not fit into the context window of 8192 tokens",
     ] {
-        assert!(is_too_long(said), "{said}");
+        assert!(is_too_long(message), "{message}");
     }
-    for said in ["failed to decode the batch", "max_tokens must be at least 1", "no such context"] {
-        assert!(!is_too_long(said), "{said}");
+    for message in ["failed to decode the batch", "max_tokens must be at least 1", "no such context"] {
+        assert!(!is_too_long(message), "{message}");
     }
 }
 

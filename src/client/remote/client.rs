@@ -31,7 +31,7 @@ pub(super) enum Fault {
     /// The server refuses the request as it is: one line, and the server's own words unchanged.
     Refused {
         line: String,
-        said: String,
+        message: String,
     },
     TooLong(String),
     Failed(String),
@@ -154,9 +154,9 @@ impl Client {
     }
 
     /// Makes a server's words fit to be shown: one line, without the key.
-    pub(super) fn cleaned(&self, said: &str) -> String {
-        let said = self.key.as_ref().map_or_else(|| said.to_owned(), |key| key.without(said));
-        let line = sanitize_line(said.trim());
+    pub(super) fn cleaned(&self, message: &str) -> String {
+        let message = self.key.as_ref().map_or_else(|| message.to_owned(), |key| key.without(message));
+        let line = sanitize_line(message.trim());
         match line.char_indices().nth(SHOWN) {
             Some((end, _)) => format!("{}…", line.get(..end).unwrap_or(&line)),
             None => line.into_owned(),
@@ -247,8 +247,8 @@ impl Client {
             other => {
                 let bytes = unless(cancel, self.patience.connect, body(response, REFUSAL)).await?.unwrap_or_default();
                 let object = serde_json::from_slice::<Value>(&bytes).ok().filter(Value::is_object);
-                if let Some(said) = object.as_ref().and_then(words_of) {
-                    return Err(self.refused_while_answering(&said, ""));
+                if let Some(message) = object.as_ref().and_then(words_of) {
+                    return Err(self.refused_while_answering(&message, ""));
                 }
                 let kind = self.cleaned(other);
                 let line = format!(
@@ -262,10 +262,10 @@ impl Client {
 
     /// The fault for an error that arrives in place of an answer, or in the middle of one. `kept` describes the
     /// received part.
-    pub(super) fn refused_while_answering(&self, said: &str, kept: &str) -> Fault {
-        let words = sentence(&self.cleaned(said));
+    pub(super) fn refused_while_answering(&self, message: &str, kept: &str) -> Fault {
+        let words = sentence(&self.cleaned(message));
         let line = format!("{} failed while it answered: {words} {kept}", self.shown).trim_end().to_owned();
-        if kept.is_empty() && is_too_long(said) { Fault::TooLong(line) } else { Fault::Failed(line) }
+        if kept.is_empty() && is_too_long(message) { Fault::TooLong(line) } else { Fault::Failed(line) }
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Fault {
@@ -282,7 +282,7 @@ impl Client {
         let to = response.headers().get("location").and_then(|v| v.to_str().ok()).map(|to| self.cleaned(to));
         let bytes = body(response, REFUSAL).await;
         let text = String::from_utf8_lossy(&bytes);
-        let said = match serde_json::from_str::<Value>(&text) {
+        let message = match serde_json::from_str::<Value>(&text) {
             Ok(value) => words_of(&value).unwrap_or_default(),
             // An HTML page has no useful single line.
             Err(_) if text.trim_start().starts_with('<') => String::new(),
@@ -314,12 +314,12 @@ impl Client {
             500..=599 => format!("{at} failed ({code}), {}.", times(tried)),
             _ => format!("{at} answers with status {code}."),
         };
-        let words = self.cleaned(&said);
+        let words = self.cleaned(&message);
         let line = if words.is_empty() { line } else { format!("{line} It says: {words}") };
         match code {
-            400 | 422 => Fault::Refused { line, said },
+            400 | 422 => Fault::Refused { line, message },
             413 => Fault::TooLong(line),
-            500..=599 if is_too_long(&said) => Fault::TooLong(line),
+            500..=599 if is_too_long(&message) => Fault::TooLong(line),
             _ => Fault::Failed(line),
         }
     }

@@ -25,6 +25,7 @@ const COUNTS: Duration = Duration::from_secs(2);
 
 pub(super) struct Received<'a> {
     id: u64,
+    report: &'a dyn Fn(EngineEvent),
     writer: Writer<'a>,
     steer: Option<Box<dyn Steer>>,
     halves: (Halves, Halves),
@@ -57,11 +58,10 @@ pub(super) async fn receive(
     answering: Answering,
     cancel: &Cancel,
     received: &mut Received<'_>,
-    tell: &dyn Fn(EngineEvent),
 ) -> Result<Ended, Fault> {
-    let ended = receive_all(client, answering, cancel, received, tell).await;
+    let ended = receive_all(client, answering, cancel, received).await;
     let half = received.halves.1.finish();
-    received.push("", half, tell)?;
+    received.push("", half)?;
     ended
 }
 
@@ -70,7 +70,6 @@ async fn receive_all(
     answering: Answering,
     cancel: &Cancel,
     received: &mut Received<'_>,
-    tell: &dyn Fn(EngineEvent),
 ) -> Result<Ended, Fault> {
     let Answering { mut response, whole } = answering;
     let (mut events, mut bytes, mut data) = (Events::default(), Vec::new(), Vec::new());
@@ -88,20 +87,20 @@ async fn receive_all(
         let pushed = events.push(&piece, &mut data);
         pushed.map_err(|_| Fault::Failed(format!("{} sends a line without end.", client.shown)))?;
         for event in data.drain(..).filter(|data| !data.trim().is_empty()) {
-            is_done |= received.take(client, &event, tell)?;
+            is_done |= received.take(client, &event)?;
             if received.ended == Some(Ended::Repeats) {
                 return Ok(Ended::Repeats);
             }
         }
     }
     if whole {
-        received.take(client, &String::from_utf8_lossy(&bytes), tell)?;
+        received.take(client, &String::from_utf8_lossy(&bytes))?;
     } else if !is_done {
         // A last line without its end counts only if it is complete JSON.
         let _ = events.finish(&mut data);
         for event in data.drain(..) {
             let is_cut = matches!(chat::event(&event), Event::Strange);
-            is_done |= !is_cut && received.take(client, &event, tell)?;
+            is_done |= !is_cut && received.take(client, &event)?;
         }
     }
     match received.ended {
@@ -148,9 +147,16 @@ fn kept(received: &Received<'_>) -> String {
 }
 
 impl<'c> Received<'c> {
-    pub(super) fn new(id: u64, codec: &'c Codec, in_thought: bool, steering: Option<&Steering>) -> Received<'c> {
+    pub(super) fn new(
+        id: u64,
+        codec: &'c Codec,
+        in_thought: bool,
+        steering: Option<&Steering>,
+        report: &'c dyn Fn(EngineEvent),
+    ) -> Received<'c> {
         Received {
             id,
+            report,
             writer: Writer::new(codec, in_thought),
             steer: steering.map(|s| (s.0)()),
             halves: Default::default(),
@@ -201,13 +207,13 @@ impl<'c> Received<'c> {
     }
 
     /// Handles one event. True after the last.
-    fn take(&mut self, client: &Client, data: &str, tell: &dyn Fn(EngineEvent)) -> Result<bool, Fault> {
+    fn take(&mut self, client: &Client, data: &str) -> Result<bool, Fault> {
         let chunk = match chat::event(data) {
             Event::Done => return Ok(true),
             Event::Chunk(chunk) => chunk,
-            Event::Failed(said) => {
+            Event::Failed(message) => {
                 let kept = if self.progress.is_none() { String::new() } else { kept(self) };
-                return Err(client.refused_while_answering(&said, &kept));
+                return Err(client.refused_while_answering(&message, &kept));
             }
             Event::Other => {
                 self.other = true;
@@ -227,7 +233,7 @@ impl<'c> Received<'c> {
         self.called |= in_call;
         self.tools.extend(tools);
         let (thinking, text) = (self.halves.0.join(&thinking), self.halves.1.join(&text));
-        self.push(&thinking, &text, tell)?;
+        self.push(&thinking, &text)?;
         match finished {
             None => {}
             Some(Finished::Stop) => self.ended = self.ended.or(Some(Ended::Stop)),
@@ -250,15 +256,15 @@ impl<'c> Received<'c> {
         Ok(false)
     }
 
-    fn push(&mut self, thinking: &str, text: &str, tell: &dyn Fn(EngineEvent)) -> Result<(), Fault> {
+    fn push(&mut self, thinking: &str, text: &str) -> Result<(), Fault> {
         self.bytes += thinking.len() + text.len();
         self.has_text |= !text.trim().is_empty();
         let tokens = self.writer.push(thinking, text).map_err(|e| Fault::Failed(e.to_string()))?;
-        self.write(tokens, tell);
+        self.write(tokens);
         Ok(())
     }
 
-    fn write(&mut self, tokens: Vec<Token>, tell: &dyn Fn(EngineEvent)) {
+    fn write(&mut self, tokens: Vec<Token>) {
         if tokens.is_empty() {
             return;
         }
@@ -293,7 +299,13 @@ impl<'c> Received<'c> {
         // The first piece of the window only marks its start.
         let is_long = span >= LEAST_SPAN;
         let tokens_per_s = if is_long { (self.recent.len() - 1) as f64 / span.as_secs_f64() } else { 0.0 };
-        tell(EngineEvent::Tokens { id: self.id, tokens, tokens_per_s, looked: Vec::new(), likely: Vec::new() });
+        (self.report)(EngineEvent::Tokens {
+            id: self.id,
+            tokens,
+            tokens_per_s,
+            looked: Vec::new(),
+            likely: Vec::new(),
+        });
     }
 }
 
@@ -306,15 +318,15 @@ mod tests {
     #[test]
     fn a_piece_counts_as_one_token_however_many_it_is_written_down_in() {
         let codec = Codec::new(text_model().unwrap().tokenizer).unwrap();
-        let mut received = Received::new(1, &codec, false, None);
         let speed = Cell::new(0.0);
-        let tell = |event: EngineEvent| match event {
+        let report = |event: EngineEvent| match event {
             EngineEvent::Tokens { tokens_per_s, .. } => speed.set(tokens_per_s),
             other => panic!("{other:?}"),
         };
+        let mut received = Received::new(1, &codec, false, None, &report);
         let apart = Duration::from_millis(50);
         for _ in 0..3 {
-            received.write(vec![7; 6], &tell);
+            received.write(vec![7; 6]);
             std::thread::sleep(apart);
         }
         assert_eq!((received.pieces, received.tokens.len()), (3, 18));

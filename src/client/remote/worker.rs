@@ -39,7 +39,7 @@ pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine
     let (commands, inbox) = bounded(COMMANDS);
     let (outbox, events) = unbounded();
     let (happens, happened) = mpsc::unbounded_channel();
-    let (told, tokenizer) = (happens.clone(), text.tokenizer.clone());
+    let (reported, tokenizer) = (happens.clone(), text.tokenizer.clone());
     let thread = std::thread::Builder::new().name("remote engine".into()).spawn(move || {
         let asking = Codec::new(tokenizer).and_then(|codec| Asking::new(options, codec, outbox.clone()));
         match asking.and_then(|asking| Ok((asking, runtime()?))) {
@@ -56,9 +56,9 @@ pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine
     })?;
     // Ends with the runtime's channel, or with the thread that listens to it.
     std::thread::Builder::new().name("remote commands".into()).spawn(move || {
-        let passed = inbox.into_iter().all(|command| told.send(Happened::Asked(command)).is_ok());
+        let passed = inbox.into_iter().all(|command| reported.send(Happened::Received(command)).is_ok());
         if passed {
-            let _ = told.send(Happened::Asked(Command::Shutdown));
+            let _ = reported.send(Happened::Received(Command::Shutdown));
         }
     })?;
     Ok(Engine { commands, events, thread })
@@ -77,7 +77,7 @@ pub fn probe(options: &RemoteOptions) -> Result<String, String> {
 }
 
 enum Happened {
-    Asked(Command),
+    Received(Command),
     /// A finished job: the sequence's tokens and the event, or the fault.
     Over(Job, Result<(Vec<Token>, EngineEvent), Fault>),
 }
@@ -117,8 +117,8 @@ impl Worker {
             tokio::select! {
                 found = &mut finding => break found,
                 what = happened.recv() => match what {
-                    None | Some(Happened::Asked(Command::Shutdown)) => return,
-                    Some(Happened::Asked(command)) => self.waiting.push_back(command),
+                    None | Some(Happened::Received(Command::Shutdown)) => return,
+                    Some(Happened::Received(command)) => self.waiting.push_back(command),
                     Some(Happened::Over(job, end)) => self.over(&job, end),
                 },
             }
@@ -134,8 +134,8 @@ impl Worker {
         self.begin_all();
         while let Some(what) = happened.recv().await {
             match what {
-                Happened::Asked(Command::Shutdown) => return,
-                Happened::Asked(command) => self.waiting.push_back(command),
+                Happened::Received(Command::Shutdown) => return,
+                Happened::Received(command) => self.waiting.push_back(command),
                 Happened::Over(job, end) => self.over(&job, end),
             }
             self.begin_all();
@@ -224,12 +224,7 @@ impl Worker {
                 {
                     is_lost = false;
                 }
-                Command::Run(_)
-                | Command::Restore { .. }
-                | Command::Fork { .. }
-                | Command::Release { .. }
-                | Command::MayEvict { .. }
-                | Command::Shutdown => {}
+                _ => {}
             }
             self.waiting.push_back(command);
         }

@@ -123,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_that_a_server_leaves_in_the_text_are_told_apart_all_the_same() {
+    fn thoughts_that_a_server_leaves_in_the_text_are_still_recognised() {
         let (_, thinking, answer) = written(false, &[("", "<thi"), ("", "nk>a"), ("", "</think>"), ("", "b")]);
         assert_eq!((thinking.as_str(), answer.as_str()), ("a", "b"));
     }
 
     #[test]
-    fn an_answer_that_was_stopped_inside_a_thought_goes_on() {
+    fn an_answer_that_was_stopped_inside_a_thought_continues() {
         let (raw, thinking, answer) = written(true, &[(" more", ""), ("", "Yes")]);
         assert_eq!(raw, " more\n</think>\n\nYes");
         assert_eq!((thinking.as_str(), answer.as_str()), ("more", "Yes"));

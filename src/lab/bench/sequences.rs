@@ -132,7 +132,7 @@ impl<B: DraftOps> Bench<'_, B> {
         let (own, rest) = tokens.split_first().context("a pass of no sequence")?;
         let mut beside: Vec<(&mut Sequence<B>, &[Token])> =
             others.iter_mut().zip(rest).map(|(other, rows)| (other, rows.as_slice())).collect();
-        self.live.verify_beside(&mut self.b, &self.model, own, &mut beside)?;
+        self.live.verify_alongside(&mut self.b, &self.model, own, &mut beside)?;
         let found = self.live.top_logits(&mut self.b, tokens.iter().map(Vec::len).sum())?;
         self.live.advance(&mut self.b, own.len())?;
         for (other, rows) in others.iter_mut().zip(rest) {

@@ -90,7 +90,7 @@ fn lightning_pass<B: Backend>(
 fn fold<B: Backend>(b: &mut B, state: &mut B::Recurrent, spec: &LightningSpec) -> Result<Vec<f32>> {
     b.fold(state, spec)?;
     b.folded();
-    Ok(state_values(&b.read_state(state, spec)?))
+    Ok(state_values(&b.read_state(state)?))
 }
 
 /// A state of ones after one token with a zero key is the decay itself.
@@ -105,7 +105,7 @@ fn decay_slopes<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> 
         let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * 128, BufKind::Wide)?);
         let mut state = b.recurrent(&spec)?;
         b.seek(0)?;
-        b.write_state(&mut state, &spec, Some(&state_image(&spec, &vec![1.0; heads * 128 * 128])))?;
+        b.write_state(&mut state, Some(&state_image(&spec, &vec![1.0; heads * 128 * 128])))?;
         lightning_pass(b, &mut o, &mut x, &vec![0.0; width], &mut state, &spec, Pass::Verify { rows: 1 })?;
         let after = fold(b, &mut state, &spec)?;
         let found: Vec<f32> = after.chunks_exact(128 * 128).map(|s| s[0]).collect();
@@ -129,7 +129,7 @@ fn rope<B: Backend>(golden: &Golden, case: &str, theta: f64, b: &mut B, report: 
         row[heads * d..2 * heads * d].copy_from_slice(keys);
         row[2 * heads * d..].iter_mut().step_by(d).for_each(|v| *v = 1.0);
         b.seek(*position)?;
-        b.write_state(&mut state, &spec, None)?;
+        b.write_state(&mut state, None)?;
         lightning_pass(b, &mut o, &mut x, &row, &mut state, &spec, Pass::Verify { rows: 1 })?;
         found.extend(fold(b, &mut state, &spec)?.iter().step_by(d));
     }
@@ -214,7 +214,7 @@ fn lightning<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Re
     let forms = [("recurrent", MAX_VERIFY_ROWS - 1), ("chunk", b.prefill_rows().min(2 * GRID))];
     for (form, most) in forms {
         b.seek(0)?;
-        b.write_state(&mut state, &spec, Some(&state_image(&spec, &start)))?;
+        b.write_state(&mut state, Some(&state_image(&spec, &start)))?;
         let mut found = Vec::with_capacity(rows * h * d);
         for part in values.chunks(most * width) {
             let n = part.len() / width;
@@ -322,7 +322,7 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
             report.compare(&fixture, out, Kind::Attention, values, &golden.floats(&name(out))?);
         }
     }
-    for image in b.read_rows(&cache, &spec, 0..length)? {
+    for image in b.read_rows(&cache, 0..length)? {
         let Some(golden_name) =
             [name(&image.name), format!("{}_rows", name(&image.name))].into_iter().find(|n| golden.has(n))
         else {

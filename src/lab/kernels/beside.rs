@@ -99,7 +99,7 @@ fn together<B: Backend>(s: &mut Subject<B>, paths: &[Path]) -> Result<Vec<Trace>
                 rows.push((other, path.rows(pass).0));
             }
         }
-        live.verify_beside(&mut s.b, &s.model, own, &mut rows).map_err(words)?;
+        live.verify_alongside(&mut s.b, &s.model, own, &mut rows).map_err(words)?;
         let all = own.len() + rows.iter().map(|(_, rows)| rows.len()).sum::<usize>();
         let mut top = live.top_logits(&mut s.b, all).map_err(words)?.into_iter();
         found.get_mut(last).ok_or("no such sequence")?.extend(top.by_ref().take(own.len()));

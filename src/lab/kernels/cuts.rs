@@ -100,7 +100,7 @@ fn lightning<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part
     let start = ImageTensor { name: "state".to_owned(), dtype: Dtype::F32, shape, data: bytes(&start) };
     let input = values(42, READ.max(VERIFIED) * width, 1.0);
     b.seek(position)?;
-    b.write_state(&mut state, &spec, Some(&start))?;
+    b.write_state(&mut state, Some(&start))?;
     let mut out = Vec::new();
     for part in parts {
         b.write(&mut x, rows_of(&input, width, *part))?;
@@ -111,7 +111,7 @@ fn lightning<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part
     }
     b.fold(&mut state, &spec)?;
     b.folded();
-    let end = b.read_state(&state, &spec)?;
+    let end = b.read_state(&state)?;
     out.extend(end.data.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])));
     Ok(out)
 }
@@ -126,7 +126,7 @@ fn sparse<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part]) 
     let (mut cache, mut selection) = (b.cache(&spec, limit)?, b.selection(&spec, limit)?);
     b.reserve(&mut cache, limit)?;
     let before = cache_rows(&spec, position, 43);
-    b.write_rows(&mut cache, &spec, 0, &before.iter().collect::<Vec<_>>())?;
+    b.write_rows(&mut cache, 0, &before.iter().collect::<Vec<_>>())?;
     let input = values(44, READ.max(VERIFIED) * width, 1.5);
     b.seek(position)?;
     let mut out = Vec::new();
@@ -144,7 +144,7 @@ fn sparse<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part]) 
         }
         b.advance(part.pass, part.accepted)?;
     }
-    for tensor in b.read_rows(&cache, &spec, position..end)? {
+    for tensor in b.read_rows(&cache, position..end)? {
         out.extend(numbers(&tensor));
     }
     // Integers below 2^53, in two halves that f32 holds exactly.

@@ -131,7 +131,7 @@ fn lightning<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result
     let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(wide, BufKind::Wide)?);
     let (mut state, n) = (b.recurrent(&spec)?, norm(b, 8, wide)?);
     b.seek(POSITION)?;
-    b.write_state(&mut state, &spec, None)?;
+    b.write_state(&mut state, None)?;
     b.write(&mut x, &values(9, rows * width, 1.0))?;
     let mut h = stream(b, s, rows)?;
     b.set_tokens(&vec![0; rows])?;
@@ -152,7 +152,7 @@ fn attend<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result<Ve
     let (mut cache, mut selection) = (b.cache(&spec, limit)?, b.selection(&spec, limit)?);
     b.reserve(&mut cache, limit)?;
     let before = cache_rows(&spec, POSITION, 43);
-    b.write_rows(&mut cache, &spec, 0, &before.iter().collect::<Vec<_>>())?;
+    b.write_rows(&mut cache, 0, &before.iter().collect::<Vec<_>>())?;
     b.seek(POSITION)?;
     b.write(&mut x, &values(10, rows * width, 1.0))?;
     let mut h = stream(b, s, rows)?;

@@ -43,7 +43,7 @@ impl<B: DraftOps> Weights<B> {
             pass,
         )?;
         b.draft_project(kvq, x, &self.kvq, 1.0, pass)?;
-        b.draft_append(window, kvq, &c.shape, pass)
+        b.draft_append(window, kvq, pass)
     }
 
     /// Attention, MLP and prediction of the pass's last row: query in `kvq`, residual in `stream`.
@@ -57,7 +57,7 @@ impl<B: DraftOps> Weights<B> {
         pass: Pass,
     ) -> Result<()> {
         let Bufs { stream, kvq, o, mid, logits, .. } = bufs;
-        b.draft_attend(o, kvq, window, &c.shape, pass)?;
+        b.draft_attend(o, kvq, window, pass)?;
         b.hint_next_op(NextOp::Norm(&self.post_norm));
         b.linear_add(stream, o, &self.out, 1.0, ONE)?;
         b.norm_gate_up(mid, stream, &self.post_norm, c.eps, &self.gate_up, ONE)?;
@@ -109,7 +109,7 @@ impl<B: DraftOps> Weights<B> {
             ONE,
         )?;
         b.draft_project(kvq, one_x, &self.kvq, 1.0, ONE)?;
-        b.draft_append(window, kvq, &c.shape, ONE)?;
+        b.draft_append(window, kvq, ONE)?;
         self.layer(b, c, bufs, tables, window, ONE)
     }
 }

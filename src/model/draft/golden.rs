@@ -260,7 +260,7 @@ fn replay_lightning<B: DraftOps>(b: &mut B, case: &mut Case<'_>) -> Result<()> {
     };
     let mut state = b.recurrent(&spec)?;
     b.seek(0)?;
-    b.write_state(&mut state, &spec, Some(&start))?;
+    b.write_state(&mut state, Some(&start))?;
     let mut x = b.buf(3 * width, BufKind::Activation)?;
     let mut o = b.buf(width, BufKind::Wide)?;
     b.write(&mut x, &mixed)?;
@@ -271,7 +271,7 @@ fn replay_lightning<B: DraftOps>(b: &mut B, case: &mut Case<'_>) -> Result<()> {
     b.advance(pass, case.list("chain4_rows").len())?;
     b.fold(&mut state, &spec)?;
     b.folded();
-    let got = values(&b.read_state(&state, &spec)?);
+    let got = values(&b.read_state(&state)?);
     case.check("committed_chain4", &got, &case.floats("out.committed_chain4")?);
     b.seek(0)?;
     Ok(())
@@ -301,7 +301,7 @@ fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, 
         case.check("prefill_stream", &streams, &want);
     }
     if let (Ok(k), Ok(v)) = (case.floats("out.cache_k"), case.floats("out.cache_v")) {
-        let [got_k, got_v] = b.read_window(&head.window, &head.config.shape, 0..rows)?;
+        let [got_k, got_v] = b.read_window(&head.window, 0..rows)?;
         case.check("cache_k", &values(&got_k), &k);
         case.check("cache_v", &values(&got_v), &v);
     }

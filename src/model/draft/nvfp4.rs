@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn low_half_of_a_byte_comes_first() {
+    fn low_half_of_a_byte_is_the_first_value() {
         let mut packed = [0u8; 8];
         packed[0] = 0x21; // 0.5, then 1.0
         packed[7] = 0xf0; // 0.0, then -6.0

@@ -38,7 +38,7 @@ impl<B: DraftOps> DraftHead<B> {
         }
         self.ahead = 0;
         let first = self.first.max(self.next.saturating_sub(self.config.shape.window));
-        let mut tensors = Vec::from(b.read_window(&self.window, &self.config.shape, first..self.next)?);
+        let mut tensors = Vec::from(b.read_window(&self.window, first..self.next)?);
         for (tensor, name) in tensors.iter_mut().zip(["draft.k", "draft.v"]) {
             tensor.name = name.into();
         }
@@ -94,7 +94,7 @@ impl<B: DraftOps> DraftHead<B> {
             return Ok(false);
         }
         if rows > 0 {
-            b.write_window(&mut self.window, s, saved.first, k, v)?;
+            b.write_window(&mut self.window, saved.first, k, v)?;
         }
         let values: Vec<f32> =
             aux_hidden.data.chunks_exact(4).filter_map(|b| b.try_into().ok().map(f32::from_le_bytes)).collect();

@@ -277,8 +277,8 @@ fn quantised_heads_are_dequantised_with_the_scales_of_each_projection() {
 
     for bad in [f32::NAN, -1.0, 0.0] {
         take(&mut packed, "midlayer.self_attn.k_proj.weight_scale_2").bytes = bad.to_le_bytes().to_vec();
-        let said = refusal(&config, &packed, &spec);
-        assert!(said.contains("k_proj.weight_scale_2` is ") && said.contains("positive"), "{said}");
+        let message = refusal(&config, &packed, &spec);
+        assert!(message.contains("k_proj.weight_scale_2` is ") && message.contains("positive"), "{message}");
     }
     packed.retain(|(n, _)| n != "midlayer.self_attn.k_proj.weight_scale_2");
     assert!(refusal(&config, &packed, &spec).contains("weight_scale_2"));

@@ -17,14 +17,14 @@ impl<B: Backend> Model<B> {
         let spec = checkpoint.spec().clone();
         checkpoint.check()?;
         b.check(&spec, checkpoint.prefill())?;
-        let mut loader = Loader { b, checkpoint, asked: 0, done: 0, total: spec.parameters(), progress };
+        let mut loader = Loader { b, checkpoint, requested: 0, done: 0, total: spec.parameters(), progress };
         let h = spec.hidden;
         // Synthetic tables: the scaled embedding has deviation 1, logits about 2.
         let embed = loader.matrix("model.embed_tokens", spec.vocab, h, 1.0 / spec.scale_emb)?;
         let layers = loader.layers(&spec)?;
         let norm = loader.vector("model.norm", h)?;
         // The number of a synthetic weight counts norms too, in order.
-        loader.asked += 1;
+        loader.requested += 1;
         let head_std = 2.0 * spec.logit_divisor / (h as f32).sqrt();
         let head = if spec.tie_embeddings { None } else { Some(loader.matrix("lm_head", spec.vocab, h, head_std)?) };
         Ok(Model { spec, embed, layers, norm, head })
@@ -34,7 +34,7 @@ impl<B: Backend> Model<B> {
 /// Bytes of layers in one batch for the device: its threads wait for each other once a batch.
 const TOGETHER_BYTES: usize = 1 << 30;
 
-struct Wish {
+struct Request {
     from: Origin,
     inner: usize,
     std: f32,
@@ -50,7 +50,7 @@ enum Origin {
     GateUp([String; 2], usize),
 }
 
-impl Wish {
+impl Request {
     fn parameters(&self) -> usize {
         self.inner
             * match &self.from {
@@ -60,17 +60,17 @@ impl Wish {
     }
 }
 
-struct LayerWishes {
+struct LayerRequests {
     layer: usize,
     mixer: Mixer,
     /// Of [`Layer`]: qkv, out, gate_up, down.
-    matrices: [Wish; 4],
+    matrices: [Request; 4],
 }
 
 struct Loader<'b, 'c, B: Backend, F: FnMut(f64)> {
     b: &'b mut B,
     checkpoint: &'c Checkpoint,
-    asked: u64,
+    requested: u64,
     done: u64,
     total: u64,
     progress: F,
@@ -82,52 +82,53 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         (self.progress)(self.done as f64 / self.total.max(1) as f64);
     }
 
-    fn wish(&mut self, from: Origin, inner: usize, std: f32) -> Wish {
-        self.asked += 1;
-        Wish { from, inner, std, number: self.asked - 1 }
+    fn request(&mut self, from: Origin, inner: usize, std: f32) -> Request {
+        self.requested += 1;
+        Request { from, inner, std, number: self.requested - 1 }
     }
 
     fn matrix(&mut self, name: &str, rows: usize, inner: usize, std: f32) -> Result<B::Matrix> {
-        let wish = self.wish(Origin::Stack(vec![(name.into(), rows)]), inner, std);
-        let parts = self.read(&wish)?;
-        let made = self.give(&[&wish], &[parts])?.pop();
+        let request = self.request(Origin::Stack(vec![(name.into(), rows)]), inner, std);
+        let parts = self.read(&request)?;
+        let made = self.give(&[&request], &[parts])?.pop();
         made.ok_or_else(|| internal("load", "fewer weights than were asked for").into())
     }
 
-    fn read(&self, wish: &Wish) -> Result<Vec<LoadedTensor<'c>>> {
-        match (&self.checkpoint.source, &wish.from) {
+    fn read(&self, request: &Request) -> Result<Vec<LoadedTensor<'c>>> {
+        match (&self.checkpoint.source, &request.from) {
             (Source::Synthetic(..), _) => Ok(Vec::new()),
             (Source::Tensors(_), Origin::Stack(parts)) => {
-                parts.iter().map(|(name, rows)| self.checkpoint.weight(name, &[*rows, wish.inner])).collect()
+                parts.iter().map(|(name, rows)| self.checkpoint.weight(name, &[*rows, request.inner])).collect()
             }
             (Source::Tensors(_), Origin::GateUp([gate, up], rows)) => {
-                Ok(self.checkpoint.pair([gate, up], &[*rows, wish.inner])?.into())
+                Ok(self.checkpoint.pair([gate, up], &[*rows, request.inner])?.into())
             }
         }
     }
 
     /// Makes matrices of these parts, in order; synthetic ones from their numbers.
-    fn give(&mut self, wishes: &[&Wish], loaded: &[Vec<LoadedTensor<'_>>]) -> Result<Vec<B::Matrix>> {
+    fn give(&mut self, requests: &[&Request], loaded: &[Vec<LoadedTensor<'_>>]) -> Result<Vec<B::Matrix>> {
         let made = match &self.checkpoint.source {
             Source::Synthetic(base, _) => {
-                wishes.iter().map(|wish| self.made_up(wish, *base)).collect::<Result<Vec<_>>>()?
+                requests.iter().map(|request| self.made_up(request, *base)).collect::<Result<Vec<_>>>()?
             }
             Source::Tensors(_) => {
                 let views: Vec<Vec<WeightView<'_>>> =
                     loaded.iter().map(|parts| parts.iter().map(LoadedTensor::view).collect()).collect();
-                let wanted = wishes.iter().zip(&views).map(|(wish, views)| match (&wish.from, views.as_slice()) {
-                    (Origin::GateUp(..), [gate, up]) => Wanted::GateUp([*gate, *up]),
-                    (_, parts) => Wanted::Stack(parts),
-                });
+                let wanted =
+                    requests.iter().zip(&views).map(|(request, views)| match (&request.from, views.as_slice()) {
+                        (Origin::GateUp(..), [gate, up]) => Wanted::GateUp([*gate, *up]),
+                        (_, parts) => Wanted::Stack(parts),
+                    });
                 self.b.matrices(&wanted.collect::<Vec<_>>())?
             }
         };
-        self.count(wishes.iter().map(|wish| wish.parameters()).sum());
+        self.count(requests.iter().map(|request| request.parameters()).sum());
         Ok(made)
     }
 
-    fn made_up(&mut self, wish: &Wish, base: u64) -> Result<B::Matrix> {
-        let Wish { from, inner, std, number } = wish;
+    fn made_up(&mut self, request: &Request, base: u64) -> Result<B::Matrix> {
+        let Request { from, inner, std, number } = request;
         let form = |name: &str| self.checkpoint.synthetic_form(self.checkpoint.recipe(), name, *inner);
         let seed = base.wrapping_mul(1_000_003).wrapping_add(*number);
         Ok(match from {
@@ -150,25 +151,26 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
 
     /// All layers in order, in batches. A batch bounds the memory for unpacked weights.
     fn layers(&mut self, spec: &ModelSpec) -> Result<Vec<Layer<B>>> {
-        let wishes: Vec<LayerWishes> = spec.mixers.iter().enumerate().map(|(i, m)| self.wishes(i, *m, spec)).collect();
-        let (mut layers, mut first) = (Vec::with_capacity(wishes.len()), 0);
+        let requests: Vec<LayerRequests> =
+            spec.mixers.iter().enumerate().map(|(i, m)| self.requests(i, *m, spec)).collect();
+        let (mut layers, mut first) = (Vec::with_capacity(requests.len()), 0);
         let (mut loaded, mut bytes) = (Vec::new(), 0);
-        for (i, layer) in wishes.iter().enumerate() {
-            for wish in &layer.matrices {
-                let parts = self.read(wish)?;
+        for (i, layer) in requests.iter().enumerate() {
+            for request in &layer.matrices {
+                let parts = self.read(request)?;
                 bytes += parts.iter().map(|part| part.view().data.len()).sum::<usize>();
                 loaded.push(parts);
             }
-            if bytes < TOGETHER_BYTES && i + 1 < wishes.len() {
+            if bytes < TOGETHER_BYTES && i + 1 < requests.len() {
                 continue;
             }
-            let some = wishes.get(first..=i).unwrap_or_default();
-            let all: Vec<&Wish> = some.iter().flat_map(|layer| &layer.matrices).collect();
+            let some = requests.get(first..=i).unwrap_or_default();
+            let all: Vec<&Request> = some.iter().flat_map(|layer| &layer.matrices).collect();
             let mut made = self.give(&all, &loaded)?.into_iter();
-            for wishes in some {
+            for requests in some {
                 let mut next = || made.next().ok_or_else(|| internal("load", "fewer weights than were asked for"));
                 let matrices = [next()?, next()?, next()?, next()?];
-                layers.push(self.layer(wishes, matrices, spec)?);
+                layers.push(self.layer(requests, matrices, spec)?);
             }
             loaded.clear();
             (first, bytes) = (i + 1, 0);
@@ -176,7 +178,7 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         Ok(layers)
     }
 
-    fn wishes(&mut self, layer: usize, mixer: Mixer, spec: &ModelSpec) -> LayerWishes {
+    fn requests(&mut self, layer: usize, mixer: Mixer, spec: &ModelSpec) -> LayerRequests {
         let h = spec.hidden;
         let deviation = |inner: usize| (inner as f32).sqrt().recip();
         let attn = |name: &str| format!("model.layers.{layer}.self_attn.{name}");
@@ -196,20 +198,20 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         let mut parts = vec![(attn("q_proj"), q), (attn("k_proj"), kv), (attn("v_proj"), kv)];
         parts.extend(gate.map(|gate| (gate, q)));
         // The number of a synthetic weight counts norms too, in order.
-        self.asked += 1;
-        let qkv = self.wish(Origin::Stack(parts), h, deviation(h));
-        self.asked += norms;
-        let out = self.wish(Origin::Stack(vec![(attn("o_proj"), h)]), q, deviation(q));
-        self.asked += 1;
+        self.requested += 1;
+        let qkv = self.request(Origin::Stack(parts), h, deviation(h));
+        self.requested += norms;
+        let out = self.request(Origin::Stack(vec![(attn("o_proj"), h)]), q, deviation(q));
+        self.requested += 1;
         let gate_up = Origin::GateUp([mlp("gate_proj"), mlp("up_proj")], spec.intermediate);
-        let gate_up = self.wish(gate_up, h, deviation(h));
+        let gate_up = self.request(gate_up, h, deviation(h));
         let down = Origin::Stack(vec![(mlp("down_proj"), h)]);
-        let down = self.wish(down, spec.intermediate, deviation(spec.intermediate));
-        LayerWishes { layer, mixer, matrices: [qkv, out, gate_up, down] }
+        let down = self.request(down, spec.intermediate, deviation(spec.intermediate));
+        LayerRequests { layer, mixer, matrices: [qkv, out, gate_up, down] }
     }
 
-    fn layer(&mut self, wishes: &LayerWishes, matrices: [B::Matrix; 4], spec: &ModelSpec) -> Result<Layer<B>> {
-        let LayerWishes { layer, mixer, .. } = wishes;
+    fn layer(&mut self, requests: &LayerRequests, matrices: [B::Matrix; 4], spec: &ModelSpec) -> Result<Layer<B>> {
+        let LayerRequests { layer, mixer, .. } = requests;
         let [mut qkv, mut out, mut gate_up, mut down] = matrices;
         let (h, name) = (spec.hidden, |name: &str| format!("model.layers.{layer}.{name}"));
         let input_norm = self.vector(&name("input_layernorm"), h)?;

@@ -102,7 +102,7 @@ pub(super) fn fp8<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
     let (_, bytes) = parts.part("weight", &[FileDtype::F8_E4M3], &[out, inner])?;
     let part = if parts.has("weight_scale_inv") { "weight_scale_inv" } else { "weight_scale" };
     let shape = parts.shape(part)?.to_vec();
-    let [high, wide] = parts.format().and_then(|f| f.blocks()).unwrap_or([128, 128]);
+    let [high, wide] = parts.format().and_then(|f| f.blocks).unwrap_or([128, 128]);
     let block = match shape.as_slice() {
         [] | [1] | [1, 1] => [out, inner],
         [rows] | [rows, 1] if *rows == out => [1, inner],

@@ -103,7 +103,7 @@ pub(super) fn gptq<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
     let (_, words) = parts.part("qzeros", &[FileDtype::I32], &[groups, out.div_ceil(32 / bits)])?;
     // The stored value identifies symmetric zero points: some tools write version 2 without declaring it.
     let (middle, first) = (1u32 << (bits - 1), word(words, 0) & ((1 << bits) - 1));
-    let (symmetric, v2) = parts.format().map_or((true, false), |f| (f.symmetric(), f.gptq_v2()));
+    let (symmetric, v2) = parts.format().map_or((true, false), |f| (f.symmetric, f.gptq_v2));
     let adds_one = match (symmetric, first) {
         (true, z) if z == middle - 1 => true,
         (true, z) if z == middle => false,
@@ -130,19 +130,8 @@ pub(super) fn awq<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
     let columns = parts.columns("scales", groups)?;
     let scales = parts.scales("scales", &[groups, out])?;
     let (_, words) = parts.part("qzeros", &[FileDtype::I32], &[groups, out / 8])?;
-    let offset = Offset::Awq { words };
-    Ok(Box::new(Integer {
-        out,
-        inner,
-        bits: 4,
-        order: Order::Awq,
-        values,
-        scales,
-        groups,
-        columns,
-        offset,
-        index: None,
-    }))
+    let (order, offset, bits, index) = (Order::Awq, Offset::Awq { words }, 4, None);
+    Ok(Box::new(Integer { out, inner, bits, order, values, scales, groups, columns, offset, index }))
 }
 
 /// `weight_packed`, `weight_scale`, `weight_shape`, `weight_zero_point`, `weight_g_idx`.
@@ -313,12 +302,8 @@ impl<'a> Reader<'a> for Integer<'a> {
                 let zeros =
                     (0..self.out * self.groups).map(|i| self.zero_of(i / self.groups, i % self.groups) - middle);
                 if let Some(wrong) = zeros.into_iter().find(|z| !(-middle..middle).contains(z)) {
-                    let why = format!(
-                        "holds zero point {wrong}, outside of {}..={} of {} bits",
-                        -middle,
-                        middle - 1,
-                        self.bits
-                    );
+                    let (least, most, bits) = (-middle, middle - 1, self.bits);
+                    let why = format!("holds zero point {wrong}, outside of {least}..={most} of {bits} bits");
                     return Err(("weight_zero_point", why));
                 }
             }
@@ -331,11 +316,7 @@ impl<'a> Reader<'a> for Integer<'a> {
                     return Err(("qzeros", why));
                 }
             }
-            Offset::Middle
-            | Offset::Gptq { symmetric: false, .. }
-            | Offset::Awq { .. }
-            | Offset::PackedDown { .. }
-            | Offset::Bytes { .. } => {}
+            _ => {}
         }
         if let Some((part, _)) = self.index {
             let mut counts = vec![0usize; self.groups];

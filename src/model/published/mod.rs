@@ -15,14 +15,12 @@
 //! | `mx` | MXFP4 |
 //! | `smoothed` | scales of a weight's inputs (ModelOpt's AWQ), and the refusal of unsupported ones |
 //! | `ours` | the forms of the device, as `model quantize` writes them |
-//! | `small_floats` | the values of 4 and 8 bit floating-point numbers |
 
 mod float;
 mod integer;
 mod mx;
 mod ours;
 mod parts;
-mod small_floats;
 mod smoothed;
 #[cfg(test)]
 mod tests;
@@ -34,14 +32,15 @@ use rayon::prelude::*;
 use safetensors::Dtype as FileDtype;
 
 pub(super) use ours::is_of_an_earlier_version;
-pub(super) use small_floats::{e2m1, e4m3};
 pub(super) use smoothed::{INPUT_SCALES, refuse_low_rank};
 
 use super::Result;
 use super::format::Family;
 use super::tensors::{LoadedTensor, Tensors};
 use crate::backend::Form;
+pub(super) use crate::backend::forms::e2m1;
 use crate::backend::forms::{self, Packed};
+pub(super) use crate::backend::fp8::value as e4m3;
 use crate::engine::protocol::Dtype;
 use parts::Parts;
 
@@ -89,9 +88,12 @@ const LAYOUTS: &[Layout] = &[
     layout("AWQ", "qweight", FileDtype::I32, &[Family::Awq], integer::awq),
     layout("pack-quantized", "weight_packed", FileDtype::I32, &[Family::CompressedTensors], integer::pack_quantized),
     layout("int-quantized", "weight", FileDtype::I8, &[Family::CompressedTensors], integer::int_quantized),
-    layout("MXFP4", "weight_packed", FileDtype::U8, &[Family::CompressedTensors], mx::mxfp4_bytes)
-        .with("weight_scale", FileDtype::U8),
-    layout("MXFP4", "weight", FileDtype::U32, &[Family::Mlx], mx::mxfp4_words).with("scales", FileDtype::U8),
+    layout("MXFP4", "weight_packed", FileDtype::U8, &[Family::CompressedTensors], |parts| {
+        mx::mxfp4(parts, "weight_packed", "weight_scale")
+    })
+    .with("weight_scale", FileDtype::U8),
+    layout("MXFP4", "weight", FileDtype::U32, &[Family::Mlx], |parts| mx::mxfp4(parts, "weight", "scales"))
+        .with("scales", FileDtype::U8),
     layout("nvfp4-pack-quantized", "weight_packed", FileDtype::U8, &[Family::CompressedTensors], float::nvfp4_divided),
     layout("NVFP4", "weight", FileDtype::U8, &[Family::ModelOpt], float::nvfp4_multiplied),
     layout(
@@ -112,7 +114,7 @@ const LAYOUTS: &[Layout] = &[
     own("nvfp4", "nvfp4", |parts| ours::open(parts, &[Form::Nvfp4], None)),
 ];
 
-const BESIDE: &[&str] = &[
+const COMPANIONS: &[&str] = &[
     "qzeros",
     "scales",
     "g_idx",
@@ -132,7 +134,7 @@ const BESIDE: &[&str] = &[
 /// The weight (`….weight`) that a tensor of a packed folder belongs to.
 pub(super) fn owner(tensor: &str) -> Option<String> {
     let (base, part) = tensor.rsplit_once('.')?;
-    let known = BESIDE.contains(&part) || LAYOUTS.iter().any(|l| l.part == part);
+    let known = COMPANIONS.contains(&part) || LAYOUTS.iter().any(|l| l.part == part);
     known.then(|| format!("{base}.weight"))
 }
 
@@ -217,7 +219,7 @@ impl<'a> Weight<'a> {
         let any = matching.clone().next();
         let declared = matching.find(declares);
         let Some(layout) = declared.or(any) else {
-            smoothed::refuse_beside_plain(tensors, name)?;
+            smoothed::refuse_plain(tensors, name)?;
             return Ok(None);
         };
         let parts = Parts { tensors, name: name.to_owned(), out, inner, layout: layout.name };

@@ -27,28 +27,14 @@ struct Mxfp4<'a> {
     scales: &'a [u8],
 }
 
-/// `weight_packed`, `weight_scale`.
-pub(super) fn mxfp4_bytes<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    mxfp4(parts, "weight_packed", FileDtype::U8, 2, "weight_scale")
-}
-
-/// `weight`, `scales`.
-pub(super) fn mxfp4_words<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    mxfp4(parts, "weight", FileDtype::U32, 8, "scales")
-}
-
-fn mxfp4<'a>(
-    parts: &Parts<'a>,
-    part: &str,
-    dtype: FileDtype,
-    values_each: usize,
-    scale_part: &'static str,
-) -> Result<Box<dyn Reader<'a> + 'a>> {
+/// `values` in bytes or words.
+pub(super) fn mxfp4<'a>(parts: &Parts<'a>, values: &str, scale_part: &'static str) -> Result<Box<dyn Reader<'a> + 'a>> {
     let (out, inner) = (parts.out, parts.inner);
     if !inner.is_multiple_of(BLOCK) {
-        return Err(parts.refuse(part, format!("blocks of {BLOCK} do not divide {inner} columns")));
+        return Err(parts.refuse(values, format!("blocks of {BLOCK} do not divide {inner} columns")));
     }
-    let (_, values) = parts.part(part, &[dtype], &[out, inner / values_each])?;
+    let each = if parts.tensors.raw(&parts.full(values))?.0 == FileDtype::U32 { 8 } else { 2 };
+    let (_, values) = parts.part(values, &[FileDtype::U8, FileDtype::U32], &[out, inner / each])?;
     let (_, scales) = parts.part(scale_part, &[FileDtype::U8], &[out, inner / BLOCK])?;
     Ok(Box::new(Mxfp4 { out, inner, values, scale_part, scales }))
 }
@@ -71,7 +57,7 @@ fn e4m3_power(exponent: i32) -> u8 {
 }
 
 impl Mxfp4<'_> {
-    /// The code that becomes the largest e4m3 power, if the others fit below it. Blocks of zeros need no scale.
+    /// The code for the largest e4m3 power, if the others fit below it. Blocks of zeros need no scale.
     fn largest_code(&self) -> Option<u8> {
         let [least, most] = E4M3_POWERS;
         let largest = self.scales.par_iter().copied().max()?;

@@ -6,7 +6,7 @@ use safetensors::Dtype as FileDtype;
 
 use super::super::format::Format;
 use super::super::{ModelError, Result, Tensors};
-use super::small_floats::e4m3;
+use super::e4m3;
 
 pub(super) struct Parts<'a> {
     pub(super) tensors: &'a Tensors,
@@ -42,10 +42,8 @@ impl<'a> Parts<'a> {
     pub(super) fn part(&self, part: &str, types: &[FileDtype], shape: &[usize]) -> Result<(FileDtype, &'a [u8])> {
         let (dtype, found, bytes) = self.tensors.raw(&self.full(part))?;
         if found != shape {
-            let why = format!(
-                "has shape {found:?}; {} of a [{}, {}] weight has {shape:?} here",
-                self.layout, self.out, self.inner
-            );
+            let Parts { layout, out, inner, .. } = self;
+            let why = format!("has shape {found:?}; {layout} of a [{out}, {inner}] weight has {shape:?} here");
             return Err(self.refuse(part, why));
         }
         if !types.contains(&dtype) {

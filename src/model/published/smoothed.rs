@@ -59,7 +59,7 @@ impl<'a> Reader<'a> for Smoothed<'a> {
 }
 
 /// Refuses scales of a weight that is not packed: the weight may or may not include them already.
-pub(super) fn refuse_beside_plain(tensors: &Tensors, name: &str) -> Result<()> {
+pub(super) fn refuse_plain(tensors: &Tensors, name: &str) -> Result<()> {
     let scales = format!("{name}.{INPUT_SCALES}");
     if !tensors.contains(&scales) || !tensors.contains(&format!("{name}.weight")) {
         return Ok(());

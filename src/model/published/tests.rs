@@ -311,6 +311,11 @@ fn powers_of_two_that_e4m3_does_not_reach_are_packed_again_and_one_that_is_no_nu
 }
 
 #[test]
+fn small_floats_have_their_published_values() {
+    assert_eq!((e2m1(0x1), e2m1(0x7), e2m1(0xf)), (0.5, 6.0, -6.0));
+}
+
+#[test]
 fn parts_belong_to_their_weight() {
     assert_eq!(owner("model.layers.0.mlp.up_proj.qweight").as_deref(), Some("model.layers.0.mlp.up_proj.weight"));
     assert_eq!(owner("a.weight_scale_2").as_deref(), Some("a.weight"));

@@ -40,17 +40,17 @@ impl Compared {
     }
 }
 
-/// Checks each part of a finished folder, and the index if it does not match them. `tell` receives each file before it
+/// Checks each part of a finished folder, and the index if it does not match them. `report` receives each file before it
 /// is read. `None` for another program's folder or an unfinished one.
-pub fn check(folder: &Path, tell: &mut dyn FnMut(&str, u64)) -> Option<BTreeMap<String, Condition>> {
-    compare(folder, &Cancel::default(), tell).map(|(found, _)| found)
+pub fn check(folder: &Path, report: &mut dyn FnMut(&str, u64)) -> Option<BTreeMap<String, Condition>> {
+    compare(folder, &Cancel::default(), report).map(|(found, _)| found)
 }
 
 /// The same with a stop signal; after a stop the result is incomplete.
 fn compare(
     folder: &Path,
     stop: &Cancel,
-    tell: &mut dyn FnMut(&str, u64),
+    report: &mut dyn FnMut(&str, u64),
 ) -> Option<(BTreeMap<String, Condition>, Compared)> {
     let (mut found, mut compared) = (BTreeMap::new(), Compared::default());
     let index = match read_index(folder) {
@@ -71,7 +71,7 @@ fn compare(
             break;
         }
         let path = folder.join(name);
-        tell(name, path.metadata().map_or(0, |m| m.len()));
+        report(name, path.metadata().map_or(0, |m| m.len()));
         let noted = hashes.map(|hashes| hashes.get(name).and_then(serde_json::Value::as_str).unwrap_or_default());
         let condition = condition(&path, id, noted, stop);
         if let (Condition::AsWritten, Some(hash)) = (&condition, noted) {
@@ -111,7 +111,7 @@ fn compare_unfinished(
     folder: &Path,
     parts: usize,
     stop: &Cancel,
-    tell: &mut dyn FnMut(&str, u64),
+    report: &mut dyn FnMut(&str, u64),
 ) -> (BTreeMap<String, Condition>, Compared) {
     let (mut found, mut compared) = (BTreeMap::new(), Compared::default());
     let noted = match notes::read(folder) {
@@ -128,7 +128,7 @@ fn compare_unfinished(
         let path = folder.join(&name);
         let condition = match (read_header(&path), noted.get(&name)) {
             (Ok(Some(header)), Some(hash)) if header.get(MADE_FROM).is_some() => {
-                tell(&name, path.metadata().map_or(0, |m| m.len()));
+                report(&name, path.metadata().map_or(0, |m| m.len()));
                 as_noted(&path, hash, stop).unwrap_or_else(|e| failed(&e))
             }
             (Ok(Some(header)), None) if header.get(MADE_FROM).is_some() => Condition::NotCompared,
@@ -178,7 +178,7 @@ fn failed(e: &io::Error) -> Condition {
 }
 
 /// Removes the parts of a folder, finished or not, that are damaged or cannot be compared, so that they are packed
-/// again from `source`. `tell` receives each part before it is read. `None` after a stop, which removes nothing.
+/// again from `source`. `report` receives each part before it is read. `None` after a stop, which removes nothing.
 ///
 /// # Errors
 /// A source that cannot be packed; an unreadable part, because it may be whole: nothing is removed; the disk.
@@ -186,13 +186,13 @@ pub fn remove_damaged(
     source: &Checkpoint,
     claim: &Claim,
     stop: &Cancel,
-    tell: &mut dyn FnMut(&str, u64),
+    report: &mut dyn FnMut(&str, u64),
 ) -> Result<Option<Compared>> {
     source.check()?;
     let folder = claim.folder();
-    let (found, compared) = match compare(folder, stop, tell) {
+    let (found, compared) = match compare(folder, stop, report) {
         Some(compared) => compared,
-        None => compare_unfinished(folder, parts(source.spec()).len(), stop, tell),
+        None => compare_unfinished(folder, parts(source.spec()).len(), stop, report),
     };
     if stop.is_cancelled() {
         return Ok(None);

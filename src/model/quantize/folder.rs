@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_beside_the_parts_is_known_by_its_name() {
+    fn files_other_than_parts_are_known_by_name() {
         assert!(is_aside(LOCK) && is_aside(NOTES) && is_aside(".part-x1y2z3") && !is_aside(".hidden"));
     }
 }

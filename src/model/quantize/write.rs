@@ -268,8 +268,8 @@ mod tests {
         assert!(is_claimed(&out));
         let refused = Claim::take(&out).unwrap_err();
         assert_eq!(refused.exit(), crate::core::Exit::InUse);
-        let said = refused.to_string();
-        assert!(said.contains(&format!("process {}", std::process::id())) && !said.contains('\n'), "{said}");
+        let message = refused.to_string();
+        assert!(message.contains(&format!("process {}", std::process::id())) && !message.contains('\n'), "{message}");
         std::fs::write(out.join("part-000.safetensors"), "text").unwrap();
         drop(claim);
         assert!(!is_claimed(&out));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stopped_runs_left_goes_and_what_is_somebody_elses_stays() {
+    fn files_of_stopped_runs_are_removed_and_others_stay() {
         let dir = tempfile::tempdir().unwrap();
         let names = || {
             let entries = std::fs::read_dir(dir.path()).unwrap();

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_asked_for_as_far_as_it_was_taken_and_a_reader_that_goes_stops_it() {
+    fn reading_ahead_follows_the_reader_and_ends_with_it() {
         let file = Arc::new(tempfile::tempfile().unwrap());
         file.set_len(5 * AHEAD_BYTES / 2).unwrap();
         let wait = |what: &str, ready: &dyn Fn() -> bool| {
@@ -133,14 +133,14 @@ mod tests {
             || Ahead::start([(Arc::clone(&file), 0, AHEAD_BYTES), (Arc::clone(&file), AHEAD_BYTES, AHEAD_BYTES / 2)]);
         let steps = 3 * AHEAD_BYTES as usize / 2 / STEP_BYTES as usize;
         let ahead = start();
-        let asked = || ahead.0.next.load(Ordering::Relaxed);
+        let requested = || ahead.0.next.load(Ordering::Relaxed);
         // Each thread waits with one step taken.
         let reached = (AHEAD_BYTES / STEP_BYTES) as usize + 1 + threads();
-        wait("the first part", &|| asked() == reached);
+        wait("the first part", &|| requested() == reached);
         std::thread::sleep(20 * PAUSE);
-        assert_eq!(asked(), reached);
+        assert_eq!(requested(), reached);
         ahead.took(AHEAD_BYTES / 2);
-        wait("the rest", &|| asked() == steps + threads());
+        wait("the rest", &|| requested() == steps + threads());
         wait("its threads are gone", &|| Arc::strong_count(&ahead.0) == 1);
         let given_up = start();
         let left = Arc::clone(&given_up.0);

@@ -144,8 +144,12 @@ fn an_index_names_files_of_its_own_folder_that_can_be_seen() {
         let error = named(file);
         assert!(error.ends_with(&format!("its index names `{file}`, which is no file of this folder")), "{error}");
     }
-    for (file, said) in [("a\nb", "`a b`"), ("\u{1b}[2J", "`\\x1b[2J`"), ("a\0.safetensors", "`a\\x00.safetensors`")] {
-        assert!(named(file).ends_with(&format!("its index names {said}, which is no file of this folder")), "{said}");
+    for (file, message) in [("a\nb", "`a b`"), ("\u{1b}[2J", "`\\x1b[2J`"), ("a\0.safetensors", "`a\\x00.safetensors`")]
+    {
+        assert!(
+            named(file).ends_with(&format!("its index names {message}, which is no file of this folder")),
+            "{message}"
+        );
     }
     std::fs::create_dir(dir.path().join("folder.safetensors")).unwrap();
     for file in ["none.safetensors", "folder.safetensors"] {
@@ -173,12 +177,12 @@ fn names_of_tensors_are_one_short_line_in_whatever_is_said_of_them() {
         refusal(dir.path())
     };
     let other = format!("b{name}");
-    for said in [
+    for message in [
         low_rank,
         indexed(serde_json::json!({ name.as_str(): "a.safetensors", "lm_head.weight": "b.safetensors" })),
         indexed(serde_json::json!({ other.as_str(): "a.safetensors" })),
     ] {
-        assert!(said.contains("tensor `") && said.len() < 600 && !said.contains('\u{1b}'), "{said}");
+        assert!(message.contains("tensor `") && message.len() < 600 && !message.contains('\u{1b}'), "{message}");
     }
 }
 

@@ -18,7 +18,7 @@ use crate::backend::{Form, Result, internal};
 const MOST_DEEP: u32 = 8;
 
 /// Shared memory left to the small kernels around a GEMM, which overlap with it.
-const BESIDE: u32 = 44 << 10;
+const LEFT_FREE: u32 = 44 << 10;
 
 /// Left for the kernels' own arrays, which count towards a block's limit, too: a factor of each row, and alignment of
 /// the rest.
@@ -150,8 +150,8 @@ fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner]: [u32; 2], limit
     let places = if used(stages, steps, 1) <= limit { steps } else { stages };
     // An MLP's second product follows its first and overlaps with nothing; fewer synchronisations help kernels that
     // are bound by time, not bytes.
-    let beside = if to == SkinnyTo::Swiglu && ring.warps > 8 { 0 } else { BESIDE };
-    let deep = (1..=MOST_DEEP).rev().find(|n| used(stages, places, *n) + beside <= limit).unwrap_or(1);
+    let left_free = if to == SkinnyTo::Swiglu && ring.warps > 8 { 0 } else { LEFT_FREE };
+    let deep = (1..=MOST_DEEP).rev().find(|n| used(stages, places, *n) + left_free <= limit).unwrap_or(1);
     [stages, places, deep]
 }
 
@@ -270,12 +270,12 @@ pub unsafe fn skinny(
     if rows > 8 && used_bytes(ring, detail, [ring.least, ring.least, 1, rows]) > limit {
         // Where shared memory is small the rows are processed in two halves: the weights are read twice, the bits are
         // the same.
-        let behind = dst + 8 * to.value_bytes() * u64::from(ldd);
+        let second_half = dst + 8 * to.value_bytes() * u64::from(ldd);
         // SAFETY: the caller's; both halves lie inside.
         return unsafe {
             skinny(d, to, dst, ldd, weight, from, next, scale, 8)?;
             let (from, next) = (from.rows_from(8, weight.inner), next.rest(8, 0));
-            skinny(d, to, behind, ldd, weight, from, next, scale, rows - 8)
+            skinny(d, to, second_half, ldd, weight, from, next, scale, rows - 8)
         };
     }
     let SkinnyWeight { w, form, out, inner, second } = weight;

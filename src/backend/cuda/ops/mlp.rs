@@ -8,7 +8,7 @@ use super::super::driver::{GEMM_ROWS, GemmOut};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, launch, u32_of};
 use super::gemm::{Input, Narrow, Output, own_rows};
-use super::rows::behind;
+use super::rows::normed_by;
 use crate::backend::{Mlp, Pass, Result, Rows};
 
 impl Cuda {
@@ -44,7 +44,7 @@ impl Cuda {
         // Scales of the second product's rows follow those of the first one's.
         let all = self.prefill_rows;
         let input = self.narrow_room(|scratch| &mut scratch.narrow_input, 2 * all, hidden)?;
-        self.narrow_gated(input, h, own..rows, behind(mlp.norm), mlp.eps, hidden)?;
+        self.narrow_gated(input, h, own..rows, normed_by(mlp.norm), mlp.eps, hidden)?;
         let (at, _) = mid.whole();
         let made = Narrow { values: at, scales: input.scales + all as u64 * 4 };
         let wide = at + (rest * inter) as u64;

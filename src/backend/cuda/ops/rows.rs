@@ -23,7 +23,7 @@ pub(in crate::backend::cuda) struct TopLogitsBuffers {
 
 const FOUND_BYTES: usize = launch::FOUND_WORDS * 4;
 
-pub(super) fn behind(norm: &Vector) -> Way {
+pub(super) fn normed_by(norm: &Vector) -> Way {
     Way { norm: norm.memory.ptr(), gate: 0, ldg: 0 }
 }
 
@@ -74,11 +74,11 @@ impl Rows for Cuda {
         check_rows("norm_linear", dst, pass.rows())?;
         match pass {
             Pass::Verify { rows } => {
-                let input = self.ready_rows(Kind::Normed, h, behind(norm), w.inner, [0, rows], [eps, 1.0])?;
+                let input = self.ready_rows(Kind::Normed, h, normed_by(norm), w.inner, [0, rows], [eps, 1.0])?;
                 self.skinny(SkinnyTo::Store, to, dst.width, w, input, NextRows::default(), 1.0, rows)
             }
             Pass::Prefill { rows } => {
-                let input = self.gated_input(h, behind(norm), eps, w, only.as_ref(), rows)?;
+                let input = self.gated_input(h, normed_by(norm), eps, w, only.as_ref(), rows)?;
                 let output = Output { d: to, ldd: dst.width, to: GemmOut::Bf16, scale: 1.0 };
                 self.gemm_of(input, w, only.as_ref(), output)
             }
@@ -93,14 +93,14 @@ impl Rows for Cuda {
         check_rows("norm_gate_up", dst, pass.rows())?;
         match pass {
             Pass::Verify { rows } => {
-                let input = self.ready_rows(Kind::Normed, h, behind(norm), w.inner, [0, rows], [eps, 1.0])?;
+                let input = self.ready_rows(Kind::Normed, h, normed_by(norm), w.inner, [0, rows], [eps, 1.0])?;
                 self.skinny(SkinnyTo::Swiglu, to, dst.width, w, input, NextRows::default(), 1.0, rows)
             }
             Pass::Prefill { rows } => {
                 if dst.width != inter {
                     return Err(shape("norm_gate_up", format!("[rows, {inter}]"), format!("[rows, {}]", dst.width)));
                 }
-                let input = self.gated_input(h, behind(norm), eps, w, None, rows)?;
+                let input = self.gated_input(h, normed_by(norm), eps, w, None, rows)?;
                 let slices = self.slices(w, None)?;
                 let widest = slices.iter().map(|slice| slice.rows.len()).max().unwrap_or_default();
                 let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * widest * 2;
@@ -249,7 +249,7 @@ impl Rows for Cuda {
         }
         let (first, count) = (range.start, range.len());
         check_rows("head", logits, count)?;
-        let input = self.ready_rows(Kind::Normed, h, behind(norm), w.inner, [first, count], [eps, 1.0 / divisor])?;
+        let input = self.ready_rows(Kind::Normed, h, normed_by(norm), w.inner, [first, count], [eps, 1.0 / divisor])?;
         self.skinny(SkinnyTo::Logits, to, logits.width, w, input, NextRows::default(), 1.0, count)
     }
 

@@ -54,7 +54,7 @@ fn made<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usize) ->
     let ids = tokens(case.seed, rows, s.vocab);
     Ok(Box::new(move |b, mode| {
         if known > 0 {
-            b.write_window(&mut window, &shape, case.position - known, &old_k, &old_v)?;
+            b.write_window(&mut window, case.position - known, &old_k, &old_v)?;
         }
         b.draft_seek(&ids, case.position, case.position.saturating_sub(known))?;
         b.write(&mut aux_hidden, &streams)?;
@@ -72,12 +72,12 @@ fn made<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usize) ->
                 case.pass,
             )?;
             b.draft_project(&mut kvq, &x, &wkvq, 1.0, case.pass)?;
-            b.draft_append(&mut window, &kvq, &shape, case.pass)?;
-            b.draft_attend(&mut o, &kvq, &window, &shape, case.pass)
+            b.draft_append(&mut window, &kvq, case.pass)?;
+            b.draft_attend(&mut o, &kvq, &window, case.pass)
         })?;
         let mut out = b.read(&o, 1)?;
         let end = case.position + rows;
-        for tensor in b.read_window(&window, &shape, case.position..end)? {
+        for tensor in b.read_window(&window, case.position..end)? {
             out.extend(numbers(&tensor));
         }
         Ok(out)

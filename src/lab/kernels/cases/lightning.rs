@@ -34,7 +34,7 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
     let early = values(case.seed + 5, 5 * width, 1.0);
     Ok(Box::new(move |b, mode| {
         b.seek(case.position)?;
-        b.write_state(&mut state, &spec, Some(&start))?;
+        b.write_state(&mut state, Some(&start))?;
         let mut out = Vec::new();
         if let Pass::Verify { .. } = case.pass {
             let first = Pass::Verify { rows: 5 };
@@ -55,7 +55,7 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
         }
         b.fold(&mut state, &spec)?;
         b.folded();
-        let after = b.read_state(&state, &spec)?;
+        let after = b.read_state(&state)?;
         out.extend(after.data.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])));
         Ok(out)
     }))

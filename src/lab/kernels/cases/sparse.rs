@@ -107,7 +107,7 @@ impl<B: Backend> SparseCase<B> {
         let (spec, case, width) = (&self.spec, self.case, self.spec.projection_width());
         if case.position > 0 {
             let before: Vec<&ImageTensor> = self.before.iter().collect();
-            b.write_rows(&mut self.cache, spec, 0, &before)?;
+            b.write_rows(&mut self.cache, 0, &before)?;
         }
         b.seek(case.position)?;
         let (mut chosen, mut output, mut mass) = (Vec::new(), Vec::new(), Vec::new());
@@ -130,7 +130,7 @@ impl<B: Backend> SparseCase<B> {
             b.advance(pass, rows.len())?;
         }
         let q = self.input.chunks_exact(width).flat_map(|row| row.iter().take(spec.heads * HEAD).copied()).collect();
-        let cache = b.read_rows(&self.cache, spec, 0..case.position + case.pass.rows())?;
+        let cache = b.read_rows(&self.cache, 0..case.position + case.pass.rows())?;
         Ok(SparseRun { q, cache, chosen, output, mass })
     }
 }

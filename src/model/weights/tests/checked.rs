@@ -72,15 +72,15 @@ fn what_is_there_is_compared_once_and_that_can_be_stopped() {
     let (source, out) = packed();
     change(&part(&out, 3));
     let claim = Claim::take(out.path()).unwrap();
-    let (stop, mut told) = (Cancel::default(), Vec::new());
+    let (stop, mut reported) = (Cancel::default(), Vec::new());
     let mut tell = |name: &str, bytes: u64| {
-        told.push((name.to_owned(), bytes));
-        if told.len() == 6 {
+        reported.push((name.to_owned(), bytes));
+        if reported.len() == 6 {
             stop.cancel();
         }
     };
     assert!(remove_damaged(&source, &claim, &stop, &mut tell).unwrap().is_none());
-    assert!(told.len() == 6 && told.iter().all(|(_, bytes)| *bytes > 0), "{told:?}");
+    assert!(reported.len() == 6 && reported.iter().all(|(_, bytes)| *bytes > 0), "{reported:?}");
     assert!(part(&out, 3).exists(), "nothing is removed");
 
     let stop = Cancel::default();
@@ -126,11 +126,13 @@ fn parts_that_were_damaged_while_packing_lay_stopped_are_packed_again() {
     stopped(4);
     // A value of a weight: header and length stay the same.
     change(&part(&out, 2));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let claim = Claim::take(out.path()).unwrap();
-    remove_damaged(&source, &claim, &Cancel::default(), &mut |name, _| told.push(name.to_owned())).unwrap().unwrap();
+    remove_damaged(&source, &claim, &Cancel::default(), &mut |name, _| reported.push(name.to_owned()))
+        .unwrap()
+        .unwrap();
     drop(claim);
-    assert_eq!(told, [0, 1, 2, 3].map(|i| format!("part-{i:03}.safetensors")), "it says what it reads");
+    assert_eq!(reported, [0, 1, 2, 3].map(|i| format!("part-{i:03}.safetensors")), "it says what it reads");
     assert_eq!(made(quantized(&source, out.path())), [2, 4, 5, 6, 7]);
     assert!(as_whole());
 

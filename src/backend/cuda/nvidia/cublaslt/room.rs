@@ -25,10 +25,10 @@ impl ProofRoom {
             return None;
         }
         let values = out.max(rows);
-        let behind = |at: usize, bytes: usize| (at + bytes).next_multiple_of(ALIGNED);
-        let narrowed = behind(0, values * inner * 2);
-        let scales = if fp8 { behind(narrowed, values * inner) } else { narrowed };
-        let workspace = if fp8 { behind(scales, values * 4) } else { narrowed };
+        let after = |at: usize, bytes: usize| (at + bytes).next_multiple_of(ALIGNED);
+        let narrowed = after(0, values * inner * 2);
+        let scales = if fp8 { after(narrowed, values * inner) } else { narrowed };
+        let workspace = if fp8 { after(scales, values * 4) } else { narrowed };
         let results = workspace + WORKSPACE_BYTES;
         let bytes = results + 2 * rows * out * to.value_bytes() as usize + FLAG_BYTES;
         Some(ProofRoom { rows, values, narrowed, scales, workspace, results, bytes })
@@ -41,7 +41,7 @@ mod tests {
     use crate::backend::cuda::driver::GemmOut;
 
     #[test]
-    fn what_a_proof_needs_lies_beside_each_other_where_the_library_wants_it() {
+    fn the_room_of_a_proof_has_aligned_parts_in_order() {
         for fp8 in [false, true] {
             let (out, inner) = (320, 192);
             let room = ProofRoom::of(Shape { out, inner, to: GemmOut::AddF32, fp8 }).unwrap();
