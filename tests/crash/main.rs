@@ -1,47 +1,14 @@
-//! What survives when the power goes, the disk fails, or somebody damages a file. Text always; state exactly or
-//! declared missing.
+//! Kills, full disks and damaged files: nothing acknowledged is lost.
 
 #[macro_use]
 #[path = "../store_support/real_disk.rs"]
 mod real_disk;
 
-mod damage;
-mod disk;
-mod killed;
-mod others;
-mod power;
+mod binary;
+#[path = "../support/command.rs"]
+mod command;
+mod full_disk;
+mod kills;
+mod not_saved;
 #[path = "../store_support/mod.rs"]
 mod store_support;
-
-use std::path::Path;
-
-use sala_chat::store::{RealDisk, SegmentId, Store};
-use store_support::*;
-
-/// A saved session of three turns, closed.
-fn saved(root: &Path) -> Talk {
-    let bench = Bench::new(open(root, RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "talk");
-    bench.save(save);
-    for n in 0..3 {
-        let save = talk.turn(&bench.store, &format!("question {n}"), "answer");
-        assert!(is_saved(&bench.save(save)));
-    }
-    assert!(bench.close());
-    talk
-}
-
-/// Every file has a row, once those that are kept for some days are taken away.
-fn check_no_orphans(store: &Store) {
-    store.remove_orphans();
-    for entry in std::fs::read_dir(store.root().join("segments")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        let (stem, extension) = name.split_once('.').unwrap();
-        let segment = store.segment(&SegmentId::from_hex(stem).unwrap()).unwrap().expect("a row for every file");
-        match extension {
-            "rows" => assert!(segment.rows.is_kept(), "{name}"),
-            "end" => assert!(segment.end.is_kept(), "{name}"),
-            other => panic!("unfinished file left behind: {other}"),
-        }
-    }
-}

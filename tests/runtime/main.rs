@@ -1,88 +1,12 @@
-//! The runtime with a scripted engine: what is asked of the engine, what is saved, what is said.
+//! Conversations: ask, load, undo, fork, branches, time travel.
 
-mod answers;
-mod damage;
-mod documents;
-mod drafts;
-mod errands;
+mod branches;
+mod conversations;
 #[allow(dead_code)]
 #[path = "../store_support/fault.rs"]
 mod fault;
-mod forks;
-mod plans;
-mod presets;
-mod sessions;
-mod settings;
-mod stopped_loads;
-mod stops;
+mod long_texts;
+mod slots;
 #[path = "../support/mod.rs"]
 mod support;
-mod titles;
-mod trash;
-mod views;
-
-use sala_chat::config::commands::{BranchTarget, Sibling};
-use sala_chat::core::Exit;
-use sala_chat::core::transcript::{Finish, MessageId, Role, Sources};
-use sala_chat::runtime::protocol::{
-    Activity, GotoTarget, Level, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, Place, PresetAction,
-    Request, SaveState,
-};
-use sala_chat::runtime::{Attendance, Input, LoadLimits, Opening};
-use sala_chat::text::Before;
-use support::{Setup, Talk, always, text_model, titles, titling, with_both_tokenizers};
-
-fn dir() -> tempfile::TempDir {
-    tempfile::tempdir().unwrap()
-}
-
-fn resume(name: &str) -> Setup {
-    Setup { opening: Opening::Resume(name.into()), ..Setup::default() }
-}
-
-fn plan(t: &mut Talk) -> (u64, String, LoadPlan) {
-    t.wait("a plan", |n| match n {
-        Notice::Plan { id, text, plan, .. } => Some((*id, text.clone(), plan.clone())),
-        _ => None,
-    })
-}
-
-fn three_files(dir: &std::path::Path) -> Request {
-    for (name, lines) in [("a.txt", 30), ("b.txt", 60), ("c.txt", 90)] {
-        std::fs::write(dir.join(name), format!("A line of {name}.\n").repeat(lines)).unwrap();
-    }
-    Request::Load { paths: vec!["*.txt".into()], options: Default::default() }
-}
-
-fn question(t: &mut Talk) -> (u64, String) {
-    t.wait("a question", |n| match n {
-        Notice::Question { id, text, .. } => Some((*id, text.clone())),
-        _ => None,
-    })
-}
-
-/// What `notes.txt` says, over and over.
-const FACTS: &str = "Some facts about the garden club and its members.\n";
-
-/// A document that is long, `notes.txt`.
-fn write_notes(dir: &std::path::Path) {
-    std::fs::write(dir.join("notes.txt"), FACTS.repeat(250)).unwrap();
-}
-
-/// A session that has read it, and was asked something about it.
-fn with_notes(dir: &std::path::Path, question: &str) -> Talk {
-    write_notes(dir);
-    let mut t = Talk::new(dir, Setup::default());
-    t.load("notes.txt");
-    t.ask(question);
-    t
-}
-
-/// Another terminal, with a session that is open elsewhere: to view only.
-fn viewing(dir: &std::path::Path, name: &str) -> Talk {
-    let mut t = Talk::new(dir, resume(name));
-    let (id, _) = question(&mut t);
-    t.send(Request::Choose { question: id, key: 'v' });
-    t.note_with("Resumed");
-    t
-}
+mod time_travel;

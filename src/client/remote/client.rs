@@ -108,12 +108,19 @@ pub(super) async fn unless<F: Future>(cancel: &Cancel, limit: Duration, work: F)
     }
 }
 
+/// A builder of HTTP clients, with `ring` as their cryptography.
+pub fn http() -> reqwest::ClientBuilder {
+    // An error means that a provider is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+}
+
 impl Client {
     /// # Errors
     /// One line: an invalid address, or no TLS on this machine.
     pub(super) fn new(options: &RemoteOptions) -> Result<Client, String> {
         let base = address(&options.url)?;
-        let builder = reqwest::Client::builder()
+        let builder = http()
             .user_agent(concat!("sala-chat/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(options.patience.connect);

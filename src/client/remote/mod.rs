@@ -22,7 +22,7 @@ mod write;
 
 use std::time::Duration;
 
-pub use client::{address, in_the_open};
+pub use client::{address, http, in_the_open};
 pub use codec::text_model;
 pub use key::Key;
 pub use sse::{Events, TooLong};

@@ -53,7 +53,7 @@ pub(super) fn measure(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         // A proxy cannot reach a server on this machine.
-        let http = reqwest::Client::builder().no_proxy().build().map_err(failed)?;
+        let http = crate::client::remote::http().no_proxy().build().map_err(failed)?;
         let mut server = Server { http, url: url.to_owned(), model: String::new() };
         server.ready(gone).await?;
         let mut measured = Vec::new();

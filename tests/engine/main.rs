@@ -1,0 +1,6 @@
+//! The inference thread: sequences, speculation, golden data.
+
+mod golden;
+mod sequences;
+mod speculation;
+mod thread;

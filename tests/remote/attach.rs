@@ -1,0 +1,426 @@
+//! Terminals that use the model of a running server: desks and a scripted engine with a socket between them, and the program
+//! itself with the built-in model.
+
+use crate::command;
+mod lost;
+mod program;
+use crate::support;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use sala_chat::client::attach::{self, Engine, Found, Host, Loads, Multiplexer, Place, Share, Way};
+use sala_chat::core::transcript::{Finish, Message};
+use sala_chat::engine::protocol::{Command, EngineOptions, RowSource, RowsFault, RowsPlace, Token};
+use sala_chat::runtime::protocol::{Level, Notice, Request};
+use sala_chat::runtime::{EngineChannels, Opening};
+use sala_chat::store::{RealDisk, StoredRows};
+use sala_chat::text::TextModel;
+use support::fake_engine::{self, Fake, Options};
+use support::{How, Setup, Talk, digest_answers, text_model};
+
+/// Nothing a test waits for takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn rows(place: &RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault> {
+    StoredRows::open(place, Arc::new(RealDisk)).map(|rows| Arc::new(rows) as Arc<dyn RowSource>)
+}
+
+fn loads(model: &str) -> Loads {
+    Loads::from(&EngineOptions { model: model.into(), ..EngineOptions::default() })
+}
+
+fn fake(text: &TextModel, fingerprint: &str, gate: Option<Receiver<()>>) -> Fake {
+    fake_engine::spawn(Options {
+        script: digest_answers(text.clone()),
+        context_limit: 100_000,
+        fingerprint: fingerprint.into(),
+        gate,
+        late: false,
+        never: false,
+        sequences: 16,
+        room: 16,
+        name: "fake",
+        seeds: None,
+        side_by_side: None,
+    })
+}
+
+/// A server of a folder, without its HTTP side.
+struct Server {
+    share: Share,
+    host: Option<Host>,
+    multiplexer: Multiplexer,
+    log: Receiver<(Vec<Token>, Vec<Token>)>,
+    engine: std::thread::JoinHandle<()>,
+}
+
+impl Server {
+    fn start(home: &Path, text: &TextModel, fingerprint: &str, gate: Option<Receiver<()>>) -> Server {
+        let Fake { commands, events, log, thread } = fake(text, fingerprint, gate);
+        let (multiplexer, share) = Multiplexer::start(commands, events, 4).unwrap();
+        let place = Place::of(&home.join("data"));
+        let host =
+            attach::open_host(&place, "127.0.0.1:9", loads("demo"), multiplexer.clone(), text.tokenizer.clone(), rows);
+        Server { share, host: Some(host.unwrap().expect("a place")), multiplexer, log, engine: thread }
+    }
+
+    /// Ends as the program does.
+    fn end(mut self) {
+        self.share.commands.send(Command::Shutdown).unwrap();
+        self.engine.join().unwrap();
+        self.host.take().unwrap().close();
+        drop(self.multiplexer);
+    }
+
+    /// Ends as if it were killed: the connections break, and nobody listens.
+    fn kill(mut self) {
+        self.host.take().unwrap().close();
+        self.multiplexer.hurry();
+        self.share.commands.send(Command::Shutdown).unwrap();
+    }
+}
+
+/// A terminal of a folder; how often it loaded the model itself.
+struct Terminal {
+    talk: Talk,
+    loaded: Arc<AtomicUsize>,
+}
+
+impl Terminal {
+    fn attached(home: &Path, text: &TextModel, opening: Opening, own: &'static str) -> Terminal {
+        Terminal::attached_how(home, own, None, How { text: text.clone(), opening, ..How::default() })
+    }
+
+    /// With a gate of the model that it loads itself.
+    fn attached_how(home: &Path, own: &'static str, gate: Option<Receiver<()>>, how: How) -> Terminal {
+        let place = Place::of(&home.join("data"));
+        let Found::Server(link) = attach::find(&place, &loads("demo")) else { panic!("no server") };
+        let loaded = Arc::new(AtomicUsize::new(0));
+        let (count, model) = (Arc::clone(&loaded), how.text.clone());
+        let load = move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            let Fake { commands, events, log: _, thread } = fake(&model, own, gate.clone());
+            Ok(Engine { commands, events, thread })
+        };
+        let find = move || attach::find(&place, &loads("demo"));
+        let engine = attach::spawn(*link, Way { find: Box::new(find), load: Box::new(load) }).unwrap();
+        let channels = EngineChannels { commands: engine.commands, events: engine.events };
+        Terminal { talk: Talk::with_engine(home, channels, how), loaded }
+    }
+
+    fn loaded(&self) -> usize {
+        self.loaded.load(Ordering::Relaxed)
+    }
+}
+
+fn local(home: &Path, text: &TextModel, opening: Opening) -> Talk {
+    Talk::new(home, Setup { text: text.clone(), opening, ..Setup::default() })
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A document, two questions, another start, a third question: what was answered. The answers name the state they come from.
+fn days(home: &Path, mut first: Talk, second: impl FnOnce() -> Talk) -> Vec<Message> {
+    std::fs::write(home.join("notes.txt"), "A line of the document.\n".repeat(400)).unwrap();
+    first.load("notes.txt");
+    let mut said = vec![first.ask("One?"), first.ask("Two, and a little longer than the one before?")];
+    first.on_disk();
+    first.quit();
+    let mut second = second();
+    said.push(second.ask("Three?"));
+    second.send(Request::Regen { at: None, count: 1, temperature: None, seed: Some(5) });
+    said.push(second.finished());
+    second.quit();
+    said
+}
+
+#[test]
+fn an_attached_terminal_answers_as_one_with_an_engine_of_its_own_and_reads_nothing_twice() {
+    let text = text_model(None);
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let own = days(here.path(), local(here.path(), &text, Opening::New), || {
+        local(here.path(), &text, Opening::Resume("last".into()))
+    });
+    let server = Server::start(there.path(), &text, "fake-1", None);
+    let attached = |opening| Terminal::attached(there.path(), &text, opening, "fake-1").talk;
+    let theirs = days(there.path(), attached(Opening::New), || {
+        // What the first terminal had read lies in its files, and the engine has nothing of it any more.
+        let read: usize = server.log.try_iter().map(|job| job.0.len()).sum();
+        assert!(read > 1_000, "{read}");
+        attached(Opening::Resume("last".into()))
+    });
+    let texts = |said: &[Message]| said.iter().map(|m| m.text.clone()).collect::<Vec<_>>();
+    assert_eq!(texts(&own), texts(&theirs));
+    for (own, theirs) in own.iter().zip(&theirs) {
+        assert_eq!(own.meta.prefilled_tokens, theirs.meta.prefilled_tokens);
+        assert_eq!(own.meta.reused_tokens, theirs.meta.reused_tokens);
+        assert_eq!(own.meta.looked, theirs.meta.looked);
+    }
+    let again: usize = server.log.try_iter().map(|job| job.0.len()).sum();
+    assert!(again < 100, "{again} tokens were read on the second day");
+    server.end();
+}
+
+#[test]
+fn two_terminals_answer_side_by_side() {
+    let text = text_model(None);
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path(), &text, "fake-1", None);
+    let mut one = Terminal::attached(home.path(), &text, Opening::Named("one".into()), "fake-1").talk;
+    let mut two = Terminal::attached(home.path(), &text, Opening::Named("two".into()), "fake-1").talk;
+    for talk in [&mut one, &mut two] {
+        let who = talk.note_with("this terminal uses it");
+        assert!(who.starts_with("The model runs in sala-chat serve at 127.0.0.1:9 (process "), "{who}");
+    }
+    let alone = tempfile::tempdir().unwrap();
+    let mut apart = local(alone.path(), &text, Opening::New);
+    for question in ["First?", "Second?"] {
+        one.send(Request::Ask(question.into()));
+        two.send(Request::Ask(question.into()));
+        let said = apart.ask(question).text;
+        for talk in [&mut one, &mut two] {
+            assert_eq!(talk.finished().text, said);
+            talk.sync();
+        }
+    }
+    one.quit();
+    two.quit();
+    apart.quit();
+    server.end();
+}
+
+/// An answer that is being written: five tokens of it, and no more until there are permits.
+fn begun(talk: &mut Talk, permit: &Sender<()>, question: &str) -> String {
+    talk.send(Request::Ask(question.into()));
+    // One step reads the question, the others write.
+    (0..6).for_each(|_| permit.send(()).unwrap());
+    let mut said = String::new();
+    talk.wait("words of the answer", |n| match n {
+        Notice::Delta { text, .. } => {
+            said.push_str(text);
+            (said.len() >= 5).then_some(())
+        }
+        _ => None,
+    });
+    said
+}
+
+/// The error that is told next, and the answer that it ended, whichever comes first.
+fn broken(talk: &mut Talk) -> (String, Message) {
+    let (mut error, mut answer) = (None, None);
+    talk.wait("an answer that broke off", |n| {
+        match n {
+            Notice::Note(Level::Error, text) => error = Some(text.clone()),
+            Notice::Finished(message) => answer = Some(message.clone()),
+            _ => {}
+        }
+        error.clone().zip(answer.clone())
+    })
+}
+
+#[test]
+fn a_server_that_ends_in_the_middle_leaves_what_had_come_and_the_model_is_loaded_here() {
+    let text = text_model(None);
+    let (home, alone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (permit, gate) = unbounded();
+    let server = Server::start(home.path(), &text, "fake-1", Some(gate));
+    let mut terminal = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
+    let said = begun(&mut terminal.talk, &permit, "One?");
+    server.kill();
+    let (error, answer) = broken(&mut terminal.talk);
+    assert!(error.contains("which ran the model, has ended") && error.contains("The text is kept"), "{error}");
+    assert_eq!(answer.meta.finish, Some(Finish::Failed));
+    assert!(answer.text.starts_with(said.trim_end()), "{answer:?}");
+    assert_eq!(terminal.loaded(), 0);
+    terminal.talk.send(Request::Regen { at: None, count: 1, temperature: None, seed: Some(5) });
+    let note = terminal.talk.note_with("is loaded here");
+    assert_eq!(note, "No server runs any more: the model is loaded here.");
+    let again = terminal.talk.finished();
+    let mut own = local(alone.path(), &text, Opening::New);
+    assert_eq!(own.ask("One?").text, again.text);
+    terminal.talk.sync();
+    assert_eq!(own.ask("Two?").text, terminal.talk.ask("Two?").text);
+    assert_eq!(terminal.loaded(), 1);
+    own.quit();
+    terminal.talk.quit();
+}
+
+#[test]
+fn a_server_that_ends_while_nothing_goes_on_is_told_and_the_next_one_is_found() {
+    let text = text_model(None);
+    let (home, alone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(home.path(), &text, "fake-1", None);
+    let mut terminal = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
+    let mut own = local(alone.path(), &text, Opening::New);
+    assert_eq!(own.ask("One?").text, terminal.talk.ask("One?").text);
+    terminal.talk.on_disk();
+    server.end();
+    terminal.talk.note_with("has ended");
+    let next = Server::start(home.path(), &text, "fake-1", None);
+    let answer = terminal.talk.ask("Two?");
+    assert_eq!(own.ask("Two?").text, answer.text);
+    let told = |n: &&Notice| matches!(n, Notice::Note(Level::Info, text) if text.contains("this terminal uses it"));
+    // The same process in the test: it is told again only where it is another one.
+    assert_eq!(terminal.talk.seen.iter().filter(told).count(), 1);
+    // What was kept was put back from the terminal's files.
+    assert!(answer.meta.reused_tokens > 0, "{answer:?}");
+    assert_eq!(terminal.loaded(), 0);
+    terminal.talk.quit();
+    own.quit();
+    next.end();
+}
+
+#[test]
+fn state_of_another_form_of_the_model_is_not_put_into_this_one() {
+    let text = text_model(None);
+    let (home, alone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(home.path(), &text, "fake-1", None);
+    let mut terminal = Terminal::attached(home.path(), &text, Opening::New, "fake-2");
+    let mut own = local(alone.path(), &text, Opening::New);
+    assert_eq!(own.ask("One?").text, terminal.talk.ask("One?").text);
+    terminal.talk.on_disk();
+    server.end();
+    terminal.talk.note_with("has ended");
+    terminal.talk.send(Request::Ask("Two?".into()));
+    let (error, _) = broken(&mut terminal.talk);
+    assert!(error.contains("in another form now"), "{error}");
+    terminal.talk.send(Request::Regen { at: None, count: 1, temperature: None, seed: Some(5) });
+    let answer = terminal.talk.finished();
+    assert_eq!((answer.meta.reused_tokens, terminal.loaded()), (0, 1));
+    terminal.talk.quit();
+    own.quit();
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_its_answer_and_a_stop_ends_only_that() {
+    let text = text_model(None);
+    let home = tempfile::tempdir().unwrap();
+    let (permit, gate) = unbounded();
+    let server = Server::start(home.path(), &text, "fake-1", Some(gate));
+    let mut one = Terminal::attached(home.path(), &text, Opening::Named("one".into()), "fake-1").talk;
+    begun(&mut one, &permit, "One?");
+    one.send(Request::Stop);
+    assert_eq!(one.finished().meta.finish, Some(Finish::Stopped));
+    server.log.recv_timeout(PATIENCE).unwrap();
+    // The connection breaks in the middle of an answer: the engine is free for the other one.
+    let mut two = Terminal::attached(home.path(), &text, Opening::Named("two".into()), "fake-1").talk;
+    begun(&mut two, &permit, "Two?");
+    two.send(Request::Quit);
+    drop(two);
+    server.log.recv_timeout(PATIENCE).unwrap();
+    one.sync();
+    (0..200).for_each(|_| permit.send(()).unwrap());
+    assert_eq!(one.ask("Three?").meta.finish, Some(Finish::Stop));
+    one.quit();
+    server.end();
+}
+
+#[test]
+fn rows_that_are_damaged_are_found_by_the_server_and_read_again() {
+    let text = text_model(None);
+    let (home, alone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(home.path(), &text, "fake-1", None);
+    let mut first = Terminal::attached(home.path(), &text, Opening::New, "fake-1").talk;
+    let mut own = local(alone.path(), &text, Opening::New);
+    for talk in [&mut first, &mut own] {
+        talk.ask("One?");
+        talk.on_disk();
+    }
+    first.quit();
+    own.quit();
+    for home in [home.path(), alone.path()] {
+        let files = std::fs::read_dir(home.join("data/segments")).unwrap().flatten();
+        let rows: Vec<PathBuf> =
+            files.map(|f| f.path()).filter(|p| p.extension().is_some_and(|e| e == "rows")).collect();
+        assert!(!rows.is_empty());
+        for file in rows {
+            let mut bytes = std::fs::read(&file).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            std::fs::write(&file, bytes).unwrap();
+        }
+    }
+    let resumed = Opening::Resume("last".into());
+    let mut second = Terminal::attached(home.path(), &text, resumed.clone(), "fake-1").talk;
+    let mut own = local(alone.path(), &text, resumed);
+    let told = |talk: &mut Talk| {
+        talk.send(Request::Ask("Two?".into()));
+        let said = talk.wait("the end", |n| match n {
+            Notice::Finished(m) if m.meta.finish.is_some() => Some(m.clone()),
+            _ => None,
+        });
+        let notes = talk.seen.iter().filter_map(|n| match n {
+            Notice::Note(_, text) if !text.contains("this terminal uses it") => Some(text.clone()),
+            _ => None,
+        });
+        // Without the time it took.
+        let notes = notes.map(|text| text.split(" in ").next().unwrap_or_default().to_owned());
+        (said.text, said.meta.prefilled_tokens, notes.collect::<Vec<_>>())
+    };
+    let (theirs, expected) = (told(&mut second), told(&mut own));
+    assert!(expected.2.iter().any(|note| note.starts_with("Resumed 0 of ")), "{expected:?}");
+    assert_eq!(theirs, expected);
+    second.quit();
+    own.quit();
+    server.end();
+}
+
+#[test]
+fn what_is_no_server_of_this_version_is_not_used() {
+    use std::io::Write;
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::of(dir.path());
+    std::fs::create_dir(dir.path().join("locks")).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(dir.path().join("locks/serve.sock")).unwrap();
+    let said = [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}'], b""];
+    let server = std::thread::spawn(move || {
+        for words in said {
+            listener.accept().unwrap().0.write_all(words).unwrap();
+        }
+    });
+    let found = || match attach::find(&place, &loads("demo")) {
+        Found::Unfit(why) => why,
+        Found::Nobody => "nobody".to_owned(),
+        Found::Server(_) => panic!("a server"),
+    };
+    assert!(found().contains("does not answer"));
+    assert!(found().contains("is of another version"));
+    // One that closes at once is ending.
+    assert_eq!(found(), "nobody");
+    server.join().unwrap();
+}
+
+#[test]
+fn another_model_another_version_and_nobody_are_told_apart() {
+    let text = text_model(None);
+    let home = tempfile::tempdir().unwrap();
+    let place = Place::of(&home.path().join("data"));
+    assert!(matches!(attach::find(&place, &loads("demo")), Found::Nobody));
+    assert_eq!(attach::look(&place), Ok(None));
+    let server = Server::start(home.path(), &text, "fake-1", None);
+    let unfit = |found: Found| match found {
+        Found::Unfit(why) => why,
+        Found::Nobody | Found::Server(_) => panic!("not unfit"),
+    };
+    let why = unfit(attach::find(&place, &loads("synthetic:tiny")));
+    assert!(why.ends_with("runs with model demo, not synthetic:tiny"), "{why}");
+    assert!(attach::look(&place).unwrap().unwrap().contains("127.0.0.1:9"));
+    // All places but those of the server are taken.
+    let links: Vec<Found> = std::iter::repeat_with(|| attach::find(&place, &loads("demo"))).take(6).collect();
+    assert!(links.iter().all(|found| matches!(found, Found::Server(_))));
+    let why = unfit(attach::find(&place, &loads("demo")));
+    assert!(why.ends_with("it has no slot for one more terminal"), "{why}");
+    drop(links);
+    until("a place is free again", || matches!(attach::find(&place, &loads("demo")), Found::Server(_)));
+    server.end();
+    assert!(matches!(attach::find(&place, &loads("demo")), Found::Nobody));
+}

@@ -1,0 +1,279 @@
+//! Exports of other programs: what comes along of them, and what is said to be left out.
+
+use crate::store_support;
+
+use sala_chat::core::transcript::{Message, Role};
+use sala_chat::runtime::export::imported_line;
+use sala_chat::store::{Imported, LeftOut, RealDisk, Watch};
+use store_support::*;
+
+/// Imports a file; what is said in its first session, from the root on.
+fn imported(file: &str) -> (Imported, Vec<Message>) {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(open(&dir.path().join("data"), RealDisk));
+    let path = dir.path().join("export.json");
+    std::fs::write(&path, file).unwrap();
+    let imported = bench.store.import(&path, &Watch::NOBODY).unwrap();
+    let head = bench.store.session(imported.sessions[0].0).unwrap().head.unwrap();
+    let path = bench.store.path(head).unwrap();
+    (imported, path)
+}
+
+#[test]
+fn code_and_thoughts_of_chatgpt_come_along_and_the_rest_is_counted() {
+    let file = r#"[{"title": "Work", "current_node": "recap2", "mapping": {
+        "sys": {"parent": null, "message": {"author": {"role": "system"}, "content": {"content_type": "text", "parts": [""]}}},
+        "ask": {"parent": "sys", "message": {"author": {"role": "user"},
+            "metadata": {"attachments": [{"mime_type": "image/png"}, {"mimeType": "text/csv", "name": "a.csv"}]},
+            "content": {"content_type": "multimodal_text", "parts": [{"content_type": "image_asset_pointer"}, "How many rows?"]}}},
+        "think": {"parent": "ask", "message": {"author": {"role": "assistant"}, "content": {"content_type": "thoughts",
+            "thoughts": [{"summary": "Counting", "content": "I need code."}, {"content": "Short code."}]}}},
+        "recap": {"parent": "think", "message": {"author": {"role": "assistant"},
+            "content": {"content_type": "reasoning_recap", "content": "Thought for 2 seconds"}}},
+        "code": {"parent": "recap", "message": {"author": {"role": "assistant"}, "recipient": "python",
+            "content": {"content_type": "code", "language": "python", "text": "len(rows)"}}},
+        "ran": {"parent": "code", "message": {"author": {"role": "tool"},
+            "content": {"content_type": "execution_output", "text": "12"}}},
+        "answer": {"parent": "ran", "message": {"author": {"role": "assistant"},
+            "content": {"content_type": "text", "parts": ["Twelve."]}}},
+        "recap2": {"parent": "answer", "message": {"author": {"role": "assistant"},
+            "content": {"content_type": "thoughts", "thoughts": [{"content": "Nothing followed."}]}}}}}]"#;
+    let (imported, said) = imported(file);
+    let said: Vec<(Role, &str, &str)> = said.iter().map(|m| (m.role, m.thinking.as_str(), m.text.as_str())).collect();
+    let thoughts = "Counting\nI need code.\n\nShort code.";
+    let code = "```python\nlen(rows)\n```";
+    assert_eq!(
+        said,
+        [(Role::User, "", "How many rows?"), (Role::Assistant, thoughts, code), (Role::Assistant, "", "Twelve.")]
+    );
+    let left_out = LeftOut { tools: 1, pictures: 1, files: 1, thoughts: 1, other: 1, ..LeftOut::default() };
+    assert_eq!(imported.left_out, left_out);
+    let line = imported_line(&imported);
+    let words = "Left out: 1 message of a tool, 1 picture, 1 attached file, 1 thought without an answer, 1 part of another kind.";
+    assert!(line.contains(words), "{line}");
+}
+
+#[test]
+fn reasoning_of_open_webui_is_thought_and_no_part_of_the_answer() {
+    let file = r#"[{"chat": {"title": "Soup", "history": {"currentId": "3", "messages": {
+        "1": {"parentId": null, "role": "user", "content": "A recipe?", "files": [{"type": "image"}, {"type": "file"}, {"type": "file"}]},
+        "2": {"parentId": "1", "role": "system", "content": "Be kind."},
+        "3": {"parentId": "2", "role": "assistant", "content":
+            "<details type=\"reasoning\" done=\"true\">\n<summary>Thought</summary>\n&gt; 1 &lt; 2\n</details>\nBoil water."}}}}}]"#;
+    let (imported, said) = imported(file);
+    let said: Vec<(&str, &str)> = said.iter().map(|m| (m.thinking.as_str(), m.text.as_str())).collect();
+    assert_eq!(said, [("", "A recipe?"), ("1 < 2", "Boil water.")]);
+    assert_eq!(imported.left_out, LeftOut { system: 1, pictures: 1, files: 2, ..LeftOut::default() });
+    let words = " Left out: 1 system message, 1 picture, 2 attached files.";
+    assert!(imported_line(&imported).contains(words), "{}", imported_line(&imported));
+}
+
+#[test]
+fn thoughts_above_a_branch_are_of_every_answer_below_them() {
+    let thought = |above: &str, text: &str| {
+        format!(
+            r#"{{"parent": "{above}", "message": {{"author": {{"role": "assistant"}},
+                "content": {{"content_type": "thoughts", "thoughts": [{{"content": "{text}"}}]}}}}}}"#
+        )
+    };
+    let said = |above: &str, role: &str, text: &str| {
+        format!(
+            r#"{{"parent": "{above}", "message": {{"author": {{"role": "{role}"}}, "content": {{"parts": ["{text}"]}}}}}}"#
+        )
+    };
+    let file = |head: &str| {
+        let nodes = [
+            ("ask", said("", "user", "How?")),
+            ("one", thought("ask", "First.")),
+            ("tool", said("one", "tool", "")),
+            ("a", said("tool", "assistant", "A.")),
+            ("b", said("tool", "assistant", "B.")),
+            ("two", thought("tool", "Second.")),
+            ("c", said("two", "assistant", "C.")),
+            ("d", said("two", "assistant", "D.")),
+            ("on", said("d", "assistant", "On.")),
+            ("then", said("two", "user", "Then?")),
+            ("last", thought("then", "Never answered.")),
+        ];
+        let nodes: Vec<String> = nodes.iter().map(|(name, node)| format!("\"{name}\": {node}")).collect();
+        format!(r#"[{{"title": "n", "current_node": "{head}", "mapping": {{{}}}}}]"#, nodes.join(","))
+    };
+    for (head, expected) in [
+        ("a", &[("", "How?"), ("First.", "A.")][..]),
+        ("b", &[("", "How?"), ("First.", "B.")][..]),
+        ("c", &[("", "How?"), ("First.\n\nSecond.", "C.")][..]),
+        ("on", &[("", "How?"), ("First.\n\nSecond.", "D."), ("", "On.")][..]),
+        ("last", &[("", "How?"), ("", "Then?")][..]),
+    ] {
+        let (imported, said) = imported(&file(head));
+        let said: Vec<(&str, &str)> = said.iter().map(|m| (m.thinking.as_str(), m.text.as_str())).collect();
+        assert_eq!(said, expected, "{head}");
+        assert_eq!(imported.left_out, LeftOut { tools: 1, thoughts: 1, ..LeftOut::default() });
+    }
+}
+
+#[test]
+fn code_that_open_webui_ran_is_a_block_and_calls_of_tools_are_counted_wherever_they_stand() {
+    let file = r#"[{"chat": {"title": "Rows", "history": {"currentId": "2", "messages": {
+        "1": {"parentId": null, "role": "user", "content": "How many rows?"},
+        "2": {"parentId": "1", "role": "assistant", "content":
+            "I count.\n<details type=\"code_interpreter\" done=\"true\" output=\"{&quot;stdout&quot;: &quot;12\\n&quot;}\">\n<summary>Analyzed</summary>\n```python\nprint(len(rows))\n```\n</details>\n<details type=\"tool_calls\" done=\"true\" name=\"note\">\n<summary>Tool Executed</summary>\n</details>\nTwelve."}}}}}]"#;
+    let (imported, said) = imported(file);
+    let said: Vec<&str> = said.iter().map(|m| m.text.as_str()).collect();
+    let answer = "I count.\n\n```python\nprint(len(rows))\n```\n\n```\n12\n```\n\nTwelve.";
+    assert_eq!(said, ["How many rows?", answer]);
+    assert_eq!(imported.left_out, LeftOut { tools: 1, ..LeftOut::default() });
+}
+
+/// Imports a file that may be refused.
+fn try_import(file: &str) -> Result<Imported, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(open(&dir.path().join("data"), RealDisk));
+    let path = dir.path().join("export.json");
+    std::fs::write(&path, file).unwrap();
+    bench.store.import(&path, &Watch::NOBODY).map_err(|e| e.to_string())
+}
+
+fn names(imported: &Imported) -> Vec<&str> {
+    imported.sessions.iter().map(|(_, name)| name.as_str()).collect()
+}
+
+#[test]
+fn the_list_is_taken_where_the_map_says_nothing_and_a_chat_without_messages_is_named() {
+    let list =
+        r#"[{"role": "user", "content": "What is a lighthouse?"}, {"role": "assistant", "content": "A tower."}]"#;
+    for map in [
+        "{}",
+        "null",
+        r#"{"9": {"done": true}}"#,
+        r#"{"1": {"role": "system", "content": "s"}}"#,
+        r#"{"1": {"role": "assistant", "content": ""}}"#,
+        "[]",
+        "7",
+    ] {
+        let other =
+            format!(r#"{{"chat": {{"title": "Other", "history": {{"messages": {map}}}, "messages": {list}}}}}"#);
+        let (imported, said) = imported(&format!("[{other}]"));
+        assert_eq!((names(&imported), said.len(), said[1].text.as_str()), (vec!["Other"], 2, "A tower."), "{map}");
+    }
+    let in_history = format!(r#"[{{"chat": {{"title": "Other", "history": {{"messages": {list}}}}}}}]"#);
+    assert_eq!(imported(&in_history).1.len(), 2);
+    let empty = r#"{"title": "Empty", "chat": {"history": {"messages": {}}, "messages": []}}"#;
+    let good = format!(r#"{{"chat": {{"title": "Good", "messages": {list}}}}}"#);
+    let with_empty = try_import(&format!("[{empty}, {good}, {{\"mapping\": {{}}}}, 5]")).unwrap();
+    assert_eq!(names(&with_empty), ["Good"]);
+    let line = imported_line(&with_empty);
+    let words = "Not imported: 2 conversations without a message (\"Empty\", \"number 3 of the file\"); \
+                 1 conversation, not a conversation (\"number 4 of the file\").";
+    assert!(line.contains(words), "{line}");
+    let e = try_import(&format!("[{empty}]")).unwrap_err();
+    assert!(e.contains("there is no conversation in it: 1 conversation without a message (\"Empty\")"), "{e}");
+}
+
+#[test]
+fn hidden_messages_and_calls_of_tools_are_left_out_and_counted() {
+    let node = |name: &str, parent: &str, role: &str, rest: &str| {
+        format!(r#""{name}": {{"parent": "{parent}", "message": {{"author": {{"role": "{role}"}}, {rest}}}}}"#)
+    };
+    let text = |text: &str| format!(r#""content": {{"content_type": "text", "parts": ["{text}"]}}"#);
+    let hidden = format!("{}, \"metadata\": {{\"is_visually_hidden_from_conversation\": true}}", text("instructions"));
+    let nodes = [
+        node("h", "r", "user", &hidden),
+        node("a", "h", "user", &format!("\"recipient\": \"all\", {}", text("first"))),
+        node("t", "a", "assistant", &format!("\"recipient\": \"bio\", {}", text("User likes lamps."))),
+        node("u", "t", "tool", &text("Model set context updated.")),
+        node(
+            "v",
+            "u",
+            "assistant",
+            r#""recipient": "canmore.create_textdoc", "content": {"content_type": "code", "language": "json", "text": "{}"}"#,
+        ),
+        node("c", "v", "assistant", &text("second")),
+    ];
+    let file = format!(r#"[{{"title": "T", "current_node": "c", "mapping": {{{}}}}}]"#, nodes.join(", "));
+    let (imported, said) = imported(&file);
+    assert_eq!(said.iter().map(|m| m.text.as_str()).collect::<Vec<_>>(), ["first", "second"]);
+    assert_eq!(imported.left_out, LeftOut { tools: 3, hidden: 1, ..LeftOut::default() });
+}
+
+#[test]
+fn one_broken_conversation_is_named_and_the_others_are_imported() {
+    let said = |parent: &str, text: &str| {
+        format!(
+            r#"{{"parent": {parent}, "message": {{"author": {{"role": "user"}}, "content": {{"parts": ["{text}"]}}}}}}"#
+        )
+    };
+    let good = format!(r#"{{"title": "Good", "mapping": {{"a": {}}}}}"#, said("null", "fine \\ud83d end"));
+    let ring =
+        format!(r#"{{"title": "Ring", "mapping": {{"a": {}, "b": {}}}}}"#, said("\"b\"", "1"), said("\"a\"", "2"));
+    for file in [format!("[{good}, {ring}]"), format!("[{ring}, {good}]")] {
+        let (imported, path) = imported(&file);
+        assert_eq!((names(&imported), imported.messages), (vec!["Good"], 1));
+        assert!(path[0].text.starts_with("fine ") && path[0].text.ends_with(" end"), "{:?}", path[0].text);
+        let line = imported_line(&imported);
+        assert!(
+            line.contains("Not imported: 1 conversation, message 1 is among its own ancestors (\"Ring\")."),
+            "{line}"
+        );
+    }
+    let e = try_import(&format!("[{ring}]")).unwrap_err();
+    assert!(e.contains("\"Ring\"") && e.contains("among its own ancestors"), "{e}");
+}
+
+#[test]
+fn times_of_every_unit_are_days_and_unknown_ones_stay_unknown() {
+    for (time, ms) in [
+        ("1755000000", 1_755_000_000_000),
+        ("1755000000123", 1_755_000_000_123),
+        ("1755000000123456789", 1_755_000_000_123),
+        ("\"2026-08-12T10:00:00Z\"", 1_786_528_800_000),
+        ("\"1755000000\"", 1_755_000_000_000),
+        ("1e300", 0),
+        ("null", 0),
+    ] {
+        let webui = format!(
+            r#"[{{"chat": {{"title": "T", "messages": [{{"role": "user", "content": "x", "timestamp": {time}}}]}}}}]"#
+        );
+        let chatgpt = format!(
+            r#"[{{"title": "T", "mapping": {{"a": {{"message": {{"author": {{"role": "user"}}, "create_time": {time},
+               "content": {{"parts": ["x"]}}}}}}}}}}]"#
+        );
+        for file in [webui, chatgpt] {
+            assert_eq!(imported(&file).1[0].created_ms, ms, "{time}");
+        }
+    }
+}
+
+#[test]
+fn a_long_conversation_is_written_in_parts_and_appears_whole() {
+    use sala_chat::store::SessionFilter;
+    use std::cell::Cell;
+    let dir = tempfile::tempdir().unwrap();
+    let (bench, other) = (Bench::new(open(dir.path(), RealDisk)), open(dir.path(), RealDisk));
+    let list = vec![r#"{"role": "user", "content": "Hi"}"#; 3_500].join(",");
+    let file = dir.path().join("in.json");
+    std::fs::write(&file, format!(r#"[{{"chat": {{"title": "Long", "messages": [{list}]}}}}]"#)).unwrap();
+    let (read, hidden) = (Cell::new(false), Cell::new(false));
+    let stop = || {
+        if read.get() {
+            assert!(other.sessions(SessionFilter::Live, 10).unwrap().is_empty(), "half of it is shown");
+            hidden.set(hidden.get() || !other.sessions(SessionFilter::Trashed, 10).unwrap().is_empty());
+        }
+        false
+    };
+    let told = |done: u64, of: u64| read.set(done == of);
+    let imported = bench.store.import(&file, &Watch { stop: &stop, told: &told }).unwrap();
+    assert!(hidden.get(), "all of it was written at once");
+    let session = other.session(imported.sessions[0].0).unwrap();
+    assert_eq!((session.name.as_str(), session.messages, session.trashed_ms), ("Long", 3_500, None));
+    // Stopped in the middle of it, nothing stays.
+    let (read, asked) = (Cell::new(false), Cell::new(0));
+    let stop = || {
+        asked.set(asked.get() + u32::from(read.get()));
+        asked.get() > 2_500
+    };
+    let told = |done: u64, of: u64| read.set(done == of);
+    assert!(bench.store.import(&file, &Watch { stop: &stop, told: &told }).is_err());
+    let left = |filter| other.sessions(filter, 10).unwrap().len();
+    assert_eq!((left(SessionFilter::Live), left(SessionFilter::Trashed)), (1, 0));
+}

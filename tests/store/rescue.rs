@@ -1,0 +1,408 @@
+//! Damaged databases: a start shows what can be read of them, a rescue puts that into a new one and keeps the old one beside it.
+
+use crate::store_support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sala_chat::store::{Access, RealDisk, Rescue, Rescued, SessionFilter, Store, Unread, Watch};
+use store_support::fault::{FaultDisk, Loss};
+use store_support::*;
+
+const PAGE: usize = 4096;
+
+/// No start can read the table of messages any more.
+const UNREADABLE: &str = "UPDATE sqlite_schema SET sql = 'x' || sql WHERE type = 'table' AND name = 'message'";
+
+fn one_talk(root: &Path) -> Talk {
+    let bench = Bench::new(open(root, RealDisk));
+    let (mut talk, save) = Talk::begin(&bench.store, "talk");
+    bench.save(save);
+    for n in 0..3 {
+        assert!(is_saved(&bench.save(talk.turn(&bench.store, &format!("question {n}"), &format!("answer {n}")))));
+    }
+    assert!(bench.close());
+    talk
+}
+
+/// Writes straight into the schema.
+fn tamper(root: &Path, sql: &str) {
+    let db = rusqlite::Connection::open(root.join("sala.db")).unwrap();
+    db.execute_batch(&format!("PRAGMA writable_schema = ON; {sql}; PRAGMA wal_checkpoint(TRUNCATE);")).unwrap();
+}
+
+/// The error of a start.
+fn refused(root: &Path) -> String {
+    Store::open(root, Arc::new(RealDisk), limits()).map(|_| ()).unwrap_err().to_string()
+}
+
+fn rescue(root: &Path) -> Rescue {
+    Store::rescue(root, &RealDisk).unwrap()
+}
+
+/// Why none is made.
+fn not_rescued(root: &Path) -> String {
+    Store::rescue(root, &RealDisk).unwrap_err().to_string()
+}
+
+fn rescued(root: &Path) -> Rescued {
+    match rescue(root) {
+        Rescue::Done(rescued) => rescued,
+        other => panic!("{}: {other:?}", root.display()),
+    }
+}
+
+fn set_aside(root: &Path) -> Vec<PathBuf> {
+    let names = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+    names.filter(|path| path.to_str().unwrap().contains("sala.db.damaged-")).collect()
+}
+
+#[test]
+fn what_a_damaged_schema_hides_is_in_a_new_database() {
+    let dir = tempfile::tempdir().unwrap();
+    for (n, sql) in [
+        "UPDATE sqlite_schema SET sql = 'CREATE TABLF message' || substr(sql, 21) WHERE type = 'table' AND name = 'message'",
+        "UPDATE sqlite_schema SET sql = 'x' || sql WHERE type = 'table' AND name IN ('session', 'segment', 'counter')",
+        "UPDATE sqlite_schema SET sql = 'x' || sql WHERE type = 'index' AND name = 'message_parent'",
+        "UPDATE sqlite_schema SET sql = 'x' || sql WHERE name = 'session_gone'",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let root = dir.path().join(n.to_string());
+        let talk = one_talk(&root);
+        assert_eq!(rescue(&root), Rescue::Nothing, "{n}: nothing is wrong");
+        tamper(&root, sql);
+        let damaged = fs::read(root.join("sala.db")).unwrap();
+        let store = open(&root, RealDisk);
+        let Access::ReadOnly { why } = store.access() else { panic!("{n}: {:?}", store.access()) };
+        assert!(why.contains("is damaged (") && why.contains("sala-chat doctor --check"), "{n}: {why}");
+        assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6, "{n}: all of it can be read");
+        drop(store);
+
+        let rescued = rescued(&root);
+        assert_eq!((rescued.sessions, rescued.messages), (1, 6), "{n}: {rescued:?}");
+        assert!(rescued.said().contains("6 messages of 1 session were read"), "{n}: {}", rescued.said());
+        assert_eq!((&rescued.lost, rescued.said_lost()), (&Unread::default(), vec![]), "{n}");
+        assert_eq!(fs::read(&rescued.aside).unwrap(), damaged, "{n}: it is kept as it was");
+        let store = open(&root, RealDisk);
+        let session = store.session_named("talk").unwrap();
+        assert_eq!((session.head, session.damaged), (talk.head, false), "{n}");
+        let texts: Vec<String> = store.path(talk.head.unwrap()).unwrap().into_iter().map(|m| m.text).collect();
+        assert_eq!(texts, ["question 0", "answer 0", "question 1", "answer 1", "question 2", "answer 2"], "{n}");
+        // The state is of use as before, and what comes next has ids of its own.
+        assert_eq!(store.plan_restore(&talk.tip.unwrap()).unwrap().usable, 3, "{n}");
+        assert!(store.new_message_id(None) > talk.head.unwrap(), "{n}");
+        let checked = store.check().unwrap();
+        assert_eq!((checked.repaired, checked.damaged), (vec![], vec![]), "{n}");
+        assert_eq!(store.search("question 1", 10, &Watch::NOBODY).unwrap().len(), 1, "{n}");
+        drop(store);
+        assert_eq!(rescue(&root), Rescue::Nothing, "{n}: once");
+        assert_eq!(set_aside(&root).len(), 1, "{n}");
+    }
+}
+
+#[test]
+fn messages_of_a_session_that_is_lost_are_in_one_of_another_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    // Where it stood is in the log of heads, whose entry in the schema is damaged, too.
+    let gone = "DELETE FROM session; UPDATE sqlite_schema SET sql = 'x' || sql WHERE name = 'head_log'";
+    tamper(dir.path(), &format!("PRAGMA foreign_keys = OFF; {gone}"));
+    let rescued = rescued(dir.path());
+    assert_eq!((rescued.sessions, rescued.messages), (1, 6), "{rescued:?}");
+    let store = open(dir.path(), RealDisk);
+    let sessions = store.sessions(SessionFilter::Live, 10).unwrap();
+    assert_eq!(sessions.len(), 1);
+    assert!(sessions[0].name.starts_with("rescued-") && sessions[0].head == talk.head, "{sessions:?}");
+    assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6);
+    assert_eq!(store.check().unwrap().damaged, Vec::<String>::new());
+}
+
+#[test]
+fn a_database_that_is_in_use_or_has_nothing_to_read_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (used, bare) = (dir.path().join("used"), dir.path().join("bare"));
+    one_talk(&used);
+    let store = open(&used, RealDisk);
+    tamper(&used, UNREADABLE);
+    let said = rescue(&used).said_in_use().expect("somebody has it open");
+    assert!(said.contains("close that one first") && said.contains("sala-chat doctor --check"), "{said}");
+    drop(store);
+    rescued(&used);
+
+    drop(open(&bare, RealDisk));
+    tamper(&bare, UNREADABLE);
+    let why = not_rescued(&bare);
+    assert!(why.contains(", and no message could be read from it): bring back a copy"), "{why}");
+    assert!(!why.contains("doctor --check") && set_aside(&bare).is_empty(), "{why}");
+}
+
+#[test]
+fn a_damaged_header_costs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    let talk = one_talk(&whole);
+    let bytes = fs::read(whole.join("sala.db")).unwrap();
+    for at in 0..100 {
+        // A version of the format that SQLite only reads, and the version of the database.
+        if matches!(at, 18 | 60..=63) {
+            continue;
+        }
+        let root = dir.path().join("damaged");
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir(&root).unwrap();
+        fs::copy(whole.join("sala-chat.id"), root.join("sala-chat.id")).unwrap();
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 4;
+        fs::write(root.join("sala.db"), bytes).unwrap();
+        assert_eq!(open(&root, RealDisk).path(talk.head.unwrap()).unwrap().len(), 6, "byte {at}");
+        rescue(&root);
+        let store = open(&root, RealDisk);
+        assert_eq!(
+            (store.access(), store.path(talk.head.unwrap()).unwrap().len()),
+            (&Access::Writable, 6),
+            "byte {at}"
+        );
+    }
+}
+
+/// Sessions with turns, a document and an undone branch, more than a page of each.
+fn several_talks(root: &Path) -> Vec<String> {
+    let bench = Bench::new(open(root, RealDisk));
+    for name in ["harbour", "garden", "mill"] {
+        let (mut talk, save) = Talk::begin(&bench.store, name);
+        bench.save(save);
+        let document = (0..90).map(|i| format!("{name}, line {i}: {} lamps.\n", (i * 37) % 91)).collect::<String>();
+        assert!(is_saved(&bench.save(talk.document(&bench.store, &document, 1))));
+        for n in 0..8 {
+            let (q, a) = (format!("question {n} about the {name}"), format!("answer {n}: {}", name.repeat(60 + n)));
+            assert!(is_saved(&bench.save(talk.turn(&bench.store, &q, &a))));
+        }
+    }
+    bench.store.index_texts(&Watch::NOBODY).unwrap();
+    let texts = texts_of(&bench.store);
+    assert!(bench.close());
+    texts
+}
+
+/// Texts of all messages on the paths of sessions.
+fn texts_of(store: &Store) -> Vec<String> {
+    let sessions = store.sessions(SessionFilter::Live, 100).unwrap();
+    let heads = sessions.iter().filter_map(|session| session.head);
+    heads.flat_map(|head| store.path(head).unwrap()).map(|message| message.text).collect()
+}
+
+#[test]
+fn whichever_page_is_damaged_all_that_can_be_read_is_reached_and_one_rescue_makes_it_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    let texts = several_talks(&whole);
+    let bytes = fs::read(whole.join("sala.db")).unwrap();
+    let pages = bytes.len() / PAGE;
+    assert!(pages > 20, "{pages} pages");
+    type Damage = fn(&mut [u8]);
+    let damages: [(&str, Damage); 3] = [
+        ("zeroed", |page| page.fill(0)),
+        ("first byte", |page| page[0] ^= 4),
+        ("last byte", |page| *page.last_mut().unwrap() ^= 4),
+    ];
+    let (mut complete, mut unreadable) = (0, 0);
+    for (how, damage) in damages {
+        for page in 1..=pages {
+            let at = format!("page {page} of {pages}, {how}");
+            let root = dir.path().join("damaged");
+            let _ = fs::remove_dir_all(&root);
+            fs::create_dir(&root).unwrap();
+            fs::copy(whole.join("sala-chat.id"), root.join("sala-chat.id")).unwrap();
+            let mut damaged = bytes.clone();
+            damage(&mut damaged[(page - 1) * PAGE..page * PAGE]);
+            fs::write(root.join("sala.db"), &damaged).unwrap();
+            let store = match Store::open(&root, Arc::new(RealDisk), limits()) {
+                Ok(store) => store,
+                // Without the first page, or the root of the messages, none of them is found.
+                Err(e) => {
+                    let named = e.to_string().contains("no message could be read from it): bring back a copy");
+                    assert!(named && how != "last byte", "{at}: {e}");
+                    assert_eq!(fs::read(root.join("sala.db")).unwrap(), damaged, "{at}: the file is kept");
+                    unreadable += 1;
+                    continue;
+                }
+            };
+            let before = texts_of(&store);
+            let noted = matches!(store.access(), Access::ReadOnly { .. }) || store.damage().is_some();
+            drop(store);
+            let rescued = rescue(&root);
+            let store = open(&root, RealDisk);
+            assert_eq!(*store.access(), Access::Writable, "{at}");
+            let after = texts_of(&store);
+            let left = |found: &[String]| texts.iter().filter(|text| found.contains(text)).count();
+            assert!(left(&before) >= left(&after), "{at}: a rescue reaches more than a start shows");
+            if let Rescue::Done(rescued) = &rescued {
+                assert_eq!(left(&after) as u64, rescued.messages, "{at}: all that can be read is reached");
+                assert_eq!(fs::read(&rescued.aside).unwrap(), damaged, "{at}: the old file is kept");
+            }
+            assert!(noted || after == texts, "{at}: {} of {} texts, and nothing is said", left(&after), texts.len());
+            complete += usize::from(after == texts);
+            if matches!(rescued, Rescue::Done(_)) {
+                assert_eq!(store.check().unwrap().damaged, Vec::<String>::new(), "{at}");
+            }
+            let bench = Bench::new(store);
+            let (mut talk, save) = Talk::begin(&bench.store, "goes on");
+            assert!(is_saved(&bench.save(save)), "{at}");
+            assert!(is_saved(&bench.save(talk.turn(&bench.store, "q", "a"))), "{at}");
+            assert!(bench.close(), "{at}");
+        }
+    }
+    println!("{complete} of {} damaged databases give all texts, {unreadable} none", 3 * pages);
+    assert!(complete > 2 * pages && unreadable <= 3, "{complete} complete, {unreadable} unreadable");
+}
+
+#[test]
+fn a_table_that_is_lost_whole_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    one_talk(dir.path());
+    let gone = "DELETE FROM sqlite_schema WHERE tbl_name IN ('mark', 'draft', 'property')";
+    tamper(dir.path(), &format!("{gone}; {UNREADABLE}"));
+    let rescued = rescued(dir.path());
+    // A database of this version may be one without drafts.
+    assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 0, tables: vec!["mark", "property"] }));
+    let said = rescued.said_lost();
+    assert!(said.len() == 2 && said[0].starts_with("The table \"mark\" was not found"), "{said:?}");
+}
+
+#[test]
+fn drafts_of_which_an_entry_is_left_are_named_as_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    one_talk(dir.path());
+    let where_it_lies_is_lost = "UPDATE sqlite_schema SET sql = 'x' || sql, rootpage = 0 WHERE name = 'draft'";
+    tamper(dir.path(), &format!("{where_it_lies_is_lost}; {UNREADABLE}"));
+    assert_eq!(rescued(dir.path()).lost, Unread { rows: 0, tables: vec!["draft"] });
+}
+
+#[test]
+fn of_two_rescues_at_once_one_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    tamper(dir.path(), UNREADABLE);
+    let both = std::thread::scope(|scope| {
+        let both = [(); 2].map(|()| scope.spawn(|| rescue(dir.path())));
+        both.map(|one| one.join().unwrap())
+    });
+    assert_eq!(both.iter().filter(|one| matches!(one, Rescue::Done(_))).count(), 1, "{both:?}");
+    assert!(both.contains(&Rescue::Nothing), "{both:?}");
+    assert_eq!(set_aside(dir.path()).len(), 1);
+    assert_eq!(open(dir.path(), RealDisk).path(talk.head.unwrap()).unwrap().len(), 6);
+}
+
+#[test]
+fn who_comes_while_a_database_is_made_anew_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    let (root, head) = (dir.path(), talk.head.unwrap());
+    let (database, damaged) = (root.join("sala.db"), root.join("sala.db.damaged-20260102-030405"));
+    let ready = root.join("sala.db.rescued-20260102-030405");
+    fs::copy(&database, &ready).unwrap();
+    fs::copy(&database, &damaged).unwrap();
+    tamper(root, UNREADABLE);
+    let alone = fs::File::open(root.join("locks/store.lock")).unwrap();
+    alone.lock().unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| rescue(root));
+        std::thread::sleep(Duration::from_millis(200));
+        fs::remove_file(&database).unwrap();
+        let opened = scope.spawn(|| Store::open(root, Arc::new(RealDisk), limits()).map(|store| store.path(head)));
+        std::thread::sleep(Duration::from_millis(200));
+        fs::rename(&ready, &database).unwrap();
+        drop(alone);
+        assert_eq!(other.join().unwrap(), Rescue::Nothing, "what is in its place by then is whole");
+        assert_eq!(opened.join().unwrap().unwrap().unwrap().len(), 6);
+    });
+    assert_eq!(set_aside(root), [damaged]);
+}
+
+#[test]
+fn what_is_taken_back_is_what_the_attempt_had_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    let of = |name: &str| dir.path().join(format!("sala.db.{name}"));
+    fs::rename(dir.path().join("sala.db"), of("damaged-20260102-030405")).unwrap();
+    let others = ["damaged-20250101-000000", "damaged-20260102-040506", "damaged-20260102-030405-shm", "damaged-kept"];
+    for name in others {
+        fs::write(of(name), name).unwrap();
+    }
+    fs::write(of("rescued-20260102-030405"), "half of it").unwrap();
+    fs::write(of("rescued-notes"), "somebody's").unwrap();
+    assert_eq!(rescue(dir.path()), Rescue::Nothing, "nothing was wrong with it");
+    assert_eq!(open(dir.path(), RealDisk).path(talk.head.unwrap()).unwrap().len(), 6);
+    for name in others {
+        assert_eq!(fs::read_to_string(of(name)).unwrap(), name);
+    }
+    assert!(!of("damaged-20260102-030405").exists() && !of("rescued-20260102-030405").exists());
+    assert!(of("rescued-notes").exists());
+}
+
+#[test]
+fn a_table_that_cannot_be_gone_through_has_lost_something() {
+    let dir = tempfile::tempdir().unwrap();
+    one_talk(dir.path());
+    let database = dir.path().join("sala.db");
+    let db = rusqlite::Connection::open(&database).unwrap();
+    let of_segments = "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = 'segment'";
+    let root: usize = db.query_row(of_segments, [], |row| row.get::<_, u32>(0)).unwrap() as usize;
+    let page: usize = db.query_row("PRAGMA page_size", [], |row| row.get::<_, u32>(0)).unwrap() as usize;
+    drop(db);
+    tamper(dir.path(), UNREADABLE);
+    let mut bytes = fs::read(&database).unwrap();
+    bytes[(root - 1) * page..root * page].fill(0xff);
+    fs::write(&database, bytes).unwrap();
+    let rescued = rescued(dir.path());
+    assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 1, tables: vec![] }));
+    assert_eq!(rescued.said_lost(), ["1 row of the damaged database could not be read"]);
+    let sessions = open(dir.path(), RealDisk).sessions(SessionFilter::Live, 10).unwrap();
+    assert_eq!((sessions[0].tokens, sessions[0].state_of.as_deref()), (0, None), "what was kept is lost: {sessions:?}");
+}
+
+#[test]
+fn a_database_of_a_newer_program_is_left_to_that() {
+    let dir = tempfile::tempdir().unwrap();
+    one_talk(dir.path());
+    tamper(dir.path(), &format!("PRAGMA user_version = 99; {UNREADABLE}"));
+    let why = not_rescued(dir.path());
+    assert!(why.contains("it is a newer sala-chat's") && set_aside(dir.path()).is_empty(), "{why}");
+}
+
+#[test]
+fn a_rescue_that_is_cut_anywhere_is_done_by_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    for loss in [Loss::Keep, Loss::Drop] {
+        for n in 0.. {
+            let root = dir.path().join(format!("{loss:?} {n}"));
+            let talk = one_talk(&root);
+            tamper(&root, UNREADABLE);
+            let disk = FaultDisk::new();
+            disk.crash_at(n, loss);
+            let first = Store::rescue(&root, &disk);
+            if !disk.is_off() {
+                assert!(matches!(first, Ok(Rescue::Done(_))) && n > 6, "{n}: {first:?}");
+                break;
+            }
+            assert!(first.is_err(), "{n}: {first:?}");
+            if !root.join("sala.db").exists() {
+                let said = refused(&root);
+                assert!(said.contains("sala-chat doctor --check"), "{n}: {said}");
+            }
+            match rescue(&root) {
+                Rescue::Done(rescued) => assert_eq!(rescued.messages, 6, "{n}"),
+                // The new one was in its place.
+                other => assert_eq!(other, Rescue::Nothing, "{n}"),
+            }
+            assert_eq!(open(&root, RealDisk).path(talk.head.unwrap()).unwrap().len(), 6, "{n}");
+            let mut names = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name());
+            let ready = names.find(|name| name.to_str().unwrap().starts_with("sala.db.rescued"));
+            assert_eq!((set_aside(&root).len(), ready), (1, None), "{n}");
+        }
+    }
+}

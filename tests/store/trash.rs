@@ -1,0 +1,286 @@
+//! What deleting leaves: nothing in the files, nothing of others; when the trash goes; what is found while it is there.
+
+use crate::store_support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sala_chat::core::transcript::{LONGEST_PROMPT, MessageId, Role, SessionId};
+use sala_chat::runtime::protocol::ExportFormat;
+use sala_chat::store::{
+    Access, Change, Limits, NO_ROW, NewSession, RealDisk, Save, Scope, SessionFilter, Store, StoreError, Watch,
+};
+use store_support::*;
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn open_with(root: &Path, limits: Limits) -> Store {
+    Store::open(root, Arc::new(RealDisk), limits).unwrap()
+}
+
+/// A session with one turn, everything saved.
+fn talk_of(bench: &Bench, name: &str, question: &str) -> Talk {
+    let (mut talk, save) = Talk::begin(&bench.store, name);
+    assert!(is_saved(&bench.save(save)));
+    let save = talk.turn(&bench.store, question, "answer");
+    assert!(is_saved(&bench.save(save)));
+    talk
+}
+
+/// A session forked from another.
+fn fork_at(bench: &Bench, from: SessionId, head: Option<MessageId>, name: &str) -> SessionId {
+    let id = bench.store.new_session_id();
+    let new = NewSession { id, name: name.into(), settings: "{}".into(), head, forked_from: Some(from) };
+    assert!(is_saved(&bench.save(Save { changes: vec![Change::CreateSession(new)], images: vec![] })));
+    id
+}
+
+/// Puts a session into the trash as of so many days ago.
+fn trashed_days_ago(store: &Store, session: SessionId, days: i64) {
+    store.delete(session).unwrap();
+    let db = rusqlite::Connection::open(store.root().join("sala.db")).unwrap();
+    let sql = "UPDATE session SET trashed_ms = trashed_ms - ?2 WHERE id = ?1";
+    db.execute(sql, [session.0, days * 24 * 3600 * 1000]).unwrap();
+    drop(db);
+    // The row says so and is whole.
+    store.check().unwrap();
+    assert!(!store.session(session).unwrap().damaged);
+}
+
+fn trashed(store: &Store) -> Vec<String> {
+    let mut names: Vec<String> =
+        store.sessions(SessionFilter::Trashed, 100).unwrap().into_iter().map(|s| s.name).collect();
+    names.sort();
+    names
+}
+
+fn put_draft(bench: &Bench, session: SessionId, text: &str) {
+    let change = Change::Draft { session, text: text.into() };
+    assert!(is_saved(&bench.save(Save { changes: vec![change], images: vec![] })));
+}
+
+#[test]
+fn a_draft_takes_the_place_of_the_one_before_and_goes_with_its_session() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let one = talk_of(&bench, "one", "question").session;
+    talk_of(&bench, "two", "question");
+    let draft = |session| bench.store.draft(session).unwrap();
+    put_draft(&bench, one, "the first");
+    put_draft(&bench, one, "the second");
+    assert_eq!(draft(one).as_deref(), Some("the second"));
+    put_draft(&bench, one, &"x".repeat(LONGEST_PROMPT + 1));
+    assert_eq!(draft(one).as_deref(), Some("the second"));
+    assert_eq!(bench.store.last_session().unwrap().unwrap().name, "two", "nothing was said in it");
+    let exported = bench.store.export(one, ExportFormat::Json, Scope::Tree).unwrap();
+    assert!(exported.contains("question") && !exported.contains("the second"), "{exported}");
+    // In the trash it waits with its session, and goes with it.
+    bench.store.delete(one).unwrap();
+    assert_eq!(draft(one).as_deref(), Some("the second"));
+    assert_eq!(bench.store.empty_trash(Some(0)).unwrap().sessions, 1);
+    assert_eq!(draft(one), None);
+    put_draft(&bench, one, "too late");
+    assert_eq!(draft(one), None);
+    put_draft(&bench, NO_ROW, "of none");
+    assert_eq!(draft(NO_ROW).as_deref(), Some("of none"));
+    put_draft(&bench, NO_ROW, " ");
+    assert_eq!(draft(NO_ROW), None);
+}
+
+#[test]
+fn a_database_that_knows_no_drafts_is_given_a_place_for_them() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let one = talk_of(&bench, "one", "question").session;
+    assert!(bench.close());
+    let db = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
+    db.execute_batch("DROP TRIGGER session_gone; DROP TABLE draft;").unwrap();
+    drop(db);
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    assert_eq!((bench.store.access(), bench.store.notes()), (&Access::Writable, &[][..]));
+    put_draft(&bench, one, "half");
+    assert_eq!(bench.store.draft(one).unwrap().as_deref(), Some("half"));
+}
+
+#[test]
+fn what_is_deleted_for_good_is_nowhere_in_the_database_file() {
+    // Letters of no case that nothing else has; two of three stand in the search index as they are.
+    let (word, part) = ("ʘǂʗ", "ǂʗ".as_bytes());
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let gone = talk_of(&bench, word, &format!("What is {word}?"));
+    talk_of(&bench, "other", "Asked twice");
+    let mut again = talk_of(&bench, "again", "Asked twice");
+    let save = again.turn(&bench.store, &format!("{word} too?"), word);
+    bench.save(save);
+    let prompts = [format!("What is {word}?"), "Asked twice".into(), "/never asked".into(), format!("{word} too?")];
+    bench.save(Save { changes: prompts.map(Change::Prompt).into(), images: vec![] });
+    put_draft(&bench, gone.session, &format!("{word} half"));
+    bench.store.index_texts(&Watch::NOBODY).unwrap();
+    let holds = || {
+        let files = ["sala.db", "sala.db-wal"].map(|name| std::fs::read(dir.path().join(name)).unwrap_or_default());
+        files.iter().any(|bytes| bytes.windows(part.len()).any(|w| w == part))
+    };
+    assert!(holds());
+    for talk in [&gone, &again] {
+        bench.store.delete(talk.session).unwrap();
+    }
+    assert_eq!(bench.store.empty_trash(Some(0)).unwrap().sessions, 2);
+    assert!(!holds(), "after the deletion");
+    assert_eq!(bench.store.prompts(10).unwrap(), ["/never asked", "Asked twice"]);
+    assert_eq!(bench.store.search("Asked twice", 10, &Watch::NOBODY).unwrap().len(), 1);
+    assert!(bench.store.check().unwrap().damaged.is_empty());
+    assert!(bench.close());
+    assert!(!holds(), "after the end");
+}
+
+#[test]
+fn the_trash_is_emptied_by_a_run_but_for_what_is_young_or_open_elsewhere() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let [old, held, young] = ["old", "held", "young"].map(|name| talk_of(&bench, name, "question").session);
+    for (session, days) in [(old, 8), (held, 8), (young, 6)] {
+        trashed_days_ago(&bench.store, session, days);
+    }
+    assert!(bench.close());
+    let elsewhere = open(dir.path(), RealDisk);
+    let lock = elsewhere.lock_session(held, "held").unwrap();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let until = soon();
+    while trashed(&elsewhere).contains(&"old".to_owned()) {
+        assert!(Instant::now() < until, "the trash stays as it is");
+        std::thread::yield_now();
+    }
+    assert_eq!(trashed(&elsewhere), ["held", "young"]);
+    assert_eq!(elsewhere.empty_trash(Some(0)).unwrap().sessions, 1, "not the one that is held");
+    drop(lock);
+    assert_eq!(elsewhere.empty_trash(None).unwrap().sessions, 1);
+    assert!(bench.close());
+}
+
+#[test]
+fn a_clock_that_went_back_keeps_nothing_in_the_trash() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let [soon, far] = ["soon", "far"].map(|name| talk_of(&bench, name, "question").session);
+    trashed_days_ago(&bench.store, soon, -1);
+    trashed_days_ago(&bench.store, far, -30);
+    assert_eq!(bench.store.old_in_trash(None).unwrap(), [far], "a day may be a clock that was put right");
+    assert_eq!(bench.store.old_in_trash(Some(0)).unwrap().len(), 2);
+    assert_eq!(bench.store.empty_trash(Some(0)).unwrap().sessions, 2);
+}
+
+#[test]
+fn a_session_that_only_a_damaged_row_puts_into_the_trash_is_not_emptied_with_it() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let talk = talk_of(&bench, "live", "question");
+    let db = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
+    db.execute("UPDATE session SET trashed_ms = 1 WHERE id = ?1", [talk.session.0]).unwrap();
+    drop(db);
+    assert_eq!(bench.store.old_in_trash(None).unwrap(), []);
+    assert_eq!(bench.store.empty_trash(None).unwrap().sessions, 0);
+}
+
+#[test]
+fn runs_of_one_answer_keep_the_disk_budget() {
+    let dir = folder();
+    let mut limits = limits();
+    for n in 0..8 {
+        let bench = Bench::new(open_with(dir.path(), limits.clone()));
+        talk_of(&bench, &format!("run {n}"), &format!("question {n}"));
+        let store = Arc::clone(&bench.store);
+        assert!(bench.close());
+        if n == 0 {
+            limits.max_state_bytes = 3 * store.state_bytes().unwrap();
+        }
+        assert!(store.state_bytes().unwrap() <= limits.max_state_bytes, "run {n}");
+    }
+    let store = open_with(dir.path(), limits);
+    assert_eq!(store.sessions(SessionFilter::Live, 100).unwrap().len(), 8, "texts stay");
+    assert!(store.state_bytes().unwrap() > 0);
+}
+
+#[test]
+fn a_long_session_in_the_trash_is_no_matter_to_a_search() {
+    const TURNS: usize = 10_000;
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let (talk, mut save) = Talk::begin(&bench.store, "long");
+    let mut path = Vec::new();
+    for n in 0..TURNS {
+        for (role, text) in [(Role::User, format!("question {n}")), (Role::Assistant, "a usual answer".into())] {
+            let m = message(&bench.store, path.last().copied(), role, &text);
+            path.push(m.id);
+            save.changes.push(Change::PutMessage { session: talk.session, message: Box::new(m) });
+        }
+    }
+    save.changes.push(Change::MoveHead { session: talk.session, head: path.last().copied() });
+    assert!(is_saved(&bench.save(save)));
+    fork_at(&bench, talk.session, Some(path[3]), "first");
+    fork_at(&bench, talk.session, Some(path[5]), "second");
+    let store = &bench.store;
+    store.index_texts(&Watch::NOBODY).unwrap();
+    store.delete(talk.session).unwrap();
+    let begun = Instant::now();
+    let hits = store.search("usual answer", 100, &Watch::NOBODY).unwrap();
+    let shown: Vec<(u64, &str)> = hits.iter().map(|h| (h.number, h.name.as_str())).collect();
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    for place in [(2, "first"), (4, "first"), (6, "second")] {
+        assert!(shown.contains(&place), "{shown:?}");
+    }
+    assert!(store.search(&format!("question {}", TURNS - 1), 10, &Watch::NOBODY).unwrap().is_empty());
+    assert_eq!(store.search("us", 100, &Watch::NOBODY).unwrap().len(), 3, "by looking at texts");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn short_words_are_found_in_any_case_and_any_number() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    talk_of(&bench, "words", "Über den Äckern, ЕЁ дом");
+    let found = |query: &str| bench.store.search(query, 10, &Watch::NOBODY).unwrap().len();
+    for query in ["üb", "ÜB", "äc", "её", "üb \"DEN ä\" её", "üb ÜB Üb"] {
+        assert_eq!(found(query), 1, "{query}");
+    }
+    assert_eq!(found("üb oe"), 0);
+    assert_eq!(found(&"üb äc ".repeat(2_000)), 1);
+    // More than any index wants to look up, all of them different.
+    let many: Vec<String> = (0..3_000).map(|n| format!("word{n}")).collect();
+    assert_eq!(found(&many.join(" ")), 0);
+    let mut talk = talk_of(&bench, "many", &many.join(" "));
+    assert_eq!(found(&many.join(" ")), 1);
+    bench.save(talk.turn(&bench.store, &many[..2_999].join(" "), "all but one"));
+    assert_eq!(found(&many.join(" ")), 1);
+}
+
+#[test]
+fn who_else_has_a_message_is_known() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let store = &bench.store;
+    let mut talk = talk_of(&bench, "talk", "question");
+    let answer = talk.head.unwrap();
+    let had = |message, session| store.is_had_by_others(message, session).unwrap();
+    assert!(!had(answer, talk.session));
+    assert!(had(store.new_message_id(None), talk.session), "not on disk");
+    let mark = Change::Mark { session: talk.session, name: "here".into(), message: answer };
+    bench.save(Save { changes: vec![mark], images: vec![] });
+    assert!(!had(answer, talk.session), "a mark of its own");
+    let fork = fork_at(&bench, talk.session, Some(answer), "fork");
+    assert!(had(answer, talk.session) && had(answer, fork));
+    bench.save(talk.turn(store, "another", "answer"));
+    assert!(!had(talk.head.unwrap(), talk.session));
+    let first = store.path(answer).unwrap()[0].id;
+    assert!(had(first, talk.session), "something was said below");
+}
+
+#[test]
+fn a_session_that_is_not_on_disk_is_not_said_to_be_renamed() {
+    let dir = folder();
+    let store = open(dir.path(), RealDisk);
+    assert!(matches!(store.rename(store.new_session_id(), "other"), Err(StoreError::NoSession { .. })));
+}

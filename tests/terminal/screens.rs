@@ -1,0 +1,175 @@
+//! Whole screens, driven through `update` as the program does it: keys and notices in, a picture out. Every visible
+//! change shows up as a changed picture in `tests/snapshots`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod answers;
+mod beside;
+mod drafts;
+mod edits;
+mod keys;
+mod leaving;
+mod lists;
+mod pages;
+mod questions;
+mod several;
+mod stage;
+mod texts;
+mod typing;
+mod walk;
+
+use sala_chat::engine::protocol::ModelInfo;
+use sala_chat::runtime::protocol::{
+    Activity, FileProgress, FileState, Notice, ReadingProgress, SaveState, SessionView,
+};
+use sala_chat::tui::options::UiConfig;
+use sala_chat::tui::tour::Tour;
+use stage::*;
+
+/// Sizes every layout is looked at in.
+const SIZES: [(u16, u16); 4] = [(60, 15), (80, 24), (120, 40), (160, 50)];
+
+/// One picture per size.
+fn pictures(name: &str, scene: impl Fn(u16, u16) -> Stage) {
+    for (width, height) in SIZES {
+        picture(&format!("{name}_{width}x{height}"), &mut scene(width, height));
+    }
+}
+
+fn picture(name: &str, stage: &mut Stage) {
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false, snapshot_path => "../snapshots" }, {
+        insta::assert_snapshot!(name, stage.screen());
+    });
+}
+
+#[test]
+fn empty_demo_session_says_how_to_get_the_model() {
+    pictures("empty_demo", |w, h| Stage::new(w, h).ready(demo()));
+}
+
+#[test]
+fn the_panel_shows_speeds_over_time_and_the_sampling() {
+    let mut s = open(160, 50);
+    for speed in [20.0, 60.0, 90.0, 96.4, 80.0, 40.0] {
+        s.tell(Notice::Activity(Activity::Answering { tokens_per_s: speed }));
+    }
+    s.tell(Notice::Activity(Activity::Idle));
+    let mut meters = s.app.meters.clone();
+    meters.spec.per_position = vec![(100, 91), (91, 71), (71, 43), (43, 20), (20, 6), (6, 1), (1, 0)];
+    let set = [("temperature", "0.3"), ("top_p", "0.9"), ("seed", "7"), ("think", "auto"), ("max_tokens", "4096")];
+    meters.settings = set.map(|(name, value)| (name, value.to_owned())).to_vec();
+    s.tell(Notice::Meters(meters));
+    picture("panel_sampling_160x50", &mut s);
+}
+
+#[test]
+fn the_panel_names_a_server_without_what_it_computes_in() {
+    let server = ModelInfo { name: "mock".into(), device: "http://127.0.0.1:9/v1".into(), ..ModelInfo::default() };
+    let screen = Stage::new(160, 50).ready(server).screen();
+    assert!(screen.contains("mock, http://127.0.0.1:9/v1"), "{screen}");
+}
+
+#[test]
+fn the_tour_shows_its_step_above_the_line_it_enters() {
+    pictures("tour", |w, h| {
+        let mut s = Stage::new(w, h);
+        (s.app.tour, s.app.toured) = (Some(Tour::default()), true);
+        s.ready(demo())
+    });
+    pictures("tour_end", |w, h| {
+        let (mut s, mut last, mut tour) = (Stage::new(w, h), Tour::default(), Tour::default());
+        while let Some(step) = tour.step() {
+            last = tour.clone();
+            tour.entered(step.line);
+            tour = tour.restarted();
+        }
+        (s.app.tour, s.app.toured) = (Some(last), true);
+        s.ready(demo())
+    });
+    // What is on disk goes with the tour, left or not.
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.app.toured = true;
+    for state in [SaveState::Saving, SaveState::Saved(TIME)] {
+        let header = s.tell(Notice::Save(state)).screen().lines().next().unwrap().to_owned();
+        assert!(header.ends_with("not kept"), "{header}");
+    }
+}
+
+fn loading(w: u16, h: u16) -> Stage {
+    let mut s = Stage::new(w, h).ready(gpu());
+    let file = |name: &str, tokens, state| FileProgress { name: name.into(), tokens, state };
+    s.tell(Notice::Activity(Activity::Reading(ReadingProgress {
+        files: vec![
+            file("01-contract.pdf", 38_112, FileState::FromLibrary(0.1)),
+            file("02-annexes.pdf", 51_904, FileState::Done(6.0)),
+            file("03-mail.mbox", 210_377, FileState::Reading(86_255)),
+            file("04-notes.md", 4_120, FileState::Waiting),
+            file("05-invoices.csv", 208_368, FileState::Waiting),
+        ],
+        done: 176_271,
+        total: 512_881,
+        tokens_per_s: 8_630.0,
+        elapsed_ms: 16_000.0,
+        left_after: 531_000,
+    })));
+    s.type_text("What does annex C say about the notice period?");
+    s
+}
+
+#[test]
+fn full_disk_is_a_banner_in_words() {
+    let full = SaveState::NotSaved(
+        "since #9: disk full on /home (0 B free). State saving is off. Free space, then it continues by itself.".into(),
+    );
+    pictures("disk_full", |w, h| {
+        let mut s = open(w, h);
+        s.tell(Notice::Save(full.clone()));
+        s
+    });
+}
+
+#[test]
+fn how_sessions_that_were_left_stand_is_in_the_title() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let mut s = several::left_at_work(width, height);
+        let beside = |notice| Notice::Background { serial: 1, notice: Box::new(notice) };
+        let reading = ReadingProgress { done: 41, total: 100, ..ReadingProgress::default() };
+        s.tell(beside(Notice::Activity(Activity::Reading(reading))));
+        picture(&format!("at_work_{width}x{height}"), &mut s);
+        s.tell(beside(Notice::Finished(answer(21, "Said elsewhere."))));
+        s.tell(beside(Notice::Activity(Activity::Idle)));
+        let title = s.screen().lines().next().unwrap_or("").to_string();
+        assert!(title.contains(if width > 100 { "1 war-and-peace *" } else { "[2/3]  1*" }), "{title}");
+    }
+}
+
+#[test]
+fn too_small_a_window_says_what_it_needs() {
+    picture("too_small_29x14", &mut open(29, 14));
+    picture("too_small_40x7", &mut open(40, 7));
+    picture("too_small_20x5", &mut open(20, 5));
+    // Nothing to draw on is no failure.
+    for (width, height) in [(1, 1), (2, 40), (80, 1)] {
+        assert!(open(width, height).screen().len() < 1000);
+    }
+}
+
+#[test]
+fn without_colour_nothing_is_coloured() {
+    let mut s = conversing(Stage::with(UiConfig { colour: false, ..UiConfig::default() }, 80, 24));
+    s.tell(Notice::Save(SaveState::NotSaved("disk full".into())));
+    assert!(!s.styles().contains('c'), "no colour may be left");
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false, snapshot_path => "../snapshots" }, {
+        insta::assert_snapshot!("no_colour_styles_80x24", s.styles());
+    });
+}
+
+#[test]
+fn a_session_that_is_undone_to_its_beginning_is_a_saved_one() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(SessionView { messages: Vec::new(), ..conversation() }));
+    let screen = s.screen();
+    assert!(screen.contains("saved 14:01") && !screen.contains("not saved yet"), "{screen}");
+    // A new one is none.
+    s.tell(Notice::Session(SessionView::default()));
+    assert!(s.screen().contains("not saved yet"), "{}", s.screen());
+}
