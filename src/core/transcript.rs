@@ -4,10 +4,12 @@
 //! is the model's context. Undoing, editing and regenerating move or add pointers and never remove a message.
 
 mod looked;
+mod quoted;
 
 use serde::{Deserialize, Serialize};
 
 pub use looked::{MOST_PASSAGES, Passage, Seen, Sentence, Sources};
+pub use quoted::{Match, Quote};
 
 /// Longest text in the input's history, bytes: a prompt with a pasted book stays in its session only, because each
 /// start reads the whole history.
@@ -148,6 +150,8 @@ pub struct MessageMeta {
     pub document: Option<DocumentInfo>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looked: Option<Sources>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quotes: Vec<Quote>,
     /// The message does not match its checksum: its text begins with a line about the damage.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub damaged: bool,

@@ -254,7 +254,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let grammar = grammar.map(|g| (g, "response_format")).or(other_formats(&mut fields)?);
     fields.refuse("modalities", |v| *v == json!(["text"]))?;
     fields.ignore(&IGNORED);
-    fields.done()?;
+    fields.done_for_answer()?;
     let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar);
     let conversation = Conversation { turns, tools: tools.clone(), think, open, closed };
     let prompt = render(shared, conversation, "messages").await?;
@@ -291,8 +291,13 @@ mod tests {
         let (_, table) = document.split_once("## Fields of a chat completion").unwrap();
         let table: Vec<&str> =
             table.lines().skip_while(|l| !l.starts_with('|')).take_while(|l| l.starts_with('|')).collect();
-        let reads =
-            include_str!("chat.rs").split_once("async fn answer(").unwrap().1.split_once("fields.done()").unwrap().0;
+        let reads = include_str!("chat.rs")
+            .split_once("async fn answer(")
+            .unwrap()
+            .1
+            .split_once("fields.done_for_answer()")
+            .unwrap()
+            .0;
         let reads = [reads, include_str!("limited.rs")].concat();
         let calls = reads.split("fields.").skip(1).filter_map(|call| call.split_once("(\"")?.1.split_once('"'));
         let mut fields: Vec<&str> =

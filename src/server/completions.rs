@@ -248,7 +248,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     };
     let grammar = grammar.map(|g| (g, "response_format")).or(other_formats(&mut fields)?);
     fields.ignore(&["user"]);
-    fields.done()?;
+    fields.done_for_answer()?;
     if grammar.is_some() {
         // A raw text opens no thought.
         let nothing = Rendered { text: String::new(), cuts: Vec::new() };

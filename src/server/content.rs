@@ -87,7 +87,11 @@ fn call(value: Value, at: &str) -> Result<Call, Refusal> {
 
 fn call_of(id: String, mut function: Fields) -> Result<Call, Refusal> {
     let name = function.text("name")?.unwrap_or_default();
-    let arguments = arguments(&function.text("arguments")?.unwrap_or_default());
+    // Some clients return the arguments as the object that they parsed.
+    let arguments = match function.peek("arguments").filter(Value::is_object) {
+        Some(object) => function.take("arguments").unwrap_or(object),
+        None => arguments(&function.text("arguments")?.unwrap_or_default()),
+    };
     function.done()?;
     Ok(Call::new(id, name, arguments))
 }

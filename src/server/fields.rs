@@ -11,6 +11,25 @@ use crate::text::near::nearest;
 
 type Read<T> = Result<T, Refusal>;
 
+/// Fields of any API that end, limit or shape an answer: an API that does not read one refuses it.
+const PROMISES: [&str; 15] = [
+    "stop",
+    "stop_sequences",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_new_tokens",
+    "response_format",
+    "output_format",
+    "output_config",
+    "structured_outputs",
+    "json_schema",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "regex",
+];
+
 #[derive(Debug)]
 pub(super) struct Fields {
     map: Map<String, Value>,
@@ -166,6 +185,19 @@ impl Fields {
                 Err(refusal)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Like [`Fields::done`], for a request that is answered.
+    pub(super) fn done_for_answer(self) -> Read<()> {
+        let asks = |value: &Value| !matches!(value, Value::Null) && *value != "" && *value != serde_json::json!([]);
+        match PROMISES.iter().find(|field| self.map.get(**field).is_some_and(asks)) {
+            Some(field) => {
+                let mut refusal = self.wrong(field, "limits an answer, and is not a field of this API");
+                refusal.code = "unsupported_parameter";
+                Err(refusal)
+            }
+            None => self.done(),
         }
     }
 

@@ -32,6 +32,69 @@ use crate::runtime::render::safe_name;
 use crate::text::grammar::Grammar;
 use crate::text::{ChatMessage, ChatRole};
 
+/// A text as a document of the conversation.
+fn named_text(name: &str, text: &str) -> String {
+    let [document, _] = ChatMessage::document(&safe_name(name), text.trim_matches(['\n', '\r']));
+    format!("{}\n\n", document.content)
+}
+
+fn document(fields: &mut Fields, at: &str, own: &mut Turn) -> Result<(), Refusal> {
+    let title = fields.text("title")?;
+    fields.ignore(&["context"]);
+    let mut source = Fields::of(fields.need("source")?, &format!("{at}.source"))?;
+    match source.need_text("type")?.as_str() {
+        "file" => own.files.push(file_id(&mut source)?),
+        of @ ("text" | "content") => {
+            source.refuse("media_type", |v| v.as_str().is_some_and(|media| media.starts_with("text/")))?;
+            let text = match of {
+                "text" => source.need_text("data")?,
+                _ => content(source.take("content"), &format!("{at}.source.content"), &["text"])?,
+            };
+            own.text.push_str(&named_text(title.as_deref().unwrap_or("document.txt"), &text));
+        }
+        other => {
+            let what = format!("is {other:?}: a document is text, content, or a file of the library");
+            return Err(source.wrong("type", what));
+        }
+    }
+    source.done()
+}
+
+fn search_result(fields: &mut Fields) -> Result<String, Refusal> {
+    let source = fields.text("source")?;
+    let name = fields.text("title")?.or(source).unwrap_or_default();
+    let place = fields.name("content");
+    Ok(named_text(&name, &content(fields.take("content"), &place, &["text"])?))
+}
+
+/// The result of a call: a text, or blocks with texts and documents.
+fn result(fields: &mut Fields) -> Result<Turn, Refusal> {
+    let place = fields.name("content");
+    let blocks = match fields.take("content") {
+        Some(Value::Array(blocks)) => blocks,
+        other => return Ok(Turn::new(ChatRole::Tool, content(other, &place, &["text"])?)),
+    };
+    let mut turn = Turn::new(ChatRole::Tool, "");
+    for (i, value) in blocks.into_iter().enumerate() {
+        let at = format!("{place}[{i}]");
+        let mut inner = Fields::of(value, &at)?;
+        match inner.text("type")?.as_deref() {
+            Some("text") => turn.text.push_str(&inner.need_text("text")?),
+            Some("document") => document(&mut inner, &at, &mut turn)?,
+            Some("search_result") => turn.text.push_str(&search_result(&mut inner)?),
+            // Names a function that the request has in full.
+            Some("tool_reference") => turn.text.push_str(&inner.text("tool_name")?.unwrap_or_default()),
+            other => {
+                let what = other.unwrap_or("nothing");
+                return Err(inner.wrong("type", format!("is {what}: this model reads text only")));
+            }
+        }
+        inner.ignore(&["cache_control", "citations"]);
+        inner.done()?;
+    }
+    Ok(turn)
+}
+
 /// Adds a block of a message to its turns. The result of a call is a turn of its own.
 fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
     let mut fields = Fields::of(value, at)?;
@@ -59,37 +122,13 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
             fields.ignore(&["caller"]);
             own.calls.push(Call::new(id, name, arguments));
         }
-        ("document", ChatRole::User) => {
-            let title = fields.text("title")?;
-            fields.ignore(&["context"]);
-            let mut source = Fields::of(fields.need("source")?, &format!("{at}.source"))?;
-            match source.need_text("type")?.as_str() {
-                "file" => own.files.push(file_id(&mut source)?),
-                of @ ("text" | "content") => {
-                    source.refuse("media_type", |v| v.as_str().is_some_and(|media| media.starts_with("text/")))?;
-                    let text = match of {
-                        "text" => source.need_text("data")?,
-                        _ => content(source.take("content"), &format!("{at}.source.content"), &["text"])?,
-                    };
-                    let name = safe_name(title.as_deref().unwrap_or("document.txt"));
-                    let [document, _] = ChatMessage::document(&name, text.trim_matches(['\n', '\r']));
-                    own.text.push_str(&document.content);
-                    own.text.push_str("\n\n");
-                }
-                other => {
-                    let what = format!("is {other:?}: a document is text, content, or a file of the library");
-                    return Err(source.wrong("type", what));
-                }
-            }
-            source.done()?;
-        }
+        ("document", ChatRole::User) => document(&mut fields, at, own)?,
+        ("search_result", ChatRole::User) => own.text.push_str(&search_result(&mut fields)?),
         ("tool_result", ChatRole::User) => {
             let id = fields.text("tool_use_id")?;
-            let place = fields.name("content");
-            let value = fields.take("content");
+            let result = result(&mut fields)?;
             fields.ignore(&["is_error"]);
-            let mut result = Turn::new(ChatRole::Tool, content(value, &place, &["text"])?);
-            result.call_id = id;
+            let result = Turn { call_id: id, ..result };
             // Remove the empty turn that was started for this block.
             if turns.last().is_some_and(|t| t.role == role && t.text.is_empty() && t.files.is_empty()) {
                 turns.pop();
@@ -123,10 +162,11 @@ fn turns(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
         let role = match message.text("role")?.as_deref() {
             Some("user") => ChatRole::User,
             Some("assistant") => ChatRole::Assistant,
+            // Claude Code sends its reminders as system messages between the turns.
+            Some("system") => ChatRole::System,
             other => {
-                return Err(
-                    message.wrong("role", format!("must be user or assistant, it is {}", other.unwrap_or("nothing")))
-                );
+                let what = other.unwrap_or("nothing");
+                return Err(message.wrong("role", format!("must be user, assistant or system, it is {what}")));
             }
         };
         match message.need("content")? {
@@ -303,14 +343,18 @@ fn conversation(
 /// Reads `output_config`: the schema of the answer.
 fn output(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
     fields.ignore(&["cache_control"]);
-    let Some(mut output) = fields.object("output_config")? else { return Ok(None) };
-    let grammar = match output.object("format")? {
-        Some(format) => format_of(format, "schema")?,
-        None => None,
-    };
-    output.ignore(&["effort"]);
-    output.done()?;
-    Ok(grammar)
+    // The name of the field while it was in beta.
+    let earlier = fields.object("output_format")?;
+    let mut format = None;
+    if let Some(mut output) = fields.object("output_config")? {
+        format = output.object("format")?;
+        output.ignore(&["effort"]);
+        output.done()?;
+    }
+    match format.or(earlier) {
+        Some(format) => format_of(format, "schema"),
+        None => Ok(None),
+    }
 }
 
 /// Clients that rely on conversations stored by the server send all messages after this error.
@@ -338,7 +382,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let streamed = fields.truth("stream")?.unwrap_or(false);
     let grammar = output(&mut fields)?;
     fields.ignore(&["metadata", "service_tier", "inference_geo"]);
-    fields.done()?;
+    fields.done_for_answer()?;
     wish.calls = conversation.tools.calls();
     wish.one_call = conversation.tools.one_call();
     let forced = conversation.tools.grammar().map(|g| (g, "tools"));
@@ -382,7 +426,7 @@ async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
     let (mut fields, turns) = body::read(headers, body, turns).await?;
     let _ = model_named(shared, fields.text("model")?)?;
     let (conversation, _) = conversation(shared, &mut fields, turns)?;
-    fields.ignore(&["output_config", "cache_control"]);
+    fields.ignore(&["output_config", "output_format", "cache_control"]);
     fields.done()?;
     let prompt = render(shared, conversation, "messages").await?;
     let tokens = encode(shared, prompt.rendered.text.clone(), true).await?;

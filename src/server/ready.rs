@@ -17,7 +17,7 @@ pub(super) fn model(shared: &Shared) -> Result<ModelInfo, Refusal> {
 /// The model, unless a request names another one; a response to an alias repeats the alias.
 pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<ModelInfo, Refusal> {
     let model = model(shared)?;
-    match name {
+    match name.filter(|name| !name.is_empty()) {
         Some(name) if name.eq_ignore_ascii_case(&model.name) || name == "default" => Ok(model),
         Some(name) if shared.rules.model_aliases.iter().any(|alias| matches(alias, &name)) => {
             Ok(ModelInfo { name, ..model })

@@ -27,13 +27,13 @@ use super::records::{Record, Records};
 use super::refusal::{Family, Refusal};
 use super::reply::{self, render, submit};
 use super::response::{Sent, Status, usage};
-use super::sampling::{effort, format_of, wish};
+use super::sampling::{effort, format_of, most_tokens, stops, wish};
 use super::stream::stream;
-use super::tools::{Tools, in_namespace};
+use super::tools::{Tools, called};
 use super::turns::{Call, Turn, arguments};
 use super::{Shared, now_s};
 use crate::core::transcript::{Finish, MessageId};
-use crate::engine::protocol::{MOST_TOKENS, ModelInfo};
+use crate::engine::protocol::ModelInfo;
 use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
@@ -60,7 +60,8 @@ fn item(records: &Records, value: Value, at: &str, turns: &mut Vec<Turn>) -> Res
     let id = fields.text("id")?.unwrap_or_default();
     fields.ignore(&["status"]);
     match fields.text("type")?.as_deref() {
-        Some("item_reference") => {
+        // The type of a reference may be left out.
+        of @ (Some("item_reference") | None) if of.is_some() || !(fields.has("role") || id.is_empty()) => {
             fields.done()?;
             return item(records, records.item(&id, &format!("{at}.id"))?, at, turns);
         }
@@ -87,18 +88,18 @@ fn item(records: &Records, value: Value, at: &str, turns: &mut Vec<Turn>) -> Res
         }
         Some("function_call") => {
             let id = fields.text("call_id")?.unwrap_or_default();
-            let name = called(&mut fields)?;
+            let name = called(&mut fields)?.unwrap_or_default();
             add_call(Call::new(id, name, arguments(&fields.text("arguments")?.unwrap_or_default())), turns);
         }
         Some("custom_tool_call") => {
             let id = fields.text("call_id")?.unwrap_or_default();
-            let (name, input) = (called(&mut fields)?, fields.text("input")?.unwrap_or_default());
+            let name = called(&mut fields)?.unwrap_or_default();
+            let input = fields.text("input")?.unwrap_or_default();
             add_call(Call::new(id, name, json!({ "input": input })), turns);
         }
         Some("function_call_output" | "custom_tool_call_output") => {
             let place = fields.name("output");
-            let value = fields.need("output")?;
-            let text = content(Some(value), &place, &TEXTS)?;
+            let text = content(fields.take("output"), &place, &TEXTS)?;
             turns.push(Turn { call_id: fields.text("call_id")?, ..Turn::new(ChatRole::Tool, text) });
         }
         // Thoughts of an earlier answer: the template drops them.
@@ -112,12 +113,6 @@ fn item(records: &Records, value: Value, at: &str, turns: &mut Vec<Turn>) -> Res
         Some(other) => return Err(fields.wrong("type", format!("is {other:?}, which is not supported"))),
     }
     fields.done()
-}
-
-/// The model's name of the function in a call.
-fn called(fields: &mut Fields) -> Result<String, Refusal> {
-    let name = fields.text("name")?.unwrap_or_default();
-    Ok(fields.text("namespace")?.map_or(name.clone(), |namespace| in_namespace(&namespace, &name)))
 }
 
 fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
@@ -185,8 +180,12 @@ struct Request {
 fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Request, Refusal> {
     let instructions = fields.text("instructions")?;
     let previous = fields.text("previous_response_id")?;
-    let max_output_tokens = fields.whole("max_output_tokens", 1..=MOST_TOKENS)?;
-    let mut wish = wish(shared, &mut fields, Vec::new(), max_output_tokens)?;
+    let mut max_output_tokens = None;
+    for name in ["max_output_tokens", "max_completion_tokens", "max_tokens"] {
+        max_output_tokens = max_output_tokens.or(most_tokens(&mut fields, name, 1)?);
+    }
+    let stop = stops(&mut fields, "stop")?;
+    let mut wish = wish(shared, &mut fields, stop, max_output_tokens)?;
     let (effort, think) = reasoning(shared, &mut fields)?;
     let store = fields.truth("store")?.unwrap_or(true);
     let streamed = fields.truth("stream")?.unwrap_or(false);
@@ -198,7 +197,7 @@ fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Request
     fields.refuse("top_logprobs", |v| v == 0)?;
     include(&mut fields)?;
     fields.ignore(&["service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
-    fields.done()?;
+    fields.done_for_answer()?;
     let sampling = wish.sampling;
     let asked = Asked { instructions, previous, max_output_tokens, store, effort, sampling, tools, text, noted };
     Ok(Request { asked, input, wish, think, streamed, grammar })

@@ -212,13 +212,15 @@ fn schema_grammar(schema: Value, field: &str) -> Result<Grammar, Refusal> {
 
 /// The format by the fields of other servers of open models, and the name of the field.
 pub(super) fn other_formats(fields: &mut Fields) -> Result<Option<(Grammar, &'static str)>, Refusal> {
-    for name in ["grammar", "guided_grammar"] {
+    for name in ["grammar", "guided_grammar", "ebnf"] {
         fields.refuse_because(name, "is not supported: send a JSON schema, a regular expression or a choice", |v| {
             v == ""
         })?;
     }
     let own = ["guided_json", "guided_regex", "guided_choice"];
     let flat = one_format(fields, own)?.map(|grammar| (grammar, "guided_json"));
+    let regex = fields.text("regex")?.filter(|regex| !regex.is_empty());
+    let flat = flat.or(regex.map(|regex| (Grammar::Regex(regex), "regex")));
     let schema = fields.take("json_schema").map(|schema| schema_grammar(schema, "json_schema")).transpose()?;
     let flat = flat.or(schema.map(|grammar| (grammar, "json_schema")));
     let Some(mut inner) = fields.object("structured_outputs")? else { return Ok(flat) };

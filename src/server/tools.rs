@@ -79,7 +79,7 @@ fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
     };
     let strict = fields.truth("strict")?;
     // The model calls functions directly, not from a program that it writes.
-    fields.refuse("allowed_callers", |v| *v == json!(["direct"]))?;
+    fields.refuse("allowed_callers", |v| v.as_array().is_some_and(|by| by.contains(&json!("direct"))))?;
     fields.ignore(&["cache_control", "defer_loading", "input_examples", "eager_input_streaming", "output_schema"]);
     fields.done()?;
     Ok(Tool { name, description, parameters, strict, custom: false, listed: None })
@@ -108,8 +108,14 @@ fn custom(mut fields: Fields) -> Result<Tool, Refusal> {
     Ok(tool)
 }
 
+/// The model's name of the function that an object names, with its namespace if it has one.
+pub(super) fn called(fields: &mut Fields) -> Result<Option<String>, Refusal> {
+    let (name, namespace) = (fields.text("name")?, fields.text("namespace")?);
+    Ok(name.map(|name| namespace.map_or(name.clone(), |namespace| in_namespace(&namespace, &name))))
+}
+
 /// The model's name of a function in a namespace.
-pub(super) fn in_namespace(namespace: &str, name: &str) -> String {
+fn in_namespace(namespace: &str, name: &str) -> String {
     let gap = if namespace.is_empty() || namespace.ends_with("__") { "" } else { "__" };
     format!("{namespace}{gap}{name}")
 }
@@ -121,6 +127,11 @@ fn entry(value: Value, at: &str, schema: &'static str, list: &mut Vec<Tool>) -> 
     let of = fields.text("type")?;
     // In Anthropic's API `custom` is a plain function; elsewhere it takes free text.
     let is_custom = schema != ANTHROPIC;
+    let by_code =
+        fields.peek("allowed_callers").is_some_and(|v| v.as_array().is_some_and(|by| !by.contains(&json!("direct"))));
+    if by_code && leave_out(&format!("{at}.allowed_callers")) {
+        return Ok(());
+    }
     match of.as_deref() {
         None | Some("function") => list.push(match fields.object("function")? {
             Some(function) => fields.done().and_then(|()| tool(function, "parameters"))?,
@@ -193,8 +204,8 @@ fn choice_of(mut inner: Fields) -> Result<Choice, Refusal> {
     match (of.as_str(), named(inner)?) {
         ("auto", None) => Ok(Choice::Auto),
         ("none", None) => Ok(Choice::None),
-        ("any", None) => Ok(Choice::Any),
-        ("function" | "tool" | "custom", Some(name)) => Ok(Choice::Named(name)),
+        ("any" | "required", None) => Ok(Choice::Any),
+        ("function" | "tool" | "custom" | "", Some(name)) => Ok(Choice::Named(name)),
         _ => {
             Err(Refusal::field("tool_choice", "tool_choice must be auto, none, any, allowed_tools, or name a function"))
         }
@@ -211,7 +222,7 @@ fn named(mut fields: Fields) -> Result<Option<String>, Refusal> {
             function.done()?;
             name
         }
-        None => fields.text("name")?,
+        None => called(&mut fields)?,
     };
     fields.done().map(|()| name)
 }
@@ -252,7 +263,7 @@ impl Tools {
             Some(Value::String(word)) => match word.as_str() {
                 "auto" => Choice::Auto,
                 "none" => Choice::None,
-                "required" => Choice::Any,
+                "required" | "any" => Choice::Any,
                 _ => return Err(fields.wrong(field, "must be auto, none, required, or name a function")),
             },
             Some(value @ Value::Object(_)) => {

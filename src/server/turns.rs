@@ -24,8 +24,7 @@ impl Call {
 
     /// A call that the model made.
     pub(super) fn written(id: String, name: String, written: String) -> Call {
-        let arguments = serde_json::from_str(&written).unwrap_or_else(|_| Value::String(written.clone()));
-        Call { id, name, arguments, written }
+        Call { id, name, arguments: arguments(&written), written }
     }
 
     pub(super) fn text(&self) -> String {
@@ -43,7 +42,19 @@ impl Call {
 
 /// Arguments of a call: JSON in a string. Invalid JSON was written by a model and stays unchanged.
 pub(super) fn arguments(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+    let Ok(mut value) = serde_json::from_str(text) else { return Value::String(text.to_owned()) };
+    whole_zeros(&mut value);
+    value
+}
+
+/// `-0` is a whole number in JSON, but is read as the float `-0.0`, which clients refuse for an integer.
+fn whole_zeros(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.as_f64() == Some(0.0) => *value = 0.into(),
+        Value::Array(list) => list.iter_mut().for_each(whole_zeros),
+        Value::Object(map) => map.values_mut().for_each(whole_zeros),
+        _ => {}
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 //! is what the whole list spells.
 
 mod child;
+pub mod cited;
 pub mod clock;
 mod encoding;
 mod evidence;

@@ -82,6 +82,12 @@ impl Pass<'_> {
         if self.change {
             if self.close && !(open || opens) && !SAME_VALUE.iter().any(|name| has(name)) && has("properties") {
                 keywords.insert("additionalProperties".to_owned(), json!(false));
+                let required = keywords.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+                if let Some(Value::Object(properties)) = keywords.get_mut("properties") {
+                    for name in required.iter().filter_map(Value::as_str) {
+                        properties.entry(name).or_insert_with(|| json!({}));
+                    }
+                }
             }
             if keywords.get("format").and_then(Value::as_str).is_some_and(|name| !FORMATS.contains(&name)) {
                 keywords.remove("format");
@@ -248,6 +254,13 @@ mod tests {
         ] {
             assert_eq!(closed(schema.clone()), Vec::<String>::new(), "{schema}");
         }
+    }
+
+    #[test]
+    fn a_closed_object_has_what_it_requires() {
+        let schema = json!({ "type": "object", "properties": { "a": { "type": "null" } }, "required": ["a", "b"] });
+        let properties = tightened(schema).unwrap()["properties"].take();
+        assert_eq!(properties, json!({ "a": { "type": "null" }, "b": {} }));
     }
 
     #[test]

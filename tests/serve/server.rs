@@ -3,6 +3,7 @@
 mod apis;
 mod client;
 mod clients_of_today;
+mod clients_sent;
 mod damaged_cache;
 mod faults;
 mod library;
