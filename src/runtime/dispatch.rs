@@ -226,6 +226,10 @@ impl Execute for Dispatch<'_> {
         verb(self.0, async move |v| v.look_at_sentence(at, sentence))
     }
 
+    fn quotes(&mut self, at: Option<u64>) -> Running {
+        verb(self.0, async move |v| v.quotes_page(at))
+    }
+
     fn map(&mut self) -> Running {
         verb(self.0, async move |v| v.map())
     }

@@ -215,6 +215,8 @@ requests! {
         /// Which of its sentences, from 1.
         sentence: u64,
     }, Runs => look_sentence;
+    /// `/quotes [#N]`: the quotes of an answer with their sources.
+    Quotes(at: Option<u64>), Runs => quotes;
     /// `/map`.
     Map, Runs => map;
     /// `/why [#N] [K]`: how the answer's probability changes without each passage.

@@ -105,6 +105,17 @@ pub(super) const ROWS: &[Command] = &[
         ..ROW
     },
     Command {
+        name: "quotes",
+        aliases: &["quote", "cite"],
+        usage: "[#N]",
+        help: "the quotes of an answer, checked in its documents",
+        options: &[("#N", "the answer with this number instead of the last")],
+        example: "/quotes #8",
+        wrong: "/quotes two",
+        parse: |a| a.message().and_then(|at| runtime(Request::Quotes(at))),
+        ..ROW
+    },
+    Command {
         name: "why",
         usage: "[#N] [K]",
         help: "test whether an answer depends on its passages",
