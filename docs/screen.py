@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/screen.svg from a screen of the tests: python3 docs/screen.py. Run it when the screen changes (tests/docs.rs compares)."""
+"""Draws docs/screen.svg from a screen of the tests: python3 docs/screen.py. Run it when the screen changes (tests/house/docs.rs compares)."""
 import html
 import re
 

@@ -2,7 +2,7 @@
 //!
 //! # Architecture
 //!
-//! Rooms form layers; imports point downwards only (`tests/layering.rs` enforces it). A room's `protocol` is plain data that every
+//! Rooms form layers; imports point downwards only (`tests/house/layering.rs` enforces it). A room's `protocol` is plain data that every
 //! room may import.
 //!
 //! | layer | rooms | owns |

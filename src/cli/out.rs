@@ -1,7 +1,7 @@
 //! Standard output and standard error: the only place that has them.
 //!
 //! Everything written here is [`Clean`], so text from a model, a document, a file name, a session or an error can be
-//! printed from anywhere without a thought. `tests/outputs.rs` fails when another module gets hold of one of the two.
+//! printed from anywhere without a thought. `tests/house/outputs.rs` fails when another module gets hold of one of the two.
 //! The exceptions have names: [`data`] and [`json`] for what a script reads back byte for byte, [`screen`] for the full screen, whose
 //! cells are cleaned where they are painted.
 

@@ -145,7 +145,8 @@ impl Verb {
 
     /// `/continue`: extends a stopped or truncated answer, after the user's text `more`. A shared answer stays
     /// unchanged; the extension is a sibling that begins with its text.
-    pub(super) async fn go_on(&mut self, more: String) -> Done {
+    pub(super) async fn go_on(&mut self, more: Option<String>) -> Done {
+        let more = more.unwrap_or_default();
         let started = Instant::now();
         self.here.session.may_write()?;
         self.engine_ready().await?;

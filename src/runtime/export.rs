@@ -52,13 +52,13 @@ pub fn imported_line(imported: &Imported) -> String {
 impl Verb {
     pub(super) async fn export(
         &mut self,
-        path: &str,
+        path: String,
         format: Option<ExportFormat>,
         tree: bool,
         with_state: bool,
         force: bool,
     ) -> Done {
-        let path = typed_path(path);
+        let path = typed_path(&path);
         let Some(id) = self.here.session.id else {
             return Err(RuntimeError::Refused("Nothing to export: the conversation is empty.".into()));
         };
@@ -116,8 +116,8 @@ impl Verb {
         Ok(())
     }
 
-    pub(super) async fn import(&mut self, path: &str) -> Done {
-        let (store, path) = (Arc::clone(&self.disk.store), typed_path(path));
+    pub(super) async fn import(&mut self, path: String) -> Done {
+        let (store, path) = (Arc::clone(&self.disk.store), typed_path(&path));
         // Ids are reserved before the import locks the database: messages written meanwhile need some.
         store.new_message_id(None);
         let what = format!("importing {}", name_of(&path));
@@ -133,7 +133,7 @@ impl Verb {
         };
         self.note(Level::Info, imported_line(&imported));
         match imported.sessions.as_slice() {
-            [(_, name)] => self.resume(name).await,
+            [(_, name)] => self.resume(name.clone()).await,
             _ => self.list_sessions(),
         }
     }

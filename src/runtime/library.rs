@@ -93,10 +93,10 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn open_document(&mut self, name: &str) -> Done {
-        let (name, line) = match name.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
+    pub(super) fn open_document(&mut self, place: String) -> Done {
+        let (name, line) = match place.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
             Some((name, line)) => (name, Some(line.max(1))),
-            None => (name, None),
+            None => (place.as_str(), None),
         };
         let (asked, line) = (line, line.unwrap_or(1));
         let path = self.here.session.tree.path();

@@ -108,12 +108,12 @@ enum Reached {
 }
 
 impl Verb {
-    pub(super) async fn load(&mut self, paths: &[String], options: &LoadOptions) -> Done {
+    pub(super) async fn load(&mut self, paths: Vec<String>, options: LoadOptions) -> Done {
         self.here.session.may_write()?;
-        let mut gathered = self.gather(paths, options).await?;
+        let mut gathered = self.gather(&paths, &options).await?;
         self.say_skipped(&gathered);
         gathered.documents.extend(self.library_documents(&options.library)?);
-        let documents = self.shaped(gathered.documents, options)?;
+        let documents = self.shaped(gathered.documents, &options)?;
         self.engine_ready().await?;
         self.here.session.may_write()?;
 

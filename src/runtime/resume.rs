@@ -189,7 +189,8 @@ impl State {
 }
 
 impl Verb {
-    pub(super) async fn resume(&mut self, name: &str) -> Done {
+    pub(super) async fn resume(&mut self, name: String) -> Done {
+        let name = name.as_str();
         self.leads_on_screen()?;
         self.disk.wait_for_texts();
         // A closed session may have no row yet.

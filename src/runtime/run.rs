@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Select, never};
 
-use super::dispatch::Dispatch;
 use super::link::EngineState;
 use super::task::Task;
 use super::verb::{Answer, Running, Turn, Verb, Wait, Wake, verb};
@@ -121,7 +120,7 @@ impl State {
         let next = if self.here.resume_pending && self.here.queue.is_empty() && self.engine.model().is_some() {
             verb(baton, Verb::finish_resume)
         } else if let Some(request) = self.here.queue.pop_front() {
-            request.execute(&mut Dispatch(baton))
+            verb(baton, async move |v| v.carry_out(request).await)
         } else if self.title_is_due() {
             verb(baton, Verb::make_title)
         } else {
@@ -294,8 +293,8 @@ impl State {
 
     /// Runs a request at once, while the conversation's verb waits.
     fn serve(&mut self, request: Request) {
-        let verb = request.execute(&mut Dispatch(&self.baton));
-        self.at_once.push_back((self.here.session.serial, verb));
+        let running = verb(&self.baton, async move |v| v.carry_out(request).await);
+        self.at_once.push_back((self.here.session.serial, running));
     }
 
     pub(super) fn stop(&mut self) {

@@ -193,7 +193,7 @@ impl State {
         format!("No session is called \"{name}\".{near} /sessions lists them.")
     }
 
-    pub(super) fn rename(&mut self, name: &str) -> Done {
+    pub(super) fn rename(&mut self, name: String) -> Done {
         let name = name.trim();
         if name.is_empty() {
             return Err(RuntimeError::Refused("/rename NAME needs a name.".into()));
@@ -219,9 +219,9 @@ impl State {
 }
 
 impl Verb {
-    pub(super) async fn delete(&mut self, name: Option<&str>) -> Done {
+    pub(super) async fn delete(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
-        let record = match (name, self.here.session.id) {
+        let record = match (name.as_deref(), self.here.session.id) {
             (Some(LAST), _) => {
                 let none = || RuntimeError::Refused("There is no session yet: nothing to delete.".into());
                 self.disk.store.last_session()?.ok_or_else(none)?
@@ -266,8 +266,8 @@ impl Verb {
         Ok(())
     }
 
-    pub(super) async fn search(&mut self, query: &str) -> Done {
-        let (store, query) = (Arc::clone(&self.disk.store), query.to_owned());
+    pub(super) async fn search(&mut self, query: String) -> Done {
+        let store = Arc::clone(&self.disk.store);
         let order = Order {
             what: "searching".into(),
             failed: "The search failed unexpectedly.",

@@ -83,7 +83,8 @@ pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
 }
 
 impl Verb {
-    pub(super) async fn ask_all(&mut self, mut wish: Wish) -> Done {
+    pub(super) async fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
+        let mut wish = Wish { question, library, read, tried: false };
         if wish.question.trim().is_empty() {
             return Err(RuntimeError::Refused("/ask-all QUESTION asks every document of the library.".into()));
         }

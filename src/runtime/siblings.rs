@@ -69,7 +69,7 @@ impl Verb {
             }
             BranchTarget::Name(name) => match self.here.session.labelled(&name) {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
-                None => self.resume(&name).await,
+                None => self.resume(name).await,
             },
             BranchTarget::Beside(at, sibling) => self.go_beside(at, sibling).await,
         }

@@ -191,13 +191,13 @@ impl Verb {
     }
 
     /// `/unload`: the conversation without one document, on a new branch.
-    pub(super) async fn unload(&mut self, name: &str) -> Done {
+    pub(super) async fn unload(&mut self, name: String) -> Done {
         self.here.session.may_write()?;
         let path = self.here.session.tree.path();
-        let Some(at) = self.here.session.document_called(name)? else {
-            return Err(RuntimeError::Refused(self.here.session.no_document(name)));
+        let Some(at) = self.here.session.document_called(&name)? else {
+            return Err(RuntimeError::Refused(self.here.session.no_document(&name)));
         };
-        let name = path.get(at).and_then(|m| m.meta.document.as_ref()).map_or(name.to_owned(), |d| d.name.clone());
+        let name = path.get(at).and_then(|m| m.meta.document.as_ref()).map_or(name, |d| d.name.clone());
         let parent = path.get(at).and_then(|m| m.parent);
         let later: Vec<Message> = path.iter().skip(at + 1).map(|m| (*m).clone()).collect();
         let before = match parent {
@@ -229,7 +229,7 @@ impl Verb {
     }
 
     /// `/compact`: a branch that begins with the model's own summary.
-    pub(super) async fn compact(&mut self, instruction: Option<&str>) -> Done {
+    pub(super) async fn compact(&mut self, instruction: Option<String>) -> Done {
         self.here.session.may_write()?;
         if self.here.session.tree.is_empty() {
             return Err(RuntimeError::Refused("Nothing to compact: the conversation is empty.".into()));
@@ -322,7 +322,7 @@ impl State {
         }
     }
 
-    pub(super) fn mark(&mut self, name: &str) -> Done {
+    pub(super) fn mark(&mut self, name: String) -> Done {
         self.here.session.may_write()?;
         let name = name.trim();
         if name.is_empty() {

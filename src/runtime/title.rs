@@ -108,7 +108,7 @@ impl State {
         }))
     }
 
-    pub(super) fn title(&mut self, text: &str) -> Done {
+    pub(super) fn title(&mut self, text: String) -> Done {
         let title = shortened(&sanitize_line(text.trim()), LONGEST_TYPED);
         if title.is_empty() {
             return Err(RuntimeError::Refused("/title TEXT needs a title.".into()));

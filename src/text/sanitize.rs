@@ -1,7 +1,7 @@
 //! Untrusted text for a terminal. Control characters, escape sequences, C1 codes and bidirectional overrides are
 //! spelled out (`\x1b`, `U+202E`) instead of being obeyed; nothing is dropped. The mapping works on single
 //! characters, so cleaning the pieces of a text equals cleaning the whole. [`Clean`] proves that text was cleaned:
-//! the writers of standard output and standard error accept nothing else, and `tests/outputs.rs` checks that no other
+//! the writers of standard output and standard error accept nothing else, and `tests/house/outputs.rs` checks that no other
 //! code writes there.
 
 use std::borrow::Cow;

@@ -16,7 +16,8 @@ mod words;
 use crate::text::near;
 use args::{Args, split_words};
 pub use args::{escaped, is_escapable, unescaped};
-pub use request::{Execute, Request, WhileBusy};
+pub(crate) use request::requests;
+pub use request::{Request, WhileBusy};
 pub use table::COMMANDS;
 pub use words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction, Sibling};
 

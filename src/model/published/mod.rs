@@ -43,79 +43,54 @@ use crate::backend::forms::{self, Packed};
 use crate::engine::protocol::Dtype;
 use parts::Parts;
 
+/// Opens the tensors of one weight, checked by shape and type.
+type Open = for<'a> fn(&Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>>;
+
 struct Layout {
     name: &'static str,
     part: &'static str,
     dtype: FileDtype,
     families: &'static [Family],
-    open: for<'a> fn(&Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>>,
+    open: Open,
+}
+
+const fn layout(
+    name: &'static str,
+    part: &'static str,
+    dtype: FileDtype,
+    families: &'static [Family],
+    open: Open,
+) -> Layout {
+    Layout { name, part, dtype, families, open }
+}
+
+const fn own(name: &'static str, part: &'static str, open: Open) -> Layout {
+    layout(name, part, FileDtype::U8, &[Family::SalaChat], open)
 }
 
 const LAYOUTS: &[Layout] = &[
-    Layout { name: "GPTQ", part: "qweight", dtype: FileDtype::I32, families: &[Family::Gptq], open: integer::gptq },
-    Layout { name: "AWQ", part: "qweight", dtype: FileDtype::I32, families: &[Family::Awq], open: integer::awq },
-    Layout {
-        name: "pack-quantized",
-        part: "weight_packed",
-        dtype: FileDtype::I32,
-        families: &[Family::CompressedTensors],
-        open: integer::pack_quantized,
-    },
-    Layout {
-        name: "int-quantized",
-        part: "weight",
-        dtype: FileDtype::I8,
-        families: &[Family::CompressedTensors],
-        open: integer::int_quantized,
-    },
-    Layout {
-        name: "nvfp4-pack-quantized",
-        part: "weight_packed",
-        dtype: FileDtype::U8,
-        families: &[Family::CompressedTensors],
-        open: float::nvfp4_divided,
-    },
-    Layout {
-        name: "NVFP4",
-        part: "weight",
-        dtype: FileDtype::U8,
-        families: &[Family::ModelOpt],
-        open: float::nvfp4_multiplied,
-    },
-    Layout {
-        name: "FP8",
-        part: "weight",
-        dtype: FileDtype::F8_E4M3,
-        families: &[Family::Fp8, Family::CompressedTensors, Family::ModelOpt],
-        open: float::fp8,
-    },
-    Layout { name: "MLX", part: "weight", dtype: FileDtype::U32, families: &[Family::Mlx], open: integer::mlx },
-    Layout { name: "int8", part: "int8", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int8 },
-    Layout { name: "int4", part: "int4_2", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int4 },
-    Layout {
-        name: "int4",
-        part: ours::ROTATED_INT4,
-        dtype: FileDtype::U8,
-        families: &[Family::SalaChat],
-        open: ours::rotated_int4,
-    },
-    Layout { name: "int5", part: "int5", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int5 },
-    Layout { name: "int6", part: "int6", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int6 },
-    Layout {
-        name: "group4",
-        part: "group4_2",
-        dtype: FileDtype::U8,
-        families: &[Family::SalaChat],
-        open: ours::group4,
-    },
-    Layout {
-        name: "group4",
-        part: ours::ROTATED_GROUP4,
-        dtype: FileDtype::U8,
-        families: &[Family::SalaChat],
-        open: ours::rotated_group4,
-    },
-    Layout { name: "nvfp4", part: "nvfp4", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::nvfp4 },
+    layout("GPTQ", "qweight", FileDtype::I32, &[Family::Gptq], integer::gptq),
+    layout("AWQ", "qweight", FileDtype::I32, &[Family::Awq], integer::awq),
+    layout("pack-quantized", "weight_packed", FileDtype::I32, &[Family::CompressedTensors], integer::pack_quantized),
+    layout("int-quantized", "weight", FileDtype::I8, &[Family::CompressedTensors], integer::int_quantized),
+    layout("nvfp4-pack-quantized", "weight_packed", FileDtype::U8, &[Family::CompressedTensors], float::nvfp4_divided),
+    layout("NVFP4", "weight", FileDtype::U8, &[Family::ModelOpt], float::nvfp4_multiplied),
+    layout(
+        "FP8",
+        "weight",
+        FileDtype::F8_E4M3,
+        &[Family::Fp8, Family::CompressedTensors, Family::ModelOpt],
+        float::fp8,
+    ),
+    layout("MLX", "weight", FileDtype::U32, &[Family::Mlx], integer::mlx),
+    own("int8", "int8", |parts| ours::open(parts, &[Form::Int8], None)),
+    own("int4", "int4_2", |parts| ours::open(parts, &[Form::Int4], None)),
+    own("int4", ours::ROTATED_INT4, |parts| ours::open(parts, &[Form::Int4], Some(ours::ROTATED_INT4))),
+    own("int5", "int5", |parts| ours::open(parts, &[Form::Int5], None)),
+    own("int6", "int6", |parts| ours::open(parts, &[Form::Int6], None)),
+    own("group4", "group4_2", |parts| ours::open(parts, &ours::GROUPS, None)),
+    own("group4", ours::ROTATED_GROUP4, |parts| ours::open(parts, &ours::GROUPS, Some(ours::ROTATED_GROUP4))),
+    own("nvfp4", "nvfp4", |parts| ours::open(parts, &[Form::Nvfp4], None)),
 ];
 
 const BESIDE: &[&str] = &[

@@ -29,46 +29,19 @@ struct Ours<'a> {
 pub(super) const ROTATED_INT4: &str = "int4";
 pub(super) const ROTATED_GROUP4: &str = "group4";
 
-const GROUPS: [Form; 3] = [Form::Group4(Group4::G32), Form::Group4(Group4::G64), Form::Group4(Group4::G128)];
+pub(super) const GROUPS: [Form; 3] = [Form::Group4(Group4::G32), Form::Group4(Group4::G64), Form::Group4(Group4::G128)];
 
 /// Whether a tensor has a layout that only earlier versions write.
 pub(in crate::model) fn is_of_an_earlier_version(tensor: &str) -> bool {
     tensor.rsplit_once('.').is_some_and(|(_, part)| [ROTATED_INT4, ROTATED_GROUP4].contains(&part))
 }
 
-pub(super) fn int8<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, &[Form::Int8], None)
-}
-
-pub(super) fn int4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, &[Form::Int4], None)
-}
-
-pub(super) fn rotated_int4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, &[Form::Int4], Some(ROTATED_INT4))
-}
-
-pub(super) fn int5<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, &[Form::Int5], None)
-}
-
-pub(super) fn int6<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, &[Form::Int6], None)
-}
-
-pub(super) fn group4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, &GROUPS, None)
-}
-
-pub(super) fn rotated_group4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, &GROUPS, Some(ROTATED_GROUP4))
-}
-
-pub(super) fn nvfp4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, &[Form::Nvfp4], None)
-}
-
-fn ours<'a>(parts: &Parts<'a>, forms: &[Form], rotated: Option<&'static str>) -> Result<Box<dyn Reader<'a> + 'a>> {
+/// `rotated`: the part of an earlier version.
+pub(super) fn open<'a>(
+    parts: &Parts<'a>,
+    forms: &[Form],
+    rotated: Option<&'static str>,
+) -> Result<Box<dyn Reader<'a> + 'a>> {
     let (out, inner) = (parts.out, parts.inner);
     let now = forms.first().and_then(|form| form.row()).map_or("", |row| row.part);
     let part = rotated.unwrap_or(now);

@@ -45,11 +45,11 @@ impl Sink for AsideAnswer {
 }
 
 impl Verb {
-    pub(in crate::runtime) async fn aside(&mut self, question: &str) -> Done {
+    pub(in crate::runtime) async fn aside(&mut self, question: String) -> Done {
         if question.trim().is_empty() {
             return Err(RuntimeError::Refused("/aside QUESTION asks without keeping question or answer.".into()));
         }
-        self.answer_aside(question, Shown::Yes).await.map(|_| ())
+        self.answer_aside(&question, Shown::Yes).await.map(|_| ())
     }
 
     pub(in crate::runtime) async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<String> {

@@ -63,12 +63,12 @@ impl Verb {
             Opening::Resume(name) => {
                 // Stays open if the other session cannot be opened.
                 self.start_new(None)?;
-                self.resume(&name).await
+                self.resume(name).await
             }
             Opening::ResumeOrEnd(name) => {
                 self.start_new(None)?;
                 self.must_open = true;
-                let done = self.resume(&name).await;
+                let done = self.resume(name).await;
                 self.must_open =
                     matches!(done, Err(RuntimeError::Store(StoreError::InUse { .. } | StoreError::NoSession { .. })));
                 done
