@@ -108,7 +108,7 @@ pub(super) const ROWS: &[Command] = &[
         name: "quotes",
         aliases: &["quote", "cite"],
         usage: "[#N]",
-        help: "the quotes of an answer, checked in its documents",
+        help: "check the quotes of an answer",
         options: &[("#N", "the answer with this number instead of the last")],
         example: "/quotes #8",
         wrong: "/quotes two",
