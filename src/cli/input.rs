@@ -54,6 +54,13 @@ const BURST_KEYS: usize = 3;
 /// Further arrow keys within this time belong to the same wheel movement.
 const TURNING: Duration = Duration::from_millis(200);
 
+/// From so many characters in one burst on it is a paste: nobody types that fast.
+const PASTED: usize = 32;
+/// The parts of a paste arrive within this time of each other, on a slow line too.
+const PASTING: Duration = Duration::from_millis(150);
+/// Text within this time after a paste belongs to it.
+const PASTED_ON: Duration = Duration::from_millis(500);
+
 /// Groups keys that arrive in one burst: arrow keys that a terminal makes of the wheel, and the text that a terminal without bracketed
 /// paste sends for a paste.
 #[derive(Debug, Default)]
@@ -62,6 +69,8 @@ struct Bursts {
     ahead: Option<TermEvent>,
     /// When the wheel turned last.
     turned: Option<Instant>,
+    /// When the last paste ended.
+    pasted: Option<Instant>,
 }
 
 fn vertical(event: &TermEvent) -> Option<isize> {
@@ -124,6 +133,7 @@ impl Bursts {
     fn text(&mut self, first: TermEvent) -> io::Result<Vec<Event>> {
         let mut burst: Vec<char> = text(&first).into_iter().collect();
         let mut events: Vec<Event> = translate(first).into_iter().collect();
+        let continues = self.pasted.is_some_and(|at| at.elapsed() < PASTED_ON);
         let mut wait = Duration::ZERO;
         while event::poll(wait)? {
             let next = event::read()?;
@@ -133,9 +143,12 @@ impl Bursts {
             };
             burst.push(c);
             events.extend(translate(next));
-            wait = BURST;
+            wait = if continues || burst.len() >= PASTED { PASTING } else { BURST };
         }
-        Ok(pasted(&burst).map_or(events, |text| vec![Event::Paste(text)]))
+        let text = if continues && burst.len() > 1 { Some(burst.iter().collect()) } else { pasted(&burst) };
+        let long = burst.len() >= PASTED && burst.last() != Some(&'\r');
+        self.pasted = (text.is_some() || long).then(Instant::now);
+        Ok(text.map_or(events, |text| vec![Event::Paste(text)]))
     }
 
     /// What `keys` arrows in a row mean.

@@ -15,6 +15,7 @@ use super::signals::suspend;
 use super::themes::Themes;
 use crate::text::sanitize::sanitize;
 use crate::tui::Event;
+use crate::tui::files::FileRow;
 use crate::tui::list::fuzzy;
 use crate::tui::view::highlight::Highlighter;
 
@@ -110,6 +111,22 @@ pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
     found.sort();
     found.truncate(PATHS);
     found
+}
+
+/// The entries of a folder, folders first; the working folder for an empty path. Hidden ones are left out.
+pub fn list_folder(folder: &str) -> Result<Vec<FileRow>, String> {
+    let path = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
+    let entries = std::fs::read_dir(path).map_err(|e| format!("{} cannot be listed: {}", path.display(), e.kind()))?;
+    let row = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok().filter(|n| !n.starts_with('.') && can_be_typed(n))?;
+        let about = std::fs::metadata(entry.path()).ok()?;
+        let is_folder = about.is_dir();
+        let slash = if is_folder { "/" } else { "" };
+        Some(FileRow { name: format!("{name}{slash}"), bytes: (!is_folder).then_some(about.len()) })
+    };
+    let mut rows: Vec<FileRow> = entries.filter_map(Result::ok).filter_map(row).collect();
+    rows.sort_by(|a, b| (a.bytes.is_some(), &a.name).cmp(&(b.bytes.is_some(), &b.name)));
+    Ok(rows)
 }
 
 /// Whether an input can hold a name. What a terminal would obey it cannot, and the spelling of it is no file's name: such a file is

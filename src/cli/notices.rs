@@ -176,7 +176,7 @@ pub(super) fn lines(notice: &Notice) -> Vec<String> {
                 let here = if r.head { ", here" } else { "" };
                 let kept = if r.kept { ", state kept" } else { "" };
                 let label = r.label.as_deref().map(|l| format!(", mark {}", sanitize_line(l))).unwrap_or_default();
-                format!("#{} {}{label}{kept}{here}", r.number, sanitize_line(&r.title))
+                format!("{} {}{label}{kept}{here}", r.place(), sanitize_line(&r.title))
             };
             rows.iter().map(row).collect()
         }

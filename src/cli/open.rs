@@ -20,7 +20,7 @@ use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
 };
-use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, Input, LoadLimits, Opening, Runtime, Settings};
+use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, Input, Opening, Runtime, Settings};
 use crate::store::{LAST, Scratch};
 use crate::text::sources::SourceOptions;
 use crate::text::{TextModel, files};
@@ -248,9 +248,10 @@ fn desk_for(
     {
         context.note(why);
     }
-    let (store, scratch) = match save {
-        true => (store(context)?, None),
-        false => scratch(context).map(|(store, dir)| (store, Some(dir)))?,
+    let (store, scratch, kept) = match save {
+        true => (store(context)?, None, None),
+        // Where nothing was ever saved, or it cannot be read, there is nothing to use.
+        false => scratch(context).map(|(store, dir)| (store, Some(dir), store_to_read(context).ok()))?,
     };
     let Some(engine) = engine.started() else {
         return Err(Failure::new(Exit::Failure, "internal error: an engine that was given away"));
@@ -270,6 +271,7 @@ fn desk_for(
     let runtime = runtime::spawn(runtime::Options {
         store,
         discard: !save,
+        kept,
         text,
         stop,
         engine: EngineChannels { commands: engine.commands, events: engine.events },
@@ -282,17 +284,12 @@ fn desk_for(
         },
         attendance,
         input,
-        reserve_answer: config.model.reserve_answer,
-        load: LoadLimits {
-            confirm_tokens: config.load.confirm_tokens,
-            confirm_files: usize::try_from(config.load.confirm_files).unwrap_or(usize::MAX),
-        },
+        config: config.clone(),
         sources: SourceOptions::new(&config.load),
         piece,
         save_state,
         presets: Some(context.dirs.presets()),
         overrides,
-        titles: config.sessions.titles,
         device_notes: match attendance {
             Attendance::Present => DeviceNotes::Once(context.dirs.state.join("told")),
             Attendance::Absent if context.shows_progress() => DeviceNotes::Once(context.dirs.state.join("told")),

@@ -303,8 +303,8 @@ impl Plain {
             }
             Outcome::Local(Local::Help(about)) => {
                 let text = match about {
-                    None => help::page(false, ""),
-                    Some(word) => help::about(&word, "").map_or_else(|why| why, |(_, text)| text),
+                    None => help::page(),
+                    Some(word) => help::about(&word).unwrap_or_else(|why| why),
                 };
                 text.lines().map(|l| Out::Line(unmarked(l))).collect()
             }
@@ -328,6 +328,9 @@ impl Plain {
             Outcome::Local(Local::Names(row)) => {
                 let text = settings::page::names(row, "");
                 text.lines().map(|l| Out::Line(unmarked(l))).collect()
+            }
+            Outcome::Local(Local::Files) => {
+                vec![Out::Line("/load: needs a file, folder or glob. Example: /load ~/notes.txt --as notes".into())]
             }
             Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Themes | Local::Keys | Local::Split) => {
                 vec![Out::Line(format!("/{command} needs the full screen; start without --plain."))]

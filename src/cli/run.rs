@@ -266,6 +266,10 @@ impl Loop {
                 drop(self.jobs.send(Job::Paths { prefix, home: self.app.config.home.clone() }))
             }
             Effect::ListFiles(query) => drop(self.jobs.send(Job::Files(query))),
+            Effect::ListFolder(folder) => {
+                let found = jobs::list_folder(&folder);
+                return self.apply(Event::Folder { folder, found });
+            }
             Effect::FindPaths(paths) => {
                 let found = jobs::existing(paths, self.app.config.home.as_deref());
                 return self.apply(Event::FoundPaths(found));

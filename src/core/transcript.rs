@@ -187,6 +187,11 @@ impl Message {
         self.role == Role::Assistant && self.meta.model.is_some() && self.meta.finish.is_none()
     }
 
+    /// Whether `/undo` goes back to before it.
+    pub fn begins_exchange(&self) -> bool {
+        matches!(self.role, Role::User | Role::Document)
+    }
+
     pub fn is_half_read(&self) -> bool {
         self.meta.document.as_ref().is_some_and(|d| !d.complete && d.is_whole(&self.text))
     }

@@ -1,7 +1,7 @@
 //! A conversation with all its state, and the list of active conversations.
 //!
 //! [`State::here`] is the conversation that handles the present request or event, usually the one on screen;
-//! [`State::others`] work off screen. [`State::beside`] exchanges one of those with `here` while it handles an event.
+//! [`State::others`] work off screen. [`State::on_other`] exchanges one of those with `here` while it handles an event.
 //! A conversation that the user leaves during work keeps its engine slot until all its requests are done; then it is
 //! dropped, as its text and state are on disk.
 
@@ -91,7 +91,7 @@ impl State {
         std::mem::swap(&mut meters.state_bytes, &mut other.state_bytes);
     }
 
-    pub(super) fn beside<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn on_other<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
         self.exchange(at);
         self.off_screen = true;
         let result = work(self);
@@ -100,10 +100,10 @@ impl State {
         result
     }
 
-    pub(super) fn beside_each(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
+    pub(super) fn on_each_other(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
         for at in 0..self.others.len() {
             if self.others.get(at).is_some_and(|other| picked(&other.wait)) {
-                self.beside(at, &mut work);
+                self.on_other(at, &mut work);
             }
         }
     }
@@ -112,7 +112,7 @@ impl State {
         self.others.iter().position(|other| other.apart.is_none() && is(&other.session))
     }
 
-    pub(super) fn name_beside(&self, serial: u64) -> Option<&str> {
+    pub(super) fn name_of_other(&self, serial: u64) -> Option<&str> {
         self.at_work(|session| session.serial == serial)
             .and_then(|at| self.others.get(at))
             .map(|other| other.session.name.as_str())
@@ -168,7 +168,7 @@ impl State {
             request.into_iter().for_each(|r| runtime.in_turn(*r, false));
         };
         match self.at_work(|session| session.serial == serial) {
-            Some(at) => self.beside(at, |runtime| take(runtime, request)),
+            Some(at) => self.on_other(at, |runtime| take(runtime, request)),
             None if self.here.session.serial == serial => take(self, request),
             None => {
                 // The conversation has no slot any more: the text returns to the input.
@@ -183,7 +183,7 @@ impl State {
                         "A queued command was not done: this session had been left by then.".into(),
                     ),
                 };
-                self.out.tell(Notice::Background { serial, notice: Box::new(notice) });
+                self.out.report(Notice::Background { serial, notice: Box::new(notice) });
             }
         }
     }
@@ -196,7 +196,7 @@ impl State {
         let Some(sequence) = self.engine.take_slot() else {
             return self.here.queue.push_back(Request::Aside(question));
         };
-        let mut other = Conversation::new(self.talk_as_it_stands(), sequence);
+        let mut other = Conversation::new(self.session_so_far(), sequence);
         other.queue.push_back(Request::Aside(question.clone()));
         other.apart = Some(Apart { question, put_off: None, waits: false });
         self.others.push(other);
@@ -204,7 +204,7 @@ impl State {
 
     /// A copy of the session for an aside: an unfinished answer is included as far as it exists, a document that is
     /// being read is not.
-    fn talk_as_it_stands(&self) -> Session {
+    fn session_so_far(&self) -> Session {
         // The text of a partly kept document differs from its loaded text, and the state contains all of it.
         let is_live = |m: &Message| {
             let end = self.here.session.ends.get(&m.id);
@@ -225,7 +225,7 @@ impl State {
     pub(super) fn stop_aside(&mut self) {
         let serial = self.here.session.serial;
         match self.others.iter().position(|other| other.apart.is_some() && other.session.serial == serial) {
-            Some(at) => self.beside(at, State::stop),
+            Some(at) => self.on_other(at, State::stop),
             None => self.stop(),
         }
     }
@@ -249,14 +249,14 @@ impl State {
         let mut view = self.session_view();
         let written = view.messages.pop_if(|m| m.role == Role::Assistant && m.meta.finish.is_none());
         let written = written.filter(|_| !self.here.wait.is_idle());
-        self.tell(Notice::Session(view));
+        self.report(Notice::Session(view));
         if let Some(answer) = written {
-            self.tell(Notice::Added(answer));
+            self.report(Notice::Added(answer));
         }
-        self.tell(Notice::Meters(self.here.meters.clone()));
-        self.tell(Notice::Activity(self.here.activity.clone()));
+        self.report(Notice::Meters(self.here.meters.clone()));
+        self.report(Notice::Activity(self.here.activity.clone()));
         match &self.here.wait {
-            Wait::Question { notice, .. } => self.tell((**notice).clone()),
+            Wait::Question { notice, .. } => self.report((**notice).clone()),
             Wait::Engine { .. } => self.wake(Wake::ShownAgain),
             _ => {}
         }
@@ -268,8 +268,8 @@ impl State {
         let screen = self.screen;
         if let Some(at) = self.at_work(|session| led_nowhere && session.serial == screen) {
             self.exchange(at);
-            self.tell(Notice::Meters(self.here.meters.clone()));
-            self.tell(Notice::Activity(self.here.activity.clone()));
+            self.report(Notice::Meters(self.here.meters.clone()));
+            self.report(Notice::Activity(self.here.activity.clone()));
         }
         while let Some(at) =
             self.others.iter().position(|s| s.is_done() && (s.apart.is_some() || s.session.serial != screen))
@@ -302,7 +302,7 @@ impl State {
             runtime.here.queue.push_back(Request::Aside(question));
         };
         match self.at_work(|session| session.serial == serial) {
-            Some(at) => self.beside(at, say),
+            Some(at) => self.on_other(at, say),
             None if self.here.session.serial == serial => say(self),
             // The conversation is closed.
             None => {}

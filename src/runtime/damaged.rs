@@ -36,8 +36,8 @@ impl Renderer {
             let to = (least..=cut).rev().find(ends_there)?;
             Some((text, to))
         };
-        let behind = path.iter().enumerate().skip(last).rev();
-        let Some((mut text, to)) = { behind }.find_map(mended) else {
+        let after = path.iter().enumerate().skip(last).rev();
+        let Some((mut text, to)) = { after }.find_map(mended) else {
             return Err(TextError::Damaged { number: path.iter().position(|m| m.meta.damaged).unwrap_or(last) + 1 });
         };
         let proven = text.len();
@@ -96,14 +96,13 @@ impl State {
                 shell_word(&self.here.session.name)
             );
         }
-        let begins = |m: &&&Message| matches!(m.role, Role::User | Role::Document);
         let open = self.here.session.tree.path();
         let place = damaged.and_then(|d| open.iter().position(|m| m.id == d.id));
         match (damaged.map(|d| d.role), place) {
             (Some(Role::System), _) => format!("{what} /system TEXT sets the system text anew."),
             (Some(role), Some(at)) => {
                 let own = usize::from(role == Role::Assistant);
-                let count = open.iter().skip(at).filter(begins).count() + own;
+                let count = open.iter().skip(at).filter(|m| m.begins_exchange()).count() + own;
                 format!("{what} /undo {count} goes back to before it.")
             }
             (Some(_) | None, _) => format!("{what} /undo goes back to before it."),

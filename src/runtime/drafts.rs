@@ -96,7 +96,7 @@ impl State {
 
     /// Shows the draft of a session that was just opened. For a session that was open before, an empty draft is shown
     /// too: another terminal may have changed it.
-    pub(super) fn tell_draft(&mut self, session: SessionId, known: bool) {
+    pub(super) fn show_draft(&mut self, session: SessionId, known: bool) {
         if !self.keeps_drafts() {
             return;
         }
@@ -110,12 +110,12 @@ impl State {
         // An unsaved draft is the interface's own and newer.
         let is_newer = self.drafts.given.get(&session).is_some_and(|save| !self.disk.is_saved(*save));
         if !is_newer && let Some(text) = self.stored_draft(session).filter(|text| known || !text.is_empty()) {
-            self.tell(Notice::Draft(text));
+            self.report(Notice::Draft(text));
         }
     }
 
     /// Shows the draft of an earlier session without a row in the first new session.
-    pub(super) fn tell_rowless_draft(&mut self) {
+    pub(super) fn show_rowless_draft(&mut self) {
         if !self.keeps_drafts() {
             return;
         }
@@ -129,7 +129,7 @@ impl State {
             if let Some(text) = self.stored_draft(id).filter(|text| !text.is_empty()) {
                 place.holds = Some((self.here.session.serial, text.clone()));
                 self.drafts.places.push(place);
-                return self.tell(Notice::Draft(text));
+                return self.report(Notice::Draft(text));
             }
         }
     }
@@ -178,7 +178,7 @@ impl State {
 
     fn home_of_draft(&mut self, serial: u64) -> Home {
         if let Some(at) = self.at_work(|session| session.serial == serial) {
-            return self.beside(at, |runtime| runtime.home_in_hand());
+            return self.on_other(at, |runtime| runtime.home_in_hand());
         }
         if self.here.session.serial == serial {
             return self.home_in_hand();

@@ -1,7 +1,7 @@
 //! Delivers engine events to the verb that waits for them, or to all conversations.
 
 use super::link::EngineState;
-use super::verb::{Verb, Wait, Wake};
+use super::verb::{Verb, Wait, Wake, Work};
 use super::{Attendance, Done, RuntimeError, State};
 use crate::engine::protocol::{EngineEvent, EngineFault, JobDone, ModelInfo};
 use crate::runtime::protocol::{Activity, Level, Notice};
@@ -10,25 +10,24 @@ impl State {
     pub(super) fn on_engine(&mut self, mut event: EngineEvent) {
         let other = event.id_mut().and_then(|id| self.others.iter().position(|other| other.wait.owns(*id)));
         match (other, &event) {
-            (Some(at), _) => self.beside(at, |state| state.on_engine_here(event)),
+            (Some(at), _) => self.on_other(at, |state| state.on_engine_here(event)),
             (None, EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. }) => {
                 // Every wait for the engine ends.
                 let fault = fault.clone();
                 self.on_engine_here(event);
                 let failed =
                     |state: &mut State| state.on_engine_here(EngineEvent::Failed { id: 0, fault: fault.clone() });
-                self.beside_each(Wait::needs_engine, failed);
+                self.on_each_other(Wait::needs_engine, failed);
             }
             (None, EngineEvent::Failed { id: 0, fault: fault @ EngineFault::Gone(_) }) => {
                 // A verb that waits for a command receives the failure as that command's end.
                 let fault = fault.clone();
                 self.on_engine_here(event);
-                let no_command = |wait: &Wait| !matches!(wait, Wait::Engine { own: true, .. });
-                self.beside_each(no_command, |state| state.engine_failed(&fault));
+                self.on_each_other(|wait| !wait.uses_own_slot(), |state| state.engine_failed(&fault));
             }
             (None, EngineEvent::Ready(_)) => {
                 self.on_engine_here(event);
-                self.beside_each(|wait| matches!(wait, Wait::Model), |state| state.wake(Wake::Go));
+                self.on_each_other(|wait| matches!(wait, Wait::Model), |state| state.wake(Wake::Go));
             }
             (None, _) => self.on_engine_here(event),
         }
@@ -43,15 +42,9 @@ impl State {
             (Wait::Engine { .. }, event @ EngineEvent::Failed { fault: EngineFault::Fatal { .. }, .. }) => {
                 self.wake(Wake::Engine(event));
             }
-            // A remote server reports its name and its limit only now. Another model invalidates the segments of messages.
-            (Wait::Engine { own: true, .. }, EngineEvent::Ready(info)) => {
-                let known = self.engine.model().is_some_and(|m| m.fingerprint == info.fingerprint);
-                self.take_model(&info);
-                if !known && info.server.is_none() {
-                    self.model_is_known();
-                }
-            }
-            (Wait::Engine { own: true, restores: false, .. }, EngineEvent::Failed { .. }) => {}
+            // A remote server reports its name and its limit only now.
+            (Wait::Engine { work: Work::Job, .. }, EngineEvent::Ready(info)) => self.take_model(&info),
+            (Wait::Engine { work: Work::Job, .. }, EngineEvent::Failed { .. }) => {}
             (Wait::Model, event) => {
                 self.on_idle_engine(event, true);
                 if !matches!(self.engine.state, EngineState::Starting) {
@@ -102,7 +95,7 @@ impl State {
                 match fault {
                     _ if waited => {}
                     EngineFault::Fatal { exit, .. } if self.attendance == Attendance::Absent => {
-                        self.tell(Notice::Fatal { error, exit });
+                        self.report(Notice::Fatal { error, exit });
                         self.quitting = true;
                     }
                     _ => {
@@ -133,8 +126,8 @@ impl State {
         self.here.meters.context_limit = info.context_limit;
         self.here.meters.model = info.clone();
         self.engine.loaded(info);
-        self.tell(Notice::Ready(info.clone()));
-        self.tell(Notice::Meters(self.here.meters.clone()));
+        self.report(Notice::Ready(info.clone()));
+        self.report(Notice::Meters(self.here.meters.clone()));
         if let Some(host) = info.host.as_ref().filter(|host| before.as_ref() != Some(host)) {
             self.note(Level::Info, format!("The model runs in {host}; this terminal uses it."));
         }

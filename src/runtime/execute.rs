@@ -12,7 +12,7 @@ use super::plan::Plan;
 use super::render::Rendered;
 use super::segments::Step;
 use super::slot::Last;
-use super::verb::{Verb, Wake};
+use super::verb::{Verb, Wake, Work};
 use super::{Done, RuntimeError, State};
 use crate::config::settings::SaveStates;
 use crate::core::transcript::MessageId;
@@ -196,7 +196,7 @@ impl Verb {
             None => (Vec::new(), None),
             Some(_) if self.engine.server().is_some() => (Vec::new(), None),
             Some(tip) => {
-                let opened = self.disk.store.open_what_can_be_read(&tip, have)?;
+                let opened = self.disk.open(&tip, have)?;
                 if opened.plan.usable != path.segments().len() {
                     if let Some(lost) = opened.plan.lost.first().filter(|_| own) {
                         self.note(Level::Warn, cannot_be_used(lost));
@@ -233,7 +233,7 @@ impl Verb {
     /// Waits for a command that makes `path` live; returns its duration in milliseconds.
     pub(super) async fn restored(&mut self, id: u64, path: Path) -> Done<f64> {
         loop {
-            match self.wait_for_restore(id).await {
+            match self.wait_for_engine(vec![id], Work::Restore).await.0 {
                 Wake::Engine(EngineEvent::Restored { ms, .. }) => {
                     self.slot().made(path);
                     return Ok(ms);
@@ -305,7 +305,7 @@ impl Verb {
     ) -> Done<JobEnd> {
         let mut generated = Vec::new();
         loop {
-            let (wake, due) = self.wait_for_engine(vec![id], true, false).await;
+            let (wake, due) = self.wait_for_engine(vec![id], Work::Job).await;
             match wake {
                 Wake::Engine(EngineEvent::Reading { done, .. }) if self.is_in_own_slot() => {
                     let done = stats.read + done;

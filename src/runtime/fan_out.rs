@@ -13,7 +13,7 @@ use super::path::Path;
 use super::render::Rendered;
 use super::segments::{self, Step};
 use super::slot::{Last, Slot};
-use super::verb::{Running, Verb, Wait, Wake};
+use super::verb::{Running, Verb, Wait, Wake, Work};
 use super::{Done, RuntimeError, State, grouped};
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, EngineFault, Likely, Looked, Sampling, StateImage, Token};
@@ -134,7 +134,8 @@ impl Verb {
                 return Ok(done);
             }
             let commands = lanes.iter().flat_map(|lane| lane.commands.clone()).collect();
-            let (wake, due) = self.wait_for_engine(commands, false, fan.gives_way()).await;
+            let work = if fan.gives_way() { Work::Title } else { Work::Branches };
+            let (wake, due) = self.wait_for_engine(commands, work).await;
             if due {
                 fan.tick(self);
             }
@@ -256,7 +257,7 @@ impl Verb {
 
 impl State {
     /// A branch that answers a question on top of kept state without saving, and its decoder.
-    pub(super) fn question_behind(
+    pub(super) fn question_after(
         &self,
         base: &Path,
         rendered: &Arc<Rendered>,

@@ -89,7 +89,7 @@ impl State {
 
     pub(super) fn docs(&mut self) -> Done {
         let rows = self.document_rows();
-        self.tell(Notice::Documents { title: "This conversation".into(), rows });
+        self.report(Notice::Documents { title: "This conversation".into(), rows });
         Ok(())
     }
 
@@ -98,7 +98,7 @@ impl State {
             Some((name, line)) => (name, Some(line.max(1))),
             None => (place.as_str(), None),
         };
-        let (asked, line) = (line, line.unwrap_or(1));
+        let (marked, line) = (line, line.unwrap_or(1));
         let path = self.here.session.tree.path();
         let message = match self.here.session.document_called(name)?.and_then(|at| path.get(at)) {
             Some(message) => *message,
@@ -112,22 +112,22 @@ impl State {
             .enumerate()
             .skip(first - 1)
             .take(PAGE_LINES)
-            .map(|(i, l)| format!("    {}{:>6}  {l}", if asked == Some(i + 1) { '>' } else { ' ' }, i + 1))
+            .map(|(i, l)| format!("    {}{:>6}  {l}", if marked == Some(i + 1) { '>' } else { ' ' }, i + 1))
             .collect();
         if shown.is_empty() {
             let lines = counted(message.text.lines().count() as u64, "line");
             return Err(RuntimeError::Refused(format!("{name} has {lines}.")));
         }
-        self.tell(Notice::Page { title: format!("{name}:{line}"), text: shown.join("\n") });
+        self.report(Notice::Page { title: format!("{name}:{line}"), text: shown.join("\n") });
         Ok(())
     }
 
     /// Names of the library for completion. Sent whenever they may have changed.
-    pub(super) fn tell_library(&self) {
+    pub(super) fn report_library(&self) {
         match self.disk.store.document_names() {
             Ok(names) => {
                 let names = names.into_iter().map(|(name, tokens)| LibraryName { name, tokens });
-                self.out.tell(Notice::Library(names.collect()));
+                self.out.report(Notice::Library(names.collect()));
             }
             // A verb that needs the names reports the failure.
             Err(e) => tracing::debug!(%e, "no names of the library"),
@@ -188,7 +188,7 @@ impl Verb {
                         used_ms: d.used_ms,
                     })
                     .collect();
-                self.tell(Notice::Documents { title: "Library".into(), rows });
+                self.report(Notice::Documents { title: "Library".into(), rows });
                 Ok(())
             }
             LibraryAction::Add(path) => self.library_add(&path).await,
@@ -200,7 +200,7 @@ impl Verb {
                     )));
                 }
                 let freed = self.disk.store.collect()?;
-                self.tell_library();
+                self.report_library();
                 self.note(
                     Level::Info,
                     format!("{name} is out of the library, {} freed. Sessions keep what they use.", bytes(freed.bytes)),
@@ -210,7 +210,7 @@ impl Verb {
             LibraryAction::Prune => {
                 let removed = self.disk.store.prune_documents()?;
                 let freed = self.disk.store.collect()?;
-                self.tell_library();
+                self.report_library();
                 self.note(
                     Level::Info,
                     format!("{removed} documents that no session uses taken off, {} freed.", bytes(freed.bytes)),

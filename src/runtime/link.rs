@@ -9,6 +9,10 @@ use crate::core::Exit;
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, JobDone, MAIN, ModelInfo, SequenceId, Token};
 use crate::text::{TextModel, thoughts};
 
+/// Most tokens between two checkpoints inside a document where the CPU reads: an end of the process loses less than a
+/// minute of reading. It is no time, as the bits of a state depend on where its pieces end.
+const PIECE_ON_CPU: usize = 2_048;
+
 #[derive(Debug)]
 pub struct EngineChannels {
     pub commands: Sender<Command>,
@@ -86,6 +90,9 @@ impl Engine {
     }
 
     pub(super) fn loaded(&mut self, info: &ModelInfo) {
+        if info.device_kind == "cpu" {
+            self.piece = self.piece.min(PIECE_ON_CPU);
+        }
         self.fingerprint = info.fingerprint.clone();
         self.state = EngineState::Ready(Box::new(info.clone()));
     }

@@ -1,15 +1,15 @@
 //! `/load`: reads documents into the conversation: gathering, the plan, prefill with progress, a stop in the middle.
 //!
-//! `gather` finds the documents, `choose` asks about a large load, `shelved` supplies documents of the library,
+//! `gather` finds the documents, `choose` asks about a large load, `from_library` supplies documents of the library,
 //! `repeated` finds documents that the conversation holds already, `items` locates documents in the plan, `progress`
 //! shows the progress, `stop` handles a stop.
 
 mod choose;
+mod from_library;
 mod gather;
 mod items;
 mod progress;
 mod repeated;
-mod shelved;
 mod stop;
 
 use std::collections::VecDeque;
@@ -33,18 +33,6 @@ use stop::AfterStop;
 /// How often the interface receives the tree while documents are added: building it takes time proportional to its
 /// size.
 const TREE_SHOWN: Duration = Duration::from_millis(500);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadLimits {
-    pub confirm_tokens: u64,
-    pub confirm_files: usize,
-}
-
-impl Default for LoadLimits {
-    fn default() -> Self {
-        LoadLimits { confirm_tokens: 50_000, confirm_files: 20 }
-    }
-}
 
 struct Item {
     name: String,
@@ -324,7 +312,7 @@ impl State {
         let last = load.added.checked_sub(1).and_then(|at| load.messages.get(at));
         if let Some(message) = last.filter(|m| m.is_half_read()) {
             self.here.session.broken_off.insert(message.id);
-            self.tell(Notice::Finished(message.clone()));
+            self.report(Notice::Finished(message.clone()));
         }
         self.show_tree();
         e
@@ -347,7 +335,7 @@ impl State {
             message.meta.reused_tokens = if here { item.tokens.saturating_sub(stats.read) } else { 0 };
             message.meta.prefill_ms = stats.prefill_ms;
             self.amend(message);
-            self.tell(Notice::Finished(message.clone()));
+            self.report(Notice::Finished(message.clone()));
             if library && let Some(segment) = self.here.session.ends.get(&message.id).copied() {
                 self.add_to_library(&info, item.end.saturating_sub(item.tokens), segment);
             }

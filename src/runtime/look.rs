@@ -61,7 +61,7 @@ impl State {
             }
         };
         let sentence = (0, sources.by_sentence(&message.text).len() as u64);
-        self.tell(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text });
+        self.report(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text });
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl State {
         }
         let title = format!("What sentence s{sentence} of #{number} looked at");
         let sentence = (sentence, sentences.len() as u64);
-        self.tell(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text });
+        self.report(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text });
         Ok(())
     }
 
@@ -201,12 +201,12 @@ mod tests {
 
     #[test]
     fn attention_is_said_to_have_been_where_it_was() {
-        let said = |first: f32, own: f32| nowhere(&Sources { first, own, block_tokens: 64, ..Sources::default() });
-        assert!(said(0.8, 0.9).contains("stayed with the question"));
-        assert!(said(0.8, 0.0).contains("was spread"));
+        let sentence = |first: f32, own: f32| nowhere(&Sources { first, own, block_tokens: 64, ..Sources::default() });
+        assert!(sentence(0.8, 0.9).contains("stayed with the question"));
+        assert!(sentence(0.8, 0.0).contains("was spread"));
         for own in [0.0, 0.9] {
             let all = "No passage stood out: all attention rested on the first 64 tokens of the context.\n";
-            assert_eq!([said(1.0, own), said(0.996, own)], [all, all]);
+            assert_eq!([sentence(1.0, own), sentence(0.996, own)], [all, all]);
         }
     }
 }

@@ -18,7 +18,7 @@ impl State {
         if self.engine.server().is_some() {
             return Err(self.not_there("what it has in its context, and where it looked", "/map and /look"));
         }
-        self.tell(Notice::Map(self.context_map()));
+        self.report(Notice::Map(self.context_map()));
         Ok(())
     }
 

@@ -7,7 +7,7 @@ impl State {
     pub(super) fn activity(&mut self, activity: Activity) {
         if self.here.activity != activity {
             self.here.activity = activity.clone();
-            self.tell(Notice::Activity(activity));
+            self.report(Notice::Activity(activity));
         }
     }
 
@@ -43,19 +43,19 @@ impl State {
         let (shown, estimated) = (counted.unwrap_or(position), self.engine.server().is_some() && counted.is_none());
         if (self.here.meters.context_used, self.here.meters.estimated) != (shown, estimated) {
             (self.here.meters.context_used, self.here.meters.estimated) = (shown, estimated);
-            self.tell(Notice::Meters(self.here.meters.clone()));
+            self.report(Notice::Meters(self.here.meters.clone()));
         }
     }
 
     /// Tokens of a session that was just opened. Always sent: the meters on screen may belong to another session.
     pub(super) fn begin_position(&mut self, position: u64) {
         self.show_position(position);
-        self.tell(Notice::Meters(self.here.meters.clone()));
+        self.report(Notice::Meters(self.here.meters.clone()));
     }
 
     pub(super) fn show_sampling(&mut self) {
         self.here.meters.settings = self.here.session.settings.values();
-        self.tell(Notice::Meters(self.here.meters.clone()));
+        self.report(Notice::Meters(self.here.meters.clone()));
     }
 
     pub(super) fn report_meters(&mut self) {
@@ -67,7 +67,7 @@ impl State {
             path.iter().filter(|m| self.here.session.ends.contains_key(&m.id)).count() as u64;
         // If the size cannot be read, the old number stays.
         self.here.meters.state_bytes = self.disk.store.state_bytes().unwrap_or(self.here.meters.state_bytes);
-        self.tell(Notice::Meters(self.here.meters.clone()));
+        self.report(Notice::Meters(self.here.meters.clone()));
     }
 
     pub(super) fn read_at(&mut self, tokens: u64, ms: f64) {

@@ -25,8 +25,8 @@
 //! | `load`, `library` | documents: gathered, chosen, read, found again |
 //! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; unsent input; damaged messages |
 //! | `time`, `siblings`, `presets` | undo, redo, edit and fork; branches; presets |
-//! | `shelf`, `when`, `why`, `look`, `map`, `sources`, `quotes` | one question to many documents or places; the attention of an answer, and its quotes |
-//! | `meters`, `pages`, `export`, `told` | numbers, pages, `/export` and `/import`, notes that are shown once |
+//! | `ask_all`, `when`, `why`, `look`, `map`, `sources`, `quotes` | one question to many documents or places; the attention of an answer, and its quotes |
+//! | `meters`, `pages`, `export`, `device_notes` | numbers, pages, `/export` and `/import`, notes that are shown once |
 //!
 //! # Invariants
 //!
@@ -39,9 +39,11 @@
 //! 4. Nothing is destroyed: undo moves the head of the message tree ([`tree`]).
 
 mod ask;
+mod ask_all;
 mod background;
 mod conversation;
 mod damaged;
+mod device_notes;
 mod dispatch;
 mod drafts;
 mod engine_events;
@@ -72,7 +74,6 @@ mod run;
 pub mod segments;
 mod session;
 mod sessions;
-mod shelf;
 mod siblings;
 mod slot;
 mod sources;
@@ -80,7 +81,6 @@ mod sync;
 mod task;
 mod time;
 mod title;
-mod told;
 pub mod tree;
 mod verb;
 mod when;
@@ -92,28 +92,27 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::config::settings::SaveStates;
 pub use crate::config::settings::Settings;
+use crate::config::settings::{Config, SaveStates};
 use crate::core::grouped;
 use crate::engine::protocol::MAIN;
 use crate::runtime::protocol::{Level, Notice, Request};
 use crate::store::{Store, Writer};
 use crate::text::TextModel;
 pub use ask::fresh_seed;
+pub use ask_all::no_document;
 use conversation::Conversation;
+pub use device_notes::DeviceNotes;
 pub use drafts::Input;
 use error::{Done, RuntimeError};
 use inbox::Inbox;
 use link::Engine;
 pub use link::EngineChannels;
-pub use load::LoadLimits;
 use opened::Opened;
 use persistence::Persistence;
 use session::Session;
 pub use sessions::session_rows;
-pub use shelf::no_document;
 use task::Task;
-pub use told::DeviceNotes;
 use verb::{Baton, Running};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,6 +143,8 @@ pub struct Options {
     pub store: Arc<Store>,
     /// `--no-save`: the store is temporary; the interface shows that.
     pub discard: bool,
+    /// With `--no-save`: the store of the saved sessions, whose state is used and not changed.
+    pub kept: Option<Arc<Store>>,
     /// Tokenizer and template of the model the engine loads.
     pub text: TextModel,
     /// Tokens that end a turn.
@@ -154,8 +155,8 @@ pub struct Options {
     pub opening: Opening,
     pub attendance: Attendance,
     pub input: Input,
-    pub reserve_answer: u64,
-    pub load: LoadLimits,
+    /// Settings of the whole program.
+    pub config: Config,
     /// Limits and filters of document files.
     pub sources: crate::text::sources::SourceOptions,
     /// Tokens between two checkpoints inside a long document.
@@ -167,7 +168,6 @@ pub struct Options {
     /// them. `settings` includes them.
     pub overrides: Vec<(String, String)>,
     pub device_notes: DeviceNotes,
-    pub titles: bool,
 }
 
 #[derive(Debug)]
@@ -187,8 +187,7 @@ pub fn spawn(options: Options) -> std::io::Result<Runtime> {
     let (save_events, saves) = crossbeam_channel::unbounded();
     let writer = Writer::start(Arc::clone(&options.store), save_events)?;
     let out = Out(out);
-    let (store, save_state, discard) = (Arc::clone(&options.store), options.save_state, options.discard);
-    let disk = Persistence::new(store, writer, saves, save_state, discard, out.clone());
+    let disk = Persistence::new(&options, writer, saves, out.clone());
     // Verbs are not `Send`, so the state is created on the runtime's thread.
     let run = move || Box::new(State::new(options, disk, inbox, out)).run();
     let thread = std::thread::Builder::new().name("runtime".into()).spawn(run)?;
@@ -200,12 +199,12 @@ struct Out(Sender<Notice>);
 
 impl Out {
     /// A closed channel means that the interface is gone; the request channel reports that too.
-    fn tell(&self, notice: Notice) {
+    fn report(&self, notice: Notice) {
         let _ = self.0.send(notice);
     }
 
     fn note(&self, level: Level, text: impl Into<String>) {
-        self.tell(Notice::Note(level, text.into()));
+        self.report(Notice::Note(level, text.into()));
     }
 }
 
@@ -236,16 +235,14 @@ struct State {
     /// The run ends if the first session does not open.
     must_open: bool,
     /// Lost state is read again without a question: input is a pipe.
-    reads_unasked: bool,
+    reads_without_question: bool,
     noted_dropped_thoughts: bool,
-    titles: bool,
     /// Closed sessions without a title.
     untitled: VecDeque<title::Untitled>,
     /// Rows of the last `/ask-all` table, by the serial of its session.
-    asked: HashMap<u64, Vec<shelf::Asked>>,
+    tables: HashMap<u64, Vec<ask_all::Answered>>,
     attendance: Attendance,
-    reserve_answer: u64,
-    load_limits: LoadLimits,
+    config: Config,
     sources: crate::text::sources::SourceOptions,
     presets: Option<std::path::PathBuf>,
     overrides: Vec<(String, String)>,
@@ -279,16 +276,14 @@ impl State {
             drafts: drafts::Drafts::new(o.input),
             defaults: o.settings,
             default_system: o.system,
-            reads_unasked: matches!(o.opening, Opening::ResumeOrEnd(_)),
+            reads_without_question: matches!(o.opening, Opening::ResumeOrEnd(_)),
             opening: o.opening,
             must_open: false,
             noted_dropped_thoughts: false,
-            titles: o.titles && o.attendance == Attendance::Present,
             untitled: VecDeque::new(),
-            asked: HashMap::new(),
+            tables: HashMap::new(),
             attendance: o.attendance,
-            reserve_answer: o.reserve_answer,
-            load_limits: o.load,
+            config: o.config,
             sources: o.sources,
             presets: o.presets,
             overrides: o.overrides,
@@ -301,19 +296,19 @@ impl State {
 
     /// Sends a notice. A conversation off screen wraps it with its serial; one that is being opened reports to the
     /// screen; an aside reports only its own answer, warnings and errors.
-    fn tell(&self, notice: Notice) {
+    fn report(&self, notice: Notice) {
         let serial = self.here.session.serial;
         let own = matches!(&notice, Notice::Aside { .. } | Notice::Note(Level::Warn | Level::Error, _));
         if self.here.apart.is_some() && !own {
             return;
         }
         match serial == 0 || serial == self.screen {
-            true => self.out.tell(notice),
-            false => self.out.tell(Notice::Background { serial, notice: Box::new(notice) }),
+            true => self.out.report(notice),
+            false => self.out.report(Notice::Background { serial, notice: Box::new(notice) }),
         }
     }
 
     fn note(&self, level: Level, text: impl Into<String>) {
-        self.tell(Notice::Note(level, text.into()));
+        self.report(Notice::Note(level, text.into()));
     }
 }

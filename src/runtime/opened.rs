@@ -97,7 +97,7 @@ impl Opened {
 
 impl State {
     /// Replaces the open session, keeps it in the list, and releases its lock.
-    pub(super) fn become_open(&mut self, session: Session, lock: Option<SessionLock>) {
+    pub(super) fn open_in_place(&mut self, session: Session, lock: Option<SessionLock>) {
         self.disk.wait_for_texts();
         let before = std::mem::replace(&mut self.here.lock, lock);
         self.disk.let_go(self.here.session.id, before);
@@ -119,7 +119,7 @@ impl State {
         if !self.off_screen {
             self.screen = self.here.session.serial;
         }
-        self.tell_library();
+        self.report_library();
     }
 
     /// Refuses to open another session on behalf of a conversation off screen: the user has moved on, and the session
@@ -135,7 +135,7 @@ impl State {
     pub(super) fn opened(&self) -> Vec<OpenSession> {
         let slot = |s: &Slot| OpenSession {
             serial: s.serial,
-            name: match self.name_beside(s.serial) {
+            name: match self.name_of_other(s.serial) {
                 _ if s.serial == self.here.session.serial => self.here.session.name.clone(),
                 Some(name) => name.to_owned(),
                 None => s.name.clone(),
@@ -153,7 +153,7 @@ impl State {
         for (id, name) in names {
             self.opened.name(id, &name);
             match self.at_work(|session| session.id == Some(id)) {
-                Some(at) => self.beside(at, |runtime| runtime.here.session.name = name),
+                Some(at) => self.on_other(at, |runtime| runtime.here.session.name = name),
                 None if self.here.session.id == Some(id) => self.here.session.name = name,
                 // The session is closed.
                 None => {}
@@ -161,7 +161,7 @@ impl State {
         }
         let opened = self.opened();
         let on_screen = opened.iter().find(|o| o.serial == self.screen).map(|o| o.name.clone());
-        self.out.tell(Notice::Named { name: on_screen.unwrap_or_default(), opened });
+        self.out.report(Notice::Named { name: on_screen.unwrap_or_default(), opened });
     }
 
     fn back_to_empty(&mut self, serial: u64) {
@@ -169,7 +169,7 @@ impl State {
         let (name, parked) = slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
         let parked =
             parked.unwrap_or_else(|| Parked { settings: self.defaults.clone(), system: self.default_system.clone() });
-        self.become_open(Session { serial, name, ..Session::empty(parked.settings, parked.system) }, None);
+        self.open_in_place(Session { serial, name, ..Session::empty(parked.settings, parked.system) }, None);
         self.show_empty();
     }
 

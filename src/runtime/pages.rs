@@ -9,7 +9,7 @@ use crate::text::sanitize::in_markdown;
 
 impl State {
     pub(super) fn page(&self, title: &str, text: String) -> Done {
-        self.tell(Notice::Page { title: title.into(), text });
+        self.report(Notice::Page { title: title.into(), text });
         Ok(())
     }
 
@@ -154,16 +154,16 @@ impl State {
             return self.page("Settings", self.here.session.settings.table());
         };
         let mut settings = self.here.session.settings.clone();
-        let said = settings.set(&key, &value).map_err(RuntimeError::Refused)?;
+        let note = settings.set(&key, &value).map_err(RuntimeError::Refused)?;
         self.may_think(settings.think).map_err(RuntimeError::Refused)?;
         self.here.session.settings = settings;
-        self.settings_changed(said)
+        self.settings_changed(note)
     }
 
-    pub(super) fn settings_changed(&mut self, said: String) -> Done {
+    pub(super) fn settings_changed(&mut self, note: String) -> Done {
         self.save_settings()?;
         self.show_sampling();
-        self.note(Level::Info, said);
+        self.note(Level::Info, note);
         Ok(())
     }
 

@@ -8,15 +8,15 @@ use crossbeam_channel::Receiver;
 
 use super::path::Path;
 use super::verb::Wanted;
-use super::{Done, Out, RuntimeError};
+use super::{Done, Options, Out, RuntimeError};
 use crate::config::settings::SaveStates;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 use crate::engine::protocol::{EngineFault, StateImage};
 use crate::runtime::protocol::{Level, Notice, SaveState};
 use crate::store::{
-    Change, NewSegment, RestorePlan, Save, SaveEvent, Segment, SegmentId, SessionLock, Store, StoreError, Unsaved,
-    Writer,
+    Change, DocumentRecord, NewSegment, Opened, RestorePlan, Save, SaveEvent, Segment, SegmentId, SessionLock, Store,
+    StoreError, Unsaved, Writer,
 };
 
 /// How long the engine waits for a question to be durable. After that the answer begins anyway, and the banner warns.
@@ -53,7 +53,7 @@ impl Pending {
     }
 
     /// Whether the writer has reported on all saves.
-    fn is_all_told(&self) -> bool {
+    fn is_settled(&self) -> bool {
         self.done >= self.last && self.states.is_empty()
     }
 }
@@ -77,6 +77,8 @@ pub(super) struct Persistence {
     pub(super) policy: SaveStates,
     /// `--no-save`: the store is temporary.
     discard: bool,
+    /// The store of the saved sessions then: its state is used and not changed.
+    kept: Option<Arc<Store>>,
     shown: SaveState,
     /// Locks of closed sessions that have unsaved text.
     leaving: Vec<(SessionId, SessionLock)>,
@@ -84,17 +86,26 @@ pub(super) struct Persistence {
 }
 
 impl Persistence {
-    pub(super) fn new(
-        store: Arc<Store>,
-        writer: Writer,
-        events: Receiver<SaveEvent>,
-        policy: SaveStates,
-        discard: bool,
-        out: Out,
-    ) -> Persistence {
-        let (pending, named, shown) = (Pending::default(), Vec::new(), SaveState::Empty);
-        let leaving = Vec::new();
-        Persistence { store, writer, events, pending, named, policy, discard, shown, leaving, out }
+    pub(super) fn new(options: &Options, writer: Writer, events: Receiver<SaveEvent>, out: Out) -> Persistence {
+        Persistence {
+            store: Arc::clone(&options.store),
+            kept: options.kept.clone(),
+            writer,
+            events,
+            pending: Pending::default(),
+            named: Vec::new(),
+            policy: options.save_state,
+            discard: options.discard,
+            shown: SaveState::Empty,
+            leaving: Vec::new(),
+            out,
+        }
+    }
+
+    /// The store that has a segment.
+    fn store_of(&self, id: &SegmentId) -> &Store {
+        let kept = self.kept.as_ref().filter(|_| matches!(self.store.kept_of(id), Ok(None)));
+        kept.unwrap_or(&self.store)
     }
 
     /// Saves a segment of a session, its state, and another change in the same transaction.
@@ -173,7 +184,7 @@ impl Persistence {
         };
         if self.shown != state {
             self.shown = state.clone();
-            self.out.tell(Notice::Save(state));
+            self.out.report(Notice::Save(state));
         }
     }
 
@@ -196,7 +207,7 @@ impl Persistence {
                     pending.left_out = None;
                 }
                 // Saves without a session are reported too.
-                if id <= pending.last && pending.is_all_told() {
+                if id <= pending.last && pending.is_settled() {
                     self.show_saved(at_ms);
                 }
             }
@@ -226,7 +237,7 @@ impl Persistence {
                 self.show(SaveState::NotSaved(reason));
             }
             // Later saves are still pending.
-            SaveEvent::Recovered if !pending.is_all_told() => self.show(SaveState::Saving),
+            SaveEvent::Recovered if !pending.is_settled() => self.show(SaveState::Saving),
             SaveEvent::Recovered => self.show_saved(now_ms()),
         }
         let pending = &self.pending;
@@ -300,7 +311,7 @@ impl Persistence {
 
     /// A recorded path; empty if the store no longer knows it.
     pub(super) fn stored_path(&self, tip: &SegmentId) -> Done<Path> {
-        match self.store.load_path(tip) {
+        match self.store_of(tip).load_path(tip) {
             Ok(segments) => Ok(Path::new(segments)),
             Err(StoreError::NoSegment { .. }) => Ok(Path::default()),
             Err(e) => Err(e.into()),
@@ -308,27 +319,46 @@ impl Persistence {
     }
 
     pub(super) fn stored_segment(&self, id: &SegmentId) -> Done<Option<Segment>> {
-        Ok(self.store.segment(id)?)
+        Ok(self.store_of(id).segment(id)?)
     }
 
     /// The segment of an interrupted read of the same text after a path.
     pub(super) fn stopped_part(&self, path: &Path, fingerprint: &str, rendered: &str) -> Done<Option<Segment>> {
-        Ok(self.store.part_below(path.head().as_ref(), fingerprint, rendered)?)
+        let part = |store: &Arc<Store>| store.part_below(path.head().as_ref(), fingerprint, rendered);
+        match (part(&self.store)?, &self.kept) {
+            (None, Some(kept)) => Ok(part(kept)?),
+            (part, _) => Ok(part),
+        }
     }
 
     /// Whether the state at the end of a segment is on disk or about to be written.
     pub(super) fn keeps(&self, id: &SegmentId) -> bool {
-        let comes = self.pending.states.values().chain(self.pending.held.iter().map(|held| &held.id)).any(|s| s == id);
-        comes || self.store.segment(id).is_ok_and(|s| s.is_some_and(|s| s.end.is_kept()))
+        let pending =
+            self.pending.states.values().chain(self.pending.held.iter().map(|held| &held.id)).any(|s| s == id);
+        pending || self.store.segment(id).is_ok_and(|s| s.is_some_and(|s| s.end.is_kept()))
     }
 
     /// The part of a path that the store can restore; `None` if it does not know the path's end.
     pub(super) fn restorable(&self, tip: &SegmentId) -> Done<Option<RestorePlan>> {
-        match self.store.plan_restore(tip) {
+        match self.store_of(tip).plan_restore(tip) {
             Ok(plan) => Ok(Some(plan)),
             Err(StoreError::NoSegment { .. }) => Ok(None),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Opens a path that ends in `tip`; the caller has the rows of its first `have` segments.
+    pub(super) fn open(&self, tip: &SegmentId, have: usize) -> Done<Opened> {
+        Ok(self.store_of(tip).open_what_can_be_read(tip, have)?)
+    }
+
+    /// The documents of the library.
+    pub(super) fn documents(&self) -> Done<Vec<DocumentRecord>> {
+        let mut all = self.store.documents()?;
+        if let Some(kept) = &self.kept {
+            all.extend(kept.documents()?);
+        }
+        Ok(all)
     }
 
     /// Marks state as missing after a failure caused by damage; the returned error reports that.
@@ -336,7 +366,8 @@ impl Persistence {
         let RuntimeError::Engine(EngineFault::RowsLost(fault)) = e else {
             return e;
         };
-        match self.store.give_up_on(&fault) {
+        let store = fault.segment.map_or(&*self.store, |id| self.store_of(&SegmentId(id)));
+        match store.give_up_on(&fault) {
             Ok(true) => RuntimeError::RowsLost(fault),
             Ok(false) => EngineFault::RowsLost(fault).into(),
             Err(e) => e.into(),

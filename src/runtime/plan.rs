@@ -253,7 +253,7 @@ impl State {
 
     /// Tokens reserved for an answer: the configured number, at most a quarter of a small context.
     pub(super) fn reserve(&self) -> u64 {
-        self.reserve_answer.min(self.here.meters.context_limit / 4)
+        self.config.model.reserve_answer.min(self.here.meters.context_limit / 4)
     }
 
     /// `, about 0:35`; empty if the reading speed is unknown.

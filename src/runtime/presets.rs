@@ -130,8 +130,8 @@ impl State {
 
     fn take_preset(&mut self, name: &str) -> Done {
         if builtin(name).is_some() {
-            let said = self.here.session.settings.preset(name, &self.defaults);
-            return self.settings_changed(said.map_err(RuntimeError::Refused)?);
+            let message = self.here.session.settings.preset(name, &self.defaults);
+            return self.settings_changed(message.map_err(RuntimeError::Refused)?);
         }
         let dir = self.presets.clone().unwrap_or_default();
         let preset = find(self.presets.as_deref(), name).map_err(RuntimeError::Refused)?;
@@ -141,10 +141,10 @@ impl State {
             RuntimeError::Refused(format!("{}: {e}", file.display()))
         })?;
         settings.preset = name.to_owned();
-        let mut said = format!("Preset {name}: {}", summary(&preset, &self.defaults));
+        let mut message = format!("Preset {name}: {}", summary(&preset, &self.defaults));
         if let (Err(why), Some(row)) = (self.may_think(settings.think), table::session_row("think")) {
             settings.take(row, &self.here.session.settings);
-            said.push_str(&format!(". Of thoughts nothing was taken: {why}"));
+            message.push_str(&format!(". Of thoughts nothing was taken: {why}"));
         }
         let path = self.here.session.tree.path();
         let present = path.first().filter(|m| m.role == Role::System);
@@ -155,14 +155,14 @@ impl State {
                 self.here.session.system = Some(text);
                 self.show_session();
             } else {
-                said.push_str(&format!(". Its system text is for new sessions: /new, then /preset {name}"));
+                message.push_str(&format!(". Its system text is for new sessions: /new, then /preset {name}"));
             }
         }
         self.here.session.settings = settings;
         if !display.is_empty() {
-            self.tell(Notice::Display(display));
+            self.report(Notice::Display(display));
         }
-        self.settings_changed(said)
+        self.settings_changed(message)
     }
 
     fn save_preset(&mut self, name: &str, display: Display) -> Done {

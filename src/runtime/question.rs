@@ -50,7 +50,7 @@ impl Verb {
             false => self.activity(Activity::Idle),
         }
         let notice = Box::new(notice(id));
-        self.tell((*notice).clone());
+        self.report((*notice).clone());
         match self.wait(Wait::Question { id, notice, before }).await {
             Wake::Answer(answer) => Some(answer),
             _ => None,

@@ -77,7 +77,7 @@ impl State {
             "\nexact: letter by letter. equal: but for white space, typographic marks, hyphenation and case. close: at \
                        least 85% of the words in one run; [-quote-]{+source+} marks what differs.\n",
         );
-        self.tell(Notice::Page { title: format!("Quotes of #{number}"), text: page });
+        self.report(Notice::Page { title: format!("Quotes of #{number}"), text: page });
         Ok(())
     }
 }

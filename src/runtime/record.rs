@@ -54,8 +54,8 @@ impl State {
         let store = &self.disk.store;
         let id = store.new_session_id();
         if self.here.session.name.is_empty() {
-            let wish = session_name(first);
-            self.here.session.name = store.free_name(&wish).unwrap_or(wish);
+            let wanted = session_name(first);
+            self.here.session.name = store.free_name(&wanted).unwrap_or(wanted);
         }
         changes.push(Change::CreateSession(NewSession {
             id,
@@ -96,7 +96,7 @@ impl State {
     pub(super) fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
         let unnamed = self.here.session.name.is_empty();
         let save = self.put_new(message.clone())?;
-        self.tell(Notice::Added(message));
+        self.report(Notice::Added(message));
         if unnamed && !self.here.session.name.is_empty() {
             self.show_session();
         }

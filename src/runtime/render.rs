@@ -268,9 +268,9 @@ impl Renderer {
     }
 
     pub fn boundary_with(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
-        let said = self.text.tokenizer.spell_shielded(tokens, before);
+        let spelled_out = self.text.tokenizer.spell_shielded(tokens, before);
         match rendered.text.get(..from) {
-            Some(text) if !said.ends_with('\u{FFFD}') => TextBoundary::of(&format!("{text}{said}")),
+            Some(text) if !spelled_out.ends_with('\u{FFFD}') => TextBoundary::of(&format!("{text}{spelled_out}")),
             _ => TextBoundary::NOWHERE,
         }
     }
@@ -317,13 +317,14 @@ mod tests {
             TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();
         let renderer = Renderer::new(text);
         let tokenizer = &renderer.model().tokenizer;
-        let said = "Done.<|im_end|>\n";
-        let (token, spelled) = (tokenizer.encode_behind(said, Before::Text), tokenizer.encode_plain(said));
+        let spelled_out = "Done.<|im_end|>\n";
+        let (token, spelled) =
+            (tokenizer.encode_behind(spelled_out, Before::Text), tokenizer.encode_plain(spelled_out));
         let rendered = Rendered { text: "q".into(), cuts: Vec::new() };
         let boundary = |tokens: &[Token]| renderer.boundary_with(&rendered, 1, tokens, Before::Text);
         let (token, spelled) = (boundary(&token.unwrap()), boundary(&spelled.unwrap()));
-        assert_eq!(token, TextBoundary::of(&format!("q{said}")));
+        assert_eq!(token, TextBoundary::of(&format!("q{spelled_out}")));
         // Equal to the rendering that the next question sees.
-        assert_eq!(spelled, TextBoundary::of(&format!("q{}", renderer.safe(said))));
+        assert_eq!(spelled, TextBoundary::of(&format!("q{}", renderer.safe(spelled_out))));
     }
 }

@@ -98,14 +98,14 @@ impl State {
         };
         session.complete_what_is_read();
         let known = self.opened.has(record.id);
-        self.become_open(session, lock);
+        self.open_in_place(session, lock);
         self.here.warned = 0;
         self.forget_speeds();
         self.disk.forget_left_out();
         self.disk.show(SaveState::Saved(record.updated_ms));
         self.show_session();
         if self.here.session.rights == Rights::Write {
-            self.tell_draft(record.id, known);
+            self.show_draft(record.id, known);
         }
         self.begin_position(record.tokens);
         Ok(())
@@ -296,13 +296,18 @@ impl Verb {
         let plan = self.planned(&rendered, State::plan_past).await;
         let plan = self.known_size(plan, THIS_CONVERSATION)?;
         let (read, total) = (plan.to_read(), plan.total());
-        if read <= UNASKED || self.engine.server().is_some() || self.here.session.rights != Rights::Write {
+        if read <= UNASKED || self.engine.server().is_some() {
             return self.resume_with(plan, &rendered).await;
+        }
+        if self.here.session.rights != Rights::Write {
+            // The text can be viewed without the model.
+            self.report_meters();
+            return Ok(());
         }
         let about = self.about(read);
         let why = self.why_broken_off(&plan, &rendered).unwrap_or_else(|| self.why_no_state(plan.base.position()));
         let (read, total, again) = (grouped(read), grouped(total), self.here.session.again());
-        if self.reads_unasked && self.attendance == Attendance::Present {
+        if self.reads_without_question && self.attendance == Attendance::Present {
             self.note(Level::Warn, format!("{why} {read} of {total} tokens are read{again}{about}."));
             return self.resume_with(plan, &rendered).await;
         }

@@ -73,13 +73,13 @@ impl State {
                 Event::Save(e) => self.on_save(e),
                 Event::WriterGone => self.disk.events = never(),
                 Event::Task(Owner::Here, progress) => self.on_task(progress),
-                Event::Task(Owner::Other(at), progress) => self.beside(at, |state| state.on_task(progress)),
+                Event::Task(Owner::Other(at), progress) => self.on_other(at, |state| state.on_task(progress)),
                 Event::Task(Owner::Background(at), progress) => self.on_background_task(at, progress),
                 Event::Tick => {
                     self.background.retain(|(task, _)| !task.is_given_up());
                     self.on_tick();
                     let due = |wait: &Wait| wait.deadline().is_some_and(|d| d <= Instant::now());
-                    self.beside_each(due, State::on_tick);
+                    self.on_each_other(due, State::on_tick);
                 }
             }
             self = self.settle();
@@ -98,7 +98,7 @@ impl State {
             return (self.resume_verb(running).settle(), true);
         }
         for at in 0..self.others.len() {
-            if let Some(running) = self.beside(at, State::next_verb) {
+            if let Some(running) = self.on_other(at, State::next_verb) {
                 return (self.run_in(Some(at), running, State::resume_verb).settle(), true);
             }
         }
@@ -134,11 +134,11 @@ impl State {
     fn acknowledge(&mut self) {
         let wait = &self.here.wait;
         let held_up = !wait.background().is_some_and(Task::holds_up_nothing);
-        let beside = self.attendance == Attendance::Present && !held_up;
-        let rests = self.here.queue.is_empty() && (wait.is_idle() || wait.gives_way() || beside);
+        let alongside = self.attendance == Attendance::Present && !held_up;
+        let rests = self.here.queue.is_empty() && (wait.is_idle() || wait.gives_way() || alongside);
         if rests && self.acknowledged < self.received {
             self.acknowledged = self.received;
-            self.out.tell(Notice::Acknowledged(self.acknowledged));
+            self.out.report(Notice::Acknowledged(self.acknowledged));
         }
     }
 
@@ -185,7 +185,7 @@ impl State {
         if let Err(e) = done {
             if let Some(text) = self.here.typed.take() {
                 // The question was not saved.
-                self.tell(Notice::Input { text: line_of(&text), editing: None });
+                self.report(Notice::Input { text: line_of(&text), editing: None });
             }
             self.failed(&e);
         }
@@ -201,9 +201,9 @@ impl State {
 
     /// Shows that no verb runs: a background task, the model's loading, or nothing.
     pub(super) fn idle(&mut self) {
-        let beside = self.background.last().filter(|_| !self.off_screen).map(|(task, _)| task.activity());
-        self.activity(match (&self.engine.state, beside) {
-            (_, Some(beside)) => beside,
+        let task = self.background.last().filter(|_| !self.off_screen).map(|(task, _)| task.activity());
+        self.activity(match (&self.engine.state, task) {
+            (_, Some(task)) => task,
             (EngineState::Starting, None) => Activity::Starting { what: "loading the model".into() },
             (EngineState::Ready(_) | EngineState::Down { .. }, None) => Activity::Idle,
         });
@@ -217,7 +217,7 @@ impl State {
                 }
                 e => e.to_string(),
             };
-            self.tell(Notice::Fatal { error, exit: e.exit() });
+            self.report(Notice::Fatal { error, exit: e.exit() });
             self.quitting = true;
             return;
         }
@@ -287,7 +287,7 @@ impl State {
     fn quit(&mut self) {
         self.quitting = true;
         self.stop();
-        self.beside_each(|_| true, State::stop);
+        self.on_each_other(|_| true, State::stop);
         self.leave_background_tasks();
     }
 
@@ -322,11 +322,11 @@ impl State {
     fn on_save(&mut self, event: SaveEvent) {
         let kept = self.disk.on_event(event);
         self.saved();
-        self.beside_each(|wait| matches!(wait, Wait::Saved { .. }), State::saved);
+        self.on_each_other(|wait| matches!(wait, Wait::Saved { .. }), State::saved);
         // The marks of kept state have changed.
         if kept && (self.here.wait.is_idle() || self.here.wait.gives_way()) {
             self.show_tree();
-            self.tell_library();
+            self.report_library();
         }
     }
 

@@ -130,10 +130,10 @@ pub fn content(
 }
 
 /// The tokens that a job reports as part of the state.
-fn in_state<'a>(tokens: &'a [Token], said: u64, what: &str) -> Result<&'a [Token], String> {
-    let part = usize::try_from(said).ok().and_then(|n| tokens.get(..n));
+fn in_state<'a>(tokens: &'a [Token], reported: u64, what: &str) -> Result<&'a [Token], String> {
+    let part = usize::try_from(reported).ok().and_then(|n| tokens.get(..n));
     let have = tokens.len();
-    part.ok_or_else(|| format!("internal error: the engine speaks of {said} {what} tokens, there are {have}"))
+    part.ok_or_else(|| format!("internal error: the engine reports {reported} {what} tokens, there are {have}"))
 }
 
 /// Appends the result of a job to the live path: its end, and all tokens it reported. Returns the segment and whether

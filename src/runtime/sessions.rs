@@ -50,7 +50,7 @@ fn is_growing(message: &Message) -> bool {
 
 impl State {
     pub(super) fn show_session(&self) {
-        self.tell(Notice::Session(self.session_view()));
+        self.report(Notice::Session(self.session_view()));
     }
 
     pub(super) fn session_view(&self) -> SessionView {
@@ -69,7 +69,7 @@ impl State {
     }
 
     pub(super) fn show_tree(&self) {
-        self.tell(Notice::Tree(TreeView {
+        self.report(Notice::Tree(TreeView {
             branch: self.here.session.tree.branch_position(),
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
@@ -95,7 +95,7 @@ impl State {
             self.refuse_taken(name)?;
         }
         let empty = Session::empty(self.defaults.clone(), self.default_system.clone());
-        self.become_open(Session { name: name.unwrap_or_default(), ..empty }, None);
+        self.open_in_place(Session { name: name.unwrap_or_default(), ..empty }, None);
         self.show_empty();
         Ok(())
     }
@@ -164,7 +164,7 @@ impl State {
             cut: self.here.session.cut.clone(),
             ..Session::empty(self.here.session.settings.clone(), self.here.session.system.clone())
         };
-        self.become_open(fork, None);
+        self.open_in_place(fork, None);
         self.lock_session(id);
         Ok(())
     }
@@ -180,7 +180,7 @@ impl State {
         let fingerprint = self.engine.model().map(|m| m.fingerprint.clone());
         // Without sizes the list is still useful.
         let sizes = self.disk.store.sizes().ok();
-        self.tell(Notice::Sessions(session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref())));
+        self.report(Notice::Sessions(session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref())));
         Ok(())
     }
 
@@ -214,6 +214,21 @@ impl State {
         }
         self.here.session.name = name.to_owned();
         self.show_session();
+        Ok(())
+    }
+
+    pub(super) fn rename_other(&mut self, session: String, name: String) -> Done {
+        self.disk.wait_for_texts();
+        let record = self.disk.store.session_named(&session)?;
+        if self.here.session.id == Some(record.id) {
+            return self.rename(name);
+        }
+        if self.opened.has(record.id) {
+            return Err(RuntimeError::Refused(format!("\"{}\" is open here. Go there and /rename it.", record.name)));
+        }
+        let _lock = self.disk.store.lock_session(record.id, &record.name)?;
+        self.disk.store.rename(record.id, name.trim())?;
+        self.note(Level::Info, format!("\"{}\" is named \"{}\" now.", record.name, name.trim()));
         Ok(())
     }
 }
@@ -274,9 +289,9 @@ impl Verb {
             place: Place::Background,
             patience: SHORT,
         };
-        let asked = query.clone();
+        let words = query.clone();
         let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
-        let search = move |doing: &Doing| doing.watched(indexed, |watch| store.search(&asked, HITS, watch));
+        let search = move |doing: &Doing| doing.watched(indexed, |watch| store.search(&words, HITS, watch));
         let hits = self.elsewhere(order, search).await??;
         let row = |h: SearchHit| SearchRow {
             session: h.name,
@@ -285,7 +300,7 @@ impl Verb {
             snippet: h.snippet,
             created_ms: h.created_ms,
         };
-        self.tell(Notice::Found { query, rows: hits.into_iter().map(row).collect() });
+        self.report(Notice::Found { query, rows: hits.into_iter().map(row).collect() });
         Ok(())
     }
 }

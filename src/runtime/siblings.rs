@@ -26,7 +26,7 @@ impl State {
         let all: Vec<String> = places
             .iter()
             .map(|id| {
-                let (n, of) = c.position_beside(*id);
+                let (n, of) = c.position_among_siblings(*id);
                 format!("#{} ({n} of {of})", c.number_of(*id))
             })
             .collect();
@@ -50,10 +50,10 @@ impl State {
         }
         let from = match at {
             Some(number) => self.here.session.numbered(number)?.id,
-            None => c.branching().ok_or_else(|| nothing_beside(c, None))?,
+            None => c.branching().ok_or_else(|| no_siblings(c, None))?,
         };
         match c.siblings(from) {
-            siblings if siblings.len() < 2 => Err(nothing_beside(c, at)),
+            siblings if siblings.len() < 2 => Err(no_siblings(c, at)),
             siblings => Ok((Some(from), siblings.to_vec())),
         }
     }
@@ -71,11 +71,11 @@ impl Verb {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
                 None => self.resume(name).await,
             },
-            BranchTarget::Beside(at, sibling) => self.go_beside(at, sibling).await,
+            BranchTarget::Beside(at, sibling) => self.go_to_sibling(at, sibling).await,
         }
     }
 
-    async fn go_beside(&mut self, at: Option<u64>, sibling: Sibling) -> Done {
+    async fn go_to_sibling(&mut self, at: Option<u64>, sibling: Sibling) -> Done {
         self.here.session.may_write()?;
         let (from, siblings) = self.to_choose(at)?;
         let c = &self.here.session.tree;
@@ -112,7 +112,7 @@ impl Verb {
     }
 }
 
-fn nothing_beside(c: &Tree, at: Option<u64>) -> RuntimeError {
+fn no_siblings(c: &Tree, at: Option<u64>) -> RuntimeError {
     let below = c.branches_below().map(|_| c.number_below());
     let places = c.branchings().into_iter().map(|id| c.number_of(id)).chain(below);
     let places: Vec<String> = places.map(|number| format!("#{number}")).collect();

@@ -155,8 +155,8 @@ fn neighbours_are_joined_where_both_stand_out_and_stay_in_their_message() {
     assert!((sources.own - 0.8).abs() < 1e-3, "{sources:?}");
     // A sentence has passages of its own, with the same names as those of the answer.
     let first = looked(&[(0, 0.8), (6, 0.15), (12, 0.05)]).answer;
-    let told = [(9, first), (20, looked(&[(0, 1.0)]).answer)];
-    let sources = map.sources(&rendered.text, &looked(&shares), &told).unwrap();
+    let sentences = [(9, first), (20, looked(&[(0, 1.0)]).answer)];
+    let sources = map.sources(&rendered.text, &looked(&shares), &sentences).unwrap();
     let of = sources.by_sentence("It is 77. It is that");
     assert_eq!((of[0].0, of[1].0, of[1].1.len()), ("It is 77.", "It is that", 0));
     let sixth = &of[0].1[0];

@@ -49,13 +49,13 @@ pub(super) struct Doing {
 impl Doing {
     /// Runs a long operation of the store; `line` formats its progress.
     pub(super) fn watched<T>(&self, line: impl Fn(u64, u64) -> String, work: impl FnOnce(&Watch<'_>) -> T) -> T {
-        let told = |done, of| {
+        let progress = |done, of| {
             if self.out.is_empty() {
                 // If full, a later line replaces this one; if closed, the task was abandoned.
                 let _ = self.out.try_send(line(done, of));
             }
         };
-        work(&Watch { stop: &|| self.cancel.is_cancelled(), told: &told })
+        work(&Watch { stop: &|| self.cancel.is_cancelled(), told: &progress })
     }
 }
 

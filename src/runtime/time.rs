@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::ask::Shown;
 use super::execute::PrefillStats;
 use super::verb::Verb;
-use super::{Done, RuntimeError, State, grouped};
+use super::{Attendance, Done, RuntimeError, State, grouped};
 use crate::config::commands::line_of;
 use crate::core::transcript::{DocumentInfo, Finish, Message, MessageId, Role, SessionId};
 use crate::runtime::protocol::{Choice, GotoTarget, Level, Notice};
@@ -32,7 +32,7 @@ impl Verb {
             return Err(RuntimeError::Refused("Nothing to undo: the conversation is empty.".into()));
         };
         if let Some(text) = undo.text {
-            self.tell(Notice::Input { text: line_of(&text), editing: None });
+            self.report(Notice::Input { text: line_of(&text), editing: None });
         }
         let what = match undo.exchanges {
             1 => "Went back one exchange to".to_owned(),
@@ -143,7 +143,7 @@ impl Verb {
         let Some(text) = text else {
             let shown = self.present_system_text();
             let text = shown.unwrap_or_else(|| "There is none. `/system TEXT` sets it.".into());
-            self.tell(Notice::Page { title: "System text".into(), text });
+            self.report(Notice::Page { title: "System text".into(), text });
             return Ok(());
         };
         self.here.session.may_write()?;
@@ -228,16 +228,25 @@ impl Verb {
         self.go(head, what).await
     }
 
-    /// `/compact`: a branch that begins with the model's own summary.
-    pub(super) async fn compact(&mut self, instruction: Option<String>) -> Done {
+    /// `/compact`: a branch that begins with the model's own summary, which the user sees first.
+    pub(super) async fn compact(&mut self, instruction: Option<String>, yes: bool) -> Done {
         self.here.session.may_write()?;
         if self.here.session.tree.is_empty() {
             return Err(RuntimeError::Refused("Nothing to compact: the conversation is empty.".into()));
         }
-        let wish = instruction.map_or(String::new(), |i| format!(" {i}"));
+        if self.attendance == Attendance::Absent && !yes {
+            let why = "/compact replaces the context by a summary. Nothing was changed; /compact --yes does it without a question.";
+            return Err(RuntimeError::Refused(why.into()));
+        }
+        self.engine_ready().await?;
+        if self.engine.model().is_some_and(|m| m.built_in) {
+            let why = "The built-in model cannot summarize a conversation. /undo, /unload and /new make room.";
+            return Err(RuntimeError::Refused(why.into()));
+        }
+        let instruction = instruction.map_or(String::new(), |i| format!(" {i}"));
         let question = format!(
             "Write a summary of our conversation so far, complete enough to go on from it: facts, names, numbers, decisions, open \
-             questions.{wish}"
+             questions.{instruction}"
         );
         // The summary and its reported size refer to the state at the head.
         self.sync().await?;
@@ -247,17 +256,31 @@ impl Verb {
             return Err(RuntimeError::Failed("The model wrote no summary. Nothing was changed.".into()));
         }
         let root = self.here.session.tree.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
+        let title = "The summary that would replace the context".to_owned();
+        self.report(Notice::Page { title, text: summary.clone() });
         let mut info = DocumentInfo::new("summary of the conversation", None, &summary);
         // The new branch reads the document completely.
         info.complete = true;
         info.tokens = self.engine.renderer.model().tokenizer.encode_plain(&summary)?.len() as u64;
         let mut message = self.draft(Role::Document, root, summary);
         message.meta.document = Some(info);
+        let path: Vec<&Message> = self.here.session.tree.path_to(root).into_iter().chain([&message]).collect();
+        let rendered = self.past_of(&path, self.here.session.settings.think)?;
+        let after = self.planned(&rendered, State::plan).await?.total();
+        // Token counts of a server are estimates.
+        let about = if self.engine.server().is_some() { "about " } else { "" };
+        let sizes = format!("{about}{} tokens now, {about}{} with the summary", grouped(before), grouped(after));
+        if after >= before {
+            let why = format!("The summary would not make the context shorter: {sizes}. Nothing was changed.");
+            return Err(RuntimeError::Refused(why));
+        }
+        let question = format!("Go on from this summary? {sizes}. The long form stays on its branch.");
+        if !yes && self.ask_user(question, Choice::yes_or_no("compact", "change nothing")).await != 'y' {
+            return Ok(());
+        }
         let head = self.copied(root, vec![message])?;
         let stats = self.go_silently(head).await?;
         self.say_shared("Compacted, now at", &stats);
-        // Token counts of a server are estimates.
-        let about = if self.engine.server().is_some() { "about " } else { "" };
         let (before, after) = (grouped(before), grouped(self.here.slot.live.position()));
         let sizes = format!("{about}{before} tokens before, {about}{after} now");
         self.note(Level::Info, format!("{sizes}. The long form stays: /branch prev."));
@@ -310,15 +333,15 @@ impl State {
         }
         let input = Notice::Input { text: line_of(message.known_text()), editing: Some(message.id) };
         self.say_if_spelled(message.known_text());
-        self.tell(input);
+        self.report(input);
         Ok(())
     }
 
     /// Notes that the text contains characters which the input shows in an escaped form.
     fn say_if_spelled(&self, text: &str) {
         if sanitize(text) != text {
-            let said = "Characters that a terminal would obey are spelled out, as \\x1b. Before and behind what you change they stay what they are.";
-            self.note(Level::Info, said);
+            let note = "Characters that a terminal would obey are spelled out, as \\x1b. Before and behind what you change they stay what they are.";
+            self.note(Level::Info, note);
         }
     }
 
@@ -344,7 +367,7 @@ impl State {
 
     pub(super) fn timeline(&mut self) -> Done {
         let rows = self.timeline_rows();
-        self.tell(Notice::Timeline(rows));
+        self.report(Notice::Timeline(rows));
         Ok(())
     }
 
@@ -359,7 +382,7 @@ impl State {
         self.here.session.may_write()?;
         let text = self.present_system_text().unwrap_or_default();
         self.say_if_spelled(&text);
-        self.tell(Notice::Input { text: format!("/system {text}"), editing: None });
+        self.report(Notice::Input { text: format!("/system {text}"), editing: None });
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use super::render::{Rendered, nothing_known};
 use super::segments::{self, Step};
 use super::slot::Last;
 use super::verb::Verb;
-use super::{Done, RuntimeError, Session, State};
+use super::{Attendance, Done, RuntimeError, Session, State};
 use crate::config::settings::ThinkMode;
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::engine::protocol::{Ended, Generate, Sampling};
@@ -38,7 +38,7 @@ const LONGEST_TYPED: usize = 120;
 #[derive(Clone, Debug)]
 pub(super) struct Untitled {
     session: SessionId,
-    asked: String,
+    prompt: String,
 }
 
 struct Titling {
@@ -58,7 +58,8 @@ impl State {
         let answers = self.here.session.tree.path().iter().filter(|m| m.role == Role::Assistant).count();
         let able =
             self.engine.model().is_some_and(|m| !m.built_in && m.server.is_none()) && self.engine.free_slots() > 0;
-        self.here.session.wants_title = self.titles
+        self.here.session.wants_title = self.config.sessions.titles
+            && self.attendance == Attendance::Present
             && self.here.session.id.is_some()
             && self.here.session.title.is_empty()
             && able
@@ -80,7 +81,7 @@ impl State {
 
     /// The prompt; `None` if its prefill would take too long.
     fn titling(&self, of: Untitled) -> Done<Option<Titling>> {
-        let message = self.draft(Role::User, None, of.asked.clone());
+        let message = self.draft(Role::User, None, of.prompt.clone());
         let rendered =
             self.bounded(|halt| self.engine.renderer.prompt(&[&message], ThinkMode::Off, halt, &nothing_known))?;
         let (renderer, piece) = (&self.engine.renderer, self.engine.piece);
@@ -133,7 +134,7 @@ impl State {
         if let Some(session) = self.here.session.id {
             self.disk.change(vec![Change::Title { session, title: title.clone(), by }]);
         }
-        self.tell(Notice::Titled(title));
+        self.report(Notice::Titled(title));
     }
 }
 
@@ -194,7 +195,7 @@ impl Verb {
         let made = Some(&titling.text).filter(|_| titling.complete).and_then(|text| cleaned(text));
         if let Some(title) = made {
             match self.at_work(|other| other.id == Some(session)) {
-                Some(at) => self.beside(at, |state| state.was_titled(title)),
+                Some(at) => self.on_other(at, |state| state.was_titled(title)),
                 None if here => self.was_titled(title),
                 // The session is closed.
                 None => {
@@ -209,11 +210,11 @@ impl Verb {
 fn untitled(of: &mut Session) -> Option<Untitled> {
     let wanted = std::mem::take(&mut of.wants_title) && of.title.is_empty();
     let session = of.id.filter(|_| wanted)?;
-    Some(Untitled { session, asked: asked(&of.tree.path())? })
+    Some(Untitled { session, prompt: prompt(&of.tree.path())? })
 }
 
 /// The prompt: how the conversation begins. `None` before the first complete question and answer.
-fn asked(path: &[&Message]) -> Option<String> {
+fn prompt(path: &[&Message]) -> Option<String> {
     let first = |role| path.iter().find(|m| m.role == role && !m.text.trim().is_empty());
     let (question, answer) = (first(Role::User)?, first(Role::Assistant)?);
     if question.meta.damaged || answer.meta.damaged {

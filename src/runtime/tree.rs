@@ -171,11 +171,11 @@ impl Tree {
 
     /// `(2, 3)`: second of three branches at the nearest branching point; `(1, 1)` without any.
     pub fn branch_position(&self) -> (u64, u64) {
-        self.branching().map_or((1, 1), |at| self.position_beside(at))
+        self.branching().map_or((1, 1), |at| self.position_among_siblings(at))
     }
 
     /// `(2, 3)`: second of three messages with the same parent.
-    pub fn position_beside(&self, at: MessageId) -> (u64, u64) {
+    pub fn position_among_siblings(&self, at: MessageId) -> (u64, u64) {
         let siblings = self.siblings(at);
         let index = siblings.iter().position(|s| *s == at).unwrap_or(0);
         (index as u64 + 1, siblings.len() as u64)
@@ -232,46 +232,42 @@ impl Tree {
             if undone.exchanges == count {
                 break;
             }
-            match m.role {
-                Role::User | Role::Document => {
-                    undone.head = m.parent;
-                    undone.exchanges += 1;
-                    undone.text = (m.role == Role::User && !m.meta.damaged).then(|| m.text.clone());
-                }
-                Role::Assistant | Role::System => {}
+            if m.begins_exchange() {
+                undone.head = m.parent;
+                undone.exchanges += 1;
+                undone.text = (m.role == Role::User && !m.meta.damaged).then(|| m.text.clone());
             }
         }
         (undone.exchanges > 0).then_some(undone)
     }
 
-    /// The target of `count` exchanges forward: along recorded heads, otherwise along the newest line below the head.
-    /// Returns the new head and the number of exchanges.
+    /// The target of taking back the last `count` undos, each whatever its length: the recorded heads below the head.
+    /// Without one, an exchange along the newest line counts as an undo. Returns the new head and the number of exchanges.
     pub fn redo(&self, count: u64) -> Option<(MessageId, u64)> {
-        let below = |leaf: MessageId| {
-            let path = self.path_to(Some(leaf));
-            let from = match self.head {
-                None => 0,
-                Some(h) => path.iter().position(|m| m.id == h)? + 1,
-            };
-            (path.len() > from).then(|| path[from..].iter().map(|m| m.id).collect::<Vec<_>>())
-        };
-        let line = self
-            .left
-            .iter()
-            .rev()
-            .find_map(|l| below(*l))
-            .or_else(|| self.children(self.head).last().and_then(|c| below(self.newest_leaf(*c))))?;
+        let mut to = self.head;
         let mut exchanges = 0;
-        let mut to = None;
-        for id in line {
-            let begins = self.get(id).is_some_and(|m| matches!(m.role, Role::User | Role::Document));
-            if begins && exchanges == count {
-                break;
-            }
-            exchanges += u64::from(begins);
-            to = Some(id);
+        let mut left = self.left.iter().rev();
+        for _ in 0..count {
+            let undone = left.find_map(|l| self.line_below(to, *l));
+            let newest = || {
+                let line = self.line_below(to, self.newest_leaf(*self.children(to).last()?))?;
+                let second = line.iter().enumerate().filter(|(_, m)| m.begins_exchange()).nth(1);
+                let end = second.map_or(line.len(), |(at, _)| at);
+                Some(line.into_iter().take(end).collect())
+            };
+            let Some(line) = undone.or_else(newest) else { break };
+            exchanges += line.iter().filter(|m| m.begins_exchange()).count() as u64;
+            to = line.last().map(|m| m.id);
         }
-        to.map(|id| (id, exchanges))
+        to.filter(|_| to != self.head).map(|to| (to, exchanges))
+    }
+
+    /// The messages after `from` up to `to`; `None` if `to` is not below `from`.
+    fn line_below(&self, from: Option<MessageId>, to: MessageId) -> Option<Vec<&Message>> {
+        let mut line = self.path_to(Some(to));
+        let start = from.map_or(Some(0), |from| line.iter().position(|m| m.id == from).map(|at| at + 1))?;
+        line.drain(..start);
+        Some(line).filter(|line| !line.is_empty())
     }
 }
 
@@ -321,8 +317,12 @@ mod tests {
     fn redo_returns_to_the_line_that_was_left_not_to_the_newest() {
         let mut c = tree();
         c.go(Some(MessageId(1)));
-        assert_eq!(c.redo(1), Some((MessageId(3), 1)));
-        assert_eq!(c.redo(2), Some((MessageId(6), 2)));
+        assert_eq!(c.redo(1), Some((MessageId(6), 2)), "one redo takes back one undo");
+        // Two undos, the second of several exchanges.
+        let mut steps = tree();
+        steps.go(Some(MessageId(3)));
+        steps.go(Some(MessageId(1)));
+        assert_eq!((steps.redo(1), steps.redo(2)), (Some((MessageId(3), 1)), Some((MessageId(6), 2))));
         // After a restart, redo follows the recorded heads, otherwise the newest line.
         let mut fresh = Tree::new(c.all().cloned().collect(), Some(MessageId(1)));
         assert_eq!(fresh.redo(5), Some((MessageId(8), 2)));
@@ -371,8 +371,8 @@ mod tests {
     #[test]
     fn a_message_below_one_with_a_greater_id_has_all_that_was_said_before() {
         // Another process may have reserved its ids later and saved more messages before this one.
-        let said = [(900, None, Role::User), (901, Some(900), Role::Assistant), (5, Some(901), Role::User)];
-        let mut c = Tree::new(said.map(|(id, parent, role)| message(id, parent, role, "a")).into(), Some(MessageId(5)));
+        let rows = [(900, None, Role::User), (901, Some(900), Role::Assistant), (5, Some(901), Role::User)];
+        let mut c = Tree::new(rows.map(|(id, parent, role)| message(id, parent, role, "a")).into(), Some(MessageId(5)));
         let path = |c: &Tree| c.path().iter().map(|m| m.id.0).collect::<Vec<_>>();
         assert_eq!(path(&c), [900, 901, 5]);
         assert_eq!((c.number_of(MessageId(5)), c.newest()), (3, Some(MessageId(901))));

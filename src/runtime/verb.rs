@@ -65,9 +65,21 @@ pub(super) enum Wait {
     Background(Task),
     /// For the user.
     Question { id: u64, notice: Box<Notice>, before: Activity },
-    /// For commands to the engine. `own`: they use the conversation's own slot; `restores`: a restore may continue in another
-    /// process when the one that ran the model ends.
-    Engine { commands: Vec<u64>, own: bool, restores: bool, gives_way: bool, next_tick: Instant },
+    /// For commands to the engine.
+    Engine { commands: Vec<u64>, work: Work, next_tick: Instant },
+}
+
+/// Work of the engine that a verb waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// A job in the conversation's own slot.
+    Job,
+    /// A restore of that slot: it may continue in another process when the one that ran the model ends.
+    Restore,
+    /// Branches in other slots.
+    Branches,
+    /// The same, and every request has priority.
+    Title,
 }
 
 #[derive(Debug)]
@@ -135,7 +147,12 @@ impl Wait {
 
     /// Whether every request has priority over the verb.
     pub(super) fn gives_way(&self) -> bool {
-        matches!(self, Wait::Engine { gives_way: true, .. })
+        matches!(self, Wait::Engine { work: Work::Title, .. })
+    }
+
+    /// Whether the conversation's own slot is at work.
+    pub(super) fn uses_own_slot(&self) -> bool {
+        matches!(self, Wait::Engine { work: Work::Job | Work::Restore, .. })
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -210,23 +227,9 @@ impl Verb {
     }
 
     /// Waits for events of engine commands. True on a tick: time to save and to refresh numbers.
-    pub(super) async fn wait_for_restore(&mut self, command: u64) -> Wake {
-        self.wait_for_commands(vec![command], true, true, false).await.0
-    }
-
-    pub(super) async fn wait_for_engine(&mut self, commands: Vec<u64>, own: bool, gives_way: bool) -> (Wake, bool) {
-        self.wait_for_commands(commands, own, false, gives_way).await
-    }
-
-    async fn wait_for_commands(
-        &mut self,
-        commands: Vec<u64>,
-        own: bool,
-        restores: bool,
-        gives_way: bool,
-    ) -> (Wake, bool) {
+    pub(super) async fn wait_for_engine(&mut self, commands: Vec<u64>, work: Work) -> (Wake, bool) {
         let next_tick = self.here.next_tick.max(Instant::now());
-        let wake = self.wait(Wait::Engine { commands, own, restores, gives_way, next_tick }).await;
+        let wake = self.wait(Wait::Engine { commands, work, next_tick }).await;
         let due = Instant::now() >= next_tick;
         self.here.next_tick = if due { Instant::now() + TICK } else { next_tick };
         (wake, due)

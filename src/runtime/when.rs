@@ -62,7 +62,7 @@ impl Verb {
         if fan.done() == 0 && self.here.slot.stopped() {
             return released.and(Err(RuntimeError::Stopped));
         }
-        self.tell(Notice::Page { title: format!("When: {}", fan.question), text: fan.page() });
+        self.report(Notice::Page { title: format!("When: {}", fan.question), text: fan.page() });
         released
     }
 }
@@ -132,20 +132,20 @@ impl When {
     fn page(&self) -> String {
         // First and last line at which each answer was given.
         let mut answers: Vec<(u64, u64, String)> = Vec::new();
-        let asked = self.places.iter().filter(|p| p.done || p.failed.is_some());
-        for place in asked {
-            let said = match &place.failed {
+        let answered = self.places.iter().filter(|p| p.done || p.failed.is_some());
+        for place in answered {
+            let answer = match &place.failed {
                 Some(why) => format!("({why})"),
                 None => format!("\"{}\"", place.text.split_whitespace().collect::<Vec<_>>().join(" ")),
             };
             match answers.last_mut() {
-                Some((_, last, same)) if *same == said => *last = place.line,
-                _ => answers.push((place.line, place.line, said)),
+                Some((_, last, same)) if *same == answer => *last = place.line,
+                _ => answers.push((place.line, place.line, answer)),
             }
         }
-        let row = |(at, (first, last, said)): (usize, &(u64, u64, String))| match at {
-            0 => format!("    up to line {}: {said}\n", grouped(*last)),
-            _ => format!("    from line {}: {said}\n", grouped(*first)),
+        let row = |(at, (first, last, answer)): (usize, &(u64, u64, String))| match at {
+            0 => format!("    up to line {}: {answer}\n", grouped(*last)),
+            _ => format!("    from line {}: {answer}\n", grouped(*first)),
         };
         let mut text: String = answers.iter().enumerate().map(row).collect();
         if self.places.len() == 1 {
@@ -171,7 +171,7 @@ impl Fan for When {
 
     fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
         let Some(place) = self.places.get_mut(which) else { return Ok(None) };
-        let (branch, decoder) = runtime.question_behind(&place.path, &place.rendered, self.sampling)?;
+        let (branch, decoder) = runtime.question_after(&place.path, &place.rendered, self.sampling)?;
         place.decoder = Some(decoder);
         Ok(Some(branch))
     }

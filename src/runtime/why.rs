@@ -24,7 +24,7 @@ const PASSAGES: usize = 3;
 /// Least factor of lost likelihood that counts as a dependence.
 const NOTICEABLE: f64 = 2.0;
 
-struct Asked {
+struct ScoredAnswer {
     number: u64,
     /// The answer's text after the prompt.
     text: String,
@@ -68,11 +68,11 @@ impl Verb {
             return Err(RuntimeError::Refused(format!("#{number} is too short to be scored.")));
         }
 
-        let asked = Asked { number, text, thoughts, tokens, passages, before };
+        let scored_answer = ScoredAnswer { number, text, thoughts, tokens, passages, before };
         let live = self.here.slot.live.clone();
-        let hidden = self.hidden(&asked, &rendered, &plan)?;
+        let hidden = self.hidden(&scored_answer, &rendered, &plan)?;
         let scoring = Scoring {
-            tokens: asked.tokens.clone(),
+            tokens: scored_answer.tokens.clone(),
             likely: None,
             hidden: std::iter::once(Vec::new()).chain(hidden).collect(),
         };
@@ -83,11 +83,11 @@ impl Verb {
         self.return_to(live).await?;
         self.report_meters();
         let scored = scored?;
-        if scored.len() != asked.passages.len() + 1 {
+        if scored.len() != scored_answer.passages.len() + 1 {
             return Err(RuntimeError::Stopped);
         }
-        let page = self.page_of(&asked, &scored);
-        self.tell(page);
+        let page = self.page_of(&scored_answer, &scored);
+        self.report(page);
         Ok(())
     }
 }
@@ -95,25 +95,27 @@ impl Verb {
 impl State {
     /// Blocks of each passage in the state that the prompt produces. If that differs from the state at the time of the
     /// answer (after a new read or an import), they are found by the passage's lines.
-    fn hidden(&self, asked: &Asked, rendered: &Rendered, plan: &Plan) -> Done<Vec<Vec<Range<u32>>>> {
+    fn hidden(&self, scored_answer: &ScoredAnswer, rendered: &Rendered, plan: &Plan) -> Done<Vec<Vec<Range<u32>>>> {
         let mut path: Path = plan.base.clone();
         for step in &plan.steps {
             path.push(self.content(&path, &step.prompt, &[], boundary(rendered, step.text_end), step.kind));
         }
-        let (_, message, sources) = self.looked(Some(asked.number))?;
+        let (_, message, sources) = self.looked(Some(scored_answer.number))?;
         let messages = self.here.session.tree.path_to(message.parent);
         let map = self.engine.renderer.map(rendered, &messages, &path, sources.block_tokens as usize);
-        Ok(asked.passages.iter().map(|p| vec![map.blocks_of(&rendered.text, p)]).collect())
+        Ok(scored_answer.passages.iter().map(|p| vec![map.blocks_of(&rendered.text, p)]).collect())
     }
 
-    fn page_of(&self, asked: &Asked, scored: &[Vec<f32>]) -> Notice {
-        let words = words(&self.pieces(asked), &asked.text, asked.thoughts);
+    fn page_of(&self, scored_answer: &ScoredAnswer, scored: &[Vec<f32>]) -> Notice {
+        let words = words(&self.pieces(scored_answer), &scored_answer.text, scored_answer.thoughts);
         let rows: Vec<Why> = match scored.split_first() {
             None => Vec::new(),
-            Some((shown, hidden)) => hidden.iter().map(|scores| weigh(&words, &asked.text, shown, scores)).collect(),
+            Some((shown, hidden)) => {
+                hidden.iter().map(|scores| weigh(&words, &scored_answer.text, shown, scores)).collect()
+            }
         };
         let mut text = String::new();
-        for (k, (row, passage)) in (1..).zip(rows.iter().zip(&asked.passages)) {
+        for (k, (row, passage)) in (1..).zip(rows.iter().zip(&scored_answer.passages)) {
             text.push_str(&format!("    without [{k}] {} ({}):\n", passage.place(), passage.percent()));
             text.push_str(&match &row.part {
                 Some(part) => format!("        \"{part}\" is {} less likely\n", times(row.times)),
@@ -125,15 +127,20 @@ impl State {
             "\nThe answer was scored again with each passage hidden from the sparse layers; the beginning of the context \
              is never hidden. This is a lower bound: the linear layers have read the passage and remember some of it.\n",
         );
-        Notice::Why { number: asked.number, title: format!("What #{} rests on", asked.number), text, rows }
+        Notice::Why {
+            number: scored_answer.number,
+            title: format!("What #{} rests on", scored_answer.number),
+            text,
+            rows,
+        }
     }
 
     /// Bytes of the text that each token spells.
-    fn pieces(&self, asked: &Asked) -> Vec<Range<usize>> {
-        let mut walk = Walk::new(&self.engine.renderer.model().tokenizer, &asked.text, asked.before);
+    fn pieces(&self, scored_answer: &ScoredAnswer) -> Vec<Range<usize>> {
+        let mut walk = Walk::new(&self.engine.renderer.model().tokenizer, &scored_answer.text, scored_answer.before);
         let mut at = 0;
-        let mut pieces = Vec::with_capacity(asked.tokens.len());
-        for token in &asked.tokens {
+        let mut pieces = Vec::with_capacity(scored_answer.tokens.len());
+        for token in &scored_answer.tokens {
             let from = at;
             if walk.step(*token) {
                 at = walk.place().unwrap_or(at);

@@ -25,14 +25,14 @@ fn the_part_that_lost_is_named_whole_and_weighed_by_its_product() {
     let why = weigh(&words, text, &shown, &shown);
     assert_eq!((why.part, why.times, why.whole), (None, 1.0, 1.0));
     // Thoughts at the start are scored and not shown.
-    let behind = super::words(&pieces(text), text, 12);
-    assert_eq!(&text[behind[0].bytes.clone()], "KX-2002,");
+    let after = super::words(&pieces(text), text, 12);
+    assert_eq!(&text[after[0].bytes.clone()], "KX-2002,");
 }
 
 #[test]
 fn ratios_are_said_with_two_figures() {
-    let said: Vec<String> = [1.04, 2.26, 903.0, 12_345.0, 1e12].map(times).to_vec();
-    assert_eq!(said, ["1.0 times", "2.3 times", "900 times", "12,000 times", "more than a billion times"]);
+    let shown: Vec<String> = [1.04, 2.26, 903.0, 12_345.0, 1e12].map(times).to_vec();
+    assert_eq!(shown, ["1.0 times", "2.3 times", "900 times", "12,000 times", "more than a billion times"]);
     assert_eq!(
         [whole(0.1), whole(1.0), whole(5.0)],
         ["10 times more likely", "as likely as before", "5.0 times less likely"]

@@ -3,7 +3,7 @@
 use super::cleaned::clean;
 use super::keys::Action;
 use super::options::Notify;
-use super::overlay::{Overlay, Page};
+use super::overlay::{ListView, Overlay, Page};
 use super::{App, Effect};
 use crate::config::commands::{is_command, message_text};
 use crate::core::transcript::MessageId;
@@ -35,6 +35,11 @@ pub(super) fn offer(app: &mut App, text: &str, action: Action, what: &str, until
 pub(super) fn open_page(app: &mut App, title: &str, text: String) {
     app.popup = None;
     app.overlay = Some(Overlay::Page(Page::new(title, text)));
+}
+
+pub(super) fn open_list(app: &mut App, view: ListView) {
+    app.popup = None;
+    app.overlay = Some(Overlay::List(view));
 }
 
 pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {

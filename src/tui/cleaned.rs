@@ -26,11 +26,7 @@ pub(super) fn activity(activity: Activity) -> Activity {
             }
             Activity::Reading(r)
         }
-        other @ (Activity::Idle
-        | Activity::Thinking { .. }
-        | Activity::Answering { .. }
-        | Activity::Restoring { .. }
-        | Activity::Stopping) => other,
+        other => other,
     }
 }
 

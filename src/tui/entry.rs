@@ -49,7 +49,7 @@ pub enum Progress {
     Answering,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
     pub cells: usize,
     pub glyphs: Glyphs,
@@ -109,12 +109,19 @@ impl Line<'_> {
 
 impl Entry {
     pub fn message(message: Message, number: u64, progress: Progress) -> Entry {
-        let clean = cleaned(&message.text);
-        let clean_thoughts = cleaned(&message.thinking);
+        let (clean, clean_thoughts) = (cleaned(&message.text), cleaned(&message.thinking));
+        Entry { number, progress, clean, clean_thoughts, ..Entry::of(Item::Message(Box::new(message))) }
+    }
+
+    pub fn note(level: Level, text: &str, request: u64) -> Entry {
+        Entry::of(Item::Note { level, text: sanitize(text).into_owned(), request })
+    }
+
+    fn of(item: Item) -> Entry {
         Entry {
-            item: Item::Message(Box::new(message)),
-            number,
-            progress,
+            item,
+            number: 0,
+            progress: Progress::Done,
             thoughts_open: None,
             before: String::new(),
             speed: String::new(),
@@ -122,29 +129,14 @@ impl Entry {
             unfolded: false,
             fold: None,
             look: None,
-            clean,
-            clean_thoughts,
+            clean: None,
+            clean_thoughts: None,
             head: Vec::new(),
             thoughts: Stream::default(),
             body: Stream::default(),
             tail: Vec::new(),
             stale: true,
         }
-    }
-
-    pub fn note(level: Level, text: &str, request: u64) -> Entry {
-        let message = Message {
-            id: crate::core::transcript::MessageId(-1),
-            parent: None,
-            role: Role::System,
-            text: String::new(),
-            thinking: String::new(),
-            created_ms: 0,
-            meta: crate::core::transcript::MessageMeta::default(),
-        };
-        let mut entry = Entry::message(message, 0, Progress::Done);
-        entry.item = Item::Note { level, text: sanitize(text).into_owned(), request };
-        entry
     }
 
     pub fn as_message(&self) -> Option<&Message> {

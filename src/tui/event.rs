@@ -1,5 +1,6 @@
 //! Events and effects: the interface between the state and the program around it.
 
+use super::files::FileRow;
 use super::keys::Key;
 use super::palette::{Palette, ThemeRow};
 use super::rows::Span;
@@ -39,6 +40,11 @@ pub enum Event {
         /// Paths below the working folder, best first.
         found: Vec<String>,
     },
+    /// Result of [`Effect::ListFolder`].
+    Folder {
+        folder: String,
+        found: Result<Vec<FileRow>, String>,
+    },
     /// Result of [`Effect::FindPaths`]: the existing paths.
     FoundPaths(Vec<String>),
     Edited(Result<String, String>),
@@ -70,6 +76,8 @@ pub enum Effect {
     ListPaths(String),
     /// Finds matching files below the working folder; [`Event::Files`] follows.
     ListFiles(String),
+    /// Lists a folder, folders first; [`Event::Folder`] follows.
+    ListFolder(String),
     /// Checks which of these paths exist; [`Event::FoundPaths`] follows before any other event.
     FindPaths(Vec<String>),
     /// Opens the user's editor; [`Event::Edited`] follows.

@@ -6,17 +6,18 @@ mod question;
 mod selected;
 mod several;
 
-use super::acts::{hint, offer, open_page, send, stop};
+use super::acts::{hint, offer, open_list, send, stop};
+use super::help;
 use super::keys::{Action, Code, Key, TAKE_UP};
-use super::overlay::{Item, Kind, ListView, Overlay};
+use super::overlay::{Item, Kind, ListView};
 use super::perform::submit;
 use super::question::Standing;
 use super::quit::{is_unsaved, quit, quit_or_ask};
 use super::{App, Armed, Effect, Phase, Queued};
-use crate::config::commands::COMMANDS;
 use crate::core::Exit;
 use crate::runtime::protocol::{Activity, Request};
 use crate::text::sanitize::sanitize;
+pub(super) use overlay::enter_line;
 use overlay::{close_overlay, overlay_key};
 use popup::{complete, popup_key};
 pub(super) use popup::{drop_outdated, files, paths};
@@ -127,8 +128,8 @@ pub(super) fn insert_pasted(app: &mut App, text: &str) {
 }
 
 fn show_help(app: &mut App) {
-    let text = super::perform::help_text(app);
-    open_page(app, "Help", text);
+    let list = help::all(app);
+    open_list(app, list);
 }
 
 fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
@@ -198,9 +199,8 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Yank => edit(app, |c| c.yank()),
         Action::UndoEdit => edit(app, |c| c.undo()),
         Action::HistorySearch => {
-            let prompts = app.history.prompts().iter().rev().cloned().map(Item::Prompt);
-            app.popup = None;
-            app.overlay = Some(Overlay::List(ListView::new(Kind::Prompts, "Earlier prompts", prompts)));
+            let prompts: Vec<Item> = app.history.prompts().iter().rev().cloned().map(Item::Prompt).collect();
+            open_list(app, ListView::new(Kind::Prompts, "Earlier prompts", prompts));
         }
         Action::Complete => match super::offers::next(app) {
             Some(question) => {
@@ -215,11 +215,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Follow => app.transcript.follow(),
         Action::PrevMessage => app.transcript.select(-1),
         Action::NextMessage => app.transcript.select(1),
-        Action::Palette => {
-            let rows = COMMANDS.iter().map(|c| Item::Command { name: c.name, usage: c.usage, help: c.help });
-            app.popup = None;
-            app.overlay = Some(Overlay::List(ListView::new(Kind::Commands, "Commands", rows)));
-        }
+        Action::Palette => open_list(app, help::commands()),
         Action::Find => super::find::open(app),
         Action::Thinking => app.transcript.toggle_thoughts(),
         Action::Panel => {

@@ -11,102 +11,62 @@ pub use key::{Code, Key, controlled};
 /// Returns to a question or page while the user types.
 pub const TAKE_UP: Key = Key::plain(Code::BackTab);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    Send,
-    Newline,
-    Escape,
-    Eof,
-    Up,
-    Down,
-    Left,
-    Right,
-    LineStart,
-    LineEnd,
-    WordLeft,
-    WordRight,
-    Backspace,
-    Delete,
-    KillWord,
-    KillToEnd,
-    KillToStart,
-    Yank,
-    UndoEdit,
-    HistorySearch,
-    Complete,
-    PageUp,
-    PageDown,
-    Top,
-    Follow,
-    PrevMessage,
-    NextMessage,
-    Palette,
-    Find,
-    Thinking,
-    Panel,
-    Session,
-    Split,
-    OtherSide,
-    Editor,
-    Unqueue,
-    Redraw,
-    Suspend,
-    Help,
-    None,
+/// Defines [`Action`] and [`ACTIONS`] from one row an action: its name in `[keys]`, default keys, and what it does.
+macro_rules! actions {
+    ($( $Action:ident $name:literal [$($key:literal),+] $does:literal; )+) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Action {
+            $($Action,)+
+            None,
+        }
+
+        /// `(action, name, default keys, description)`, for the table, `/keys` and the documentation.
+        pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[$((Action::$Action, $name, &[$($key),+], $does)),+];
+    };
 }
 
-/// `(action, name in [keys], default keys, description)`, for the table, `/keys` and the documentation.
-pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
-    (Action::Send, "send", &["enter"], "send; queue while reading or answering"),
-    (Action::Newline, "newline", &["alt-enter", "ctrl-j", "shift-enter"], "new line (also \\ then Enter)"),
-    (Action::Escape, "escape", &["esc"], "stop; twice: clear the input, or the timeline"),
-    (Action::Eof, "eof", &["ctrl-d"], "quit on empty input, else delete right"),
-    (Action::Up, "up", &["up"], "line up, then earlier prompts"),
-    (Action::Down, "down", &["down"], "line down, then later prompts"),
-    (Action::Left, "left", &["left", "ctrl-b"], "left"),
-    (Action::Right, "right", &["right"], "right"),
-    (Action::LineStart, "line_start", &["home", "ctrl-a"], "start of the line"),
-    (Action::LineEnd, "line_end", &["end", "ctrl-e"], "end of the line; on empty input follow the answer"),
-    (Action::WordLeft, "word_left", &["alt-b", "ctrl-left", "alt-left"], "word left"),
-    (Action::WordRight, "word_right", &["alt-f", "ctrl-right", "alt-right"], "word right"),
-    (Action::Backspace, "backspace", &["backspace"], "delete left"),
-    (Action::Delete, "delete", &["delete"], "delete right"),
-    (Action::KillWord, "kill_word", &["ctrl-w", "alt-backspace"], "cut the word to the left"),
-    (Action::KillToEnd, "kill_to_end", &["ctrl-k"], "cut to the end of the line"),
-    (Action::KillToStart, "kill_to_start", &["ctrl-u"], "cut to the start of the line"),
-    (Action::Yank, "yank", &["ctrl-y"], "paste what was cut or cleared"),
-    (Action::UndoEdit, "undo_edit", &["alt-z", "ctrl-_"], "undo an edit of the input"),
-    (Action::HistorySearch, "history_search", &["ctrl-r"], "search earlier prompts"),
-    (Action::Complete, "complete", &["tab"], "complete a command or path"),
-    (Action::PageUp, "page_up", &["pgup"], "scroll up (stops following)"),
-    (Action::PageDown, "page_down", &["pgdn"], "scroll down"),
-    (Action::Top, "top", &["ctrl-home"], "first message"),
-    (Action::Follow, "follow", &["ctrl-end"], "follow the end again"),
-    (
-        Action::PrevMessage,
-        "prev_message",
-        &["ctrl-p"],
-        "select a message: y copy, i what it looked at, e edit, r again, f fork",
-    ),
-    (Action::NextMessage, "next_message", &["ctrl-n"], "next message"),
-    (Action::Palette, "palette", &["alt-p"], "all commands, with a filter"),
-    (Action::Find, "find", &["ctrl-f"], "search in the conversation"),
-    (Action::Thinking, "thinking", &["ctrl-t"], "fold or open thoughts"),
-    (Action::Panel, "panel", &["ctrl-o"], "side panel (from 120 columns)"),
-    (
-        Action::Session,
-        "session",
-        &["alt-1", "alt-2", "alt-3", "alt-4", "alt-5", "alt-6", "alt-7", "alt-8", "alt-9"],
-        "go to a session opened before, in the order of opening",
-    ),
-    (Action::Split, "split", &["alt-s"], "two sessions side by side, from 160 columns"),
-    (Action::OtherSide, "other_side", &["alt-o"], "to the other session of the split screen"),
-    (Action::Editor, "editor", &["ctrl-g"], "write in $VISUAL or $EDITOR"),
-    (Action::Unqueue, "unqueue", &["ctrl-x"], "edit the first queued message"),
-    (Action::Redraw, "redraw", &["ctrl-l"], "draw the screen again"),
-    (Action::Suspend, "suspend", &["ctrl-z"], "suspend"),
-    (Action::Help, "help", &["f1"], "help (also ? on empty input)"),
-];
+actions! {
+    Send "send" ["enter"] "send; queue while reading or answering";
+    Newline "newline" ["alt-enter", "ctrl-j", "shift-enter"] "new line (also \\ then Enter)";
+    Escape "escape" ["esc"] "stop; twice: clear the input, or the timeline";
+    Eof "eof" ["ctrl-d"] "quit on empty input, else delete right";
+    Up "up" ["up"] "line up, then earlier prompts";
+    Down "down" ["down"] "line down, then later prompts";
+    Left "left" ["left", "ctrl-b"] "left";
+    Right "right" ["right"] "right";
+    LineStart "line_start" ["home", "ctrl-a"] "start of the line";
+    LineEnd "line_end" ["end", "ctrl-e"] "end of the line; on empty input follow the answer";
+    WordLeft "word_left" ["alt-b", "ctrl-left", "alt-left"] "word left";
+    WordRight "word_right" ["alt-f", "ctrl-right", "alt-right"] "word right";
+    Backspace "backspace" ["backspace"] "delete left";
+    Delete "delete" ["delete"] "delete right";
+    KillWord "kill_word" ["ctrl-w", "alt-backspace"] "cut the word to the left";
+    KillToEnd "kill_to_end" ["ctrl-k"] "cut to the end of the line";
+    KillToStart "kill_to_start" ["ctrl-u"] "cut to the start of the line";
+    Yank "yank" ["ctrl-y"] "paste what was cut or cleared";
+    UndoEdit "undo_edit" ["alt-z", "ctrl-_"] "undo an edit of the input";
+    HistorySearch "history_search" ["ctrl-r"] "search earlier prompts";
+    Complete "complete" ["tab"] "complete a command or path";
+    PageUp "page_up" ["pgup"] "scroll up (stops following)";
+    PageDown "page_down" ["pgdn"] "scroll down";
+    Top "top" ["ctrl-home"] "first message";
+    Follow "follow" ["ctrl-end"] "follow the end again";
+    PrevMessage "prev_message" ["ctrl-p"] "select a message: y copy, i what it looked at, e edit, r again, f fork";
+    NextMessage "next_message" ["ctrl-n"] "next message";
+    Palette "palette" ["alt-p"] "all commands, with a filter";
+    Find "find" ["ctrl-f"] "search in the conversation";
+    Thinking "thinking" ["ctrl-t"] "fold or open thoughts";
+    Panel "panel" ["ctrl-o"] "side panel (from 120 columns)";
+    Session "session" ["alt-1", "alt-2", "alt-3", "alt-4", "alt-5", "alt-6", "alt-7", "alt-8", "alt-9"]
+        "go to a session opened before, in the order of opening";
+    Split "split" ["alt-s"] "two sessions side by side, from 160 columns";
+    OtherSide "other_side" ["alt-o"] "to the other session of the split screen";
+    Editor "editor" ["ctrl-g"] "write in $VISUAL or $EDITOR";
+    Unqueue "unqueue" ["ctrl-x"] "edit the first queued message";
+    Redraw "redraw" ["ctrl-l"] "draw the screen again";
+    Suspend "suspend" ["ctrl-z"] "suspend";
+    Help "help" ["f1"] "help (also ? on empty input)";
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {

@@ -6,17 +6,22 @@ use super::acts::hint;
 use super::keys::TAKE_UP;
 use super::overlay::Overlay;
 
-/// How long the hint for the reopening key is shown, in milliseconds.
+/// After this many milliseconds the keys take the place of the hint, among them the one that opens the page.
 const SEEN_MS: u64 = 8_000;
 
-pub(super) fn arrive(app: &mut App, page: Overlay) {
+pub(super) fn arrive(app: &mut App, page: Overlay, now: u64) {
     match writes_on(app) {
-        true => (app.set_aside, app.aside_seen) = (Some(page), false),
+        true => set_aside(app, page, now),
         false => {
             app.popup = None;
             app.overlay = Some(page);
         }
     }
+}
+
+fn set_aside(app: &mut App, page: Overlay, now: u64) {
+    hint(app, format!("Ready: {}. {TAKE_UP} shows it", page.name()), now + SEEN_MS);
+    app.set_aside = Some(page);
 }
 
 /// Whether the user typed after the last request.
@@ -48,8 +53,7 @@ pub(super) fn give_way(app: &mut App, now: u64) -> bool {
     }
     match app.overlay.take() {
         Some(page) => {
-            hint(app, ready(&page), now + SEEN_MS);
-            (app.set_aside, app.aside_seen) = (Some(page), true);
+            set_aside(app, page, now);
             true
         }
         None => false,
@@ -60,13 +64,4 @@ pub(super) fn session_left(app: &mut App) {
     if app.set_aside.as_ref().is_some_and(Overlay::belongs_to_session) {
         app.set_aside = None;
     }
-}
-
-pub(super) fn ready_line(app: &App) -> Option<String> {
-    let page = app.set_aside.as_ref().filter(|_| app.overlay.is_none() && !app.aside_seen)?;
-    Some(ready(page))
-}
-
-fn ready(page: &Overlay) -> String {
-    format!("Ready: {}. {TAKE_UP} shows it", page.name())
 }

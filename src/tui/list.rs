@@ -1,6 +1,6 @@
 //! A filterable list with one selected row.
 
-use nucleo_matcher::pattern::{CaseMatching, Normalization, Pattern};
+use nucleo_matcher::pattern::{AtomKind, CaseMatching, Normalization, Pattern};
 use nucleo_matcher::{Config, Matcher, Utf32Str};
 
 #[derive(Clone, Debug)]
@@ -10,6 +10,8 @@ pub struct List<T> {
     shown: Vec<usize>,
     selected: usize,
     query: String,
+    /// Words match only as they are.
+    literal: bool,
 }
 
 /// Indices of matching `texts`, best first; all of them for an empty query.
@@ -17,8 +19,11 @@ pub fn fuzzy<S: AsRef<str>>(query: &str, texts: &[S]) -> Vec<usize> {
     if query.trim().is_empty() {
         return (0..texts.len()).collect();
     }
+    matching(&Pattern::parse(query, CaseMatching::Smart, Normalization::Smart), texts)
+}
+
+fn matching<S: AsRef<str>>(pattern: &Pattern, texts: &[S]) -> Vec<usize> {
     let mut matcher = Matcher::new(Config::DEFAULT);
-    let pattern = Pattern::parse(query, CaseMatching::Smart, Normalization::Smart);
     let mut buffer = Vec::new();
     let mut scored: Vec<(u32, usize)> = texts
         .iter()
@@ -30,10 +35,10 @@ pub fn fuzzy<S: AsRef<str>>(query: &str, texts: &[S]) -> Vec<usize> {
 }
 
 impl<T> List<T> {
-    pub fn new(items: Vec<T>, text: impl Fn(&T) -> String) -> List<T> {
+    pub fn new(items: Vec<T>, text: impl Fn(&T) -> String, literal: bool) -> List<T> {
         let texts: Vec<String> = items.iter().map(text).collect();
         let shown = (0..items.len()).collect();
-        List { items, texts, shown, selected: 0, query: String::new() }
+        List { items, texts, shown, selected: 0, query: String::new(), literal }
     }
 
     pub fn query(&self) -> &str {
@@ -41,7 +46,16 @@ impl<T> List<T> {
     }
 
     pub fn set_query(&mut self, query: String) {
-        self.shown = fuzzy(&query, &self.texts);
+        self.shown = match self.literal && !query.trim().is_empty() {
+            true => {
+                let (case, norm) = (CaseMatching::Ignore, Normalization::Smart);
+                let mut found = matching(&Pattern::new(&query, case, norm, AtomKind::Substring), &self.texts);
+                let begins = |i: &usize| self.texts[*i].trim_start_matches('/').starts_with(&query.to_lowercase());
+                found.sort_by_key(|i| (!begins(i), *i));
+                found
+            }
+            false => fuzzy(&query, &self.texts),
+        };
         self.query = query;
         self.selected = 0;
     }
@@ -90,7 +104,7 @@ mod tests {
 
     #[test]
     fn filter_selects_the_best_match_and_steps_stop_at_the_ends() {
-        let mut l = List::new(vec!["war-and-peace", "contract", "peace treaty"], |s| s.to_string());
+        let mut l = List::new(vec!["war-and-peace", "contract", "peace treaty"], |s| s.to_string(), false);
         l.set_query("peac".into());
         assert_eq!(l.shown().count(), 2);
         l.step(5);

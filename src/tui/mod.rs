@@ -15,8 +15,10 @@ pub mod composer;
 mod drafts;
 pub mod entry;
 mod event;
+pub mod files;
 pub mod find;
 pub mod greeting;
+mod help;
 pub mod history;
 mod input;
 pub mod keys;
@@ -153,7 +155,6 @@ pub struct App {
     pub overlay: Option<Overlay>,
     /// A page that arrived while the user typed; Shift-Tab opens it.
     set_aside: Option<Overlay>,
-    aside_seen: bool,
     /// Text was typed since the last line was sent or list row chosen.
     wrote: bool,
     pub questions: VecDeque<Question>,

@@ -112,18 +112,18 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             note(app, level, &text);
         }
         Notice::Damage(text) => note(app, Level::Warn, &text),
-        Notice::Page { title, text } => late::arrive(app, Overlay::Page(Page::new(line(&title), clean(&text)))),
+        Notice::Page { title, text } => late::arrive(app, Overlay::Page(Page::new(line(&title), clean(&text))), now),
         Notice::Looked { number, passages, sentence, title, text } => {
             let mut page = Page::new(line(&title), clean(&text));
             (page.looked, page.passages, page.sentence) = (Some(number), passages, sentence);
-            late::arrive(app, Overlay::Page(page));
+            late::arrive(app, Overlay::Page(page), now);
         }
         Notice::Why { number, title, text, rows } => {
             let mut page = Page::new(line(&title), clean(&text));
             (page.looked, page.passages) = (Some(number), rows.len());
-            late::arrive(app, Overlay::Page(page));
+            late::arrive(app, Overlay::Page(page), now);
         }
-        Notice::Map(map) => late::arrive(app, Overlay::Map(MapView::new(map))),
+        Notice::Map(map) => late::arrive(app, Overlay::Map(MapView::new(map)), now),
         Notice::FanOut(fan_out) => {
             app.waiting = false;
             let nothing_open = app.overlay.is_none();
@@ -132,7 +132,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
                 *view = shelf::view(fan_out, Some(&*view));
             } else if nothing_open || fan_out.over {
                 // A table that the user closed opens again when it is complete.
-                late::arrive(app, Overlay::List(shelf::view(fan_out, None)));
+                late::arrive(app, Overlay::List(shelf::view(fan_out, None)), now);
             }
         }
         Notice::Aside { question, text, done } => {
@@ -145,7 +145,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             } else if app.aside_dismissed {
                 app.aside_dismissed = done.is_none();
             } else {
-                late::arrive(app, Overlay::Aside { page: Page::new("Aside (not kept)", text), done });
+                late::arrive(app, Overlay::Aside { page: Page::new("Aside (not kept)", text), done }, now);
             }
             app.waiting = false;
         }
@@ -190,7 +190,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Sessions(rows) => {
             app.sessions.clone_from(&rows);
             let rows = rows.into_iter().map(|r| Item::Session(session_row(r)));
-            arrive(app, ListView::new(Kind::Sessions, "Sessions", rows));
+            arrive(app, ListView::new(Kind::Sessions, "Sessions", rows), now);
         }
         Notice::Found { query, rows } => {
             let here = app.find_here.take().filter(|words| *words == query);
@@ -198,18 +198,18 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
                 rows.into_iter().map(|r| SearchRow { snippet: line(&r.snippet), session: line(&r.session), ..r });
             let name = app.session.name.clone();
             let rows = rows.filter(|r| here.is_none() || r.session == name).map(Item::Hit);
-            arrive(app, ListView::new(Kind::Found, format!("Found for \"{}\"", line(&query)), rows));
+            arrive(app, ListView::new(Kind::Found, format!("Found for \"{}\"", line(&query)), rows), now);
         }
         Notice::Timeline(rows) => {
             let head = rows.iter().position(|r| r.head).unwrap_or(rows.len());
             let rows = rows.into_iter().map(|r| Item::Turn(timeline_row(r)));
             let mut view = ListView::new(Kind::Timeline, "Timeline", rows);
             view.list.select(head);
-            arrive(app, view);
+            arrive(app, view, now);
         }
         Notice::Documents { title, rows } => {
             let rows = rows.into_iter().map(|r| Item::Document(document_row(r)));
-            arrive(app, ListView::new(Kind::Documents, line(&title), rows));
+            arrive(app, ListView::new(Kind::Documents, line(&title), rows), now);
         }
         Notice::Display(display) => super::themes::display(app, &display, effects),
         Notice::Bye { farewell, unsaved } => {
@@ -241,8 +241,8 @@ fn refused(app: &mut App) {
     }
 }
 
-fn arrive(app: &mut App, view: ListView) {
-    late::arrive(app, Overlay::List(view));
+fn arrive(app: &mut App, view: ListView, now: u64) {
+    late::arrive(app, Overlay::List(view), now);
 }
 
 /// Reports the reason once; the header keeps showing the state.

@@ -1,5 +1,8 @@
 //! Pages and lists over the transcript. At most one is open; Esc closes it.
 
+use std::cmp::Reverse;
+
+use super::files::FileRow;
 use super::list::List;
 use super::map::MapView;
 use super::markdown::{Colours, Style, render};
@@ -83,7 +86,8 @@ pub enum Kind {
     Themes,
     Answers,
     Settings,
-    Commands,
+    Help,
+    Files,
 }
 
 impl Kind {
@@ -104,11 +108,9 @@ pub enum Item {
     /// An answer of a fan-out, with its index in the runtime's table.
     Answer(usize, FanOutRow),
     Setting(SettingRow),
-    Command {
-        name: &'static str,
-        usage: &'static str,
-        help: &'static str,
-    },
+    Help(HelpRow),
+    Heading(String),
+    File(FileRow),
 }
 
 impl Item {
@@ -122,7 +124,9 @@ impl Item {
             Item::Theme(r) => r.name.clone(),
             Item::Answer(_, r) => format!("{} {}", r.document, r.text),
             Item::Setting(r) => format!("{} {}", r.name, r.help),
-            Item::Command { name, help, .. } => format!("/{name} {help}"),
+            Item::Help(r) => format!("{} {}", r.what, r.words),
+            Item::Heading(_) => String::new(),
+            Item::File(r) => r.name.clone(),
         }
     }
 }
@@ -139,32 +143,82 @@ pub struct SettingRow {
 }
 
 #[derive(Clone, Debug)]
+pub struct HelpRow {
+    /// A command with its arguments, or keys.
+    pub what: String,
+    /// The same for a narrow window.
+    pub short: String,
+    pub does: String,
+    /// Text that the filter finds.
+    pub words: String,
+    /// What Enter inserts.
+    pub line: Option<String>,
+}
+
+impl HelpRow {
+    /// Cells of `short`.
+    pub const CELLS: usize = 26;
+}
+
+#[derive(Clone, Debug)]
 pub struct ListView {
     pub kind: Kind,
     pub title: String,
     pub list: List<Item>,
     /// More rows may arrive.
     pub open: bool,
+    /// The folder of a list of files.
+    pub folder: String,
+    /// The order of a list of sessions.
+    order: Order,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Order {
+    #[default]
+    Date,
+    Name,
+    Tokens,
 }
 
 impl ListView {
     pub fn new(kind: Kind, title: impl Into<String>, items: impl IntoIterator<Item = Item>) -> ListView {
-        let list = List::new(items.into_iter().collect(), Item::text);
-        ListView { kind, title: title.into(), list, open: false }
+        let list = List::new(items.into_iter().collect(), Item::text, matches!(kind, Kind::Help | Kind::Settings));
+        ListView { kind, title: title.into(), list, open: false, folder: String::new(), order: Order::default() }
+    }
+
+    /// The next order of a list of sessions: by date, by name, by tokens.
+    pub(super) fn reorder(&mut self) {
+        let (order, word) = match self.order {
+            Order::Date => (Order::Name, "name"),
+            Order::Name => (Order::Tokens, "tokens"),
+            Order::Tokens => (Order::Date, "date"),
+        };
+        let mut rows: Vec<Item> = self.list.items().to_vec();
+        rows.sort_by_cached_key(|row| match (row, order) {
+            (Item::Session(r), Order::Date) => (Reverse(r.updated_ms.cast_unsigned()), String::new()),
+            (Item::Session(r), Order::Tokens) => (Reverse(r.tokens), String::new()),
+            (Item::Session(r), Order::Name) => (Reverse(0), r.name.to_lowercase()),
+            _ => (Reverse(0), String::new()),
+        });
+        let query = self.list.query().to_owned();
+        *self = ListView { order, ..ListView::new(self.kind, format!("Sessions by {word}"), rows) };
+        self.list.set_query(query);
     }
 
     fn footer(&self) -> &'static str {
         let empty = self.list.items().is_empty();
         match self.kind {
             Kind::Found | Kind::Documents if empty => "Esc closes",
-            Kind::Sessions => "type to filter   /words in texts   Enter opens   Esc closes",
+            Kind::Sessions => "filter: type   in texts: /words   F2 rename   Del delete   Ctrl-S sort",
             Kind::Found => "Enter opens at the message   Esc closes",
             Kind::Timeline => "Enter goes there   f forks there   Esc closes",
             Kind::Documents => "type to filter   Enter shows the text   Esc closes",
             Kind::Themes => "Up/Down show   type to filter   Enter applies   Esc cancels",
             Kind::Answers if self.open => "asking   Esc stops",
             Kind::Answers => "type to filter   Enter opens the answer in a session   Esc closes",
-            Kind::Commands => "type to filter   Enter inserts the command   Esc closes",
+            Kind::Help => "type to filter   Enter inserts the command   Esc closes",
+            Kind::Files => "type to filter   Enter opens or loads   Left folder above   Esc closes",
             Kind::Settings => "type to filter   Enter changes   Esc closes",
             Kind::Prompts => "type to search   Ctrl-R next   Enter inserts   Esc closes",
         }
@@ -202,7 +256,8 @@ impl Overlay {
                 Kind::Prompts => "earlier prompts",
                 Kind::Themes => "the list of themes",
                 Kind::Settings => "the settings",
-                Kind::Commands => "the list of commands",
+                Kind::Help => "help",
+                Kind::Files => "the list of files",
                 Kind::Answers => "the answers of the library",
             },
         }
@@ -254,6 +309,10 @@ impl Overlay {
             Overlay::List(view) if view.kind == Kind::Sessions && query.starts_with('/') => {
                 view.list.set_query(String::new());
                 view.list.set_query_text(query);
+            }
+            // A slash begins a search, as in a pager.
+            Overlay::List(view) if view.kind == Kind::Help => {
+                view.list.set_query(query.trim_start_matches('/').to_owned());
             }
             Overlay::List(view) if view.kind.has_filter() => view.list.set_query(query),
             _ => {}

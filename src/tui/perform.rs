@@ -1,14 +1,12 @@
 //! Sending: messages, commands, the queue, and commands that the interface executes itself.
 
-use super::acts::{Attempt, asking, note, open_page, refuse, remember, send};
-use super::keys::ACTIONS;
+use super::acts::{Attempt, asking, note, open_list, open_page, refuse, remember, send};
 use super::markdown::{Colours, Style, render};
 use super::mention;
 use super::options::ThinkShow;
-use super::overlay::Overlay;
 use super::quit::quit_or_ask;
 use super::{App, Effect, Queued, verbatim};
-use super::{settings, themes};
+use super::{files, settings, themes};
 use crate::config::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
 use crate::config::settings::page;
 use crate::core::transcript::{MessageId, Role};
@@ -246,19 +244,27 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
             effects.push(Effect::Keep { key, value });
         }
         Local::Settings(word) => {
-            app.popup = None;
-            app.overlay = Some(Overlay::List(settings::list(app, word.as_deref())));
+            let list = settings::list(app, word.as_deref());
+            open_list(app, list);
         }
+        Local::Files => files::open("", effects),
         Local::Split => {
             if let Err(why) = super::tabs::split(app) {
                 refuse(app, why);
             }
         }
-        Local::Keys => open_page(app, "Keys", keys_text(app)),
-        Local::Help(None) => open_page(app, "Help", help_text(app)),
-        Local::Help(Some(word)) => match help::about(&word, &keys_text(app)) {
-            Ok((title, text)) => open_page(app, &title, text),
-            Err(why) => refuse(app, why),
+        Local::Keys => {
+            let list = super::help::key_list(app);
+            open_list(app, list);
+        }
+        Local::Help(None) => {
+            let list = super::help::all(app);
+            open_list(app, list);
+        }
+        Local::Help(Some(word)) => match (help::named(&word), super::help::about(app, &word)) {
+            (Some(command), _) => open_page(app, &format!("/{}", command.name), help::of(command)),
+            (None, Some(list)) => open_list(app, list),
+            (None, None) => refuse(app, help::unknown(&word)),
         },
         Local::Quit => quit_or_ask(app, effects),
     }
@@ -301,46 +307,4 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
             if all.is_empty() { Err(nothing()) } else { Ok(all.join("\n\n")) }
         }
     }
-}
-
-pub fn help_text(app: &App) -> String {
-    help::page(app.is_demo(), &keys_text(app))
-}
-
-fn keys_text(app: &App) -> String {
-    let mut text = String::from("- **Ctrl-C** stop; clear the input; twice on empty input: quit\n");
-    for (action, name, _, help) in ACTIONS {
-        let keys = app.config.keys.keys(*action);
-        if !keys.is_empty() {
-            let keys = in_runs(keys).join(", ");
-            text.push_str(&format!("- **{keys}** {help} (`{name}`)\n"));
-        }
-    }
-    text.push_str("\nChange them in the configuration, for example:\n\n    [keys]\n    \"f2\" = \"panel\"\n");
-    text
-}
-
-/// `Alt-1`, `Alt-2`, `Alt-3` as `Alt-1 to Alt-3`.
-fn in_runs(keys: Vec<String>) -> Vec<String> {
-    let number = |key: &str| {
-        let (before, digit) = key.rsplit_once('-')?;
-        Some((before.to_owned(), digit.parse::<u32>().ok()?))
-    };
-    let mut runs: Vec<(String, String)> = Vec::new();
-    for key in keys {
-        let follows = |last: &str| match (number(last), number(&key)) {
-            (Some((a, m)), Some((b, n))) => a == b && n == m + 1,
-            _ => false,
-        };
-        match runs.last_mut().filter(|(_, last)| follows(last)) {
-            Some((_, last)) => *last = key,
-            None => runs.push((key.clone(), key)),
-        }
-    }
-    runs.into_iter()
-        .map(|(first, last)| match first == last {
-            true => first,
-            false => format!("{first} to {last}"),
-        })
-        .collect()
 }

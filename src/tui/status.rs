@@ -97,13 +97,7 @@ pub fn progress(app: &App) -> Option<Progress> {
         Activity::Idle | Activity::Stopping => None,
         Activity::Reading(r) if r.total > 0 => Some(Progress::Share(percent(r.done, r.total))),
         Activity::Restoring { share: Some(share), .. } => Some(Progress::Share((100.0 * share) as u64)),
-        Activity::Starting { .. }
-        | Activity::Reading(_)
-        | Activity::Thinking { .. }
-        | Activity::Answering { .. }
-        | Activity::Restoring { .. }
-        | Activity::Beside { .. }
-        | Activity::Busy { .. } => Some(Progress::Running),
+        _ => Some(Progress::Running),
     }
 }
 
@@ -116,13 +110,7 @@ pub fn title(app: &App) -> String {
         Activity::Reading(r) if r.total > 0 => format!(": reading {}%", percent(r.done, r.total)),
         Activity::Thinking { .. } => ": thinking".into(),
         Activity::Answering { .. } => ": answering".into(),
-        Activity::Reading(_)
-        | Activity::Idle
-        | Activity::Starting { .. }
-        | Activity::Restoring { .. }
-        | Activity::Stopping
-        | Activity::Beside { .. }
-        | Activity::Busy { .. } => String::new(),
+        _ => String::new(),
     };
     let news = app.tabs.news();
     let news = if news.is_empty() { news } else { format!("  [{news}]") };
@@ -182,9 +170,6 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
     if app.overlay.is_some() || !app.questions.is_empty() {
         return Vec::new();
     }
-    if let Some(text) = super::late::ready_line(app) {
-        return vec![(text, Role::Warn)];
-    }
     let key = |action| app.config.keys.shortest(action).map(|key| key.to_string()).unwrap_or_default();
     let mut pairs: Vec<(String, &str)> = Vec::new();
     if app.transcript.selected().is_some() && app.composer.is_empty() {
@@ -215,6 +200,7 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
         }
         pairs.push(("/".into(), "commands"));
         pairs.push((key(Action::Help), "help"));
+        pairs.extend(app.set_aside.as_ref().map(|page| (super::keys::TAKE_UP.to_string(), page.name())));
     }
     let mut line = Vec::new();
     for (k, what) in pairs.into_iter().filter(|(k, _)| !k.is_empty()) {

@@ -323,6 +323,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     if leaving.is_some() {
         (app.waiting, app.answered) = (false, false);
     }
+    let question = app.questions.iter().find(|q| q.is_of_runtime()).map(|q| q.text.clone());
     app.questions.retain(|q| !q.is_of_runtime());
     if app.overlay.as_ref().is_some_and(Overlay::belongs_to_session) {
         app.overlay = None;
@@ -366,6 +367,14 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     {
         let lines = crate::core::counted(left as u64, "held message");
         note(app, Level::Info, &format!("{lines} left in \"{name}\"; Alt-{} goes back.", i + 1));
+    }
+    if let Some(question) = question {
+        let place = app.tabs.list.iter().enumerate().find(|(_, s)| s.serial == old);
+        let text = match place {
+            Some((i, s)) => format!("\"{}\" still asks: {question} Alt-{} goes back.", called(&s.name), i + 1),
+            None => format!("Closed without an answer: {question}"),
+        };
+        note(app, Level::Info, &text);
     }
     if !at_work {
         go_on(app, old, effects);

@@ -5,7 +5,6 @@
 
 use super::App;
 use super::acts::note;
-use crate::config::commands::COMMANDS;
 use crate::runtime::protocol::{Level, Notice};
 use crate::text::sample;
 
@@ -21,7 +20,6 @@ const fn step(text: &'static str, line: &'static str) -> Step {
     Step { text, line, restarts: false }
 }
 
-/// Steps with commands that this build lacks are skipped.
 const STEPS: [Step; 10] = [
     step(
         "A tour of one minute. sala-chat reads documents whole and keeps what it has read. First a sample, a page about a lighthouse.",
@@ -68,28 +66,21 @@ pub struct Tour {
     unanswered: bool,
 }
 
-fn steps() -> impl Iterator<Item = &'static Step> {
-    STEPS.iter().filter(|s| match s.line.strip_prefix('/') {
-        Some(line) => COMMANDS.iter().any(|c| line.split(' ').next() == Some(c.name)),
-        None => true,
-    })
-}
-
 impl Tour {
     pub fn step(&self) -> Option<&'static Step> {
-        steps().nth(self.at)
+        STEPS.get(self.at)
     }
 
     /// During a step, its own text.
     pub fn text(&self) -> Option<String> {
         let shown = if self.unanswered { self.at.saturating_sub(1) } else { self.at };
-        let (step, all) = (steps().nth(shown)?, steps().count());
+        let (step, all) = (STEPS.get(shown)?, STEPS.len());
         let keys = if shown + 1 == all { KEYS_OF_LAST } else { KEYS };
         Some(format!("TOUR {}/{all}  {} {keys}", shown + 1, step.text))
     }
 
     pub fn restarts(&self) -> bool {
-        self.at.checked_sub(1).and_then(|last| steps().nth(last)).is_some_and(|s| s.restarts)
+        self.at.checked_sub(1).and_then(|last| STEPS.get(last)).is_some_and(|s| s.restarts)
     }
 
     pub fn offer(&mut self) -> Option<&'static str> {
@@ -162,13 +153,13 @@ mod tests {
 
     #[test]
     fn every_step_is_a_question_or_a_command_that_is_understood() {
-        for step in steps() {
+        for step in &STEPS {
             if commands::is_command(step.line) {
                 commands::parse(step.line, None).unwrap_or_else(|why| panic!("{}: {why}", step.line));
             }
         }
         assert_eq!(STEPS[0].line, format!("/load {}", sample::PATH));
-        assert!(steps().last().is_some_and(|s| s.line == "/quit" && !s.restarts));
+        assert!(STEPS.last().is_some_and(|s| s.line == "/quit" && !s.restarts));
     }
 
     #[test]

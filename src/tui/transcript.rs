@@ -11,7 +11,6 @@ use std::collections::{HashMap, HashSet};
 
 use super::entry::{Entry, Extent, Item, Look, Part, Progress, note_rows};
 use super::markdown::Colours;
-use super::options::{Glyphs, ThinkShow};
 use super::rows::Row;
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::Level;
@@ -29,7 +28,7 @@ pub enum Scroll {
     },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Transcript {
     entries: Vec<Entry>,
     scroll: Scroll,
@@ -41,30 +40,6 @@ pub struct Transcript {
     window: Vec<(usize, usize)>,
     colours: Colours,
     requested: HashSet<(String, String)>,
-}
-
-impl Default for Transcript {
-    fn default() -> Self {
-        Transcript {
-            entries: Vec::new(),
-            scroll: Scroll::Follow,
-            frozen: (0, Extent::default()),
-            selected: None,
-            look: Look {
-                cells: 80,
-                glyphs: Glyphs::Unicode,
-                think: ThinkShow::Fold,
-                looked: true,
-                utc_offset_min: 0,
-                fold_key: None,
-                select_key: None,
-            },
-            height: 20,
-            window: Vec::new(),
-            colours: Colours::default(),
-            requested: HashSet::new(),
-        }
-    }
 }
 
 impl Transcript {

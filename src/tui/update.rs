@@ -6,7 +6,7 @@ use super::mention::{self, Found};
 use super::quit::{keep_quit_question_true, quit};
 use super::transcript::Scroll;
 use super::{App, Armed, Effect, Event, Phase, Question, Redraw, Standing};
-use super::{drafts, input, late, notices, perform, question, selection, themes};
+use super::{drafts, files, input, late, notices, perform, question, selection, themes};
 use crate::core::Exit;
 use crate::runtime::protocol::Level;
 use crate::text::sanitize::sanitize;
@@ -33,6 +33,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Paste(text) => paste(app, &text, now, &mut effects),
         Event::Files { query, found } => input::files(app, &query, &found),
+        Event::Folder { folder, found } => files::listed(app, &folder, found),
         Event::FoundPaths(found) => match mention::found(app, &found, &mut effects) {
             Found::Nothing => {}
             Found::Ask { text, edits } => perform::ask_now(app, text, edits, &mut effects),

@@ -2,7 +2,7 @@
 
 Writes tests/fixtures/published/CASE.safetensors (the tensors of one weight `w`, and `expected`) and cases.json (per case: shape, what
 config.json says, which library wrote it). compressed-tensors, ModelOpt and MLX do their own packing and unpacking here. GPTQ, AWQ and
-block-wise FP8 follow their definitions: the packing loops and the dequantising expressions of AutoGPTQ's, AutoAWQ's and DeepSeek's
+block-wise FP8 follow their definitions (so does MXFP4, OCP's): the packing loops and the dequantising expressions of AutoGPTQ's, AutoAWQ's and DeepSeek's
 reference code, in the tensor types that they use.
 
     python -m venv v && v/bin/pip install torch compressed-tensors safetensors nvidia-modelopt "mlx[cpu]"
@@ -234,6 +234,26 @@ def by_definition():
     back = (q.float() * big).to(BF16)
     config = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
     case("fp8-128-blocks", "definition (DeepSeek)", config, {"weight": q, "weight_scale_inv": scale}, back)
+
+    mx("ct-mxfp4", 1, CT_MXFP4, lambda p, s: {"weight_packed": p, "weight_scale": s})
+    config = {"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}}
+    mx("mlx-mxfp4", 2, config, lambda p, s: {"weight": p.view(torch.uint32), "scales": s})
+
+
+CT_MXFP4 = {"quantization_config": {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "config_groups": {"group_0": {
+    "weights": {"num_bits": 4, "type": "float", "symmetric": True, "group_size": 32, "strategy": "group", "dynamic": False}}}}}
+
+
+def mx(name, seed, config, parts):
+    """OCP MX: e2m1 times 2^(code - 127), all codes within the reach of e4m3 but that of a block of zeros."""
+    codes = torch.tensor([110 + (seed + 5 * i * i + 3 * i) % 18 for i in range(ROWS * COLUMNS // 32)])
+    q = torch.tensor([(seed + i * i * 7 + 3 * i + i // 16) % 16 for i in range(ROWS * COLUMNS)])
+    codes[9] = 0
+    q[9 * 32 : 10 * 32] = torch.tensor([0, 8] * 16)
+    e2m1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    back = (e2m1[q] * 2.0 ** (codes.repeat_interleave(32) - 127)).to(BF16).reshape(ROWS, COLUMNS)
+    packed = (q[::2] | q[1::2] << 4).to(torch.uint8).reshape(ROWS, COLUMNS // 2)
+    case(name, "definition (OCP MX)", config, parts(packed, codes.to(torch.uint8).reshape(ROWS, -1)), back)
 
 
 OUT.mkdir(parents=True, exist_ok=True)

@@ -284,6 +284,9 @@ fn a_document_kept_behind_another_is_not_asked_with_that_one_in_mind() {
     assert_eq!((all.rows[0].document.as_str(), all.rows[0].finish), ("b.txt", Some(Finish::Stop)));
     let why = "its state is kept behind other texts only; --read reads it";
     assert_eq!((all.rows[1].failed.as_deref(), all.rows[1].finish), (Some(why), None));
+    // The table cuts the reason, the note has all of it.
+    let note = t.note_with("1 of 2 documents answered");
+    assert!(note.ends_with(&format!(" a.txt: {why}.")), "{note}");
     assert!(t.given().iter().all(|g| !g.contains("nobody else")));
     let read = shelf(&mut t, "Who has line 7?", None, true);
     let given = t.given();

@@ -20,13 +20,14 @@ mod trash;
 mod views;
 
 use sala_chat::config::commands::{BranchTarget, Sibling};
+use sala_chat::config::settings::LoadConfig;
 use sala_chat::core::Exit;
 use sala_chat::core::transcript::{Finish, MessageId, Role, Sources};
 use sala_chat::runtime::protocol::{
     Activity, GotoTarget, Level, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, Place, PresetAction,
     Request, SaveState,
 };
-use sala_chat::runtime::{Attendance, Input, LoadLimits, Opening};
+use sala_chat::runtime::{Attendance, Input, Opening};
 use sala_chat::text::Before;
 use support::{Setup, Talk, always, text_model, titles, titling, with_both_tokenizers};
 

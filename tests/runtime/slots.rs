@@ -282,7 +282,7 @@ fn an_engine_of_one_conversation_waits_and_says_so() {
 fn a_question_of_the_desk_waits_in_its_session() {
     let dir = dir();
     std::fs::write(dir.path().join("notes.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(60)).unwrap();
-    let load = sala_chat::runtime::LoadLimits { confirm_tokens: 10, confirm_files: 20 };
+    let load = sala_chat::config::settings::LoadConfig { confirm_tokens: 10, confirm_files: 20, ..Default::default() };
     let mut t = Talk::new(dir.path(), Setup { load, side_by_side: Some(&[]), ..Setup::default() });
     t.sync();
     t.send(Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() });

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use fake_engine::{Fake, Script};
-use sala_chat::config::settings::{Config, SaveStates};
+use sala_chat::config::settings::{Config, LoadConfig, SaveStates};
 use sala_chat::core::transcript::{Message, Role};
 use sala_chat::engine::protocol::Token;
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
-use sala_chat::runtime::{self, Attendance, EngineChannels, Input, LoadLimits, Opening, Options, Runtime, Settings};
+use sala_chat::runtime::{self, Attendance, EngineChannels, Input, Opening, Options, Runtime, Settings};
 use sala_chat::store::{Disk, Limits, RealDisk, Store};
 use sala_chat::text::sources::SourceOptions;
 use sala_chat::text::{Before, TextModel};
@@ -86,7 +86,7 @@ pub struct Setup {
     pub late: bool,
     pub never: bool,
     pub script: Script,
-    pub load: LoadLimits,
+    pub load: LoadConfig,
     pub sequences: u32,
     pub room: u32,
     pub model: &'static str,
@@ -94,8 +94,9 @@ pub struct Setup {
     pub save_state: SaveStates,
     pub disk: Arc<dyn Disk>,
     pub seeds: bool,
-    /// `--no-save`.
+    /// `--no-save`: with the state of the saved sessions of this data directory.
     pub discard: bool,
+    pub kept: Option<Arc<Store>>,
     /// Sequences work side by side; these wait at the gate.
     pub side_by_side: Option<&'static [u32]>,
 }
@@ -116,7 +117,7 @@ impl Default for Setup {
             gate: None,
             late: false,
             never: false,
-            load: LoadLimits::default(),
+            load: LoadConfig::default(),
             sequences: 16,
             room: 16,
             model: "fake",
@@ -125,6 +126,7 @@ impl Default for Setup {
             disk: Arc::new(RealDisk),
             seeds: false,
             discard: false,
+            kept: None,
             side_by_side: None,
         }
     }
@@ -138,11 +140,12 @@ pub struct How {
     pub input: Input,
     pub settings: Settings,
     pub system: Option<String>,
-    pub load: LoadLimits,
+    pub load: LoadConfig,
     pub titles: bool,
     pub save_state: SaveStates,
     pub disk: Arc<dyn Disk>,
     pub discard: bool,
+    pub kept: Option<Arc<Store>>,
 }
 
 impl Default for How {
@@ -154,11 +157,12 @@ impl Default for How {
             input: Input::Screen,
             settings: Settings::default(),
             system: None,
-            load: LoadLimits::default(),
+            load: LoadConfig::default(),
             titles: false,
             save_state: SaveStates::Turn,
             disk: Arc::new(RealDisk),
             discard: false,
+            kept: None,
         }
     }
 }
@@ -234,6 +238,7 @@ impl Talk {
             save_state: setup.save_state,
             disk: setup.disk,
             discard: setup.discard,
+            kept: setup.kept,
         };
         let mut talk = Talk::with_engine(dir, EngineChannels { commands, events }, how);
         talk.log = Some(log);
@@ -243,12 +248,16 @@ impl Talk {
 
     /// With any engine.
     pub fn with_engine(dir: &Path, engine: EngineChannels, how: How) -> Talk {
-        let How { text, opening, attendance, input, settings, system, load, titles, save_state, disk, discard } = how;
-        let mut sources = SourceOptions::new(&Config::default().load);
+        let How { text, opening, attendance, input, settings, system, load, titles, save_state, disk, discard, kept } =
+            how;
+        let mut config = Config { load, ..Config::default() };
+        (config.model.reserve_answer, config.sessions.titles) = (64, titles);
+        let mut sources = SourceOptions::new(&config.load);
         sources.base = dir.to_owned();
         let runtime = runtime::spawn(Options {
             store: store_on(&dir.join("data"), disk),
             discard,
+            kept,
             stop: text.tokenizer.stop_ids(&[]),
             text: text.clone(),
             engine,
@@ -257,15 +266,13 @@ impl Talk {
             opening,
             attendance,
             input,
-            reserve_answer: 64,
-            load,
+            config,
             sources,
             piece: PIECE,
             save_state,
             presets: Some(dir.join("presets")),
             overrides: Vec::new(),
             device_notes: runtime::DeviceNotes::Always,
-            titles,
         })
         .unwrap();
         Talk { runtime, text, log: None, seen: Vec::new(), engine: None }

@@ -161,6 +161,29 @@ fn lines_that_arrive_in_one_burst_are_a_paste_and_not_questions() {
 }
 
 #[test]
+fn a_paste_that_arrives_in_several_parts_is_one_paste() {
+    let mut t = start();
+    let line = |n: usize| format!("{n} {}\r", "a line of a text that is pasted ".repeat(8));
+    let text: String = (0..16).map(line).collect();
+    for length in [1024, 700, line(0).len()] {
+        for part in text.as_bytes().chunks(length) {
+            t.send(part);
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        t.wait_for("16 lines");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!t.text().contains("You said"), "{length}: {}", t.text());
+        t.send(b"\x03");
+        t.wait_for("Cleared");
+        t.wait("the key hints", |text| !text.contains("Cleared"));
+    }
+    t.send(b"hello\r");
+    t.wait_for("You said hello.");
+    t.send(b"/quit\r");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
+#[test]
 fn of_a_flag_that_is_gone_nothing_stays_in_a_terminal_that_counts_its_letters() {
     let mut t = start();
     // Behind the words that an empty input shows.

@@ -1,43 +1,46 @@
-//! The pages of `/help`, written from the table: the list by purpose, one command, and what has to do with a word.
+//! Help written from the table: a row for each command, the page of one command, and a search by a word.
 
 use super::{COMMANDS, Command, Group, WhileBusy, find, nearest, parse};
 use crate::config::settings::Row;
 use crate::config::settings::table::ROWS;
 
+/// Cells for a command and its arguments in the lists of line mode.
 const NAMES: usize = 24;
 
-/// A command in the list: name and, where they fit, arguments, in a column; then what it does.
-fn line(command: &Command) -> String {
+/// The command with its arguments, shortened to less than `cells` characters at a word.
+pub fn usage(command: &Command, cells: usize) -> String {
     let whole = format!("/{} {}", command.name, command.usage);
     let first = command.usage.split_once(' ').map_or(command.usage, |(first, _)| first);
     let more = if first.ends_with("...") { "" } else { " …" };
-    let short = format!("/{} {first}{more}", command.name);
-    let shown = [whole.trim_end().to_owned(), short, format!("/{} …", command.name)];
+    let forms =
+        [whole.trim_end().to_owned(), format!("/{} {first}{more}", command.name), format!("/{} …", command.name)];
     // A bracket that is opened is closed.
-    let whole = |s: &&String| s.chars().count() < NAMES && s.matches('[').count() == s.matches(']').count();
-    let fits = shown.iter().find(whole).or(shown.last()).map_or("", String::as_str);
-    format!("- `{fits:<NAMES$}`{}\n", command.help)
+    let fits = |s: &&String| s.chars().count() < cells && s.matches('[').count() == s.matches(']').count();
+    forms.iter().find(fits).or(forms.last()).cloned().unwrap_or_default()
 }
 
-/// The list of all commands by purpose. `keys` is the list of keys.
-pub fn page(demo: bool, keys: &str) -> String {
+/// Everything that a search for a word may find of a command.
+pub fn words(command: &Command) -> String {
+    let options = command.options.iter().flat_map(|(option, meaning)| [*option, *meaning]);
+    let all = [command.name, command.usage, command.help].into_iter().chain(command.aliases.iter().copied());
+    all.chain(options).collect::<Vec<_>>().join(" ")
+}
+
+fn line(command: &Command) -> String {
+    format!("  {:<NAMES$}{}\n", usage(command, NAMES), command.help)
+}
+
+/// All commands by purpose, as text.
+pub fn page() -> String {
     let mut text = String::from(
-        "Type a question and press Enter. `/load FILE` reads a document, then ask about it. Everything is saved as it \
-         happens, on this computer.\n\n",
+        "Type a question and press Enter. /load FILE reads a document, then ask about it. Everything is saved as it happens, \
+         on this computer.\n\n/help COMMAND explains one command, /help WORD searches help.\n",
     );
-    if demo {
-        text.push_str("This is the small built-in demo model. Get the 9B model with: `sala-chat model download`\n\n");
-    }
-    text.push_str("`/help COMMAND` explains one command, `/help WORD` searches help.\n");
     for group in Group::ALL {
-        text.push_str(&format!("\n**{}**\n\n", group.title()));
+        text.push_str(&format!("\n{}\n", group.title()));
         COMMANDS.iter().filter(|c| c.group == group).for_each(|c| text.push_str(&line(c)));
     }
-    text.push_str("\nA message that begins with a slash: type `//` or a space first.\n");
-    // Line mode has none.
-    if !keys.is_empty() {
-        text.push_str(&format!("\n**Keys**\n\n{keys}"));
-    }
+    text.push_str("\nA message that begins with a slash: type // or a space first.\n");
     text
 }
 
@@ -76,34 +79,27 @@ fn sentence(help: &str) -> String {
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// What `/help WORD` shows: a page with its title.
-pub fn about(word: &str, keys: &str) -> Result<(String, String), String> {
-    let name = word.trim().trim_start_matches('/').to_lowercase();
-    if let Some(command) = find(&name) {
-        return Ok((format!("/{}", command.name), of(command)));
+/// The command that `/help WORD` names.
+pub fn named(word: &str) -> Option<&'static Command> {
+    find(&word.trim().trim_start_matches('/').to_lowercase())
+}
+
+/// The error for a word that help does not contain.
+pub fn unknown(word: &str) -> String {
+    let near = nearest(&word.to_lowercase()).map_or(String::new(), |n| format!(" Did you mean {n}?"));
+    format!("/help: nothing is found for {word}.{near} /help lists all")
+}
+
+/// What `/help WORD` prints in line mode.
+pub fn about(word: &str) -> Result<String, String> {
+    if let Some(command) = named(word) {
+        return Ok(of(command));
     }
-    let has = |text: &str| text.to_lowercase().contains(&name);
-    let commands: Vec<&Command> = COMMANDS
-        .iter()
-        .filter(|c| {
-            let options = c.options.iter().any(|(option, meaning)| has(option) || has(meaning));
-            has(c.name) || c.aliases.iter().any(|a| has(a)) || has(c.usage) || has(c.help) || options
-        })
-        .collect();
-    let settings: Vec<&Row> = ROWS.iter().filter(|row| has(row.name) || has(row.help)).collect();
-    let keys: Vec<&str> = keys.lines().filter(|l| l.starts_with("- ") && has(l)).collect();
-    if commands.is_empty() && settings.is_empty() && keys.is_empty() {
-        let near = nearest(&name).map_or(String::new(), |n| format!(" Did you mean {n}?"));
-        return Err(format!("/help: nothing here has to do with {word}.{near} /help lists all"));
-    }
-    let mut text = String::new();
-    let mut part = |title: &str, lines: Vec<String>| {
-        if !lines.is_empty() {
-            text.push_str(&format!("**{title}**\n\n{}\n", lines.concat()));
-        }
-    };
-    part("Commands", commands.into_iter().map(line).collect());
-    part("Settings", settings.into_iter().map(|row| format!("- `{}`: {}\n", row.name, row.help)).collect());
-    part("Keys", keys.into_iter().map(|l| format!("{l}\n")).collect());
-    Ok((format!("Help: {word}"), text))
+    let wanted = word.trim().to_lowercase();
+    let has = |text: &str| text.to_lowercase().contains(&wanted);
+    let commands = COMMANDS.iter().filter(|c| has(&words(c))).map(line);
+    let setting = |row: &Row| format!("  {}: {}\n", row.name, row.help);
+    let settings = ROWS.iter().filter(|row| has(row.name) || has(row.help)).map(setting);
+    let found: String = commands.chain(settings).collect();
+    if found.is_empty() { Err(unknown(word)) } else { Ok(found) }
 }

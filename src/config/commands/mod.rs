@@ -65,6 +65,8 @@ pub enum Local {
     },
     /// `/settings [WORD]`.
     Settings(Option<String>),
+    /// `/load` without a path: the list of files.
+    Files,
     /// `/split`.
     Split,
     /// `/keys`.

@@ -115,6 +115,11 @@ macro_rules! requests {
             Sessions, Runs => list_sessions;
             /// `/rename NAME`.
             Rename(name: String), Waits => rename;
+            /// `/rename SESSION NAME`.
+            RenameOther {
+                session: String,
+                name: String,
+            }, Waits => rename_other;
             /// `/title TEXT`.
             Title(text: String), Runs => title;
             /// `/delete [NAME]`.
@@ -185,8 +190,12 @@ macro_rules! requests {
             When(question: String), Waits => when.await;
             /// Enter in the table of answers: a new session that ends with the answer of this row.
             OpenAsked(row: usize), Waits => open_asked.await;
-            /// `/compact [instruction]`.
-            Compact(instruction: Option<String>), Waits => compact.await;
+            /// `/compact [--yes] [instruction]`.
+            Compact {
+                instruction: Option<String>,
+                /// Without a question.
+                yes: bool,
+            }, Waits => compact.await;
             /// `/look [#N] [K]`: what an answer looked at; with `K` the passage of that number.
             Look {
                 /// Which answer; the last if `None`.

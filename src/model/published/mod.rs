@@ -12,12 +12,14 @@
 //! | `parts` | its tensors, checked |
 //! | `integer` | 4 and 8 bit integers: GPTQ v1 and v2, AWQ, compressed-tensors, MLX |
 //! | `float` | NVFP4 and FP8 |
+//! | `mx` | MXFP4 |
 //! | `smoothed` | scales of a weight's inputs (ModelOpt's AWQ), and the refusal of unsupported ones |
 //! | `ours` | the forms of the device, as `model quantize` writes them |
 //! | `small_floats` | the values of 4 and 8 bit floating-point numbers |
 
 mod float;
 mod integer;
+mod mx;
 mod ours;
 mod parts;
 mod small_floats;
@@ -51,7 +53,20 @@ struct Layout {
     part: &'static str,
     dtype: FileDtype,
     families: &'static [Family],
+    /// The type of another part, where two layouts store their values alike.
+    companion: Option<(&'static str, FileDtype)>,
     open: Open,
+}
+
+impl Layout {
+    const fn with(self, part: &'static str, dtype: FileDtype) -> Layout {
+        Layout { companion: Some((part, dtype)), ..self }
+    }
+
+    fn matches(&self, tensors: &Tensors, name: &str) -> bool {
+        let holds = |part: &str, dtype| tensors.raw(&format!("{name}.{part}")).is_ok_and(|found| found.0 == dtype);
+        holds(self.part, self.dtype) && self.companion.is_none_or(|(part, dtype)| holds(part, dtype))
+    }
 }
 
 const fn layout(
@@ -61,18 +76,22 @@ const fn layout(
     families: &'static [Family],
     open: Open,
 ) -> Layout {
-    Layout { name, part, dtype, families, open }
+    Layout { name, part, dtype, families, companion: None, open }
 }
 
 const fn own(name: &'static str, part: &'static str, open: Open) -> Layout {
     layout(name, part, FileDtype::U8, &[Family::SalaChat], open)
 }
 
+/// Of several that match, the first counts.
 const LAYOUTS: &[Layout] = &[
     layout("GPTQ", "qweight", FileDtype::I32, &[Family::Gptq], integer::gptq),
     layout("AWQ", "qweight", FileDtype::I32, &[Family::Awq], integer::awq),
     layout("pack-quantized", "weight_packed", FileDtype::I32, &[Family::CompressedTensors], integer::pack_quantized),
     layout("int-quantized", "weight", FileDtype::I8, &[Family::CompressedTensors], integer::int_quantized),
+    layout("MXFP4", "weight_packed", FileDtype::U8, &[Family::CompressedTensors], mx::mxfp4_bytes)
+        .with("weight_scale", FileDtype::U8),
+    layout("MXFP4", "weight", FileDtype::U32, &[Family::Mlx], mx::mxfp4_words).with("scales", FileDtype::U8),
     layout("nvfp4-pack-quantized", "weight_packed", FileDtype::U8, &[Family::CompressedTensors], float::nvfp4_divided),
     layout("NVFP4", "weight", FileDtype::U8, &[Family::ModelOpt], float::nvfp4_multiplied),
     layout(
@@ -193,25 +212,16 @@ impl<'a> Weight<'a> {
     /// The weight `name` (without `.weight`) of a folder, if it is packed; `shape` is `[out, in]` by config.json.
     pub(super) fn open(tensors: &'a Tensors, name: &str, shape: &[usize]) -> Result<Option<Weight<'a>>> {
         let [out, inner] = *shape else { return Ok(None) };
-        let mut found = None;
-        for layout in LAYOUTS {
-            let Ok((dtype, ..)) = tensors.raw(&format!("{name}.{}", layout.part)) else { continue };
-            if dtype == layout.dtype {
-                let declared = tensors.format().is_some_and(|f| layout.families.contains(&f.family()));
-                if declared || found.is_none() {
-                    found = Some((layout, declared));
-                }
-                if declared {
-                    break;
-                }
-            }
-        }
-        let Some((layout, declared)) = found else {
+        let declares = |layout: &&Layout| tensors.format().is_some_and(|f| layout.families.contains(&f.family()));
+        let mut matching = LAYOUTS.iter().filter(|layout| layout.matches(tensors, name));
+        let any = matching.clone().next();
+        let declared = matching.find(declares);
+        let Some(layout) = declared.or(any) else {
             smoothed::refuse_beside_plain(tensors, name)?;
             return Ok(None);
         };
         let parts = Parts { tensors, name: name.to_owned(), out, inner, layout: layout.name };
-        if !declared {
+        if declared.is_none() {
             let says = tensors.format().map_or("no packed weights", |f| f.family().name());
             let why = format!("holds {:?} as {} does, but config.json declares {says}", layout.dtype, layout.name);
             return Err(parts.refuse(layout.part, why));

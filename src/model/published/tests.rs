@@ -134,7 +134,9 @@ fn own_forms_hold_the_values_as_they_are() {
     assert!(has("ct-int4-g128", "group4", true) && has("gptq-v1-4bit-g128", "group4", false), "{kept:?}");
     assert!(has("ct-int8-g128", "int8", true) && has("ct-w8a8", "int8", false), "{kept:?}");
     assert!(has("ct-nvfp4", "nvfp4", true) && has("modelopt-nvfp4", "nvfp4", true), "{kept:?}");
-    assert!(!kept.iter().any(|(name, ..)| name.starts_with("mlx") || name.ends_with("desc-act")), "{kept:?}");
+    assert!(has("ct-mxfp4", "nvfp4", true) && has("mlx-mxfp4", "nvfp4", true), "{kept:?}");
+    assert!(!kept.iter().any(|(name, ..)| name.contains("bit-g") && name.starts_with("mlx")), "{kept:?}");
+    assert!(!kept.iter().any(|(name, ..)| name.ends_with("desc-act")), "{kept:?}");
 }
 
 fn leak(form: &str) -> &'static str {
@@ -266,6 +268,46 @@ fn a_weight_of_another_family_than_config_json_says_is_refused() {
     let gptq = Case::named("gptq-v1-4bit-g128").format();
     let error = tensors.in_format(gptq).get("w.weight", &case.shape).err().unwrap().to_string();
     assert!(error.contains("pack-quantized") && error.contains("declares GPTQ"), "{error}");
+}
+
+#[test]
+fn powers_of_two_that_e4m3_does_not_reach_are_packed_again_and_one_that_is_no_number_is_named() {
+    for (name, scales, values) in
+        [("ct-mxfp4", "w.weight_scale", "w.weight_packed"), ("mlx-mxfp4", "w.scales", "w.weight")]
+    {
+        let case = Case::named(name);
+        let inner = case.shape[1];
+        // Block 3 holds 6, -1.5, 0.5 and zeros, far below, far above and at the end of the range.
+        for code in [0, 1, 90, 200, 252] {
+            let tensors = case.edited(|parts| {
+                parts.get_mut(scales).unwrap().2[3] = code;
+                let bytes = &mut parts.get_mut(values).unwrap().2[3 * 16..4 * 16];
+                bytes.fill(0);
+                bytes[..2].copy_from_slice(&[0xb7, 0x01]);
+            });
+            let weight = Weight::open(&tensors, "w", &case.shape).unwrap().unwrap();
+            assert_eq!(weight.own(), None, "{name}: 2^{}", i32::from(code) - 127);
+            let (dtype, data) = weight.values().unwrap();
+            let got = floats(dtype, &data);
+            let scale = 2f64.powi(i32::from(code) - 127);
+            let expected = [6.0, -1.5, 0.5, 0.0].map(|v| (v * scale) as f32);
+            assert_eq!(got[3 * 32..][..4], expected, "{name}: 2^{}", i32::from(code) - 127);
+            assert_eq!((dtype, got.len()), (Dtype::Bf16, case.shape[0] * inner));
+        }
+        let error = case.refused(|parts| parts.get_mut(scales).unwrap().2[5] = 0xff);
+        assert!(
+            error.starts_with(&format!("tensor `{scales}` holds a scale that is not finite (number 5)")),
+            "{error}"
+        );
+        let error = case.refused(|parts| parts.get_mut(scales).unwrap().2[3] = 254);
+        assert!(error.contains("stands for a value that is not finite (row 0, column"), "{error}");
+        let error = case.refused(|parts| {
+            let (dtype, shape, bytes) = parts.get_mut(scales).unwrap();
+            (*dtype, shape[1]) = (FileDtype::U8, 4);
+            bytes.truncate(32);
+        });
+        assert!(error.contains(scales) && error.contains("[8, 4]") && error.contains("[8, 8]"), "{error}");
+    }
 }
 
 #[test]

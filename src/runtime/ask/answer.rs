@@ -72,7 +72,7 @@ impl Answer {
         let decoder = StreamDecoder::new(tokenizer.clone(), begin);
         let (first_token, thought, saved, dirty) = (None, None, Instant::now(), false);
         let before = (message.meta.thought_ms, message.meta.thought_tokens.max(spent));
-        let (sentences, written) = (Sentences::behind(message.text.len()), message.meta.completion_tokens);
+        let (sentences, written) = (Sentences::after(message.text.len()), message.meta.completion_tokens);
         Ok(Answer {
             before,
             message,
@@ -121,10 +121,10 @@ impl Answer {
         thinks
     }
 
-    pub(super) fn tell_again(&self, state: &State) {
+    pub(super) fn report_again(&self, state: &State) {
         for (thinking, text) in [(true, &self.message.thinking), (false, &self.message.text)] {
             if !text.is_empty() {
-                state.tell(Notice::Delta { message: self.message.id, thinking, text: text.clone() });
+                state.report(Notice::Delta { message: self.message.id, thinking, text: text.clone() });
             }
         }
     }
@@ -153,7 +153,7 @@ impl Answer {
         state.here.session.tree.grow(&self.message, &delta.thinking, &delta.answer);
         for (thinking, text) in [(true, delta.thinking), (false, delta.answer)] {
             if !text.is_empty() {
-                state.tell(Notice::Delta { message: self.message.id, thinking, text });
+                state.report(Notice::Delta { message: self.message.id, thinking, text });
             }
         }
     }
@@ -207,11 +207,11 @@ impl State {
         live: &Path,
     ) -> Option<Sources> {
         let path = self.here.session.tree.path_to(answer.parent);
-        self.sources_behind(&path, rendered, (looked, sentences), live)
+        self.sources_after(&path, rendered, (looked, sentences), live)
     }
 
     /// The same for an answer to the last of `path`.
-    pub(in crate::runtime) fn sources_behind(
+    pub(in crate::runtime) fn sources_after(
         &self,
         path: &[&Message],
         rendered: &Rendered,
@@ -271,7 +271,7 @@ impl State {
         message.meta.quotes = self.quotes(message.parent, &message.text);
         self.amend(&message);
         let id = message.id;
-        self.tell(Notice::Finished(message));
+        self.report(Notice::Finished(message));
         id
     }
 

@@ -39,7 +39,7 @@ impl Sink for AsideAnswer {
         self.text.push_str(&self.decoder.push_all(tokens).answer);
         state.working(Activity::Answering { tokens_per_s });
         if self.shown == Shown::Yes {
-            state.tell(Notice::Aside { question: self.question.clone(), text: self.text.clone(), done: None });
+            state.report(Notice::Aside { question: self.question.clone(), text: self.text.clone(), done: None });
         }
     }
 }
@@ -90,7 +90,7 @@ impl Verb {
         }
         let AsideAnswer { question, text, .. } = answer;
         if shown == Shown::Yes {
-            self.tell(Notice::Aside { question, text: text.clone(), done: Some(finish_of(&stats)) });
+            self.report(Notice::Aside { question, text: text.clone(), done: Some(finish_of(&stats)) });
         }
         let whole = stats?.end.is_some_and(|end| end.done.ended != Ended::Cancelled);
         // An aside in its own slot drops that slot afterwards, so its state needs no restore.

@@ -65,7 +65,7 @@ pub(super) struct Sentences {
 
 impl Sentences {
     /// For a text that has `bytes` bytes already.
-    pub(super) fn behind(bytes: usize) -> Sentences {
+    pub(super) fn after(bytes: usize) -> Sentences {
         let (sums, done) = (BTreeMap::new(), Vec::new());
         Sentences { from: bytes, open: Open::default(), read: bytes, sums, tokens: 0, block_tokens: 0, done }
     }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn ends(pieces: &[&str]) -> Vec<String> {
-        let (mut text, mut sentences) = (String::new(), Sentences::behind(0));
+        let (mut text, mut sentences) = (String::new(), Sentences::after(0));
         for (n, piece) in (0..).zip(pieces) {
             let old = text.len();
             text.push_str(piece);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn read(pieces: impl Iterator<Item = &'static str>) -> usize {
-        let (mut text, mut sentences) = (String::new(), Sentences::behind(0));
+        let (mut text, mut sentences) = (String::new(), Sentences::after(0));
         for piece in pieces {
             let old = text.len();
             text.push_str(piece);

@@ -110,7 +110,7 @@ impl State {
         }
         let answers =
             slots.iter().filter_map(|s| s.answer.as_ref()).map(|a| (a.id(), a.sampling().seed_of_draws())).collect();
-        self.tell(Notice::Several(answers));
+        self.report(Notice::Several(answers));
         // No token has arrived yet.
         self.activity(Activity::Busy { what: "reading the question".into() });
         Ok(Several { rendered, base: plan.base, steps: plan.steps, slots })
@@ -148,12 +148,12 @@ impl Fan for Several {
             Some(answer) => answer.sampling().seed_of_draws(),
             None => state.here.session.tree.get(s.id).and_then(|m| m.meta.seed),
         };
-        let told = self.slots.iter().map(|s| (s.id, seed(s))).collect();
-        state.tell(Notice::Several(told));
+        let seeds = self.slots.iter().map(|s| (s.id, seed(s))).collect();
+        state.report(Notice::Several(seeds));
         for slot in &self.slots {
             match (&slot.answer, state.here.session.tree.get(slot.id)) {
-                (Some(answer), _) => answer.tell_again(state),
-                (None, Some(complete)) => state.tell(Notice::Finished(complete.clone())),
+                (Some(answer), _) => answer.report_again(state),
+                (None, Some(complete)) => state.report(Notice::Finished(complete.clone())),
                 (None, None) => {}
             }
         }

@@ -146,7 +146,8 @@ impl Verb {
                 decision @ (Decision::Load | Decision::Only(_)) => Ok(decision),
             };
         }
-        let small = to_read <= self.load_limits.confirm_tokens && files <= self.load_limits.confirm_files;
+        let limits = &self.config.load;
+        let small = to_read <= limits.confirm_tokens && files as u64 <= limits.confirm_files;
         if small || chosen == Chosen::FromList {
             return Ok(Decision::Load);
         }

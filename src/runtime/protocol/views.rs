@@ -45,6 +45,8 @@ pub struct TimelineRow {
     pub message: MessageId,
     /// Message number on its own branch.
     pub number: u64,
+    /// Distinguishes rows with the same number; 0 on the open branch, and for a number that occurs once.
+    pub line: u64,
     /// Branch depth for drawing: 0 is the oldest line.
     pub lane: u16,
     pub title: String,
@@ -53,6 +55,16 @@ pub struct TimelineRow {
     pub head: bool,
     pub label: Option<String>,
     pub created_ms: i64,
+}
+
+impl TimelineRow {
+    /// `#3`, or `#3.2` on another branch.
+    pub fn place(&self) -> String {
+        match self.line {
+            0 => format!("#{}", self.number),
+            line => format!("#{}.{line}", self.number),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -30,7 +30,7 @@ impl State {
         let Conversation { session, lock, .. } = here;
         let (id, name, lasts) = (session.id, session.id.map(|_| session.name), disk.lasts());
         let store = Arc::clone(&disk.store);
-        let said = matches!(disk.shown(), SaveState::TextOnly(_));
+        let shown = matches!(disk.shown(), SaveState::TextOnly(_));
         let closed = disk.close(Duration::from_secs(60));
         drop(lock);
         // Waits for the check: damage is reported, and the directory is free for the next process.
@@ -41,9 +41,9 @@ impl State {
         if let Ok(Some(why)) = &closed
             && absent
             && lasts
-            && !said
+            && !shown
         {
-            out.tell(Notice::Save(SaveState::TextOnly(why.clone())));
+            out.report(Notice::Save(SaveState::TextOnly(why.clone())));
         }
         let (farewell, unsaved) = match (name, closed) {
             _ if !lasts => (None, None),
@@ -60,7 +60,7 @@ impl State {
                 (Some(lost(name.as_deref(), &e.reason)), Some(unsaved))
             }
         };
-        out.tell(Notice::Bye { farewell, unsaved });
+        out.report(Notice::Bye { farewell, unsaved });
     }
 }
 

@@ -23,7 +23,7 @@ impl State {
             self.disk.show(SaveState::NotSaved(why.clone()));
         }
         match store.prompts(PROMPTS) {
-            Ok(prompts) => self.tell(Notice::Prompts(prompts.iter().rev().map(|p| line_of(p)).collect())),
+            Ok(prompts) => self.report(Notice::Prompts(prompts.iter().rev().map(|p| line_of(p)).collect())),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
         // For `-p` the command line has reported it.
@@ -41,12 +41,12 @@ impl State {
         let (store, out) = (Arc::clone(&self.disk.store), self.out.clone());
         let look = move || {
             if let Some(damage) = store.damage() {
-                out.tell(Notice::Damage(damage));
+                out.report(Notice::Damage(damage));
             }
         };
         match std::thread::Builder::new().name("store-look".into()).spawn(look) {
             Ok(thread) => self.looking = Some(thread),
-            Err(e) => self.tell(Notice::Damage(not_looked_at(&e))),
+            Err(e) => self.report(Notice::Damage(not_looked_at(&e))),
         }
     }
 }
@@ -56,7 +56,7 @@ impl Verb {
         match std::mem::take(&mut self.opening) {
             Opening::New => {
                 self.start_new(None)?;
-                self.tell_rowless_draft();
+                self.show_rowless_draft();
                 Ok(())
             }
             Opening::Named(name) => self.start_new(Some(name)),

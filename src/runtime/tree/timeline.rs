@@ -1,6 +1,6 @@
 //! The tree as rows, and a short title of a message.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::Tree;
 use crate::core::transcript::{Message, MessageId, Role};
@@ -43,6 +43,7 @@ impl Tree {
                 rows.push(TimelineRow {
                     message: id,
                     number,
+                    line: 0,
                     lane,
                     title: title_of(m),
                     kept: kept(end),
@@ -53,6 +54,13 @@ impl Tree {
                 });
             }
             push(&mut stack, &mut lanes, Some(id), number + 1, lane);
+        }
+        let mut lines: HashMap<u64, (u64, u64)> = HashMap::new();
+        rows.iter().for_each(|row: &TimelineRow| lines.entry(row.number).or_default().0 += 1);
+        for row in &mut rows {
+            let (all, line) = lines.entry(row.number).or_default();
+            *line += 1;
+            row.line = if row.current || *all == 1 { 0 } else { *line };
         }
         rows
     }

@@ -3,9 +3,9 @@
 use super::super::acts::{hint, send, stop, why_not_now};
 use super::super::keys::{Code, Key};
 use super::super::overlay::{Item, Kind, Overlay};
-use super::super::{App, Effect, late, perform};
+use super::super::{App, Effect, files, late, perform};
 use super::write;
-use crate::config::commands::Outcome;
+use crate::config::commands::{Outcome, escaped};
 use crate::runtime::protocol::{GotoTarget, Request};
 
 const HINT_MS: u64 = 4_000;
@@ -49,6 +49,14 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
         Code::Esc => close_overlay(app, effects),
         Code::Left if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, -1),
         Code::Right if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, 1),
+        Code::F(2) | Code::Delete | Code::Char('s') if kind(overlay) == Some(Kind::Sessions) && !is_text(key) => {
+            session_key(app, key, now, effects);
+        }
+        Code::Left if kind(overlay) == Some(Kind::Files) => {
+            if let Overlay::List(view) = overlay {
+                files::open(&files::parent(&view.folder), effects);
+            }
+        }
         Code::Left | Code::Right => {
             if let Some(request) = overlay.other_sentence(key.code == Code::Right) {
                 send(app, request, effects);
@@ -63,7 +71,12 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
         Code::Char('p') if key.ctrl => overlay.step(-1),
         Code::Char('n' | 'r') if key.ctrl => overlay.step(1),
         // During the tour, Enter closes a page.
-        Code::Enter if app.tour.is_some() && matches!(overlay, Overlay::Page(_)) => close_overlay(app, effects),
+        Code::Enter
+            if app.tour.is_some()
+                && (matches!(overlay, Overlay::Page(_)) || kind(overlay) == Some(Kind::Help) && free) =>
+        {
+            close_overlay(app, effects);
+        }
         Code::Enter | Code::Tab => take_from_overlay(app, now, effects),
         Code::Backspace => {
             if let Some(query) = overlay.query() {
@@ -111,6 +124,36 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
         },
         _ => {}
     }
+}
+
+fn is_text(key: Key) -> bool {
+    matches!(key.code, Code::Char(_)) && !key.ctrl && !key.alt
+}
+
+/// Keys of the list of sessions besides those of all lists.
+fn session_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    let Some(Overlay::List(view)) = &mut app.overlay else { return };
+    let name = match view.list.selected() {
+        Some(Item::Session(row)) => escaped(&row.name),
+        _ => return,
+    };
+    match key.code {
+        Code::F(_) => {
+            app.overlay = None;
+            app.composer.clear_to_cut();
+            app.composer.set(&format!("/rename {name} "));
+        }
+        Code::Delete => enter_line(app, &format!("/delete {name}"), now, effects),
+        _ => view.reorder(),
+    }
+}
+
+/// Closes the list and enters a command in its place.
+pub(in crate::tui) fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
+    app.overlay = None;
+    app.composer.clear_to_cut();
+    app.composer.set(line);
+    perform::submit(app, now, effects);
 }
 
 fn write_beside(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
@@ -166,11 +209,17 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 app.composer.set(&row.line);
                 None
             }
-            (_, Some(Item::Command { name, usage, .. })) => {
-                let space = if usage.is_empty() { "" } else { " " };
-                app.composer.clear_to_cut();
-                app.composer.set(&format!("/{name}{space}"));
+            (_, Some(Item::Help(row))) => {
+                if let Some(line) = row.line {
+                    app.composer.clear_to_cut();
+                    app.composer.set(&line);
+                }
                 None
+            }
+            (_, Some(Item::Heading(_))) => return,
+            (_, Some(Item::File(row))) => {
+                let folder = view.folder.clone();
+                return files::take(app, &folder, &row, now, effects);
             }
             (_, Some(Item::Prompt(prompt))) => {
                 app.composer.set(&prompt);

@@ -56,12 +56,7 @@ pub(in super::super) fn background(
                 Activity::Idle => Mark::Quiet,
                 Activity::Reading(r) if r.total > 0 => Mark::Reading(percent(r.done, r.total)),
                 Activity::Thinking { .. } | Activity::Answering { .. } => Mark::Writing,
-                Activity::Starting { .. }
-                | Activity::Reading(_)
-                | Activity::Restoring { .. }
-                | Activity::Stopping
-                | Activity::Beside { .. }
-                | Activity::Busy { .. } => Mark::Working,
+                _ => Mark::Working,
             };
             if away.mark.at_work() {
                 away.since.get_or_insert(now);

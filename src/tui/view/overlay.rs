@@ -9,7 +9,7 @@ use crate::runtime::protocol::{DocumentRow, FanOutRow, SearchRow, SessionRow, Ti
 use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::complete::Popup;
 use crate::tui::entry::{clock, grouped};
-use crate::tui::overlay::{Item, Kind, ListView, Overlay, Page, SettingRow};
+use crate::tui::overlay::{HelpRow, Item, Kind, ListView, Overlay, Page, SettingRow};
 use crate::tui::rows::{Face, Role, Row, Span};
 use crate::tui::shelf;
 use crate::tui::wrap::wrap_text;
@@ -51,9 +51,10 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
 
 /// Least width for titles in the rows; below it the heading shows the selected one.
 const WITH_TITLES: u16 = 100;
-const TITLE_AT: u16 = 12;
 
 const ANSWER_ROWS: u16 = 6;
+/// From this width on, lists of help show the whole usage.
+const WIDE: usize = 100;
 
 fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) {
     let narrow = area.width < ALL_COLUMNS;
@@ -64,14 +65,17 @@ fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) 
         (Kind::Documents, false) => (["   name", "tokens     lines      size  state    "], Vec::new()),
         (Kind::Answers, _) => (["   document", "lines looked at  likely "], answer_below(view, area)),
         (Kind::Themes, _) => (["", ""], super::themes::below(&view.list, area)),
-        (Kind::Found | Kind::Timeline | Kind::Prompts | Kind::Settings | Kind::Commands, _) => (["", ""], Vec::new()),
+        (Kind::Files, _) => (["   name", "size "], Vec::new()),
+        (Kind::Help | Kind::Settings, _) => (["", ""], about(view, area)),
+        (Kind::Found | Kind::Timeline | Kind::Prompts, _) => (["", ""], Vec::new()),
     };
     let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height).min(area.height);
     let top = Rect { height: area.height - height, ..area };
     list(painter, top, view, columns, |item, cells| row(app, view, item, cells));
     if let Some(Item::Session(chosen)) = view.list.selected().filter(|_| area.width < WITH_TITLES) {
-        let room = usize::from(area.width.saturating_sub(TITLE_AT + 12));
-        painter.spans(area, 0, TITLE_AT, &[Span::new(ellipsis(&chosen.title, room), Role::Text)]);
+        let at = u16::try_from(width(&view.title) + 4).unwrap_or(area.width);
+        let room = usize::from(area.width.saturating_sub(at + 12));
+        painter.spans(area, 0, at, &[Span::new(ellipsis(&chosen.title, room), Role::Text)]);
     }
     if view.kind == Kind::Answers && height > 0 {
         let rest = Rect { y: top.bottom(), height, ..area };
@@ -93,12 +97,35 @@ fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
         Item::Theme(r) => super::themes::row(r, cells),
         Item::Answer(_, r) => answered(r, cells),
         Item::Setting(r) => setting(r, cells),
-        Item::Command { name, usage, help } => {
-            let command = fit(&format!("/{name} {usage}"), 34.min(cells / 2));
-            let help = ellipsis(help, cells.saturating_sub(width(&command) + 2));
-            Row::from(vec![Span::new(command, Role::Key), Span::new(format!("  {help}"), Role::Text)])
+        Item::Help(r) => {
+            let (text, column) =
+                if cells < WIDE { (&r.short, HelpRow::CELLS.min(cells / 2)) } else { (&r.what, WIDE / 2) };
+            let what = fit(text, column);
+            let does = ellipsis(&r.does, cells.saturating_sub(column + 2));
+            Row::from(vec![Span::new(what, Role::Key), Span::new(format!("  {does}"), Role::Text)])
+        }
+        Item::Heading(text) => Row::of(ellipsis(text, cells), Role::Heading),
+        Item::File(r) => {
+            let size = r.bytes.map_or(String::new(), bytes);
+            let name = fit(&r.name, cells.saturating_sub(12));
+            let whole = if r.name == "./" { "  all of this folder" } else { "" };
+            let name = fit(&format!("{}{whole}", name.trim_end()), cells.saturating_sub(12));
+            let role = if r.bytes.is_none() { Role::Key } else { Role::Text };
+            Row::from(vec![Span::new(name, role), Span::new(format!("{size:>12}"), Role::Dim)])
         }
     }
+}
+
+/// The selected row of help or settings in full, if the list cuts it.
+fn about(view: &ListView, area: Rect) -> Vec<Row> {
+    let text = match view.list.selected() {
+        Some(Item::Help(r)) => format!("{}  {}", r.what, r.does),
+        Some(Item::Setting(r)) => format!("{} = {}  {}", r.name, r.value, r.help),
+        _ => String::new(),
+    };
+    let mut rows = wrap_text(&text, Role::Dim, usize::from(area.width).saturating_sub(4));
+    rows.resize(if area.height < 12 { 0 } else { 2 }, Row::default());
+    rows
 }
 
 fn answer_below(view: &ListView, area: Rect) -> Vec<Row> {
@@ -191,9 +218,7 @@ fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
     let head = if r.head { "<-" } else { "  " };
     let label = r.label.as_deref().map(|l| format!("[{l}] ")).unwrap_or_default();
     let tail = format!(" {mark} {head} {}", clock(r.created_ms, app.config.utc_offset_min));
-    // Numbers count along a branch, so only those of the open one are unique.
-    let number = if r.current { format!("#{}", r.number) } else { String::new() };
-    let front = format!("{number:>5}  {lane}o- ");
+    let front = format!("{:>5}  {lane}o- ", r.place());
     let room = cells.saturating_sub(width(&front) + width(&tail));
     let tone = if r.current { Role::Text } else { Role::Dim };
     Row {

@@ -150,8 +150,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             let label = r.label.as_deref().map(|l| format!(" [{l}]")).unwrap_or_default();
             let title = ellipsis(&format!("{}{label}", r.title), 24usize.saturating_sub(lane.len()));
             let face = if r.current { Role::Text } else { Role::Dim };
-            let number = if r.current { format!("#{}", r.number) } else { String::new() };
-            lines.line(&format!("{number:>4}  {lane}o- {} {mark}{head}", fit(&title, 24 - lane.len())), face);
+            lines.line(&format!("{:>4}  {lane}o- {} {mark}{head}", r.place(), fit(&title, 24 - lane.len())), face);
         }
         lines.line(
             &format!("{} checkpoint{} on this branch", m.checkpoints, if m.checkpoints == 1 { "" } else { "s" },),

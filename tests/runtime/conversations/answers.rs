@@ -334,7 +334,8 @@ fn what_is_said_of_shared_tokens_is_what_is_in_the_state() {
     let said = t.note(Request::Fork { at: Some(4), name: None });
     assert!(said.contains("forked at #4: ") && !said.contains(" 0 tokens shared"), "{said}");
     t.note(Request::Undo(1));
-    t.send(Request::Compact(None));
+    t.ask(&"And what else is there to say about it? ".repeat(20));
+    t.send(Request::Compact { instruction: None, yes: true });
     let said = t.note_with(" tokens before, ");
     assert!(!said.starts_with("0 tokens before"), "{said}");
     // A session nothing was said in has no speeds of its own.
@@ -385,7 +386,57 @@ fn a_switch_for_thinking_that_does_nothing_is_refused_with_what_works() {
     assert_eq!(t.ask("Why?").text, "Yes.");
 }
 
+fn a_summary_replaces_the_context_after_a_look_and_only_if_it_is_shorter() {
+    let dir = dir();
+    let text = text_model(None);
+    let script = always(text.clone(), "All of it in short.");
+    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let compact = |yes| Request::Compact { instruction: None, yes };
+    t.ask("One?");
+    for yes in [false, true] {
+        t.send(compact(yes));
+        let note = t.note_with("would not make the context shorter");
+        assert!(note.ends_with("Nothing was changed."), "{note}");
+    }
+    t.ask(&"And what else is there to say about it? ".repeat(40));
+    for (key, branch) in [('n', (1, 1)), ('\x1b', (1, 1)), ('y', (2, 2))] {
+        t.send(compact(false));
+        let page = t.wait("the summary", |n| match n {
+            Notice::Page { text, .. } => Some(text.clone()),
+            _ => None,
+        });
+        assert_eq!(page, "All of it in short.");
+        let (id, text) = question(&mut t);
+        assert!(text.contains(" tokens now, ") && text.contains(" with the summary"), "{text}");
+        t.send(Request::Choose { question: id, key });
+        t.sync();
+        assert_eq!(t.view().branch, branch, "{key:?}");
+    }
+    assert_eq!(t.view().messages.len(), 1, "the summary alone");
+    t.quit();
+}
+
+#[test]
+fn the_built_in_model_and_a_run_without_a_user_get_no_summary() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup { model: "demo", ..Setup::default() });
+    t.ask("One?");
+    t.work();
+    let note = t.note(Request::Compact { instruction: None, yes: true });
+    assert!(note.starts_with("The built-in model cannot summarize"), "{note}");
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup { attendance: Attendance::Absent, ..resume("last") });
+    t.send(Request::Compact { instruction: None, yes: false });
+    let error = t.wait("the refusal", |n| match n {
+        Notice::Fatal { error, .. } => Some(error.clone()),
+        _ => None,
+    });
+    assert!(error.contains("/compact --yes"), "{error}");
+    assert_eq!(t.work(), (0, 0));
+}
+
 with_both_tokenizers!(
+    a_summary_replaces_the_context_after_a_look_and_only_if_it_is_shorter,
     thoughts_end_at_their_budget_and_an_answer_that_repeats_itself_is_stopped,
     a_switch_for_thinking_that_does_nothing_is_refused_with_what_works,
     the_second_question_gives_only_what_is_new,

@@ -1,6 +1,7 @@
 //! Documents: what is read of them, what is not, and what is said of that.
 
 use super::*;
+use sala_chat::store::SessionFilter;
 
 fn the_same_document_in_another_session_is_found_and_not_read() {
     let dir = dir();
@@ -137,7 +138,7 @@ fn what_stands_beside_the_messages_is_shown_once_for_many_files() {
     for n in 0..60 {
         std::fs::write(dir.path().join(format!("{n}.txt")), format!("A line of file {n}.\n")).unwrap();
     }
-    let load = LoadLimits { confirm_tokens: 100_000, confirm_files: 100 };
+    let load = LoadConfig { confirm_tokens: 100_000, confirm_files: 100, ..LoadConfig::default() };
     let mut t = Talk::new(dir.path(), Setup { load, ..Setup::default() });
     t.sync();
     let (before, begun) = (t.seen.len(), std::time::Instant::now());
@@ -240,7 +241,34 @@ fn no_clipboard_is_promised_where_none_is_read() {
     assert!(t.load("./-").starts_with("Read -: "));
 }
 
+fn a_session_that_is_not_saved_uses_the_state_that_is_kept() {
+    let dir = dir();
+    let mut t = with_notes(dir.path(), "Who?");
+    t.on_disk();
+    t.quit();
+    let other = self::dir();
+    write_notes(other.path());
+    let kept = support::store(&dir.path().join("data"));
+    let before = kept.sizes().unwrap().state_bytes;
+    let setup = Setup { discard: true, kept: Some(std::sync::Arc::clone(&kept)), ..Setup::default() };
+    let mut t = Talk::new(other.path(), setup);
+    let note = t.load("notes.txt");
+    assert!(note.contains("from library"), "{note}");
+    t.ask("Who is the treasurer?");
+    assert!(t.work().0 < 100, "only the question is read");
+    t.note(Request::Undo(1));
+    t.ask("And who else?");
+    assert!(t.work().0 < 100, "also after an undo");
+    let options = LoadOptions { library: vec!["notes.txt".into()], ..LoadOptions::default() };
+    t.send(Request::New(None));
+    t.send(Request::Load { paths: Vec::new(), options });
+    t.note_with("from library");
+    t.quit();
+    assert_eq!((kept.sizes().unwrap().state_bytes, kept.sessions(SessionFilter::Live, 9).unwrap().len()), (before, 1));
+}
+
 with_both_tokenizers!(
+    a_session_that_is_not_saved_uses_the_state_that_is_kept,
     what_a_folder_holds_that_the_library_does_not_take_is_said,
     what_stands_beside_the_messages_is_shown_once_for_many_files,
     the_same_document_in_another_session_is_found_and_not_read,

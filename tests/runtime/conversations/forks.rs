@@ -291,6 +291,30 @@ fn what_is_not_edited_of_a_message_stays_as_it_was() {
 }
 
 #[test]
+fn one_redo_takes_back_one_undo_whatever_its_count() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    for question in ["One?", "Two?", "Three?"] {
+        t.ask(question);
+    }
+    let mut after = |t: &mut Talk, request: Request| {
+        t.note(request);
+        t.view().messages.len()
+    };
+    assert_eq!((after(&mut t, Request::Undo(99)), after(&mut t, Request::Redo(1))), (0, 6));
+    let steps = [Request::Undo(1), Request::Undo(2), Request::Redo(1), Request::Redo(1)];
+    assert_eq!(steps.map(|request| after(&mut t, request)), [4, 0, 4, 6]);
+    let several = [Request::Undo(1), Request::Undo(1), Request::Undo(1), Request::Redo(3)];
+    assert_eq!(several.map(|request| after(&mut t, request)), [4, 2, 0, 6]);
+    after(&mut t, Request::Undo(99));
+    t.quit();
+    let mut t = Talk::new(dir.path(), resume("last"));
+    t.sync();
+    assert_eq!(after(&mut t, Request::Redo(1)), 6, "also after a restart");
+    t.quit();
+}
+
+#[test]
 fn a_message_that_begins_with_a_slash_comes_back_as_one() {
     let dir = dir();
     let mut t = Talk::new(dir.path(), Setup::default());

@@ -41,7 +41,7 @@ fn files_left_out_of_a_plan_are_not_read() {
     let dir = dir();
     let load = three_files(dir.path());
     let mut t =
-        Talk::new(dir.path(), Setup { load: LoadLimits { confirm_tokens: 10, confirm_files: 20 }, ..Setup::default() });
+        Talk::new(dir.path(), Setup { load: LoadConfig { confirm_tokens: 10, confirm_files: 20, ..LoadConfig::default() }, ..Setup::default() });
     t.send(load.clone());
     let (question, text, offer) = plan(&mut t);
     assert!(text.starts_with("3 files, "), "{text}");
@@ -160,7 +160,7 @@ fn looking_and_quitting_work_while_a_question_waits() {
     let dir = dir();
     let load = three_files(dir.path());
     let mut t =
-        Talk::new(dir.path(), Setup { load: LoadLimits { confirm_tokens: 10, confirm_files: 20 }, ..Setup::default() });
+        Talk::new(dir.path(), Setup { load: LoadConfig { confirm_tokens: 10, confirm_files: 20, ..LoadConfig::default() }, ..Setup::default() });
     t.send(load);
     plan(&mut t);
     t.send(Request::Docs);

@@ -132,7 +132,7 @@ fn timeline_is_a_tree_with_checkpoints() {
     });
 }
 
-fn sessions() -> Vec<SessionRow> {
+pub fn sessions() -> Vec<SessionRow> {
     let row = |name: &str, title: &str, state: &str| SessionRow {
         name: name.into(),
         title: title.into(),

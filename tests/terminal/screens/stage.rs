@@ -334,6 +334,7 @@ pub fn timeline() -> Vec<sala_chat::runtime::protocol::TimelineRow> {
         sala_chat::runtime::protocol::TimelineRow {
             message: MessageId(id),
             number: id as u64,
+            line: 0,
             lane,
             title: title.into(),
             kept: id % 2 == 1,

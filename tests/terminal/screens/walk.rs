@@ -1,8 +1,9 @@
 //! What a new user meets in the first minutes: refusals, small windows, held messages, long words.
 
 use sala_chat::core::transcript::{MessageId, Role};
-use sala_chat::runtime::protocol::{Activity, Level, Notice, Request};
-use sala_chat::tui::Event;
+use sala_chat::runtime::protocol::{Activity, Choice, Level, Notice, Request};
+use sala_chat::tui::files::FileRow;
+use sala_chat::tui::{Effect, Event};
 
 use super::stage::*;
 use super::{SIZES, picture};
@@ -92,12 +93,98 @@ fn held_messages_that_stay_behind_are_named() {
 }
 
 #[test]
-fn only_messages_of_this_branch_have_numbers_in_the_timeline() {
+fn a_message_of_another_branch_has_a_number_of_its_own_in_the_timeline() {
     let mut s = open(80, 24);
     let mut rows = timeline();
-    (rows[3].number, rows[3].message) = (3, MessageId(7));
+    (rows[3].number, rows[3].line, rows[3].message) = (3, 2, MessageId(7));
     s.tell(Notice::Timeline(rows));
-    assert_eq!(s.screen().matches("#3 ").count(), 1, "{}", s.screen());
+    let screen = s.screen();
+    assert!(screen.matches("#3 ").count() == 1 && screen.contains("#3.2 "), "{screen}");
+}
+
+#[test]
+fn help_is_two_columns_with_a_filter() {
+    for (width, height) in SIZES {
+        let mut s = open(width, height);
+        s.press("f1").type_text("/clip");
+        let screen = s.screen();
+        assert!(screen.contains("> clip") && screen.contains("/copy"), "{screen}");
+        assert!(!screen.contains("/undo") && !screen.contains("Documents"), "{screen}");
+        s.press("enter");
+        assert_eq!(s.app.composer.text(), "/copy ");
+        s.press("ctrl-u").type_text("/help word").press("enter");
+        let screen = s.screen();
+        let does = |line: &&str| line.contains("word left") || line.contains("cut the word");
+        let columns: Vec<Option<usize>> =
+            screen.lines().filter(does).map(|l| l.find("word left").or(l.find("cut the word"))).collect();
+        assert!(columns.len() == 2 && columns[0] == columns[1], "{screen}");
+        assert!(screen.contains("Alt-B"), "keys are found, too: {screen}");
+        s.press("esc").type_text("/keys").press("enter").type_text("panel");
+        assert!(s.screen().contains("Ctrl-O"), "{}", s.screen());
+    }
+}
+
+#[test]
+fn a_bare_load_is_a_list_of_files() {
+    let row = |name: &str, bytes| FileRow { name: name.into(), bytes };
+    for (width, height) in SIZES {
+        let mut s = open(width, height);
+        s.type_text("/load").press("enter");
+        assert_eq!(s.effects.pop(), Some(Effect::ListFolder(String::new())));
+        let found = vec![row("books/", None), row("my notes.txt", Some(5_300_000)), row("war.txt", Some(900))];
+        s.event(Event::Folder { folder: String::new(), found: Ok(found.clone()) });
+        let screen = s.screen();
+        assert!(screen.contains(" > books/") && screen.contains("5.1 MiB") && screen.contains("../"), "{screen}");
+        s.press("enter");
+        assert_eq!(s.effects.pop(), Some(Effect::ListFolder("books/".into())));
+        s.event(Event::Folder { folder: "books/".into(), found: Ok(found) });
+        s.press("left");
+        assert_eq!(s.effects.pop(), Some(Effect::ListFolder(String::new())));
+        s.type_text("my").press("enter");
+        let load = Request::Load { paths: vec!["books/my notes.txt".into()], options: Default::default() };
+        assert_eq!((s.sent(), s.app.overlay.is_none()), (vec![load], true));
+        // A folder that cannot be read is one line at the input.
+        s.event(Event::Folder { folder: "x/".into(), found: Err("x/ cannot be listed: permission denied".into()) });
+        assert!(s.screen().contains("!! x/ cannot be listed"), "{}", s.screen());
+    }
+}
+
+#[test]
+fn sessions_are_renamed_deleted_and_sorted_in_their_list() {
+    for (width, height) in SIZES {
+        let mut s = open(width, height);
+        let mut rows = super::pages::sessions();
+        (rows[0].updated_ms, rows[0].tokens) = (rows[0].updated_ms + 1, rows[0].tokens + 1);
+        s.tell(Notice::Sessions(rows));
+        let first = |s: &mut Stage| s.screen().lines().find(|l| l.contains(" > ")).map(str::to_owned).unwrap();
+        let by_date = first(&mut s);
+        s.press("ctrl-s");
+        assert!(s.screen().contains("Sessions by name"), "{}", s.screen());
+        s.press("ctrl-s");
+        assert!(s.screen().contains("Sessions by tokens") && first(&mut s).contains("war-and-peace"));
+        s.press("ctrl-s");
+        assert_eq!(first(&mut s), by_date);
+        s.press("delete");
+        assert_eq!(s.sent(), [Request::Delete(Some("war-and-peace".into()))]);
+        s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Sessions(super::pages::sessions())).press("f2");
+        assert_eq!(s.app.composer.text(), "/rename war-and-peace ");
+        s.type_text("tolstoy").press("enter");
+        let rename = Request::RenameOther { session: "war-and-peace".into(), name: "tolstoy".into() };
+        assert_eq!(s.sent(), [rename]);
+    }
+}
+
+#[test]
+fn a_question_that_is_left_without_an_answer_is_named() {
+    let mut s = Stage::new(80, 24).ready(gpu());
+    s.tell(Notice::Session(opened(1))).effects.clear();
+    s.type_text("/resume mail").press("enter");
+    let choices = vec![Choice { key: 'v', label: "view".into() }, Choice { key: '\x1b', label: "cancel".into() }];
+    s.tell(Notice::Question { id: 1, text: "\"mail\" is in use.".into(), choices });
+    s.type_text("hello").press("esc esc ctrl-u").type_text("/new").press("enter");
+    s.tell(Notice::Session(opened(3)));
+    let screen = s.screen();
+    assert!(screen.contains("still asks: \"mail\" is in use. Alt-1 goes back."), "{screen}");
 }
 
 #[test]

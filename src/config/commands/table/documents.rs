@@ -3,8 +3,8 @@
 use super::super::Completes::{Documents, Paths, Words};
 use super::super::args::{Args, next_word, tokens};
 use super::super::words::{LibraryAction, LoadOptions};
-use super::super::{Command, Group, Outcome, Request};
-use super::{no_option, runtime};
+use super::super::{Command, Group, Local, Outcome, Request};
+use super::{local, no_option, runtime};
 
 const ROW: Command = Command { group: Group::Documents, ..super::ROW };
 
@@ -15,7 +15,10 @@ pub(super) const ROWS: &[Command] = &[
         usage: "PATH... [--as NAME] [--head N|--tail N] [--pages A-B] [--once] [--force]",
         help: "read files or folders; asks before large ones",
         options: &[
-            ("PATH", "a file, a folder (hidden files and those of .gitignore are left out), a glob"),
+            (
+                "PATH",
+                "a file, a folder (hidden files and those of .gitignore are left out), a glob; without it, a list to choose from",
+            ),
             ("@NAME", "a document from the library; ./@NAME is a file"),
             ("--as NAME", "name of the document, for a single file"),
             ("--head N", "only its first N tokens: 4096, 64k"),
@@ -25,7 +28,7 @@ pub(super) const ROWS: &[Command] = &[
             ("--force", "read a file that is not text as Latin-1"),
         ],
         example: "/load ~/notes.txt --as notes",
-        wrong: "/load",
+        wrong: "/load --head",
         completes: Paths,
         parse: load,
         ..ROW
@@ -159,7 +162,8 @@ fn load(a: &Args<'_>) -> Result<Outcome, String> {
         }
     }
     if paths.is_empty() && options.library.is_empty() {
-        return Err("needs a file, folder or glob".into());
+        let bare = options == LoadOptions::default();
+        return if bare { local(Local::Files) } else { Err("needs a file, folder or glob".into()) };
     }
     if options.head.is_some() && options.tail.is_some() {
         return Err("takes --head or --tail, not both".into());

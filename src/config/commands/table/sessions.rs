@@ -49,11 +49,15 @@ pub(super) const ROWS: &[Command] = &[
     },
     Command {
         name: "rename",
-        usage: "NAME",
-        help: "name this session",
+        usage: "[SESSION] NAME",
+        help: "name this session, or another one",
         example: "/rename thesis",
         wrong: "/rename",
-        parse: |a| a.one("a name").and_then(|n| runtime(Request::Rename(n))),
+        completes: Sessions,
+        parse: |a| match a.words()? {
+            [session, name] => runtime(Request::RenameOther { session: session.clone(), name: name.clone() }),
+            _ => a.one("a name").and_then(|n| runtime(Request::Rename(n))),
+        },
         ..ROW
     },
     Command {

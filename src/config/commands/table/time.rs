@@ -138,13 +138,24 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "compact",
         aliases: &["summarize"],
-        usage: "[INSTRUCTION]",
-        help: "branch with a summary; the original stays",
+        usage: "[--yes] [INSTRUCTION]",
+        help: "branch with a summary; asks first, the original stays",
+        options: &[("--yes", "do not ask")],
         example: "/compact keep the dates",
-        parse: |a| runtime(Request::Compact(a.rest())),
+        parse: compact,
         ..ROW
     },
 ];
+
+fn compact(a: &Args<'_>) -> Result<Outcome, String> {
+    let rest = a.rest().unwrap_or_default();
+    let asked = match rest.split_once(char::is_whitespace).unwrap_or((&rest, "")) {
+        ("--yes", instruction) => (true, instruction.trim()),
+        _ => (false, rest.as_str()),
+    };
+    let (yes, instruction) = asked;
+    runtime(Request::Compact { instruction: Some(instruction.to_owned()).filter(|text| !text.is_empty()), yes })
+}
 
 fn regen(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut count, mut temperature, mut seed) = (None, 1, None, None);

@@ -23,9 +23,11 @@ use crate::text::{Begin, StreamDecoder};
 use kept::{Standing, is_file};
 
 const THIS_QUESTION: &str = "This question";
+/// Documents whose reason for no answer is named after the table, which cuts it.
+const SHOWN_REASONS: usize = 3;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wish {
+pub(super) struct Params {
     pub(super) question: String,
     /// Pattern of document names; `None` selects all.
     pub(super) library: Option<String>,
@@ -37,7 +39,7 @@ pub(super) struct Wish {
 
 /// An answer of the table, with the data that opens it as a session.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct Answered {
     record: DocumentRecord,
     question: String,
     row: FanOutRow,
@@ -68,7 +70,7 @@ struct Being {
 struct AskAll {
     question: String,
     sampling: Sampling,
-    asked: Vec<Being>,
+    answers: Vec<Being>,
     changed: bool,
     started: Instant,
 }
@@ -84,8 +86,8 @@ pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
 
 impl Verb {
     pub(super) async fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
-        let mut wish = Wish { question, library, read, tried: false };
-        if wish.question.trim().is_empty() {
+        let mut request = Params { question, library, read, tried: false };
+        if request.question.trim().is_empty() {
             return Err(RuntimeError::Refused("/ask-all QUESTION asks every document of the library.".into()));
         }
         self.engine_ready().await?;
@@ -93,33 +95,33 @@ impl Verb {
             Attendance::Present => "/ask-all",
             Attendance::Absent => "ask-all",
         })?;
-        let (mut kept, mut others) = self.library_documents_kept(&wish).await?;
+        let (mut kept, mut others) = self.library_documents_kept(&request).await?;
         let mut unread = Vec::new();
         // With `save_state` "never", reading would keep nothing.
-        if wish.read && !others.is_empty() && self.disk.policy != SaveStates::Never {
+        if request.read && !others.is_empty() && self.disk.policy != SaveStates::Never {
             let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
             unread = self.read_shelved(files).await?;
-            wish.tried = true;
-            (kept, others) = self.library_documents_kept(&wish).await?;
+            request.tried = true;
+            (kept, others) = self.library_documents_kept(&request).await?;
         }
         let others = others.into_iter().map(|(d, standing)| {
-            let why = self.why_not(&wish, &d, standing, &unread);
+            let why = self.why_not(&request, &d, standing, &unread);
             (d, why)
         });
         let others = others.collect();
-        self.ask_documents(wish.question, kept, others).await
+        self.ask_documents(request.question, kept, others).await
     }
 
     async fn library_documents_kept(
         &mut self,
-        wish: &Wish,
+        request: &Params,
     ) -> Done<(Vec<DocumentRecord>, Vec<(DocumentRecord, Standing)>)> {
         // Entry and state of a document that was just read may not be on disk yet.
         self.disk.wait_for_texts();
         self.states_saved().await;
-        let (kept, others) = self.shelved(wish.library.as_deref())?;
+        let (kept, others) = self.shelved(request.library.as_deref())?;
         if kept.is_empty() && others.is_empty() {
-            return Err(RuntimeError::Refused(no_document(wish.library.as_deref(), self.attendance)));
+            return Err(RuntimeError::Refused(no_document(request.library.as_deref(), self.attendance)));
         }
         Ok((kept, others))
     }
@@ -145,23 +147,25 @@ impl Verb {
             generated: Vec::new(),
             likely: Vec::new(),
         };
-        let mut asked: Vec<Being> = kept.into_iter().map(|d| being(d, None)).collect();
-        let count = asked.len();
-        asked.extend(others.into_iter().map(|(d, why)| being(d, Some(why))));
+        let mut answers: Vec<Being> = kept.into_iter().map(|d| being(d, None)).collect();
+        let count = answers.len();
+        answers.extend(others.into_iter().map(|(d, why)| being(d, Some(why))));
         // Answers for comparison are not sampled.
         let sampling = Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) };
         self.activity(Activity::Busy { what: format!("asking {count} documents") });
-        let mut fan = AskAll { question, sampling, asked, changed: true, started: Instant::now() };
-        fan.tell(self, false);
+        let mut fan = AskAll { question, sampling, answers, changed: true, started: Instant::now() };
+        fan.report(self, false);
         let slots = self.fan_out(&mut fan).await?;
         let released = self.release(slots);
-        fan.tell(self, true);
+        fan.report(self, true);
         self.report_meters();
-        let (answered, of, seconds) = (fan.answered(), fan.asked.len(), fan.started.elapsed().as_secs_f64());
+        let (answered, of, seconds) = (fan.answered(), fan.answers.len(), fan.started.elapsed().as_secs_f64());
         let stopped = if self.here.slot.stopped() { "Stopped: " } else { "" };
-        self.note(Level::Info, format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s."));
-        let AskAll { question, sampling, asked, .. } = fan;
-        let asked = asked.into_iter().map(|b| Asked {
+        let reason = |b: &Being| b.row.failed.as_ref().map(|why| format!(" {}: {why}.", b.row.document));
+        let reasons: String = fan.answers.iter().filter_map(reason).take(SHOWN_REASONS).collect();
+        self.note(Level::Info, format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
+        let AskAll { question, sampling, answers, .. } = fan;
+        let answers = answers.into_iter().map(|b| Answered {
             record: b.record,
             question: question.clone(),
             row: b.row,
@@ -169,20 +173,20 @@ impl Verb {
             looked: b.looked,
             seed: sampling.seed_of_draws(),
         });
-        let (serial, asked) = (self.here.session.serial, asked.collect());
-        self.asked.insert(serial, asked);
+        let (serial, answers) = (self.here.session.serial, answers.collect());
+        self.tables.insert(serial, answers);
         released
     }
 
     /// Enter in the table: opens a new session that ends with this answer.
     pub(super) async fn open_asked(&mut self, at: usize) -> Done {
-        let Some(asked) = self.asked.get(&self.here.session.serial).and_then(|rows| rows.get(at)).cloned() else {
+        let Some(answered) = self.tables.get(&self.here.session.serial).and_then(|rows| rows.get(at)).cloned() else {
             return Err(RuntimeError::Refused("That answer is not there any more. /ask-all asks again.".into()));
         };
-        if asked.row.finish.is_none() {
-            return Err(RuntimeError::Refused(format!("{} was not answered.", asked.row.document)));
+        if answered.row.finish.is_none() {
+            return Err(RuntimeError::Refused(format!("{} was not answered.", answered.row.document)));
         }
-        let Ready { messages, .. } = self.behind(&asked.record, &asked.question)?;
+        let Ready { messages, .. } = self.question_to(&answered.record, &answered.question)?;
         self.start_new(None)?;
         let mut parent = None;
         for mut message in messages {
@@ -190,28 +194,28 @@ impl Verb {
             message.id = self.disk.store.new_message_id(parent);
             (message.parent, message.created_ms) = (parent, now_ms());
             parent = Some(message.id);
-            let document = message.meta.document.as_ref().is_some_and(|d| d.hash == asked.record.document.hash);
+            let document = message.meta.document.as_ref().is_some_and(|d| d.hash == answered.record.document.hash);
             let id = message.id;
             self.add_quietly(message)?;
             if document {
-                self.point(id, asked.record.document.segment);
+                self.point(id, answered.record.document.segment);
             }
         }
-        let mut answer = self.draft(Role::Assistant, parent, asked.row.text.clone());
-        answer.thinking = asked.thinking;
+        let mut answer = self.draft(Role::Assistant, parent, answered.row.text.clone());
+        answer.thinking = answered.thinking;
         answer.meta = MessageMeta {
-            finish: asked.row.finish,
-            seed: asked.seed,
+            finish: answered.row.finish,
+            seed: answered.seed,
             model: self.engine.model().map(|m| m.name.clone()),
-            completion_tokens: asked.row.answer_tokens,
-            looked: asked.looked,
+            completion_tokens: answered.row.answer_tokens,
+            looked: answered.looked,
             ..MessageMeta::default()
         };
         self.add_quietly(answer)?;
         self.show_session();
         self.note(
             Level::Info,
-            format!("A new session with {}: its state is kept, the answer goes on from there.", asked.row.document),
+            format!("A new session with {}: its state is kept, the answer goes on from there.", answered.row.document),
         );
         self.sync_quietly().await
     }
@@ -227,7 +231,7 @@ impl State {
     }
 
     /// Messages up to a kept document and a question; their rendering matches the kept state exactly.
-    fn behind(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
+    fn question_to(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
         let segment = record.document.segment;
         let path = self.disk.stored_path(&segment)?;
         if path.head() != Some(segment) {
@@ -277,13 +281,13 @@ impl State {
 }
 
 impl AskAll {
-    fn tell(&self, runtime: &State, over: bool) {
-        let rows = self.asked.iter().map(|b| b.row.clone()).collect();
-        runtime.tell(Notice::FanOut(FanOut { question: self.question.clone(), rows, over }));
+    fn report(&self, runtime: &State, over: bool) {
+        let rows = self.answers.iter().map(|b| b.row.clone()).collect();
+        runtime.report(Notice::FanOut(FanOut { question: self.question.clone(), rows, over }));
     }
 
     fn answered(&self) -> usize {
-        self.asked.iter().filter(|b| b.row.is_answered()).count()
+        self.answers.iter().filter(|b| b.row.is_answered()).count()
     }
 
     fn answer(being: &mut Being, runtime: &State, grown: Grown) {
@@ -303,7 +307,7 @@ impl AskAll {
         being.generated = end.generated;
         let Some(ready) = being.ready.as_ref() else { return };
         let messages: Vec<&Message> = ready.messages.iter().collect();
-        let looked = runtime.sources_behind(&messages, &ready.rendered, (&end.done.looked_at, &[]), &grown.path);
+        let looked = runtime.sources_after(&messages, &ready.rendered, (&end.done.looked_at, &[]), &grown.path);
         being.row.passages = looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
         being.looked = looked;
         if end.done.ended != Ended::Cancelled {
@@ -317,33 +321,33 @@ impl AskAll {
         let until = runtime.thoughts_until(begin).ok().flatten();
         let thoughts = until.and_then(|t| being.generated.iter().position(|g| *g == t)).map_or(0, |at| at + 1);
         let known = being.likely.len() == being.generated.len();
-        let said = being.likely.get(thoughts..).filter(|said| known && !said.is_empty())?;
-        Some(said.iter().map(|s| f64::from(*s)).sum::<f64>() / said.len() as f64)
+        let scores = being.likely.get(thoughts..).filter(|scores| known && !scores.is_empty())?;
+        Some(scores.iter().map(|s| f64::from(*s)).sum::<f64>() / scores.len() as f64)
     }
 
     fn say_how_far(&mut self, runtime: &mut State) {
         self.changed = true;
-        let of = self.asked.iter().filter(|b| b.row.failed.is_none()).count();
+        let of = self.answers.iter().filter(|b| b.row.failed.is_none()).count();
         runtime.working(Activity::Busy { what: format!("{} of {of} documents answered", self.answered()) });
     }
 }
 
 impl Fan for AskAll {
     fn shown_again(&mut self, runtime: &mut State) {
-        self.tell(runtime, false);
+        self.report(runtime, false);
     }
 
     fn count(&self) -> usize {
-        self.asked.len()
+        self.answers.len()
     }
 
     fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
-        let Some(being) = self.asked.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
-        let ready = runtime.behind(&being.record, &self.question)?;
-        let (mut branch, decoder) = runtime.question_behind(&ready.path, &ready.rendered, self.sampling)?;
-        if let Last::Generate(wish) = &mut branch.last {
+        let Some(being) = self.answers.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
+        let ready = runtime.question_to(&being.record, &self.question)?;
+        let (mut branch, decoder) = runtime.question_after(&ready.path, &ready.rendered, self.sampling)?;
+        if let Last::Generate(request) = &mut branch.last {
             // Requests the log-probability of each token itself, without alternatives.
-            wish.likely = Some(0);
+            request.likely = Some(0);
         }
         being.decoder = Some(decoder);
         being.ready = Some(ready);
@@ -351,7 +355,7 @@ impl Fan for AskAll {
     }
 
     fn tokens(&mut self, _state: &mut State, which: usize, written: &Written<'_>) {
-        let Some(being) = self.asked.get_mut(which) else { return };
+        let Some(being) = self.answers.get_mut(which) else { return };
         being.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
         if let Some(decoder) = &mut being.decoder {
             let delta = decoder.push_all(written.tokens);
@@ -363,12 +367,12 @@ impl Fan for AskAll {
 
     fn tick(&mut self, runtime: &mut State) {
         if std::mem::take(&mut self.changed) {
-            self.tell(runtime, false);
+            self.report(runtime, false);
         }
     }
 
     fn ended(&mut self, runtime: &mut State, which: usize, grown: Done<Grown>) {
-        let Some(being) = self.asked.get_mut(which) else { return };
+        let Some(being) = self.answers.get_mut(which) else { return };
         match grown {
             Ok(grown) => Self::answer(being, runtime, grown),
             Err(RuntimeError::Stopped) => {}

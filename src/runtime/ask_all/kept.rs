@@ -3,7 +3,7 @@
 use super::super::library::Unread;
 use super::super::verb::Verb;
 use super::super::{Done, RuntimeError, State};
-use super::Wish;
+use super::Params;
 use crate::config::settings::SaveStates;
 use crate::core::transcript::Role;
 use crate::runtime::protocol::LoadOptions;
@@ -14,7 +14,7 @@ pub(super) enum Standing {
     /// State is kept, and only a system text precedes the document.
     Alone,
     /// State is kept, but after other documents or a conversation, which would influence the answers.
-    BehindOthers,
+    AfterOthers,
     NotKept,
 }
 
@@ -34,7 +34,7 @@ impl State {
             .map_err(|e| RuntimeError::Refused(format!("{} is no pattern of names: {e}", library.unwrap_or(""))))?;
         let mut kept: Vec<DocumentRecord> = Vec::new();
         let mut others: Vec<(DocumentRecord, Standing)> = Vec::new();
-        let mut records = self.disk.store.documents()?;
+        let mut records = self.disk.documents()?;
         records.retain(|d| pattern.as_ref().is_none_or(|p| p.matches(&d.document.name)));
         // A stable sort: the records are ordered by last use.
         records.sort_by_key(|d| d.document.prefix.is_some());
@@ -66,14 +66,14 @@ impl State {
         let alone = match self.disk.store.message_ending(&prefix)? {
             Some(id) => self.disk.store.path(id)?.iter().all(|m| m.role == Role::System),
             // No session holds the text that was read before it.
-            None => self.behind(record, "?").is_ok(),
+            None => self.question_to(record, "?").is_ok(),
         };
-        Ok(if alone { Standing::Alone } else { Standing::BehindOthers })
+        Ok(if alone { Standing::Alone } else { Standing::AfterOthers })
     }
 
     pub(super) fn why_not(
         &self,
-        wish: &Wish,
+        request: &Params,
         record: &DocumentRecord,
         standing: Standing,
         unread: &[Unread],
@@ -87,10 +87,10 @@ impl State {
                 return "no kept state of this model: sessions.save_state = \"never\" keeps none".to_owned();
             }
             Standing::Alone | Standing::NotKept => "no kept state of this model",
-            Standing::BehindOthers => "its state is kept behind other texts only",
+            Standing::AfterOthers => "its state is kept behind other texts only",
         };
         match path {
-            Some(path) if is_file(path) && wish.tried => format!("{what}; it was not read"),
+            Some(path) if is_file(path) && request.tried => format!("{what}; it was not read"),
             Some(path) if is_file(path) => format!("{what}; --read reads it"),
             Some(path) => format!("{what}, and its file is gone: {path}"),
             None => format!("{what}, and no file to read it from"),

@@ -9,7 +9,7 @@ use crate::text::sources::Document;
 
 /// Line ends before and after a file's text that the reader strips.
 const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
-const BEHIND: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
+const AFTER: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
 
 impl State {
     pub(super) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
@@ -18,12 +18,12 @@ impl State {
         }
         // The entry of a document that was just read may not be on disk yet.
         self.disk.wait_for_texts();
-        let records = self.disk.store.documents()?;
-        names.iter().map(|name| self.shelved_document(&records, name)).collect()
+        let records = self.disk.documents()?;
+        names.iter().map(|name| self.library_document(&records, name)).collect()
     }
 
     /// The most recently used document of this name.
-    fn shelved_document(&self, records: &[DocumentRecord], name: &str) -> Done<Document> {
+    fn library_document(&self, records: &[DocumentRecord], name: &str) -> Done<Document> {
         let Some(last) = records.iter().find(|d| d.document.name == name) else {
             let near = nearest(name, records.iter().map(|d| d.document.name.as_str()));
             let near = near.map_or(String::new(), |near| format!(" Did you mean {near}?"));
@@ -56,7 +56,7 @@ impl State {
         }
         let path = self.disk.stored_path(&record.document.segment)?;
         let spelled = self.document_text(record, &path).unwrap_or_default();
-        let mut edges = BEFORE.iter().flat_map(|before| BEHIND.iter().map(move |behind| (before, behind)));
-        Ok(edges.find_map(|(before, behind)| Some(format!("{before}{spelled}{behind}")).filter(|text| is_it(text))))
+        let mut edges = BEFORE.iter().flat_map(|before| AFTER.iter().map(move |after| (before, after)));
+        Ok(edges.find_map(|(before, after)| Some(format!("{before}{spelled}{after}")).filter(|text| is_it(text))))
     }
 }

@@ -1,0 +1,91 @@
+//! Help as a list: a command or a key, and what it does. Typing filters; Enter inserts a command.
+
+use super::App;
+use super::keys::ACTIONS;
+use super::overlay::{HelpRow, Item, Kind, ListView};
+use crate::config::commands::{COMMANDS, Command, Group, help};
+
+/// The list of F1 and `/help`.
+pub(super) fn all(app: &App) -> ListView {
+    let mut rows = vec![
+        Item::Heading("Type a question and press Enter. /load reads a document to ask about.".into()),
+        Item::Heading("Everything is saved as it happens, on this computer.".into()),
+    ];
+    if app.is_demo() {
+        rows.push(Item::Heading("This is the small built-in demo model; sala-chat model download gets 9B.".into()));
+    }
+    for group in Group::ALL {
+        rows.push(Item::Heading(group.title().into()));
+        rows.extend(COMMANDS.iter().filter(|c| c.group == group).map(command));
+    }
+    rows.push(Item::Heading("Keys".into()));
+    rows.extend(keys(app));
+    ListView::new(Kind::Help, "Help", rows)
+}
+
+pub(super) fn commands() -> ListView {
+    ListView::new(Kind::Help, "Commands", COMMANDS.iter().map(command))
+}
+
+pub(super) fn key_list(app: &App) -> ListView {
+    ListView::new(Kind::Help, "Keys", keys(app))
+}
+
+/// What `/help WORD` finds among commands, keys and settings; `None` for nothing.
+pub(super) fn about(app: &App, word: &str) -> Option<ListView> {
+    let settings = super::settings::rows(app);
+    let rows = COMMANDS.iter().map(command).chain(keys(app)).chain(settings);
+    let mut view = ListView::new(Kind::Help, "Help", rows);
+    view.list.set_query(word.trim().to_owned());
+    let found = view.list.shown().len() > 0;
+    found.then_some(view)
+}
+
+fn command(command: &Command) -> Item {
+    let space = if command.usage.is_empty() { "" } else { " " };
+    Item::Help(HelpRow {
+        what: format!("/{} {}", command.name, command.usage).trim_end().to_owned(),
+        short: help::usage(command, HelpRow::CELLS),
+        does: command.help.to_owned(),
+        words: help::words(command),
+        line: Some(format!("/{}{space}", command.name)),
+    })
+}
+
+fn keys(app: &App) -> impl Iterator<Item = Item> {
+    let row = |what: String, does: &str, name: &str| {
+        let words = format!("{what} {does} {name}");
+        Item::Help(HelpRow { short: what.clone(), what, does: does.to_owned(), words, line: None })
+    };
+    let bound = ACTIONS.iter().filter_map(|(action, name, _, does)| {
+        let keys = app.config.keys.keys(*action);
+        (!keys.is_empty()).then(|| (in_runs(keys).join(", "), *does, *name))
+    });
+    let fixed = [
+        ("Ctrl-C".to_owned(), "stop; clear the input; twice on empty input: quit", ""),
+        ("//text".to_owned(), "send a message that begins with a slash", ""),
+    ];
+    let rebind = ("[keys]".to_owned(), "table of the settings file that changes keys: \"f2\" = \"panel\"", "");
+    let all: Vec<_> = fixed.into_iter().chain(bound).chain([rebind]).collect();
+    all.into_iter().map(move |(what, does, name)| row(what, does, name))
+}
+
+/// `Alt-1`, `Alt-2`, `Alt-3` as `Alt-1 to Alt-3`.
+fn in_runs(keys: Vec<String>) -> Vec<String> {
+    let number = |key: &str| {
+        let (before, digit) = key.rsplit_once('-')?;
+        Some((before.to_owned(), digit.parse::<u32>().ok()?))
+    };
+    let mut runs: Vec<(String, String)> = Vec::new();
+    for key in keys {
+        let follows = |last: &str| match (number(last), number(&key)) {
+            (Some((a, m)), Some((b, n))) => a == b && n == m + 1,
+            _ => false,
+        };
+        match runs.last_mut().filter(|(_, last)| follows(last)) {
+            Some((_, last)) => *last = key,
+            None => runs.push((key.clone(), key)),
+        }
+    }
+    runs.into_iter().map(|(first, last)| if first == last { first } else { format!("{first} to {last}") }).collect()
+}
