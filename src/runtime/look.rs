@@ -10,15 +10,18 @@ const LINES_AROUND: u64 = 10;
 const MOST_LINES: u64 = 400;
 
 impl State {
-    pub(super) fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
-        let path = self.here.session.tree.path();
-        let (number, message) = match at {
-            Some(number) => (number, self.here.session.numbered(number)?),
-            None => {
-                let last = (1..).zip(&path).filter(|(_, m)| m.role == Role::Assistant).last();
-                last.map(|(n, m)| (n, *m)).ok_or_else(|| RuntimeError::Refused("There is no answer yet.".into()))?
-            }
+    /// The message with this number, or the last answer.
+    pub(super) fn answer(&self, at: Option<u64>) -> Done<(u64, &Message)> {
+        let Some(number) = at else {
+            let path = self.here.session.tree.path();
+            let last = (1..).zip(path).filter(|(_, m)| m.role == Role::Assistant).last();
+            return last.ok_or_else(|| RuntimeError::Refused("There is no answer yet.".into()));
         };
+        Ok((number, self.here.session.numbered(number)?))
+    }
+
+    pub(super) fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
+        let (number, message) = self.answer(at)?;
         match &message.meta.looked {
             Some(sources) => Ok((number, message, sources)),
             None if message.role != Role::Assistant => {

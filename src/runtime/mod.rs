@@ -25,7 +25,7 @@
 //! | `load`, `library` | documents: gathered, chosen, read, found again |
 //! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; unsent input; damaged messages |
 //! | `time`, `siblings`, `presets` | undo, redo, edit and fork; branches; presets |
-//! | `ask_all`, `when`, `why`, `look`, `map`, `sources` | one question to many documents or places; the attention of an answer |
+//! | `ask_all`, `when`, `why`, `look`, `map`, `sources`, `quotes` | one question to many documents or places; the attention of an answer, and its quotes |
 //! | `meters`, `pages`, `export`, `device_notes` | numbers, pages, `/export` and `/import`, notes that are shown once |
 //!
 //! # Invariants
@@ -66,6 +66,7 @@ mod plan;
 pub mod presets;
 pub mod protocol;
 mod question;
+mod quotes;
 mod record;
 pub mod render;
 mod resume;
@@ -249,6 +250,7 @@ struct State {
     next_question: u64,
     /// Prefill speed for estimates, tokens per second, over all sessions; 0 if unknown.
     reading_speed: f64,
+    indexes: quotes::Indexes,
 }
 
 impl State {
@@ -288,6 +290,7 @@ impl State {
             device_notes: o.device_notes,
             next_question: 0,
             reading_speed: 0.0,
+            indexes: quotes::Indexes::default(),
         }
     }
 

@@ -54,9 +54,8 @@ impl Index {
         let words = words(text);
         let mut runs: Vec<(u32, u32)> = (0..).zip(words.windows(RUN)).map(|(at, run)| (run_hash(run), at)).collect();
         runs.sort_unstable();
-        let after = |mark: u8| {
-            text.bytes().enumerate().filter(move |(_, b)| *b == mark).map(|(at, _)| at as u32 + 1).collect()
-        };
+        let after =
+            |mark: u8| text.bytes().enumerate().filter(move |(_, b)| *b == mark).map(|(at, _)| at as u32 + 1).collect();
         Index { words, runs, lines: after(b'\n'), pages: after(b'\x0c') }
     }
 
@@ -91,11 +90,14 @@ impl Source<'_> {
         let need = (count * CLOSE).div_ceil(100).max(RUN);
         // Every run of `need` words has the words of the middle.
         let middle = count.checked_sub(need)?..need;
-        let runs = (middle.start..=middle.end.checked_sub(RUN)?).map(|s| (s, self.index.places(own.get(s..s + RUN).unwrap_or_default())));
+        let runs = (middle.start..=middle.end.checked_sub(RUN)?)
+            .map(|s| (s, self.index.places(own.get(s..s + RUN).unwrap_or_default())));
         let (from, places) = runs.min_by_key(|(_, places)| places.len())?;
         let mut best: Option<(Place, bool)> = None;
         for (_, place) in places.iter().take(MOST_PLACES) {
-            let Some(place) = self.place(cut, own, from, *place as usize).filter(|p| p.run.len() >= need) else { continue };
+            let Some(place) = self.place(cut, own, from, *place as usize).filter(|p| p.run.len() >= need) else {
+                continue;
+            };
             let fitting = fits(&place);
             let rank = |place: &Place, fits: bool| (place.matched, fits, place.run.len());
             if best.as_ref().is_none_or(|(best, best_fits)| rank(&place, fitting) > rank(best, *best_fits)) {
@@ -137,7 +139,8 @@ impl Source<'_> {
     fn is_equal(&self, cut: &Cut, own: &[Word], at: usize) -> bool {
         let theirs = self.index.words.get(at..at + own.len()).unwrap_or_default();
         let inner = own.iter().zip(theirs).skip(1).all(|(a, b)| a.gap == b.gap);
-        let (Some(first), Some(last), Some(bytes)) = (own.first(), own.last(), self.index.bytes(at..at + own.len())) else {
+        let (Some(first), Some(last), Some(bytes)) = (own.first(), own.last(), self.index.bytes(at..at + own.len()))
+        else {
             return false;
         };
         let (start, end) = (bytes.start as usize, bytes.end as usize);
@@ -210,7 +213,7 @@ impl Claim {
     }
 }
 
-const CLAIM: &str = r"(?i)(?:\b(?<line>lines?|ln\.?|l\.|zeilen?)\s*|\b(?<page>pages?|pp?\.|seiten?)\s*|(?<=\w):(?=\d)|\bL(?=\d))(?<first>\d[\d,]*)(?:\s*(?:-|–|to|bis)\s*L?(?<last>\d[\d,]*))?";
+const CLAIM: &str = r"(?i)(?:\b(?<line>lines?|ln\.?|l\.|zeilen?)\s*|\b(?<page>pages?|pp?\.|seiten?)\s*|\w:|\bL)(?<first>\d[\d,]*)(?:\s*(?:-|–|to|bis)\s*L?(?<last>\d[\d,]*))?";
 
 /// The nearest one in the quote's paragraph.
 fn claim(answer: &str, cut: &Cut) -> Option<Claim> {
@@ -224,9 +227,11 @@ fn claim(answer: &str, cut: &Cut) -> Option<Claim> {
         let words = format!("{}{range}", if page { "page" } else { "line" });
         Some((Claim { words, page, first, last: last.max(first) }, found.get(0)?.range()))
     };
-    let before = answer.get(answer.floor_char_boundary(cut.range.start.saturating_sub(CLAIM_WITHIN))..cut.range.start)?;
+    let before =
+        answer.get(answer.floor_char_boundary(cut.range.start.saturating_sub(CLAIM_WITHIN))..cut.range.start)?;
     let before = before.rsplit("\n\n").next()?;
-    let after = answer.get(cut.range.end..answer.ceil_char_boundary((cut.range.end + CLAIM_WITHIN).min(answer.len())))?;
+    let after =
+        answer.get(cut.range.end..answer.ceil_char_boundary((cut.range.end + CLAIM_WITHIN).min(answer.len())))?;
     let after = after.split("\n\n").next()?;
     let earlier = pattern.captures_iter(before).filter_map(|found| read(found.ok()?)).last();
     let later = pattern.captures(after).ok().flatten().and_then(read);
@@ -247,13 +252,15 @@ pub fn compared(answer: &str, documents: &[Source<'_>]) -> Vec<(Quote, String)> 
         let (quote, best) = looked_up(answer, cut, documents);
         let Some((document, place)) = best else { return (quote, cut.text.clone()) };
         let own = words(&cut.text);
-        let word = |text: &str, word: &Word| text.get(word.start as usize..word.end as usize).unwrap_or_default().to_owned();
+        let word =
+            |text: &str, word: &Word| text.get(word.start as usize..word.end as usize).unwrap_or_default().to_owned();
         let (mut out, mut end) = (String::new(), 0);
         for (n, ours) in own.iter().enumerate() {
             out.push_str(cut.text.get(end..ours.start as usize).unwrap_or_default());
             end = ours.end as usize;
             let theirs = (place.at + n).checked_sub(place.run.start).and_then(|at| document.index.words.get(at));
-            let (ours, theirs) = (word(&cut.text, ours), theirs.map_or(String::new(), |theirs| word(document.text, theirs)));
+            let (ours, theirs) =
+                (word(&cut.text, ours), theirs.map_or(String::new(), |theirs| word(document.text, theirs)));
             match ours == theirs {
                 true => out.push_str(&ours),
                 false => out.push_str(&format!("[-{ours}-]{{+{theirs}+}}")),
@@ -265,18 +272,23 @@ pub fn compared(answer: &str, documents: &[Source<'_>]) -> Vec<(Quote, String)> 
     quoted(answer).iter().map(compared).collect()
 }
 
-/// The line that shares most with a text, by the rarity of the words: document and line from 1. At least two words.
+/// The line that shares most with a text, by the rarity of its longer words: document and line from 1.
 pub fn nearest<'a>(text: &str, documents: &[Source<'a>]) -> Option<(&'a str, u64)> {
-    let mut wanted: std::collections::HashMap<u64, u32> = words(text).iter().map(|word| (word.folded, 0)).collect();
+    let mut wanted: std::collections::HashMap<u64, u32> =
+        words(text).iter().filter(|word| word.tells(text)).map(|word| (word.folded, 0)).collect();
     let all = || documents.iter().flat_map(|document| document.index.words.iter().map(move |word| (document, word)));
-    all().for_each(|(_, word)| drop(wanted.get_mut(&word.folded).map(|count| *count += 1)));
+    for (_, word) in all() {
+        if let Some(count) = wanted.get_mut(&word.folded) {
+            *count += 1;
+        }
+    }
     let total = all().count() as f64;
     let (mut best, mut here, mut at) = (None, Vec::new(), None);
     let mut rate = |at: Option<(&'a str, u64)>, here: &mut Vec<(u64, f64)>| {
         here.sort_unstable_by_key(|(word, _)| *word);
         here.dedup_by_key(|(word, _)| *word);
         let sum: f64 = here.iter().map(|(_, weight)| weight).sum();
-        if here.len() > 1 && best.is_none_or(|(most, _)| sum > most) {
+        if best.is_none_or(|(most, _)| sum > most) {
             best = at.map(|at| (sum, at));
         }
         here.clear();

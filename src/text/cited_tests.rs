@@ -18,7 +18,10 @@ fn places(answer: &str) -> Vec<String> {
 fn a_quote_is_exact_equal_close_or_in_no_document() {
     assert_eq!(places("It says \"The rent is 900 euros a month\"."), ["lease.txt 2 exact"]);
     assert_eq!(places("\"the rent is 900 euros a month.\""), ["lease.txt 2 equal"]);
-    assert_eq!(places("It is “paid in advance. 'Pets' are not allowed in the building - ever”"), ["lease.txt 2-4 equal"]);
+    assert_eq!(
+        places("It is “paid in advance. 'Pets' are not allowed in the building - ever”"),
+        ["lease.txt 2-4 equal"]
+    );
     assert_eq!(places("“The rent is 900 euros a year”"), ["lease.txt 2 close"]);
     assert_eq!(places("“The rent is 800 euros a year”"), ["not in any document"]);
     assert_eq!(places("“The tenant's deposit is three months of rent”"), ["lease.txt 5 equal"]);
@@ -67,11 +70,17 @@ fn every_typographic_form_and_block_quotes_are_quotes() {
         let answer = format!("As {open}The rent is 900 euros a month{close} says.");
         assert_eq!(places(&answer), ["lease.txt 2 exact"], "{answer}");
     }
-    assert_eq!(places("So:\n\n> The rent is 900 euros a month,\n> paid in advance.\n>\n> — lease\n\nok"), ["lease.txt 2-3 equal"]);
+    assert_eq!(
+        places("So:\n\n> The rent is 900 euros a month,\n> paid in advance.\n>\n> — lease\n\nok"),
+        ["lease.txt 2-3 equal"]
+    );
     assert_eq!(places("> \"The rent is 900 euros a month\""), ["lease.txt 2 exact"]);
     assert_eq!(places("- “The **rent** is 900 euros a month”"), ["lease.txt 2 equal"]);
     // Code and inches are no quotes, and a mark that nothing closes opens none.
-    assert_eq!(places("```\nprint(\"some four words here\")\n```\nand `\"some four words here\"`"), Vec::<String>::new());
+    assert_eq!(
+        places("```\nprint(\"some four words here\")\n```\nand `\"some four words here\"`"),
+        Vec::<String>::new()
+    );
     assert_eq!(places("A 5\" pipe and a 6\" pipe and \"one thing\n\nmore of it here"), Vec::<String>::new());
     assert_eq!(places("don't say that it isn't so, won't you"), Vec::<String>::new());
     let chinese = of("它说「桥是红色的而且很长」。", &[("桥.txt", "很久以前，桥是红色的而且很长。")]);
@@ -118,22 +127,34 @@ fn random_changes_are_never_exact() {
     }
 }
 
-/// The target of 50 ms holds for a release build; unoptimised code of a busy machine gets more.
+/// Time of this thread on a processor, in ms: a busy machine does not count.
+fn spent_ms() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or_default() / 1e6
+}
+
+/// The target of 50 ms holds for a release build; unoptimised code gets more.
 #[test]
 fn ten_thousand_words_over_a_million_tokens() {
-    let word = |n: u64| format!("w{}", blake3::hash(&n.to_le_bytes()).as_bytes()[0] as u64 * 7 + n % 900);
+    let word = |n: u64| format!("w{}", u64::from(blake3::hash(&n.to_le_bytes()).as_bytes()[0]) * 7 + n % 900);
     let text: String = (0..750_000).map(|n| format!("{}{}", word(n), if n % 11 == 0 { "\n" } else { " " })).collect();
-    let begun = std::time::Instant::now();
+    let begun = spent_ms();
     let index = Index::new(&text);
-    let made = begun.elapsed();
+    let made = spent_ms() - begun;
     let documents = [Source { name: "a", text: &text, index: &index }];
-    let quote = |n: u64| (n * 3_000..n * 3_000 + 8).map(word).collect::<Vec<_>>().join(" ");
-    let answer: String = (0..250).map(|n| format!("It is so and \"{}\" as it says \"{} x y\" there and so on it goes. ", quote(n), quote(n))).collect();
-    let begun = std::time::Instant::now();
+    let quote = |n: u64| (n * 2_000..n * 2_000 + 8).map(word).collect::<Vec<_>>().join(" ");
+    let sentence =
+        |n| format!("It is so and \"{}\" as it says \"{} x y\" there and so on it goes. ", quote(n), quote(n));
+    let answer: String = (0..330).map(sentence).collect();
+    let begun = spent_ms();
     let quotes = check(&answer, &documents);
-    let took = begun.elapsed();
-    eprintln!("{} words, index {made:?}, check {took:?}", answer.split_whitespace().count());
-    assert_eq!(quotes.len(), 500);
-    assert!(quotes.chunks(2).all(|two| two[0].matched >= Match::Equal && two[1].matched == Match::None || two[1].matched == Match::Close));
-    assert!(took.as_millis() < 2_000, "{took:?}");
+    let took = spent_ms() - begun;
+    eprintln!(
+        "{} words, {} quotes: index {made:.0} ms, check {took:.0} ms",
+        answer.split_whitespace().count(),
+        quotes.len()
+    );
+    assert!(quotes.len() == 660 && answer.split_whitespace().count() > 10_000);
+    assert!(quotes.chunks(2).all(|two| two[0].matched >= Match::Equal && two[1].matched == Match::None));
+    assert!(took < if cfg!(debug_assertions) { 500.0 } else { 50.0 }, "{took} ms");
 }

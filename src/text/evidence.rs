@@ -85,23 +85,16 @@ fn parts(text: &[u8]) -> (Vec<Range<usize>>, Range<usize>) {
     (documents, question)
 }
 
-/// The text with the lines around documents blanked: they belong to the template.
-pub(super) fn without_frames(text: &[u8]) -> Vec<u8> {
-    let mut own = text.to_vec();
-    let closes = ChatMessage::DOCUMENT[1].as_bytes();
+/// The text of documents; everything else is blanked, because nothing else may be quoted.
+pub(super) fn documents_alone(text: &[u8]) -> Vec<u8> {
+    let mut own = vec![BETWEEN; text.len()];
     for document in parts(text).0 {
-        let (front, behind) = (text.get(..document.start), text.get(document.end..));
-        let line = front.and_then(|front| front.strip_suffix(b"\n")).unwrap_or_default();
-        let opens = line.iter().rposition(|byte| matches!(*byte, b'\n' | BETWEEN)).map_or(0, |at| at + 1);
-        if let Some(frame) = own.get_mut(opens..line.len()) {
-            frame.fill(BETWEEN);
-        }
-        let closed = behind.is_some_and(|behind| behind.starts_with(closes));
-        // The preceding line end belongs to the template as well.
-        let last = text.get(document.clone()).is_some_and(|own| own.ends_with(b"\n"));
-        let from = document.end - usize::from(last);
-        if let Some(frame) = own.get_mut(from..document.end + closes.len()).filter(|_| closed) {
-            frame.fill(BETWEEN);
+        // The line end before the closing line belongs to the template.
+        let closed = text.get(document.end..).is_some_and(|rest| rest.starts_with(ChatMessage::DOCUMENT[1].as_bytes()));
+        let last = closed && text.get(document.clone()).is_some_and(|own| own.ends_with(b"\n"));
+        let range = document.start..document.end - usize::from(last);
+        if let (Some(to), Some(from)) = (own.get_mut(range.clone()), text.get(range)) {
+            to.copy_from_slice(from);
         }
     }
     own

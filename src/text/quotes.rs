@@ -30,7 +30,7 @@ impl Quoting {
                 tokenizer,
                 stop,
                 quoting,
-                text: evidence::without_frames(&text),
+                text: evidence::documents_alone(&text),
                 read: text,
                 sentences: OnceCell::new(),
                 at: At::default(),
@@ -117,7 +117,7 @@ struct Quotes {
     tokenizer: Arc<Tokenizer>,
     stop: Vec<Token>,
     quoting: Quoting,
-    /// The text that may be quoted: frames of documents are blanked.
+    /// The text that may be quoted: documents alone.
     text: Vec<u8>,
     /// The text with frames, which delimit documents for the evidence.
     read: Vec<u8>,
@@ -155,7 +155,7 @@ impl Quotes {
             if !rows.iter().zip(ahead.opening.iter().skip(1)).all(goes_on) {
                 return None;
             }
-            ahead.at = self.begun();
+            ahead.at = self.begun()?;
         }
         let At::Quote(_) = &ahead.at else { return None };
         let leads = |(token, logit): &(Token, f32)| {
@@ -195,7 +195,14 @@ impl Quotes {
                 let opening = self.quoting.opening.as_bytes();
                 let more = (last.len() + 1).saturating_sub(opening.len());
                 let last: Vec<u8> = last.iter().copied().chain([byte]).skip(more).collect();
-                Some((if last == opening { self.begun() } else { At::Free(last) }, 0.0))
+                let at = if last == opening { self.begun()? } else { At::Free(last) };
+                // Without a quotable sentence not even its first words are written.
+                let says = self.quoting.opening.trim_end_matches(|c: char| !c.is_alphanumeric());
+                let leads = matches!(&at, At::Free(last) if last.ends_with(says.as_bytes()));
+                if leads && self.sentences().is_none() {
+                    return None;
+                }
+                Some((at, 0.0))
             }
             At::Quote(reached) => {
                 let closed = reached.places.iter().filter(|place| byte == MARK && ends(&self.text, place.at));
@@ -212,16 +219,19 @@ impl Quotes {
         }
     }
 
-    /// The state at the beginning of a quote. Without a quotable sentence nothing is constrained.
-    fn begun(&self) -> At {
-        let sentences = self.sentences.get_or_init(|| {
+    /// The state at the beginning of a quote; `None` without a quotable sentence.
+    fn begun(&self) -> Option<At> {
+        self.sentences().clone().map(At::Quote)
+    }
+
+    fn sentences(&self) -> &Option<Reached> {
+        self.sentences.get_or_init(|| {
             let begin = beginnings(&self.text);
             let evidence = evidence::weigh(&self.read, &begin, &self.quoting);
             let place = |(at, evidence): (&usize, Evidence)| Place { at: *at, evidence };
             let places: Arc<[Place]> = begin.iter().zip(evidence).map(place).collect();
             best(places.iter()).map(|evidence| Reached { places, evidence })
-        });
-        sentences.clone().map_or_else(At::default, At::Quote)
+        })
     }
 }
 

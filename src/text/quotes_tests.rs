@@ -12,6 +12,10 @@ fn quoting() -> Quoting {
     Quoting { opening: OPENING.to_owned(), words: 1.0, ..Quoting::default() }
 }
 
+fn framed(text: &str) -> String {
+    format!("<document name=\"a.txt\">\n{text}\n</document>")
+}
+
 /// Of single bytes, and of pieces.
 fn tokenizers() -> [Arc<Tokenizer>; 2] {
     [demo(), sentencepiece()].map(Arc::new)
@@ -19,7 +23,7 @@ fn tokenizers() -> [Arc<Tokenizer>; 2] {
 
 /// Whether an answer to the document is let through, token by token, to its end.
 fn passes(tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
-    passes_behind(DOCUMENT, tokenizer, answer)
+    passes_behind(&framed(DOCUMENT), tokenizer, answer)
 }
 
 fn passes_behind(read: &str, tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
@@ -131,7 +135,7 @@ fn what_leads_to_a_sentence_with_evidence_is_favoured() {
 fn an_answer_begins_a_quote_where_the_model_is_clear_about_its_sentence() {
     let text = "The Anna is red. Berta is blue. The Cora is big.";
     for tokenizer in tokenizers() {
-        let before = format!("<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n");
+        let before = format!("<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", framed(text));
         let before = tokenizer.encode_with_special(&before).unwrap();
         let quoting = Quoting { margin: 4.0, ..quoting() };
         let constraint = quoting.constraint(&tokenizer, &tokenizer.stop_ids(&[]));
@@ -222,12 +226,17 @@ fn a_quote_is_begun_the_rather_the_more_of_what_is_asked_it_covers() {
 }
 
 #[test]
-fn where_nothing_stands_in_front_nothing_is_kept_to_it() {
-    let [tokenizer, _] = tokenizers();
-    let constraint = quoting().constraint(&tokenizer, &[]);
-    let mut quotes = (constraint.0)(&[]);
-    for token in tokenizer.encode_behind("The document says: \"Anything", Before::Text).unwrap() {
-        assert!(quotes.allows(token));
-        quotes.accept(token);
+fn only_documents_are_quoted_and_without_one_there_is_no_quote() {
+    let turns =
+        "How are you?<|im_end|>\n<|im_start|>assistant\nI have read page.html.<|im_end|>\n<|im_start|>user\nAnd now?";
+    for tokenizer in tokenizers() {
+        for own in ["How are you?", "I have read page.html.", "And now?"] {
+            let answer = format!("{OPENING}{own}\"");
+            let written = passes_behind(turns, &tokenizer, &answer).unwrap_err();
+            assert!(written.starts_with("The document") && !written.contains("says"), "{written}");
+            let loaded = format!("{}<|im_end|>\n<|im_start|>user\n{turns}", framed(DOCUMENT));
+            assert!(passes_behind(&loaded, &tokenizer, &answer).is_err(), "{own}");
+        }
+        assert_eq!(passes_behind(turns, &tokenizer, "The document \"x\" is none."), Ok(()));
     }
 }

@@ -2,13 +2,13 @@
 
 use super::cells::{ellipsis, width};
 use super::rows::{Role, Row, Span};
-use crate::core::transcript::{Passage, Sources};
+use crate::core::transcript::{Passage, Quote, Sources};
 use crate::text::sanitize::sanitize_line;
 
 const NAMED: usize = 3;
 const LEAST: f32 = 0.02;
-const OPENING: &str = "looked at  ";
-const HINT: &str = "/look shows them";
+/// Quotes named below an answer; `/quotes` lists all.
+const QUOTES_NAMED: usize = 6;
 
 pub fn named(sources: &Sources) -> impl Iterator<Item = &Passage> {
     let worth = |(n, p): &(usize, &Passage)| *n == 0 || p.share >= LEAST;
@@ -35,35 +35,52 @@ pub fn sentence(sources: &Sources) -> Option<String> {
     (!places.is_empty()).then(|| format!("Looked at: {}.", places.join(", ")))
 }
 
+/// For line mode: `Quotes: [1] lease.txt 6 exact, [2] not in any document.`
+pub fn quoted(quotes: &[Quote]) -> Option<String> {
+    let place = |(n, quote): (usize, &Quote)| format!("[{}] {}", n + 1, sanitize_line(&quote.place()));
+    let places: Vec<String> = quotes.iter().enumerate().map(place).collect();
+    (!places.is_empty()).then(|| format!("Quotes: {}.", places.join(", ")))
+}
+
 pub(super) fn rows(sources: &Sources, cells: usize) -> Vec<Row> {
-    let indent = width(OPENING);
+    let mut before = None;
+    let place = |passage| text(passage, std::mem::replace(&mut before, Some(passage)));
+    listed("looked at  ", named(sources).map(place), "/look shows them", cells)
+}
+
+pub(super) fn quote_rows(quotes: &[Quote], cells: usize) -> Vec<Row> {
+    let more = quotes.len().checked_sub(QUOTES_NAMED).filter(|more| *more > 0);
+    let hint = more.map_or("/quotes shows them".to_owned(), |more| format!("{more} more: /quotes"));
+    let places = quotes.iter().take(QUOTES_NAMED).map(|quote| sanitize_line(&quote.place()).into_owned());
+    listed("quotes  ", places, &hint, cells)
+}
+
+/// Numbered places below an answer, as many a line as fit, and a hint if there is room.
+fn listed(opening: &str, places: impl Iterator<Item = String>, hint: &str, cells: usize) -> Vec<Row> {
+    let indent = width(opening);
     let room = cells.saturating_sub(indent).max(8);
     let mut rows: Vec<Row> = Vec::new();
-    let mut before = None;
-    for (n, passage) in named(sources).enumerate() {
-        let mark = format!("[{}] ", n + 1);
-        let place = ellipsis(&text(passage, before), room.saturating_sub(mark.len()));
-        let fits = rows.last().is_some_and(|row: &Row| row.width() + 2 + mark.len() + width(&place) <= cells);
-        let row = match rows.last_mut() {
-            Some(row) if fits => {
+    for (n, place) in (1..).zip(places) {
+        let mark = format!("[{n}] ");
+        let place = ellipsis(&place, room.saturating_sub(mark.len()));
+        let fits = |row: &Row| row.width() + 2 + mark.len() + width(&place) <= cells;
+        let mut row = match rows.pop() {
+            Some(mut row) if fits(&row) => {
                 row.push("  ", Role::Dim.into());
                 row
             }
-            Some(_) | None => {
-                let opening = if rows.is_empty() { OPENING.to_owned() } else { " ".repeat(indent) };
-                rows.push(row_of(vec![Span::new(opening, Role::Dim)]));
-                match rows.last_mut() {
-                    Some(row) => row,
-                    None => continue,
-                }
+            full => {
+                let opening = if full.is_some() { " ".repeat(indent) } else { opening.to_owned() };
+                rows.extend(full);
+                row_of(vec![Span::new(opening, Role::Dim)])
             }
         };
         row.push(&mark, Role::Key.into());
         row.push(&place, Role::Dim.into());
-        before = Some(passage);
+        rows.push(row);
     }
-    if let Some(row) = rows.last_mut().filter(|row| row.width() + 4 + HINT.len() <= cells) {
-        row.push(&format!("    {HINT}"), Role::Dim.into());
+    if let Some(row) = rows.last_mut().filter(|row| row.width() + 4 + hint.len() <= cells) {
+        row.push(&format!("    {hint}"), Role::Dim.into());
     }
     rows
 }

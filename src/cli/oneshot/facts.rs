@@ -96,6 +96,7 @@ impl Run {
                 "finish_reason": reason(m.meta.finish),
                 "completion_tokens": m.meta.completion_tokens,
                 "looked_at": looked_at_by(m),
+                "quotes": m.meta.quotes,
             })
         };
         self.answers.iter().map(one).collect()
@@ -184,6 +185,7 @@ impl Run {
             "thinking": answer.thinking,
             "looked_at": looked_at_by(answer),
             "looked_at_by_sentence": looked_at_by_sentence(answer),
+            "quotes": answer.meta.quotes,
             "finish_reason": reason(answer.meta.finish),
             "session": self.session(),
             "not_saved": self.unsaved.as_ref().map(|u| &u.reason),

@@ -182,7 +182,10 @@ impl<'a> Printer<'a> {
             Format::JsonLines => {
                 let stats = json!({ "usage": run.usage(answer), "timing": run.timing(answer), "speculation": run.speculation() });
                 self.event("look", || {
-                    json!({ "looked_at": looked_at_by(answer), "looked_at_by_sentence": looked_at_by_sentence(answer) })
+                    json!({
+                        "looked_at": looked_at_by(answer), "looked_at_by_sentence": looked_at_by_sentence(answer),
+                        "quotes": answer.meta.quotes
+                    })
                 })?;
                 self.event("stats", || stats)?;
                 let (session, seed) = (run.session(), answer.meta.seed);
@@ -200,6 +203,9 @@ impl<'a> Printer<'a> {
                 let exact = self.format == Format::Raw && !out::is_terminal();
                 if !self.ends_with_newline && !exact {
                     self.answer("\n")?;
+                }
+                if let Some(quotes) = crate::tui::looked::quoted(&answer.meta.quotes) {
+                    self.note(Level::Info, &quotes)?;
                 }
                 // A reason is no part of the text, as it is of an object.
                 match run.answers.iter().find_map(|m| run.cut_off(m)) {

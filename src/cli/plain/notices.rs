@@ -210,6 +210,7 @@ impl Plain {
         }
         let sources = m.meta.looked.as_ref().filter(|_| !self.looks_hidden);
         out.extend(sources.and_then(crate::tui::looked::sentence).map(Out::Line));
+        out.extend(crate::tui::looked::quoted(&m.meta.quotes).map(Out::Line));
     }
 
     /// One of several parallel answers, complete.

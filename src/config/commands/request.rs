@@ -211,6 +211,8 @@ macro_rules! requests {
                 /// Which of its sentences, from 1.
                 sentence: u64,
             }, Runs => look_at_sentence;
+            /// `/quotes [#N]`: the quotes of an answer with their sources.
+            Quotes(at: Option<u64>), Runs => quotes_page;
             /// `/map`.
             Map, Runs => map;
             /// `/why [#N] [K]`: how the answer's probability changes without each passage.

@@ -48,9 +48,18 @@ impl Quote {
         let words = self.matched.words();
         let Some(name) = &self.document else { return words.to_owned() };
         let grouped = crate::core::grouped;
-        let last = if self.last_line > self.first_line { format!("-{}", grouped(self.last_line)) } else { String::new() };
+        let last =
+            if self.last_line > self.first_line { format!("-{}", grouped(self.last_line)) } else { String::new() };
         let page = self.page.map_or(String::new(), |page| format!(", page {page},"));
         let not = self.corrects.as_ref().map_or(String::new(), |claim| format!(", not {claim}"));
         format!("{name} {}{last}{page} {words}{not}", grouped(self.first_line))
+    }
+
+    pub fn lines<'t>(&self, text: &'t str) -> impl Iterator<Item = (u64, &'t str)> {
+        let (first_line, last_line) = (self.first_line, self.last_line);
+        super::Passage { first_line, last_line, ..super::Passage::default() }
+            .lines(text)
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 }

@@ -268,6 +268,7 @@ impl State {
             let meta = &message.meta;
             (self.here.meters.tokens_per_s, self.here.meters.speed_estimated) = (meta.tokens_per_s, meta.estimated);
         }
+        message.meta.quotes = self.quotes(message.parent, &message.text);
         self.amend(&message);
         let id = message.id;
         self.report(Notice::Finished(message));

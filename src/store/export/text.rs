@@ -13,12 +13,13 @@ struct Looked<'a> {
     /// (place and share, numbered lines).
     passages: Vec<(String, Vec<(u64, &'a str)>)>,
     sentences: Vec<(String, String)>,
+    quotes: Vec<(String, String)>,
 }
 
 impl<'a> Looked<'a> {
     fn of(tree: &Tree<'a>, at: usize) -> Option<Looked<'a>> {
         let m = tree.messages.get(at)?;
-        let sources = m.meta.looked.as_ref()?;
+        let sources = m.meta.looked.clone().unwrap_or_default();
         let place = |p: &Passage| format!("{} ({})", one_line(&p.place()), p.percent());
         let passages = sources.passages.iter().map(|p| {
             let holder = usize::try_from(p.number).ok().and_then(|n| tree.above(at, n));
@@ -28,8 +29,9 @@ impl<'a> Looked<'a> {
         let sentences = sources.by_sentence(&m.text).into_iter().filter(|(_, seen)| !seen.is_empty());
         let sentences =
             sentences.map(|(words, seen)| (one_line(words), seen.iter().map(place).collect::<Vec<_>>().join(", ")));
-        let looked = Looked { passages, sentences: sentences.collect() };
-        (!looked.passages.is_empty() || !looked.sentences.is_empty()).then_some(looked)
+        let quotes = m.meta.quotes.iter().map(|quote| (one_line(&quote.text), one_line(&quote.place()))).collect();
+        let looked = Looked { passages, sentences: sentences.collect(), quotes };
+        (!looked.passages.is_empty() || !looked.sentences.is_empty() || !looked.quotes.is_empty()).then_some(looked)
     }
 
     fn markdown(&self) -> String {
@@ -55,6 +57,12 @@ impl<'a> Looked<'a> {
         for (words, places) in &self.sentences {
             out.push_str(&format!("- {words} *{places}*\n"));
         }
+        if !self.quotes.is_empty() {
+            out.push_str("\n**Quotes**\n\n");
+        }
+        for (k, (words, place)) in (1..).zip(&self.quotes) {
+            out.push_str(&format!("{k}. {words} *{place}*\n"));
+        }
         out
     }
 
@@ -66,6 +74,9 @@ impl<'a> Looked<'a> {
         for (n, (words, places)) in self.sentences.iter().enumerate() {
             let heading = if n == 0 { "Looked at, by sentence:\n" } else { "" };
             out.push_str(&format!("{heading}- {words}\n    {places}\n"));
+        }
+        for (k, (words, place)) in (1..).zip(&self.quotes) {
+            out.push_str(&format!("{}[{k}] {place}\n    {words}\n", if k == 1 { "Quotes:\n" } else { "" }));
         }
         out
     }

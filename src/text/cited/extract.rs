@@ -5,7 +5,7 @@ use std::ops::Range;
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 
 use super::RUN;
-use super::fold::words;
+use super::fold::{in_word, words};
 
 /// A quote: its text without marks, and its place in the answer with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,10 +88,12 @@ fn block_quotes(answer: &str, block: &Range<usize>) -> Vec<Cut> {
 fn in_marks(answer: &str, range: Range<usize>, cuts: &mut Vec<Cut>) {
     let mut at = range.start;
     while let Some(rest) = answer.get(at..range.end).filter(|rest| !rest.is_empty()) {
-        let Some((skip, open)) = rest.char_indices().find(|(_, c)| PAIRS.iter().any(|(open, _)| open == c)) else { return };
+        let Some((skip, open)) = rest.char_indices().find(|(_, c)| PAIRS.iter().any(|(open, _)| open == c)) else {
+            return;
+        };
         let start = at + skip + open.len_utf8();
         let before = answer.get(..at + skip).and_then(|text| text.chars().next_back());
-        let closed = answer.get(start..range.end).filter(|_| !before.is_some_and(char::is_alphanumeric));
+        let closed = answer.get(start..range.end).filter(|_| !before.is_some_and(in_word));
         match closed.and_then(|rest| closing(open, rest)) {
             Some((text, end)) => {
                 cuts.push(Cut { text: text.trim().to_owned(), range: at + skip..start + end });
@@ -113,7 +115,7 @@ fn closing(open: char, rest: &str) -> Option<(&str, usize)> {
             return None;
         }
         let straight = matches!(c, '"' | '\'' | '’');
-        let ends = !next.is_some_and(char::is_alphanumeric) && !(straight && before.is_none_or(char::is_whitespace));
+        let ends = !next.is_some_and(in_word) && !(straight && before.is_none_or(char::is_whitespace));
         if closes.contains(&c) && ends && (depth == 0 || c == open) {
             // The last of several: the text ends with a quote of its own.
             let twice = if next == Some(c) { c.len_utf8() } else { 0 };

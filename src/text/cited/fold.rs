@@ -17,6 +17,17 @@ pub(super) struct Word {
     pub(super) wide: bool,
 }
 
+/// Longer words that say nothing about what a text is about.
+const COMMON: &str = "about does from have many much that their there they this what when where which with would your";
+
+impl Word {
+    /// Whether it may tell what a text is about.
+    pub(super) fn tells(&self, text: &str) -> bool {
+        let word = text.get(self.start as usize..self.end as usize).unwrap_or_default();
+        word.len() > 3 && !COMMON.split(' ').any(|common| common.eq_ignore_ascii_case(word))
+    }
+}
+
 pub(super) fn hash(of: impl Iterator<Item = impl Hash>) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.for_each(|part| part.hash(&mut hasher));
@@ -26,6 +37,11 @@ pub(super) fn hash(of: impl Iterator<Item = impl Hash>) -> u64 {
 fn is_wide(c: char) -> bool {
     matches!(c, '\u{e00}'..='\u{eff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}' | '\u{3040}'..='\u{30ff}'
         | '\u{3400}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
+}
+
+/// Of a script with spaces between words.
+pub(super) fn in_word(c: char) -> bool {
+    c.is_alphanumeric() && !is_wide(c)
 }
 
 fn is_letter(c: char) -> bool {
@@ -91,7 +107,9 @@ pub(super) fn words(text: &str) -> Vec<Word> {
         } else if word.is_empty() || !joins(&word, c, &mut rest) {
             close(&mut word, &mut marks, &open, false);
             fold_mark(c, &mut marks);
-        } else if is_hyphen(c) && (word.ends_with(char::is_numeric) || rest.clone().next().is_some_and(|(_, c)| c.is_numeric())) {
+        } else if is_hyphen(c)
+            && (word.ends_with(char::is_numeric) || rest.clone().next().is_some_and(|(_, c)| c.is_numeric()))
+        {
             // 3-4 is not 34.
             word.push('-');
         }
@@ -124,7 +142,7 @@ fn joins(word: &str, mark: char, rest: &mut std::str::CharIndices<'_>) -> bool {
         Some(line) => {
             let skipped = tail.len() - line.len();
             // White space is one byte a character here.
-            (0..skipped).for_each(|_| drop(rest.next()));
+            rest.nth(skipped - 1);
             true
         }
         None => false,

@@ -109,6 +109,7 @@ pub(super) fn tail_rows(m: &Message, look: Look) -> Vec<Row> {
     if let Some(sources) = m.meta.looked.as_ref().filter(|_| look.looked) {
         rows.extend(super::super::looked::rows(sources, look.cells.saturating_sub(BAR_CELLS)));
     }
+    rows.extend(super::super::looked::quote_rows(&m.meta.quotes, look.cells.saturating_sub(BAR_CELLS)));
     rows
 }
 

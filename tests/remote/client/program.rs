@@ -73,6 +73,19 @@ fn one_question_is_answered_with_the_servers_counts() {
 }
 
 #[test]
+fn quotes_of_a_servers_answer_are_checked_here() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("notes.txt"), "The gate is red.\nThe key hangs behind the door.\n").unwrap();
+    let server =
+        ChatServer::start(vec![answer("“The key hangs\nbehind the door” (line 7), and “the gate is very blue”.")]);
+    let output = run(home.path(), &["--engine", &server.url, "-p", "Which colour?", "-f", "notes.txt", "--json"]);
+    let quotes = &object(&output)["quotes"];
+    let place = |n: usize| ["match", "document", "first_line", "corrects"].map(|key| quotes[n][key].clone());
+    assert_eq!(place(0), [json!("equal"), json!("notes.txt"), json!(2), json!("line 7")]);
+    assert_eq!(place(1), [json!("none"), json!(null), json!(0), json!(null)]);
+}
+
+#[test]
 fn what_a_question_mentions_is_read_and_a_blank_end_keeps_the_servers_counts() {
     let home = tempfile::tempdir().unwrap();
     std::fs::write(home.path().join("notes.txt"), "The gate is red.\n").unwrap();

@@ -108,6 +108,17 @@ pub(super) const ROWS: &[Command] = &[
         ..ROW
     },
     Command {
+        name: "quotes",
+        aliases: &["quote", "cite"],
+        usage: "[#N]",
+        help: "check the quotes of an answer",
+        options: &[("#N", "the answer with this number instead of the last")],
+        example: "/quotes #8",
+        wrong: "/quotes two",
+        parse: |a| a.message().and_then(|at| runtime(Request::Quotes(at))),
+        ..ROW
+    },
+    Command {
         name: "why",
         usage: "[#N] [K]",
         help: "test whether an answer depends on its passages",

@@ -1,0 +1,83 @@
+//! The quotes of an answer, checked in the documents of its conversation: text alone, so they work for every engine.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Done, RuntimeError, State};
+use crate::core::transcript::{Message, MessageId, Quote, Role};
+use crate::runtime::protocol::{Level, Notice};
+use crate::text::cited::{self, Index, Source};
+
+const SHOWN_LINES: usize = 12;
+/// How an answer says that it found nothing.
+const NOT_FOUND: [&str; 5] = ["could not find", "cannot find", "does not say", "not mentioned", "not in the document"];
+
+/// The indexes of documents, by the hash of their text.
+#[derive(Debug, Default)]
+pub(super) struct Indexes(HashMap<String, Arc<Index>>);
+
+impl Indexes {
+    /// The documents of a path with their indexes. Indexes of other documents are dropped.
+    fn of<'a>(&mut self, path: &[&'a Message]) -> Vec<(&'a str, &'a str, Arc<Index>)> {
+        let documents: Vec<_> = path.iter().filter_map(|m| Some((m.meta.document.as_ref()?, m.known_text()))).collect();
+        self.0.retain(|hash, _| documents.iter().any(|(info, _)| info.hash == *hash));
+        let mut index = |hash: &str, text: &str| {
+            Arc::clone(self.0.entry(hash.to_owned()).or_insert_with(|| Arc::new(Index::new(text))))
+        };
+        documents.iter().map(|(info, text)| (info.name.as_str(), *text, index(&info.hash, text))).collect()
+    }
+}
+
+fn sources<'a>(documents: &'a [(&'a str, &'a str, Arc<Index>)]) -> Vec<Source<'a>> {
+    documents.iter().map(|(name, text, index)| Source { name, text, index }).collect()
+}
+
+impl State {
+    /// The quotes of an answer to the message `parent`.
+    pub(super) fn quotes(&mut self, parent: Option<MessageId>, answer: &str) -> Vec<Quote> {
+        let path = self.here.session.tree.path_to(parent);
+        let documents = self.indexes.of(&path);
+        let quotes = cited::check(answer, &sources(&documents));
+        let question = path.last().filter(|m| m.role == Role::User);
+        if quotes.is_empty()
+            && NOT_FOUND.iter().any(|words| answer.contains(words))
+            && let Some((name, line)) = question.and_then(|m| cited::nearest(&m.text, &sources(&documents)))
+        {
+            self.note(Level::Info, format!("Nearest: {name}:{line}"));
+        }
+        quotes
+    }
+
+    /// `/quotes`: each quote of an answer with the text of its source.
+    pub(super) fn quotes_page(&mut self, at: Option<u64>) -> Done {
+        let (number, answer) = self.answer(at)?;
+        let (parent, text) = (answer.parent, answer.text.clone());
+        let path = self.here.session.tree.path_to(parent);
+        let documents = self.indexes.of(&path);
+        let sources = sources(&documents);
+        let quotes = cited::compared(&text, &sources);
+        if quotes.is_empty() {
+            let why = if documents.is_empty() { "no document is loaded" } else { "it quotes no four words or more" };
+            return Err(RuntimeError::Refused(format!("#{number} has no quotes to check: {why}.")));
+        }
+        let mut page = String::new();
+        for (k, (quote, marked)) in (1..).zip(&quotes) {
+            let nearest =
+                || cited::nearest(&quote.text, &sources).map(|(name, line)| format!(". Nearest: {name}:{line}"));
+            let hint = if quote.document.is_none() { nearest().unwrap_or_default() } else { String::new() };
+            page.push_str(&format!("    [{k}] {}{hint}\n", quote.place()));
+            marked.lines().for_each(|line| page.push_str(&format!("          “{line}”\n")));
+            let source = sources.iter().find(|source| quote.document.as_deref() == Some(source.name));
+            let lines =
+                source.map_or(&[][..], |source| std::slice::from_ref(source)).iter().flat_map(|s| quote.lines(s.text));
+            lines.take(SHOWN_LINES).for_each(|(n, line)| page.push_str(&format!("    {n:>7}  {line}\n")));
+            page.push_str("    \n");
+        }
+        page.push_str(
+            "\nexact: letter by letter. equal: but for white space, typographic marks, hyphenation and case. close: at \
+                       least 85% of the words in one run; [-quote-]{+source+} marks what differs.\n",
+        );
+        self.report(Notice::Page { title: format!("Quotes of #{number}"), text: page });
+        Ok(())
+    }
+}
