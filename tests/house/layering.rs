@@ -1,4 +1,4 @@
-//! Imports point downwards: every `use crate::layering::…` of the sources is checked against the layer table of `src/lib.rs`.
+//! Imports point downwards: every `use crate::…` of the sources is checked against the layer table of `src/lib.rs`.
 
 use crate::sources;
 
@@ -38,12 +38,12 @@ fn room(path: &str) -> String {
     }
 }
 
-/// Rooms named after `crate::layering::` in a source, comments left out. `use crate::layering::{a::…, b}` counts for a and b.
+/// Rooms named after `crate::` in a source, comments left out. `use crate::{a::…, b}` counts for a and b.
 fn imports(source: &str) -> Vec<String> {
     let code: String = source.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     let mut modules = Vec::new();
-    for (at, _) in code.match_indices("crate::layering::") {
-        let rest = &code[at + "crate::layering::".len()..];
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
         match rest.strip_prefix('{') {
             None => modules.push(room(rest)),
             Some(group) => {
@@ -132,7 +132,7 @@ fn command_in(line: &str) -> Option<&'static str> {
 
 #[test]
 fn grouped_and_nested_imports_are_seen() {
-    let source = "// use crate::layering::cli::x;\nuse crate::layering::{\n  model::{Live, Model},\n  spec,\n};\nlet a = crate::layering::engine::b();";
+    let source = "// use crate::cli::x;\nuse crate::{\n  model::{Live, Model},\n  spec,\n};\nlet a = crate::engine::b();";
     assert_eq!(imports(source), ["model", "spec", "engine"]);
 }
 
@@ -185,7 +185,7 @@ fn siblings_are_seen_wherever_they_are_named() {
     let source = "use super::super::{\n  wrap::{a, b},\n  rows,\n};\nuse super::near;\nlet a = super::super::tabs::go(); // super::super::x";
     assert_eq!(siblings(source, "src/ui", 2), ["wrap", "rows", "tabs"]);
     assert_eq!(siblings(source, "src/ui", 1), ["near"]);
-    let source = "use crate::layering::ui::{Palette, tables::{Row, rows}};\nlet a = crate::layering::ui::tabs::go(); // crate::layering::ui::page\nuse crate::layering::uis::x;";
+    let source = "use crate::ui::{Palette, tables::{Row, rows}};\nlet a = crate::ui::tabs::go(); // crate::ui::page\nuse crate::uis::x;";
     assert_eq!(siblings(source, "src/ui", 1), ["tables", "tabs"]);
 }
 
