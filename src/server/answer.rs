@@ -1,10 +1,10 @@
 //! The answer in decode: tokens to text, stop texts, counts.
 
 use super::Shared;
-use super::ask::{Ask, Wish};
+use super::ask::{Ask, Params};
 use super::calls::{Calls, Part};
 use super::collected::Choice;
-use super::said::{Said, Told, Usage, Whole};
+use super::notice::{LikelyToken, Notice, Usage, Whole};
 use super::stops::Stops;
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Steering, Token};
@@ -32,11 +32,11 @@ pub(super) struct Answer {
     called: bool,
     /// Certain text that is not sent yet.
     delta: Delta,
-    told: Vec<Told>,
+    likely: Vec<LikelyToken>,
     /// Tokens that open the answer, or a thought in front of it.
-    undecided: Vec<Told>,
+    undecided: Vec<LikelyToken>,
     /// The sent part of the answer.
-    said: Choice,
+    sent: Choice,
     /// The client is connected.
     heard: bool,
 }
@@ -44,12 +44,12 @@ pub(super) struct Answer {
 impl Answer {
     pub(super) fn new(shared: &Shared, ask: &Ask) -> Answer {
         let tokenizer = shared.renderer.model().tokenizer.clone();
-        let begin = if ask.wish.raw { Begin::Answer } else { Begin::after_prompt(&ask.prompt.rendered.text) };
-        let decoder = match ask.wish.raw {
+        let begin = if ask.params.raw { Begin::Answer } else { Begin::after_prompt(&ask.prompt.rendered.text) };
+        let decoder = match ask.params.raw {
             true => Decoder::Raw(PlainDecoder::new(tokenizer)),
             false => Decoder::Chat(StreamDecoder::new(tokenizer, begin)),
         };
-        let stops = Stops::new(&ask.wish.stop);
+        let stops = Stops::new(&ask.params.stop);
         Answer {
             generated: Vec::new(),
             decoder,
@@ -58,19 +58,19 @@ impl Answer {
             stopped_by: None,
             counted: 0,
             index: ask.index,
-            calls: ask.wish.calls.clone(),
-            one_call: ask.wish.one_call,
+            calls: ask.params.calls.clone(),
+            one_call: ask.params.one_call,
             called: false,
             delta: Delta::default(),
-            told: Vec::new(),
+            likely: Vec::new(),
             undecided: Vec::new(),
-            said: Choice::default(),
+            sent: Choice::default(),
             heard: true,
         }
     }
 
-    pub(super) fn steering(&self, shared: &Shared, wish: &Wish) -> Result<Option<Steering>, TextError> {
-        wish.watched().steering(&shared.renderer.model().tokenizer, self.begin, 0)
+    pub(super) fn steering(&self, shared: &Shared, params: &Params) -> Result<Option<Steering>, TextError> {
+        params.watched().steering(&shared.renderer.model().tokenizer, self.begin, 0)
     }
 
     /// Whether a stop text ended it, or its only allowed call.
@@ -81,7 +81,7 @@ impl Answer {
     /// Takes the tokens of a round; false if the answer ends here.
     pub(super) fn take(&mut self, shared: &Shared, ask: &Ask, tokens: &[Token], likely: Vec<Likely>) -> bool {
         if self.generated.is_empty() && !tokens.is_empty() {
-            shared.metrics.first_token(ask.asked.elapsed());
+            shared.metrics.first_token(ask.since.elapsed());
         }
         self.generated.extend_from_slice(tokens);
         let mut likely = likely.into_iter();
@@ -96,7 +96,7 @@ impl Answer {
             };
             self.add(ask, more);
             if let Some(likely) = likely.next() {
-                self.undecided.push(Told { token, likely, thought: false });
+                self.undecided.push(LikelyToken { token, likely, thought: false });
                 let answer = match &self.decoder {
                     Decoder::Chat(decoder) => decoder.in_answer(),
                     Decoder::Raw(_) => Some(true),
@@ -104,14 +104,14 @@ impl Answer {
                 self.decide(answer);
             }
         }
-        self.tell(ask);
+        self.report(ask);
         self.heard && !self.ended_itself()
     }
 
     /// Assigns the undecided tokens to the answer or to a thought.
     fn decide(&mut self, answer: Option<bool>) {
         if let Some(answer) = answer {
-            self.told.extend(self.undecided.drain(..).map(|told| Told { thought: !answer, ..told }));
+            self.likely.extend(self.undecided.drain(..).map(|token| LikelyToken { thought: !answer, ..token }));
         }
     }
 
@@ -137,13 +137,13 @@ impl Answer {
             match part {
                 Part::Text(text) => self.delta.answer.push_str(&text),
                 Part::Begun(id, name) => {
-                    self.tell(ask);
-                    self.say(ask, Said::Calling { index: self.index, id, name });
+                    self.report(ask);
+                    self.notify(ask, Notice::Calling { index: self.index, id, name });
                 }
-                Part::Arguments(more) => self.say(ask, Said::Arguments { index: self.index, more }),
+                Part::Arguments(more) => self.notify(ask, Notice::Arguments { index: self.index, more }),
                 Part::Call(call) => {
                     self.called = true;
-                    self.say(ask, Said::Call { index: self.index, call });
+                    self.notify(ask, Notice::Call { index: self.index, call });
                 }
             }
             if self.is_enough() {
@@ -153,17 +153,17 @@ impl Answer {
     }
 
     /// Sends the certain text.
-    fn tell(&mut self, ask: &Ask) {
-        let (Delta { thinking, answer }, tokens) = (std::mem::take(&mut self.delta), std::mem::take(&mut self.told));
+    fn report(&mut self, ask: &Ask) {
+        let (Delta { thinking, answer }, tokens) = (std::mem::take(&mut self.delta), std::mem::take(&mut self.likely));
         if !(thinking.is_empty() && answer.is_empty() && tokens.is_empty()) {
-            self.said.add(&thinking, &answer);
-            self.heard &= ask.to.tell(Said::Text { index: self.index, thinking, answer, tokens });
+            self.sent.add(&thinking, &answer);
+            self.heard &= ask.to.report(Notice::Text { index: self.index, thinking, answer, tokens });
         }
     }
 
-    fn say(&mut self, ask: &Ask, said: Said) {
-        self.said.take(&said);
-        self.heard &= ask.to.tell(said);
+    fn notify(&mut self, ask: &Ask, notice: Notice) {
+        self.sent.take(&notice);
+        self.heard &= ask.to.report(notice);
     }
 
     /// The only allowed call is complete: later text does not count.
@@ -191,19 +191,19 @@ impl Answer {
             self.called = false;
         }
         self.decide(Some(true));
-        self.tell(ask);
+        self.report(ask);
     }
 
     pub(super) fn finish(&mut self, ask: &Ask, finish: Finish, usage: Usage) {
         let finish = if self.ended_itself() { Finish::Stop } else { finish };
         let stopped_by = self.stopped_by.clone();
-        let calls = self.said.calls().filter(|call| !call.is_cut()).count();
+        let calls = self.sent.calls().filter(|call| !call.is_cut()).count();
         let whole = Whole { finish, stopped_by, usage, calls };
-        ask.to.tell(Said::Ended { index: self.index, whole });
+        ask.to.report(Notice::Ended { index: self.index, whole });
     }
 
-    pub(super) fn said(&self) -> &Choice {
-        &self.said
+    pub(super) fn sent(&self) -> &Choice {
+        &self.sent
     }
 
     pub(super) fn thought_tokens(&self) -> u64 {

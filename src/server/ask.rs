@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::calls::Calls;
 use super::limited::Limits;
+use super::notice::Reporter;
 use super::records::Record;
-use super::said::Teller;
 use crate::engine::protocol::{Cancel, Constraint, Sampling, SpecMode, Token, Watched};
 use crate::runtime::render::Rendered;
 
@@ -22,7 +22,7 @@ pub(super) struct Prompt {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
+pub(super) struct Params {
     pub sampling: Sampling,
     pub limits: Limits,
     pub max_tokens: u64,
@@ -43,7 +43,7 @@ pub(super) struct Wish {
     pub score: Option<u8>,
 }
 
-impl Wish {
+impl Params {
     /// The conditions that end an answer early. An answer with a grammar must stay valid to its end, however
     /// repetitive: only the grammar or the maximum length ends it.
     pub(super) fn watched(&self) -> Watched {
@@ -56,15 +56,15 @@ impl Wish {
 #[derive(Debug)]
 pub(super) struct Ask {
     pub prompt: Prompt,
-    pub wish: Wish,
+    pub params: Params,
     /// The number of answers, and which of them this is.
     pub wanted: usize,
     pub index: usize,
     pub record: Option<Record>,
     pub keep: bool,
     pub cancel: Cancel,
-    pub to: Teller,
-    pub asked: Instant,
+    pub to: Reporter,
+    pub since: Instant,
 }
 
 impl Ask {
@@ -72,14 +72,14 @@ impl Ask {
     pub(super) fn each(self) -> Vec<Ask> {
         let others = (1..self.wanted).map(|index| Ask {
             prompt: self.prompt.clone(),
-            wish: self.wish.clone(),
+            params: self.params.clone(),
             wanted: self.wanted,
             index,
             record: None,
             keep: self.keep,
             cancel: self.cancel.clone(),
             to: self.to.clone(),
-            asked: self.asked,
+            since: self.since,
         });
         let others: Vec<Ask> = others.collect();
         std::iter::once(self).chain(others).collect()
@@ -95,7 +95,7 @@ mod tests {
     fn an_answer_that_is_kept_to_a_grammar_is_not_watched_for_loops() {
         let constraint = |quoting| Constraint(Arc::new(|_| unreachable!("nothing is drawn")), quoting);
         let loops = |constraint| {
-            let wish = Wish {
+            let params = Params {
                 sampling: Sampling::default(),
                 limits: Limits::default(),
                 max_tokens: 9,
@@ -110,7 +110,7 @@ mod tests {
                 likely: None,
                 score: None,
             };
-            let watched = wish.watched();
+            let watched = params.watched();
             assert_eq!(watched.thought_tokens, 5);
             watched.loops
         };

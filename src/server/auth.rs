@@ -35,14 +35,14 @@ impl std::fmt::Debug for Key {
 
 /// The host in `HOST[:PORT]`; `None` for any other form.
 fn host_of(authority: &str) -> Option<&str> {
-    let (host, behind) = match authority.strip_prefix('[') {
+    let (host, after) = match authority.strip_prefix('[') {
         Some(inner) => inner.split_once(']').filter(|(host, _)| host.parse::<Ipv6Addr>().is_ok())?,
         None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
     };
-    match behind.strip_prefix(':') {
+    match after.strip_prefix(':') {
         // A parsed number may have a sign, a port may not.
         Some(port) => (port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok()).then_some(host),
-        None => behind.is_empty().then_some(host),
+        None => after.is_empty().then_some(host),
     }
 }
 
@@ -60,13 +60,13 @@ pub(super) fn allowed_page(allowed: &[String], headers: &HeaderMap) -> Option<He
         .then(|| origin.clone())
 }
 
-pub(super) fn preflight(page: &HeaderValue, asked: &HeaderMap) -> Response {
+pub(super) fn preflight(page: &HeaderValue, requested: &HeaderMap) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
     open_to(page.clone(), headers);
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE"));
-    let wanted = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    let wanted = requested.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.unwrap_or(HeaderValue::from_static("content-type")));
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     response
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_never_comes_in_and_a_program_does() {
+    fn a_page_is_refused_and_a_program_is_not() {
         for host in ["localhost", "localhost:8181", "127.0.0.1:1", "[::1]:8181", "LocalHost:2"] {
             assert_eq!(status(None, &[("host", host)]), 200, "{host}");
         }
@@ -156,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_a_port_stands_behind_the_host() {
-        let behind = ["127.0.0.1:80@evil.com", "localhost:evil.com", "[::1]evil.com", "127.0.0.1:99999999"];
+    fn only_a_port_follows_the_host() {
+        let after = ["127.0.0.1:80@evil.com", "localhost:evil.com", "[::1]evil.com", "127.0.0.1:99999999"];
         let odd = [
             "localhost:+80",
             "localhost:80:80",
@@ -168,7 +168,7 @@ mod tests {
             "[::1]]",
             "[localhost]",
         ];
-        for host in behind.into_iter().chain(odd) {
+        for host in after.into_iter().chain(odd) {
             assert_eq!(status(None, &[("host", host)]), 403, "{host}");
         }
         for host in ["127.0.0.1:65535", "127.8.8.8", "[::1]", "[::1]:0"] {

@@ -39,7 +39,7 @@ pub(super) struct Calls {
     /// Only these names are calls; any other call is text.
     only: Option<Vec<String>>,
     /// The previous part was a call: white space after it is not text.
-    behind_call: bool,
+    after_call: bool,
     open: Option<Open>,
 }
 
@@ -140,9 +140,9 @@ impl Calls {
     }
 
     fn text(&mut self, text: String, parts: &mut Vec<Part>) {
-        let text = if self.behind_call { text.trim_start().to_owned() } else { text };
+        let text = if self.after_call { text.trim_start().to_owned() } else { text };
         if !text.is_empty() {
-            self.behind_call = false;
+            self.after_call = false;
             parts.push(Part::Text(text));
         }
     }
@@ -198,7 +198,7 @@ impl Calls {
                     self.end(parts);
                     self.open = None;
                 }
-                step.goes_on
+                step.more
             }
         }
     }
@@ -216,7 +216,7 @@ impl Calls {
     fn end(&mut self, parts: &mut Vec<Part>) {
         if let Some(open) = &mut self.open {
             open.form = Form::Closing;
-            self.behind_call = true;
+            self.after_call = true;
             let Open { id, name, written, .. } = open.clone();
             parts.push(Part::Call(Call::written(id, name, written)));
         }
@@ -277,8 +277,8 @@ fn head(text: &str) -> Head {
             name = read;
             rest = rest.get(values.byte_offset()..).unwrap_or_default();
         } else {
-            let Some(behind) = rest.strip_prefix(want) else { return Head::No };
-            rest = behind;
+            let Some(after) = rest.strip_prefix(want) else { return Head::No };
+            rest = after;
         }
         rest = rest.trim_start();
     }
@@ -288,17 +288,17 @@ fn head(text: &str) -> Head {
 /// Name and partial arguments of an answer that must be a call of one of `names` and broke off before its arguments
 /// began: the function may be clear before its name is complete.
 fn broken_off(text: &str, names: &[String]) -> Option<(String, String)> {
-    fn behind<'a>(text: &'a str, marks: &[&str]) -> Option<&'a str> {
+    fn after<'a>(text: &'a str, marks: &[&str]) -> Option<&'a str> {
         marks.iter().try_fold(text.trim_start(), |rest, mark| Some(rest.strip_prefix(mark)?.trim_start()))
     }
     if !text.trim_start().starts_with('{') {
         return None;
     }
-    let name = behind(text, &["{", "\"name\"", ":"]).unwrap_or_default();
+    let name = after(text, &["{", "\"name\"", ":"]).unwrap_or_default();
     let mut values = serde_json::Deserializer::from_str(name).into_iter::<String>();
     if let Some(Ok(read)) = values.next() {
         let rest = name.get(values.byte_offset()..).unwrap_or_default();
-        return Some((read, behind(rest, &[",", "\"arguments\"", ":"]).unwrap_or_default().to_owned()));
+        return Some((read, after(rest, &[",", "\"arguments\"", ":"]).unwrap_or_default().to_owned()));
     }
     let begun = name.strip_prefix('"').unwrap_or_default();
     let mut meant = names.iter().filter(|n| n.starts_with(begun));

@@ -15,12 +15,12 @@ use super::content::turns;
 use super::fields::Fields;
 use super::ids::fresh_id;
 use super::likely::{self, MOST_LIKELY};
+use super::notice::{LikelyToken, Notice, Whole};
 use super::prompt::Conversation;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
 use super::reply::{self, render, submit};
-use super::said::{Said, Told, Whole};
-use super::sampling::{Thinking, format_of, most_tokens, other_formats, stops, wish};
+use super::sampling::{Thinking, format_of, most_tokens, other_formats, params, stops};
 use super::stream::{Form, data, stream};
 use super::tools::{Tools, custom_input};
 use super::turns::{Call, Turn};
@@ -53,7 +53,7 @@ struct Sent {
 }
 
 impl Sent {
-    fn likely(&self, tokens: &[Told]) -> Value {
+    fn likely(&self, tokens: &[LikelyToken]) -> Value {
         match self.likely {
             true => likely::chat(&self.shared.renderer.model().tokenizer, tokens),
             false => Value::Null,
@@ -162,13 +162,13 @@ impl Chunks {
 }
 
 impl Form for Chunks {
-    fn said(&mut self, said: &Said, out: &mut String) -> bool {
-        self.ending.count(said);
-        match said {
-            Said::Begun { index, .. } => {
+    fn notice(&mut self, notice: &Notice, out: &mut String) -> bool {
+        self.ending.count(notice);
+        match notice {
+            Notice::Begun { index, .. } => {
                 data(out, &self.sent.choice(*index, json!({ "role": "assistant", "content": "" }), None));
             }
-            Said::Text { index, thinking, answer, tokens } => {
+            Notice::Text { index, thinking, answer, tokens } => {
                 if !thinking.is_empty() {
                     data(out, &self.sent.choice(*index, json!({ "reasoning_content": thinking }), None));
                 }
@@ -179,7 +179,7 @@ impl Form for Chunks {
                 }
             }
             // A custom call is sent whole: its text is inside the arguments.
-            Said::Calling { index, id, name } => {
+            Notice::Calling { index, id, name } => {
                 self.custom = self.sent.tools.named(name).custom;
                 if self.custom {
                     return false;
@@ -187,20 +187,20 @@ impl Form for Chunks {
                 let function = json!({ "name": name, "arguments": "" });
                 self.call(*index, json!({ "id": id, "type": "function", "function": function }), out);
             }
-            Said::Arguments { .. } if self.custom => {}
-            Said::Arguments { index, more } => self.call(*index, json!({ "function": { "arguments": more } }), out),
-            Said::Call { index, call } => {
+            Notice::Arguments { .. } if self.custom => {}
+            Notice::Arguments { index, more } => self.call(*index, json!({ "function": { "arguments": more } }), out),
+            Notice::Call { index, call } => {
                 if std::mem::take(&mut self.custom) {
                     self.call(*index, self.sent.call(call), out);
                 }
                 self.calls.get_mut(*index).into_iter().for_each(|n| *n += 1);
             }
-            Said::Ended { index, whole } => {
+            Notice::Ended { index, whole } => {
                 let sent = &self.sent;
                 let last = |_: &str| sent.choice(*index, json!({}), Some(sent.reason(whole)));
                 return self.ending.ended(whole, last, || sent.chunk(json!([])), out);
             }
-            Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
+            Notice::Scored { .. } | Notice::Reading { .. } | Notice::Failed(_) => {}
         }
         false
     }
@@ -231,9 +231,9 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
         most = most.or(most_tokens(&mut fields, name, 1)?);
     }
-    let mut wish = wish(shared, &mut fields, stop, most)?;
+    let mut params = params(shared, &mut fields, stop, most)?;
     let Thinking { mode: think, budget } = Thinking::of_chat(shared, &mut fields)?;
-    wish.thinking_budget = budget.unwrap_or(wish.thinking_budget);
+    params.thinking_budget = budget.unwrap_or(params.thinking_budget);
     let (open, closed) = going_on(&mut fields, &turns)?;
     let wanted = usize::try_from(fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1)).unwrap_or(1);
     let streamed = fields.truth("stream")?.unwrap_or(false);
@@ -243,10 +243,10 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     if most_likely.is_some_and(|n| n > 0) && !likely {
         return Err(fields.wrong("top_logprobs", "needs logprobs: true"));
     }
-    wish.likely = likely.then_some(most_likely.and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
+    params.likely = likely.then_some(most_likely.and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
     let tools = Tools::read(&mut fields, "parameters")?;
-    wish.calls = tools.calls();
-    wish.one_call = tools.one_call();
+    params.calls = tools.calls();
+    params.one_call = tools.one_call();
     let grammar = match fields.object("response_format")? {
         Some(format) => format_of(format, "json_schema")?,
         None => None,
@@ -258,8 +258,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar);
     let conversation = Conversation { turns, tools: tools.clone(), think, open, closed };
     let prompt = render(shared, conversation, "messages").await?;
-    wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
-    let listener = submit(shared, prompt, wish, wanted, None)?;
+    params.constraint = reply::constraint(shared, grammar, &params, &prompt.rendered).await?;
+    let listener = submit(shared, prompt, params, wanted, None)?;
     let sent = Sent {
         shared: Arc::clone(shared),
         likely,

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::collected::BROKE_OFF;
 use super::fields::Fields;
+use super::notice::{Notice, Usage, Whole};
 use super::refusal::{Family, Refusal};
-use super::said::{Said, Usage, Whole};
 use super::stream::{data, data_done};
 use crate::core::transcript::Finish;
 
@@ -80,8 +80,8 @@ impl Ending {
         Ending { wanted, ended: 0, include_usage, usage: Usage::default() }
     }
 
-    pub(super) fn count(&mut self, said: &Said) {
-        self.usage.take(said);
+    pub(super) fn count(&mut self, notice: &Notice) {
+        self.usage.take(notice);
     }
 
     /// Writes the end of an answer: `last` is its last event with the reason, `empty` an event without answers. True
@@ -130,7 +130,7 @@ mod tests {
         let mut out = String::new();
         for (index, over) in [(1, false), (0, true)] {
             let whole = ended(Finish::Length);
-            ending.count(&Said::Ended { index, whole: whole.clone() });
+            ending.count(&Notice::Ended { index, whole: whole.clone() });
             let event = |reason: &str| json!({ "of": index, "reason": reason });
             assert_eq!(ending.ended(&whole, event, || json!({ "choices": [] }), &mut out), over);
         }

@@ -1,7 +1,7 @@
 //! From the worker's events to whole answers, and their usage.
 
+use super::notice::{LikelyToken, Listener, Notice, Usage, Whole};
 use super::refusal::Refusal;
-use super::said::{Listener, Said, Told, Usage, Whole};
 use super::turns::Call;
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Token};
@@ -18,25 +18,25 @@ pub(super) struct Choice {
     /// In the order of decode.
     pub items: Vec<Item>,
     /// Its tokens, if the request asks for log-probabilities.
-    pub tokens: Vec<Told>,
+    pub tokens: Vec<LikelyToken>,
     pub whole: Option<Whole>,
 }
 
 impl Choice {
-    pub(super) fn take(&mut self, said: &Said) {
-        match said {
-            Said::Text { thinking, answer, tokens, .. } => {
+    pub(super) fn take(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Text { thinking, answer, tokens, .. } => {
                 self.add(thinking, answer);
                 self.tokens.extend_from_slice(tokens);
             }
-            Said::Call { call, .. } => self.items.push(Item::Call(call.clone())),
-            Said::Ended { whole, .. } => self.whole = Some(whole.clone()),
-            Said::Begun { .. }
-            | Said::Scored { .. }
-            | Said::Reading { .. }
-            | Said::Calling { .. }
-            | Said::Arguments { .. }
-            | Said::Failed(_) => {}
+            Notice::Call { call, .. } => self.items.push(Item::Call(call.clone())),
+            Notice::Ended { whole, .. } => self.whole = Some(whole.clone()),
+            Notice::Begun { .. }
+            | Notice::Scored { .. }
+            | Notice::Reading { .. }
+            | Notice::Calling { .. }
+            | Notice::Arguments { .. }
+            | Notice::Failed(_) => {}
         }
     }
 
@@ -84,23 +84,23 @@ pub(super) async fn collect(mut listener: Listener, wanted: usize) -> Result<Col
     let mut all = Collected { choices: vec![Choice::default(); wanted], ..Collected::default() };
     let mut ended = 0;
     while ended < wanted {
-        let said = listener.next().await.ok_or_else(|| Refusal::new(503, "shutting_down", BROKE_OFF))?;
-        all.usage.take(&said);
-        if let Said::Ended { whole, .. } = &said {
+        let notice = listener.next().await.ok_or_else(|| Refusal::new(503, "shutting_down", BROKE_OFF))?;
+        all.usage.take(&notice);
+        if let Notice::Ended { whole, .. } = &notice {
             if whole.finish == Finish::Stopped {
                 return Err(Refusal::new(503, "shutting_down", BROKE_OFF));
             }
             ended += 1;
         }
-        match said {
-            Said::Scored { tokens, likely } => all.scored = Some((tokens, likely)),
-            Said::Failed(refusal) => return Err(refusal),
-            Said::Text { index, .. } | Said::Call { index, .. } | Said::Ended { index, .. } => {
+        match notice {
+            Notice::Scored { tokens, likely } => all.scored = Some((tokens, likely)),
+            Notice::Failed(refusal) => return Err(refusal),
+            Notice::Text { index, .. } | Notice::Call { index, .. } | Notice::Ended { index, .. } => {
                 if let Some(choice) = all.choices.get_mut(index) {
-                    choice.take(&said);
+                    choice.take(&notice);
                 }
             }
-            Said::Begun { .. } | Said::Reading { .. } | Said::Calling { .. } | Said::Arguments { .. } => {}
+            Notice::Begun { .. } | Notice::Reading { .. } | Notice::Calling { .. } | Notice::Arguments { .. } => {}
         }
     }
     Ok(all)

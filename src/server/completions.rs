@@ -10,7 +10,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::ask::{Prompt, Wish};
+use super::ask::{Params, Prompt};
 use super::body::{self, object};
 use super::chunks::{Ending, MOST_CHOICES, add_usage, include_usage, reason};
 use super::collected::{Choice, Collected, collect};
@@ -18,12 +18,12 @@ use super::context::blocking;
 use super::fields::{Fields, kind};
 use super::ids::fresh_id;
 use super::likely::{MOST_LIKELY, Table};
+use super::notice::{Notice, Usage};
 use super::plain::token_list;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
 use super::reply::{self, submit, submit_further};
-use super::said::{Said, Usage};
-use super::sampling::{format_of, most_tokens, other_formats, stops, wish};
+use super::sampling::{format_of, most_tokens, other_formats, params, stops};
 use super::stream::{Form, data, stream};
 use super::{Shared, now_s};
 use crate::engine::protocol::Token;
@@ -141,28 +141,28 @@ struct Chunks {
 }
 
 impl Form for Chunks {
-    fn said(&mut self, said: &Said, out: &mut String) -> bool {
-        self.ending.count(said);
-        match said {
-            Said::Begun { index, .. } => {
+    fn notice(&mut self, notice: &Notice, out: &mut String) -> bool {
+        self.ending.count(notice);
+        match notice {
+            Notice::Begun { index, .. } => {
                 if !self.echo.is_empty() {
                     data(out, &self.sent.choice(*index, &self.echo, None, None));
                 }
             }
-            Said::Text { index, answer, tokens, .. } => {
+            Notice::Text { index, answer, tokens, .. } => {
                 let mut table = Table::default();
                 if let Some(places) = self.places.get_mut(*index) {
                     table.answer(&self.sent.shared.renderer.model().tokenizer, places, tokens);
                 }
                 data(out, &self.sent.choice(*index, answer, Some(&table).filter(|_| self.likely), None));
             }
-            Said::Ended { index, whole } => {
+            Notice::Ended { index, whole } => {
                 let sent = &self.sent;
                 let last = |reason: &str| sent.choice(*index, "", None, Some(reason));
                 return self.ending.ended(whole, last, || sent.whole(json!([])), out);
             }
-            Said::Calling { .. } | Said::Arguments { .. } | Said::Call { .. } => {}
-            Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
+            Notice::Calling { .. } | Notice::Arguments { .. } | Notice::Call { .. } => {}
+            Notice::Scored { .. } | Notice::Reading { .. } | Notice::Failed(_) => {}
         }
         false
     }
@@ -187,11 +187,11 @@ fn table(shared: &Shared, all: &Collected, echo: &str, choice: &Choice) -> Table
 async fn answer_one(
     shared: Arc<Shared>,
     given: Given,
-    wish: Wish,
+    params: Params,
     wanted: usize,
 ) -> Result<(String, Collected), Refusal> {
     let (prompt, text) = prompt_of(&shared, &given).await?;
-    let collected = collect(submit_further(&shared, prompt, wish, wanted)?, wanted).await?;
+    let collected = collect(submit_further(&shared, prompt, params, wanted)?, wanted).await?;
     Ok((text, collected))
 }
 
@@ -200,22 +200,22 @@ async fn answer_one(
 async fn answer_all(
     shared: &Arc<Shared>,
     given: Vec<Given>,
-    wish: &Wish,
+    params: &Params,
     wanted: usize,
 ) -> Result<Vec<(String, Collected)>, Refusal> {
     let mut waiting = given.into_iter().enumerate();
     let (mut going, mut done) = (JoinSet::new(), BTreeMap::new());
     if let Some((at, given)) = waiting.next() {
         let (prompt, text) = prompt_of(shared, &given).await?;
-        let listener = submit(shared, prompt, wish.clone(), wanted, None)?;
+        let listener = submit(shared, prompt, params.clone(), wanted, None)?;
         going.spawn(async move { (at, collect(listener, wanted).await.map(|collected| (text, collected))) });
     }
     loop {
         while going.len() < shared.side_by_side
             && let Some((at, given)) = waiting.next()
         {
-            let (shared, wish) = (Arc::clone(shared), wish.clone());
-            going.spawn(async move { (at, answer_one(shared, given, wish, wanted).await) });
+            let (shared, params) = (Arc::clone(shared), params.clone());
+            going.spawn(async move { (at, answer_one(shared, given, params, wanted).await) });
         }
         match going.join_next().await {
             None => return Ok(done.into_values().collect()),
@@ -232,14 +232,14 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let stop = stops(&mut fields, "stop")?;
     let most =
         most_tokens(&mut fields, "max_tokens", 0)?.or(most_tokens(&mut fields, "n_predict", 0)?).unwrap_or(TOKENS);
-    let mut wish = Wish { raw: true, thinking_budget: 0, ..wish(shared, &mut fields, stop, Some(most))? };
+    let mut params = Params { raw: true, thinking_budget: 0, ..params(shared, &mut fields, stop, Some(most))? };
     let wanted = fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1);
     let wanted = usize::try_from(wanted).unwrap_or(1);
     let echo = fields.truth("echo")?.unwrap_or(false);
     let streamed = fields.truth("stream")?.unwrap_or(false);
     let include_usage = include_usage(&mut fields)?;
-    wish.likely = fields.whole("logprobs", 0..=MOST_LIKELY)?.and_then(|n| u8::try_from(n).ok());
-    wish.score = wish.likely.filter(|_| echo);
+    params.likely = fields.whole("logprobs", 0..=MOST_LIKELY)?.and_then(|n| u8::try_from(n).ok());
+    params.score = params.likely.filter(|_| echo);
     fields.refuse("best_of", |v| v.as_u64() == Some(wanted as u64))?;
     fields.refuse("suffix", |v| v == "")?;
     let grammar = match fields.object("response_format")? {
@@ -252,7 +252,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     if grammar.is_some() {
         // A raw text opens no thought.
         let nothing = Rendered { text: String::new(), cuts: Vec::new() };
-        wish.constraint = reply::constraint(shared, grammar, &wish, &nothing).await?;
+        params.constraint = reply::constraint(shared, grammar, &params, &nothing).await?;
     }
     let sent =
         Sent { shared: Arc::clone(shared), id: fresh_id("cmpl-"), model: info.name, created: now_s(), include_usage };
@@ -262,11 +262,11 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         };
         let (prompt, text) = prompt_of(shared, one).await?;
         let echo = if echo { text } else { String::new() };
-        if wish.score.is_some() {
+        if params.score.is_some() {
             return Err(Refusal::field("logprobs", "logprobs of an echoed prompt are not streamed"));
         }
-        let likely = wish.likely.is_some();
-        let listener = submit(shared, prompt, wish, wanted, None)?;
+        let likely = params.likely.is_some();
+        let listener = submit(shared, prompt, params, wanted, None)?;
         let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
         let places = vec![Places::behind(tokenizer, echo.chars().count()); wanted];
         let ending = Ending::of(wanted, include_usage);
@@ -274,13 +274,13 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     }
     let mut choices = Vec::new();
     let mut all = Usage::default();
-    for (text, collected) in answer_all(shared, given, &wish, wanted).await? {
+    for (text, collected) in answer_all(shared, given, &params, wanted).await? {
         let echo = if echo { text } else { String::new() };
         all.add(&collected.usage);
         for choice in &collected.choices {
             let finish = choice.whole.as_ref().map(reason);
             let text = format!("{echo}{}", choice.answer());
-            let table = wish.likely.map(|_| table(shared, &collected, &echo, choice).to_json());
+            let table = params.likely.map(|_| table(shared, &collected, &echo, choice).to_json());
             choices.push(json!({ "index": choices.len(), "text": text, "logprobs": table, "finish_reason": finish }));
         }
     }

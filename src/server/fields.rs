@@ -230,8 +230,8 @@ mod tests {
         assert_eq!(unknown.message, "max_token is not known here. Did you mean max_tokens?");
         // Clients return received objects with every field of their own version.
         assert_eq!(Fields::body(json!({ "functions": null, "caller": null })).unwrap().done(), Ok(()));
-        let beside = Fields::body(json!({ "functions": null, "caller": false })).unwrap();
-        assert_eq!(beside.done().unwrap_err().param.as_deref(), Some("caller"));
+        let known = Fields::body(json!({ "functions": null, "caller": false })).unwrap();
+        assert_eq!(known.done().unwrap_err().param.as_deref(), Some("caller"));
         assert_eq!(Fields::body(json!([])).unwrap_err().status, 400);
         let mut inner = Fields::of(json!({ "text": 1 }), "messages[0]").unwrap();
         assert_eq!(inner.text("text").unwrap_err().param.as_deref(), Some("messages[0].text"));

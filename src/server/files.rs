@@ -122,10 +122,10 @@ pub(super) fn put_in(shared: &Shared, conversation: &mut Conversation, field: &'
             {
                 let mut begun = vec![Turn::new(ChatRole::System, system)];
                 begun.extend(document.clone());
-                let asked = Turn::new(ChatRole::User, "?");
-                let turns = begun.iter().cloned().chain([asked]).collect();
-                let behind = Conversation { turns, think: conversation.think, ..Conversation::default() };
-                let text = behind.render(&shared.renderer, field)?.text;
+                let requested = Turn::new(ChatRole::User, "?");
+                let turns = begun.iter().cloned().chain([requested]).collect();
+                let after = Conversation { turns, think: conversation.think, ..Conversation::default() };
+                let text = after.render(&shared.renderer, field)?.text;
                 if path.unchanged(&text).segments().len() == path.segments().len() {
                     all = begun;
                     continue;

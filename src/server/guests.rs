@@ -17,7 +17,7 @@ use super::owner::Owner;
 pub(super) struct Guest {
     pub owner: Owner,
     /// It has sent a request.
-    pub asked: AtomicBool,
+    pub has_request: AtomicBool,
     /// Signals its eviction.
     pub leave: Notify,
     /// A request has arrived, as far as the server reads it, and its response is incomplete.
@@ -87,7 +87,7 @@ impl<F: FnMut(bool)> Drop for Followed<F> {
 pub(super) struct Guests(VecDeque<Weak<Guest>>);
 
 impl Guests {
-    pub(super) fn come(&mut self, owner: Owner) -> Arc<Guest> {
+    pub(super) fn enter(&mut self, owner: Owner) -> Arc<Guest> {
         let guest = Arc::new(Guest { owner, ..Guest::default() });
         self.0.retain(|g| g.strong_count() > 0);
         self.0.push_back(Arc::downgrade(&guest));
@@ -96,7 +96,7 @@ impl Guests {
 
     /// Evicts the oldest connection that has sent no request; false if there is none.
     pub(super) fn make_place(&mut self) -> bool {
-        let silent = |g: &Weak<Guest>| g.upgrade().filter(|g| !g.asked.load(Ordering::Relaxed));
+        let silent = |g: &Weak<Guest>| g.upgrade().filter(|g| !g.has_request.load(Ordering::Relaxed));
         let Some((at, guest)) = self.0.iter().enumerate().find_map(|(at, g)| Some((at, silent(g)?))) else {
             return false;
         };

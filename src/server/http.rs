@@ -121,7 +121,7 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     let family = Family::of(path);
     let label = label(path);
     let guest = request.extensions().get::<Arc<Guest>>().cloned().unwrap_or_default();
-    guest.asked.store(true, Ordering::Relaxed);
+    guest.has_request.store(true, Ordering::Relaxed);
     // The health check needs no key, but passes all other checks.
     let key = shared.key.as_ref();
     let page = auth::allowed_page(&shared.rules.allowed_origins, request.headers());
@@ -182,8 +182,8 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
                 Ok((stream, _)) => {
                     // Queue for the permit before evicting, so that no later connection gets the freed permit.
                     let mut place = Box::pin(Arc::clone(&room).acquire_owned());
-                    let asked = poll_fn(|context| Poll::Ready(place.as_mut().poll(context)));
-                    let permit = match tokio::task::unconstrained(asked).await {
+                    let polled = poll_fn(|context| Poll::Ready(place.as_mut().poll(context)));
+                    let permit = match tokio::task::unconstrained(polled).await {
                         Poll::Ready(permit) => permit.ok(),
                         Poll::Pending if guests.make_place() => None,
                         Poll::Pending => {
@@ -193,7 +193,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
                     };
                     let shared = Arc::clone(&shared);
                     let owner = if shared.key.is_some() { Owner::HasKey } else { owner::of(&stream) };
-                    let guest = guests.come(owner);
+                    let guest = guests.enter(owner);
                     let router = router.clone().layer(Extension(Arc::clone(&guest)));
                     open.spawn(async move {
                         let permit = match permit {

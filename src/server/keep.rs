@@ -53,9 +53,9 @@ pub(super) struct Keep {
     saves: u64,
     tidying: Option<JoinHandle<()>>,
     /// A failure is in the log already.
-    said: bool,
+    warned: bool,
     /// The log already reports dropped saves.
-    said_left_out: bool,
+    warned_left_out: bool,
 }
 
 impl Keep {
@@ -75,8 +75,8 @@ impl Keep {
             rows: HashMap::new(),
             saves: 0,
             tidying: None,
-            said: false,
-            said_left_out: false,
+            warned: false,
+            warned_left_out: false,
         })
     }
 
@@ -105,7 +105,7 @@ impl Keep {
     fn is_full(&mut self) -> bool {
         let (most, most_bytes) = self.most_waiting;
         let full = self.waiting.len() >= most || self.waiting_bytes >= most_bytes;
-        if full && !std::mem::replace(&mut self.said_left_out, true) {
+        if full && !std::mem::replace(&mut self.warned_left_out, true) {
             tracing::warn!(
                 "{} saves of {} wait for the disk: until it has taken them, answers and their state are not kept",
                 self.waiting.len(),
@@ -185,7 +185,7 @@ impl Keep {
                 row
             }
             SaveEvent::Recovered => {
-                self.said = false;
+                self.warned = false;
                 None
             }
         }
@@ -201,7 +201,7 @@ impl Keep {
         }
         let (most, most_bytes) = self.most_waiting;
         if self.waiting.len() <= most / 2 && self.waiting_bytes <= most_bytes / 2 {
-            self.said_left_out = false;
+            self.warned_left_out = false;
         }
     }
 
@@ -215,7 +215,7 @@ impl Keep {
     }
 
     fn warn(&mut self, reason: &str) {
-        if !std::mem::replace(&mut self.said, true) {
+        if !std::mem::replace(&mut self.warned, true) {
             tracing::warn!("state of requests is not kept: {reason}");
         }
     }
@@ -267,7 +267,7 @@ mod tests {
             created: 7,
             completed: Arc::default(),
             model: "m".into(),
-            asked: serde_json::json!({}),
+            repeated: serde_json::json!({}),
             thoughts_id: "rs".into(),
             message_id: "msg".into(),
             tools: Arc::default(),
@@ -289,7 +289,7 @@ mod tests {
         for id in &ids[..5] {
             keep.hold(None, Some(&record(*id, None)));
         }
-        assert_eq!((keep.waiting.len(), keep.left_out.len(), keep.said_left_out), (3, 2, true));
+        assert_eq!((keep.waiting.len(), keep.left_out.len(), keep.warned_left_out), (3, 2, true));
 
         // The disk is back: it takes the waiting saves and new ones, except those that build on a dropped one.
         std::fs::rename(&away, &root).unwrap();
@@ -299,7 +299,7 @@ mod tests {
             keep.on_event(event);
         }
         // The next failure is reported again.
-        assert_eq!((keep.waiting_bytes, keep.said_left_out), (0, false));
+        assert_eq!((keep.waiting_bytes, keep.warned_left_out), (0, false));
         keep.hold(None, Some(&record(ids[5], Some(ids[4]))));
         assert!(keep.left_out.contains(&ids[5]));
         keep.hold(None, None);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::said::Told;
+use super::notice::LikelyToken;
 use crate::engine::protocol::{Likely, Token};
 use crate::text::{Before, Places, Tokenizer};
 
@@ -39,9 +39,9 @@ impl Table {
     }
 
     /// Adds tokens of an answer, which begin at `places`.
-    pub(super) fn answer(&mut self, tokenizer: &Tokenizer, places: &mut Places, tokens: &[Told]) {
-        for told in tokens {
-            self.add(tokenizer, told.token, places.next(told.token), Some(&told.likely));
+    pub(super) fn answer(&mut self, tokenizer: &Tokenizer, places: &mut Places, tokens: &[LikelyToken]) {
+        for token in tokens {
+            self.add(tokenizer, token.token, places.next(token.token), Some(&token.likely));
         }
     }
 
@@ -73,7 +73,7 @@ impl Table {
 }
 
 /// The `logprobs` of a chat completion, without thoughts.
-pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[Told]) -> Value {
+pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[LikelyToken]) -> Value {
     let one = |token: Token, log_prob: f32| {
         let text = tokenizer.spell(&[token], Before::Text);
         // The token's own bytes, not those of the text: a token may be part of a character, and clients join the
@@ -83,9 +83,9 @@ pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[Told]) -> Value {
     let content: Value = tokens
         .iter()
         .filter(|t| !t.thought)
-        .map(|told| {
-            let mut entry = one(told.token, told.likely.log_prob);
-            entry["top_logprobs"] = told.likely.best.iter().map(|(token, log_prob)| one(*token, *log_prob)).collect();
+        .map(|token| {
+            let mut entry = one(token.token, token.likely.log_prob);
+            entry["top_logprobs"] = token.likely.best.iter().map(|(token, log_prob)| one(*token, *log_prob)).collect();
             entry
         })
         .collect();
@@ -108,9 +108,9 @@ mod tests {
         [demo.unwrap(), Tokenizer::from_bytes(pieces, Some(config), None).unwrap()].map(Arc::new)
     }
 
-    fn told(tokens: &[Token]) -> Vec<Told> {
+    fn token(tokens: &[Token]) -> Vec<LikelyToken> {
         let likely = |token: Token| Likely { log_prob: -0.5, best: vec![(token, -0.5)] };
-        tokens.iter().map(|&token| Told { token, likely: likely(token), thought: false }).collect()
+        tokens.iter().map(|&token| LikelyToken { token, likely: likely(token), thought: false }).collect()
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
         for tokenizer in both() {
             let text = "Meet Jürgen \u{1F9ED} 你<|im_end|>";
             let tokens = tokenizer.encode_behind(text, Before::Text).unwrap();
-            let chat = chat(&tokenizer, &told(&tokens));
+            let chat = chat(&tokenizer, &token(&tokens));
             let bytes = |entry: &Value| -> Vec<u8> { serde_json::from_value(entry["bytes"].clone()).unwrap() };
             let entries = chat["content"].as_array().unwrap();
             assert_eq!(entries.iter().flat_map(bytes).collect::<Vec<u8>>(), text.as_bytes());
@@ -139,12 +139,12 @@ mod tests {
         let (prompt, answer) = ("Für \u{1F9ED} a", "Jürgen 你 \u{1F642}b");
         for tokenizer in both() {
             let read = tokenizer.encode_prompt(prompt).unwrap();
-            let written = told(&tokenizer.encode_behind(answer, Before::Text).unwrap());
+            let written = token(&tokenizer.encode_behind(answer, Before::Text).unwrap());
             let likely = vec![Likely { log_prob: -0.5, best: Vec::new() }; read.len() - 1];
             let mut table = Table::default();
             table.prompt(&tokenizer, &read, &likely);
-            let behind = Places::behind(Arc::clone(&tokenizer), prompt.chars().count());
-            table.answer(&tokenizer, &mut behind.clone(), &written);
+            let after = Places::behind(Arc::clone(&tokenizer), prompt.chars().count());
+            table.answer(&tokenizer, &mut after.clone(), &written);
 
             // The start token, then by bytes; a tokenizer may put a space of its own in front.
             let bytes = |tokens: &[Token]| tokens.iter().map(|t| tokenizer.bytes(*t).len()).sum::<usize>();
@@ -159,7 +159,7 @@ mod tests {
             assert!(expected.windows(2).skip(1).any(|w| w[0] == w[1]), "no character is made of several tokens");
 
             // A stream has one table for each token.
-            let mut places = behind;
+            let mut places = after;
             let streamed = written.iter().flat_map(|one| {
                 let mut table = Table::default();
                 table.answer(&tokenizer, &mut places, std::slice::from_ref(one));

@@ -16,13 +16,13 @@ use super::context::leave_out;
 use super::fields::{Fields, kind};
 use super::ids::fresh_id;
 use super::noise::without_billing;
+use super::notice::{Notice, Usage, Whole};
 use super::plain::encode;
 use super::prompt::Conversation;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
 use super::reply::{self, render, submit};
-use super::said::{Said, Usage, Whole};
-use super::sampling::{Thinking, format_of, stops, wish};
+use super::sampling::{Thinking, format_of, params, stops};
 use super::stream::{Form, event, stream};
 use super::tools::{self, Tools};
 use super::turns::{Call, Turn};
@@ -270,10 +270,10 @@ impl Events {
 }
 
 impl Form for Events {
-    fn said(&mut self, said: &Said, out: &mut String) -> bool {
-        self.usage.take(said);
-        match said {
-            Said::Begun { .. } => {
+    fn notice(&mut self, notice: &Notice, out: &mut String) -> bool {
+        self.usage.take(notice);
+        match notice {
+            Notice::Begun { .. } => {
                 let message = json!({
                     "id": self.id,
                     "type": "message",
@@ -288,27 +288,27 @@ impl Form for Events {
                 });
                 event(out, "message_start", json!({ "message": message }));
             }
-            Said::Text { thinking, answer, .. } => {
+            Notice::Text { thinking, answer, .. } => {
                 self.text(true, thinking, out);
                 self.text(false, answer, out);
             }
-            Said::Calling { id, name, .. } => {
+            Notice::Calling { id, name, .. } => {
                 self.close(out);
                 let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
                 event(out, "content_block_start", json!({ "index": self.blocks, "content_block": block }));
                 self.open = Some((self.blocks, Block::Call));
                 self.blocks += 1;
             }
-            Said::Arguments { more, .. } => {
+            Notice::Arguments { more, .. } => {
                 let delta = json!({ "type": "input_json_delta", "partial_json": more });
                 event(out, "content_block_delta", json!({ "index": self.blocks - 1, "delta": delta }));
             }
-            Said::Call { .. } => self.close(out),
-            Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
+            Notice::Call { .. } => self.close(out),
+            Notice::Ended { whole, .. } if whole.finish == Finish::Stopped => {
                 self.failed(&Refusal::new(503, "shutting_down", BROKE_OFF), out);
                 return true;
             }
-            Said::Ended { whole, .. } => {
+            Notice::Ended { whole, .. } => {
                 self.close(out);
                 let (reason, stop) = reason(whole);
                 let delta = json!({ "stop_reason": reason, "stop_sequence": stop });
@@ -316,7 +316,7 @@ impl Form for Events {
                 event(out, "message_stop", json!({}));
                 return true;
             }
-            Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
+            Notice::Scored { .. } | Notice::Reading { .. } | Notice::Failed(_) => {}
         }
         false
     }
@@ -377,19 +377,19 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     };
     refuse_thread(&mut fields)?;
     let stop = stops(&mut fields, "stop_sequences")?;
-    let mut wish = wish(shared, &mut fields, stop, Some(most))?;
-    wish.thinking_budget = budget.unwrap_or(wish.thinking_budget);
+    let mut params = params(shared, &mut fields, stop, Some(most))?;
+    params.thinking_budget = budget.unwrap_or(params.thinking_budget);
     let streamed = fields.truth("stream")?.unwrap_or(false);
     let grammar = output(&mut fields)?;
     fields.ignore(&["metadata", "service_tier", "inference_geo"]);
     fields.done_for_answer()?;
-    wish.calls = conversation.tools.calls();
-    wish.one_call = conversation.tools.one_call();
+    params.calls = conversation.tools.calls();
+    params.one_call = conversation.tools.one_call();
     let forced = conversation.tools.grammar().map(|g| (g, "tools"));
     let prompt = render(shared, conversation, "messages").await?;
     let grammar = forced.or(grammar.map(|g| (g, "output_config")));
-    wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
-    let listener = submit(shared, prompt, wish, 1, None)?;
+    params.constraint = reply::constraint(shared, grammar, &params, &prompt.rendered).await?;
+    let listener = submit(shared, prompt, params, 1, None)?;
     let id = fresh_id("msg_");
     if streamed {
         let form = Events { id, model: info.name, usage: Usage::default(), open: None, blocks: 0 };

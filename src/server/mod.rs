@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `refusal`, `fields`, `ids`, `body` | raw requests: why one is refused, fields, names in paths, JSON bodies |
 //! | `turns`, `references`, `calls`, `tools`, `noise`, `prompt` | turns of a conversation; functions, references in their schemas, their calls; all of it as the text that the model reads |
-//! | `said`, `collected`, `response`, `stream`, `likely`, `chunks` | events of an answer; whole answers; streams of events; log-probabilities |
+//! | `notice`, `collected`, `response`, `stream`, `likely`, `chunks` | events of an answer; whole answers; streams of events; log-probabilities |
 //! | `records`, `ask` | answers that later requests can name; queued requests |
 //! | `ready`, `files`, `content`, `sampling`, `reply` | whether the model can answer; documents; messages to turns, fields to parameters, requests to queue entries |
 //! | `stops`, `limited`, `answer` | stop texts, favoured and forbidden tokens, tokens to text |
@@ -47,6 +47,7 @@ mod limited;
 mod messages;
 mod metrics;
 mod noise;
+mod notice;
 mod owner;
 mod paced;
 mod plain;
@@ -60,7 +61,6 @@ mod refusal;
 mod reply;
 mod response;
 mod responses;
-mod said;
 mod sampling;
 mod stops;
 mod stream;

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_library_answers_by_itself_is_told_apart_from_what_is_answered_here() {
+    fn answers_of_the_library_itself_are_recognized() {
         let code = |written: &str| unreadable(written.as_bytes()).map(|refusal| (refusal.status, refusal.code));
         let bare = |status: &str| format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
         assert_eq!(code(&bare("400 Bad Request")), Some((400, "invalid_http")));

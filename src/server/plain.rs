@@ -160,7 +160,7 @@ pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result
 
 async fn text_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let of = Arc::clone(shared);
-    let told = move |fields: &mut Fields| {
+    let shown = move |fields: &mut Fields| {
         let list = match fields.need("tokens")? {
             Value::Array(list) => list,
             other => return Err(fields.wrong("tokens", format!("must be an array, it is {}", kind(&other)))),
@@ -168,9 +168,9 @@ async fn text_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
         let tokens = token_list(&of, &list, "tokens")?;
         Ok(object(&json!({ "prompt": of.renderer.model().tokenizer.decode(&tokens, Specials::Show) })))
     };
-    let (mut fields, told) = body::read(headers, body, told).await?;
+    let (mut fields, shown) = body::read(headers, body, shown).await?;
     let _ = model_named(shared, fields.text("model")?)?;
-    fields.done().map(|()| told)
+    fields.done().map(|()| shown)
 }
 
 pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {

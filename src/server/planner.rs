@@ -110,7 +110,7 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
         }
     }
     let places = Places { live: &wanted.live, fresh: &wanted.fresh, store, library };
-    let (base, kept) = match ask.wish.score {
+    let (base, kept) = match ask.params.score {
         // Scoring covers the tokens of the whole prompt, so no kept state helps.
         Some(_) => (Path::default(), None),
         None => prefix::longest(&places, &wanted.fingerprint, &ask.prompt).unwrap_or_else(|e| {

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn state_is_kept_behind_the_system_text_and_the_turns_a_fork_begins_at() {
+    fn state_is_kept_after_the_system_text_and_the_turns_a_fork_begins_at() {
         let long = |what: &str| format!("{what} {}", "word ".repeat(80));
         let turns = vec![
             Turn::new(ChatRole::System, long("system")),

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::collected::Choice;
 use super::context::own_data;
+use super::notice::Usage;
 use super::refusal::Refusal;
 use super::response::{Sent, Status};
-use super::said::Usage;
 use super::turns::Turn;
 use crate::core::transcript::{Finish, MessageId};
 use crate::store::{SessionFilter, SessionRecord, Store, StoreError};
@@ -53,8 +53,8 @@ impl Row {
 }
 
 impl Record {
-    pub(super) fn new(message: MessageId, parent: Option<MessageId>, asked: Vec<Turn>, sent: Sent) -> Record {
-        Record { message, parent, turns: asked, sent, response: Value::Null }
+    pub(super) fn new(message: MessageId, parent: Option<MessageId>, requested: Vec<Turn>, sent: Sent) -> Record {
+        Record { message, parent, turns: requested, sent, response: Value::Null }
     }
 
     pub(super) fn complete(&mut self, choice: &Choice, usage: &Usage, finish: Finish) {

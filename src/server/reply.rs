@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::ask::{Ask, Prompt, Wish};
+use super::ask::{Ask, Params, Prompt};
 use super::context::{blocking, own_data};
+use super::notice::Listener;
 use super::prompt::Conversation;
 use super::records::Record;
 use super::refusal::Refusal;
-use super::said::Listener;
 use super::{Phase, Shared, files};
 use crate::engine::protocol::{Cancel, Constraint};
 use crate::runtime::render::Rendered;
@@ -42,12 +42,12 @@ pub(super) async fn render(
 pub(super) async fn constraint(
     shared: &Arc<Shared>,
     grammar: Option<(Grammar, &'static str)>,
-    wish: &Wish,
+    params: &Params,
     rendered: &Rendered,
 ) -> Result<Option<Constraint>, Refusal> {
     let Some((grammar, field)) = grammar else {
         let text = shared.renderer.model();
-        let quoting = text.recommended.quoting().filter(|_| wish.calls.is_none());
+        let quoting = text.recommended.quoting().filter(|_| params.calls.is_none());
         return Ok(quoting.map(|quoting| quoting.clone().constraint(&text.tokenizer, &shared.stop_ids)));
     };
     let (shared, begin) = (Arc::clone(shared), Begin::after_prompt(&rendered.text));
@@ -71,22 +71,27 @@ pub(super) async fn constraint(
 pub(super) fn submit(
     shared: &Shared,
     prompt: Prompt,
-    wish: Wish,
+    params: Params,
     wanted: usize,
     record: Option<Record>,
 ) -> Result<Listener, Refusal> {
-    put(shared, prompt, wish, wanted, record, shared.queue)
+    put(shared, prompt, params, wanted, record, shared.queue)
 }
 
 /// Queues a further prompt of an accepted request, even if the queue is full.
-pub(super) fn submit_further(shared: &Shared, prompt: Prompt, wish: Wish, wanted: usize) -> Result<Listener, Refusal> {
-    put(shared, prompt, wish, wanted, None, usize::MAX)
+pub(super) fn submit_further(
+    shared: &Shared,
+    prompt: Prompt,
+    params: Params,
+    wanted: usize,
+) -> Result<Listener, Refusal> {
+    put(shared, prompt, params, wanted, None, usize::MAX)
 }
 
 fn put(
     shared: &Shared,
     prompt: Prompt,
-    wish: Wish,
+    params: Params,
     wanted: usize,
     record: Option<Record>,
     most: usize,
@@ -101,7 +106,7 @@ fn put(
     }
     let cancel = Cancel::default();
     let (to, listener) = Listener::pair(&cancel);
-    let ask = Ask { prompt, wish, wanted, index: 0, record, keep: true, cancel, to, asked: Instant::now() };
+    let ask = Ask { prompt, params, wanted, index: 0, record, keep: true, cancel, to, since: Instant::now() };
     match shared.asks.send(ask) {
         Ok(()) => Ok(listener),
         Err(_) => Err(Refusal::new(503, "shutting_down", "the server is ending")),

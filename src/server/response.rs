@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Value, json};
 
 use super::collected::{Choice, Item};
+use super::notice::Usage;
 use super::now_s;
-use super::said::Usage;
 use super::tools::{Tools, custom_input};
 use super::turns::Call;
 use crate::core::transcript::Finish;
@@ -58,7 +58,7 @@ pub(super) struct Sent {
     /// The time of completion, the same in every event.
     pub completed: Arc<OnceLock<u64>>,
     pub model: String,
-    pub asked: Value,
+    pub repeated: Value,
     pub thoughts_id: String,
     pub message_id: String,
     pub tools: Arc<Tools>,
@@ -109,8 +109,8 @@ impl Sent {
             "service_tier": "default",
             "usage": usage.map(self::usage),
         });
-        if let (Some(map), Some(asked)) = (response.as_object_mut(), self.asked.as_object()) {
-            map.extend(asked.clone());
+        if let (Some(map), Some(repeated)) = (response.as_object_mut(), self.repeated.as_object()) {
+            map.extend(repeated.clone());
         }
         response
     }
@@ -177,13 +177,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_told_in_order_with_ids_of_their_own_and_only_the_last_one_breaks_off() {
+    fn items_keep_their_order_and_ids_and_only_the_last_one_breaks_off() {
         let sent = Sent {
             id: "resp_1".into(),
             created: 7,
             completed: Arc::default(),
             model: "m".into(),
-            asked: json!({}),
+            repeated: json!({}),
             thoughts_id: "rs".into(),
             message_id: "msg".into(),
             tools: Arc::default(),
@@ -193,12 +193,12 @@ mod tests {
         choice.items.push(Item::Call(Call::written("c".into(), "look".into(), "{}".into())));
         choice.add("", "Two.");
         let response = sent.response(Status::of(Finish::Length, &choice), Some(&choice), None);
-        let told = |field: &str| -> Vec<Value> {
+        let shown = |field: &str| -> Vec<Value> {
             response["output"].as_array().unwrap().iter().map(|item| item[field].clone()).collect()
         };
-        assert_eq!(told("type"), ["reasoning", "message", "function_call", "message"]);
-        assert_eq!(told("id"), ["rs", "msg", "fc_c", "msg_1"]);
-        assert_eq!(told("status"), ["completed", "completed", "completed", "incomplete"]);
+        assert_eq!(shown("type"), ["reasoning", "message", "function_call", "message"]);
+        assert_eq!(shown("id"), ["rs", "msg", "fc_c", "msg_1"]);
+        assert_eq!(shown("status"), ["completed", "completed", "completed", "incomplete"]);
         assert_eq!(response["incomplete_details"], json!({ "reason": "max_output_tokens" }));
         assert!(response["completed_at"].is_null());
         choice.items.push(Item::Call(Call::written("d".into(), "look".into(), "{\"a\": ".into())));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_as_they_were_said() {
+    fn numbers_keep_their_decimal_form() {
         assert_eq!((number(0.7), number(1.0), number(0.95)), (json!(0.7), json!(1.0), json!(0.95)));
     }
 }

@@ -1,9 +1,9 @@
 //! `POST /v1/responses`: OpenAI's responses. An id names the state after an answer: a request that names an older one
 //! forks there. `named` handles later requests about an id.
 
-mod asked;
 mod events;
 pub(super) mod named;
+mod repeated;
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::Wish;
+use super::ask::Params;
 use super::body::{self, object};
 use super::collected::{Choice, collect};
 use super::content::{REFUSAL, content, question};
@@ -27,7 +27,7 @@ use super::records::{Record, Records};
 use super::refusal::{Family, Refusal};
 use super::reply::{self, render, submit};
 use super::response::{Sent, Status, usage};
-use super::sampling::{effort, format_of, most_tokens, stops, wish};
+use super::sampling::{effort, format_of, most_tokens, params, stops};
 use super::stream::stream;
 use super::tools::{Tools, called};
 use super::turns::{Call, Turn, arguments};
@@ -37,8 +37,8 @@ use crate::engine::protocol::ModelInfo;
 use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
-use asked::{Asked, Noted};
 use events::Events;
+use repeated::{Noted, Repeated};
 
 /// Types of text parts in messages.
 const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
@@ -134,25 +134,25 @@ fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
 
 /// Reads `text`: the value for the response, and its grammar.
 fn text_format(fields: &mut Fields) -> Result<(Value, Option<Grammar>), Refusal> {
-    let said = fields.take("text");
-    let told = asked::text(said.as_ref());
-    let Some(said) = said else { return Ok((told, None)) };
-    let mut text = Fields::of(said, "text")?;
+    let given = fields.take("text");
+    let shown = repeated::text(given.as_ref());
+    let Some(given) = given else { return Ok((shown, None)) };
+    let mut text = Fields::of(given, "text")?;
     let grammar = match text.object("format")? {
         Some(format) => format_of(format, "schema")?,
         None => None,
     };
     text.ignore(&["verbosity"]);
-    text.done().map(|()| (told, grammar))
+    text.done().map(|()| (shown, grammar))
 }
 
 /// Reads `reasoning`: the requested effort, and its think mode.
 fn reasoning(shared: &Shared, fields: &mut Fields) -> Result<(Option<String>, ThinkMode), Refusal> {
     let Some(mut reasoning) = fields.object("reasoning")? else { return Ok((None, shared.settings.think)) };
-    let said = reasoning.peek("effort").and_then(|effort| effort.as_str().map(str::to_owned));
+    let given = reasoning.peek("effort").and_then(|effort| effort.as_str().map(str::to_owned));
     let think = effort(&mut reasoning, "effort", shared.settings.think)?;
     reasoning.ignore(&["summary", "generate_summary"]);
-    reasoning.done().map(|()| (said, think))
+    reasoning.done().map(|()| (given, think))
 }
 
 /// Reads `include`: thoughts are always included, in plain text, and no other extra output exists.
@@ -169,9 +169,9 @@ fn include(fields: &mut Fields) -> Result<(), Refusal> {
 }
 
 struct Request {
-    asked: Asked,
+    repeated: Repeated,
     input: Vec<Turn>,
-    wish: Wish,
+    params: Params,
     think: ThinkMode,
     streamed: bool,
     grammar: Option<Grammar>,
@@ -185,12 +185,12 @@ fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Request
         max_output_tokens = max_output_tokens.or(most_tokens(&mut fields, name, 1)?);
     }
     let stop = stops(&mut fields, "stop")?;
-    let mut wish = wish(shared, &mut fields, stop, max_output_tokens)?;
+    let mut params = params(shared, &mut fields, stop, max_output_tokens)?;
     let (effort, think) = reasoning(shared, &mut fields)?;
     let store = fields.truth("store")?.unwrap_or(true);
     let streamed = fields.truth("stream")?.unwrap_or(false);
     let tools = Tools::read(&mut fields, "parameters")?;
-    (wish.calls, wish.one_call) = (tools.calls(), tools.one_call());
+    (params.calls, params.one_call) = (tools.calls(), tools.one_call());
     let (text, grammar) = text_format(&mut fields)?;
     let noted = Noted::read(&mut fields)?;
     fields.refuse("background", |v| v == false)?;
@@ -198,9 +198,9 @@ fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Request
     include(&mut fields)?;
     fields.ignore(&["service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
     fields.done_for_answer()?;
-    let sampling = wish.sampling;
-    let asked = Asked { instructions, previous, max_output_tokens, store, effort, sampling, tools, text, noted };
-    Ok(Request { asked, input, wish, think, streamed, grammar })
+    let sampling = params.sampling;
+    let repeated = Repeated { instructions, previous, max_output_tokens, store, effort, sampling, tools, text, noted };
+    Ok(Request { repeated, input, params, think, streamed, grammar })
 }
 
 /// The earlier answer that a request continues, and the turns up to it.
@@ -226,33 +226,33 @@ async fn received(
         read(&of, fields, input)
     });
     let request = request.await?;
-    let (parent, earlier) = earlier(shared, request.asked.previous.clone()).await?;
-    let instructions = request.asked.instructions.iter().map(|text| Turn::new(ChatRole::System, text));
+    let (parent, earlier) = earlier(shared, request.repeated.previous.clone()).await?;
+    let instructions = request.repeated.instructions.iter().map(|text| Turn::new(ChatRole::System, text));
     let turns = instructions.chain(earlier).chain(request.input.iter().cloned()).collect();
     Ok((info, request, parent, turns))
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let (info, request, parent, turns) = received(shared, headers, body).await?;
-    let Request { asked, input, mut wish, think, streamed, grammar } = request;
+    let Request { repeated, input, mut params, think, streamed, grammar } = request;
     let message = shared.records.fresh();
-    let grammar = asked.tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
-    let tools = asked.tools.clone();
+    let grammar = repeated.tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
+    let tools = repeated.tools.clone();
     let conversation = Conversation { turns, tools: tools.clone(), think, ..Conversation::default() };
     let prompt = render(shared, conversation, "input").await?;
-    wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
+    params.constraint = reply::constraint(shared, grammar, &params, &prompt.rendered).await?;
     let sent = Sent {
         id: Records::id(message),
         created: now_s(),
         completed: Arc::default(),
         model: info.name,
-        asked: asked.told(),
+        repeated: repeated.shown(),
         thoughts_id: fresh_id("rs_"),
         message_id: fresh_id("msg_"),
         tools: tools.into(),
     };
-    let record = asked.store.then(|| Record::new(message, parent, input, sent.clone()));
-    let listener = submit(shared, prompt, wish, 1, record)?;
+    let record = repeated.store.then(|| Record::new(message, parent, input, sent.clone()));
+    let listener = submit(shared, prompt, params, 1, record)?;
     if streamed {
         return stream(listener, Events::new(sent)).await;
     }
@@ -268,7 +268,7 @@ pub(super) async fn responses(State(shared): State<Arc<Shared>>, headers: Header
 
 async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let (_, request, _, turns) = received(shared, headers, body).await?;
-    let (tools, think) = (request.asked.tools, request.think);
+    let (tools, think) = (request.repeated.tools, request.think);
     let prompt = render(shared, Conversation { turns, tools, think, ..Conversation::default() }, "input").await?;
     let tokens = encode(shared, prompt.rendered.text.clone(), true).await?;
     Ok(object(&json!({ "object": "response.input_tokens", "input_tokens": tokens.len() })))
@@ -295,8 +295,8 @@ async fn compacted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
     turns.push(Turn::new(ChatRole::User, TASK));
     let conversation = Conversation { turns, think: ThinkMode::Off, ..Conversation::default() };
     let prompt = render(shared, conversation, "input").await?;
-    let wish = Wish { calls: None, ..request.wish };
-    let all = collect(submit(shared, prompt, wish, 1, None)?, 1).await?;
+    let params = Params { calls: None, ..request.params };
+    let all = collect(submit(shared, prompt, params, 1, None)?, 1).await?;
     let summary = all.choices.first().map(Choice::answer).unwrap_or_default();
     let content = format!("{SUMMARY}{}", summary.trim());
     output.push(json!({ "type": "compaction", "id": fresh_id("cmp_"), "encrypted_content": content }));

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Shared;
-use super::ask::Wish;
+use super::ask::Params;
 use super::fields::{Fields, kind};
 use super::limited::Limits;
 use super::refusal::Refusal;
@@ -36,12 +36,12 @@ pub(super) fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<Strin
 }
 
 /// Reads the fields that all APIs share; `most` is the requested maximum of tokens.
-pub(super) fn wish(
+pub(super) fn params(
     shared: &Shared,
     fields: &mut Fields,
     stop: Vec<String>,
     most: Option<u64>,
-) -> Result<Wish, Refusal> {
+) -> Result<Params, Refusal> {
     let defaults = &shared.settings;
     let mut sampling = defaults.for_answer(fresh_seed);
     let set = |field: &mut f32, value: Option<f32>| {
@@ -70,7 +70,7 @@ pub(super) fn wish(
     }
     // The server always uses a kept prefix.
     fields.ignore(&["cache_prompt"]);
-    Ok(Wish {
+    Ok(Params {
         sampling,
         limits: Limits::read(shared, fields)?,
         max_tokens: most.unwrap_or(defaults.max_tokens),

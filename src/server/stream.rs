@@ -12,8 +12,8 @@ use hyper::body::Frame;
 use serde_json::Value;
 
 use super::collected::BROKE_OFF;
+use super::notice::{Listener, Notice};
 use super::refusal::Refusal;
-use super::said::{Listener, Said};
 
 /// Interval of comments that report the progress of the prefill: some clients count lines without data, and give up.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ const FRAME_BYTES: usize = 16 << 10;
 
 pub(super) trait Form: Send + Unpin + 'static {
     /// Writes an event; true after the last one.
-    fn said(&mut self, said: &Said, out: &mut String) -> bool;
+    fn notice(&mut self, notice: &Notice, out: &mut String) -> bool;
     fn failed(&mut self, refusal: &Refusal, out: &mut String);
 }
 
@@ -52,24 +52,24 @@ pub(super) fn event(out: &mut String, name: &str, mut value: Value) {
 struct Events<F> {
     listener: Listener,
     form: F,
-    first: Option<Said>,
+    first: Option<Notice>,
     ended: bool,
     /// The time of the start, or of the last comment.
     commented: Instant,
 }
 
 impl<F: Form> Events<F> {
-    fn write(&mut self, said: Option<&Said>, out: &mut String) {
-        self.ended = match said {
+    fn write(&mut self, notice: Option<&Notice>, out: &mut String) {
+        self.ended = match notice {
             None => {
                 self.form.failed(&Refusal::new(503, "shutting_down", BROKE_OFF), out);
                 true
             }
-            Some(Said::Failed(refusal)) => {
+            Some(Notice::Failed(refusal)) => {
                 self.form.failed(refusal, out);
                 true
             }
-            Some(Said::Reading { done, total }) => {
+            Some(Notice::Reading { done, total }) => {
                 if self.commented.elapsed() >= PROGRESS {
                     // No empty line after it: that would be an event without data.
                     out.push_str(&format!(": read {done} of {total}\n"));
@@ -77,7 +77,7 @@ impl<F: Form> Events<F> {
                 }
                 false
             }
-            Some(said) => self.form.said(said, out),
+            Some(notice) => self.form.notice(notice, out),
         };
     }
 }
@@ -96,7 +96,7 @@ impl<F: Form> hyper::body::Body for Events<F> {
         }
         while !self.ended && out.len() < FRAME_BYTES {
             match self.listener.poll_next(context) {
-                Poll::Ready(said) => self.write(said.as_ref(), &mut out),
+                Poll::Ready(notice) => self.write(notice.as_ref(), &mut out),
                 Poll::Pending if out.is_empty() => return Poll::Pending,
                 Poll::Pending => break,
             }
@@ -111,8 +111,8 @@ impl<F: Form> hyper::body::Body for Events<F> {
 /// A stream of events; a failure before the first event has an HTTP status of its own.
 pub(super) async fn stream(mut listener: Listener, form: impl Form) -> Result<Response, Refusal> {
     let first = match listener.next().await {
-        Some(Said::Failed(refusal)) => return Err(refusal),
-        Some(said) => said,
+        Some(Notice::Failed(refusal)) => return Err(refusal),
+        Some(notice) => notice,
         None => return Err(Refusal::new(503, "shutting_down", BROKE_OFF)),
     };
     let events = Events { listener, form, first: Some(first), ended: false, commented: Instant::now() };
@@ -132,7 +132,7 @@ mod tests {
     struct Silent;
 
     impl Form for Silent {
-        fn said(&mut self, _: &Said, _: &mut String) -> bool {
+        fn notice(&mut self, _: &Notice, _: &mut String) -> bool {
             true
         }
 
@@ -140,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn reading_is_told_now_and_then_and_is_no_event() {
+    fn progress_of_the_prefill_is_a_comment_now_and_then() {
         let (_teller, listener) = Listener::pair(&Cancel::default());
         let mut events = Events { listener, form: Silent, first: None, ended: false, commented: Instant::now() };
         let mut written = |commented: Option<Instant>, done| {
             events.commented = commented.unwrap_or(events.commented);
             let mut out = String::new();
-            events.write(Some(&Said::Reading { done, total: 9 }), &mut out);
+            events.write(Some(&Notice::Reading { done, total: 9 }), &mut out);
             out
         };
         assert_eq!(written(None, 1), "");

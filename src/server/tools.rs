@@ -309,7 +309,7 @@ impl Tools {
     }
 
     /// The functions and the choice, in the form of a response.
-    pub(super) fn told(&self) -> (Value, Value) {
+    pub(super) fn shown(&self) -> (Value, Value) {
         let one = |t: &Tool| {
             json!({
                 "type": if t.custom { "custom" } else { "function" },

@@ -28,7 +28,7 @@ fn tools(choice: Value) -> Result<Tools, Refusal> {
 const RELEASED: &str = include_str!("../../tests/templates/released.jinja");
 
 #[test]
-fn a_template_without_functions_is_told_of_them_in_words() {
+fn a_template_without_functions_reads_them_in_words() {
     let plain = renderer(None);
     let offered = tools(json!("auto")).unwrap();
     let mut turns = vec![Turn::new(ChatRole::User, "Rain?"), Turn::new(ChatRole::Tool, "yes")];
@@ -49,14 +49,14 @@ fn a_template_without_functions_is_told_of_them_in_words() {
     };
     let auto = allowed("auto", "weather").unwrap();
     assert_eq!((auto.may_be_called(), auto.grammar()), (true, None));
-    assert_eq!(auto.told().1["tools"], json!([{ "type": "function", "name": "weather" }]));
+    assert_eq!(auto.shown().1["tools"], json!([{ "type": "function", "name": "weather" }]));
     assert!(allowed("required", "weather").unwrap().grammar().is_some());
     assert_eq!(allowed("auto", "other").unwrap_err().param.as_deref(), Some("tool_choice"));
     assert_eq!(allowed("never", "weather").unwrap_err().param.as_deref(), Some("tool_choice.mode"));
 }
 
 #[test]
-fn calls_that_were_made_are_told_whatever_may_be_called_now() {
+fn earlier_calls_are_shown_whatever_may_be_called_now() {
     let made = Call::new("c".into(), "weather".into(), json!({ "place": "Rome" }));
     let turns = vec![
         Turn::new(ChatRole::User, "Rain?"),
@@ -64,16 +64,16 @@ fn calls_that_were_made_are_told_whatever_may_be_called_now() {
         Turn::new(ChatRole::Tool, "yes"),
     ];
     for offered in [tools(json!("none")).unwrap(), Tools::default()] {
-        let mut told = turns.clone();
-        assert_eq!(offered.show(&renderer(None), &mut told), Vec::<Value>::new());
-        let texts: Vec<&str> = told.iter().map(|turn| turn.text.as_str()).collect();
+        let mut shown = turns.clone();
+        assert_eq!(offered.show(&renderer(None), &mut shown), Vec::<Value>::new());
+        let texts: Vec<&str> = shown.iter().map(|turn| turn.text.as_str()).collect();
         let call = "<tool_call>\n{\"name\":\"weather\",\"arguments\":{\"place\":\"Rome\"}}\n</tool_call>";
         assert_eq!(texts, ["Rain?", call, "<tool_response>\nyes\n</tool_response>"]);
-        assert_eq!(told[2].role, ChatRole::User);
+        assert_eq!(shown[2].role, ChatRole::User);
         // A template with functions has its own form for calls.
-        let mut told = turns.clone();
-        assert_eq!(offered.show(&renderer(Some(RELEASED)), &mut told), Vec::<Value>::new());
-        assert_eq!(told, turns);
+        let mut shown = turns.clone();
+        assert_eq!(offered.show(&renderer(Some(RELEASED)), &mut shown), Vec::<Value>::new());
+        assert_eq!(shown, turns);
     }
 }
 

@@ -22,9 +22,9 @@ use crossbeam_channel::{Receiver, Sender, never, select};
 use super::ask::Ask;
 use super::collected::BROKE_OFF;
 use super::keep::Keep;
+use super::notice::Notice;
 use super::planner::{Planner, Wanted};
 use super::refusal::Refusal;
-use super::said::Said;
 use super::{Down, EngineIs, Phase, Shared};
 use crate::core::Exit;
 use crate::engine::protocol::{Command, EngineEvent, ModelInfo, RowsFault};
@@ -114,7 +114,7 @@ impl Worker {
             select! {
                 recv(self.asks) -> ask => match ask {
                     // The prompt is scored once, before the request splits into its answers.
-                    Ok(ask) if ask.wish.score.is_some() => self.queue.push_back(ask),
+                    Ok(ask) if ask.params.score.is_some() => self.queue.push_back(ask),
                     Ok(ask) => self.queue_each(ask, false),
                     Err(_) => self.asks = never(),
                 },
@@ -230,7 +230,7 @@ impl Worker {
     }
 
     fn refuse(&self, ask: &Ask, refusal: Refusal) {
-        ask.to.tell(Said::Failed(refusal));
+        ask.to.report(Notice::Failed(refusal));
     }
 
     fn send(&mut self, command: Command) {

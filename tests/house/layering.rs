@@ -132,7 +132,8 @@ fn command_in(line: &str) -> Option<&'static str> {
 
 #[test]
 fn grouped_and_nested_imports_are_seen() {
-    let source = "// use crate::cli::x;\nuse crate::{\n  model::{Live, Model},\n  spec,\n};\nlet a = crate::engine::b();";
+    let source =
+        "// use crate::cli::x;\nuse crate::{\n  model::{Live, Model},\n  spec,\n};\nlet a = crate::engine::b();";
     assert_eq!(imports(source), ["model", "spec", "engine"]);
 }
 

@@ -28,7 +28,7 @@ struct Value {
     /// The text is unescaped, without entities.
     cdata: bool,
     /// The value is certainly a text, and the output contains its beginning.
-    told: bool,
+    begun: bool,
 }
 
 #[derive(Debug, Default)]
@@ -37,16 +37,16 @@ pub(super) struct Step {
     /// The call is complete, or broken.
     pub ended: bool,
     /// The held text may contain more.
-    pub goes_on: bool,
+    pub more: bool,
 }
 
 impl Step {
-    fn told(arguments: String) -> Step {
-        Step { arguments, ended: false, goes_on: true }
+    fn open(arguments: String) -> Step {
+        Step { arguments, ended: false, more: true }
     }
 
     fn ended(arguments: String) -> Step {
-        Step { arguments, ended: true, goes_on: true }
+        Step { arguments, ended: true, more: true }
     }
 }
 
@@ -60,8 +60,8 @@ impl Native {
 
     fn between(&mut self, held: &mut String) -> Step {
         let rest = held.trim_start();
-        if let Some(behind) = rest.strip_prefix(MARKS.1) {
-            *held = behind.to_owned();
+        if let Some(after) = rest.strip_prefix(MARKS.1) {
+            *held = after.to_owned();
             return Step::ended(if self.any { "}" } else { "{}" }.to_owned());
         }
         let Some(named) = rest.strip_prefix(PARAM) else {
@@ -75,39 +75,39 @@ impl Native {
             None if CDATA.starts_with(text) => return Step::default(),
             None => (false, text),
         };
-        self.value = Some(Value { key: unescaped(key), cdata, told: false });
+        self.value = Some(Value { key: unescaped(key), cdata, begun: false });
         *held = text.to_owned();
-        Step::told(String::new())
+        Step::open(String::new())
     }
 
     fn within(&mut self, mut value: Value, held: &mut String) -> Step {
         let mark = if value.cdata { "]]></param>" } else { "</param>" };
         let end = held.find(mark);
         let text = |raw: &str| if value.cdata { raw.to_owned() } else { unescaped(raw) };
-        match (end, value.told) {
-            (Some(at), told) => {
-                let (raw, behind) =
+        match (end, value.begun) {
+            (Some(at), begun) => {
+                let (raw, after) =
                     (held.get(..at).unwrap_or_default(), held.get(at + mark.len()..).unwrap_or_default());
-                let more = match told {
+                let more = match begun {
                     true => format!("{}\"", quoted(&text(raw))),
                     false => format!("{}{}", self.key(&value.key), typed(text(raw))),
                 };
-                *held = behind.to_owned();
-                Step::told(more)
+                *held = after.to_owned();
+                Step::open(more)
             }
             // It may be a JSON value other than a text: only its end decides.
             (None, false) if held.trim_start().starts_with(may_be_json) || held.trim_start().is_empty() => {
                 self.value = Some(value);
                 Step::default()
             }
-            (None, told) => {
+            (None, begun) => {
                 let certain = super::certain(held, &[mark]);
                 let certain = if value.cdata { certain } else { certain.min(entity(held)) };
                 let rest = held.split_off(certain);
                 let more = quoted(&text(held));
                 *held = rest;
-                let begin = if told { String::new() } else { format!("{}\"", self.key(&value.key)) };
-                value.told = true;
+                let begin = if begun { String::new() } else { format!("{}\"", self.key(&value.key)) };
+                value.begun = true;
                 self.value = Some(value);
                 Step { arguments: format!("{begin}{more}"), ..Step::default() }
             }
@@ -118,7 +118,7 @@ impl Native {
     pub(super) fn broken_off(mut self, held: &str) -> String {
         match self.value.take() {
             None => String::new(),
-            Some(value) if value.told => quoted(held),
+            Some(value) if value.begun => quoted(held),
             Some(value) => format!("{}{held}", self.key(&value.key)),
         }
     }

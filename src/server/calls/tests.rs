@@ -6,9 +6,9 @@ fn read(mut calls: Calls, text: &str, size: usize) -> Vec<Part> {
     let (mut all, mut name, mut arguments) = (Vec::new(), None, String::new());
     let chars: Vec<char> = text.chars().collect();
     let pieces: Vec<String> = chars.chunks(size).map(|c| c.iter().collect()).collect();
-    let mut told: Vec<Part> = pieces.iter().flat_map(|piece| calls.push(piece)).collect();
-    told.extend(calls.finish());
-    for part in told {
+    let mut shown: Vec<Part> = pieces.iter().flat_map(|piece| calls.push(piece)).collect();
+    shown.extend(calls.finish());
+    for part in shown {
         match (all.last_mut(), part) {
             (Some(Part::Text(before)), Part::Text(text)) => before.push_str(&text),
             (_, Part::Begun(id, of)) => assert_eq!(name.replace((id, of)), None),
@@ -60,17 +60,17 @@ fn calls_are_taken_out_of_the_text_in_both_ways_of_writing_them() {
 }
 
 #[test]
-fn a_long_argument_is_told_while_it_is_written() {
+fn a_long_argument_is_streamed() {
     for begin in [
         "<tool_call>{\"name\": \"write\", \"arguments\": {\"text\": \"",
         "<function name=\"write\"><param name=\"text\"><![CDATA[",
     ] {
         let mut calls = Calls::default();
         calls.push(begin);
-        let told = calls.push("Once upon a time \u{e4} there was");
+        let shown = calls.push("Once upon a time \u{e4} there was");
         assert!(
-            matches!(told.last(), Some(Part::Arguments(piece)) if piece.contains("upon a time \u{e4}")),
-            "{told:?}"
+            matches!(shown.last(), Some(Part::Arguments(piece)) if piece.contains("upon a time \u{e4}")),
+            "{shown:?}"
         );
     }
 }
@@ -98,7 +98,7 @@ fn what_is_no_call_stays_text() {
 }
 
 #[test]
-fn a_call_that_breaks_off_is_one_whose_arguments_are_no_json() {
+fn a_call_that_breaks_off_has_arguments_that_are_no_json() {
     for (text, written) in [
         ("<tool_call>{\"name\": \"look\", \"arguments\": {\"at\": 3", "{\"at\": 3"),
         ("<function name=\"look\"><param name=\"at\">Ro", "{\"at\":\"Ro"),
@@ -115,7 +115,7 @@ fn a_call_that_breaks_off_is_one_whose_arguments_are_no_json() {
 }
 
 #[test]
-fn an_answer_that_must_be_a_call_is_told_on_the_way_and_what_is_not_allowed_stays_text() {
+fn an_answer_that_must_be_a_call_is_streamed_and_what_is_not_allowed_stays_text() {
     let text = "{\n \"name\": \"look\", \"arguments\": {\"at\": [3, {}]}}";
     let found = [found("look", "{\"at\": [3, {}]}")];
     assert_eq!(parts_of(&Calls::whole(vec!["look".into()]), text), found);

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use crate::core::transcript::Finish;
 use crate::server::collected::{BROKE_OFF, Choice, Item};
+use crate::server::notice::{Notice, Usage};
 use crate::server::refusal::Refusal;
 use crate::server::response::{Sent, Status, call_item, call_item_id, message, part, thought, thoughts};
-use crate::server::said::{Said, Usage};
 use crate::server::stream::{Form, data_done, event};
 use crate::server::turns::Call;
 
@@ -33,7 +33,7 @@ impl Events {
         Events { sent, choice, usage, number: 0, open: None, call_id: String::new(), custom: false }
     }
 
-    fn tell(&mut self, out: &mut String, name: &str, mut value: Value) {
+    fn report(&mut self, out: &mut String, name: &str, mut value: Value) {
         value["sequence_number"] = self.number.into();
         self.number += 1;
         event(out, name, value);
@@ -54,8 +54,8 @@ impl Events {
             Open::Text => (message(id, None, "in_progress"), part("")),
         };
         let added = json!({ "item_id": id, "output_index": index, "content_index": 0, "part": part });
-        self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": begun }));
-        self.tell(out, "response.content_part.added", added);
+        self.report(out, "response.output_item.added", json!({ "output_index": index, "item": begun }));
+        self.report(out, "response.content_part.added", added);
     }
 
     fn end(&mut self, status: &str, out: &mut String) {
@@ -76,9 +76,9 @@ impl Events {
                 "response.output_text.done"
             }
         };
-        self.tell(out, name, done);
-        self.tell(out, "response.content_part.done", with("part", part));
-        self.tell(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
+        self.report(out, name, done);
+        self.report(out, "response.content_part.done", with("part", part));
+        self.report(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
     }
 
     fn text(&mut self, open: Open, text: &str, out: &mut String) {
@@ -104,7 +104,7 @@ impl Events {
                 "response.output_text.delta"
             }
         };
-        self.tell(out, name, delta);
+        self.report(out, name, delta);
     }
 
     fn calling(&mut self, id: &str, name: &str, out: &mut String) {
@@ -115,7 +115,7 @@ impl Events {
         let mut item = call_item(&call, &self.sent.tools, "in_progress");
         item[if self.custom { "input" } else { "arguments" }] = "".into();
         let index = self.choice.items.len();
-        self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
+        self.report(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
     }
 
     fn called(&mut self, call: &Call, out: &mut String) {
@@ -124,14 +124,14 @@ impl Events {
         let place = |field: &str, value: &Value| json!({ "item_id": item["id"], "output_index": index, field: value });
         if self.custom {
             // The text of a custom call is inside its arguments, so it is sent once they are complete.
-            self.tell(out, "response.custom_tool_call_input.delta", place("delta", &item["input"]));
-            self.tell(out, "response.custom_tool_call_input.done", place("input", &item["input"]));
+            self.report(out, "response.custom_tool_call_input.delta", place("delta", &item["input"]));
+            self.report(out, "response.custom_tool_call_input.done", place("input", &item["input"]));
         } else {
             let mut done = place("arguments", &item["arguments"]);
             done["name"] = item["name"].clone();
-            self.tell(out, "response.function_call_arguments.done", done);
+            self.report(out, "response.function_call_arguments.done", done);
         }
-        self.tell(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
+        self.report(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
         self.choice.items.push(Item::Call(call.clone()));
     }
 
@@ -144,41 +144,41 @@ impl Events {
         }
         self.end(if status == Status::Completed { "completed" } else { "incomplete" }, out);
         let response = self.sent.response(status, Some(&self.choice), Some(&self.usage));
-        self.tell(out, &format!("response.{}", status.word()), json!({ "response": response }));
+        self.report(out, &format!("response.{}", status.word()), json!({ "response": response }));
         data_done(out);
     }
 }
 
 impl Form for Events {
-    fn said(&mut self, said: &Said, out: &mut String) -> bool {
-        self.usage.take(said);
-        match said {
-            Said::Begun { .. } => {
+    fn notice(&mut self, notice: &Notice, out: &mut String) -> bool {
+        self.usage.take(notice);
+        match notice {
+            Notice::Begun { .. } => {
                 let begun = self.sent.response(Status::InProgress, None, None);
-                self.tell(out, "response.created", json!({ "response": begun }));
-                self.tell(out, "response.in_progress", json!({ "response": begun }));
+                self.report(out, "response.created", json!({ "response": begun }));
+                self.report(out, "response.in_progress", json!({ "response": begun }));
             }
-            Said::Text { thinking, answer, .. } => {
+            Notice::Text { thinking, answer, .. } => {
                 self.text(Open::Thoughts, thinking, out);
                 self.text(Open::Text, answer, out);
             }
-            Said::Calling { id, name, .. } => self.calling(id, name, out),
-            Said::Arguments { .. } if self.custom => {}
-            Said::Arguments { more, .. } => {
+            Notice::Calling { id, name, .. } => self.calling(id, name, out),
+            Notice::Arguments { .. } if self.custom => {}
+            Notice::Arguments { more, .. } => {
                 let (index, id) = (self.choice.items.len(), call_item_id(&self.call_id));
                 let delta = json!({ "item_id": id, "output_index": index, "delta": more });
-                self.tell(out, "response.function_call_arguments.delta", delta);
+                self.report(out, "response.function_call_arguments.delta", delta);
             }
-            Said::Call { call, .. } => self.called(call, out),
-            Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
+            Notice::Call { call, .. } => self.called(call, out),
+            Notice::Ended { whole, .. } if whole.finish == Finish::Stopped => {
                 self.failed(&Refusal::new(503, "shutting_down", BROKE_OFF), out);
                 return true;
             }
-            Said::Ended { whole, .. } => {
+            Notice::Ended { whole, .. } => {
                 self.ended(whole.finish, out);
                 return true;
             }
-            Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
+            Notice::Scored { .. } | Notice::Reading { .. } | Notice::Failed(_) => {}
         }
         false
     }
@@ -188,7 +188,7 @@ impl Form for Events {
         let choice = Some(&self.choice).filter(|choice| !choice.items.is_empty());
         let mut response = self.sent.response(Status::Failed, choice, None);
         response["error"] = json!({ "code": refusal.code, "message": refusal.message });
-        self.tell(out, "response.failed", json!({ "response": response }));
+        self.report(out, "response.failed", json!({ "response": response }));
         data_done(out);
     }
 }

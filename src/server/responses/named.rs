@@ -7,7 +7,7 @@ use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-use super::asked::Asked;
+use super::repeated::Repeated;
 use crate::core::transcript::Finish;
 use crate::server::Shared;
 use crate::server::body::object;
@@ -54,7 +54,7 @@ fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value, Refus
         created: named.created,
         completed: Arc::new(named.created.into()),
         model: model(shared)?.name,
-        asked: Asked::default().told(),
+        repeated: Repeated::default().shown(),
         tools: Arc::default(),
         id,
     };
@@ -133,9 +133,9 @@ fn input(named: &Named, query: Map<String, Value>) -> Result<Value, Refusal> {
         Some("asc") => false,
         Some(_) => return Err(fields.wrong("order", "must be asc or desc")),
     };
-    let asked = named.turns.split_last().map_or(&[][..], |(_, asked)| asked);
+    let requested = named.turns.split_last().map_or(&[][..], |(_, requested)| requested);
     let id = |i: usize| format!("msg_{:016x}_{i}", named.message.0);
-    let mut all: Vec<Value> = asked.iter().enumerate().flat_map(|(i, turn)| items(turn, &id(i))).collect();
+    let mut all: Vec<Value> = requested.iter().enumerate().flat_map(|(i, turn)| items(turn, &id(i))).collect();
     if newest_first {
         all.reverse();
     }

@@ -9,10 +9,10 @@ use crate::engine::protocol::{Cancel, Command, Generate, Job, Look, RowsFault, S
 use crate::runtime::path::Path;
 use crate::server::answer::Answer;
 use crate::server::ask::Ask;
+use crate::server::notice::{Notice, Usage};
 use crate::server::planner::{Plan, Planned};
 use crate::server::prefix::Kept;
 use crate::server::refusal::Refusal;
-use crate::server::said::{Said, Usage};
 
 /// How often a request is planned again because kept state turned out damaged.
 const ATTEMPTS: u32 = 8;
@@ -28,7 +28,7 @@ impl Worker {
             Ok(_) => return self.refuse(&ask, Refusal::internal(super::GONE)),
             Err(refusal) => return self.refuse(&ask, refusal),
         };
-        if ask.wish.score.is_none()
+        if ask.params.score.is_none()
             && let Some((at, end)) = self.lanes.ahead_of(&ask, plan.base.text_bytes(), WORTH_BYTES)
         {
             let begun = self.lanes.get(at).map_or(0, |l| l.used);
@@ -37,7 +37,7 @@ impl Worker {
             return;
         }
         // Another prefill finished during the planning. Plan again only once: state may exist and still be unusable.
-        if ask.wish.score.is_none() && !anew && self.lanes.have_more(&ask, plan.base.text_bytes(), WORTH_BYTES) {
+        if ask.params.score.is_none() && !anew && self.lanes.have_more(&ask, plan.base.text_bytes(), WORTH_BYTES) {
             return self.want_plan(ask, attempts, None, true);
         }
         let free = plan.kept.is_some() || plan.base.segments().is_empty();
@@ -59,14 +59,14 @@ impl Worker {
             };
             ask.keep &= lane.kept;
         }
-        if let Some(most) = ask.wish.score {
+        if let Some(most) = ask.params.score {
             let tokens = steps.iter().flat_map(|s| s.prompt.iter().copied()).collect();
             return self.begin_scoring(at, ask, tokens, most);
         }
         let cached = base.position();
         let prompt = cached + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
         if attempts == 0 {
-            ask.to.tell(Said::Begun { index: ask.index, prompt_tokens: prompt, cached_tokens: cached });
+            ask.to.report(Notice::Begun { index: ask.index, prompt_tokens: prompt, cached_tokens: cached });
             self.shared.metrics.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
             self.shared.metrics.cached_tokens.fetch_add(cached, Ordering::Relaxed);
         }
@@ -135,21 +135,21 @@ impl Worker {
     }
 
     fn generate(&self, running: &Running) -> Result<Generate, Refusal> {
-        let wish = &running.ask.wish;
-        let steering = running.answer.steering(&self.shared, wish).map_err(|e| Refusal::internal(e.to_string()))?;
+        let params = &running.ask.params;
+        let steering = running.answer.steering(&self.shared, params).map_err(|e| Refusal::internal(e.to_string()))?;
         // Each of several answers samples with its own seed.
-        let seed = wish.sampling.seed.wrapping_add(running.ask.index as u64);
-        let stop: Vec<Token> = self.shared.stop_ids.iter().chain(&wish.limits.stop).copied().collect();
-        let constraint = wish.limits.around(wish.constraint.clone(), &stop);
+        let seed = params.sampling.seed.wrapping_add(running.ask.index as u64);
+        let stop: Vec<Token> = self.shared.stop_ids.iter().chain(&params.limits.stop).copied().collect();
+        let constraint = params.limits.around(params.constraint.clone(), &stop);
         Ok(Generate {
-            sampling: Sampling { seed, ..wish.sampling },
-            max_tokens: wish.max_tokens,
+            sampling: Sampling { seed, ..params.sampling },
+            max_tokens: params.max_tokens,
             stop,
-            spec: wish.spec,
+            spec: params.spec,
             steering,
             look: Look::default(),
             constraint,
-            likely: wish.likely,
+            likely: params.likely,
         })
     }
 

@@ -11,8 +11,8 @@ use crate::runtime::path::Path;
 use crate::runtime::segments;
 use crate::server::EngineIs;
 use crate::server::answer::Answer;
+use crate::server::notice::{Notice, Usage};
 use crate::server::refusal::Refusal;
-use crate::server::said::{Said, Usage};
 
 impl Worker {
     pub(super) fn on_engine(&mut self, event: EngineEvent) {
@@ -30,7 +30,7 @@ impl Worker {
             EngineEvent::Reading { id, done, .. } => {
                 if let Some(running) = self.lanes.job(id) {
                     let done = running.usage.cached_tokens + running.read + done;
-                    running.ask.to.tell(Said::Reading { done, total: running.usage.prompt_tokens });
+                    running.ask.to.report(Notice::Reading { done, total: running.usage.prompt_tokens });
                 }
             }
             EngineEvent::Tokens { id, tokens, likely, .. } => {
@@ -85,16 +85,16 @@ impl Worker {
             return self.refuse(&running.ask, Refusal::gone());
         }
         let Running { mut ask, answer, .. } = *running;
-        ask.wish.score = None;
+        ask.params.score = None;
         ask.keep = false;
         let tokens = answer.generated;
         let count = tokens.len() as u64;
-        ask.to.tell(Said::Scored { tokens, likely: done.likely });
-        if ask.wish.max_tokens > 0 {
+        ask.to.report(Notice::Scored { tokens, likely: done.likely });
+        if ask.params.max_tokens > 0 {
             return self.queue_each(ask, true);
         }
         for ask in ask.each() {
-            ask.to.tell(Said::Begun { index: ask.index, prompt_tokens: count, cached_tokens: 0 });
+            ask.to.report(Notice::Begun { index: ask.index, prompt_tokens: count, cached_tokens: 0 });
             Answer::new(&self.shared, &ask).finish(&ask, Finish::Length, Usage::default());
         }
         self.shared.metrics.prompt_tokens.fetch_add(count, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl Worker {
         let finish = if answer.ended_itself() { Finish::Stop } else { finish };
         let mut named = running.ask.record.take().filter(|_| finish != Finish::Stopped);
         if let Some(record) = &mut named {
-            record.complete(answer.said(), &running.usage, finish);
+            record.complete(answer.sent(), &running.usage, finish);
         }
         let keep = running.ask.keep;
         let mut tip = None;

@@ -7,7 +7,7 @@ use crate::runtime::path::Path;
 use crate::runtime::segments::Step;
 use crate::server::answer::Answer;
 use crate::server::ask::Ask;
-use crate::server::said::Usage;
+use crate::server::notice::Usage;
 
 pub(super) enum Doing {
     /// Scoring the prompt, for its log-probabilities: the command.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_goes_where_its_state_is_or_where_least_is_lost() {
+    fn a_question_runs_where_its_state_is_or_where_least_is_lost() {
         let rules: &[Token] = &[1; 50];
         let (short, long) = (path(&[rules, &[2; 10]]), path(&[rules, &[3; 90]]));
         let lanes = lanes(&[path(&[&[9; 5]]), long.clone(), short.clone(), Path::default()]);

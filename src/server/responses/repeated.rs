@@ -10,7 +10,7 @@ use crate::server::response::number;
 use crate::server::tools::Tools;
 
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct Repeated {
     pub instructions: Option<String>,
     pub previous: Option<String>,
     pub max_output_tokens: Option<u64>,
@@ -33,9 +33,9 @@ pub(super) struct Noted {
     user: Option<String>,
 }
 
-impl Default for Asked {
+impl Default for Repeated {
     fn default() -> Self {
-        Asked {
+        Repeated {
             instructions: None,
             previous: None,
             max_output_tokens: None,
@@ -75,9 +75,9 @@ impl Noted {
 }
 
 /// The format of an answer for the response; the default is text.
-pub(super) fn text(said: Option<&Value>) -> Value {
-    let format = said.and_then(|said| said.get("format")).filter(|format| !format.is_null());
-    let mut told = match format {
+pub(super) fn text(given: Option<&Value>) -> Value {
+    let format = given.and_then(|given| given.get("format")).filter(|format| !format.is_null());
+    let mut shown = match format {
         Some(format) if format["type"] == "json_schema" => {
             let of = format.get("json_schema").unwrap_or(format);
             json!({ "format": {
@@ -91,15 +91,15 @@ pub(super) fn text(said: Option<&Value>) -> Value {
         Some(format) => json!({ "format": { "type": format["type"] } }),
         None => json!({ "format": { "type": "text" } }),
     };
-    if let Some(verbosity) = said.and_then(|said| said.get("verbosity")).filter(|v| !v.is_null()) {
-        told["verbosity"] = verbosity.clone();
+    if let Some(verbosity) = given.and_then(|given| given.get("verbosity")).filter(|v| !v.is_null()) {
+        shown["verbosity"] = verbosity.clone();
     }
-    told
+    shown
 }
 
-impl Asked {
-    pub(super) fn told(&self) -> Value {
-        let (tools, tool_choice) = self.tools.told();
+impl Repeated {
+    pub(super) fn shown(&self) -> Value {
+        let (tools, tool_choice) = self.tools.shown();
         let (sampling, noted) = (&self.sampling, &self.noted);
         json!({
             "instructions": self.instructions,

@@ -25,14 +25,14 @@ pub(super) struct Whole {
 
 /// A token of an answer, for requests with log-probabilities.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Told {
+pub(super) struct LikelyToken {
     pub token: Token,
     pub likely: Likely,
     pub thought: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Said {
+pub(super) enum Notice {
     /// Prefill begins. The first event, once for each answer.
     Begun { index: usize, prompt_tokens: u64, cached_tokens: u64 },
     /// Log-probabilities of the prompt's tokens; the first token has none.
@@ -40,7 +40,7 @@ pub(super) enum Said {
     /// Progress of the prefill, in tokens.
     Reading { done: u64, total: u64 },
     /// More thoughts or text of an answer.
-    Text { index: usize, thinking: String, answer: String, tokens: Vec<Told> },
+    Text { index: usize, thinking: String, answer: String, tokens: Vec<LikelyToken> },
     /// A call of a function begins.
     Calling { index: usize, id: String, name: String },
     /// More of the call's arguments, a piece of JSON.
@@ -53,18 +53,22 @@ pub(super) enum Said {
     Failed(Refusal),
 }
 
-impl Said {
+impl Notice {
     fn bytes(&self) -> usize {
         match self {
-            Said::Text { thinking, answer, tokens, .. } => {
-                let told: usize =
-                    tokens.iter().map(|t| size_of::<Told>() + size_of_val(t.likely.best.as_slice())).sum();
-                thinking.len() + answer.len() + told
+            Notice::Text { thinking, answer, tokens, .. } => {
+                let tokens_bytes: usize =
+                    tokens.iter().map(|t| size_of::<LikelyToken>() + size_of_val(t.likely.best.as_slice())).sum();
+                thinking.len() + answer.len() + tokens_bytes
             }
-            Said::Arguments { more, .. } => more.len(),
-            Said::Call { call, .. } => call.text().len(),
-            Said::Calling { .. } => 0,
-            Said::Begun { .. } | Said::Scored { .. } | Said::Reading { .. } | Said::Ended { .. } | Said::Failed(_) => 0,
+            Notice::Arguments { more, .. } => more.len(),
+            Notice::Call { call, .. } => call.text().len(),
+            Notice::Calling { .. } => 0,
+            Notice::Begun { .. }
+            | Notice::Scored { .. }
+            | Notice::Reading { .. }
+            | Notice::Ended { .. }
+            | Notice::Failed(_) => 0,
         }
     }
 }
@@ -84,20 +88,20 @@ pub(super) struct Usage {
 
 impl Usage {
     /// The prompt of several answers counts once.
-    pub(super) fn take(&mut self, said: &Said) {
-        match said {
-            Said::Begun { index: 0, prompt_tokens, cached_tokens } => {
+    pub(super) fn take(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Begun { index: 0, prompt_tokens, cached_tokens } => {
                 (self.prompt_tokens, self.cached_tokens) = (*prompt_tokens, *cached_tokens);
             }
-            Said::Ended { whole, .. } => self.add_answer(&whole.usage),
-            Said::Begun { .. }
-            | Said::Scored { .. }
-            | Said::Reading { .. }
-            | Said::Text { .. }
-            | Said::Calling { .. }
-            | Said::Arguments { .. }
-            | Said::Call { .. }
-            | Said::Failed(_) => {}
+            Notice::Ended { whole, .. } => self.add_answer(&whole.usage),
+            Notice::Begun { .. }
+            | Notice::Scored { .. }
+            | Notice::Reading { .. }
+            | Notice::Text { .. }
+            | Notice::Calling { .. }
+            | Notice::Arguments { .. }
+            | Notice::Call { .. }
+            | Notice::Failed(_) => {}
         }
     }
 
@@ -121,51 +125,51 @@ impl Usage {
 
 /// The worker's end of the channel. Never blocks.
 #[derive(Clone, Debug)]
-pub(super) struct Teller {
-    to: UnboundedSender<Said>,
+pub(super) struct Reporter {
+    to: UnboundedSender<Notice>,
     unread: Arc<AtomicUsize>,
 }
 
-impl Teller {
+impl Reporter {
     /// Sends an event; false when the reader is gone or too slow.
-    pub(super) fn tell(&self, said: Said) -> bool {
-        let bytes = said.bytes();
+    pub(super) fn report(&self, notice: Notice) -> bool {
+        let bytes = notice.bytes();
         let unread = self.unread.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.to.send(said).is_ok() && unread <= UNREAD_BYTES
+        self.to.send(notice).is_ok() && unread <= UNREAD_BYTES
     }
 }
 
 /// The connection's end. Dropping it ends the answer within a round.
 #[derive(Debug)]
 pub(super) struct Listener {
-    from: UnboundedReceiver<Said>,
+    from: UnboundedReceiver<Notice>,
     unread: Arc<AtomicUsize>,
     cancel: Cancel,
 }
 
 impl Listener {
-    pub(super) fn pair(cancel: &Cancel) -> (Teller, Listener) {
+    pub(super) fn pair(cancel: &Cancel) -> (Reporter, Listener) {
         let (to, from) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
-        let teller = Teller { to, unread: Arc::clone(&unread) };
-        (teller, Listener { from, unread, cancel: cancel.clone() })
+        let reporter = Reporter { to, unread: Arc::clone(&unread) };
+        (reporter, Listener { from, unread, cancel: cancel.clone() })
     }
 
-    fn taken(&self, said: Option<Said>) -> Option<Said> {
-        if let Some(said) = &said {
-            self.unread.fetch_sub(said.bytes(), Ordering::Relaxed);
+    fn taken(&self, notice: Option<Notice>) -> Option<Notice> {
+        if let Some(notice) = &notice {
+            self.unread.fetch_sub(notice.bytes(), Ordering::Relaxed);
         }
-        said
+        notice
     }
 
-    pub(super) async fn next(&mut self) -> Option<Said> {
-        let said = self.from.recv().await;
-        self.taken(said)
+    pub(super) async fn next(&mut self) -> Option<Notice> {
+        let notice = self.from.recv().await;
+        self.taken(notice)
     }
 
     /// For a body that is polled.
-    pub(super) fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Said>> {
-        self.from.poll_recv(context).map(|said| self.taken(said))
+    pub(super) fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Notice>> {
+        self.from.poll_recv(context).map(|notice| self.taken(notice))
     }
 }
 
@@ -180,18 +184,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_falls_behind_or_goes_away_ends_the_answer() {
+    fn a_slow_or_absent_reader_ends_the_answer() {
         let cancel = Cancel::default();
-        let (teller, mut listener) = Listener::pair(&cancel);
+        let (reporter, mut listener) = Listener::pair(&cancel);
         let text =
-            |bytes| Said::Text { index: 0, thinking: String::new(), answer: "x".repeat(bytes), tokens: Vec::new() };
-        assert!(teller.tell(text(UNREAD_BYTES)));
-        assert!(!teller.tell(text(1)));
+            |bytes| Notice::Text { index: 0, thinking: String::new(), answer: "x".repeat(bytes), tokens: Vec::new() };
+        assert!(reporter.report(text(UNREAD_BYTES)));
+        assert!(!reporter.report(text(1)));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(listener.poll_next(&mut context).is_ready());
-        assert!(teller.tell(text(1)));
+        assert!(reporter.report(text(1)));
         assert!(!cancel.is_cancelled());
         drop(listener);
-        assert!(cancel.is_cancelled() && !teller.tell(text(1)));
+        assert!(cancel.is_cancelled() && !reporter.report(text(1)));
     }
 }
