@@ -44,7 +44,7 @@ pub fn quoted(quotes: &[Quote]) -> Option<String> {
 
 pub(super) fn rows(sources: &Sources, cells: usize) -> Vec<Row> {
     let mut before = None;
-    let place = |passage| text(passage, std::mem::replace(&mut before, Some(passage)));
+    let place = |passage| text(passage, before.replace(passage));
     listed("looked at  ", named(sources).map(place), "/look shows them", cells)
 }
 

@@ -115,7 +115,8 @@ fn closing(open: char, rest: &str) -> Option<(&str, usize)> {
             return None;
         }
         let straight = matches!(c, '"' | '\'' | '’');
-        let ends = !next.is_some_and(in_word) && !(straight && before.is_none_or(char::is_whitespace));
+        let opens = straight && before.is_none_or(char::is_whitespace);
+        let ends = !opens && !next.is_some_and(in_word);
         if closes.contains(&c) && ends && (depth == 0 || c == open) {
             // The last of several: the text ends with a quote of its own.
             let twice = if next == Some(c) { c.len_utf8() } else { 0 };
