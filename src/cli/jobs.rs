@@ -15,7 +15,7 @@ use super::signals::suspend;
 use super::themes::Themes;
 use crate::text::sanitize::sanitize;
 use crate::tui::Event;
-use crate::tui::files::FileRow;
+use crate::tui::FileRow;
 use crate::tui::list::fuzzy;
 use crate::tui::view::highlight::Highlighter;
 

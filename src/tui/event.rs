@@ -1,11 +1,18 @@
 //! Events and effects: the interface between the state and the program around it.
 
-use super::files::FileRow;
 use super::keys::Key;
 use super::palette::{Palette, ThemeRow};
 use super::rows::Span;
 use crate::core::Exit;
 use crate::runtime::protocol::{Notice, Request};
+
+/// A row of a folder's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileRow {
+    pub name: String,
+    /// `None` for a folder.
+    pub bytes: Option<u64>,
+}
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {

@@ -1,16 +1,8 @@
 //! The list of files of a bare `/load`: folders first; Enter opens a folder or loads a file.
 
-use super::input::enter_line;
 use super::overlay::{Item, Kind, ListView, Overlay};
-use super::{App, Effect};
+use super::{App, Effect, FileRow};
 use crate::config::commands::escaped;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileRow {
-    pub name: String,
-    /// `None` for a folder.
-    pub bytes: Option<u64>,
-}
 
 /// Opens a folder; its path is empty for the working folder, else it ends in a slash.
 pub(super) fn open(folder: &str, effects: &mut Vec<Effect>) {
@@ -34,17 +26,16 @@ pub(super) fn listed(app: &mut App, folder: &str, found: Result<Vec<FileRow>, St
     app.overlay = Some(Overlay::List(view));
 }
 
-pub(super) fn take(app: &mut App, folder: &str, row: &FileRow, now: u64, effects: &mut Vec<Effect>) {
+/// Opens the chosen folder, or returns the line that loads the choice.
+pub(super) fn take(folder: &str, row: &FileRow, effects: &mut Vec<Effect>) -> Option<String> {
+    let load = |path: &str| Some(format!("/load {}", escaped(path)));
     match (row.name.as_str(), row.bytes) {
-        ("../", _) => open(&parent(folder), effects),
-        ("./", _) => load(app, if folder.is_empty() { "./" } else { folder }, now, effects),
+        ("./", _) => return load(if folder.is_empty() { "./" } else { folder }),
+        (name, Some(_)) => return load(&format!("{folder}{name}")),
+        ("../", None) => open(&parent(folder), effects),
         (name, None) => open(&format!("{folder}{name}"), effects),
-        (name, Some(_)) => load(app, &format!("{folder}{name}"), now, effects),
     }
-}
-
-fn load(app: &mut App, path: &str, now: u64, effects: &mut Vec<Effect>) {
-    enter_line(app, &format!("/load {}", escaped(path)), now, effects);
+    None
 }
 
 pub(super) fn parent(folder: &str) -> String {

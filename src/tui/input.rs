@@ -17,7 +17,6 @@ use super::{App, Armed, Effect, Phase, Queued};
 use crate::core::Exit;
 use crate::runtime::protocol::{Activity, Request};
 use crate::text::sanitize::sanitize;
-pub(super) use overlay::enter_line;
 use overlay::{close_overlay, overlay_key};
 use popup::{complete, popup_key};
 pub(super) use popup::{drop_outdated, files, paths};

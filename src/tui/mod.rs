@@ -15,7 +15,7 @@ pub mod composer;
 mod drafts;
 pub mod entry;
 mod event;
-pub mod files;
+mod files;
 pub mod find;
 pub mod greeting;
 mod help;
@@ -76,7 +76,7 @@ use tabs::Tabs;
 use tour::Tour;
 use transcript::Transcript;
 
-pub use event::{Effect, Event, Redraw};
+pub use event::{Effect, Event, FileRow, Redraw};
 pub use question::{Asker, Question, Standing};
 pub use update::update;
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::files::FileRow;
+use super::event::FileRow;
 use super::list::List;
 use super::map::MapView;
 use super::markdown::{Colours, Style, render};
@@ -203,7 +203,7 @@ impl ListView {
         let empty = self.list.items().is_empty();
         match self.kind {
             Kind::Found | Kind::Documents if empty => "Esc closes",
-            Kind::Sessions => "filter: type   in texts: /words   F2 rename   Del delete   Ctrl-S sort",
+            Kind::Sessions => "/words: in texts   F2 rename   Del delete   Ctrl-S sort   Esc closes",
             Kind::Found => "Enter opens at the message   Esc closes",
             Kind::Timeline => "Enter goes there   f forks there   Esc closes",
             Kind::Documents => "type to filter   Enter shows the text   Esc closes",

@@ -17,7 +17,7 @@ use sala_chat::engine::protocol::Cancel;
 use sala_chat::text::sources::{SourceOptions, gather};
 
 /// What takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn write(dir: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     let path = dir.join(name);

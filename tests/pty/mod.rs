@@ -12,7 +12,7 @@ use portable_pty::{Child, CommandBuilder, ExitStatus, MasterPty, PtySize, native
 /// The compiled program.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_sala-chat");
 /// Longest wait for anything: machines of two cores that build something else meanwhile are slow.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 fn cells(rows: u16, columns: u16) -> (NonZero<u16>, NonZero<u16>) {
     (NonZero::new(rows).unwrap(), NonZero::new(columns).unwrap())

@@ -23,7 +23,7 @@ use support::fake_engine::{self, Fake, Options};
 use support::{How, Setup, Talk, digest_answers, text_model};
 
 /// Nothing a test waits for takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn rows(place: &RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault> {
     StoredRows::open(place, Arc::new(RealDisk)).map(|rows| Arc::new(rows) as Arc<dyn RowSource>)

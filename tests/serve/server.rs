@@ -116,8 +116,9 @@ fn quotes_of_a_model_that_says_how_it_quotes_are_kept_to_the_text() {
     assert!(answer.as_str().unwrap().starts_with(quote), "{answer}");
     let system =
         json!([{ "role": "system", "content": "The doors are green." }, { "role": "user", "content": "Well?" }]);
+    // Text outside of a document is not quoted.
     let answer = content(&with(question(""), "messages", system));
-    assert!(answer.as_str().unwrap().starts_with(quote), "{answer}");
+    assert!(!answer.as_str().unwrap().starts_with("It says: \""), "{answer}");
     let messages = json!({ "model": "fake", "max_tokens": 100, "messages": [{ "role": "user", "content": asked }] });
     let answer = server.post("/v1/messages", &messages).json()["content"][0]["text"].clone();
     assert!(answer.as_str().unwrap().starts_with(quote), "{answer}");

@@ -195,7 +195,7 @@ impl Bench {
 
     pub fn outcome(&self, wanted: u64) -> SaveEvent {
         loop {
-            let event = self.events.recv_timeout(Duration::from_secs(20)).expect("an event about every save");
+            let event = self.events.recv_timeout(Duration::from_secs(120)).expect("an event about every save");
             match event {
                 SaveEvent::Saved { id, .. } | SaveEvent::TextOnly { id, .. } | SaveEvent::NotSaved { id, .. }
                     if id == wanted =>
@@ -213,7 +213,7 @@ impl Bench {
 }
 
 pub fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
+    Instant::now() + Duration::from_secs(120)
 }
 
 /// A path loaded from disk.

@@ -21,7 +21,7 @@ use sala_chat::text::sources::SourceOptions;
 use sala_chat::text::{Before, TextModel};
 
 /// Nothing a test waits for takes longer.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A tokenizer with the released model's steps; see `tests/tokenizers/make.py`.
 pub const SENTENCEPIECE: &str = include_str!("../tokenizers/pieces.json");

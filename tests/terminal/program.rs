@@ -79,7 +79,7 @@ fn start() -> Terminal {
 
 fn this(child: &str) -> CommandBuilder {
     let mut command = CommandBuilder::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", child, "--nocapture"]);
+    command.args(["--ignored", "--exact", &format!("program::{child}"), "--nocapture"]);
     command
 }
 
@@ -91,7 +91,7 @@ fn script(script: &str) -> CommandBuilder {
     let mut command = CommandBuilder::new("sh");
     command.args(["-c", script]);
     command.arg(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "child", "--nocapture"]);
+    command.args(["--ignored", "--exact", "program::child", "--nocapture"]);
     command
 }
 

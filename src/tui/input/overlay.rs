@@ -147,7 +147,7 @@ fn session_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     }
 }
 
-pub(in crate::tui) fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
+fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
     app.overlay = None;
     app.composer.clear_to_cut();
     app.composer.set(line);
@@ -217,7 +217,10 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
             (_, Some(Item::Heading(_))) => return,
             (_, Some(Item::File(row))) => {
                 let folder = view.folder.clone();
-                return files::take(app, &folder, &row, now, effects);
+                if let Some(line) = files::take(&folder, &row, effects) {
+                    enter_line(app, &line, now, effects);
+                }
+                return;
             }
             (_, Some(Item::Prompt(prompt))) => {
                 app.composer.set(&prompt);

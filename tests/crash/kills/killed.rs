@@ -36,7 +36,7 @@ fn kill_nine_at_random_moments_loses_nothing_acknowledged() {
     let mut acknowledged = 0;
     for round in 0..12u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "killed::child_saves_until_killed", "--ignored", "--nocapture"])
+            .args(["--exact", "kills::killed::child_saves_until_killed", "--ignored", "--nocapture"])
             .env(CHILD, dir.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -104,7 +104,7 @@ fn what_a_folder_holds_that_the_library_does_not_take_is_said() {
     let mut t = Talk::new(dir.path(), Setup::default());
     t.send(Request::Library(LibraryAction::Add("books".into())));
     t.note_with("Skipped books/c.txt: not text");
-    t.note_with("b.txt: read as ");
+    t.note_with("b.txt: encoding unclear; read as ");
     t.note_with("a.txt is in the library");
     t.note_with("b.txt is in the library");
     t.quit();

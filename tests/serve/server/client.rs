@@ -20,7 +20,7 @@ use crate::server::support::fake_engine::{self, Script};
 use crate::server::support::{store, text_model};
 
 /// Nothing a test waits for takes longer.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How to build a server.
 pub struct Setup {

@@ -64,7 +64,7 @@ fn what_would_be_lost_without_a_word_is_refused_by_its_name() {
     let server = Running::start(dir.path(), Setup::default());
     let user = json!({ "role": "user", "content": "Rain in Rome?" });
     let empty = json!([{ "role": "user", "content": [{ "type": "text" }] }]);
-    let called = json!({ "role": "assistant", "content": null, "function_call": { "name": "f", "arguments": {} } });
+    let called = json!({ "role": "assistant", "content": null, "function_call": { "name": "f", "arguments": 5 } });
     let function = json!({ "type": "function", "function": { "name": "weather" } });
     for (body, param) in [
         (json!({ "messages": empty }), "messages[0].content[0].text"),

@@ -2,7 +2,7 @@
 
 use sala_chat::core::transcript::{MessageId, Role};
 use sala_chat::runtime::protocol::{Activity, Choice, Level, Notice, Request};
-use sala_chat::tui::files::FileRow;
+use sala_chat::tui::FileRow;
 use sala_chat::tui::{Effect, Event};
 
 use super::stage::*;

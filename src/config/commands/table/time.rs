@@ -139,7 +139,7 @@ pub(super) const ROWS: &[Command] = &[
         name: "compact",
         aliases: &["summarize"],
         usage: "[--yes] [INSTRUCTION]",
-        help: "branch with a summary; asks first, the original stays",
+        help: "new branch with a summary of this one; asks first",
         options: &[("--yes", "do not ask")],
         example: "/compact keep the dates",
         parse: compact,
