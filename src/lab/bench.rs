@@ -42,7 +42,6 @@
 //! its clocks during the first second, so very short runs read low.
 
 mod context;
-mod report;
 mod sequences;
 mod speculation;
 mod steps;
@@ -51,8 +50,9 @@ mod work;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::report;
 use crate::backend::draft::DraftOps;
 #[cfg(feature = "cuda")]
 use crate::backend::prelude::*;
@@ -60,38 +60,33 @@ use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
 use crate::cli::args::{BenchArgs, FillArg};
 use crate::cli::devices::{self, Chosen, Opened};
 use crate::cli::{Context, Exit, Failure, open};
-use crate::engine::protocol::Token;
+use crate::engine::protocol::{CheckpointImage, Token};
 use crate::model::draft::{DraftHead, DraftOptions};
 use crate::model::{Checkpoint, Live, Model, ModelError};
-use report::{Row, VerifyTime, table};
-use work::{prefill_flops, step_bytes};
 
 const CONTEXTS: [usize; 2] = [512, 32_768];
-const VERIFY_ROWS: [usize; 6] = [1, 2, 4, 6, 8, 16];
 /// Uncounted steps before a measurement.
 const WARM_UP: usize = 4;
-const ROUND_DRAFTS: usize = 5;
-/// Tokens that a round of [`ROUND_DRAFTS`] drafts is assumed to gain, a typical acceptance on open text. The measured
-/// time of a round does not depend on it.
-const ROUND_TOKENS: f64 = 3.2;
 
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
-    measure(context, args).map_err(|e| match e.downcast::<Failure>() {
+    let (machine, rows) = measure(context, args).map_err(|e| match e.downcast::<Failure>() {
         Ok(failure) => failure,
         Err(e) => {
             let exit = e.downcast_ref::<ModelError>().map_or(Exit::Failure, ModelError::exit);
             Failure::new(exit, format!("{e:#}"))
         }
     })?;
-    Ok(Exit::Ok)
+    let fill = match args.fill {
+        FillArg::Read => "read",
+        FillArg::Random => "random",
+    };
+    report::print(context, args, "model", machine, json!({"fill": fill, "decode_steps": args.decode, "results": rows}))
 }
 
-fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
+fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<(Value, Vec<Row>)> {
     let Chosen { name: model, note } = open::model(context)?;
-    if let Some(note) = note {
-        context.note(&note);
-    }
-    let (mut machine, rows) = match devices::open(&context.config().model, &args.tuning, false)? {
+    note.iter().for_each(|note| context.note(note));
+    Ok(match devices::open(&context.config().model, &args.tuning, false)? {
         Opened::Cpu(cpu, note) => {
             let rows = bench(*cpu, &open::checkpoint(context, &model)?, args, None)?;
             (json!({"device": "cpu", "note": note}), rows)
@@ -104,42 +99,17 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
             let machine = json!({
                 "device": "cuda", "gpu": cuda.info().name, "capability": cuda.info().capability,
                 "multiprocessors": cuda.info().multiprocessors, "cuda": cuda.info().driver_version,
-                "gemm_library": cuda.gemm_library(), "prefill_rows": cuda.prefill_rows(), "ceilings": ceilings, "notes": cuda.notes(),
+                "gemm_library": cuda.gemm_library(), "prefill_rows": cuda.prefill_rows(), "ceilings": ceilings,
+                "notes": cuda.notes(),
             });
             let read = real.then_some(ceilings.read_gb_per_s);
             (machine, bench(*cuda, &open::checkpoint(context, &model)?, args, read)?)
         }
-    };
-    describe(&mut machine, args);
-    let fill = match args.fill {
-        FillArg::Read => "read",
-        FillArg::Random => "random",
-    };
-    let report =
-        json!({"model": model, "machine": machine, "fill": fill, "decode_steps": args.decode, "results": rows});
-    Ok(context.result(|| report.clone(), || table(&report, &rows))?)
+    })
 }
 
-/// Adds the facts about the machine that every benchmark reports.
-pub(super) fn describe(machine: &mut Value, args: &BenchArgs) {
-    if let Value::Object(machine) = machine {
-        machine.insert("host".into(), host().into());
-        machine.insert("clocks".into(), devices::clocks().into());
-        machine.insert("commit".into(), args.commit.clone().or_else(devices::commit).into());
-        machine.insert("version".into(), env!("CARGO_PKG_VERSION").into());
-    }
-}
-
-fn host() -> String {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = cpu
-        .lines()
-        .find_map(|l| l.strip_prefix("model name"))
-        .and_then(|l| l.split_once(": "))
-        .map_or("CPU", |(_, n)| n)
-        .to_owned();
-    format!("{name}, {} threads", rayon::current_num_threads())
-}
+/// The figures of one context.
+type Row = Map<String, Value>;
 
 struct Bench<'a, B: DraftOps> {
     b: B,
@@ -147,13 +117,10 @@ struct Bench<'a, B: DraftOps> {
     live: Live<B>,
     head: Option<DraftHead<B>>,
     args: &'a BenchArgs,
+    /// Counted decode steps.
     decode: usize,
-    sample: usize,
     read_gb_per_s: Option<f64>,
     history: Vec<Token>,
-    weights: &'static str,
-    prefill: &'static str,
-    load_s: f64,
 }
 
 fn bench<B: DraftOps>(
@@ -168,8 +135,8 @@ fn bench<B: DraftOps>(
     }
     // Room for the tokens that the parts read or decode after a context: the longest context ends this far below the
     // limit.
-    let behind = (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
-    contexts.iter_mut().for_each(|c| *c = (*c).min(MAX_POSITIONS.saturating_sub(behind)));
+    let reserve = (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
+    contexts.iter_mut().for_each(|c| *c = (*c).min(MAX_POSITIONS.saturating_sub(reserve)));
     contexts.sort_unstable();
     let longest = contexts.last().copied().context("no context to measure at")?;
     let started = Instant::now();
@@ -184,106 +151,81 @@ fn bench<B: DraftOps>(
     } else {
         Some(DraftHead::synthetic(&mut b, model.spec(), &options, 1).context("making a draft head")?)
     };
-    let room = (longest + behind).min(MAX_POSITIONS);
+    let room = (longest + reserve).min(MAX_POSITIONS);
+    let limit = room.next_multiple_of(64);
     let aux_layers = head.as_ref().map(|h| h.aux_layers().to_vec()).unwrap_or_default();
-    let room_of = room.next_multiple_of(64);
-    b.plan_context(model.spec(), room_of, true).context("making the state")?;
-    let live = Live::new(&mut b, &model, room_of, &aux_layers).context("making the state")?;
+    b.plan_context(model.spec(), limit, true).context("making the state")?;
+    let live = Live::new(&mut b, &model, limit, &aux_layers).context("making the state")?;
     let vocab = model.spec().vocab as u64;
-    let history =
-        (0..room as u64).map(|i| (i.wrapping_mul(crate::core::GOLDEN) >> 33) % vocab).map(|t| t as Token).collect();
-    let mut bench = Bench {
-        b,
-        model,
-        live,
-        head,
-        args,
-        decode: args.decode as usize,
-        sample: args.sample as usize,
-        read_gb_per_s,
-        history,
-        weights: checkpoint.weights_name(),
-        prefill: checkpoint.prefill().name(),
-        load_s,
-    };
+    let token = |i: u64| ((i.wrapping_mul(crate::core::GOLDEN) >> 33) % vocab) as Token;
+    let history = (0..room as u64).map(token).collect();
+    let mut bench = Bench { b, model, live, head, args, decode: args.decode as usize, read_gb_per_s, history };
     let mut rows = Vec::new();
-    let mut seconds = 0.0;
+    let mut read_seconds = 0.0;
     for context in contexts {
-        rows.push(bench.context(context, &mut seconds).with_context(|| format!("at a context of {context}"))?);
+        let (weights, prefill) = (checkpoint.weights_name(), checkpoint.prefill().name());
+        let mut row = fields(json!({"context": context, "weights": weights, "prefill": prefill, "load_s": load_s}));
+        let measured = bench.context(context, &mut read_seconds, &mut row);
+        measured.with_context(|| format!("at a context of {context}"))?;
+        rows.push(row);
     }
     Ok(rows)
 }
 
-impl<B: DraftOps> Bench<'_, B> {
-    fn context(&mut self, context: usize, read_seconds: &mut f64) -> anyhow::Result<Row> {
-        let mut row =
-            Row { context, weights: self.weights, prefill: self.prefill, load_s: self.load_s, ..Row::default() };
-        let spec = self.model.spec().clone();
-        match self.args.fill {
-            FillArg::Read => {
-                *read_seconds += self.read_to(context)?;
-                row.prefill_tokens_per_s = Some(context as f64 / *read_seconds);
-                row.prefill_tflops = Some(prefill_flops(&spec, context) / *read_seconds / 1e12);
-            }
-            FillArg::Random => {
-                self.fill(context)?;
-                if self.sample > 0 {
-                    let end = self.live.export_end(&mut self.b)?;
-                    // The first run chooses algorithms and loads kernels; the second is timed.
-                    let sample = self.sample.min(self.live.limit() - context);
-                    self.read_to(context + sample.min(self.b.prefill_rows()))?;
-                    self.live.restore(&mut self.b, context, &[], Some(&end))?;
-                    let seconds = self.read_to(context + sample)?;
-                    row.prefill_at_depth_tokens_per_s = Some(sample as f64 / seconds);
-                    self.live.restore(&mut self.b, context, &[], Some(&end))?;
-                }
-            }
-        }
-        let end = self.live.export_end(&mut self.b)?;
-        let steps = self.decode(&mut row)?;
-        row.pool = self.pool(steps, row.device_ms)?;
-        let weights = self.model.read_bytes(&self.b) as f64;
-        row.bytes_per_token = step_bytes(&spec, context, weights);
-        row.decode_gb_per_s = row.bytes_per_token * row.decode_tokens_per_s / 1e9;
-        row.read_bandwidth_share = self.read_gb_per_s.map(|read| row.decode_gb_per_s / read);
-        self.live.restore(&mut self.b, context, &[], Some(&end))?;
-        row.look = self.look_cost(context, &end)?;
-        if !self.args.no_verify {
-            for rows in VERIFY_ROWS {
-                let (ms, all_ms) = (self.verify(rows, rows.div_ceil(2))?, self.verify(rows, rows)?);
-                let one = row.verify.first().map_or(ms, |v: &VerifyTime| v.ms);
-                row.verify.push(VerifyTime {
-                    rows,
-                    ms,
-                    over_one: ms / one,
-                    all_right_tokens_per_s: rows as f64 / all_ms * 1e3,
-                });
-                self.live.restore(&mut self.b, context, &[], Some(&end))?;
-            }
-        }
-        if self.args.draft_round {
-            let ms = self.draft_round()?;
-            row.draft_round_ms = Some(ms);
-            row.draft_round_over_step = Some(ms / row.p50_ms);
-            row.draft_round_tokens_per_s = Some(ROUND_TOKENS / ms * 1e3);
-            self.live.restore(&mut self.b, context, &[], Some(&end))?;
-        }
-        if self.args.speculation {
-            row.speculation = Some(self.speculation(&end)?);
-        }
-        if !self.args.sequences.is_empty() {
-            row.sequences = self.sequences(&self.args.sequences, &end)?;
-        }
-        row.memory = self.b.memory();
-        row.peak_memory_bytes = row.memory.used;
-        if !self.args.no_save {
-            self.save_and_restore(context, &mut row)?;
-        }
-        Ok(row)
+fn fields(figures: Value) -> Row {
+    match figures {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
     }
 }
 
-pub(super) fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(0.0)
+impl<B: DraftOps> Bench<'_, B> {
+    fn context(&mut self, context: usize, read_seconds: &mut f64, row: &mut Row) -> anyhow::Result<()> {
+        type Part<S> = fn(&mut S, &CheckpointImage) -> anyhow::Result<Value>;
+        row.extend(fields(match self.args.fill {
+            FillArg::Read => self.read_whole(context, read_seconds)?,
+            FillArg::Random => self.fill_and_sample(context)?,
+        }));
+        let end = self.live.export_end(&mut self.b)?;
+        let args = self.args;
+        let parts: [(bool, Part<Self>); 8] = [
+            (true, Self::decode),
+            (true, Self::look_cost),
+            (!args.no_verify, Self::verify_passes),
+            (args.draft_round, Self::draft_round),
+            (args.speculation, Self::speculation),
+            (!args.sequences.is_empty(), Self::sequences),
+            (true, |bench, _| {
+                let memory = bench.b.memory();
+                Ok(json!({"peak_memory_bytes": memory.used, "memory": memory}))
+            }),
+            (!args.no_save, Self::save_and_restore),
+        ];
+        for (_, part) in parts.into_iter().filter(|(wanted, _)| *wanted) {
+            row.extend(fields(part(self, &end)?));
+            self.live.restore(&mut self.b, context, &[], Some(&end))?;
+        }
+        Ok(())
+    }
+
+    /// An arbitrary token.
+    fn token(&self) -> Token {
+        17 % self.model.spec().vocab as Token
+    }
+
+    /// Milliseconds of each of `count` steps, after `warm_up` more.
+    fn times(
+        &mut self,
+        warm_up: usize,
+        count: usize,
+        mut step: impl FnMut(&mut Self) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Vec<f64>> {
+        let mut times = Vec::with_capacity(warm_up + count);
+        for _ in 0..warm_up + count {
+            let begun = Instant::now();
+            step(self)?;
+            times.push(begun.elapsed().as_secs_f64() * 1e3);
+        }
+        Ok(times.split_off(warm_up))
+    }
 }

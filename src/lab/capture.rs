@@ -51,9 +51,7 @@ pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Fail
     }
     make_folder(out)?;
     let Chosen { name, note } = open::model(context)?;
-    if let Some(note) = note {
-        context.note(&note);
-    }
+    note.iter().for_each(|note| context.note(note));
     let (text, stop) = open::text(&name)?;
     let job = Job { context, text, stop, out, length: *length, documents: &found.documents };
     match devices::open(&context.config().model, &TuningArgs::default(), false)? {
@@ -65,12 +63,11 @@ pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Fail
 
 /// Makes the folder for samples. A folder that holds samples is an error, because file numbers would repeat.
 fn make_folder(out: &Path) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", out.display()));
     if out.exists() && !out.is_dir() {
         let failure = Failure::new(Exit::Usage, format!("{} is a file; samples go to a folder", out.display()));
         return Err(failure.hint("Name another one: --out DIR"));
     }
-    std::fs::create_dir_all(out).map_err(failed)?;
+    std::fs::create_dir_all(out).map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", out.display())))?;
     if sample_file(out, 1).exists() {
         let failure = Failure::new(Exit::Failure, format!("{} holds samples already", out.display()));
         return Err(failure.hint("Name another folder: --out DIR"));
@@ -93,8 +90,8 @@ fn layers(context: &Context, checkpoint: &Checkpoint, spec: &ModelSpec) -> Resul
             std::fs::read_to_string(&file).map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", file.display())));
         text.and_then(|text| of(&text))
     };
-    let beside = checkpoint.directory().map(|d| d.join("eagle3")).filter(|d| d.is_dir());
-    match (context.config().draft_source(), beside) {
+    let own = checkpoint.directory().map(|d| d.join("eagle3")).filter(|d| d.is_dir());
+    match (context.config().draft_source(), own) {
         (DraftSource::Named(name), _) => in_folder(&draft_folder(&name)?),
         (DraftSource::Auto, Some(folder)) => in_folder(&folder),
         (DraftSource::Auto, None) if checkpoint.is_built_in() => of(demo_draft()?.0),
@@ -126,17 +123,14 @@ impl Job<'_> {
             let shielded = self.text.tokenizer.shield(&document.text);
             let mut pieces = vec![&*shielded];
             while let Some(piece) = pieces.pop() {
-                let prompt = self.prompt(
-                    &document_name,
-                    piece,
-                    QUESTIONS.get(samples % QUESTIONS.len()).unwrap_or(&QUESTIONS[0]),
-                )?;
+                let prompt = self.prompt(&document_name, piece, QUESTIONS[samples % QUESTIONS.len()])?;
                 if prompt.len() + answer > self.length {
                     match halves(piece) {
                         Some((first, second)) => pieces.extend([second, first]),
-                        None => self
-                            .context
-                            .note(&format!("{document_name}: a piece does not fit into --length {}", self.length)),
+                        None => {
+                            let line = format!("{document_name}: a piece does not fit into --length {}", self.length);
+                            self.context.note(&line);
+                        }
                     }
                     continue;
                 }

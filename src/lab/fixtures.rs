@@ -23,9 +23,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Ex
     std::fs::metadata(dir).map_err(|e| Failure::input(dir, &e))?;
     let (device, checks) = match devices::open(&context.config().model, &args.tuning, false)? {
         Opened::Cpu(cpu, note) => {
-            if let Some(note) = note {
-                context.note(&note);
-            }
+            note.iter().for_each(|note| context.note(note));
             replay(dir, *cpu)?
         }
         #[cfg(feature = "cuda")]

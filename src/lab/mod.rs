@@ -5,23 +5,30 @@
 //! | `kernels` | `doctor --kernels`, `doctor --rates`: operations against the oracle, and their speeds |
 //! | `fixtures`, `golden` | `doctor --fixtures DIR`: golden data |
 //! | `bench` | `bench`: prefill, decode, verify, speculation |
-//! | `beside` | `bench beside`: forks, chat during a read, many restored at once |
+//! | `concurrent` | `bench beside`: forks, chat during a read, many restored at once |
 //! | `sessions` | `bench sessions`: resume, undo, fork, search |
 //! | `library` | `bench library`: `/ask-all`, `/when` |
 //! | `serve` | `bench serve`: clients of the local server against the engine's own figures |
 //! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
+//! | `report`, `scratch` | of every bench: JSON and table; data directory and documents |
+//! | `engine_client`, `runtime_client` | an engine, and a runtime, that receive commands one at a time |
 //!
 //! The cli calls it through [`LABORATORY`] alone; no answer to a user depends on this module.
 
 mod bench;
-mod beside;
 mod capture;
+mod concurrent;
+mod engine_client;
 mod eval;
 mod fixtures;
 pub mod golden;
+#[cfg(feature = "cuda")]
 pub mod kernels;
 mod library;
+mod report;
+mod runtime_client;
+mod scratch;
 mod serve;
 mod sessions;
 
@@ -34,7 +41,10 @@ pub const LABORATORY: Laboratory = Laboratory { check: doctor, bench: measure, e
 fn doctor(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
     match &args.fixtures {
         Some(dir) => fixtures::run(context, args, dir),
+        #[cfg(feature = "cuda")]
         None => kernels::run(context, args),
+        #[cfg(not(feature = "cuda"))]
+        None => Err(Failure::new(Exit::NoDevice, "this program was built without the feature `cuda`")),
     }
 }
 
@@ -42,7 +52,7 @@ fn measure(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     match args.what {
         BenchWhat::Model => bench::run(context, args),
         BenchWhat::Sessions => sessions::run(context, args),
-        BenchWhat::Beside => beside::run(context, args),
+        BenchWhat::Beside => concurrent::run(context, args),
         BenchWhat::Library => library::run(context, args),
         BenchWhat::Serve => serve::run(context, args),
     }

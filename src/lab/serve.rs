@@ -25,20 +25,21 @@
 //! until it sees text: later if the first tokens spell none, like most tokens of a random model.
 
 mod clients;
-mod direct;
+mod engine;
 
-use std::fmt::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::bench::describe;
-use super::sessions::{self, apart, scratch};
+use super::engine_client::{failed, greedy};
+use super::report;
+use super::scratch::{longest, scratch};
 use crate::cli::args::BenchArgs;
 use crate::cli::serve_cmd::{Model, Serving};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::Settings;
+use crate::engine::protocol::{Generate, Sampling};
 use crate::text::TextModel;
 
 const QUESTIONS: u64 = 3;
@@ -67,17 +68,6 @@ struct Seen {
     cached: u64,
     first_text_ms: f64,
     slowest_first_text_ms: f64,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    context: u64,
-    clients: usize,
-    served: Figures,
-    seen: Seen,
-    engine: Figures,
-    engine_keeping: Figures,
-    share: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,25 +103,24 @@ impl Load {
 /// No room, a model that does not load, a context it does not hold, or an answer that fails.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     let contexts = if args.context.is_empty() { vec![CONTEXT] } else { args.context.clone() };
-    let seats = context.config().serve.side_by_side;
-    if let Some(clients) = args.sequences.iter().find(|clients| **clients > seats) {
-        return Err(Failure::usage(format!("--sequences must be 1 to serve.side_by_side, {seats} (got {clients})")));
+    let slots = context.config().serve.side_by_side;
+    if let Some(clients) = args.sequences.iter().find(|clients| **clients > slots) {
+        return Err(Failure::usage(format!("--sequences must be 1 to serve.side_by_side, {slots} (got {clients})")));
     }
     let clients = match args.sequences.is_empty() {
-        true => CLIENTS.into_iter().filter(|clients| *clients <= seats).collect(),
+        true => CLIENTS.into_iter().filter(|clients| *clients <= slots).collect(),
         false => args.sequences.clone(),
     };
-    let longest = contexts.iter().copied().max().unwrap_or(CONTEXT) + QUESTIONS * args.decode;
-    let most = sessions::longest(context);
-    if longest > most {
+    let tokens = contexts.iter().copied().max().unwrap_or(CONTEXT) + QUESTIONS * args.decode;
+    let most = longest(context);
+    if tokens > most {
         let line =
-            format!("--context and {QUESTIONS} answers of --decode must be {most} together at most (got {longest})");
+            format!("--context and {QUESTIONS} answers of --decode must be {most} together at most (got {tokens})");
         return Err(Failure::usage(line));
     }
-    let scratch = scratch(context)?;
-    let mut quiet = apart(context, scratch.path(), longest);
-    quiet.quiet = true;
-    quiet.loaded.config.sampling.stop_loops = false;
+    let (_folder, mut own) = scratch(context, tokens)?;
+    own.quiet = true;
+    own.loaded.config.sampling.stop_loops = false;
     let mut loads = Vec::new();
     for context in contexts {
         for clients in clients.iter().copied() {
@@ -141,25 +130,26 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     }
 
     let (text, stop) = open::text(&open::model(context)?.name)?;
-    quiet.loaded.recommend(&text.recommended);
+    own.loaded.recommend(&text.recommended);
     context.note("the server with its clients");
-    let served = serve(&quiet, &text, &loads)?;
+    let served = serve(&own, &text, &loads)?;
     context.note("the engine alone");
-    let wish = direct::Wish::new(&Settings::of(quiet.config()), stop);
-    let (alone, device) = direct::measure(&quiet, &text, &wish, &loads)?;
-    let row = |((load, (served, seen)), [engine, engine_keeping]): ((&Load, (Figures, Seen)), [Figures; 2])| {
+    // The parameters that the server derives from the clients' requests.
+    let settings = Settings::of(own.config());
+    let sampling = Sampling { temperature: 0.0, seed: 1, ..settings.sampling };
+    let generate = Generate { sampling, stop, ..greedy(0, settings.spec) };
+    let (alone, device) = engine::measure(&own, &text, generate, &loads)?;
+    let rows = loads.iter().zip(served).zip(alone).map(|((load, (served, seen)), [engine, engine_keeping])| {
         let share = served.tokens_per_s / engine.tokens_per_s.max(1e-9);
-        Row { context: load.context, clients: load.clients, served, seen, engine, engine_keeping, share }
-    };
-    let rows: Vec<Row> = loads.iter().zip(served).zip(alone).map(row).collect();
-    let mut machine = json!({ "device": device });
-    describe(&mut machine, args);
-    let model = open::model(context)?.name;
-    let report = json!({
-        "bench": "serve", "model": model, "machine": machine, "questions": QUESTIONS, "answer_tokens": args.decode, "results": rows,
+        json!({
+            "context": load.context, "clients": load.clients, "served": served, "seen": seen, "engine": engine,
+            "engine_keeping": engine_keeping, "share": share,
+        })
     });
-    context.result(|| report.clone(), || table(&report, &rows))?;
-    Ok(Exit::Ok)
+    let figures = json!({
+        "questions": QUESTIONS, "answer_tokens": args.decode, "results": rows.collect::<Vec<_>>(),
+    });
+    report::print(context, args, "serve", json!({ "device": device }), figures)
 }
 
 fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<(Figures, Seen)>, Failure> {
@@ -170,31 +160,7 @@ fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<(Fig
     let server = std::thread::Builder::new().name("serving".into()).spawn(move || serving.run())?;
     let measured = clients::measure(&url, text, loads, &|| server.is_finished());
     stop.stop();
-    let ended = server.join().map_err(|_| Failure::new(Exit::Failure, "the server failed: see the lines above"))?;
+    let ended = server.join().map_err(|_| failed("the server failed: see the lines above"))?;
     // The server's own error explains more than the client's failure to reach it.
     ended.and(measured)
-}
-
-fn table(report: &Value, rows: &[Row]) -> String {
-    let mut out = format!("{} on {}\n", report["model"], report["machine"]["device"].as_str().unwrap_or_default());
-    for Row { context, clients, served, seen, engine, engine_keeping, share } in rows {
-        let _ = writeln!(
-            out,
-            "{clients} clients, {} questions of {context} tokens at first, {} tokens written",
-            served.answers, served.written
-        );
-        for (name, f) in [("server", served), ("engine", engine), ("keeping", engine_keeping)] {
-            let _ = writeln!(
-                out,
-                "  {name:<8} {:.1} tok/s, first token after {:.0} ms; {} tokens read, {} of {} drafts right",
-                f.tokens_per_s, f.first_token_ms, f.read, f.accepted, f.drafted
-            );
-        }
-        let _ = writeln!(
-            out,
-            "  share    {share:.3} of the engine's; text at the clients after {:.0} ms, slowest {:.0}; {} tokens were kept",
-            seen.first_text_ms, seen.slowest_first_text_ms, seen.cached
-        );
-    }
-    out
 }

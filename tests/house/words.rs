@@ -16,7 +16,7 @@ const LEFT: &[(&str, usize)] = &[
     ("config", 25),
     ("core", 15),
     ("engine", 5),
-    ("lab", 269),
+    ("lab", 4),
     ("model", 27),
     ("runtime", 18),
     ("server", 580),

@@ -3,15 +3,39 @@
 use std::time::Instant;
 
 use anyhow::Context as _;
+use serde_json::{Value, json};
 
 use super::Bench;
-use super::report::Row;
+use super::work::prefill_flops;
 use crate::backend::draft::DraftOps;
 use crate::core::spec::Mixer;
-use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
+use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
 
 impl<B: DraftOps> Bench<'_, B> {
-    pub(super) fn read_to(&mut self, context: usize) -> anyhow::Result<f64> {
+    /// Reads on up to `context`; `seconds` is the time of the whole context so far.
+    pub(super) fn read_whole(&mut self, context: usize, seconds: &mut f64) -> anyhow::Result<Value> {
+        *seconds += self.read_to(context)?;
+        let tflops = prefill_flops(self.model.spec(), context) / *seconds / 1e12;
+        Ok(json!({"prefill_tokens_per_s": context as f64 / *seconds, "prefill_tflops": tflops}))
+    }
+
+    /// Fills the caches up to `context`, and times a piece of `--sample` tokens there.
+    pub(super) fn fill_and_sample(&mut self, context: usize) -> anyhow::Result<Value> {
+        self.fill(context)?;
+        let sample = (self.args.sample as usize).min(self.live.limit() - context);
+        if sample == 0 {
+            return Ok(json!({}));
+        }
+        let end = self.live.export_end(&mut self.b)?;
+        // The first run chooses algorithms and loads kernels; the second is timed.
+        self.read_to(context + sample.min(self.b.prefill_rows()))?;
+        self.live.restore(&mut self.b, context, &[], Some(&end))?;
+        let seconds = self.read_to(context + sample)?;
+        self.live.restore(&mut self.b, context, &[], Some(&end))?;
+        Ok(json!({"prefill_at_depth_tokens_per_s": sample as f64 / seconds}))
+    }
+
+    fn read_to(&mut self, context: usize) -> anyhow::Result<f64> {
         let start = Instant::now();
         while self.live.position() < context {
             let at = self.live.position();
@@ -29,7 +53,7 @@ impl<B: DraftOps> Bench<'_, B> {
     }
 
     /// Fills the caches up to `context` with copies of one piece of random rows.
-    pub(super) fn fill(&mut self, context: usize) -> anyhow::Result<()> {
+    fn fill(&mut self, context: usize) -> anyhow::Result<()> {
         const PIECE: usize = 16_384;
         let spec = self.model.spec().clone();
         let width = spec.sparse.kv_heads * spec.sparse.head_dim;
@@ -47,19 +71,13 @@ impl<B: DraftOps> Bench<'_, B> {
                 let level1 = s.level1_rows(start + rows) - s.level1_rows(start);
                 let level2 = s.level2_rows(start + rows) - s.level2_rows(start);
                 for (name, n) in ROW_ARRAYS.into_iter().zip([rows, rows, level1, level2]) {
-                    let whole = n * width * 2 == data.len();
-                    let data = if whole {
-                        data.clone()
-                    } else {
-                        std::sync::Arc::new(data.get(..n * width * 2).unwrap_or_default().to_vec())
+                    let bytes = n * width * 2;
+                    let data = match bytes == data.len() {
+                        true => data.clone(),
+                        false => std::sync::Arc::new(data.get(..bytes).unwrap_or_default().to_vec()),
                     };
-                    let shape = vec![n, s.kv_heads, s.head_dim];
-                    tensors.push(ImageTensor {
-                        name: crate::backend::layer_tensor(name, layer),
-                        dtype: Dtype::Bf16,
-                        shape,
-                        data: data.into(),
-                    });
+                    let (name, shape) = (crate::backend::layer_tensor(name, layer), vec![n, s.kv_heads, s.head_dim]);
+                    tensors.push(ImageTensor { name, dtype: Dtype::Bf16, shape, data: data.into() });
                 }
             }
             images.push(RowsImage { start: start as u64, rows: rows as u64, tensors, segment: None });
@@ -73,7 +91,9 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(())
     }
 
-    pub(super) fn save_and_restore(&mut self, context: usize, row: &mut Row) -> anyhow::Result<()> {
+    /// Saves the whole state to host memory and restores it from there.
+    pub(super) fn save_and_restore(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
+        let context = end.position as usize;
         // Warms up page-locked buffers and threads, which a session has warm from its second save on.
         let _ = self.live.export_rows(&mut self.b, 0..context.min(65_536))?;
         let start = Instant::now();
@@ -93,12 +113,12 @@ impl<B: DraftOps> Bench<'_, B> {
         self.b.synchronize()?;
         let restored = start.elapsed().as_secs_f64();
         self.live.verify(&mut self.b, &self.model, &token)?;
-        row.restore_equal = Some(self.live.top_logits(&mut self.b, 1)? == before);
-        self.live.restore(&mut self.b, context, &[], Some(&end))?;
-        row.state_bytes = Some(bytes as u64);
-        row.save_gb_per_s = Some(bytes as f64 / saved / 1e9);
-        row.restore_gb_per_s = Some(bytes as f64 / restored / 1e9);
-        Ok(())
+        let equal = self.live.top_logits(&mut self.b, 1)? == before;
+        let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
+        Ok(json!({
+            "save_gb_per_s": rate(saved), "restore_gb_per_s": rate(restored), "restore_equal": equal,
+            "state_bytes": bytes,
+        }))
     }
 }
 

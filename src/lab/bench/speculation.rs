@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::{Bench, median};
+use super::super::engine_client::greedy;
+use super::super::report::median;
+use super::Bench;
 use crate::backend::draft::DraftOps;
 use crate::engine::ngram::Lookup;
-use crate::engine::protocol::{CheckpointImage, Generate, Look, Sampling, SpecMode, Token};
+use crate::engine::protocol::{CheckpointImage, SpecMode, Token};
 use crate::engine::speculate::{Decoder, Finder};
 
 /// Tokens read before each run; their last logits give the first token.
@@ -23,20 +25,6 @@ const OPENING: usize = 64;
 /// Tokens of a window, and tokens before the first window starts.
 const WINDOW: usize = 32;
 const WARM: usize = 96;
-
-/// Speeds as multiples of plain decoding; the speed of a window is a multiple of plain decoding's median round.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Speculation {
-    tokens: usize,
-    plain_tokens_per_s: f64,
-    /// Noise: plain decoding against itself. `None` if the text is too short for a window.
-    plain_slowest_window: Option<f64>,
-    pub(super) wrong_over_plain: f64,
-    pub(super) wrong_slowest_window: Option<f64>,
-    pub(super) right_over_plain: f64,
-    right_tokens_per_round: f64,
-    pub(super) same_text: bool,
-}
 
 struct Run {
     text: Vec<Token>,
@@ -84,8 +72,9 @@ impl Run {
 }
 
 impl<B: DraftOps> Bench<'_, B> {
-    /// Measures at the frontier `end`; the state starts and ends there.
-    pub(super) fn speculation(&mut self, end: &CheckpointImage) -> anyhow::Result<Speculation> {
+    /// Speeds as multiples of plain decoding; the speed of a window is a multiple of plain decoding's median round, `None`
+    /// if the text is too short for a window. `plain_slowest_window` is noise: plain decoding against itself.
+    pub(super) fn speculation(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
         let plain = self.run(end, SpecMode::Off, || Box::new(|_, _| None))?;
         let text = Arc::new(plain.text.clone());
         let base = end.position as usize + OPENING;
@@ -102,16 +91,16 @@ impl<B: DraftOps> Bench<'_, B> {
         let step = median(plain.rounds.iter().map(|r| r.1).collect());
         let each = plain.seconds_per_token(WARM);
         let (tokens, _) = right.since(0);
-        Ok(Speculation {
-            tokens: text.len(),
-            plain_tokens_per_s: 1.0 / each,
-            plain_slowest_window: plain.slowest_window(step),
-            wrong_over_plain: each / wrong.seconds_per_token(WARM),
-            wrong_slowest_window: wrong.slowest_window(step),
-            right_over_plain: each / right.seconds_per_token(WARM),
-            right_tokens_per_round: tokens as f64 / right.rounds.len().max(1) as f64,
-            same_text: wrong.text == *text && right.text == *text,
-        })
+        Ok(json!({"speculation": {
+            "tokens": text.len(),
+            "plain_tokens_per_s": 1.0 / each,
+            "plain_slowest_window": plain.slowest_window(step),
+            "wrong_over_plain": each / wrong.seconds_per_token(WARM),
+            "wrong_slowest_window": wrong.slowest_window(step),
+            "right_over_plain": each / right.seconds_per_token(WARM),
+            "right_tokens_per_round": tokens as f64 / right.rounds.len().max(1) as f64,
+            "same_text": wrong.text == *text && right.text == *text,
+        }}))
     }
 
     fn run(&mut self, end: &CheckpointImage, spec: SpecMode, finder: impl Fn() -> Finder) -> anyhow::Result<Run> {
@@ -144,18 +133,8 @@ impl<B: DraftOps> Bench<'_, B> {
         live.prefill(b, model, opening)?;
         live.advance(b, OPENING)?;
         decoder.read(b, model, live, opening, 0)?;
-        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-        let wish = Generate {
-            sampling,
-            max_tokens: 4 * self.decode as u64 + WARM as u64,
-            stop: Vec::new(),
-            spec,
-            steering: None,
-            constraint: None,
-            likely: None,
-            look: Look::default(),
-        };
-        let mut round = decoder.begin(b, model, live, &wish)?;
+        let generate = greedy(4 * self.decode as u64 + WARM as u64, spec);
+        let mut round = decoder.begin(b, model, live, &generate)?;
         let mut run = Run { text: round.tokens, rounds: Vec::new() };
         while round.ended.is_none() {
             let begun = Instant::now();

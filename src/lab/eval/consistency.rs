@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
+use super::super::engine_client::{failed, greedy};
+use super::Subject;
 use super::numbers::{Distance, distance};
-use super::{Subject, failed};
 use crate::backend::draft::DraftOps;
 use crate::cli::Failure;
-use crate::engine::protocol::{Generate, Look, Sampling, SpecMode, Token};
+use crate::engine::protocol::{SpecMode, Token};
 use crate::engine::speculate::{DecodeError, Decoder};
 
 /// Tokens decoded one by one and compared with the prefill.
@@ -34,12 +35,9 @@ impl Agreement {
 /// and the text written with drafts against that without. `slack` is the difference that arithmetic may make between
 /// prefill and decode.
 pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64) -> Result<Vec<Agreement>, Failure> {
-    let prompt = text.len().checked_sub(STEPS).filter(|n| *n > 0);
-    let Some(prompt) = prompt else {
-        return Err(failed(format!(
-            "consistency needs a text of more than {STEPS} tokens, this one has {}",
-            text.len()
-        )));
+    let tokens = text.len();
+    let Some(prompt) = tokens.checked_sub(STEPS).filter(|n| *n > 0) else {
+        return Err(failed(format!("consistency needs a text of more than {STEPS} tokens, this one has {tokens}")));
     };
     let (head, tail) = text.split_at(prompt);
     let rows: Vec<usize> = (prompt..text.len()).collect();
@@ -60,41 +58,25 @@ pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64
     restore(subject)?;
     let verified = decode(subject, tail, ROWS)?;
 
-    let mut written = Vec::new();
-    for spec in [SpecMode::Off, SpecMode::Depth(4)] {
-        restore(subject)?;
-        written.push(write(subject, text, prompt, spec)?);
-    }
-    let different = match written.as_slice() {
-        [off, on] => {
-            let same = off.iter().zip(on).take_while(|(a, b)| a == b).count();
-            off.len().max(on.len()) - same
-        }
-        _ => return Err(failed("two texts were to be compared".into())),
-    };
+    restore(subject)?;
+    let off = write(subject, text, prompt, SpecMode::Off)?;
+    restore(subject)?;
+    let on = write(subject, text, prompt, SpecMode::Depth(4))?;
+    let same = off.iter().zip(&on).take_while(|(a, b)| a == b).count();
+    let different = (off.len().max(on.len()) - same) as f64;
     let far = |a: &[Vec<f32>], b: &[Vec<f32>]| worst(a.iter().zip(b).map(|(a, b)| distance(a, b)));
     let bits = |a: &[Vec<f32>], b: &[Vec<f32>]| {
         let row = |a: &Vec<f32>, b: &Vec<f32>| a.iter().zip(b).any(|(a, b)| a.to_bits() != b.to_bits());
         a.iter().zip(b).filter(|(a, b)| row(a, b)).count() as f64
     };
-    Ok(vec![
-        Agreement { what: "prefill and decode".into(), greatest: far(&prefilled, &decoded), budget: slack },
-        Agreement {
-            what: "decode and verify of 8 rows, rows that differ in a bit".into(),
-            greatest: bits(&decoded, &verified),
-            budget: 0.0,
-        },
-        Agreement {
-            what: "saved and fresh state, rows that differ in a bit".into(),
-            greatest: bits(&decoded, &saved),
-            budget: 0.0,
-        },
-        Agreement {
-            what: "speculation on and off, tokens that differ".into(),
-            greatest: different as f64,
-            budget: 0.0,
-        },
-    ])
+    let (verified, saved) = (bits(&decoded, &verified), bits(&decoded, &saved));
+    let all = [
+        ("prefill and decode", far(&prefilled, &decoded), slack),
+        ("decode and verify of 8 rows, rows that differ in a bit", verified, 0.0),
+        ("saved and fresh state, rows that differ in a bit", saved, 0.0),
+        ("speculation on and off, tokens that differ", different, 0.0),
+    ];
+    Ok(all.map(|(what, greatest, budget)| Agreement { what: what.into(), greatest, budget }).into())
 }
 
 pub(super) fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
@@ -130,26 +112,14 @@ fn write<B: DraftOps>(
     spec: SpecMode,
 ) -> Result<Vec<Token>, Failure> {
     let mut decoder: Decoder<B> = Decoder::new(None);
-    let broken = |e: DecodeError| failed(e.to_string());
+    let broken = |e: DecodeError| failed(e);
     // The last token is read again as prompt: its logits begin the answer.
     let (b, model, live) = (&mut subject.b, &subject.model, &mut subject.live);
     let (last, known) = (text.get(prompt..=prompt).unwrap_or_default(), text.get(..=prompt).unwrap_or_default());
     live.prefill(b, model, last)?;
     live.advance(b, last.len())?;
     decoder.restore(b, known, None).map_err(broken)?;
-    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-    let look = Look::default();
-    let wish = Generate {
-        sampling,
-        max_tokens: WRITTEN,
-        stop: Vec::new(),
-        spec,
-        steering: None,
-        constraint: None,
-        likely: None,
-        look,
-    };
-    let mut round = decoder.begin(b, model, live, &wish).map_err(broken)?;
+    let mut round = decoder.begin(b, model, live, &greedy(WRITTEN, spec)).map_err(broken)?;
     let mut tokens = round.tokens;
     while round.ended.is_none() {
         round = decoder.round(b, model, live).map_err(broken)?;

@@ -5,17 +5,15 @@
 //! first three, and how often `/why` finds that the answer rests on it. The documents are those of the needles with
 //! other seeds: no setting is tuned on them.
 
-use std::time::Duration;
+use serde_json::json;
 
-use serde_json::{Value, json};
-
-use super::{failed, needles};
-use crate::cli::args::SessionChoice;
-use crate::cli::{Context, Exit, Failure, open};
+use super::super::runtime_client::RuntimeClient;
+use super::super::scratch::write;
+use super::needles;
+use crate::cli::{Context, Exit, Failure};
 use crate::core::SplitMix64;
-use crate::core::transcript::{Message, Passage, Role};
-use crate::runtime::protocol::{Level, LoadOptions, Notice, Request};
-use crate::runtime::{Attendance, Runtime};
+use crate::core::transcript::{Passage, Role};
+use crate::runtime::protocol::{LoadOptions, Notice, Request};
 
 const DOCUMENTS: u64 = 3;
 const LENGTH: usize = 16_000;
@@ -23,12 +21,12 @@ const LENGTH: usize = 16_000;
 const AMONG: usize = 3;
 /// Least shares of right answers: passage ranks first, among the first three, found by `/why`.
 const BUDGETS: [f64; 3] = [0.60, 0.85, 0.85];
-const PATIENCE: Duration = Duration::from_secs(1800);
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 struct Counts {
     length: usize,
-    asked: usize,
+    #[serde(rename = "asked")]
+    questions: usize,
     right: usize,
     /// Right answers with the passage first, among the first three, and supporting by `/why`.
     first: usize,
@@ -48,11 +46,9 @@ impl Counts {
 
 /// Exit code 1 if a figure misses its budget.
 pub(super) fn run(context: &Context, lengths: &[usize]) -> Result<Exit, Failure> {
-    let opened = open::runtime(context, &SessionChoice::New, false, Attendance::Present)?;
+    let (client, _) = RuntimeClient::start(context, false)?;
     let lengths = if lengths.is_empty() { &[LENGTH][..] } else { lengths };
     let folder = tempfile::tempdir().map_err(|e| Failure::new(Exit::Disk, format!("a temporary folder: {e}")))?;
-    let runtime = &opened.runtime;
-    wait(runtime, "the model", |n| matches!(n, Notice::Ready(_)).then_some(()))?;
     let mut all = Vec::new();
     for &length in lengths {
         let mut counts = Counts { length, ..Counts::default() };
@@ -61,23 +57,18 @@ pub(super) fn run(context: &Context, lengths: &[usize]) -> Result<Exit, Failure>
             let mut dice = SplitMix64::new(0x100_0ced ^ (length as u64) << 8 ^ n);
             let (document, facts) = needles::planted(length, &mut dice);
             let path = folder.path().join(format!("notes-{length}-{n}.txt"));
-            std::fs::write(&path, &document)
-                .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
-            ask_all(runtime, &path.display().to_string(), &document, &facts, &mut counts)?;
+            write(&path, &document)?;
+            questions(&client, &path.display().to_string(), &document, &facts, &mut counts)?;
         }
         all.push(counts);
     }
-    send(runtime, Request::Quit)?;
-    wait(runtime, "the end", |n| matches!(n, Notice::Bye { .. }).then_some(()))?;
+    client.quit()?;
     report(context, &all)
 }
 
 fn report(context: &Context, all: &[Counts]) -> Result<Exit, Failure> {
     let ok = all.iter().all(Counts::ok);
-    let as_json = || {
-        let lengths: Vec<Value> = all.iter().map(|c| json!(c)).collect();
-        json!({ "ok": ok, "part": "looked", "budgets": BUDGETS, "lengths": lengths })
-    };
+    let as_json = || json!({ "ok": ok, "part": "looked", "budgets": BUDGETS, "lengths": all });
     let as_text = || {
         let mut out = format!("{} looked", if ok { "  ok" } else { "MISS" });
         for c in all {
@@ -85,7 +76,7 @@ fn report(context: &Context, all: &[Counts]) -> Result<Exit, Failure> {
             out.push_str(&format!(
                 "\n     {} tokens: {} of {} answers right; of these the passage comes first in {first}, is among three in {three}, \
                  and /why finds it in {rests}",
-                c.length, c.right, c.asked
+                c.length, c.right, c.questions
             ));
         }
         out
@@ -94,24 +85,28 @@ fn report(context: &Context, all: &[Counts]) -> Result<Exit, Failure> {
     Ok(if ok { Exit::Ok } else { Exit::Failure })
 }
 
-fn ask_all(
-    runtime: &Runtime,
+/// Asks for each fact of a document.
+fn questions(
+    client: &RuntimeClient,
     path: &str,
     document: &str,
     facts: &[needles::Fact],
     counts: &mut Counts,
 ) -> Result<(), Failure> {
-    send(runtime, Request::New(None))?;
-    send(runtime, Request::Set(Some(("temperature".into(), "0".into()))))?;
-    send(runtime, Request::Load { paths: vec![path.to_owned()], options: LoadOptions::default() })?;
-    wait(runtime, "a document", |n| matches!(n, Notice::Finished(m) if m.role == Role::Document).then_some(()))?;
-    for fact in facts {
-        send(runtime, Request::Ask(fact.question.clone()))?;
-        let answer: Message = wait(runtime, "an answer", |n| match n {
-            Notice::Finished(m) if m.role == Role::Assistant => Some(m.clone()),
+    let finished = |role: Role| {
+        client.wait(|notice| match notice {
+            Notice::Finished(message) if message.role == role => Some(message),
             _ => None,
-        })?;
-        counts.asked += 1;
+        })
+    };
+    client.send(Request::New(None))?;
+    client.send(Request::Set(Some(("temperature".into(), "0".into()))))?;
+    client.send(Request::Load { paths: vec![path.to_owned()], options: LoadOptions::default() })?;
+    finished(Role::Document)?;
+    for fact in facts {
+        client.send(Request::Ask(fact.question.clone()))?;
+        let answer = finished(Role::Assistant)?;
+        counts.questions += 1;
         if answer.text.contains(fact.value.trim()) {
             counts.right += 1;
             let line = line_of(document, fact);
@@ -121,9 +116,9 @@ fn ask_all(
             counts.first += usize::from(rank == Some(0));
             counts.among_three += usize::from(rank.is_some_and(|r| r < AMONG));
             if !passages.is_empty() {
-                send(runtime, Request::Why { at: None, count: Some(AMONG as u64) })?;
-                let rows = wait(runtime, "what it rests on", |n| match n {
-                    Notice::Why { rows, .. } => Some(rows.clone()),
+                client.send(Request::Why { at: None, count: Some(AMONG as u64) })?;
+                let rows = client.wait(|notice| match notice {
+                    Notice::Why { rows, .. } => Some(rows),
                     _ => None,
                 })?;
                 let most = (0..rows.len()).max_by(|a, b| rows[*a].whole.total_cmp(&rows[*b].whole).then(b.cmp(a)));
@@ -131,34 +126,15 @@ fn ask_all(
             }
         }
         // Each question follows the document directly.
-        send(runtime, Request::Undo(1))?;
-        wait(runtime, "the question", |n| matches!(n, Notice::Input { .. }).then_some(()))?;
+        client.send(Request::Undo(1))?;
+        client.wait(|notice| matches!(notice, Notice::Input { .. }).then_some(()))?;
     }
     Ok(())
 }
 
 fn line_of(document: &str, fact: &needles::Fact) -> u64 {
-    let said = format!("{}{}", fact.opening, fact.value);
-    (1..).zip(document.lines()).find(|(_, line)| line.contains(&said)).map_or(0, |(n, _)| n)
-}
-
-fn send(runtime: &Runtime, request: Request) -> Result<(), Failure> {
-    runtime.requests.send(request).map_err(|_| failed("the runtime ended unexpectedly".into()))
-}
-
-fn wait<T>(runtime: &Runtime, what: &str, pick: impl Fn(&Notice) -> Option<T>) -> Result<T, Failure> {
-    loop {
-        match runtime.notices.recv_timeout(PATIENCE) {
-            Ok(Notice::Fatal { error, exit }) => return Err(Failure::new(exit, error)),
-            Ok(Notice::Note(Level::Error, error)) => return Err(failed(error)),
-            Ok(notice) => {
-                if let Some(found) = pick(&notice) {
-                    return Ok(found);
-                }
-            }
-            Err(e) => return Err(failed(format!("{what} did not come: {e}"))),
-        }
-    }
+    let sentence = format!("{}{}", fact.opening, fact.value);
+    (1..).zip(document.lines()).find(|(_, line)| line.contains(&sentence)).map_or(0, |(n, _)| n)
 }
 
 #[cfg(test)]
@@ -173,7 +149,7 @@ mod tests {
             let line = document.lines().nth(line_of(&document, fact) as usize - 1).unwrap();
             assert!(line.contains(fact.value.trim()), "{line}");
         }
-        let c = Counts { asked: 20, right: 10, first: 6, among_three: 9, rests_on_it: 9, ..Counts::default() };
+        let c = Counts { questions: 20, right: 10, first: 6, among_three: 9, rests_on_it: 9, ..Counts::default() };
         assert!(c.ok());
         assert!(!Counts { among_three: 8, ..c.clone() }.ok() && !Counts::default().ok());
     }

@@ -30,6 +30,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::engine_client::failed;
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
@@ -48,10 +49,6 @@ use numbers::Distances;
 const CONSISTENCY: usize = 4_608;
 /// Share of needles below which the part misses.
 const FOUND: f64 = 0.8;
-
-fn failed(what: String) -> Failure {
-    Failure::new(Exit::Failure, what)
-}
 
 pub(crate) struct Subject<B: Backend> {
     b: B,
@@ -115,14 +112,6 @@ struct Part {
     data: Value,
 }
 
-struct Plan {
-    samples: Option<Vec<reference::Sample>>,
-    /// Another model to take logits from: figures only, no budget.
-    against: Option<String>,
-    text: Option<(Vec<Token>, usize, usize)>,
-    lengths: Vec<usize>,
-}
-
 /// Exit code 1 if a part misses its budget.
 pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     if args.script {
@@ -132,50 +121,27 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     if args.looked {
         return looked::run(context, &args.lengths);
     }
-    let skips = |part: &str| args.skip.iter().any(|s| s == part);
-    if args.plot.as_ref().is_some_and(|p| p.extension().is_none_or(|e| e != "svg")) {
-        return Err(Failure::usage("--plot writes SVG: give it a name that ends with .svg"));
-    }
-    if let Some(path) = &args.plot {
-        // Refuses a picture without its part before the long work starts.
-        if skips("needles") {
-            return Err(Failure::usage("--plot draws the needles: leave --skip needles out"));
-        }
-        if path.symlink_metadata().is_ok() {
-            let words = format!("{} is there already: give --plot another name", path.display());
-            return Err(Failure::new(Exit::Disk, words));
-        }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            return Err(Failure::new(Exit::Disk, format!("{}: no such folder", folder.display())));
-        }
-    }
+    args.plot.as_ref().map_or(Ok(()), |path| check_plot(path, skips(args, "needles")))?;
     let Chosen { name, note } = open::model(context)?;
-    if let Some(note) = note {
-        context.note(&note);
-    }
+    note.iter().for_each(|note| context.note(note));
     let (text, _) = open::text(&name)?;
     let checkpoint = open::checkpoint(context, &name)?;
-    let asks_for_more = args.reference.is_some() || args.against.is_some() || args.text.is_some();
-    if skips("consistency") && skips("needles") && !asks_for_more {
-        return Err(Failure::usage(
-            "nothing is left to judge: name --text, --against or reference logits, or skip less",
-        ));
+    let more = args.reference.is_some() || args.against.is_some() || args.text.is_some();
+    if skips(args, "consistency") && skips(args, "needles") && !more {
+        let line = "nothing is left to judge: name --text, --against or reference logits, or skip less";
+        return Err(Failure::usage(line));
     }
+    let eval = Eval { context, args, checkpoint: &checkpoint, text: &text };
     let parts = match devices::open(&context.config().model, &args.tuning, false)? {
-        Opened::Cpu(cpu, _) => judge(context, args, *cpu, &checkpoint, &text, &[1_024, 4_096])?,
+        Opened::Cpu(cpu, _) => eval.judge(*cpu, &[1_024, 4_096])?,
         #[cfg(feature = "cuda")]
-        Opened::Cuda(cuda) => judge(context, args, *cuda, &checkpoint, &text, &[4_096, 16_384, 65_536, 131_072])?,
+        Opened::Cuda(cuda) => eval.judge(*cuda, &[4_096, 16_384, 65_536, 131_072])?,
     };
     let missed: Vec<&str> = parts.iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
-    let word = |ok: Option<bool>| match ok {
-        Some(true) => "ok",
-        Some(false) => "MISS",
-        None => "-",
-    };
+    let word = |ok: Option<bool>| ok.map_or("-", |ok| if ok { "ok" } else { "MISS" });
     let as_json = || {
-        let parts: Vec<Value> =
-            parts.iter().map(|p| json!({"part": p.name, "verdict": word(p.ok), "results": p.data})).collect();
+        let part = |p: &Part| json!({"part": p.name, "verdict": word(p.ok), "results": p.data});
+        let parts: Vec<Value> = parts.iter().map(part).collect();
         json!({"model": checkpoint.name(), "ok": missed.is_empty(), "missed": missed, "parts": parts})
     };
     let as_text = || {
@@ -190,108 +156,140 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     if let Some(path) = &args.plot {
         // Written after the report, so that a full disk does not lose it.
         let svg = parts.iter().find(|p| p.name == "needles").and_then(|p| p.data["svg"].as_str());
-        let svg = svg.ok_or_else(|| failed("internal error: there is no picture of the needles".to_owned()))?;
+        let svg = svg.ok_or_else(|| failed("internal error: there is no picture of the needles"))?;
         let written = File::create_new(path).and_then(|mut file| file.write_all(svg.as_bytes()));
         written.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
     }
     Ok(if missed.is_empty() { Exit::Ok } else { Exit::Failure })
 }
 
-fn judge<B: DraftOps>(
-    context: &Context,
-    args: &EvalArgs,
-    b: B,
-    checkpoint: &Checkpoint,
-    text: &TextModel,
-    lengths: &[usize],
-) -> Result<Vec<Part>, Failure> {
-    let skip = |part: &str| args.skip.iter().any(|s| s == part);
-    let lengths = if args.lengths.is_empty() { lengths } else { &args.lengths };
-    let mut plan = Plan { samples: None, against: None, text: None, lengths: lengths.to_vec() };
-    let vocab = checkpoint.spec().vocab;
-    let longest = lengths.iter().copied().max().unwrap_or(0).max(CONSISTENCY);
-    if let Some(path) = &args.text {
-        let content = text_of(context, path)?;
-        let mut tokens: Vec<Token> = text.tokenizer.bos().into_iter().collect();
-        tokens.extend(text.tokenizer.encode_plain(&content)?);
-        let window = args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
-        let stride = args.stride.unwrap_or((window / 2).max(1));
-        perplexity::check(window, stride)?;
-        plan.text = Some((tokens, window, stride));
+fn skips(args: &EvalArgs, part: &str) -> bool {
+    args.skip.iter().any(|skipped| skipped == part)
+}
+
+/// Refuses a picture that cannot be written before the long work starts.
+fn check_plot(path: &Path, no_needles: bool) -> Result<(), Failure> {
+    if path.extension().is_none_or(|e| e != "svg") {
+        return Err(Failure::usage("--plot writes SVG: give it a name that ends with .svg"));
     }
-    let mut b = b;
-    if let Some(other) = &args.against {
-        context.note(&format!("reading with {other}"));
-        let texts = lengths.iter().map(|l| needles::prose(text, *l)).collect::<Result<Vec<_>, _>>()?;
+    if no_needles {
+        return Err(Failure::usage("--plot draws the needles: leave --skip needles out"));
+    }
+    if path.symlink_metadata().is_ok() {
+        let line = format!("{} is there already: give --plot another name", path.display());
+        return Err(Failure::new(Exit::Disk, line));
+    }
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        Some(folder) => Err(Failure::new(Exit::Disk, format!("{}: no such folder", folder.display()))),
+        None => Ok(()),
+    }
+}
+
+struct Eval<'a> {
+    context: &'a Context,
+    args: &'a EvalArgs,
+    checkpoint: &'a Checkpoint,
+    text: &'a TextModel,
+}
+
+impl Eval<'_> {
+    fn judge<B: DraftOps>(&self, mut b: B, lengths: &[usize]) -> Result<Vec<Part>, Failure> {
+        let Eval { context, args, checkpoint, text } = self;
+        let lengths = if args.lengths.is_empty() { lengths } else { &args.lengths };
+        let longest = lengths.iter().copied().max().unwrap_or(0).max(CONSISTENCY);
+        let windows = args.text.as_ref().map(|path| self.windows(path)).transpose()?;
+        let mut samples = None;
+        if let Some(other) = &args.against {
+            (b, samples) = self.read_with(b, other, lengths, longest).map(|(b, samples)| (b, Some(samples)))?;
+        }
+        if let Some(path) = &args.reference {
+            samples = Some(reference::read(path, checkpoint.spec().vocab)?);
+        }
+        let mut agreements = Vec::new();
+        if b.kind() != "cpu" && !skips(args, "consistency") {
+            (b, agreements) = self.first_layers(b)?;
+        }
+        let needed = samples.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0).max(longest);
+        let window = windows.as_ref().map_or(0, |(_, window, _)| *window);
+        let mut subject = Subject::open(b, checkpoint, needed.max(window) + EVAL_ROOM)?;
+        let mut parts = Vec::new();
+        if let Some(samples) = &samples {
+            context.note("reference logits");
+            parts.push(reference_part(&mut subject, samples, args.against.as_deref())?);
+        }
+        if let Some((tokens, window, stride)) = &windows {
+            context.note("perplexity");
+            let p = perplexity::measure(&mut subject, tokens, *window, *stride)?;
+            let row = format!("    {:.4} over {} tokens, windows of {window}, stride {stride}", p.perplexity, p.tokens);
+            parts.push(Part { name: "perplexity", ok: None, rows: vec![row], data: json!(p) });
+        }
+        if !skips(args, "consistency") {
+            context.note("consistency");
+            parts.push(consistency_part(&mut subject, &needles::prose(text, CONSISTENCY)?, agreements)?);
+        }
+        if !skips(args, "needles") {
+            let mut cells = Vec::new();
+            for length in lengths {
+                context.note(&format!("needles in {length} tokens"));
+                cells.extend(needles::measure(&mut subject, text, *length)?);
+            }
+            parts.push(needles_part(&cells, checkpoint.name()));
+        }
+        Ok(parts)
+    }
+
+    /// Tokens of `--text`, decoded like a loaded document; window and stride.
+    fn windows(&self, path: &Path) -> Result<(Vec<Token>, usize, usize), Failure> {
+        let bytes = std::fs::read(path).map_err(|e| Failure::input(path, &e))?;
+        let decoded = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
+            let what = OddByte(byte).name();
+            failed(format!("{}: not text ({what} at byte {offset})", path.display())).hint("Convert it to text first")
+        })?;
+        if let Some(encoding) = decoded.guessed {
+            self.context.note(&format!("{}: encoding unclear; read as {encoding}", path.display()));
+        }
+        let mut tokens: Vec<Token> = self.text.tokenizer.bos().into_iter().collect();
+        tokens.extend(self.text.tokenizer.encode_plain(&decoded.text)?);
+        let window = self.args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
+        let stride = self.args.stride.unwrap_or((window / 2).max(1));
+        perplexity::check(window, stride)?;
+        Ok((tokens, window, stride))
+    }
+
+    /// Logits of another form of the weights, without a budget.
+    fn read_with<B: DraftOps>(
+        &self,
+        b: B,
+        other: &str,
+        lengths: &[usize],
+        longest: usize,
+    ) -> Result<(B, Vec<reference::Sample>), Failure> {
+        self.context.note(&format!("reading with {other}"));
+        let texts = lengths.iter().map(|l| needles::prose(self.text, *l)).collect::<Result<Vec<_>, _>>()?;
         let reference = Checkpoint::open(other)?;
-        if reference.spec().vocab != vocab {
-            let (a, b) = (reference.spec().vocab, vocab);
-            return Err(failed(format!(
-                "--against {other}: it has {a} tokens, this model {b}; they are different models"
-            )));
+        let (theirs, vocab) = (reference.spec().vocab, self.checkpoint.spec().vocab);
+        if theirs != vocab {
+            let line = format!("it has {theirs} tokens, this model {vocab}; they are different models");
+            return Err(failed(format!("--against {other}: {line}")));
         }
         let mut subject = Subject::open(b, &reference, longest + EVAL_ROOM)?;
-        plan.samples = Some(reference::of(&mut subject, &texts)?);
-        plan.against = Some(other.clone());
-        b = subject.b;
+        let samples = reference::of(&mut subject, &texts)?;
+        Ok((subject.b, samples))
     }
-    if let Some(path) = &args.reference {
-        plan.samples = Some(reference::read(path, vocab)?);
-    }
-    let mut against_cpu = Vec::new();
-    if b.kind() != "cpu" && !skip("consistency") {
-        context.note("the first layers against the CPU");
-        let mut layers = oracle::first_layers(open::checkpoint(context, &open::model(context)?.name)?);
+
+    /// Compares the model's first layers with the CPU.
+    fn first_layers<B: DraftOps>(&self, b: B) -> Result<(B, Vec<consistency::Agreement>), Failure> {
+        self.context.note("the first layers against the CPU");
+        let mut layers = oracle::first_layers(open::checkpoint(self.context, &open::model(self.context)?.name)?);
         // This part compares operations in bf16; `doctor --kernels` compares those in fp8 one by one.
         layers.set_prefill(Precision::Bf16);
-        let tokens = needles::prose(text, oracle::tokens(layers.spec()))?;
+        let tokens = needles::prose(self.text, oracle::tokens(layers.spec()))?;
         let mut cpu = Subject::open(Cpu::new(), &layers, tokens.len())?;
         let mut device = Subject::open(b, &layers, tokens.len())?;
         let slack = slack(&device);
-        against_cpu = oracle::measure(&mut cpu, &mut device, &tokens, slack)?;
-        b = device.b;
+        let agreements = oracle::measure(&mut cpu, &mut device, &tokens, slack)?;
+        Ok((device.b, agreements))
     }
-    let needed = plan.samples.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0).max(longest);
-    let window = plan.text.as_ref().map_or(0, |(_, window, _)| *window);
-    let mut subject = Subject::open(b, checkpoint, needed.max(window) + EVAL_ROOM)?;
-    let mut parts = Vec::new();
-    if let Some(samples) = &plan.samples {
-        context.note("reference logits");
-        parts.push(reference_part(&mut subject, samples, plan.against.as_deref())?);
-    }
-    if let Some((tokens, window, stride)) = &plan.text {
-        context.note("perplexity");
-        let p = perplexity::measure(&mut subject, tokens, *window, *stride)?;
-        let row = format!("    {:.4} over {} tokens, windows of {window}, stride {stride}", p.perplexity, p.tokens);
-        parts.push(Part { name: "perplexity", ok: None, rows: vec![row], data: json!(p) });
-    }
-    if !skip("consistency") {
-        context.note("consistency");
-        parts.push(consistency_part(&mut subject, &needles::prose(text, CONSISTENCY)?, against_cpu)?);
-    }
-    if !skip("needles") {
-        let mut cells = Vec::new();
-        for length in &plan.lengths {
-            context.note(&format!("needles in {length} tokens"));
-            cells.extend(needles::measure(&mut subject, text, *length)?);
-        }
-        parts.push(needles_part(&cells, checkpoint.name()));
-    }
-    Ok(parts)
-}
-
-/// The text of `--text`, decoded like a loaded document.
-fn text_of(context: &Context, path: &Path) -> Result<String, Failure> {
-    let bytes = std::fs::read(path).map_err(|e| Failure::input(path, &e))?;
-    let decoded = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
-        let what = OddByte(byte).name();
-        Failure::new(Exit::Failure, format!("{}: not text ({what} at byte {offset})", path.display()))
-            .hint("Convert it to text first")
-    })?;
-    if let Some(encoding) = decoded.guessed {
-        context.note(&format!("{}: encoding unclear; read as {encoding}", path.display()));
-    }
-    Ok(decoded.text)
 }
 
 fn reference_part<B: Backend>(
@@ -301,22 +299,11 @@ fn reference_part<B: Backend>(
 ) -> Result<Part, Failure> {
     let rows = reference::compare(subject, samples)?;
     let ok = against.is_none().then(|| within_budget(&rows, subject.single()));
-    let mut lines = vec![format!(
-        "    {:>8} {:>5} {:>11} {:>11} {:>8} {:>9}{}",
-        "tokens",
-        "rows",
-        "mean KLD",
-        "99% KLD",
-        "same top",
-        "max diff",
-        against.map(|a| format!("   against {a}")).unwrap_or_default()
-    )];
+    let head = "      tokens  rows    mean KLD     99% KLD same top  max diff";
+    let mut lines = vec![against.map_or_else(|| head.to_owned(), |against| format!("{head}   against {against}"))];
     for r in &rows {
-        let (top, diff) = (100.0 * r.same_top, r.max_diff);
-        lines.push(format!(
-            "    {:>8} {:>5} {:>11.2e} {:>11.2e} {top:>7.1}% {diff:>9.4}",
-            r.length, r.rows, r.mean_kl, r.p99_kl
-        ));
+        let (mean, p99, top, diff) = (r.mean_kl, r.p99_kl, 100.0 * r.same_top, r.max_diff);
+        lines.push(format!("    {:>8} {:>5} {mean:>11.2e} {p99:>11.2e} {top:>7.1}% {diff:>9.4}", r.length, r.rows));
     }
     let left_out = samples.len() - rows.len();
     if left_out > 0 {
@@ -357,10 +344,10 @@ fn consistency_part<B: DraftOps>(
 }
 
 fn needles_part(cells: &[needles::Cell], title: &str) -> Part {
-    let (asked, found) = cells.iter().fold((0, 0), |(a, f), c| (a + c.asked, f + c.found));
-    let ok = found as f64 >= FOUND * asked as f64;
-    let mut rows = vec![format!("    {found} of {asked} found")];
+    let (questions, found) = cells.iter().fold((0, 0), |(a, f), c| (a + c.questions, f + c.found));
+    let ok = found as f64 >= FOUND * questions as f64;
+    let mut rows = vec![format!("    {found} of {questions} found")];
     rows.extend(plot::table(cells));
-    let data = json!({"asked": asked, "found": found, "cells": cells, "svg": plot::svg(cells, title)});
+    let data = json!({"asked": questions, "found": found, "cells": cells, "svg": plot::svg(cells, title)});
     Part { name: "needles", ok: Some(ok), rows, data }
 }

@@ -6,8 +6,9 @@
 //! Values are made-up digits and names; a wrong choice of blocks, a wrong decay or a wrong position shows as holes in
 //! the grid.
 
+use super::super::engine_client::failed;
+use super::Subject;
 use super::numbers::{likeliest, log_prob};
-use super::{Subject, failed};
 use crate::backend::Backend;
 use crate::cli::Failure;
 use crate::core::SplitMix64;
@@ -17,56 +18,25 @@ use crate::text::{ChatMessage, ChatRole, RenderOptions, TextModel};
 
 /// Depths of the grid, in percent of the document.
 pub const DEPTHS: [usize; 10] = [3, 13, 23, 33, 43, 53, 63, 73, 83, 93];
-const ADJECTIVES: [&str; 16] = [
-    "quiet", "narrow", "copper", "early", "hollow", "bright", "distant", "patient", "broken", "green", "heavy",
-    "second", "northern", "painted", "slow", "wooden",
-];
-const NOUNS: [&str; 20] = [
-    "bridge", "harbour", "letter", "orchard", "engine", "lantern", "river", "council", "garden", "market", "tower",
-    "workshop", "window", "mountain", "carriage", "winter", "library", "kitchen", "meadow", "signal",
-];
-const VERBS: [&str; 14] = [
-    "follows",
-    "meets",
-    "surrounds",
-    "remembers",
-    "passes",
-    "replaces",
-    "watches",
-    "carries",
-    "divides",
-    "answers",
-    "borders",
-    "outlasts",
-    "mirrors",
-    "keeps",
-];
-const FIRST: [&str; 12] =
-    ["Ilse", "Bram", "Tova", "Emil", "Rosa", "Anton", "Mirel", "Jonas", "Petra", "Oskar", "Livia", "Dario"];
-const LAST: [&str; 12] = [
-    "Hartog",
-    "Velde",
-    "Sorin",
-    "Malik",
-    "Brandt",
-    "Okoro",
-    "Lindqvist",
-    "Ferro",
-    "Novak",
-    "Ames",
-    "Castell",
-    "Yilmaz",
-];
-const STEMS: [&str; 12] = ["Kar", "Vel", "Tor", "Min", "Sel", "Dra", "Lom", "Pra", "Hul", "Ner", "Bas", "Gil"];
-const ENDS: [&str; 10] = ["stad", "mere", "wick", "holm", "dorf", "fell", "quay", "ton", "vik", "moor"];
+const ADJECTIVES: &str =
+    "quiet narrow copper early hollow bright distant patient broken green heavy second northern painted slow wooden";
+const NOUNS: &str = "bridge harbour letter orchard engine lantern river council garden market tower workshop window mountain carriage winter library kitchen meadow signal";
+const VERBS: &str =
+    "follows meets surrounds remembers passes replaces watches carries divides answers borders outlasts mirrors keeps";
+const FIRST: &str = "Ilse Bram Tova Emil Rosa Anton Mirel Jonas Petra Oskar Livia Dario";
+const LAST: &str = "Hartog Velde Sorin Malik Brandt Okoro Lindqvist Ferro Novak Ames Castell Yilmaz";
+const STEMS: &str = "Kar Vel Tor Min Sel Dra Lom Pra Hul Ner Bas Gil";
+const ENDS: &str = "stad mere wick holm dorf fell quay ton vik moor";
 
-fn pick<'a>(dice: &mut SplitMix64, words: &[&'a str]) -> &'a str {
+/// One of some words.
+fn pick<'a>(dice: &mut SplitMix64, words: &'a str) -> &'a str {
+    let words: Vec<&str> = words.split(' ').collect();
     words.get(dice.below(words.len())).copied().unwrap_or_default()
 }
 
 fn filler(dice: &mut SplitMix64) -> String {
-    let (a, n, v) = (pick(dice, &ADJECTIVES), pick(dice, &NOUNS), pick(dice, &VERBS));
-    format!("The {a} {n} {v} the {} {}.", pick(dice, &ADJECTIVES), pick(dice, &NOUNS))
+    let (a, n, v) = (pick(dice, ADJECTIVES), pick(dice, NOUNS), pick(dice, VERBS));
+    format!("The {a} {n} {v} the {} {}.", pick(dice, ADJECTIVES), pick(dice, NOUNS))
 }
 
 pub struct Fact {
@@ -93,14 +63,14 @@ fn needles(dice: &mut SplitMix64) -> Vec<Fact> {
     let mut used = Vec::new();
     for depth in DEPTHS {
         for digits in [true, false] {
-            let mut place = format!("{}{}", pick(dice, &STEMS), pick(dice, &ENDS));
+            let mut place = format!("{}{}", pick(dice, STEMS), pick(dice, ENDS));
             while used.contains(&place) {
-                place = format!("{}{}", pick(dice, &STEMS), pick(dice, &ENDS));
+                place = format!("{}{}", pick(dice, STEMS), pick(dice, ENDS));
             }
             let (what, value) = if digits {
                 ("access code", format!(" {:06}", dice.below(1_000_000)))
             } else {
-                ("keeper", format!(" {} {}", pick(dice, &FIRST), pick(dice, &LAST)))
+                ("keeper", format!(" {} {}", pick(dice, FIRST), pick(dice, LAST)))
             };
             list.push(Fact {
                 depth,
@@ -131,18 +101,19 @@ pub struct Cell {
     pub length: usize,
     /// Percent of the document.
     pub depth: usize,
-    pub asked: usize,
+    #[serde(rename = "asked")]
+    pub questions: usize,
     pub found: usize,
     pub mean_log_prob: f64,
 }
 
-struct Asked {
+struct Prompt {
     depth: usize,
     tokens: Vec<Token>,
     value: usize,
 }
 
-fn asked(text: &TextModel, document: &str, needle: &Fact) -> Result<Asked, Failure> {
+fn prompt_of(text: &TextModel, document: &str, needle: &Fact) -> Result<Prompt, Failure> {
     let mut turns = ChatMessage::document("notes.txt", document.trim_end()).to_vec();
     turns.push(ChatMessage::new(ChatRole::User, needle.question.clone()));
     let mut prompt = text.template.render(&turns, &RenderOptions::prompt(ThinkMode::Auto))?;
@@ -156,12 +127,12 @@ fn asked(text: &TextModel, document: &str, needle: &Fact) -> Result<Asked, Failu
             needle.opening, needle.value
         )));
     }
-    Ok(Asked { depth: needle.depth, tokens, value })
+    Ok(Prompt { depth: needle.depth, tokens, value })
 }
 
 /// A question for every needle of a document of about `length` tokens, each at most `limit` tokens long with the
 /// document.
-fn all_asked(text: &TextModel, length: usize, limit: usize) -> Result<Vec<Asked>, Failure> {
+fn prompts(text: &TextModel, length: usize, limit: usize) -> Result<Vec<Prompt>, Failure> {
     let mut dice = SplitMix64::new(length as u64);
     let list = needles(&mut dice);
     let sample: Vec<String> = (0..64).map(|_| filler(&mut dice)).collect();
@@ -169,8 +140,8 @@ fn all_asked(text: &TextModel, length: usize, limit: usize) -> Result<Vec<Asked>
     let known: usize = list.len() * 3 * each;
     let mut of = |sentences: usize| {
         let document = document(sentences, &list, &mut dice);
-        let all = list.iter().map(|n| asked(text, &document, n)).collect::<Result<Vec<_>, _>>()?;
-        let most = all.iter().map(|asked| asked.tokens.len()).max().unwrap_or(0);
+        let all = list.iter().map(|n| prompt_of(text, &document, n)).collect::<Result<Vec<_>, _>>()?;
+        let most = all.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
         Ok::<_, Failure>((all, most))
     };
     let sentences = (length.saturating_sub(known) / each.max(1)).max(20);
@@ -186,16 +157,16 @@ fn all_asked(text: &TextModel, length: usize, limit: usize) -> Result<Vec<Asked>
 }
 
 pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: usize) -> Result<Vec<Cell>, Failure> {
-    let prompts = all_asked(text, length, subject.live.limit())?;
+    let prompts = prompts(text, length, subject.live.limit())?;
     let Some(first) = prompts.first() else {
-        return Err(failed("there are no needles".into()));
+        return Err(failed("there are no needles"));
     };
-    let alike = |a: &Asked| a.tokens.iter().zip(&first.tokens).take_while(|(a, b)| a == b).count();
+    let alike = |a: &Prompt| a.tokens.iter().zip(&first.tokens).take_while(|(a, b)| a == b).count();
     let shared = prompts.iter().skip(1).map(alike).min().unwrap_or(0);
     subject.read(first.tokens.get(..shared).unwrap_or_default(), &[], &mut |_, _| ())?;
     let end = subject.live.export_end(&mut subject.b)?;
     let mut cells: Vec<Cell> =
-        DEPTHS.map(|depth| Cell { length: shared, depth, asked: 0, found: 0, mean_log_prob: 0.0 }).to_vec();
+        DEPTHS.map(|depth| Cell { length: shared, depth, questions: 0, found: 0, mean_log_prob: 0.0 }).to_vec();
     for prompt in &prompts {
         subject.live.restore(&mut subject.b, shared, &[], Some(&end))?;
         let rest = prompt.tokens.get(shared..).unwrap_or_default();
@@ -207,13 +178,13 @@ pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: u
             sum += log_prob(logits, token);
         })?;
         if let Some(cell) = cells.iter_mut().find(|c| c.depth == prompt.depth) {
-            cell.asked += 1;
+            cell.questions += 1;
             cell.found += usize::from(right);
             cell.mean_log_prob += sum / (rest.len() - begin) as f64;
         }
     }
     for cell in &mut cells {
-        cell.mean_log_prob /= cell.asked.max(1) as f64;
+        cell.mean_log_prob /= cell.questions.max(1) as f64;
     }
     Ok(cells)
 }
@@ -241,8 +212,8 @@ mod tests {
         let text = TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None);
         let (text, length) = (text.unwrap(), 100_000);
         let longest = |limit: usize| {
-            let all = all_asked(&text, length, limit).unwrap();
-            all.iter().map(|asked| asked.tokens.len()).max().unwrap()
+            let all = prompts(&text, length, limit).unwrap();
+            all.iter().map(|prompt| prompt.tokens.len()).max().unwrap()
         };
         assert!(longest(2 * length) > length);
         assert!((length * 95 / 100..=length).contains(&longest(length)));

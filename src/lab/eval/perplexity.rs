@@ -1,5 +1,6 @@
+use super::super::engine_client::failed;
+use super::Subject;
 use super::numbers::log_prob;
-use super::{Subject, failed};
 use crate::backend::Backend;
 use crate::cli::{Exit, Failure};
 use crate::engine::protocol::Token;
@@ -57,7 +58,7 @@ pub fn measure<B: Backend>(
         (counted, start) = (end, start + stride);
     }
     if !f64::is_finite(sum) {
-        return Err(failed("the model gave no probability to the text: its logits are not numbers".into()));
+        return Err(failed("the model gave no probability to the text: its logits are not numbers"));
     }
     let count = tokens.len() - 1;
     let loss = sum / count as f64;

@@ -34,7 +34,7 @@ pub fn table(cells: &[Cell]) -> Vec<String> {
         let mut row = format!("    {depth:>4}%");
         for length in &lengths {
             match at(cells, *length, depth) {
-                Some(c) => row.push_str(&format!("{:>8}", format!("{} {}/{}", shade(c), c.found, c.asked))),
+                Some(c) => row.push_str(&format!("{:>8}", format!("{} {}/{}", shade(c), c.found, c.questions))),
                 None => row.push_str(&format!("{:>8}", "-")),
             }
         }
@@ -45,7 +45,7 @@ pub fn table(cells: &[Cell]) -> Vec<String> {
 
 fn shade(cell: &Cell) -> char {
     const RAMP: [char; 4] = ['.', 'o', 'O', '#'];
-    let step = cell.found * (RAMP.len() - 1) / cell.asked.max(1);
+    let step = cell.found * (RAMP.len() - 1) / cell.questions.max(1);
     RAMP.get(step).copied().unwrap_or('#')
 }
 
@@ -64,7 +64,7 @@ pub fn svg(cells: &[Cell], title: &str) -> String {
         let _ = writeln!(out, "<text x=\"{}\" y=\"{}\">{}</text>", left + x * cell + 8, top - 8, short(*length));
         for (y, depth) in DEPTHS.iter().enumerate() {
             let Some(c) = at(cells, *length, *depth) else { continue };
-            let share = c.found as f64 / c.asked.max(1) as f64;
+            let share = c.found as f64 / c.questions.max(1) as f64;
             let (red, green) = ((220.0 * (1.0 - share)) as u8 + 20, (160.0 * share) as u8 + 40);
             let (px, py) = (left + x * cell, top + y * cell / 2);
             let _ = writeln!(
@@ -73,7 +73,7 @@ pub fn svg(cells: &[Cell], title: &str) -> String {
                 cell - 2,
                 cell / 2 - 2,
                 c.found,
-                c.asked
+                c.questions
             );
         }
     }

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use safetensors::Dtype as FileDtype;
 
+use super::super::engine_client::failed;
+use super::Subject;
 use super::numbers::{Distance, Distances, distance};
-use super::{Subject, failed};
 use crate::backend::Backend;
 use crate::cli::{Exit, Failure};
 use crate::engine::protocol::Token;

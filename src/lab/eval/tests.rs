@@ -114,8 +114,8 @@ fn the_built_in_model_is_consistent_and_finds_needles() {
     let part = consistency_part(&mut subject, &needles::prose(&text(), 1_024).unwrap(), Vec::new()).unwrap();
     assert_eq!(part.ok, Some(true), "{:#?}", part.rows);
     let cells = needles::measure(&mut subject, &text(), 1_024).unwrap();
-    let asked: usize = cells.iter().map(|c| c.asked).sum();
-    assert_eq!((cells.len(), asked), (needles::DEPTHS.len(), 2 * needles::DEPTHS.len()));
+    let questions: usize = cells.iter().map(|c| c.questions).sum();
+    assert_eq!((cells.len(), questions), (needles::DEPTHS.len(), 2 * needles::DEPTHS.len()));
     assert!(cells.iter().all(|c| c.length.abs_diff(1_024) < 512), "{cells:?}");
     let part = needles_part(&cells, "a <title>");
     assert_eq!(part.rows.len(), 2 + needles::DEPTHS.len());

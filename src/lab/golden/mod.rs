@@ -13,6 +13,8 @@ mod ops;
 
 use std::path::Path;
 
+use safetensors::Dtype as FileDtype;
+
 use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
 use crate::model::draft::{self, DraftError};
@@ -156,32 +158,17 @@ impl Golden {
     }
 
     fn floats(&self, name: &str) -> Result<Vec<f32>> {
-        let (dtype, _, bytes) = self.tensors.raw(name)?;
-        match dtype {
-            safetensors::Dtype::F32 => {
-                Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
-            }
-            safetensors::Dtype::BF16 => Ok(bytes
-                .chunks_exact(2)
-                .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
-                .collect()),
-            other => Err(self.broken(name, format!("holds {other:?}, not numbers"))),
-        }
+        let loaded = self.tensors.get(name, &self.shape(name)?)?;
+        let view = loaded.view();
+        view.dtype.floats(view.data).ok_or_else(|| self.broken(name, format!("holds {:?}, not numbers", view.dtype)))
     }
 
     fn integers(&self, name: &str) -> Result<Vec<i64>> {
         let (dtype, _, bytes) = self.tensors.raw(name)?;
         match dtype {
-            safetensors::Dtype::I64 => Ok(bytes
-                .chunks_exact(8)
-                .map(|b| i64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
-                .collect()),
-            safetensors::Dtype::I32 => {
-                Ok(bytes.chunks_exact(4).map(|b| i64::from(i32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect())
-            }
-            safetensors::Dtype::I16 => {
-                Ok(bytes.chunks_exact(2).map(|b| i64::from(i16::from_le_bytes([b[0], b[1]]))).collect())
-            }
+            FileDtype::I64 => Ok(bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()),
+            FileDtype::I32 => Ok(bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect()),
+            FileDtype::I16 => Ok(bytes.as_chunks().0.iter().map(|b| i16::from_le_bytes(*b).into()).collect()),
             other => Err(self.broken(name, format!("holds {other:?}, not integers"))),
         }
     }

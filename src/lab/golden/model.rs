@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::backend::{Backend, GRID};
 use crate::core::spec::{DenseRule, Mixer, ScoreNorm};
-use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, Token};
+use crate::engine::protocol::{CheckpointImage, ImageTensor, Token};
 
 use super::{Golden, Kind, Outcome, Precision, Report, Result};
 use crate::model::Seen;
@@ -27,16 +27,7 @@ const ALTERNATIVES: [(&str, &str, DenseRule, ScoreNorm); 6] = [
 ];
 
 pub(super) fn image_floats(image: &ImageTensor) -> Vec<f32> {
-    match image.dtype {
-        Dtype::Bf16 => image
-            .data
-            .chunks_exact(2)
-            .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
-            .collect(),
-        Dtype::F32 | Dtype::U32 | Dtype::U8 => {
-            image.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-        }
-    }
+    image.dtype.floats(&image.data).unwrap_or_default()
 }
 
 /// Greatest error of each layer's three sums: plain, of magnitudes, of squares. A layer that only one side has counts

@@ -9,36 +9,29 @@ use crate::backend::{BufKind, Form, GRID, MAX_VERIFY_ROWS, Pass, WeightView};
 use crate::core::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 use crate::engine::protocol::{Dtype, ImageTensor};
 
+use super::model::image_floats;
 use super::{Golden, Kind, Report, Result};
 
 const EPS: f32 = 1e-6;
 
+/// Operation, its cases (the rotations' with their bases), and what replays one.
+type Replay<B> = fn(&Golden, &str, &mut B, &mut Report) -> Result<()>;
+
 pub(super) fn replay<B: Backend>(dir: &Path, b: &mut B, report: &mut Report) -> Result<()> {
-    let file = |name: &str| Some(dir.join(format!("{name}.safetensors"))).filter(|p| p.is_file());
-    if let Some(path) = file("decay_slopes") {
-        let golden = Golden::open(&path)?;
-        report.guard("ops/decay_slopes", |r| decay_slopes(&golden, b, r))?;
-    }
-    if let Some(path) = file("rope") {
-        let golden = Golden::open(&path)?;
-        for (case, theta) in [("d32", 10_000.0), ("d64", 5_000.0), ("d128", 10_000.0)] {
-            report.guard(&format!("ops/rope {case}"), |r| rope(&golden, case, theta, b, r))?;
-        }
-    }
-    if let Some(path) = file("rms_norm") {
-        let golden = Golden::open(&path)?;
-        report.guard("ops/rms_norm", |r| rms_norm(&golden, b, r))?;
-    }
-    if let Some(path) = file("lightning") {
-        let golden = Golden::open(&path)?;
-        for case in ["small", "real_head"] {
-            report.guard(&format!("ops/lightning {case}"), |r| lightning(&golden, case, b, r))?;
-        }
-    }
-    if let Some(path) = file("sparse") {
-        let golden = Golden::open(&path)?;
-        for case in ["tiny", "wide_init", "real"] {
-            report.guard(&format!("ops/sparse {case}"), |r| sparse(&golden, case, b, r))?;
+    let all: [(&str, &[&str], Replay<B>); 5] = [
+        ("decay_slopes", &[""], decay_slopes),
+        ("rope", &["d32", "d64", "d128"], rope),
+        ("rms_norm", &[""], rms_norm),
+        ("lightning", &["small", "real_head"], lightning),
+        ("sparse", &["tiny", "wide_init", "real"], sparse),
+    ];
+    for (op, cases, replay) in all {
+        let path = dir.join(format!("{op}.safetensors"));
+        if path.is_file() {
+            let golden = Golden::open(&path)?;
+            for case in cases {
+                report.guard(format!("ops/{op} {case}").trim_end(), |report| replay(&golden, case, b, report))?;
+            }
         }
     }
     Ok(())
@@ -57,58 +50,63 @@ fn lightning_spec(heads: usize, head_dim: usize, rope_theta: Option<f64>) -> Lig
     }
 }
 
-fn state_image(spec: &LightningSpec, values: &[f32]) -> ImageTensor {
-    let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    ImageTensor {
-        name: "state".into(),
-        dtype: Dtype::F32,
-        shape: vec![spec.heads, spec.head_dim, spec.head_dim],
-        data: data.into(),
+/// A lightning layer without norms.
+struct Layer<B: Backend> {
+    spec: LightningSpec,
+    width: usize,
+    x: B::Buf,
+    o: B::Buf,
+    state: B::Recurrent,
+}
+
+impl<B: Backend> Layer<B> {
+    fn new(b: &mut B, heads: usize, head_dim: usize, rope_theta: Option<f64>) -> Result<Layer<B>> {
+        let spec = lightning_spec(heads, head_dim, rope_theta);
+        let width = spec.projection_width();
+        let (x, o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * head_dim, BufKind::Wide)?);
+        Ok(Layer { state: b.recurrent(&spec)?, spec, width, x, o })
+    }
+
+    fn start(&mut self, b: &mut B, position: usize, state: Option<&[f32]>) -> Result<()> {
+        let image = state.map(|values| ImageTensor {
+            name: "state".into(),
+            dtype: Dtype::F32,
+            shape: vec![self.spec.heads, self.spec.head_dim, self.spec.head_dim],
+            data: bytes(values).into(),
+        });
+        b.seek(position)?;
+        Ok(b.write_state(&mut self.state, image.as_ref())?)
+    }
+
+    fn run(&mut self, b: &mut B, rows: &[f32], pass: Pass) -> Result<()> {
+        b.set_tokens(&vec![0; pass.rows()])?;
+        b.write(&mut self.x, rows)?;
+        b.lightning(&mut self.o, &self.x, None, None, &mut [&mut self.state], &self.spec, EPS, pass)?;
+        Ok(b.advance(pass, pass.rows())?)
+    }
+
+    fn end(&mut self, b: &mut B) -> Result<Vec<f32>> {
+        b.fold(&mut self.state, &self.spec)?;
+        b.folded();
+        Ok(image_floats(&b.read_state(&self.state)?))
     }
 }
 
-fn state_values(image: &ImageTensor) -> Vec<f32> {
-    image.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-}
-
-fn lightning_pass<B: Backend>(
-    b: &mut B,
-    o: &mut B::Buf,
-    x: &mut B::Buf,
-    rows: &[f32],
-    state: &mut B::Recurrent,
-    spec: &LightningSpec,
-    pass: Pass,
-) -> Result<()> {
-    b.set_tokens(&vec![0; pass.rows()])?;
-    b.write(x, rows)?;
-    b.lightning(o, x, None, None, &mut [state], spec, EPS, pass)?;
-    b.advance(pass, pass.rows())?;
-    Ok(())
-}
-
-fn fold<B: Backend>(b: &mut B, state: &mut B::Recurrent, spec: &LightningSpec) -> Result<Vec<f32>> {
-    b.fold(state, spec)?;
-    b.folded();
-    Ok(state_values(&b.read_state(state)?))
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
 /// A state of ones after one token with a zero key is the decay itself.
-fn decay_slopes<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> Result<()> {
+fn decay_slopes<B: Backend>(golden: &Golden, _case: &str, b: &mut B, report: &mut Report) -> Result<()> {
     for heads in [1usize, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64] {
         let name = format!("slopes.{heads}");
         if !golden.has(&name) {
             continue;
         }
-        let spec = lightning_spec(heads, 128, None);
-        let width = spec.projection_width();
-        let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * 128, BufKind::Wide)?);
-        let mut state = b.recurrent(&spec)?;
-        b.seek(0)?;
-        b.write_state(&mut state, Some(&state_image(&spec, &vec![1.0; heads * 128 * 128])))?;
-        lightning_pass(b, &mut o, &mut x, &vec![0.0; width], &mut state, &spec, Pass::Verify { rows: 1 })?;
-        let after = fold(b, &mut state, &spec)?;
-        let found: Vec<f32> = after.chunks_exact(128 * 128).map(|s| s[0]).collect();
+        let mut layer = Layer::new(b, heads, 128, None)?;
+        layer.start(b, 0, Some(&vec![1.0; heads * 128 * 128]))?;
+        layer.run(b, &vec![0.0; layer.width], Pass::Verify { rows: 1 })?;
+        let found: Vec<f32> = layer.end(b)?.chunks_exact(128 * 128).map(|s| s[0]).collect();
         let expected: Vec<f32> = golden.floats(&name)?.iter().map(|m| (-f64::from(*m)).exp() as f32).collect();
         report.compare("ops/decay_slopes", &name, Kind::Keys, &found, &expected);
     }
@@ -116,22 +114,19 @@ fn decay_slopes<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> 
 }
 
 /// From a zero state and a value of (1, 0, 0 …), one token leaves its rotated key in the state's first column.
-fn rope<B: Backend>(golden: &Golden, case: &str, theta: f64, b: &mut B, report: &mut Report) -> Result<()> {
+fn rope<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Report) -> Result<()> {
+    let theta = if case == "d64" { 5_000.0 } else { 10_000.0 };
     let [rows, heads, d] = golden.dims::<3>(&format!("{case}.x"))?;
     let (x_values, positions) = (golden.floats(&format!("{case}.x"))?, golden.indices(&format!("{case}.positions"))?);
-    let spec = lightning_spec(heads, d, Some(theta));
-    let width = spec.projection_width();
-    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * d, BufKind::Wide)?);
-    let mut state = b.recurrent(&spec)?;
+    let mut layer = Layer::new(b, heads, d, Some(theta))?;
     let mut found: Vec<f32> = Vec::with_capacity(rows * heads * d);
     for (position, keys) in positions.iter().zip(x_values.chunks_exact(heads * d)) {
-        let mut row = vec![0.0; width];
+        let mut row = vec![0.0; layer.width];
         row[heads * d..2 * heads * d].copy_from_slice(keys);
         row[2 * heads * d..].iter_mut().step_by(d).for_each(|v| *v = 1.0);
-        b.seek(*position)?;
-        b.write_state(&mut state, None)?;
-        lightning_pass(b, &mut o, &mut x, &row, &mut state, &spec, Pass::Verify { rows: 1 })?;
-        found.extend(fold(b, &mut state, &spec)?.iter().step_by(d));
+        layer.start(b, *position, None)?;
+        layer.run(b, &row, Pass::Verify { rows: 1 })?;
+        found.extend(layer.end(b)?.iter().step_by(d));
     }
     let mut expected = golden.floats(&format!("{case}.y"))?;
     // The reference's power function misses the nearest float32 in a few lanes. Its angle is off by that difference
@@ -151,27 +146,13 @@ fn rope<B: Backend>(golden: &Golden, case: &str, theta: f64, b: &mut B, report: 
     Ok(())
 }
 
-fn rms_norm<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> Result<()> {
+fn rms_norm<B: Backend>(golden: &Golden, _case: &str, b: &mut B, report: &mut Report) -> Result<()> {
     let [rows, n] = golden.dims::<2>("x")?;
-    let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let identity: Vec<f32> = (0..n * n).map(|i| if i / n == i % n { 1.0 } else { 0.0 }).collect();
     let (identity, weight) = (bytes(&identity), bytes(&golden.floats("weight")?));
-    let w = b.matrix(&[WeightView {
-        name: "identity",
-        shape: &[n, n],
-        dtype: Dtype::F32,
-        data: &identity,
-        file: None,
-        form: Form::Bf16,
-    }])?;
-    let norm = b.vector(WeightView {
-        name: "weight",
-        shape: &[n],
-        dtype: Dtype::F32,
-        data: &weight,
-        file: None,
-        form: Form::Bf16,
-    })?;
+    let view = WeightView { name: "", shape: &[], dtype: Dtype::F32, data: &[], file: None, form: Form::Bf16 };
+    let w = b.matrix(&[WeightView { name: "identity", shape: &[n, n], data: &identity, ..view }])?;
+    let norm = b.vector(WeightView { name: "weight", shape: &[n], data: &weight, ..view })?;
     let (mut h, mut dst) = (b.buf(n, BufKind::Residual)?, b.buf(n, BufKind::Activation)?);
     for pass in [Pass::Verify { rows }, Pass::Prefill { rows }] {
         b.seek(0)?;
@@ -197,7 +178,6 @@ fn lightning<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Re
         .into_iter()
         .find(|n| close(&last(*n)))
         .ok_or_else(|| golden.broken(&name("slopes"), "fits no head count".into()))?;
-    let spec = lightning_spec(heads, d, None);
     let skipped = (heads - h) * d;
     let (q, k, v) = (golden.floats(&name("q"))?, golden.floats(&name("k"))?, golden.floats(&name("v"))?);
     let mut values = vec![0.0; rows * 3 * heads * d];
@@ -208,32 +188,21 @@ fn lightning<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Re
     }
     let mut start = vec![0.0; heads * d * d];
     start[skipped * d..].copy_from_slice(&golden.floats(&name("S0"))?);
-    let width = spec.projection_width();
-    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * d, BufKind::Wide)?);
-    let mut state = b.recurrent(&spec)?;
+    let mut layer = Layer::new(b, heads, d, None)?;
     let forms = [("recurrent", MAX_VERIFY_ROWS - 1), ("chunk", b.prefill_rows().min(2 * GRID))];
     for (form, most) in forms {
-        b.seek(0)?;
-        b.write_state(&mut state, Some(&state_image(&spec, &start)))?;
+        layer.start(b, 0, Some(&start))?;
         let mut found = Vec::with_capacity(rows * h * d);
-        for part in values.chunks(most * width) {
-            let n = part.len() / width;
-            let pass = if form == "chunk" { Pass::Prefill { rows: n } } else { Pass::Verify { rows: n } };
-            lightning_pass(b, &mut o, &mut x, part, &mut state, &spec, pass)?;
-            for row in b.read(&o, n)?.chunks_exact(heads * d) {
-                found.extend_from_slice(&row[skipped..]);
-            }
+        for part in values.chunks(most * layer.width) {
+            let n = part.len() / layer.width;
+            layer.run(b, part, if form == "chunk" { Pass::Prefill { rows: n } } else { Pass::Verify { rows: n } })?;
+            let out = b.read(&layer.o, n)?;
+            out.chunks_exact(heads * d).for_each(|row| found.extend_from_slice(&row[skipped..]));
         }
-        let after = fold(b, &mut state, &spec)?;
-        let fixture = format!("ops/lightning {case}");
+        let (fixture, after) = (format!("ops/lightning {case}"), layer.end(b)?);
         report.compare(&fixture, &format!("o ({form})"), Kind::State, &found, &golden.floats(&name("o"))?);
-        report.compare(
-            &fixture,
-            &format!("S ({form})"),
-            Kind::State,
-            &after[skipped * d..],
-            &golden.floats(&name("S"))?,
-        );
+        let golden_state = golden.floats(&name("S"))?;
+        report.compare(&fixture, &format!("S ({form})"), Kind::State, &after[skipped * d..], &golden_state);
     }
     Ok(())
 }
@@ -329,7 +298,7 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
             continue;
         };
         let expected = golden.floats(&golden_name)?;
-        let stored = super::model::image_floats(&image);
+        let stored = image_floats(&image);
         report.compare(&fixture, &image.name, Kind::Keys, stored.get(..expected.len()).unwrap_or(&stored), &expected);
     }
     Ok(())

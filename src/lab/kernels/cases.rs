@@ -5,12 +5,11 @@
 //! Inputs are rounded to bf16, the device's storage, so both start from the same numbers. Outputs are set to NaN
 //! before every run: an unwritten element shows.
 //!
-//! This file has what all cases share. Operations are in `rows`, `sparse`, `lightning` and `draft`.
+//! This file has what all cases share. Operations are in `rows`, `layers` and `draft`.
 
 mod draft;
-mod lightning;
+mod layers;
 mod rows;
-mod sparse;
 
 use std::ops::Range;
 
@@ -23,12 +22,11 @@ use crate::backend::{Form, GRID, Pass, Result, StepKey, WeightView, synthetic_va
 use crate::engine::protocol::{Dtype, ImageTensor, Token};
 
 pub use draft::{draft, draft_normed};
-pub use lightning::{lightning, lightning_spec};
+pub use layers::{Lightning, Sparse, SparseCase, SparseRun, lightning, lightning_spec, sparse_spec};
 pub use rows::{
     embed, gate_output_normed, gate_output_plain, head, keep_aux_hidden, linear_add, mlp, norm_gate_up, norm_linear,
     norm_linear_mixed, top_logits,
 };
-pub use sparse::{SparseCase, SparseRun, cache_rows, sparse_spec};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -62,7 +60,7 @@ pub struct Sizes {
 pub type Run<B> = Box<dyn FnMut(&mut B, Mode) -> Result<Vec<f32>>>;
 
 pub const EPS: f32 = 1e-6;
-const HEAD: usize = 128;
+pub const HEAD: usize = 128;
 
 /// `n` random values of deviation `std`, exact in bf16.
 pub fn values(seed: u64, n: usize, std: f32) -> Vec<f32> {
@@ -81,12 +79,13 @@ fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
+/// A tensor in f32 for a cache, a state or a window.
+fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTensor {
+    ImageTensor { name: name.to_owned(), dtype: Dtype::F32, shape, data: bytes(values).into() }
+}
+
 pub fn numbers(tensor: &ImageTensor) -> Vec<f32> {
-    match tensor.dtype {
-        Dtype::F32 => tensor.data.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])).collect(),
-        Dtype::Bf16 => tensor.data.chunks_exact(2).map(|v| bf16::from_le_bytes([v[0], v[1]]).to_f32()).collect(),
-        Dtype::U32 | Dtype::U8 => Vec::new(),
-    }
+    tensor.dtype.floats(&tensor.data).unwrap_or_default()
 }
 
 fn product<B: Backend>(b: &mut B, s: Sizes, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
@@ -99,26 +98,7 @@ fn product<B: Backend>(b: &mut B, s: Sizes, seed: u64, out: usize, inner: usize)
 
 pub fn matrix<B: Backend>(b: &mut B, form: Form, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
     let (dtype, data) = weight(form, seed, out, inner);
-    b.matrix(&[WeightView { name: "weight", shape: &[out, inner], dtype, data: &data, file: None, form }])
-}
-
-/// A weight with its upper and lower rows in two forms, as in mixed folders.
-fn matrix_of_two<B: Backend>(b: &mut B, forms: [Form; 2], seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
-    let made = forms.map(|form| weight(form, seed ^ form.name().len() as u64, out / 2, inner));
-    let shape = [out / 2, inner];
-    let views: Vec<_> = forms
-        .into_iter()
-        .zip(&made)
-        .map(|(form, (dtype, data))| WeightView {
-            name: "weight",
-            shape: &shape,
-            dtype: *dtype,
-            data,
-            file: None,
-            form,
-        })
-        .collect();
-    b.matrix(&views)
+    b.matrix(&[view("weight", &[out, inner], dtype, &data, form)])
 }
 
 /// Values that the loader converts to the form; for a form that only published weights have, packed ones.
@@ -130,9 +110,13 @@ fn weight(form: Form, seed: u64, out: usize, inner: usize) -> (Dtype, Vec<u8>) {
     }
 }
 
+fn view<'a>(name: &'a str, shape: &'a [usize], dtype: Dtype, data: &'a [u8], form: Form) -> WeightView<'a> {
+    WeightView { name, shape, dtype, data, file: None, form }
+}
+
 pub fn norm<B: Backend>(b: &mut B, seed: u64, n: usize) -> Result<B::Vector> {
     let data = bytes(&values(seed, n, 0.2).iter().map(|v| bf16::from_f32(1.0 + v).to_f32()).collect::<Vec<_>>());
-    b.vector(WeightView { name: "norm", shape: &[n], dtype: Dtype::F32, data: &data, file: None, form: Form::Bf16 })
+    b.vector(view("norm", &[n], Dtype::F32, &data, Form::Bf16))
 }
 
 fn poisoned<B: Backend>(b: &mut B, buf: &mut B::Buf, rows: usize, width: usize) -> Result<()> {
@@ -159,16 +143,13 @@ fn cuts<B: Backend>(b: &B, case: &Case) -> Vec<(Pass, Range<usize>)> {
     }
 }
 
-fn part(all: &[f32], width: usize, rows: &Range<usize>) -> Vec<f32> {
-    all.get(rows.start * width..rows.end * width).map(<[f32]>::to_vec).unwrap_or_default()
+fn part<'a>(all: &'a [f32], width: usize, rows: &Range<usize>) -> &'a [f32] {
+    all.get(rows.start * width..rows.end * width).unwrap_or_default()
 }
 
 /// Verify passes of the given rows, and prefill passes around the grid.
 pub fn passes(verify: &[usize], prefill: &[usize]) -> Vec<Pass> {
     debug_assert_eq!(GRID, 64);
-    verify
-        .iter()
-        .map(|rows| Pass::Verify { rows: *rows })
-        .chain(prefill.iter().map(|rows| Pass::Prefill { rows: *rows }))
-        .collect()
+    let verify = verify.iter().map(|rows| Pass::Verify { rows: *rows });
+    verify.chain(prefill.iter().map(|rows| Pass::Prefill { rows: *rows })).collect()
 }

@@ -1,26 +1,10 @@
 //! Independent checks: a failure or panic in one hides no other; and the measures they use.
-//!
-//! A check of an operation demands: every output element written (outputs start as NaN), relative error within the
-//! budget of its number types, equal bits when run twice, and for verify passes equal bits when captured and replayed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use serde::Serialize;
-
-use super::cases::{self, Case, Mode, Run, Sizes};
-use crate::backend::cuda::Cuda;
-use crate::backend::prelude::*;
-use crate::backend::{Pass, Result};
-
-/// Outputs rounded to bf16, or sums of products of bf16 inputs.
-pub(super) const BF16: f64 = 6e-3;
-/// Values that are only moved or scaled in f32.
-pub(super) const EXACT: f64 = 1e-6;
-/// Outputs of a recurrence over bf16 q, k, v.
-pub(super) const RECURRENT: f64 = 1.2e-2;
-/// Softmax over bf16 keys with bf16 weights.
-pub(super) const ATTENTION: f64 = 1.2e-2;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
@@ -45,25 +29,23 @@ pub enum Extent {
     Limits,
 }
 
-const BETWEEN: Duration = Duration::from_secs(10);
+const BETWEEN_NOTES: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub struct Checks<'a> {
     pub list: Vec<Check>,
-    pub told: Option<&'a dyn Fn(&str)>,
-    said: Option<Instant>,
+    /// Receives a line of progress from time to time.
+    pub progress: Option<&'a dyn Fn(&str)>,
+    last_note: Option<Instant>,
 }
 
 impl Checks<'_> {
     /// Runs one check; errors and panics inside make it fail.
-    pub fn add(&mut self, name: String, check: impl FnOnce() -> Result<Outcome, String>) {
+    pub fn add(&mut self, name: impl Into<String>, check: impl FnOnce() -> anyhow::Result<Outcome>) {
         let begun = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|cause| {
-            let words = cause
-                .downcast_ref::<String>()
-                .cloned()
-                .or_else(|| cause.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-            Err(format!("panicked: {}", words.unwrap_or_default()))
+            let text = cause.downcast_ref::<String>().map(String::as_str).or(cause.downcast_ref::<&str>().copied());
+            bail!("panicked: {}", text.unwrap_or_default())
         });
         let (error, budget, ok, message) = match outcome {
             Ok(Outcome::Holds) => (None, None, true, None),
@@ -73,14 +55,14 @@ impl Checks<'_> {
                 let message = (!ok).then(|| format!("relative error {error:.3e}, at most {budget:.1e} allowed"));
                 (Some(error), Some(budget), ok, message)
             }
-            Err(message) => (None, None, false, Some(message)),
+            Err(e) => (None, None, false, Some(format!("{e:#}"))),
         };
         let ms = begun.elapsed().as_secs_f64() * 1e3;
-        self.list.push(Check { name, error, budget, ok, message, ms });
-        if self.said.get_or_insert(begun).elapsed() >= BETWEEN {
-            self.said = Some(Instant::now());
+        self.list.push(Check { name: name.into(), error, budget, ok, message, ms });
+        if self.last_note.get_or_insert(begun).elapsed() >= BETWEEN_NOTES {
+            self.last_note = Some(Instant::now());
             let (all, missed) = (self.list.len(), self.failed().count());
-            self.told.iter().for_each(|told| told(&format!("{all} checks so far, {missed} missed")));
+            self.progress.iter().for_each(|note| note(&format!("{all} checks so far, {missed} missed")));
         }
     }
 
@@ -111,83 +93,12 @@ pub fn relative(out: &[f32], reference: &[f32]) -> f64 {
     (difference / f64::max(total, 1e-300)).sqrt()
 }
 
-/// Index of the first value with different bits.
-pub fn first_difference(a: &[f32], b: &[f32]) -> Option<usize> {
-    if a.len() != b.len() {
-        return Some(a.len().min(b.len()));
+/// # Errors
+/// Names the first value with different bits.
+pub(super) fn same_bits(a: &[f32], b: &[f32], what: impl std::fmt::Display) -> anyhow::Result<()> {
+    let at = a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits());
+    match at.or((a.len() != b.len()).then_some(a.len().min(b.len()))) {
+        Some(at) => bail!("{what}: value {at} of {} differs", a.len()),
+        None => Ok(()),
     }
-    a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits())
-}
-
-pub(super) fn words(e: impl std::fmt::Display) -> String {
-    e.to_string()
-}
-
-/// The device's output; an error unless every run gives the same bits.
-pub(super) fn repeatable(dev: &mut Cuda, run: &mut Run<Cuda>, pass: Pass) -> Result<Vec<f32>, String> {
-    let first = run(dev, Mode::Eager).map_err(words)?;
-    let again = run(dev, Mode::Eager).map_err(words)?;
-    if let Some(at) = first_difference(&first, &again) {
-        return Err(format!("two runs differ at value {at}: a race, or something unwritten"));
-    }
-    if let Pass::Verify { .. } = pass {
-        for what in ["eager in a step", "captured", "replayed"] {
-            let other = run(dev, Mode::Step).map_err(words)?;
-            if let Some(at) = first_difference(&first, &other) {
-                return Err(format!("{what} differs from eager at value {at}"));
-            }
-        }
-    }
-    dev.synchronize().map_err(words)?;
-    dev.check_guards().map_err(words)?;
-    Ok(first)
-}
-
-pub(super) fn place(op: &str, case: &Case) -> String {
-    let (path, rows) = match case.pass {
-        Pass::Verify { rows } => ("verify", rows),
-        Pass::Prefill { rows } => ("prefill", rows),
-    };
-    format!("{op} {path} {rows} @ {}", case.position)
-}
-
-type Make = fn(&mut Cuda, Sizes, Case) -> Result<Run<Cuda>>;
-
-/// The rows of one pass of 16 against the same rows one by one. Lossless speculation depends on equal bits.
-pub(super) fn rows_alone_and_together(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
-    let operations: [(&str, Make); 5] = [
-        ("norm_linear", cases::norm_linear),
-        ("norm_gate_up", cases::norm_gate_up),
-        ("linear_add", cases::linear_add),
-        ("gate_output (normed)", cases::gate_output_normed),
-        ("head", cases::head),
-    ];
-    for (name, make) in operations {
-        checks.add(format!("{name} {}: a row alone has the bits it has among 16", sizes.form.name()), || {
-            alone_and_among(dev, make, sizes, 31, 16, &[1, 2, 3, 8, 9])
-        });
-    }
-}
-
-/// Checks that the first rows of a verify pass of `all` rows have the bits they have in passes of each of `few`.
-pub(super) fn alone_and_among(
-    dev: &mut Cuda,
-    make: Make,
-    sizes: Sizes,
-    seed: u64,
-    all: usize,
-    few: &[usize],
-) -> Result<Outcome, String> {
-    let run = |dev: &mut Cuda, rows| -> Result<Vec<f32>, String> {
-        let case = Case { pass: Pass::Verify { rows }, position: 0, seed };
-        make(dev, sizes, case).map_err(words)?(dev, Mode::Eager).map_err(words)
-    };
-    let among = run(dev, all)?;
-    for rows in few {
-        let found = run(dev, *rows)?;
-        if let Some(at) = first_difference(&found, among.get(..found.len()).unwrap_or_default()) {
-            return Err(format!("{rows} rows differ from {all} at value {at}"));
-        }
-    }
-    Ok(Outcome::Holds)
 }

@@ -1,10 +1,9 @@
 //! The same rows cut into different passes: outputs, states, caches and attention mass must keep every bit, and
 //! refused rows must leave no trace. Resumption and lossless speculation depend on it.
 
-use super::cases::{Sizes, cache_rows, lightning_spec, numbers, sparse_spec, values};
-use super::checks::{Checks, Outcome, first_difference};
-use crate::backend::{Backend, BufKind, MassOf, Pass, Result};
-use crate::engine::protocol::{Dtype, ImageTensor, TensorData};
+use super::cases::{Lightning, Sizes, Sparse, numbers, values};
+use super::checks::{Checks, Outcome, same_bits};
+use crate::backend::{Backend, MassOf, Pass, Result};
 
 /// Rows of the verify passes, and how they are cut.
 const VERIFIED: usize = 24;
@@ -24,132 +23,98 @@ struct Part {
     accepted: usize,
 }
 
+impl Part {
+    /// Its rows of the fused projection.
+    fn rows(self, input: &[f32], width: usize) -> &[f32] {
+        input.get(self.at * width..(self.at + self.pass.rows()) * width).unwrap_or_default()
+    }
+}
+
 /// Verify passes that accept these numbers of rows; each reads one more row, where there is one, and refuses it.
 fn verified(cut: &[usize]) -> Vec<Part> {
     let mut at = 0;
-    cut.iter()
-        .map(|accepted| {
-            let refused = usize::from(*accepted < 16 && at + accepted < VERIFIED);
-            let part = Part { pass: Pass::Verify { rows: accepted + refused }, at, accepted: *accepted };
-            at += accepted;
-            part
-        })
-        .collect()
+    let part = |accepted: &usize| {
+        let refused = usize::from(*accepted < 16 && at + accepted < VERIFIED);
+        let part = Part { pass: Pass::Verify { rows: accepted + refused }, at, accepted: *accepted };
+        at += accepted;
+        part
+    };
+    cut.iter().map(part).collect()
 }
 
 fn read(chunk: usize) -> Vec<Part> {
-    (0..READ)
-        .step_by(chunk)
-        .map(|at| {
-            let rows = chunk.min(READ - at);
-            Part { pass: Pass::Prefill { rows }, at, accepted: rows }
-        })
-        .collect()
+    let part = |at| {
+        let rows = chunk.min(READ - at);
+        Part { pass: Pass::Prefill { rows }, at, accepted: rows }
+    };
+    (0..READ).step_by(chunk).map(part).collect()
 }
 
 pub fn layers<B: Backend>(checks: &mut Checks, b: &mut B, sizes: Sizes) {
-    let name = |layer: &str, pass: &str| format!("{layer} {pass} on {}: the same bits however it is cut", b.kind());
-    let names = [
-        name("lightning", "verify"),
-        name("lightning", "prefill"),
-        name("sparse", "verify"),
-        name("sparse", "prefill"),
-    ];
-    let [lightning_verify, lightning_read, sparse_verify, sparse_read] = names;
+    type Layer<B> = fn(&mut B, Sizes, usize, &[Part]) -> Result<Vec<f32>>;
     let verify: Vec<Vec<Part>> = VERIFY_CUTS.iter().map(|cut| verified(cut)).collect();
     let chunks: Vec<Vec<Part>> = CHUNKS.iter().map(|chunk| read(*chunk)).collect();
-    checks.add(lightning_verify, || same(&verify, |parts| lightning(b, sizes, 1_999_990, parts)));
-    checks.add(lightning_read, || same(&chunks, |parts| lightning(b, sizes, 100, parts)));
-    checks.add(sparse_verify, || same(&verify, |parts| sparse(b, sizes, POSITION, parts)));
-    checks.add(sparse_read, || same(&chunks, |parts| sparse(b, sizes, READ_AT, parts)));
-}
-
-fn same(cuts: &[Vec<Part>], mut run: impl FnMut(&[Part]) -> Result<Vec<f32>>) -> Result<Outcome, String> {
-    let mut first: Option<Vec<f32>> = None;
-    for (i, cut) in cuts.iter().enumerate() {
-        let found = run(cut).map_err(|e| e.to_string())?;
-        match &first {
-            None => first = Some(found),
-            Some(first) => {
-                if let Some(at) = first_difference(first, &found) {
-                    return Err(format!("cut {i} differs from the first at value {at} of {}", first.len()));
-                }
+    let all: [(&str, Layer<B>, usize, &[Vec<Part>]); 4] = [
+        ("lightning verify", lightning, 1_999_990, &verify),
+        ("lightning prefill", lightning, 100, &chunks),
+        ("sparse verify", sparse, POSITION, &verify),
+        ("sparse prefill", sparse, READ_AT, &chunks),
+    ];
+    for (name, layer, position, cuts) in all {
+        checks.add(format!("{name} on {}: the same bits however it is cut", b.kind()), || {
+            let mut found = Vec::new();
+            for cut in cuts {
+                found.push(layer(b, sizes, position, cut)?);
             }
-        }
+            for (i, other) in found.iter().enumerate().skip(1) {
+                same_bits(&found[0], other, format!("cut {i} and the first"))?;
+            }
+            Ok(Outcome::Holds)
+        });
     }
-    Ok(Outcome::Holds)
-}
-
-fn bytes(values: &[f32]) -> TensorData {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into()
-}
-
-/// Rows of the fused projection that a pass reads.
-fn rows_of(input: &[f32], width: usize, part: Part) -> &[f32] {
-    input.get(part.at * width..(part.at + part.pass.rows()) * width).unwrap_or_default()
 }
 
 /// Outputs of the accepted rows, then the state.
 fn lightning<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part]) -> Result<Vec<f32>> {
-    let spec = lightning_spec(sizes);
-    let (width, wide) = (spec.projection_width(), spec.heads * spec.head_dim);
-    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(wide, BufKind::Wide)?);
-    let mut state = b.recurrent(&spec)?;
-    let shape = vec![spec.heads, spec.head_dim, spec.head_dim];
-    let start = values(41, shape.iter().product(), 1.0);
-    let start = ImageTensor { name: "state".to_owned(), dtype: Dtype::F32, shape, data: bytes(&start) };
-    let input = values(42, READ.max(VERIFIED) * width, 1.0);
-    b.seek(position)?;
-    b.write_state(&mut state, Some(&start))?;
+    let mut layer = Lightning::new(b, sizes, 41)?;
+    let input = values(42, READ.max(VERIFIED) * layer.width, 1.0);
+    layer.start(b, position)?;
     let mut out = Vec::new();
     for part in parts {
-        b.write(&mut x, rows_of(&input, width, *part))?;
-        b.set_tokens(&vec![0; part.pass.rows()])?;
-        b.lightning(&mut o, &x, None, None, &mut [&mut state], &spec, 1e-6, part.pass)?;
-        out.extend(b.read(&o, part.accepted)?);
+        layer.write(b, part.rows(&input, layer.width))?;
+        layer.run(b, part.pass)?;
+        out.extend(b.read(&layer.o, part.accepted)?);
         b.advance(part.pass, part.accepted)?;
     }
-    b.fold(&mut state, &spec)?;
-    b.folded();
-    let end = b.read_state(&state)?;
-    out.extend(end.data.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])));
+    out.extend(layer.end(b)?);
     Ok(out)
 }
 
 /// Outputs of the accepted rows, then the cache's new rows, then the attention mass of the accepted rows.
 fn sparse<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part]) -> Result<Vec<f32>> {
-    let spec = sparse_spec(sizes);
-    let (width, wide) = (spec.projection_width(), spec.heads * spec.head_dim);
-    let end = position + parts.iter().map(|p| p.accepted).sum::<usize>();
-    let limit = (end + 64).next_multiple_of(64);
-    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(wide, BufKind::Wide)?);
-    let (mut cache, mut selection) = (b.cache(&spec, limit)?, b.selection(&spec, limit)?);
-    b.reserve(&mut cache, limit)?;
-    let before = cache_rows(&spec, position, 43);
-    b.write_rows(&mut cache, 0, &before.iter().collect::<Vec<_>>())?;
-    let input = values(44, READ.max(VERIFIED) * width, 1.5);
-    b.seek(position)?;
+    let accepted = parts.iter().map(|p| p.accepted).sum::<usize>();
+    let mut layer = Sparse::new(b, sizes, position, accepted + 1, 43)?;
+    let input = values(44, READ.max(VERIFIED) * layer.width, 1.5);
+    layer.start(b)?;
     let mut out = Vec::new();
     for part in parts {
-        b.write(&mut x, rows_of(&input, width, *part))?;
-        b.set_tokens(&vec![0; part.pass.rows()])?;
-        b.append_kv(&mut [&mut cache], &x, &spec, part.pass)?;
-        b.select_blocks(&mut selection, &x, &[&cache], &spec, part.pass)?;
-        b.attend(&mut o, &x, &mut selection, &[&cache], &spec, part.pass)?;
-        out.extend(b.read(&o, part.accepted)?);
+        layer.write(b, part.rows(&input, layer.width))?;
+        layer.select(b, part.pass)?;
+        layer.attend(b, part.pass)?;
+        out.extend(b.read(&layer.o, part.accepted)?);
         if let Pass::Verify { rows } = part.pass {
             let position = b.position();
-            b.add_mass(&mut selection, &spec, 0..part.accepted, position, MassOf::Answer)?;
-            b.clear_mass(&mut selection, 0..rows)?;
+            b.add_mass(&mut layer.selection, &layer.spec, 0..part.accepted, position, MassOf::Answer)?;
+            b.clear_mass(&mut layer.selection, 0..rows)?;
         }
         b.advance(part.pass, part.accepted)?;
     }
-    for tensor in b.read_rows(&cache, position..end)? {
+    for tensor in b.read_rows(&layer.cache, position..position + accepted)? {
         out.extend(numbers(&tensor));
     }
     // Integers below 2^53, in two halves that f32 holds exactly.
     let halves = |n: u64| [(n >> 24) as f32, (n & 0xff_ffff) as f32];
-    let mass = b.read_mass(&selection, MassOf::Answer)?;
+    let mass = b.read_mass(&layer.selection, MassOf::Answer)?;
     out.extend(mass.iter().flat_map(|m| [halves(m.chosen), halves(m.forced)].concat()));
     Ok(out)
 }

@@ -1,27 +1,51 @@
 //! Every operation of a device against the CPU oracle on the same rounded inputs.
 
+use anyhow::{bail, ensure};
+
 use super::cases::{self, Case, Mode, Sizes, SparseCase};
-use super::checks::{
-    ATTENTION, BF16, Checks, EXACT, Extent, Outcome, RECURRENT, alone_and_among, first_difference, place, relative,
-    repeatable, rows_alone_and_together, words,
+use super::checks::{Checks, Extent, Outcome, relative, same_bits};
+use super::table::{
+    ATTENTION, BF16, DRAFT, DRAFT_NORMED, EMBED, EXACT, GATE_OUTPUT_NORMED, GATE_OUTPUT_PLAIN, HEAD, KEEP_AUX_HIDDEN,
+    LIGHTNING, LINEAR_ADD, NORM_GATE_UP, NORM_LINEAR, NORM_LINEAR_MIXED, Operation, Pair, TOP_LOGITS, modes, name,
 };
-use super::{cuts, fp8, packed, ready, reference};
+use super::{cuts, fp8, ready, reference};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
-use crate::backend::{Form, Pass, Result};
+use crate::backend::forms::{Group4, UNIT_COLUMNS};
+use crate::backend::{Form, Pass};
 
-macro_rules! compare {
-    ($checks:expr, $cpu:expr, $dev:expr, $sizes:expr, $case:expr, $name:expr, $op:path, $budget:expr) => {{
-        let (sizes, case) = ($sizes, $case);
-        $checks.add(place($name, &case), || {
-            let mut device = $op($dev, sizes, case).map_err(words)?;
-            let found = repeatable($dev, &mut device, case.pass)?;
-            let mut oracle = $op($cpu, sizes, case).map_err(words)?;
-            let expected = oracle($cpu, Mode::Eager).map_err(words)?;
-            Ok(Outcome::Error { error: relative(&found, &expected), budget: $budget })
-        });
-    }};
-}
+const EVERY_PASS: [Operation; 9] = [
+    EMBED,
+    NORM_LINEAR,
+    NORM_GATE_UP,
+    LINEAR_ADD,
+    GATE_OUTPUT_NORMED,
+    GATE_OUTPUT_PLAIN,
+    KEEP_AUX_HIDDEN,
+    HEAD,
+    DRAFT_NORMED,
+];
+const PACKED: [Operation; 9] = [
+    EMBED,
+    NORM_LINEAR,
+    NORM_LINEAR_MIXED,
+    NORM_GATE_UP,
+    LINEAR_ADD,
+    GATE_OUTPUT_NORMED,
+    GATE_OUTPUT_PLAIN,
+    HEAD,
+    DRAFT,
+];
+const PACKED_FORMS: [Form; 8] = [
+    Form::Int8,
+    Form::Int6,
+    Form::Int5,
+    Form::Int4,
+    Form::Group4(Group4::G32),
+    Form::Group4(Group4::G64),
+    Form::Group4(Group4::G128),
+    Form::Nvfp4,
+];
 
 pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Extent) {
     let real = Sizes {
@@ -40,35 +64,24 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
         Extent::Device => (real, &[1, 2, 5, 8, 16], &[63, 64, 65, 1000]),
         Extent::Limits => (real, &[1, 8, 16], &[65]),
     };
+    let pair = &mut Pair { cpu, dev };
     for pass in cases::passes(verify, prefill) {
         let case = Case { pass, position: 0, seed: 11 };
-        compare!(checks, cpu, dev, sizes, case, "embed", cases::embed, EXACT);
-        compare!(checks, cpu, dev, sizes, case, "norm_linear", cases::norm_linear, BF16);
-        compare!(checks, cpu, dev, sizes, case, "norm_gate_up", cases::norm_gate_up, BF16);
-        compare!(checks, cpu, dev, sizes, case, "linear_add", cases::linear_add, BF16);
-        compare!(checks, cpu, dev, sizes, case, "gate_output (normed)", cases::gate_output_normed, BF16);
-        compare!(checks, cpu, dev, sizes, case, "gate_output (plain)", cases::gate_output_plain, BF16);
-        compare!(checks, cpu, dev, sizes, case, "keep_aux_hidden", cases::keep_aux_hidden, EXACT);
-        compare!(checks, cpu, dev, sizes, case, "head", cases::head, BF16);
+        EVERY_PASS.iter().for_each(|op| op.check(checks, pair, sizes, case, ""));
         if let Pass::Verify { .. } = pass {
-            compare!(checks, cpu, dev, sizes, case, "top_logits", cases::top_logits, EXACT);
+            TOP_LOGITS.check(checks, pair, sizes, case, "");
         }
-        for position in [0, 2_000_000] {
-            compare!(checks, cpu, dev, sizes, Case { position, ..case }, "lightning", cases::lightning, RECURRENT);
+        for (op, position) in [(LIGHTNING, 0), (LIGHTNING, 2_000_000), (DRAFT, 0), (DRAFT, 700)] {
+            op.check(checks, pair, sizes, Case { position, ..case }, "");
         }
-        for position in [0, 700] {
-            compare!(checks, cpu, dev, sizes, Case { position, ..case }, "draft", cases::draft, ATTENTION);
-        }
-        compare!(checks, cpu, dev, sizes, case, "draft (normed)", cases::draft_normed, ATTENTION);
     }
-    wide_rows(checks, cpu, dev, sizes);
+    wide_rows(checks, pair, sizes);
     // On a device, the width of the 9B model's concatenated auxiliary hidden states; emulated, more columns than one
     // round takes.
     let hidden = if extent == Extent::Emulated { 512 } else { 4096 };
     let head = Sizes { hidden, heads: 1, kv_heads: 1, vocab: 64, intermediate: 64, ..sizes };
     let case = Case { pass: Pass::Verify { rows: 3 }, position: 0, seed: 29 };
-    let name = format!("draft (normed) of {} columns", 3 * hidden);
-    compare!(checks, cpu, dev, head, case, &name, cases::draft_normed, ATTENTION);
+    DRAFT_NORMED.check(checks, pair, head, case, &format!(" of {} columns", 3 * hidden));
     let positions: &[usize] = match extent {
         Extent::Emulated => &[63, 6143],
         Extent::Device => &[0, 15, 63, 64, 65, 127, 128, 6143, 6144, 6145, 20_000],
@@ -78,97 +91,90 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
         // Long passes reach many positions by themselves.
         let long = pass.rows() > 100;
         for position in positions.iter().filter(|p| !long || [0, 6143, 20_000].contains(*p)) {
-            sparse(checks, cpu, dev, sizes, Case { pass, position: *position, seed: 23 });
+            let case = Case { pass, position: *position, seed: 23 };
+            checks.add(name("sparse layer", case), || sparse(pair, sizes, case));
         }
     }
-    checks.add("comparison: one bit in any place is found".to_owned(), || one_bit_is_found(dev));
-    rows_alone_and_together(checks, dev, sizes);
-    ready::check(checks, dev, sizes);
-    packed::forms(checks, cpu, dev, sizes, verify, prefill);
-    fp8::products(checks, cpu, dev, sizes, prefill);
-    cuts::layers(checks, cpu, sizes);
-    cuts::layers(checks, dev, sizes);
+    checks.add("comparison: one bit in any place is found", || one_bit_is_found(pair.dev));
+    rows_together(checks, pair.dev, sizes);
+    for form in PACKED_FORMS {
+        let sizes = Sizes { form, intermediate: sizes.intermediate.next_multiple_of(UNIT_COLUMNS), ..sizes };
+        let about = format!(" {} ({})", form.name(), form.row().map_or(0, |row| row.unit_bytes));
+        for pass in cases::passes(verify, prefill) {
+            let case = Case { pass, position: 0, seed: 41 };
+            PACKED.iter().for_each(|op| op.check(checks, pair, sizes, case, &about));
+        }
+        rows_together(checks, pair.dev, sizes);
+    }
+    fp8::products(checks, pair, sizes, prefill);
+    cuts::layers(checks, pair.cpu, sizes);
+    cuts::layers(checks, pair.dev, sizes);
 }
 
-fn one_bit_is_found(dev: &mut Cuda) -> Result<Outcome, String> {
-    let a: Vec<u8> = (0..16 * (3 * 1024 + 5)).map(|i| (i * 7 % 251) as u8).collect();
-    if dev.differ(&a, &a).map_err(words)? {
-        return Err("equal arrays are said to differ".into());
+/// The rows of one pass of 16 against the same rows in shorter passes, and against rows prepared ahead of time.
+fn rows_together(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
+    let form = sizes.form.name();
+    for op in [NORM_LINEAR, NORM_GATE_UP, LINEAR_ADD, GATE_OUTPUT_NORMED, HEAD] {
+        let name = format!("{} {form}: a row alone has the bits it has among 16", op.name);
+        checks.add(name, || op.rows_alone(dev, sizes, 31, 16, &[1, 2, 3, 8, 9]));
     }
-    for place in [0, 5, 1024 * 16 + 11, 2 * 1024 * 16 - 1, a.len() - 1] {
+    ready::check(checks, dev, sizes);
+}
+
+fn one_bit_is_found(dev: &mut Cuda) -> anyhow::Result<Outcome> {
+    let a: Vec<u8> = (0..16 * (3 * 1024 + 5)).map(|i| (i * 7 % 251) as u8).collect();
+    ensure!(!dev.differ(&a, &a)?, "equal arrays are reported to differ");
+    for at in [0, 5, 1024 * 16 + 11, 2 * 1024 * 16 - 1, a.len() - 1] {
         let mut b = a.clone();
-        if let Some(byte) = b.get_mut(place) {
-            *byte ^= 0x10;
-        }
-        if !dev.differ(&a, &b).map_err(words)? {
-            return Err(format!("a bit in byte {place} is not found"));
-        }
+        b.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 0x10);
+        ensure!(dev.differ(&a, &b)?, "a bit in byte {at} is not found");
     }
     Ok(Outcome::Holds)
 }
 
 /// A sparse layer: appended rows against the oracle's, choice and attention against the formulas.
-fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case: Case) {
-    let limit = (case.position + case.pass.rows() + 64).next_multiple_of(64);
-    checks.add(place("sparse layer", &case), || {
-        let mut device = SparseCase::new(dev, sizes, case, limit).map_err(words)?;
-        let first = device.run(dev, Mode::Eager).map_err(words)?;
-        let mut modes = vec![("two runs", Mode::Eager)];
-        if let Pass::Verify { .. } = case.pass {
-            modes.extend([("eager in a step", Mode::Step), ("captured", Mode::Step), ("replayed", Mode::Step)]);
+fn sparse(pair: &mut Pair, sizes: Sizes, case: Case) -> anyhow::Result<Outcome> {
+    let mut device = SparseCase::new(pair.dev, sizes, case)?;
+    let first = device.run(pair.dev, Mode::Eager)?;
+    for (what, mode) in modes(case.pass) {
+        let other = device.run(pair.dev, *mode)?;
+        ensure!(other.chosen == first.chosen, "{what}: the choice of blocks differs");
+        same_bits(&first.output, &other.output, what)?;
+        ensure!(other.mass == first.mass, "{what}: the attention mass differs");
+    }
+    pair.dev.check_guards()?;
+    let expected = SparseCase::new(pair.cpu, sizes, case)?.run(pair.cpu, Mode::Eager)?;
+    for (found, expected) in first.cache.iter().zip(&expected.cache) {
+        let error = relative(&cases::numbers(found), &cases::numbers(expected));
+        let budget = if matches!(expected.name.as_str(), "k" | "v") { EXACT } else { BF16 };
+        if expected.shape != found.shape || !(error <= budget || expected.data.is_empty()) {
+            bail!("cache array {}: relative error {error:.2e}, at most {budget:.0e} allowed", expected.name);
         }
-        for (what, mode) in modes {
-            let other = device.run(dev, mode).map_err(words)?;
-            if other.chosen != first.chosen {
-                return Err(format!("{what}: the choice of blocks differs"));
-            }
-            if let Some(at) = first_difference(&first.output, &other.output) {
-                return Err(format!("{what}: the output differs at value {at}"));
-            }
-            if other.mass != first.mass {
-                return Err(format!("{what}: the attention mass differs"));
-            }
+    }
+    let spec = &device.layer.spec;
+    let error = reference::judge(spec, &first, case.position, (case.pass.rows() / 12).max(1))?;
+    for (device, run) in [("device", &first), ("CPU", &expected)] {
+        if let Some(wrong) = reference::wrong_mass(spec, run, case.position) {
+            bail!("{device}: {wrong}");
         }
-        dev.check_guards().map_err(words)?;
-        let mut oracle = SparseCase::new(cpu, sizes, case, limit).map_err(words)?;
-        let expected = oracle.run(cpu, Mode::Eager).map_err(words)?;
-        for (found, expected) in first.cache.iter().zip(&expected.cache) {
-            let error = relative(&cases::numbers(found), &cases::numbers(expected));
-            let budget = if matches!(expected.name.as_str(), "k" | "v") { EXACT } else { BF16 };
-            if expected.shape != found.shape || !(error <= budget || expected.data.is_empty()) {
-                return Err(format!(
-                    "cache array {}: relative error {error:.2e}, at most {budget:.0e} allowed",
-                    expected.name
-                ));
-            }
-        }
-        let judgement = reference::judge(device.spec(), &first, case.position, (case.pass.rows() / 12).max(1));
-        if let Some(wrong) = judgement.wrong_choice {
-            return Err(wrong);
-        }
-        for (whose, run) in [("the device's", &first), ("the CPU's", &expected)] {
-            if let Some(wrong) = reference::wrong_mass(device.spec(), run, case.position) {
-                return Err(format!("{whose} {wrong}"));
-            }
-        }
-        Ok(Outcome::Error { error: judgement.attention_error, budget: ATTENTION })
-    });
+    }
+    Ok(Outcome::Error { error, budget: ATTENTION })
 }
 
 /// Rows of more than 4096 columns, which a lane processes in several rounds: inside a GEMM's block and in a kernel
 /// before it.
-fn wide_rows(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes) {
+fn wide_rows(checks: &mut Checks, pair: &mut Pair, sizes: Sizes) {
     const WIDE: usize = 4096 + 128;
     for form in [Form::Bf16, Form::Int8, Form::Int4] {
         let normed = Sizes { hidden: WIDE, heads: 1, kv_heads: 1, form, ..sizes };
         let gated = Sizes { hidden: 256, heads: WIDE / 128, kv_heads: 1, form, ..sizes };
+        let about = format!(" {} of {WIDE} columns", form.name());
         for rows in [1, 3] {
             let case = Case { pass: Pass::Verify { rows }, position: 0, seed: 19 };
-            let name = |op: &str| format!("{op} {} of {WIDE} columns", form.name());
-            compare!(checks, cpu, dev, normed, case, &name("norm_linear"), cases::norm_linear, BF16);
-            compare!(checks, cpu, dev, gated, case, &name("gate_output (normed)"), cases::gate_output_normed, BF16);
+            NORM_LINEAR.check(checks, pair, normed, case, &about);
+            GATE_OUTPUT_NORMED.check(checks, pair, gated, case, &about);
         }
-        let name = format!("norm_linear {} of {WIDE} columns: a row alone has the bits it has among 3", form.name());
-        checks.add(name, || alone_and_among(dev, cases::norm_linear, normed, 19, 3, &[1]));
+        let name = format!("norm_linear{about}: a row alone has the bits it has among 3");
+        checks.add(name, || NORM_LINEAR.rows_alone(pair.dev, normed, 19, 3, &[1]));
     }
 }

@@ -1,17 +1,39 @@
 //! Rows that an operation prepares for the next GEMM (`hint_next_op`): they must have the bits of rows that the GEMM
 //! prepares itself.
 
-use super::cases::{EPS, Sizes, cache_rows, lightning_spec, matrix, norm, sparse_spec, tokens, values};
-use super::checks::{Checks, Outcome, first_difference};
+use std::ops::Range;
+
+use anyhow::ensure;
+
+use super::cases::{EPS, Lightning, Sizes, Sparse, matrix, norm, tokens, values};
+use super::checks::{Checks, Outcome, same_bits};
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, HeadRows, NextOp, Pass, Result};
 
 const ROWS: [usize; 4] = [1, 3, 9, 16];
 const POSITION: usize = 1000;
+/// Output columns of the projection at the end of a chain.
+const OUT: usize = 256;
 
-/// A chain of operations, each reading the rows of the one before, with or without a hint about the next operation.
-type Chain = fn(&mut Cuda, Sizes, usize, bool) -> Result<Vec<f32>>;
+/// A pass, and whether each operation gets a hint about the next one.
+#[derive(Clone, Copy)]
+struct Hinted {
+    rows: usize,
+    pass: Pass,
+    hint: bool,
+}
+
+impl Hinted {
+    fn hint<B: Backend>(self, b: &mut B, next: NextOp<'_, B::Vector>) {
+        if self.hint {
+            b.hint_next_op(next);
+        }
+    }
+}
+
+/// A chain of operations, each reading the rows of the one before.
+type Chain = fn(&mut Cuda, Sizes, Hinted) -> Result<Vec<f32>>;
 
 /// Runs each producer of rows and its readers with and without hints, and counts the rows found ready.
 pub(super) fn check(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
@@ -30,67 +52,82 @@ pub(super) fn check(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
     for (name, chain, times) in chains {
         checks.add(format!("{name} {}: rows left ready have the bits of rows made ready", sizes.form.name()), || {
             for rows in ROWS {
-                let mut run = |said| -> Result<_, String> {
+                let mut run = |hint| -> Result<_> {
                     let before = dev.found_ready();
-                    let out = chain(dev, sizes, rows, said).map_err(|e| e.to_string())?;
+                    let out = chain(dev, sizes, Hinted { rows, pass: Pass::Verify { rows }, hint })?;
                     Ok((out, dev.found_ready() - before))
                 };
                 let ((made, none), (left, some)) = (run(false)?, run(true)?);
-                if (none, some) != (0, times) {
-                    return Err(format!("{rows} rows were found ready {some} times, and {none} unsaid"));
-                }
-                if let Some(at) = first_difference(&made, &left) {
-                    return Err(format!("{rows} rows differ at value {at} of {}", made.len()));
-                }
+                ensure!(
+                    (none, some) == (0, times),
+                    "{rows} rows were found ready {some} times with hints and {none} times without"
+                );
+                same_bits(&made, &left, format!("{rows} rows"))?;
             }
             Ok(Outcome::Holds)
         });
     }
 }
 
-fn embed<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result<Vec<f32>> {
-    let pass = Pass::Verify { rows };
-    let (table, w, n) =
-        (matrix(b, s.form, 1, s.vocab, s.hidden)?, matrix(b, s.form, 2, 256, s.hidden)?, norm(b, 3, s.hidden)?);
-    let (mut h, mut y) = (b.buf(s.hidden, BufKind::Residual)?, b.buf(256, BufKind::Activation)?);
+fn embed<B: Backend>(b: &mut B, s: Sizes, run: Hinted) -> Result<Vec<f32>> {
+    let (table, w) = (matrix(b, s.form, 1, s.vocab, s.hidden)?, matrix(b, s.form, 2, OUT, s.hidden)?);
+    let n = norm(b, 3, s.hidden)?;
+    let (mut h, mut y) = (b.buf(s.hidden, BufKind::Residual)?, b.buf(OUT, BufKind::Activation)?);
     b.seek(0)?;
-    b.set_tokens(&tokens(4, rows, s.vocab))?;
-    if said {
-        b.hint_next_op(NextOp::Norm(&n));
-    }
-    b.embed(&mut h, &table, 12.0, pass)?;
-    b.norm_linear(&mut y, &h, &n, EPS, &w, pass)?;
-    let out = b.read(&y, rows)?;
-    b.advance(pass, 0)?;
+    b.set_tokens(&tokens(4, run.rows, s.vocab))?;
+    run.hint(b, NextOp::Norm(&n));
+    b.embed(&mut h, &table, 12.0, run.pass)?;
+    b.norm_linear(&mut y, &h, &n, EPS, &w, run.pass)?;
+    let out = b.read(&y, run.rows)?;
+    b.advance(run.pass, 0)?;
     Ok(out)
 }
 
 /// A product added to the residual stream, then a projection; another, then the head of its last row.
-fn linear_add<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result<Vec<f32>> {
-    let pass = Pass::Verify { rows };
-    let (down, w) = (matrix(b, s.form, 1, s.hidden, s.intermediate)?, matrix(b, s.form, 2, 256, s.hidden)?);
+fn linear_add<B: Backend>(b: &mut B, s: Sizes, run: Hinted) -> Result<Vec<f32>> {
+    let Hinted { rows, pass, .. } = run;
+    let (down, w) = (matrix(b, s.form, 1, s.hidden, s.intermediate)?, matrix(b, s.form, 2, OUT, s.hidden)?);
     let head = matrix(b, s.form, 3, s.vocab, s.hidden)?;
     let (post, last) = (norm(b, 4, s.hidden)?, norm(b, 5, s.hidden)?);
     let (mut h, mut x) = (b.buf(s.hidden, BufKind::Residual)?, b.buf(s.intermediate, BufKind::Activation)?);
-    let (mut y, mut logits) = (b.buf(256, BufKind::Activation)?, b.buf(s.vocab, BufKind::Wide)?);
+    let (mut y, mut logits) = (b.buf(OUT, BufKind::Activation)?, b.buf(s.vocab, BufKind::Wide)?);
     b.seek(0)?;
     b.set_tokens(&vec![0; rows])?;
     b.write(&mut h, &values(6, rows * s.hidden, 1.0))?;
     b.write(&mut x, &values(7, rows * s.intermediate, 1.0))?;
-    let say = |b: &mut B, norm| {
-        if said {
-            b.hint_next_op(NextOp::Norm(norm));
-        }
-    };
-    say(b, &post);
+    run.hint(b, NextOp::Norm(&post));
     b.linear_add(&mut h, &x, &down, 0.75, pass)?;
     b.norm_linear(&mut y, &h, &post, EPS, &w, pass)?;
-    say(b, &last);
+    run.hint(b, NextOp::Norm(&last));
     b.linear_add(&mut h, &x, &down, 0.5, pass)?;
     b.head(&mut logits, &h, &last, EPS, 16.0, &head, HeadRows::Last, pass)?;
     let out = [b.read(&y, rows)?, b.read(&logits, 1)?].concat();
     b.advance(pass, 0)?;
     Ok(out)
+}
+
+fn lightning<B: Backend>(b: &mut B, s: Sizes, run: Hinted) -> Result<Vec<f32>> {
+    let mut layer = Lightning::new(b, s, 8)?;
+    let (wide, columns) = (layer.spec.heads * layer.spec.head_dim, layer.spec.gate_columns());
+    let n = norm(b, 8, wide)?;
+    layer.start(b, POSITION)?;
+    layer.write(b, &values(9, run.rows * layer.width, 1.0))?;
+    let mut h = stream(b, s, run.rows)?;
+    run.hint(b, NextOp::Gate { norm: Some(&n), columns: columns.clone() });
+    layer.run(b, run.pass)?;
+    gated(b, s, run, &mut h, [&layer.o, &layer.x], Some(&n), columns)
+}
+
+fn attend<B: Backend>(b: &mut B, s: Sizes, run: Hinted) -> Result<Vec<f32>> {
+    let mut layer = Sparse::new(b, s, POSITION, run.rows, 43)?;
+    layer.start(b)?;
+    layer.write(b, &values(10, run.rows * layer.width, 1.0))?;
+    let mut h = stream(b, s, run.rows)?;
+    layer.select(b, run.pass)?;
+    let columns = layer.spec.gate_columns();
+    run.hint(b, NextOp::Gate { norm: None, columns: columns.clone() });
+    layer.attend(b, run.pass)?;
+    gated(b, s, run, &mut h, [&layer.o, &layer.x], None, columns)
 }
 
 /// Written before any hint: a write discards prepared rows.
@@ -100,70 +137,23 @@ fn stream<B: Backend>(b: &mut B, s: Sizes, rows: usize) -> Result<B::Buf> {
     Ok(h)
 }
 
+/// The gated output projection of a mixer, then a projection.
 fn gated<B: Backend>(
     b: &mut B,
     s: Sizes,
-    rows: usize,
-    said: bool,
+    run: Hinted,
     h: &mut B::Buf,
     [o, x]: [&B::Buf; 2],
     output_norm: Option<&B::Vector>,
-    columns: std::ops::Range<usize>,
+    columns: Range<usize>,
 ) -> Result<Vec<f32>> {
-    let pass = Pass::Verify { rows };
-    let (out, w, n) = (
-        matrix(b, s.form, 11, s.hidden, columns.len())?,
-        matrix(b, s.form, 12, 256, s.hidden)?,
-        norm(b, 13, s.hidden)?,
-    );
-    let mut y = b.buf(256, BufKind::Activation)?;
-    if said {
-        b.hint_next_op(NextOp::Norm(&n));
-    }
-    b.gate_output(h, o, output_norm, EPS, x, columns, &out, 0.25, pass)?;
-    b.norm_linear(&mut y, h, &n, EPS, &w, pass)?;
-    Ok([b.read(h, rows)?, b.read(&y, rows)?].concat())
-}
-
-fn lightning<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result<Vec<f32>> {
-    let (pass, spec) = (Pass::Verify { rows }, lightning_spec(s));
-    let (width, wide) = (spec.projection_width(), spec.heads * spec.head_dim);
-    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(wide, BufKind::Wide)?);
-    let (mut state, n) = (b.recurrent(&spec)?, norm(b, 8, wide)?);
-    b.seek(POSITION)?;
-    b.write_state(&mut state, None)?;
-    b.write(&mut x, &values(9, rows * width, 1.0))?;
-    let mut h = stream(b, s, rows)?;
-    b.set_tokens(&vec![0; rows])?;
-    if said {
-        b.hint_next_op(NextOp::Gate { norm: Some(&n), columns: spec.gate_columns() });
-    }
-    b.lightning(&mut o, &x, None, None, &mut [&mut state], &spec, EPS, pass)?;
-    let out = gated(b, s, rows, said, &mut h, [&o, &x], Some(&n), spec.gate_columns())?;
-    b.advance(pass, 0)?;
-    Ok(out)
-}
-
-fn attend<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result<Vec<f32>> {
-    let (pass, spec) = (Pass::Verify { rows }, sparse_spec(s));
-    let (width, wide) = (spec.projection_width(), spec.heads * spec.head_dim);
-    let limit = (POSITION + rows).next_multiple_of(64);
-    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(wide, BufKind::Wide)?);
-    let (mut cache, mut selection) = (b.cache(&spec, limit)?, b.selection(&spec, limit)?);
-    b.reserve(&mut cache, limit)?;
-    let before = cache_rows(&spec, POSITION, 43);
-    b.write_rows(&mut cache, 0, &before.iter().collect::<Vec<_>>())?;
-    b.seek(POSITION)?;
-    b.write(&mut x, &values(10, rows * width, 1.0))?;
-    let mut h = stream(b, s, rows)?;
-    b.set_tokens(&vec![0; rows])?;
-    b.append_kv(&mut [&mut cache], &x, &spec, pass)?;
-    b.select_blocks(&mut selection, &x, &[&cache], &spec, pass)?;
-    if said {
-        b.hint_next_op(NextOp::Gate { norm: None, columns: spec.gate_columns() });
-    }
-    b.attend(&mut o, &x, &mut selection, &[&cache], &spec, pass)?;
-    let out = gated(b, s, rows, said, &mut h, [&o, &x], None, spec.gate_columns())?;
-    b.advance(pass, 0)?;
+    let (out, w) = (matrix(b, s.form, 11, s.hidden, columns.len())?, matrix(b, s.form, 12, OUT, s.hidden)?);
+    let n = norm(b, 13, s.hidden)?;
+    let mut y = b.buf(OUT, BufKind::Activation)?;
+    run.hint(b, NextOp::Norm(&n));
+    b.gate_output(h, o, output_norm, EPS, x, columns, &out, 0.25, run.pass)?;
+    b.norm_linear(&mut y, h, &n, EPS, &w, run.pass)?;
+    let out = [b.read(h, run.rows)?, b.read(&y, run.rows)?].concat();
+    b.advance(run.pass, 0)?;
     Ok(out)
 }

@@ -1,6 +1,7 @@
 //! Sparse attention written out for one row, in f64: judges a device's choice of blocks by the scores of chosen and
 //! refused blocks, and its attention by the blocks it chose. A near-tie may fall either way; a wrong block may not.
 
+use anyhow::{Result, bail};
 use rayon::prelude::*;
 
 use crate::backend::MASS;
@@ -11,29 +12,24 @@ use super::cases::{SparseRun, numbers};
 /// Scores closer than this share of the larger one may swap: a device rounds them to bf16.
 const TIE: f64 = 0.02;
 
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Judgement {
-    /// ‖output − reference‖ / ‖reference‖ over all rows, given the chosen blocks.
-    pub attention_error: f64,
-    pub wrong_choice: Option<String>,
-}
-
-/// Judges every `stride`-th row of a run that started at `position`.
-pub fn judge(spec: &SparseSpec, run: &SparseRun, position: usize, stride: usize) -> Judgement {
+/// Judges every `stride`-th row of a run that started at `position`: ‖output − reference‖ / ‖reference‖ over these rows,
+/// given the chosen blocks.
+///
+/// # Errors
+/// The first wrong choice.
+pub fn judge(spec: &SparseSpec, run: &SparseRun, position: usize, stride: usize) -> Result<f64> {
     let arrays: Vec<Vec<f32>> = run.cache.iter().map(numbers).collect();
-    let [k, v, k1, k2] = arrays.as_slice() else {
-        return Judgement { attention_error: f64::NAN, wrong_choice: None };
-    };
+    let [k, v, k1, k2] = arrays.as_slice() else { bail!("a cache of {} arrays", arrays.len()) };
     let d = spec.head_dim;
-    let row_width = spec.heads * d;
-    let rows = run.q.len() / row_width.max(1);
-    let judged: Vec<(f64, f64, Option<String>)> = (0..rows)
+    let width = spec.heads * d;
+    let rows = run.q.len() / width.max(1);
+    let judged: Vec<Result<(f64, f64)>> = (0..rows)
         .into_par_iter()
         .filter(|row| row % stride.max(1) == 0)
         .map(|row| {
             let p = position + row;
-            let q = run.q.get(row * row_width..(row + 1) * row_width).unwrap_or_default();
-            let found = run.output.get(row * row_width..(row + 1) * row_width).unwrap_or_default();
+            let part = |values: &[f32]| values.get(row * width..(row + 1) * width).unwrap_or_default().to_vec();
+            let (q, found) = (part(&run.q), part(&run.output));
             let chosen = |g: usize| run.chosen.get(row).and_then(|c| c.get(g)).map(Vec::as_slice).unwrap_or_default();
             let expected: Vec<f64> = (0..spec.heads)
                 .into_par_iter()
@@ -42,22 +38,21 @@ pub fn judge(spec: &SparseSpec, run: &SparseRun, position: usize, stride: usize)
                     attend(spec, q.get(h * d..(h + 1) * d).unwrap_or_default(), k, v, g, p, chosen(g))
                 })
                 .collect();
-            let difference = expected.iter().zip(found).map(|(e, f)| (e - f64::from(*f)).powi(2)).sum();
+            let difference = expected.iter().zip(&found).map(|(e, f)| (e - f64::from(*f)).powi(2)).sum();
             let total = if found.len() == expected.len() { expected.iter().map(|e| e * e).sum() } else { f64::NAN };
-            let wrong = (0..spec.kv_heads).find_map(|g| {
-                choice(spec, q, k1, k2, g, p, chosen(g))
-                    .map(|what| format!("row {row} at position {p}, KV head {g}: {what}"))
-            });
-            (difference, total, wrong)
+            for g in 0..spec.kv_heads {
+                if let Some(what) = choice(spec, &q, k1, k2, g, p, chosen(g)) {
+                    bail!("row {row} at position {p}, KV head {g}: {what}");
+                }
+            }
+            Ok((difference, total))
         })
         .collect();
+    let judged = judged.into_iter().collect::<Result<Vec<_>>>()?;
     let difference: f64 = judged.iter().map(|j| j.0).sum();
     let total: f64 = judged.iter().map(|j| j.1).sum();
-    Judgement {
-        // Not `f64::max`: a NaN must stay one.
-        attention_error: if total == 0.0 { difference } else { (difference / total).sqrt() },
-        wrong_choice: judged.into_iter().find_map(|j| j.2),
-    }
+    // Not `f64::max`: a NaN must stay one.
+    Ok(if total == 0.0 { difference } else { (difference / total).sqrt() })
 }
 
 /// Greatest error of a block's share of a row's attention, and of the sum of all shares.

@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::{Figures, Load, Seen, WARM_UPS};
-use crate::cli::{Exit, Failure};
+use crate::cli::Failure;
 use crate::client::remote::Events;
+use crate::lab::engine_client::failed;
 use crate::text::TextModel;
 
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 struct Answer {
@@ -34,10 +35,6 @@ struct Server {
     http: reqwest::Client,
     url: String,
     model: String,
-}
-
-fn failed(what: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::Failure, what.to_string())
 }
 
 /// The clients' figures of each load. `gone` returns true once the server has ended.
@@ -107,7 +104,7 @@ impl Server {
             if gone() {
                 return Err(failed("the server ended before its model was loaded"));
             }
-            tokio::time::sleep(GLANCE).await;
+            tokio::time::sleep(POLL).await;
         }
         let (_, list) = self.get("/v1/models").await?;
         let list: Value = serde_json::from_str(&list).map_err(failed)?;
@@ -134,16 +131,16 @@ impl Server {
         let mut clients = JoinSet::new();
         for client in 0..load.clients {
             let (server, opening) = (self.clone(), load.opening(text, client)?);
-            clients.spawn(async move { server.talk(load, opening).await });
+            clients.spawn(async move { server.converse(load, opening).await });
         }
         let mut answers = Vec::new();
-        while let Some(talked) = clients.join_next().await {
-            answers.extend(talked.map_err(failed)??);
+        while let Some(ended) = clients.join_next().await {
+            answers.extend(ended.map_err(failed)??);
         }
         Ok(answers)
     }
 
-    async fn talk(&self, load: Load, mut text: String) -> Result<Vec<Answer>, Failure> {
+    async fn converse(&self, load: Load, mut text: String) -> Result<Vec<Answer>, Failure> {
         let mut answers = Vec::new();
         for question in 1..=load.questions {
             let answer = self.ask(&text, load.tokens).await?;

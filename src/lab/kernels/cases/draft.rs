@@ -1,9 +1,8 @@
 //! The draft head, up to its MLP.
 
-use super::{Case, EPS, HEAD, Run, Sizes, bytes, matrix, norm, numbers, perform, tokens, values};
+use super::{Case, EPS, HEAD, Run, Sizes, image, matrix, norm, numbers, perform, tokens, values};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{BufKind, Result};
-use crate::engine::protocol::{Dtype, ImageTensor};
 
 /// Fuse, input, keys and values, attention of the last row: everything a draft pass computes before its MLP.
 pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
@@ -43,13 +42,8 @@ fn made<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usize) ->
     let mut o = b.draft_buf(1, q_width, BufKind::Activation)?;
     let mut window = b.draft_window(&shape)?;
     let known = shape.window.min(case.position);
-    let image = |seed: u64| ImageTensor {
-        name: "k".to_owned(),
-        dtype: Dtype::F32,
-        shape: vec![known, s.kv_heads, HEAD],
-        data: bytes(&values(seed, known * s.kv_heads * HEAD, 1.0)).into(),
-    };
-    let (old_k, old_v) = (image(case.seed + 6), image(case.seed + 7));
+    let old = |seed| image("k", vec![known, s.kv_heads, HEAD], &values(seed, known * s.kv_heads * HEAD, 1.0));
+    let (old_k, old_v) = (old(case.seed + 6), old(case.seed + 7));
     let streams = values(case.seed + 8, rows * 3 * s.hidden, 1.0);
     let ids = tokens(case.seed, rows, s.vocab);
     Ok(Box::new(move |b, mode| {

@@ -2,111 +2,89 @@
 //! its top logits.
 
 use super::{
-    Case, EPS, HEAD, Mode, Run, Sizes, cuts, matrix, matrix_of_two, norm, part, perform, poisoned, product, tokens,
-    values, weight,
+    Case, EPS, HEAD, Run, Sizes, cuts, matrix, norm, part, perform, poisoned, product, tokens, values, view, weight,
 };
-use crate::backend::{Backend, BufKind, Form, HeadRows, Mlp, Pass, Result, WeightView};
-use crate::engine::protocol::Token;
+use crate::backend::{Backend, BufKind, Form, HeadRows, Mlp, Pass, Result};
 
-/// An operation without state: writes the buffers `inputs` (width, kind, values per row), runs `op`, reads the buffer
-/// `output`.
-struct RowOp<B: Backend> {
-    inputs: Vec<(B::Buf, usize, Vec<f32>)>,
-    output: (B::Buf, usize),
-    /// Initial output: NaN, or values for an operation that adds.
-    before: Option<Vec<f32>>,
-    tokens: Vec<Token>,
-}
+/// The output of an operation: its width, its kind, and whether the operation adds to it.
+type Output = (usize, BufKind, bool);
 
-impl<B: Backend> RowOp<B> {
-    fn run(
-        &mut self,
-        b: &mut B,
-        case: &Case,
-        mode: Mode,
-        op: &mut dyn FnMut(&mut B, &mut B::Buf, &[(B::Buf, usize, Vec<f32>)], Pass) -> Result<()>,
-    ) -> Result<Vec<f32>> {
+/// Prepares `op`, which reads the buffers `inputs` (width, kind and deviation of their values) and writes one.
+fn row_op<B: Backend, const N: usize>(
+    b: &mut B,
+    s: Sizes,
+    case: Case,
+    inputs: [(usize, BufKind, f32); N],
+    (width, kind, adds): Output,
+    mut op: impl FnMut(&mut B, &mut B::Buf, &[B::Buf; N], Pass) -> Result<()> + 'static,
+) -> Result<Run<B>> {
+    let rows = case.pass.rows();
+    let mut data = Vec::new();
+    let mut bufs = Vec::new();
+    for (i, (width, kind, std)) in inputs.into_iter().enumerate() {
+        bufs.push(b.buf(width, kind)?);
+        data.push((width, values(case.seed + 100 + i as u64, rows * width, std)));
+    }
+    let Ok(mut bufs) = <[B::Buf; N]>::try_from(bufs) else {
+        return Err(crate::backend::internal("row_op", "a buffer is missing"));
+    };
+    let mut output = b.buf(width, kind)?;
+    let before = if adds { values(case.seed + 99, rows * width, 1.0) } else { vec![f32::NAN; rows * width] };
+    let tokens = tokens(case.seed, rows, s.vocab);
+    Ok(Box::new(move |b, mode| {
         let mut all = Vec::new();
         b.seek(case.position)?;
-        for (pass, rows) in cuts(b, case) {
-            for (buf, width, values) in &mut self.inputs {
-                b.write(buf, &part(values, *width, &rows))?;
+        for (pass, rows) in cuts(b, &case) {
+            for (buf, (width, values)) in bufs.iter_mut().zip(&data) {
+                b.write(buf, part(values, *width, &rows))?;
             }
-            let (output, width) = &mut self.output;
-            match &self.before {
-                None => poisoned(b, output, rows.len(), *width)?,
-                Some(values) => b.write(output, &part(values, *width, &rows))?,
-            }
-            b.set_tokens(self.tokens.get(rows.clone()).unwrap_or_default())?;
-            let inputs = &self.inputs;
-            perform(b, mode, pass, &mut |b| op(b, output, inputs, pass))?;
-            all.extend(b.read(output, rows.len())?);
+            b.write(&mut output, part(&before, width, &rows))?;
+            b.set_tokens(tokens.get(rows.clone()).unwrap_or_default())?;
+            perform(b, mode, pass, &mut |b| op(b, &mut output, &bufs, pass))?;
+            all.extend(b.read(&output, rows.len())?);
             b.advance(pass, rows.len())?;
         }
         Ok(all)
-    }
-}
-
-fn row_op<B: Backend>(
-    b: &mut B,
-    case: &Case,
-    inputs: &[(usize, BufKind, f32)],
-    output: (usize, BufKind),
-    adds: bool,
-    vocab: usize,
-) -> Result<RowOp<B>> {
-    let rows = case.pass.rows();
-    let mut made = Vec::new();
-    for (i, (width, kind, std)) in inputs.iter().enumerate() {
-        made.push((b.buf(*width, *kind)?, *width, values(case.seed + 100 + i as u64, rows * width, *std)));
-    }
-    Ok(RowOp {
-        inputs: made,
-        output: (b.buf(output.0, output.1)?, output.0),
-        before: adds.then(|| values(case.seed + 99, rows * output.0, 1.0)),
-        tokens: tokens(case.seed, rows, vocab.max(1)),
-    })
+    }))
 }
 
 /// `h[r] = scale · table[token r]`
 pub fn embed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let table = matrix(b, s.form, case.seed, s.vocab, s.hidden)?;
-    let mut op = row_op(b, &case, &[], (s.hidden, BufKind::Residual), false, s.vocab)?;
-    Ok(Box::new(move |b, mode| op.run(b, &case, mode, &mut |b, out, _, pass| b.embed(out, &table, 12.0, pass))))
+    row_op(b, s, case, [], (s.hidden, BufKind::Residual, false), move |b, h, [], pass| b.embed(h, &table, 12.0, pass))
+}
+
+fn qkvg_width(s: Sizes) -> usize {
+    (2 * s.heads + 2 * s.kv_heads) * HEAD
 }
 
 pub fn norm_linear<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let out = (2 * s.heads + 2 * s.kv_heads) * HEAD;
-    let w = product(b, s, case.seed, out, s.hidden)?;
-    projection(b, s, case, w, out)
+    let w = product(b, s, case.seed, qkvg_width(s), s.hidden)?;
+    projection(b, s, case, w)
 }
 
-/// The same with the lower half of the weight in 8 bits.
+/// The same with the lower half of the weight in 8 bits, as in mixed folders.
 pub fn norm_linear_mixed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let out = (2 * s.heads + 2 * s.kv_heads) * HEAD;
-    let w = matrix_of_two(b, [s.form, Form::Int8], case.seed, out, s.hidden)?;
-    projection(b, s, case, w, out)
+    let shape = [qkvg_width(s) / 2, s.hidden];
+    let parts =
+        [s.form, Form::Int8].map(|form| (form, weight(form, case.seed ^ form.name().len() as u64, shape[0], s.hidden)));
+    let views = parts.each_ref().map(|(form, (dtype, data))| view("weight", &shape, *dtype, data, *form));
+    let w = b.matrix(&views)?;
+    projection(b, s, case, w)
 }
 
-fn projection<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, w: B::Matrix, out: usize) -> Result<Run<B>> {
+fn projection<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, w: B::Matrix) -> Result<Run<B>> {
     let n = norm(b, case.seed + 1, s.hidden)?;
-    let mut op = row_op(b, &case, &[(s.hidden, BufKind::Residual, 3.0)], (out, BufKind::Activation), false, 1)?;
-    Ok(Box::new(move |b, mode| {
-        op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
-            [(h, ..)] => b.norm_linear(out, h, &n, EPS, &w, pass),
-            _ => Ok(()),
-        })
-    }))
+    let output = (qkvg_width(s), BufKind::Activation, false);
+    row_op(b, s, case, [(s.hidden, BufKind::Residual, 3.0)], output, move |b, out, [h], pass| {
+        b.norm_linear(out, h, &n, EPS, &w, pass)
+    })
 }
 
 fn gate_up<B: Backend>(b: &mut B, s: Sizes, seed: u64) -> Result<B::Matrix> {
-    let (dtype, gate) = weight(s.form, seed, s.intermediate, s.hidden);
-    let (_, up) = weight(s.form, seed + 2, s.intermediate, s.hidden);
     let shape = [s.intermediate, s.hidden];
-    let mut w = b.gate_up_matrix(
-        WeightView { name: "gate", shape: &shape, dtype, data: &gate, file: None, form: s.form },
-        WeightView { name: "up", shape: &shape, dtype, data: &up, file: None, form: s.form },
-    )?;
+    let [(dtype, gate), (_, up)] = [seed, seed + 2].map(|seed| weight(s.form, seed, s.intermediate, s.hidden));
+    let mut w = b.gate_up_matrix(view("gate", &shape, dtype, &gate, s.form), view("up", &shape, dtype, &up, s.form))?;
     if s.in_fp8 {
         b.read_in_fp8(&mut w)?;
     }
@@ -115,39 +93,28 @@ fn gate_up<B: Backend>(b: &mut B, s: Sizes, seed: u64) -> Result<B::Matrix> {
 
 pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let (w, n) = (gate_up(b, s, case.seed)?, norm(b, case.seed + 1, s.hidden)?);
-    let mut op =
-        row_op(b, &case, &[(s.hidden, BufKind::Residual, 3.0)], (s.intermediate, BufKind::Activation), false, 1)?;
-    Ok(Box::new(move |b, mode| {
-        op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
-            [(h, ..)] => b.norm_gate_up(out, h, &n, EPS, &w, pass),
-            _ => Ok(()),
-        })
-    }))
+    let output = (s.intermediate, BufKind::Activation, false);
+    row_op(b, s, case, [(s.hidden, BufKind::Residual, 3.0)], output, move |b, out, [h], pass| {
+        b.norm_gate_up(out, h, &n, EPS, &w, pass)
+    })
 }
 
 pub fn mlp<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let (w, n) = (gate_up(b, s, case.seed)?, norm(b, case.seed + 1, s.hidden)?);
     let down = product(b, s, case.seed + 3, s.hidden, s.intermediate)?;
     let mut mid = b.buf(s.intermediate, BufKind::Activation)?;
-    let mut op = row_op(b, &case, &[], (s.hidden, BufKind::Residual), true, 1)?;
-    Ok(Box::new(move |b, mode| {
-        op.run(b, &case, mode, &mut |b, h, _, pass| {
-            b.mlp(h, &mut mid, &Mlp { norm: &n, eps: EPS, gate_up: &w, down: &down, scale: 0.75 }, pass)
-        })
-    }))
+    row_op(b, s, case, [], (s.hidden, BufKind::Residual, true), move |b, h, [], pass| {
+        b.mlp(h, &mut mid, &Mlp { norm: &n, eps: EPS, gate_up: &w, down: &down, scale: 0.75 }, pass)
+    })
 }
 
 /// `h += scale · (x Wᵀ)`
 pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let w = product(b, s, case.seed, s.hidden, s.intermediate)?;
-    let mut op =
-        row_op(b, &case, &[(s.intermediate, BufKind::Activation, 1.0)], (s.hidden, BufKind::Residual), true, 1)?;
-    Ok(Box::new(move |b, mode| {
-        op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
-            [(x, ..)] => b.linear_add(out, x, &w, 0.75, pass),
-            _ => Ok(()),
-        })
-    }))
+    let output = (s.hidden, BufKind::Residual, true);
+    row_op(b, s, case, [(s.intermediate, BufKind::Activation, 1.0)], output, move |b, h, [x], pass| {
+        b.linear_add(h, x, &w, 0.75, pass)
+    })
 }
 
 fn gate_output<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, normed: bool) -> Result<Run<B>> {
@@ -156,13 +123,9 @@ fn gate_output<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, normed: bo
     let w = product(b, s, case.seed, s.hidden, width)?;
     let n = if normed { Some(norm(b, case.seed + 1, width)?) } else { None };
     let inputs = [(width, BufKind::Wide, 2.0), (x_width, BufKind::Activation, 1.5)];
-    let mut op = row_op(b, &case, &inputs, (s.hidden, BufKind::Residual), true, 1)?;
-    Ok(Box::new(move |b, mode| {
-        op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
-            [(o, ..), (x, ..)] => b.gate_output(out, o, n.as_ref(), EPS, x, 256..x_width, &w, 0.25, pass),
-            _ => Ok(()),
-        })
-    }))
+    row_op(b, s, case, inputs, (s.hidden, BufKind::Residual, true), move |b, h, [o, x], pass| {
+        b.gate_output(h, o, n.as_ref(), EPS, x, 256..x_width, &w, 0.25, pass)
+    })
 }
 
 pub fn gate_output_normed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
@@ -174,13 +137,10 @@ pub fn gate_output_plain<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) 
 }
 
 pub fn keep_aux_hidden<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let mut op = row_op(b, &case, &[(s.hidden, BufKind::Residual, 1.0)], (3 * s.hidden, BufKind::Activation), true, 1)?;
-    Ok(Box::new(move |b, mode| {
-        op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
-            [(h, ..)] => b.keep_aux_hidden(out, 1, h, pass),
-            _ => Ok(()),
-        })
-    }))
+    let output = (3 * s.hidden, BufKind::Activation, true);
+    row_op(b, s, case, [(s.hidden, BufKind::Residual, 1.0)], output, |b, out, [h], pass| {
+        b.keep_aux_hidden(out, 1, h, pass)
+    })
 }
 
 pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
@@ -195,7 +155,7 @@ pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run
                 Pass::Verify { .. } => HeadRows::All,
                 Pass::Prefill { .. } => HeadRows::Last,
             };
-            b.write(&mut h, &part(&input, s.hidden, &rows))?;
+            b.write(&mut h, part(&input, s.hidden, &rows))?;
             poisoned(b, &mut logits, which.range(pass).len(), s.vocab)?;
             perform(b, mode, pass, &mut |b| b.head(&mut logits, &h, &n, EPS, 1.0 / 16.0, &w, which, pass))?;
             last = b.read(&logits, which.range(pass).len())?;
@@ -216,9 +176,9 @@ pub fn top_logits<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resu
         perform(b, mode, case.pass, &mut |b| b.top_logits(&logits, s.vocab, HeadRows::All, case.pass))?;
         let found = b.read_top_logits(rows)?;
         b.advance(case.pass, 0)?;
-        Ok(found
-            .into_iter()
-            .flat_map(|c| c.ids.iter().map(|id| *id as f32).chain(c.logits).chain([c.log_sum_exp]).collect::<Vec<_>>())
-            .collect())
+        let row = |c: crate::backend::TopLogits| {
+            c.ids.iter().map(|id| *id as f32).chain(c.logits).chain([c.log_sum_exp]).collect::<Vec<_>>()
+        };
+        Ok(found.into_iter().flat_map(row).collect())
     }))
 }

@@ -17,15 +17,13 @@ fn failed(file: &Path, e: impl std::fmt::Display) -> Failure {
 }
 
 /// The files that a restore of the path to `tip` reads.
-pub(super) fn files(store: &Store, tip: &SegmentId, scratch: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let path = store.load_path(tip)?;
-    let folder = scratch.join("data").join("segments");
-    let mut files: Vec<PathBuf> = path.iter().map(|s| folder.join(format!("{}.rows", s.id.hex()))).collect();
-    files.push(folder.join(format!("{}.end", tip.hex())));
-    Ok(files)
+pub(super) fn of_path(store: &Store, tip: &SegmentId, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let segments = folder.join("data").join("segments");
+    let rows = store.load_path(tip)?.into_iter().map(|s| format!("{}.rows", s.id.hex()));
+    Ok(rows.chain([format!("{}.end", tip.hex())]).map(|name| segments.join(name)).collect())
 }
 
-pub(super) fn forget(files: &[PathBuf]) -> Result<(), Failure> {
+pub(super) fn drop_from_cache(files: &[PathBuf]) -> Result<(), Failure> {
     for file in files {
         let open = File::open(file).map_err(|e| failed(file, e))?;
         #[cfg(target_os = "linux")]
@@ -40,17 +38,14 @@ pub(super) fn read(files: &[PathBuf]) -> Result<f64, Failure> {
     let mut pieces = Vec::new();
     for file in files {
         let bytes = std::fs::metadata(file).map_err(|e| failed(file, e))?.len();
-        for at in (0..bytes).step_by(PIECE) {
-            pieces.push((file, at, (bytes - at).min(PIECE as u64) as usize));
-        }
+        pieces.extend((0..bytes).step_by(PIECE).map(|at| (file, at, (bytes - at).min(PIECE as u64) as usize)));
     }
     let begun = Instant::now();
     pieces.par_iter().try_for_each_init(
         || vec![0u8; PIECE],
         |buffer, (file, at, bytes)| {
             let wanted = buffer.get_mut(..*bytes).unwrap_or_default();
-            let read = File::open(file).and_then(|f| f.read_exact_at(wanted, *at));
-            read.map_err(|e| failed(file, e))
+            File::open(file).and_then(|f| f.read_exact_at(wanted, *at)).map_err(|e| failed(file, e))
         },
     )?;
     Ok(begun.elapsed().as_secs_f64() * 1e3)

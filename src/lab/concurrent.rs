@@ -1,0 +1,298 @@
+//! `sala-chat bench beside`: what concurrent conversations cost one another, seen from the engine's client.
+//!
+//! # Method
+//!
+//! A separate engine receives commands as from the runtime; times are the host's clock from a command to its event.
+//! The state of a long conversation is made up: the engine reads two pieces of [`PIECE`] tokens, and the benchmark
+//! repeats the rows of the second (meaningless values of the right sizes). For each `--context`, cut to whole pieces:
+//!
+//! - `fork`: of the live conversation, to the first token of a short question in the fork; [`FORKS`] of them, one
+//!   after the other, all kept: `bytes` is their sum beyond the one conversation, a question and a token each.
+//! - `read`: `--sample` tokens after the context, alone and during a conversation that writes without drafts;
+//!   `chat_tokens_per_s` is the speed of that conversation during the read, `share` the read's rate over that alone.
+//!   `first_token_ms` is of short questions in a third conversation while the document is read alone, at no
+//!   particular moment of a chunk.
+//! - `crowd`: the engine restores [`CROWD`] conversations of this length from memory and they answer concurrently;
+//!   each may be evicted after its answer, least recently used first. `waited` counts those that had to wait.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::engine_client::{EngineClient, greedy};
+use super::report::{self, median};
+use super::scratch::moved;
+use crate::backend::MAX_POSITIONS;
+use crate::cli::args::BenchArgs;
+use crate::cli::{Context, Exit, Failure};
+use crate::engine::protocol::{
+    Cancel, CheckpointImage, Command, EngineEvent, MAIN, RowSource, SequenceId, SpecMode, StateImage, Token,
+};
+
+/// A made-up context is a multiple of this many tokens.
+const PIECE: u64 = 8_192;
+/// Default and least context: it contains both pieces that the engine reads.
+const CONTEXT: u64 = 2 * PIECE;
+const FORKS: u32 = 8;
+const CROWD: u32 = 15;
+const QUESTION: u64 = 24;
+const CHAT: u64 = 4_096;
+/// Tokens of an answer that lasts longer than the read.
+const LONGEST: u64 = 8_192;
+
+pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
+    if !args.sequences.is_empty() {
+        let what = format!("{FORKS} forks and {CROWD} conversations");
+        return Err(Failure::usage(format!("--sequences cannot be chosen here: {what} are measured, leave it out")));
+    }
+    if args.sample == 0 {
+        return Err(Failure::usage("--sample must be at least 1 here, the document that is read (got 0)"));
+    }
+    let room = args.sample + CHAT + LONGEST.max(args.decode) + QUESTION;
+    let most = MAX_POSITIONS as u64 - room;
+    if let Some(tokens) = args.context.iter().copied().find(|tokens| !(CONTEXT..=most).contains(tokens)) {
+        let range = format!("{CONTEXT} to {most} here, with this --sample");
+        return Err(Failure::usage(format!("--context must be {range} (got {tokens})")));
+    }
+    let mut contexts = Vec::new();
+    for wanted in &args.context {
+        let tokens = wanted / PIECE * PIECE;
+        if tokens != *wanted {
+            context.note(&format!("--context {wanted}: {tokens} are measured, a multiple of {PIECE}"));
+        }
+        contexts.push(tokens);
+    }
+    if contexts.is_empty() {
+        contexts.push(CONTEXT);
+    }
+    let longest = contexts.iter().copied().max().unwrap_or(CONTEXT);
+    let mut own = context.clone();
+    own.loaded.config.model.max_context = longest + room;
+    let mut bench = Bench::start(&own, args)?;
+    let mut rows = Vec::new();
+    for tokens in contexts {
+        context.note(&format!("{tokens} tokens"));
+        let id = bench.restore(MAIN, tokens)?;
+        bench.wait(&[id])?;
+        let (fork, read) = (bench.forks(tokens)?, bench.read(tokens)?);
+        rows.push(json!({"context": tokens, "fork": fork, "read": read, "crowd": bench.crowd(tokens)?}));
+    }
+    let device = bench.client.info.device.clone();
+    bench.client.end();
+    report::print(context, args, "beside", json!({ "device": device }), json!({ "results": rows }))
+}
+
+struct Bench<'a> {
+    client: EngineClient,
+    args: &'a BenchArgs,
+    /// The first two pieces of every context.
+    pieces: [StateImage; 2],
+}
+
+/// What happened until some commands were done.
+#[derive(Default)]
+struct Events {
+    /// (time, job, new tokens)
+    tokens: Vec<(Instant, u64, usize)>,
+    evicted: usize,
+    waited: usize,
+    state_bytes: u64,
+}
+
+impl Events {
+    fn first(&self, job: u64) -> Option<Instant> {
+        self.tokens.iter().find(|(_, id, _)| *id == job).map(|(at, ..)| *at)
+    }
+
+    fn rate(&self, job: u64, from: Instant, until: Instant) -> f64 {
+        let within = self.tokens.iter().filter(|(at, id, _)| *id == job && (from..=until).contains(at));
+        let tokens: usize = within.map(|(.., tokens)| tokens).sum();
+        tokens as f64 / until.duration_since(from).as_secs_f64().max(1e-9)
+    }
+}
+
+fn ms(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+/// Arbitrary tokens, different for every `number`.
+fn tokens(number: u64, count: u64) -> Vec<Token> {
+    let token = |i: u64| 3 + ((i + (number << 24)).wrapping_mul(crate::core::GOLDEN) >> 33) % 200;
+    (0..count).map(|i| token(i) as Token).collect()
+}
+
+impl<'a> Bench<'a> {
+    fn start(context: &Context, args: &'a BenchArgs) -> Result<Bench<'a>, Failure> {
+        let mut client = EngineClient::start(context)?;
+        let document = tokens(0, 2 * PIECE);
+        let (first, second) = document.split_at(PIECE as usize);
+        let pieces = [client.read(MAIN, first.to_vec())?, client.read(MAIN, second.to_vec())?];
+        Ok(Bench { client, args, pieces })
+    }
+
+    fn wait(&mut self, commands: &[u64]) -> Result<Events, Failure> {
+        let (mut events, mut left) = (Events::default(), commands.to_vec());
+        while !left.is_empty() {
+            match self.client.next()? {
+                EngineEvent::Tokens { id, tokens, .. } => events.tokens.push((Instant::now(), id, tokens.len())),
+                EngineEvent::Restored { id, .. } => left.retain(|n| *n != id),
+                EngineEvent::Done { id, done } => {
+                    left.retain(|n| *n != id);
+                    events.state_bytes = done.memory.state;
+                }
+                EngineEvent::Evicted { .. } => events.evicted += 1,
+                EngineEvent::Waiting { .. } => events.waited += 1,
+                _ => {}
+            }
+        }
+        Ok(events)
+    }
+
+    fn end_at(&self, context: u64) -> Option<CheckpointImage> {
+        let end = self.pieces[1].end.clone().unwrap_or_default();
+        Some(CheckpointImage { position: context, ..end })
+    }
+
+    fn restore(&mut self, sequence: SequenceId, context: u64) -> Result<u64, Failure> {
+        let [first, second] = &self.pieces;
+        let image = |start: u64| if start == 0 { first.clone() } else { moved(second, start, false) };
+        let starts = (0..context / PIECE).map(|i| i * PIECE);
+        let rows = starts.map(|start| Arc::new(image(start).rows) as Arc<dyn RowSource>).collect();
+        self.client.restore(sequence, 0, rows, self.end_at(context), tokens(0, context))
+    }
+
+    /// Cuts the main conversation back to its context.
+    fn back(&mut self, context: u64) -> Result<(), Failure> {
+        let id = self.client.restore(MAIN, context, Vec::new(), self.end_at(context), tokens(0, context))?;
+        self.wait(&[id]).map(drop)
+    }
+
+    fn release(&self, sequences: impl IntoIterator<Item = u32>) -> Result<(), Failure> {
+        let release = |n| self.client.command(Command::Release { sequence: SequenceId(n) });
+        sequences.into_iter().try_for_each(release)
+    }
+
+    /// Reads `prompt`, then writes `max_tokens` tokens, one a round.
+    fn job(&mut self, sequence: SequenceId, prompt: Vec<Token>, max_tokens: u64) -> Result<(u64, Cancel), Failure> {
+        let generate = (max_tokens > 0).then(|| greedy(max_tokens, SpecMode::Off));
+        self.client.run(sequence, prompt, generate, false)
+    }
+
+    fn question(&mut self, sequence: SequenceId, max_tokens: u64) -> Result<u64, Failure> {
+        let number = self.client.new_id();
+        Ok(self.job(sequence, tokens(number, QUESTION), max_tokens)?.0)
+    }
+
+    fn forks(&mut self, context: u64) -> Result<Value, Failure> {
+        // The first question waits for rows in flight and loads kernels.
+        let id = self.question(MAIN, 4)?;
+        let before = self.wait(&[id])?.state_bytes;
+        self.back(context)?;
+        let (mut times, mut bytes) = (Vec::new(), 0);
+        // The first fork does not count.
+        for n in 0..=FORKS {
+            let to = SequenceId(n.max(1));
+            let id = self.client.new_id();
+            let begun = Instant::now();
+            self.client.command(Command::Fork { id, from: MAIN, to })?;
+            let question = self.question(to, 1)?;
+            let events = self.wait(&[id, question])?;
+            let first = events.first(question).unwrap_or_else(Instant::now);
+            bytes = events.state_bytes.saturating_sub(before);
+            match n {
+                0 => self.release([1])?,
+                _ => times.push(first.duration_since(begun).as_secs_f64() * 1e3),
+            }
+        }
+        self.release(1..=FORKS)?;
+        let slowest_ms = times.iter().copied().fold(0.0, f64::max);
+        Ok(json!({"first_token_ms": median(times), "slowest_ms": slowest_ms, "forks": FORKS, "bytes": bytes}))
+    }
+
+    fn begin_reading(&mut self, context: u64) -> Result<(u64, Instant), Failure> {
+        self.back(context)?;
+        let begun = Instant::now();
+        Ok((self.job(MAIN, tokens(1, self.args.sample), 0)?.0, begun))
+    }
+
+    fn read(&mut self, context: u64) -> Result<Value, Failure> {
+        let sample = self.args.sample;
+        let rate = |begun: Instant| sample as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+        let mut alone = 0.0;
+        // The first run chooses algorithms.
+        for _ in 0..2 {
+            let (id, begun) = self.begin_reading(context)?;
+            self.wait(&[id])?;
+            alone = rate(begun);
+        }
+        let chat = SequenceId(1);
+        let (id, _) = self.job(chat, tokens(2, CHAT), self.args.decode)?;
+        let events = self.wait(&[id])?;
+        let last = events.tokens.last().map_or_else(Instant::now, |(at, ..)| *at);
+        let chat_alone = events.first(id).map_or(0.0, |first| events.rate(id, first, last));
+        let (writes, cancel) = self.job(chat, tokens(3, QUESTION), LONGEST)?;
+        self.client.wait(|event| matches!(event, EngineEvent::Tokens { id, .. } if id == writes).then_some(()))?;
+        let (id, begun) = self.begin_reading(context)?;
+        let events = self.wait(&[id])?;
+        let (together, chat_together) = (rate(begun), events.rate(writes, begun, Instant::now()));
+        cancel.cancel();
+        self.wait(&[writes])?;
+        let times = self.questions(context)?;
+        Ok(json!({
+            "tokens": sample,
+            "alone_tokens_per_s": alone,
+            "beside_tokens_per_s": together,
+            "share": together / alone,
+            "chat_alone_tokens_per_s": chat_alone,
+            "chat_tokens_per_s": chat_together,
+            "questions": times.len(),
+            "slowest_first_token_ms": times.iter().copied().fold(0.0, f64::max),
+            "first_token_ms": median(times),
+        }))
+    }
+
+    /// Times to the first token of questions during a read.
+    fn questions(&mut self, context: u64) -> Result<Vec<f64>, Failure> {
+        let (reads, _) = self.begin_reading(context)?;
+        let (mut times, mut reading) = (Vec::new(), true);
+        while reading {
+            std::thread::sleep(Duration::from_millis(50 + times.len() as u64 * 61 % 240));
+            self.release([2])?;
+            let begun = Instant::now();
+            let question = self.question(SequenceId(2), 1)?;
+            self.client.wait(|event| match event {
+                EngineEvent::Tokens { id, .. } if id == question && reading => {
+                    times.push(ms(begun));
+                    None
+                }
+                EngineEvent::Done { id, .. } if id == reads => {
+                    reading = false;
+                    None
+                }
+                EngineEvent::Done { id, .. } => (id == question).then_some(()),
+                _ => None,
+            })?;
+        }
+        self.release([2])?;
+        Ok(times)
+    }
+
+    fn crowd(&mut self, context: u64) -> Result<Value, Failure> {
+        self.release(1..=CROWD)?;
+        self.client.command(Command::MayEvict { sequence: MAIN })?;
+        let begun = Instant::now();
+        let mut all = Vec::new();
+        for sequence in (1..=CROWD).map(SequenceId) {
+            all.push(self.restore(sequence, context)?);
+            all.push(self.question(sequence, 8)?);
+            self.client.command(Command::MayEvict { sequence })?;
+        }
+        let Events { evicted, waited, state_bytes, .. } = self.wait(&all)?;
+        let ms = ms(begun);
+        self.release(0..=CROWD)?;
+        Ok(json!({
+            "conversations": CROWD, "ms": ms, "evicted": evicted, "waited": waited, "state_bytes": state_bytes,
+        }))
+    }
+}

@@ -1,0 +1,127 @@
+//! An engine of its own that receives commands as from the runtime.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::RecvTimeoutError;
+
+use crate::cli::{Context, Exit, Failure, open};
+use crate::engine::protocol::{
+    Cancel, CheckpointImage, Command, EngineEvent, EngineFault, Generate, Job, Look, ModelInfo, RowSource, Sampling,
+    SequenceId, SpecMode, StateImage, Token,
+};
+use crate::engine::{self, Engine};
+
+/// Longest time between two events: loading weights, or reading a long prompt.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1800);
+
+pub(super) fn failed(what: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Failure, what.to_string())
+}
+
+/// The likeliest tokens, without a constraint.
+pub(super) fn greedy(max_tokens: u64, spec: SpecMode) -> Generate {
+    Generate {
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        max_tokens,
+        stop: Vec::new(),
+        spec,
+        steering: None,
+        constraint: None,
+        likely: None,
+        look: Look::default(),
+    }
+}
+
+pub(super) struct EngineClient {
+    engine: Engine,
+    pub(super) info: ModelInfo,
+    last: u64,
+}
+
+impl EngineClient {
+    pub(super) fn start(context: &Context) -> Result<EngineClient, Failure> {
+        let engine = engine::spawn(open::engine_options(context)?)?;
+        let mut client = EngineClient { engine, info: ModelInfo::default(), last: 0 };
+        client.info = client.wait(|event| match event {
+            EngineEvent::Ready(info) => Some(info),
+            _ => None,
+        })?;
+        Ok(client)
+    }
+
+    pub(super) fn next(&self) -> Result<EngineEvent, Failure> {
+        match self.engine.events.recv_timeout(PATIENCE) {
+            Ok(EngineEvent::Failed { fault: EngineFault::Fatal { why, exit }, .. }) => Err(Failure::new(exit, why)),
+            Ok(EngineEvent::Failed { fault, .. }) => Err(failed(fault)),
+            Ok(event) => Ok(event),
+            Err(RecvTimeoutError::Timeout) => Err(failed("the engine does not answer")),
+            Err(RecvTimeoutError::Disconnected) => Err(failed("the engine ended unexpectedly")),
+        }
+    }
+
+    pub(super) fn wait<T>(&self, mut pick: impl FnMut(EngineEvent) -> Option<T>) -> Result<T, Failure> {
+        loop {
+            if let Some(found) = pick(self.next()?) {
+                return Ok(found);
+            }
+        }
+    }
+
+    pub(super) fn command(&self, command: Command) -> Result<(), Failure> {
+        self.engine.commands.send(command).map_err(|_| failed("the engine ended unexpectedly"))
+    }
+
+    pub(super) fn new_id(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Reads `prompt` and then generates; with `export` the job ends with the state after it.
+    pub(super) fn run(
+        &mut self,
+        sequence: SequenceId,
+        prompt: Vec<Token>,
+        generate: Option<Generate>,
+        export: bool,
+    ) -> Result<(u64, Cancel), Failure> {
+        let (id, cancel) = (self.new_id(), Cancel::default());
+        let job = Job { id, sequence, prompt, generate, score: None, export, cancel: cancel.clone() };
+        self.command(Command::Run(job))?;
+        Ok((id, cancel))
+    }
+
+    /// The state after reading `prompt` at the end of what the sequence holds.
+    pub(super) fn read(&mut self, sequence: SequenceId, prompt: Vec<Token>) -> Result<StateImage, Failure> {
+        self.run(sequence, prompt, None, true)?;
+        let image = self.wait(|event| match event {
+            EngineEvent::Done { done, .. } => Some(done.image),
+            _ => None,
+        })?;
+        image.ok_or_else(|| failed("the engine exported no state"))
+    }
+
+    /// Keeps `keep` positions of a sequence and restores the rest from `rows` and `end`.
+    pub(super) fn restore(
+        &mut self,
+        sequence: SequenceId,
+        keep: u64,
+        rows: Vec<Arc<dyn RowSource>>,
+        end: Option<CheckpointImage>,
+        history: Vec<Token>,
+    ) -> Result<u64, Failure> {
+        let id = self.new_id();
+        self.command(Command::Restore { id, sequence, keep, rows, end, history: history.into() })?;
+        Ok(id)
+    }
+
+    pub(super) fn restored(&self, id: u64) -> Result<(), Failure> {
+        self.wait(|event| matches!(event, EngineEvent::Restored { id: done, .. } if done == id).then_some(()))
+    }
+
+    pub(super) fn end(self) {
+        // The engine may have ended already.
+        let _ = self.engine.commands.send(Command::Shutdown);
+        let _ = self.engine.thread.join();
+    }
+}

@@ -1,0 +1,133 @@
+//! The table of operations with their budgets, and the checks of one operation.
+//!
+//! A check of an operation demands: every output element written (outputs start as NaN), relative error within the
+//! budget of its number types, equal bits when run twice, and for verify passes equal bits when captured and replayed.
+
+use super::cases::{self, Case, Mode, Run, Sizes};
+use super::checks::{Checks, Outcome, relative, same_bits};
+use crate::backend::cpu::Cpu;
+use crate::backend::cuda::Cuda;
+use crate::backend::prelude::*;
+use crate::backend::{Pass, Result};
+
+/// Outputs rounded to bf16, or sums of products of bf16 inputs.
+pub(super) const BF16: f64 = 6e-3;
+/// Values that are only moved or scaled in f32.
+pub(super) const EXACT: f64 = 1e-6;
+/// Outputs of a recurrence over bf16 q, k, v.
+const RECURRENT: f64 = 1.2e-2;
+/// Softmax over bf16 keys with bf16 weights.
+pub(super) const ATTENTION: f64 = 1.2e-2;
+
+/// The device and its oracle.
+pub(super) struct Pair<'a> {
+    pub(super) cpu: &'a mut Cpu,
+    pub(super) dev: &'a mut Cuda,
+}
+
+type Make<B> = fn(&mut B, Sizes, Case) -> Result<Run<B>>;
+
+#[derive(Clone, Copy)]
+pub(super) struct Operation {
+    pub(super) name: &'static str,
+    pub(super) device: Make<Cuda>,
+    oracle: Make<Cpu>,
+    budget: f64,
+}
+
+macro_rules! operations {
+    ($($id:ident $name:literal $make:ident $budget:ident,)+) => {$(
+        pub(super) const $id: Operation =
+            Operation { name: $name, device: cases::$make, oracle: cases::$make, budget: $budget };
+    )+};
+}
+
+operations! {
+    EMBED "embed" embed EXACT,
+    NORM_LINEAR "norm_linear" norm_linear BF16,
+    NORM_LINEAR_MIXED "norm_linear (mixed)" norm_linear_mixed BF16,
+    NORM_GATE_UP "norm_gate_up" norm_gate_up BF16,
+    LINEAR_ADD "linear_add" linear_add BF16,
+    MLP "mlp" mlp BF16,
+    GATE_OUTPUT_NORMED "gate_output (normed)" gate_output_normed BF16,
+    GATE_OUTPUT_PLAIN "gate_output (plain)" gate_output_plain BF16,
+    KEEP_AUX_HIDDEN "keep_aux_hidden" keep_aux_hidden EXACT,
+    HEAD "head" head BF16,
+    TOP_LOGITS "top_logits" top_logits EXACT,
+    LIGHTNING "lightning" lightning RECURRENT,
+    DRAFT "draft" draft ATTENTION,
+    DRAFT_NORMED "draft (normed)" draft_normed ATTENTION,
+}
+
+impl Operation {
+    pub(super) const fn within(self, budget: f64) -> Operation {
+        Operation { budget, ..self }
+    }
+
+    /// Runs the operation on the device.
+    pub(super) fn eager(&self, dev: &mut Cuda, sizes: Sizes, case: Case) -> Result<Vec<f32>> {
+        (self.device)(dev, sizes, case)?(dev, Mode::Eager)
+    }
+
+    /// The device's output; an error unless every run gives the same bits.
+    fn repeatable(&self, dev: &mut Cuda, sizes: Sizes, case: Case) -> anyhow::Result<Vec<f32>> {
+        let mut run = (self.device)(dev, sizes, case)?;
+        let first = run(dev, Mode::Eager)?;
+        for (what, mode) in modes(case.pass) {
+            same_bits(&first, &run(dev, *mode)?, what)?;
+        }
+        dev.synchronize()?;
+        dev.check_guards()?;
+        Ok(first)
+    }
+
+    /// Checks the device against the oracle; `about` follows the operation's name.
+    pub(super) fn check(&self, checks: &mut Checks, pair: &mut Pair, sizes: Sizes, case: Case, about: &str) {
+        checks.add(name(&format!("{}{about}", self.name), case), || {
+            let found = self.repeatable(pair.dev, sizes, case)?;
+            let expected = (self.oracle)(pair.cpu, sizes, case)?(pair.cpu, Mode::Eager)?;
+            Ok(Outcome::Error { error: relative(&found, &expected), budget: self.budget })
+        });
+    }
+
+    /// Checks that the first rows of a verify pass of `all` rows have the bits they have in passes of each of `few`.
+    /// Lossless speculation depends on it.
+    pub(super) fn rows_alone(
+        &self,
+        dev: &mut Cuda,
+        sizes: Sizes,
+        seed: u64,
+        all: usize,
+        few: &[usize],
+    ) -> anyhow::Result<Outcome> {
+        let case = |rows| Case { pass: Pass::Verify { rows }, position: 0, seed };
+        let among = self.eager(dev, sizes, case(all))?;
+        for rows in few {
+            let found = self.eager(dev, sizes, case(*rows))?;
+            same_bits(&found, among.get(..found.len()).unwrap_or_default(), format!("{rows} rows and {all}"))?;
+        }
+        Ok(Outcome::Holds)
+    }
+}
+
+/// The runs after the first, eager one.
+pub(super) fn modes(pass: Pass) -> &'static [(&'static str, Mode)] {
+    const ALL: [(&str, Mode); 4] = [
+        ("two runs (a race, or something unwritten)", Mode::Eager),
+        ("eager in a step", Mode::Step),
+        ("captured", Mode::Step),
+        ("replayed", Mode::Step),
+    ];
+    match pass {
+        Pass::Verify { .. } => &ALL,
+        Pass::Prefill { .. } => &ALL[..1],
+    }
+}
+
+pub(super) fn name(op: &str, case: Case) -> String {
+    let (path, rows) = match case.pass {
+        Pass::Verify { rows } => ("verify", rows),
+        Pass::Prefill { rows } => ("prefill", rows),
+    };
+    format!("{op} {path} {rows} @ {}", case.position)
+}
