@@ -292,21 +292,24 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::AskAll(args) => ask_all::run(context, &args),
             Command::Bench(args) => (laboratory.bench)(context, &args),
             Command::Eval(args) => (laboratory.eval)(context, &args),
-            Command::Doctor(args) => {
-                // Every requested check runs even if another fails; with `--json` each prints a line.
-                let data = args.check.then(|| data_check::run(context)).transpose()?;
-                let computed = args.in_laboratory().then(|| (laboratory.check)(context, &args)).transpose()?;
-                match (data, computed) {
-                    (None, None) => doctor::run(context, args.files),
-                    (Some(Exit::Ok) | None, Some(exit)) | (Some(exit), _) => Ok(exit),
-                }
-            }
+            Command::Doctor(args) => examine(context, &args, laboratory)
+                .map_err(|failure| Failure { message: about::without_home(&failure.message), ..failure }),
             Command::Draft(args) => (laboratory.draft)(context, &args.action),
             Command::Demo(args) => chat::tour(context, args.plain),
             Command::Model(args) => model_cmd::run(context, &args.action),
             // Handled before the settings were read.
             Command::Config(_) | Command::Completions(_) | Command::Manual => Ok(Exit::Ok),
         },
+    }
+}
+
+/// `doctor`: every requested check runs even if another fails; with `--json` each prints a line.
+fn examine(context: &Context, args: &args::DoctorArgs, laboratory: Laboratory) -> Result<Exit, Failure> {
+    let data = args.check.then(|| data_check::run(context)).transpose()?;
+    let computed = args.in_laboratory().then(|| (laboratory.check)(context, args)).transpose()?;
+    match (data, computed) {
+        (None, None) => doctor::run(context, args.files),
+        (Some(Exit::Ok) | None, Some(exit)) | (Some(exit), _) => Ok(exit),
     }
 }
 
