@@ -27,6 +27,7 @@ mod library_cmd;
 pub mod logging;
 mod manual;
 pub mod model_cmd;
+mod names;
 mod notices;
 pub mod oneshot;
 pub mod open;
@@ -119,10 +120,14 @@ pub struct Laboratory {
 const WARNINGS: usize = 3;
 const STDIN: &str = "-";
 
-/// What this process is to do if it is the child of one that has something hostile to read; not for people.
+/// What this process is to do if it is the child of one that has something hostile to read, or of a shell; not for people.
 fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>, String> + '_>> {
     match arguments {
         [_, child, path] if child == extract::CHILD => Some(Box::new(move || extract::child(Path::new(path)))),
+        [_, call, words @ ..] if call == args::NAMES => Some(Box::new(|| {
+            let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+            Ok(names::lines(&words))
+        })),
         [_, child] if child == schema::CHILD => Some(Box::new(schema::child)),
         _ => None,
     }
