@@ -47,6 +47,7 @@ mod trash;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use clap::CommandFactory;
@@ -59,6 +60,8 @@ use crate::text::{extract, sample, schema, sources};
 use args::{Cli, Command, ConfigCommand, Task};
 use dirs::Dirs;
 pub use failure::Failure;
+use panic::CrashNote;
+use term::Guard;
 
 /// What every handler needs.
 #[derive(Clone, Debug)]
@@ -229,7 +232,8 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     // Read-only commands create no data directory.
     let logged = !task.only_looks() || context.dirs.data.exists();
     let _log = logged.then(|| logging::start(&context.dirs, &context.config().log, verbose));
-    logging::catch_panics(context.dirs.state.clone());
+    let note = CrashNote { dir: Some(context.dirs.state.clone()), ..CrashNote::default() };
+    panic::install(Guard::default(), Arc::new(Mutex::new(note)), None);
     dispatch(&context, task, laboratory)
 }
 
