@@ -22,7 +22,7 @@ use crate::server::{Key, Options, Rules, ServeError, Server, Stop};
 use crate::store::Scratch;
 use crate::text::sanitize::Clean;
 use crate::text::sanitize::shell_word;
-use crate::text::{TextModel, files};
+use crate::text::{TextModel, files, plain_words};
 
 const KEY_BYTES: u64 = 4 << 10;
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;
@@ -258,7 +258,7 @@ fn for_terminals(
     let why = match attach::open_host(&place, address, loads, multiplexer.clone(), tokenizer, attach_engine::rows) {
         Ok(Some(host)) => return Some(host),
         Ok(None) => "another sala-chat serve of this data directory does that".to_owned(),
-        Err(e) => e.to_string(),
+        Err(e) => plain_words(&e),
     };
     if !context.quiet {
         out::tell(&Clean::line(&format!("Terminals cannot use this model: {why}.")));

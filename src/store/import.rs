@@ -260,12 +260,12 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Writes what there is; `goes_on` is the session of the next change.
-    fn write(&mut self, goes_on: Option<SessionId>) -> Result<()> {
+    /// Writes what there is; `continued` is the session of the next change.
+    fn write(&mut self, continued: Option<SessionId>) -> Result<()> {
         let (batch, watch) = (std::mem::take(&mut self.batch), self.watch);
         self.batch_bytes = 0;
         if let Some(store) = self.to {
-            self.imported.sessions.extend(store.transaction(|tx| write_batch(tx, &batch, goes_on, watch))?);
+            self.imported.sessions.extend(store.transaction(|tx| write_batch(tx, &batch, continued, watch))?);
         }
         Ok(())
     }
@@ -275,7 +275,7 @@ impl<'a> Reading<'a> {
 fn write_batch(
     tx: &Transaction<'_>,
     batch: &[Change],
-    goes_on: Option<SessionId>,
+    continued: Option<SessionId>,
     watch: &Watch<'_>,
 ) -> Result<Vec<(SessionId, String)>> {
     let mut whole = Vec::new();
@@ -286,7 +286,7 @@ fn write_batch(
             apply_one(tx, change, &mut applied)?;
         }
         let Some(id) = changes.first().and_then(Change::session) else { continue };
-        if goes_on == Some(id) {
+        if continued == Some(id) {
             // An incomplete session is in the trash, so that it is emptied if the process ends here.
             tx.execute("UPDATE session SET trashed_ms = ?2 WHERE id = ?1", params![id.0, now_ms()])?;
             seal_session(tx, id)?;

@@ -142,6 +142,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn errors_of_the_system_are_worded_without_numbers() {
+        assert_eq!(plain_words(&Error::from_raw_os_error(2)), "not found");
+        let both = "a: Permission denied (os error 13); b: Is a directory (os error 21)";
+        assert_eq!(plain_words(&both), "a: Permission denied; b: Is a directory");
+    }
+
+    #[test]
     fn what_a_link_leads_to_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("kept/file"), dir.path().join("link"));
