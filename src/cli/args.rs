@@ -23,7 +23,7 @@ pub use commands::{
     AskAllArgs, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, ExportArgs, FormatArg, ImportArgs,
     LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs, PruneArgs, RmArgs, SearchArgs, ServeArgs,
 };
-pub use completions::completions;
+pub use completions::{NAMES, completions};
 pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
 pub use meant::command_meant;
 pub use options::SettingArgs;

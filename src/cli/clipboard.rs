@@ -14,6 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::dirs::make_private;
+use crate::text::plain_words;
 use crate::tui::options::ClipboardMethod;
 
 /// Terminals cut longer sequences; the file holds everything.
@@ -100,7 +101,7 @@ fn to_file(dir: &Path, text: &str) -> std::io::Result<PathBuf> {
 /// Copies; the answer says exactly what is known to have happened, the most important up to its first semicolon.
 pub fn copy(out: &mut impl Write, text: &str, place: Place<'_>) -> Result<String, String> {
     let count = crate::tui::entry::grouped(text.chars().count() as u64);
-    let file = place.dir.map(|d| to_file(d, text).map_err(|e| format!("{}: {e}", d.display())));
+    let file = place.dir.map(|d| to_file(d, text).map_err(|e| format!("{}: {}", d.display(), plain_words(&e))));
     let path = match &file {
         Some(Ok(p)) => format!("; also in {}", p.display()),
         Some(Err(_)) | None => String::new(),

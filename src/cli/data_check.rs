@@ -1,10 +1,11 @@
 //! `doctor --check`: the data directory, looked at whole and put right where that is possible.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::about::without_home;
 use super::failure::Failure;
 use super::{Context, open};
 use crate::core::Exit;
@@ -13,7 +14,7 @@ use crate::store::{Checked, RealDisk, Rescue, Store};
 use crate::text::sanitize::sanitize_line;
 
 struct Looked {
-    root: PathBuf,
+    root: String,
     checked: Checked,
     notes: Vec<String>,
 }
@@ -25,7 +26,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     let requests = open::folder_of_requests(context).map(|folder| {
         look(&folder, || open::store_of_requests(context)).unwrap_or_else(|e| {
             let checked = Checked { damaged: vec![e.to_string()], ..Checked::default() };
-            Looked { root: folder, checked, notes: Vec::new() }
+            Looked::new(&folder, checked, &[])
         })
     });
     let whole = looked.is_whole() && requests.as_ref().is_none_or(Looked::is_whole);
@@ -56,10 +57,17 @@ fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Resu
         checked.damaged.extend(rescued.said_lost());
     }
     checked.damaged.extend(in_use);
-    Ok(Looked { root: store.root().to_path_buf(), checked, notes: store.notes().to_vec() })
+    Ok(Looked::new(store.root(), checked, store.notes()))
 }
 
 impl Looked {
+    fn new(root: &Path, checked: Checked, notes: &[String]) -> Looked {
+        let short = |lines: &[String]| lines.iter().map(|line| without_home(line)).collect();
+        let (repaired, damaged) = (short(&checked.repaired), short(&checked.damaged));
+        let checked = Checked { repaired, damaged, ..checked };
+        Looked { root: without_home(&root.to_string_lossy()), checked, notes: short(notes) }
+    }
+
     fn is_whole(&self) -> bool {
         self.checked.damaged.is_empty()
     }
@@ -76,7 +84,7 @@ impl Looked {
         let checked = &self.checked;
         let mut lines = vec![format!(
             "{}: {}, {} and {} looked at.",
-            self.root.display(),
+            self.root,
             counted(checked.sessions, "session"),
             counted(checked.messages, "message"),
             counted(checked.states, "state file")

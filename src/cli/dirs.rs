@@ -38,13 +38,10 @@ impl Dirs {
             Ok((dir.clone(), dir.join(places::STATE), dir.join(places::LOCKS)))
         };
         match (project, data_dir) {
-            (Some(project), Some(dir)) => {
+            (project, Some(dir)) => {
                 let (data, state, runtime) = below(dir)?;
-                Ok(Dirs { config: project.config_dir().to_owned(), data, state, runtime })
-            }
-            (None, Some(dir)) => {
-                let (data, state, runtime) = below(dir)?;
-                Ok(Dirs { config: data.clone(), data, state, runtime })
+                let config = project.map_or_else(|| data.clone(), |project| project.config_dir().to_owned());
+                Ok(Dirs { config, data, state, runtime })
             }
             (Some(project), None) => {
                 let data = project.data_dir().to_owned();

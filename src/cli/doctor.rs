@@ -16,6 +16,7 @@ use crate::config::settings::ModelSource;
 use crate::model::quantize::{KeptFolder, Stage, kept_folders};
 use crate::model::{Checkpoint, Live, Model};
 use crate::store::Access;
+use crate::text::plain_words;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -31,12 +32,12 @@ struct Finding {
 }
 
 fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) -> Finding {
-    Finding { what, verdict, sentence: sentence.into() }
+    Finding { what, verdict, sentence: about::without_home(&plain_words(&sentence.into())) }
 }
 
 /// Runs all of them and prints them in the order of a first start.
 pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
-    let program = format!("{}, {}.", about::program(), about::system());
+    let program = format!("{}, {}; {}.", about::program(), about::system(), about::build());
     let mut findings = vec![finding("program", Verdict::Fine, program), terminal()];
     findings.extend(folders(context));
     findings.extend(database(context));
@@ -56,7 +57,6 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     if files {
         findings.extend(listed_files(context));
     }
-    findings.iter_mut().for_each(|f| f.sentence = about::without_home(&f.sentence));
     let missed = findings.iter().filter(|f| f.verdict == Verdict::Miss).count();
     let word = |v: Verdict| match v {
         Verdict::Fine => "ok",
@@ -265,35 +265,21 @@ fn kept_weights(dir: &Path) -> Option<Finding> {
 fn disk(dir: &Path, reserve: u64) -> Finding {
     // The folder may not exist yet: its nearest parent is on the same disk.
     let at = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
-    match statvfs(at) {
-        Ok(stat) => {
-            let free = stat.f_bavail * stat.f_frsize;
-            let gb = free as f64 / 1e9;
-            if free < reserve {
-                let kept = reserve as f64 / 1e9;
-                finding(
-                    "disk",
-                    Verdict::Note,
-                    format!(
-                        "{gb:.1} GB free at {}, less than the {kept:.1} GB that sessions.min_free_gib keeps free: text is saved, but state is not, so sessions must be read again. sala-chat prune frees space.",
-                        at.display()
-                    ),
-                )
-            } else if free < 1 << 30 {
-                finding(
-                    "disk",
-                    Verdict::Note,
-                    format!(
-                        "{gb:.1} GB free at {}: a million-token session needs about 9 GB. sala-chat prune frees space.",
-                        at.display()
-                    ),
-                )
-            } else {
-                finding("disk", Verdict::Fine, format!("{gb:.0} GB free at {}.", at.display()))
-            }
-        }
-        Err(e) => finding("disk", Verdict::Note, format!("free space at {} is unknown ({e}).", at.display())),
-    }
+    let at_place = at.display();
+    let free = match statvfs(at) {
+        Ok(stat) => stat.f_bavail * stat.f_frsize,
+        Err(e) => return finding("disk", Verdict::Note, format!("free space at {at_place} is unknown ({e}).")),
+    };
+    let (gb, kept) = (free as f64 / 1e9, reserve as f64 / 1e9);
+    let why = match free {
+        free if free < reserve => format!(
+            "less than the {kept:.1} GB that sessions.min_free_gib keeps free: text is saved, but state is not, so sessions must be read again"
+        ),
+        free if free < 1 << 30 => "and a million-token session needs about 9 GB".to_owned(),
+        _ => return finding("disk", Verdict::Fine, format!("{gb:.0} GB free at {at_place}.")),
+    };
+    let text = format!("{gb:.1} GB free at {at_place}, {why}. sala-chat prune frees space.");
+    finding("disk", Verdict::Note, text)
 }
 
 /// The built-in model reads a few tokens and predicts: proof that this program computes here.

@@ -8,8 +8,8 @@ use clap::error::ErrorKind;
 use crate::config::settings::ConfigError;
 use crate::core::Exit;
 use crate::model::ModelError;
-use crate::text::TextError;
 use crate::text::sources::SourceError;
+use crate::text::{TextError, plain_words};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -22,7 +22,7 @@ pub struct Failure {
 
 impl Failure {
     pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
-        Failure { exit, message: plain_words(message.into()), hint: None }
+        Failure { exit, message: plain_words(&message.into()), hint: None }
     }
 
     pub fn usage(message: impl Into<String>) -> Failure {
@@ -82,16 +82,6 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
-
-/// Words of the system without its numbers: `not found` for `No such file or directory (os error 2)`.
-pub(super) fn plain_words(mut message: String) -> String {
-    message = message.replace("No such file or directory", "not found");
-    while let Some(start) = message.find(" (os error ") {
-        let Some(length) = message.get(start..).and_then(|rest| rest.find(')')) else { break };
-        message.replace_range(start..=start + length, "");
-    }
-    message
-}
 
 fn subcommands(help: &str) -> String {
     let list = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.trim().is_empty());

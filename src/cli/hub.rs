@@ -16,6 +16,7 @@ use fs4::FileExt;
 use hf_hub::Repo;
 
 use crate::engine::protocol::Cancel;
+use crate::text::plain_words;
 
 pub use check::{Kind, Verdict, complete, verify, verify_packed};
 #[cfg(test)]
@@ -72,13 +73,13 @@ pub enum HubError {
     Damaged(String),
     #[error("{} needed, {} free in {dir}", gigabytes(*.need), gigabytes(*.free))]
     Space { need: u64, free: u64, dir: String },
-    #[error("{path}: {source}")]
+    #[error("{path}: {}", plain_words(source))]
     Disk { path: String, source: std::io::Error },
     #[error("stopped; the next download continues from here")]
     Stopped,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     pub file: String,
     pub file_done: u64,
@@ -140,15 +141,7 @@ impl CachedRepo {
         make(&blobs)?;
         make(&target)?;
         let total = blobs_of(snapshot).map(|f| f.bytes).sum();
-        let progress = Progress {
-            file: String::new(),
-            file_done: 0,
-            file_bytes: 0,
-            done: 0,
-            total,
-            bytes_per_s: 0.0,
-            trouble: None,
-        };
+        let progress = Progress { total, ..Progress::default() };
         let mut run = Run { wait, report, cancel, progress, fetched: 0, start: Instant::now() };
         let _alone = self.alone(snapshot, &mut run)?;
         let missing = self.missing_bytes(snapshot);

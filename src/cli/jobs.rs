@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_current_process_group, wait
 
 use super::signals::suspend;
 use super::themes::Themes;
+use crate::text::plain_words;
 use crate::text::sanitize::sanitize;
 use crate::tui::Event;
 use crate::tui::FileRow;
@@ -206,7 +207,7 @@ pub fn edit(text: &str) -> Result<String, String> {
 }
 
 fn edit_with(editor: &OsStr, text: &str) -> Result<String, String> {
-    let fail = |e: io::Error| format!("The editor could not be used: {e}");
+    let fail = |e: io::Error| format!("The editor could not be used: {}", plain_words(&e));
     let mut file = tempfile::Builder::new().prefix("sala-chat-").suffix(".md").tempfile().map_err(fail)?;
     io::Write::write_all(&mut file, text.as_bytes()).map_err(fail)?;
     // Through a shell, because VISUAL may hold arguments.

@@ -12,6 +12,7 @@ use crate::core::{Exit, bytes, counted};
 use crate::runtime::Attendance;
 use crate::runtime::protocol::{LibraryAction, Notice, Request, SaveState};
 use crate::store::Store;
+use crate::text::near::meant;
 use crate::text::sanitize::Clean;
 use crate::tui::cells::fit;
 
@@ -23,7 +24,8 @@ pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit
             // All of them or none.
             let there = store.documents()?;
             if let Some(name) = names.iter().find(|name| there.iter().all(|d| d.document.name != **name)) {
-                let failure = Failure::new(Exit::Failure, format!("no document {name} in the library"));
+                let near = meant(name, there.iter().map(|d| d.document.name.as_str()));
+                let failure = Failure::new(Exit::Failure, format!("no document {name} in the library.{near}"));
                 return Err(failure.hint("sala-chat library ls lists them"));
             }
             remove(context, &store, names.iter().map(String::as_str), "document")

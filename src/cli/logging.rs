@@ -11,11 +11,8 @@ use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
 use super::dirs::{Dirs, make_private};
-use super::out;
 use crate::config::settings::LogConfig;
-use crate::core::caught::expected;
 use crate::text::clock;
-use crate::text::sanitize::Clean;
 
 #[must_use]
 pub struct LogGuard(#[expect(dead_code, reason = "held for its drop")] Option<WorkerGuard>);
@@ -107,20 +104,6 @@ impl Write for DailyFile {
 fn private(how: &mut OpenOptions, path: &Path) -> std::io::Result<File> {
     let flags = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
     how.mode(0o600).custom_flags(flags).open(path)
-}
-
-/// Makes a panic write a report and one line about it. Runs before the terminal's own hook is installed, so that the
-/// screen is restored first.
-pub fn catch_panics(state: PathBuf) {
-    std::panic::set_hook(Box::new(move |info| {
-        if expected() {
-            return;
-        }
-        let place = keep_report(&state, info);
-        let place = place.map_or_else(|| "could not be written".to_owned(), |p| p.display().to_string());
-        let said = format!("sala-chat crashed. Your text is saved. Resume: sala-chat -c. Report: {place}");
-        out::tell(&Clean::line(&said));
-    }));
 }
 
 /// Logs a panic and writes its report into `state`; where, unless that fails.

@@ -27,6 +27,7 @@ mod library_cmd;
 pub mod logging;
 mod manual;
 pub mod model_cmd;
+mod names;
 mod notices;
 pub mod oneshot;
 pub mod open;
@@ -46,6 +47,7 @@ mod trash;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use clap::CommandFactory;
@@ -58,6 +60,8 @@ use crate::text::{extract, sample, schema, sources};
 use args::{Cli, Command, ConfigCommand, Task};
 use dirs::Dirs;
 pub use failure::Failure;
+use panic::CrashNote;
+use term::Guard;
 
 /// What every handler needs.
 #[derive(Clone, Debug)]
@@ -119,10 +123,14 @@ pub struct Laboratory {
 const WARNINGS: usize = 3;
 const STDIN: &str = "-";
 
-/// What this process is to do if it is the child of one that has something hostile to read; not for people.
+/// What this process is to do if it is the child of one that has something hostile to read, or of a shell; not for people.
 fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>, String> + '_>> {
     match arguments {
         [_, child, path] if child == extract::CHILD => Some(Box::new(move || extract::child(Path::new(path)))),
+        [_, call, words @ ..] if call == args::NAMES => Some(Box::new(|| {
+            let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+            Ok(names::lines(&words))
+        })),
         [_, child] if child == schema::CHILD => Some(Box::new(schema::child)),
         _ => None,
     }
@@ -224,7 +232,8 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     // Read-only commands create no data directory.
     let logged = !task.only_looks() || context.dirs.data.exists();
     let _log = logged.then(|| logging::start(&context.dirs, &context.config().log, verbose));
-    logging::catch_panics(context.dirs.state.clone());
+    let note = CrashNote { dir: Some(context.dirs.state.clone()), ..CrashNote::default() };
+    panic::install(Guard::default(), Arc::new(Mutex::new(note)), None);
     dispatch(&context, task, laboratory)
 }
 
@@ -292,21 +301,24 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::AskAll(args) => ask_all::run(context, &args),
             Command::Bench(args) => (laboratory.bench)(context, &args),
             Command::Eval(args) => (laboratory.eval)(context, &args),
-            Command::Doctor(args) => {
-                // Every requested check runs even if another fails; with `--json` each prints a line.
-                let data = args.check.then(|| data_check::run(context)).transpose()?;
-                let computed = args.in_laboratory().then(|| (laboratory.check)(context, &args)).transpose()?;
-                match (data, computed) {
-                    (None, None) => doctor::run(context, args.files),
-                    (Some(Exit::Ok) | None, Some(exit)) | (Some(exit), _) => Ok(exit),
-                }
-            }
+            Command::Doctor(args) => examine(context, &args, laboratory)
+                .map_err(|failure| Failure { message: about::without_home(&failure.message), ..failure }),
             Command::Draft(args) => (laboratory.draft)(context, &args.action),
             Command::Demo(args) => chat::tour(context, args.plain),
             Command::Model(args) => model_cmd::run(context, &args.action),
             // Handled before the settings were read.
             Command::Config(_) | Command::Completions(_) | Command::Manual => Ok(Exit::Ok),
         },
+    }
+}
+
+/// `doctor`: every requested check runs even if another fails; with `--json` each prints a line.
+fn examine(context: &Context, args: &args::DoctorArgs, laboratory: Laboratory) -> Result<Exit, Failure> {
+    let data = args.check.then(|| data_check::run(context)).transpose()?;
+    let computed = args.in_laboratory().then(|| (laboratory.check)(context, args)).transpose()?;
+    match (data, computed) {
+        (None, None) => doctor::run(context, args.files),
+        (Some(Exit::Ok) | None, Some(exit)) | (Some(exit), _) => Ok(exit),
     }
 }
 

@@ -1,11 +1,11 @@
 //! `sala-chat model path|verify|download|quantize`. Only `download` and `verify --hub` use the network.
 
-use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 
 use super::args::{ModelCommand, TuningArgs};
 use super::downloaded::{cached, installed};
 use super::hub::{self, Hub, HubError, Kind, Snapshot, Verdict, gigabytes};
+use super::sessions_cmd::confirmed;
 use super::{Context, Exit, Failure, devices, out, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
 use crate::engine::protocol::Cancel;
@@ -209,7 +209,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
     }
     if missing > 0 && !yes {
         let question = format!(
-            "{} at {}: {} files, {}, {} to fetch, into {}.\n{licence}; see https://huggingface.co/{}. Download? [y/N] ",
+            "{} at {}: {} files, {}, {} to fetch, into {}. {licence}; see https://huggingface.co/{}. Download?",
             config.repo,
             snapshot.commit.get(..12).unwrap_or(&snapshot.commit),
             snapshot.files.len(),
@@ -218,13 +218,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
             cached.folder().display(),
             config.repo,
         );
-        if !std::io::stdin().is_terminal() {
-            return Err(Failure::usage(format!("{} would be downloaded. Add --yes", gigabytes(missing))));
-        }
-        out::tell_part(&Clean::text(&question));
-        let mut answer = String::new();
-        std::io::stdin().lock().read_line(&mut answer)?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+        if !confirmed(&question)? {
             return Err(Failure::new(Exit::Stopped, "nothing was downloaded"));
         }
     }

@@ -1,10 +1,11 @@
-//! When something panics while the chat has the terminal: restore it once, leave a report, say how to go on.
+//! When something panics: restore the terminal once, leave a report, say how to go on.
 //!
-//! Worker threads catch their own panics and report them as events; for those only the report is written, the
-//! terminal stays as it is.
+//! Worker threads of the chat catch their own panics and report them as events; for those only the report is written,
+//! the terminal stays as it is.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
 
 use super::logging::keep_report;
 use super::out;
@@ -21,14 +22,13 @@ pub struct CrashNote {
     pub messages: u64,
 }
 
-/// Installs the hook; the calling thread is the one that owns the terminal.
-pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>) {
-    let owner = std::thread::current().id();
+/// Installs the hook. Of a chat on a screen, `owner` is the thread that has the terminal.
+pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>, owner: Option<ThreadId>) {
     std::panic::set_hook(Box::new(move |info| {
         if expected() {
             return;
         }
-        let owns_terminal = std::thread::current().id() == owner;
+        let owns_terminal = owner.is_none_or(|owner| std::thread::current().id() == owner);
         if owns_terminal {
             guard.leave();
         }
@@ -65,7 +65,7 @@ mod tests {
     fn child_that_panics() {
         let guard = Guard::default();
         let note = CrashNote { dir: None, session: "war-and-peace".into(), messages: 9 };
-        install(guard.clone(), Arc::new(Mutex::new(note)));
+        install(guard.clone(), Arc::new(Mutex::new(note)), Some(std::thread::current().id()));
         guard.enter(Modes { alternate_screen: true, mouse: true, kitty: true }).unwrap();
         panic!("{}", "text of the user");
     }

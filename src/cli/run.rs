@@ -82,7 +82,7 @@ pub fn run(config: UiConfig, runtime: DeskHandle, tour: Option<Tour>) -> io::Res
     let size = crossterm::terminal::size()?;
     let guard = Guard::default();
     let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
-    install(guard.clone(), Arc::clone(&crash));
+    install(guard.clone(), Arc::clone(&crash), Some(std::thread::current().id()));
     let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.mouse, kitty: false };
     // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
     let (outside_to, outside) = unbounded();

@@ -22,7 +22,7 @@ use crate::server::{Key, Options, Rules, ServeError, Server, Stop};
 use crate::store::Scratch;
 use crate::text::sanitize::Clean;
 use crate::text::sanitize::shell_word;
-use crate::text::{TextModel, files};
+use crate::text::{TextModel, files, plain_words};
 
 const KEY_BYTES: u64 = 4 << 10;
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;
@@ -222,6 +222,7 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     let key_file = named_key_file(context, args);
     let key_file = key_file.or_else(|| open_to_others.then(|| context.dirs.data.join(crate::core::places::SERVE_KEY)));
     let model = Model::of(context)?;
+    let name = open::checkpoint(context, &model.options.model)?.name().to_owned();
     let key = key_file.as_deref().map(key_in).transpose()?;
     let listener = TcpListener::bind(addresses.as_slice())
         .map_err(|e| Failure::new(Exit::Failure, format!("{listen}: {e}")).hint("Another port: --listen ADDR:PORT"))?;
@@ -229,9 +230,17 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     let shown = key.as_ref().map(|(key, _)| key.clone());
     let serving = Serving::begin(context, model, listener, shown, !args.no_save)?;
     watch_signals(serving.stop(), serving.multiplexer.clone())?;
-    out::line(&Clean::line(&format!("sala-chat serves http://{address}/v1")))?;
-    if !context.quiet {
-        say_who(open_to_others, key_file.as_deref(), key.is_some_and(|(_, made)| made));
+    let key = match (key, &key_file) {
+        (Some((_, made)), Some(file)) => {
+            format!("The key is in {}{}.", file.display(), if made { " (made just now)" } else { "" })
+        }
+        _ => "No key is needed.".to_owned(),
+    };
+    out::line(&Clean::line(&format!("sala-chat serves {name} at http://{address}/v1. {key} Ctrl-C stops it.")))?;
+    if open_to_others && !context.quiet {
+        out::tell(&Clean::line(
+            "Every computer that reaches this address can use the model and read answers it names, if it has the key; nothing is encrypted on the way.",
+        ));
     }
     serving.run().map(|()| Exit::Ok)
 }
@@ -249,26 +258,12 @@ fn for_terminals(
     let why = match attach::open_host(&place, address, loads, multiplexer.clone(), tokenizer, attach_engine::rows) {
         Ok(Some(host)) => return Some(host),
         Ok(None) => "another sala-chat serve of this data directory does that".to_owned(),
-        Err(e) => e.to_string(),
+        Err(e) => plain_words(&e),
     };
     if !context.quiet {
         out::tell(&Clean::line(&format!("Terminals cannot use this model: {why}.")));
     }
     None
-}
-
-/// Says on standard error who can talk to it.
-fn say_who(open_to_others: bool, key_file: Option<&Path>, made: bool) {
-    let who = if open_to_others {
-        "Every computer that reaches this address can use the model and read answers it names, if it has the key."
-    } else {
-        "Programs on this computer can use the model."
-    };
-    out::tell(&Clean::line(who));
-    if let Some(file) = key_file {
-        let made = if made { " (made just now)" } else { "" };
-        out::tell(&Clean::line(&format!("The key is in {}{made}; nothing is encrypted on the way.", file.display())));
-    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::core::{Exit, bytes, counted};
 use crate::runtime::protocol::{ExportFormat, SessionRow};
 use crate::runtime::session_rows;
 use crate::store::{LAST, Overwrite, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch};
+use crate::text::near::meant;
 use crate::text::sanitize::{Clean, shell_word};
 use crate::tui::cells::{ellipsis, fit, width as cells};
 use crate::tui::entry::grouped;
@@ -32,6 +33,11 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
         Err(StoreError::NoSession { .. }) if store.trashed_session(name)?.is_some() => {
             let failure = Failure::new(Exit::Failure, format!("\"{name}\" is in the trash"));
             Err(failure.hint(format!("Back with: sala-chat -r {}", shell_word(name))))
+        }
+        Err(e @ StoreError::NoSession { .. }) => {
+            let records = store.sessions(SessionFilter::Live, LISTED)?;
+            let near = meant(name, records.iter().map(|r| r.name.as_str()));
+            Err(Failure::new(Exit::Failure, format!("{e}.{near}").trim_end_matches('.')))
         }
         found => Ok(found?),
     }
@@ -80,12 +86,18 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let rows = session_rows(&store, records, None, sizes.as_ref());
     let json = || json!(rows);
     let text = || {
-        if rows.is_empty() {
-            return "No sessions yet. sala-chat starts one.".to_owned();
-        }
-        let mut lines = listed(&rows, line_cells());
+        let (once, shown): (Vec<SessionRow>, _) = rows.iter().cloned().partition(|row| row.once && !args.all);
+        let mut lines = match (rows.len(), shown.len()) {
+            (0, _) => vec!["No sessions yet. sala-chat starts one.".to_owned()],
+            (_, 0) => Vec::new(),
+            _ => listed(&shown, line_cells()),
+        };
         if let Some(sizes) = sizes.as_ref().filter(|_| args.sizes) {
             lines.push(format!("State {}, texts {}.", bytes(sizes.state_bytes), bytes(sizes.database_bytes)));
+        }
+        if !once.is_empty() {
+            let hidden = counted(once.len() as u64, "session");
+            lines.push(format!("{hidden} of a single -p question not shown: sala-chat ls --all"));
         }
         lines.join("\n")
     };
@@ -136,7 +148,7 @@ pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     out::tell_part(&Clean::line(&format!("{question} y/N ")));
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
-    Ok(line.trim().eq_ignore_ascii_case("y"))
+    Ok(["y", "yes"].contains(&line.trim().to_lowercase().as_str()))
 }
 
 /// `rm`.
@@ -300,6 +312,7 @@ mod tests {
             state: "stale".into(),
             bytes: Some(2_400 << 20),
             updated_ms: 0,
+            once: false,
         };
         for width in [80, 100, 160] {
             let lines = listed(std::slice::from_ref(&row), Some(width));

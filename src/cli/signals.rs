@@ -18,6 +18,7 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use super::{Exit, Failure, out};
+use crate::text::plain_words;
 use crate::text::sanitize::Clean;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +95,7 @@ const CONTINUED: Duration = Duration::from_millis(100);
 /// Suspends the process as Ctrl-Z does where the terminal acts on the key, with its whole group: a script that waits for it has to stop
 /// as well, or the shell never learns of it. Returns when it is continued.
 pub(super) fn suspend() -> Result<(), String> {
-    let fail = |e: io::Error| format!("Not suspended: {e}");
+    let fail = |e: io::Error| format!("Not suspended: {}", plain_words(&e));
     let continued = Arc::new(AtomicBool::new(false));
     let heard = signal_hook::flag::register(SIGCONT, Arc::clone(&continued)).map_err(fail)?;
     let stopped = stop_group();

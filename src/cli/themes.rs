@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use syntect::highlighting::Theme as CodeTheme;
 
-use super::failure::plain_words;
 use crate::config::settings::CODE_THEMES;
-use crate::text::files;
 use crate::text::near::nearest;
+use crate::text::{files, plain_words};
 use crate::tui::options::{ThemeName, UiConfig};
 use crate::tui::palette::{Palette, ThemeRow};
 use crate::tui::view::highlight;
@@ -109,7 +108,7 @@ impl Themes {
 
 fn read(name: &str, path: &Path) -> Result<Palette, String> {
     let shown = path.display().to_string();
-    let text = files::read_text(path, THEME_BYTES).map_err(|e| plain_words(format!("{shown}: {e}")))?;
+    let text = files::read_text(path, THEME_BYTES).map_err(|e| format!("{shown}: {}", plain_words(&e)))?;
     Palette::read(name, &shown, &text)
 }
 

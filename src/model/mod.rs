@@ -63,14 +63,15 @@ use crate::backend::BackendError;
 use crate::core::Exit;
 use crate::core::spec::SpecError;
 use crate::engine::protocol::Token;
+use crate::text::plain_words;
 use crate::text::sanitize::sanitize_line;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    #[error("cannot read {}: {cause}", path.display())]
+    #[error("cannot read {}: {}", path.display(), plain_words(cause))]
     File { path: PathBuf, cause: std::io::Error },
-    #[error("cannot write {}: {cause}", path.display())]
+    #[error("cannot write {}: {}", path.display(), plain_words(cause))]
     Write { path: PathBuf, cause: std::io::Error },
     /// Another process packs into the folder.
     #[error("{} is being packed into by {owner}; wait for it, or name another folder", path.display())]

@@ -8,12 +8,18 @@ use crate::config::settings::SaveStates;
 use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::core::{bytes, counted};
 use crate::runtime::protocol::{DocumentRow, Level, LibraryAction, LibraryName, LoadOptions, Notice};
-use crate::store::{Change, NewDocument, SegmentId};
+use crate::store::{Change, DocumentRecord, NewDocument, SegmentId};
+use crate::text::near::meant;
 use crate::text::sources::Document;
 use crate::text::tokenizer::SHIELD;
 
 const PAGE_LINES: usize = 400;
 const LINES_BEFORE: usize = 10;
+
+pub(super) fn not_in_library(name: &str, there: &[DocumentRecord]) -> RuntimeError {
+    let near = meant(name, there.iter().map(|d| d.document.name.as_str()));
+    RuntimeError::Refused(format!("No document {name} in the library.{near} /library lists what is there."))
+}
 
 fn short(hash: &str) -> String {
     hash.chars().take(8).collect()
@@ -195,9 +201,7 @@ impl Verb {
             LibraryAction::Remove(name) => {
                 let removed = self.disk.store.remove_document(&name)?;
                 if removed == 0 {
-                    return Err(RuntimeError::Refused(format!(
-                        "No document {name} in the library. /library lists them."
-                    )));
+                    return Err(not_in_library(&name, &self.disk.documents()?));
                 }
                 let freed = self.disk.store.collect()?;
                 self.report_library();

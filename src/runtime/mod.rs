@@ -98,7 +98,7 @@ use crate::core::grouped;
 use crate::engine::protocol::MAIN;
 use crate::runtime::protocol::{Level, Notice, Request};
 use crate::store::{Store, Writer};
-use crate::text::TextModel;
+use crate::text::{TextModel, plain_words};
 pub use ask::fresh_seed;
 pub use ask_all::no_document;
 use conversation::Conversation;
@@ -204,7 +204,7 @@ impl Out {
     }
 
     fn note(&self, level: Level, text: impl Into<String>) {
-        self.report(Notice::Note(level, text.into()));
+        self.report(Notice::Note(level, plain_words(&text.into())));
     }
 }
 
@@ -309,6 +309,6 @@ impl State {
     }
 
     fn note(&self, level: Level, text: impl Into<String>) {
-        self.report(Notice::Note(level, text.into()));
+        self.report(Notice::Note(level, plain_words(&text.into())));
     }
 }

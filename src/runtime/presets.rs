@@ -9,14 +9,14 @@ use crate::config::settings::table;
 use crate::core::transcript::Role;
 use crate::runtime::protocol::{Display, Level, Notice, PresetAction};
 use crate::text::files;
-use crate::text::near::nearest;
+use crate::text::near::meant;
 
 fn file_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.toml"))
 }
 
 /// Sorted.
-fn names(dir: &Path) -> Vec<String> {
+pub fn names(dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else {
         // The folder does not exist before the first preset.
         return Vec::new();
@@ -80,8 +80,7 @@ pub fn find(dir: Option<&Path>, name: &str) -> Result<Preset, String> {
         Some(dir) if own.iter().any(|n| n == name) => read(&file_of(dir, name)),
         Some(_) | None => {
             let all: Vec<&str> = BUILT_IN.iter().map(|p| p.name).chain(own.iter().map(String::as_str)).collect();
-            let near = nearest(name, all.iter().copied());
-            let near = near.map_or(String::new(), |n| format!(" Did you mean {n}?"));
+            let near = meant(name, all.iter().copied());
             Err(format!("No preset {name}.{near} There are: {}", all.join(", ")))
         }
     }

@@ -7,11 +7,11 @@ use unicode_width::UnicodeWidthChar;
 use super::persistence::Persistence;
 use super::session::Rights;
 use super::verb::{Verb, Wait, Wanted};
-use super::{Done, State};
+use super::{Attendance, Done, State};
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::engine::protocol::StateImage;
 use crate::runtime::protocol::{Level, Notice, TimelineRow};
-use crate::store::{Access, Change, NewSegment, NewSession, SegmentId, TitleBy};
+use crate::store::{Access, Change, NewSegment, NewSession, ONCE, SegmentId, TitleBy};
 use crate::text::sanitize::is_unseen;
 
 /// A message of an earlier run. A killed run leaves an answer without an end: it counts as stopped.
@@ -120,6 +120,12 @@ impl State {
         if fresh {
             let earlier = self.here.session.tree.path().into_iter().cloned();
             changes.extend(earlier.map(|m| Change::PutMessage { session, message: Box::new(m) }));
+        }
+        // A second question makes it a conversation.
+        let asks_again =
+            message.role == Role::User && self.here.session.tree.path().iter().any(|m| m.role == Role::User);
+        if asks_again || (fresh && self.attendance == Attendance::Absent) {
+            changes.push(Change::Property { session, property: ONCE, set: fresh });
         }
         self.here.session.tree.add(message.clone());
         let head = Some(message.id);

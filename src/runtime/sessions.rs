@@ -10,7 +10,8 @@ use super::verb::Verb;
 use super::{Done, RuntimeError, Session, State, grouped};
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
-use crate::store::{Change, LAST, NewSession, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError};
+use crate::store::{Change, LAST, NewSession, ONCE, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError};
+use crate::text::near::meant;
 use crate::text::sanitize::command_word;
 
 const LISTED: usize = 10_000;
@@ -26,6 +27,7 @@ pub fn session_rows(
 ) -> Vec<SessionRow> {
     // Without this column the list is still useful.
     let undone = store.maybe_undone().unwrap_or_default();
+    let once = store.with_property(ONCE).unwrap_or_default();
     let row = |r: SessionRecord| SessionRow {
         undone: if undone.contains(&r.id) { store.undone(r.id, r.head).unwrap_or(0) } else { 0 },
         state: match (&r.state_of, fingerprint) {
@@ -41,6 +43,7 @@ pub fn session_rows(
         // State that only this session needs, which a deletion frees.
         bytes: sizes.map(|s| s.sessions.get(&r.id).map_or(0, |(_, own)| *own)),
         updated_ms: r.updated_ms,
+        once: once.contains(&r.id),
     };
     records.into_iter().map(row).collect()
 }
@@ -190,7 +193,10 @@ impl State {
         let fingerprint = self.engine.model().map(|m| m.fingerprint.clone());
         // Without sizes the list is still useful.
         let sizes = self.disk.store.sizes().ok();
-        self.report(Notice::Sessions(session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref())));
+        let mut rows = session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref());
+        rows.iter_mut().filter(|row| row.once).for_each(|row| row.title = format!("(-p) {}", row.title));
+        rows.sort_by_key(|row| row.once);
+        self.report(Notice::Sessions(rows));
         Ok(())
     }
 
@@ -206,6 +212,7 @@ impl State {
         let record = record.ok_or_else(none)?;
         let pinned = self.disk.store.with_property(PINNED)?.contains(&record.id);
         self.disk.store.set_property(record.id, PINNED, !pinned)?;
+        self.disk.store.set_property(record.id, ONCE, false)?;
         let again = format!("/pin {}", command_word(&record.name));
         let text = match pinned {
             true => format!("\"{}\" is not pinned any more. {again} pins it.", record.name),
@@ -219,8 +226,7 @@ impl State {
     pub(super) fn no_session(&self, name: &str) -> String {
         let records = self.disk.store.sessions(SessionFilter::Live, LISTED);
         let records = records.unwrap_or_default();
-        let near = crate::text::near::nearest(name, records.iter().map(|r| r.name.as_str()));
-        let near = near.map_or(String::new(), |n| format!(" Did you mean {n}?"));
+        let near = meant(name, records.iter().map(|r| r.name.as_str()));
         format!("No session is called \"{name}\".{near} /sessions lists them.")
     }
 

@@ -10,6 +10,7 @@ use super::{Attendance, Done, RuntimeError, State, grouped};
 use crate::config::commands::line_of;
 use crate::core::transcript::{DocumentInfo, Finish, Message, MessageId, Role, SessionId};
 use crate::runtime::protocol::{Choice, GotoTarget, Level, Notice};
+use crate::text::near::meant;
 use crate::text::sanitize::{edited, sanitize};
 
 impl Verb {
@@ -119,7 +120,8 @@ impl Verb {
                     let names: Vec<&str> = self.here.session.labels.keys().map(String::as_str).collect();
                     let there =
                         if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
-                    Err(RuntimeError::Refused(format!("No mark \"{name}\". There are: {there}.")))
+                    let near = meant(&name, names);
+                    Err(RuntimeError::Refused(format!("No mark \"{name}\".{near} There are: {there}.")))
                 }
             },
             GotoTarget::Message(id) => {

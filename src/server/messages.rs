@@ -6,6 +6,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::Shared;
@@ -30,7 +32,7 @@ use crate::core::transcript::Finish;
 use crate::engine::protocol::MOST_TOKENS;
 use crate::runtime::render::safe_name;
 use crate::text::grammar::Grammar;
-use crate::text::{ChatMessage, ChatRole};
+use crate::text::{ChatMessage, ChatRole, decode};
 
 /// A text as a document of the conversation.
 fn named_text(name: &str, text: &str) -> String {
@@ -50,6 +52,17 @@ fn document(fields: &mut Fields, at: &str, own: &mut Turn) -> Result<(), Refusal
                 "text" => source.need_text("data")?,
                 _ => content(source.take("content"), &format!("{at}.source.content"), &["text"])?,
             };
+            own.text.push_str(&named_text(title.as_deref().unwrap_or("document.txt"), &text));
+        }
+        "base64" => {
+            let media = source.need_text("media_type")?;
+            if !media.starts_with("text/") {
+                let what = "only text can be sent. Add the file to the library (sala-chat library add FILE) and name it as in docs/serve.md";
+                return Err(source.wrong("media_type", format!("is {media}: {what}")));
+            }
+            let data = source.need_text("data")?.replace(char::is_whitespace, "");
+            let decoded = STANDARD.decode(data).ok().and_then(|bytes| decode(bytes, false).ok());
+            let text = decoded.ok_or_else(|| source.wrong("data", "is not text in base64"))?.text;
             own.text.push_str(&named_text(title.as_deref().unwrap_or("document.txt"), &text));
         }
         other => {
@@ -440,6 +453,20 @@ pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, headers: Hea
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_document_in_base64_is_text_or_refused_by_its_type() {
+        let sent = |media: &str, data: &str| {
+            let source = json!({ "type": "base64", "media_type": media, "data": data });
+            let content = json!([{ "type": "document", "title": "a.txt", "source": source }]);
+            let messages = json!({ "messages": [{ "role": "user", "content": content }] });
+            turns(&mut Fields::of(messages, "").unwrap()).map(|turns| turns[0].text.clone())
+        };
+        assert!(sent("text/plain", "VGhlIHJlbnQgaXMgN\nTAwIOKCrC4=").unwrap().contains("The rent is 500 €."));
+        let pdf = sent("application/pdf", "JVBERi0=").unwrap_err().message;
+        assert!(pdf.contains("media_type is application/pdf") && pdf.contains("sala-chat library add FILE"), "{pdf}");
+        assert!(sent("text/plain", "%").unwrap_err().message.ends_with("is not text in base64"));
+    }
 
     #[test]
     fn a_document_before_the_result_of_a_call_stays() {

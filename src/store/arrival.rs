@@ -1,8 +1,8 @@
-//! An incoming session from a file of any form, as steps that build it under new ids. Writes nothing.
+//! An incoming session from a file of any form, as changes that build it under new ids. Writes nothing.
 
 use std::collections::{HashMap, HashSet};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::commit::{Change, NewSession, TitleBy};
@@ -158,55 +158,6 @@ impl Incoming {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) enum Step {
-    Create { session: SessionId, name: String, settings: String },
-    Say { session: SessionId, message: Box<Message> },
-    Mark { session: SessionId, name: String, message: MessageId },
-    Head { session: SessionId, head: MessageId },
-    Title { session: SessionId, title: String },
-}
-
-impl Step {
-    pub(super) fn session(&self) -> SessionId {
-        match self {
-            Step::Create { session, .. }
-            | Step::Say { session, .. }
-            | Step::Mark { session, .. }
-            | Step::Head { session, .. }
-            | Step::Title { session, .. } => *session,
-        }
-    }
-
-    pub(super) fn change(self, first: i64) -> Change {
-        let of_session = |id: SessionId| SessionId(id.0 + first);
-        let of_message = |id: MessageId| MessageId(id.0 + first);
-        match self {
-            Step::Create { session, name, settings } => Change::CreateSession(NewSession {
-                id: of_session(session),
-                name,
-                settings,
-                head: None,
-                forked_from: None,
-            }),
-            Step::Say { session, mut message } => {
-                message.id = of_message(message.id);
-                message.parent = message.parent.map(of_message);
-                Change::PutMessage { session: of_session(session), message }
-            }
-            Step::Mark { session, name, message } => {
-                Change::Mark { session: of_session(session), name, message: of_message(message) }
-            }
-            Step::Head { session, head } => {
-                Change::MoveHead { session: of_session(session), head: Some(of_message(head)) }
-            }
-            Step::Title { session, title } => {
-                Change::Title { session: of_session(session), title, by: TitleBy::Person }
-            }
-        }
-    }
-}
-
 pub(super) struct Arrived {
     pub id: SessionId,
     /// Keyed by the ids of the file.
@@ -215,14 +166,14 @@ pub(super) struct Arrived {
     pub at_last_message: bool,
 }
 
-/// Passes on the steps that build a session. `id` returns new ids; `bad` makes an error from a phrase.
+/// Passes on the changes that build a session. `id` returns new ids; `bad` makes an error from a phrase.
 ///
 /// # Errors
-/// Messages that contradict each other, before any step; errors of `id` and `put`.
+/// Messages that contradict each other, before any change; errors of `id` and `put`.
 pub(super) fn arrive(
     session: Arrival,
     id: &mut dyn FnMut() -> Result<i64>,
-    put: &mut dyn FnMut(Step) -> Result<()>,
+    put: &mut dyn FnMut(Change) -> Result<()>,
     bad: &dyn Fn(String) -> StoreError,
 ) -> Result<Arrived> {
     let Arrival { name, title, settings, head, messages, marks } = session;
@@ -233,7 +184,8 @@ pub(super) fn arrive(
         Value::String(damaged) => damaged,
         _ => "{}".into(),
     };
-    put(Step::Create { session, name: plain_name(&name), settings })?;
+    let name = plain_name(&name);
+    put(Change::CreateSession(NewSession { id: session, name, settings, head: None, forked_from: None }))?;
     let last = last_leaf(&messages);
     let mut new_ids: HashMap<MessageId, MessageId> = HashMap::with_capacity(messages.len());
     let mut messages: Vec<Option<Incoming>> = messages.into_iter().map(Some).collect();
@@ -242,20 +194,20 @@ pub(super) fn arrive(
         let new = MessageId(id()?);
         new_ids.insert(message.id, new);
         let parent = message.parent.and_then(|parent| new_ids.get(&parent).copied());
-        put(Step::Say { session, message: Box::new(message.message(new, parent)) })?;
+        put(Change::PutMessage { session, message: Box::new(message.message(new, parent)) })?;
     }
     for mark in marks {
         if let Some(message) = new_ids.get(&mark.message) {
-            put(Step::Mark { session, name: plain_name(&mark.name), message: *message })?;
+            put(Change::Mark { session, name: plain_name(&mark.name), message: *message })?;
         }
     }
     let at_last_message = head.is_some_and(|head| !new_ids.contains_key(&head)) && last.is_some();
     let head = if at_last_message { last } else { head };
     if let Some(head) = head.and_then(|h| new_ids.get(&h)) {
-        put(Step::Head { session, head: *head })?;
+        put(Change::MoveHead { session, head: Some(*head) })?;
     }
     if let Some(title) = title.map(|t| plain_name(&t)).filter(|t| !t.is_empty()) {
-        put(Step::Title { session, title })?;
+        put(Change::Title { session, title, by: TitleBy::Person })?;
     }
     Ok(Arrived { id: session, new_ids, at_last_message })
 }
@@ -310,20 +262,4 @@ fn parents_first(messages: &[Incoming]) -> Result<Vec<usize>, String> {
         return Err(format!("message {} is among its own ancestors", round.map_or(0, |(_, m)| m.id.0)));
     }
     Ok(ordered)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::core::transcript::{MessageMeta, Role};
-
-    #[test]
-    fn numbers_count_again_one_that_is_free() {
-        let (id, parent) = (MessageId(2), Some(MessageId(1)));
-        let (text, thinking, meta) = ("text".to_owned(), String::new(), MessageMeta::default());
-        let message = Message { id, parent, role: Role::User, text, thinking, created_ms: 7, meta };
-        let step = Step::Say { session: SessionId(0), message: Box::new(message) };
-        let Change::PutMessage { session, message } = step.change(100) else { panic!() };
-        assert_eq!((session, message.id, message.parent), (SessionId(100), MessageId(102), Some(MessageId(101))));
-    }
 }

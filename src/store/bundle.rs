@@ -22,7 +22,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
 
-use super::arrival::{Arrival, Arrived, Imported, Step, arrive};
+use super::arrival::{Arrival, Arrived, Imported, arrive};
 use super::commit::{apply, link, record_segment};
 use super::database::Store;
 use super::disk::Disk;
@@ -203,9 +203,8 @@ impl Store {
 
         let mut changes = Vec::new();
         let messages = session.messages.len() as u64;
-        let mut put = |step: Step| {
-            // The ids are already ours.
-            changes.push(step.change(0));
+        let mut put = |change| {
+            changes.push(change);
             Ok(())
         };
         let Arrived { id, new_ids, at_last_message } =

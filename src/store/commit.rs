@@ -10,6 +10,7 @@ use super::database::next_use;
 use super::error::{Result, StoreError};
 use super::seal::Sealed;
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
+use super::sessions::put_property;
 use super::summary::{OWN_TITLE, free_name, touch_session};
 use crate::core::now_ms;
 use crate::core::transcript::{Message, MessageId, SessionId};
@@ -76,6 +77,12 @@ pub enum Change {
         name: String,
         message: MessageId,
     },
+    /// Sets or removes a property that lists show.
+    Property {
+        session: SessionId,
+        property: &'static str,
+        set: bool,
+    },
     AddSegment(Box<NewSegment>),
     /// The path up to this message ends in this segment (under the segment's fingerprint).
     Link {
@@ -101,7 +108,8 @@ impl Change {
             | Change::MoveHead { session, .. }
             | Change::Title { session, .. }
             | Change::Settings { session, .. }
-            | Change::Mark { session, .. } => Some(*session),
+            | Change::Mark { session, .. }
+            | Change::Property { session, .. } => Some(*session),
             Change::AddSegment(_)
             | Change::Link { .. }
             | Change::AddDocument(_)
@@ -176,6 +184,7 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
                 params![session.0, name, message.0, now_ms()],
             )?;
         }
+        Change::Property { session, property, set } => put_property(tx, *session, property, *set)?,
         Change::AddSegment(new) => {
             note(out, add_segment(tx, new)?);
         }

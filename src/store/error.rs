@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use super::segment::SegmentId;
 use crate::core::Exit;
+use crate::text::plain_words;
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {}", path.display(), plain_words(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("session database: {}", one_line(.0))]
     Database(rusqlite::Error),
@@ -40,7 +41,7 @@ pub enum StoreError {
         /// One or more whole sentences: the fault and the remedy.
         why: String,
     },
-    #[error("data folder {}: {source}; choose another with --data-dir", path.display())]
+    #[error("data folder {}: {}; choose another with --data-dir", path.display(), plain_words(source))]
     NoFolder { path: PathBuf, source: io::Error },
     #[error("no session called \"{name}\": `sala-chat ls` lists them")]
     NoSession { name: String },
@@ -81,7 +82,7 @@ pub enum StoreError {
     Exists { path: PathBuf },
     #[error("{} is not a regular file: it is not overwritten. Name another one.", path.display())]
     NotAFile { path: PathBuf },
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), plain_words(source))]
     NoInput { path: PathBuf, source: io::Error },
     #[error("{}: {why}", path.display())]
     Import { path: PathBuf, why: String },

@@ -26,6 +26,7 @@ use serde_json::{Map, Value};
 use super::disk::Disk;
 use super::segment::SegmentId;
 use crate::engine::protocol::{Dtype, ImageTensor};
+use crate::text::plain_words;
 pub(super) use read::{read_end, read_rows};
 
 /// Bytes of a tensor under one checksum, in new files: one block of 64 positions of the 9B model.
@@ -75,7 +76,7 @@ impl Fault {
         let (why, lasting) = match e.kind() {
             std::io::ErrorKind::NotFound => ("its file is missing".to_owned(), true),
             std::io::ErrorKind::UnexpectedEof => ("damaged: its file is shorter than it was".to_owned(), true),
-            _ => (format!("its file cannot be read ({e})"), false),
+            _ => (format!("its file cannot be read ({})", plain_words(e)), false),
         };
         Fault { why, lasting }
     }

@@ -1,8 +1,7 @@
 //! Imports conversations: our own JSON and bundles, and the texts of ChatGPT's and Open WebUI's exports.
 //!
-//! An import reads the whole file into a spool (`spool.rs`) before it writes anything, one conversation at a time.
-//! Then it writes the spool in short transactions, between which others can write. A conversation appears once it is
-//! whole. After an error or a stop nothing of the file stays. A conversation with an error is skipped and named; the
+//! An import reads its file twice, one conversation at a time: first to check all of it, then to write it in short
+//! transactions, between which others can write. A conversation appears once it is whole. After an error or a stop nothing of the file stays. A conversation with an error is skipped and named; the
 //! others are imported.
 //!
 //! Memory holds the text of one conversation and its messages, about three times its bytes.
@@ -12,7 +11,6 @@ mod chatgpt;
 mod json;
 mod open_webui;
 mod parts;
-mod spool;
 mod tree;
 
 use std::io::{self, BufRead, BufReader, Read};
@@ -24,10 +22,9 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use self::json::{fields, text};
-use self::spool::Spool;
-use super::arrival::{Arrival, Imported, LeftOut, Skipped, Step, arrive, plain_name};
+use super::arrival::{Arrival, Imported, LeftOut, Skipped, arrive, plain_name};
 use super::bundle::is_bundle;
-use super::commit::{Applied, apply_one};
+use super::commit::{Applied, Change, apply_one};
 use super::database::{Store, take_ids};
 use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
@@ -42,6 +39,8 @@ use crate::text::files;
 const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
 const PIECE_BYTES: usize = 1 << 20;
 const REMOVED: i64 = 1_000;
+/// (changes, bytes of text) of one transaction, for which every other writer waits.
+const BATCH: (usize, usize) = (1_000, 1 << 20);
 const UNKNOWN: &str = "neither a sala-chat, ChatGPT nor Open WebUI export";
 
 impl Store {
@@ -70,30 +69,39 @@ impl Store {
         let mark = BYTE_ORDER_MARK.len() as u64;
         let marked = self.disk.read_at(&real, 0, mark).is_ok_and(|b| b == BYTE_ORDER_MARK);
         let at = if marked { mark } else { 0 };
-        let pieces = Pieces { disk: &*self.disk, path: &real, at, bytes: look.bytes, watch };
-        let mut reading = Reading {
-            spool: Spool::within(&self.layout.root),
-            ids: 0,
-            items: 0,
-            watch,
-            bad: &bad,
-            imported: Imported::default(),
-            failed: None,
-        };
-        let read = reading.read(BufReader::with_capacity(PIECE_BYTES, pieces));
-        match (reading.failed.take(), read) {
-            (Some(e), _) => Err(e),
-            (None, Err(e)) if e.is_io() => Err(watch.or_stopped(no_input(e.into()))),
-            (None, Err(e)) => Err(bad(format!(
-                "not JSON ({e}). What can be imported: an export as .json or --with-state, and those of ChatGPT and Open WebUI"
-            ))),
-            (None, Ok(())) if reading.imported.text_only.is_none() => Err(bad(UNKNOWN.into())),
-            (None, Ok(())) if reading.ids == 0 => {
-                let skipped = reading.imported.skipped_in_words();
-                let why = skipped.map_or_else(String::new, |skipped| format!(": {skipped}"));
-                Err(bad(format!("there is no conversation in it{why}")))
+        let bytes = look.bytes;
+        let pass = |reading: &mut Reading<'_>, read: u64| {
+            let pieces = Pieces { disk: &*self.disk, path: &real, at, bytes, read, watch };
+            let whole = reading.read(BufReader::with_capacity(PIECE_BYTES, pieces));
+            match (reading.failed.take(), whole) {
+                (Some(e), _) => Err(e),
+                (None, Err(e)) if e.is_io() => Err(watch.or_stopped(no_input(e.into()))),
+                (None, whole) => whole.map_err(|e| {
+                    bad(format!(
+                        "not JSON ({e}). What can be imported: an export as .json or --with-state, and those of ChatGPT and Open WebUI"
+                    ))
+                }),
             }
-            (None, Ok(())) => reading.write(self),
+        };
+        let mut checked = Reading::new(0..i64::MAX, watch, &bad);
+        pass(&mut checked, 0)?;
+        if checked.imported.text_only.is_none() {
+            return Err(bad(UNKNOWN.into()));
+        }
+        if checked.ids.start == 0 {
+            let skipped = checked.imported.skipped_in_words();
+            let why = skipped.map_or_else(String::new, |skipped| format!(": {skipped}"));
+            return Err(bad(format!("there is no conversation in it{why}")));
+        }
+        let first = self.transaction(|tx| take_ids(tx, checked.ids.start, 0))?;
+        let ids = first..first + checked.ids.start;
+        let mut reading = Reading { to: Some(self), ..Reading::new(ids.clone(), watch, &bad) };
+        match pass(&mut reading, bytes).and_then(|()| reading.write(None)) {
+            Ok(()) => Ok(reading.imported),
+            Err(e) => {
+                self.remove_imported(&ids);
+                Err(e)
+            }
         }
     }
 
@@ -114,13 +122,15 @@ struct Pieces<'a> {
     path: &'a Path,
     at: u64,
     bytes: u64,
+    /// Bytes of the pass before.
+    read: u64,
     watch: &'a Watch<'a>,
 }
 
 impl Read for Pieces<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.watch.go_on_io()?;
-        (self.watch.told)(self.at, self.bytes);
+        (self.watch.told)(self.read + self.at, 2 * self.bytes);
         let left = usize::try_from(self.bytes - self.at).unwrap_or(usize::MAX);
         let piece = left.min(into.len());
         let Some(into) = into.get_mut(..piece).filter(|into| !into.is_empty()) else { return Ok(0) };
@@ -130,18 +140,27 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// A file being read. Its sessions and messages have ids from 0 until they are written.
+/// A file being read.
 struct Reading<'a> {
-    spool: Spool,
-    ids: i64,
+    /// For its sessions and messages.
+    ids: Range<i64>,
     items: u64,
     watch: &'a Watch<'a>,
     bad: &'a dyn Fn(String) -> StoreError,
+    /// Where it is written; `None` while it is checked.
+    to: Option<&'a Store>,
+    batch: Vec<Change>,
+    batch_bytes: usize,
     imported: Imported,
     failed: Option<StoreError>,
 }
 
-impl Reading<'_> {
+impl<'a> Reading<'a> {
+    fn new(ids: Range<i64>, watch: &'a Watch<'a>, bad: &'a dyn Fn(String) -> StoreError) -> Reading<'a> {
+        let imported = Imported::default();
+        Reading { ids, items: 0, watch, bad, to: None, batch: Vec::new(), batch_bytes: 0, imported, failed: None }
+    }
+
     fn read(&mut self, mut file: impl BufRead) -> serde_json::Result<()> {
         let is_list = loop {
             let ahead = file.fill_buf().map_err(serde_json::Error::io)?;
@@ -215,63 +234,59 @@ impl Reading<'_> {
     }
 
     fn arrive(&mut self, session: Arrival) -> Result<()> {
-        let Reading { spool, ids, watch, bad, imported, .. } = self;
         let messages = session.messages.len() as u64;
-        let mut next = || {
-            *ids += 1;
-            Ok(*ids - 1)
-        };
-        let mut put = |step: Step| {
-            watch.go_on()?;
-            spool.put(&step)
-        };
-        let arrived = arrive(session, &mut next, &mut put, *bad)?;
-        imported.messages += messages;
-        imported.without_place += u64::from(arrived.at_last_message);
+        let mut ids = self.ids.clone();
+        let changed = || StoreError::Broken { what: "the file".into(), why: "it changed during the import".into() };
+        let (mut next, bad) = (|| ids.next().ok_or_else(changed), self.bad);
+        let arrived = arrive(session, &mut next, &mut |change| self.put(change), bad)?;
+        self.ids = ids;
+        self.imported.messages += messages;
+        self.imported.without_place += u64::from(arrived.at_last_message);
         Ok(())
     }
 
-    fn write(mut self, store: &Store) -> Result<Imported> {
-        let first = store.transaction(|tx| take_ids(tx, self.ids, 0))?;
-        let mut written = || -> Result<Vec<(SessionId, String)>> {
-            let mut steps = self.spool.read()?;
-            let (mut batch, mut sessions) = (steps.batch()?, Vec::new());
-            while !batch.is_empty() {
-                let next = steps.batch()?;
-                let goes_on = next.first().map(Step::session);
-                sessions.extend(store.transaction(|tx| write_batch(tx, &batch, goes_on, first, self.watch))?);
-                batch = next;
-            }
-            Ok(sessions)
-        };
-        match written() {
-            Ok(sessions) => Ok(Imported { sessions, ..self.imported }),
-            Err(e) => {
-                store.remove_imported(&(first..first + self.ids));
-                Err(e)
-            }
+    fn put(&mut self, change: Change) -> Result<()> {
+        self.watch.go_on()?;
+        if self.to.is_none() {
+            return Ok(());
         }
+        if self.batch.len() >= BATCH.0 || self.batch_bytes >= BATCH.1 {
+            self.write(change.session())?;
+        }
+        if let Change::PutMessage { message, .. } = &change {
+            self.batch_bytes += message.text.len() + message.thinking.len();
+        }
+        self.batch.push(change);
+        Ok(())
+    }
+
+    /// Writes what there is; `continued` is the session of the next change.
+    fn write(&mut self, continued: Option<SessionId>) -> Result<()> {
+        let (batch, watch) = (std::mem::take(&mut self.batch), self.watch);
+        self.batch_bytes = 0;
+        if let Some(store) = self.to {
+            self.imported.sessions.extend(store.transaction(|tx| write_batch(tx, &batch, continued, watch))?);
+        }
+        Ok(())
     }
 }
 
-/// Writes steps and returns the complete sessions, without the one that the next batch continues.
+/// Writes changes and returns the complete sessions, without the one that the next batch continues.
 fn write_batch(
     tx: &Transaction<'_>,
-    batch: &[Step],
-    goes_on: Option<SessionId>,
-    first: i64,
+    batch: &[Change],
+    continued: Option<SessionId>,
     watch: &Watch<'_>,
 ) -> Result<Vec<(SessionId, String)>> {
     let mut whole = Vec::new();
-    for steps in batch.chunk_by(|a, b| a.session() == b.session()) {
+    for changes in batch.chunk_by(|a, b| a.session() == b.session()) {
         let mut applied = Applied::default();
-        for step in steps {
+        for change in changes {
             watch.go_on()?;
-            apply_one(tx, &step.clone().change(first), &mut applied)?;
+            apply_one(tx, change, &mut applied)?;
         }
-        let Some(session) = steps.first().map(Step::session) else { continue };
-        let id = SessionId(session.0 + first);
-        if goes_on == Some(session) {
+        let Some(id) = changes.first().and_then(Change::session) else { continue };
+        if continued == Some(id) {
             // An incomplete session is in the trash, so that it is emptied if the process ends here.
             tx.execute("UPDATE session SET trashed_ms = ?2 WHERE id = ?1", params![id.0, now_ms()])?;
             seal_session(tx, id)?;

@@ -14,6 +14,7 @@ use super::schema::{self, Found};
 use super::scratch::Scratch;
 use super::segment::SegmentId;
 use crate::core::counted;
+use crate::text::plain_words;
 
 /// Bytes that the database needs for its own work, with much to spare.
 const ROOM: u64 = 1 << 20;
@@ -140,7 +141,8 @@ impl Store {
             }
             Err(e) if layout.database.is_file() => {
                 let shown = layout.root.display();
-                let why = format!("{shown} cannot be written ({e}): texts can be read, nothing is saved.");
+                let why =
+                    format!("{shown} cannot be written ({}): texts can be read, nothing is saved.", plain_words(&e));
                 Ok(Store { broken: true, ..Store::open_readable(layout, disk, limits, why)? })
             }
             Err(source) => Err(no_folder(&layout.root)(source)),

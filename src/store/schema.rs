@@ -14,7 +14,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::error::{Result, StoreError, is_damage, one_line};
 
 pub(super) const APPLICATION_ID: i32 = 0x5341_4c41;
-pub(super) const VERSION: i32 = 2;
+/// Version of the database.
+pub const VERSION: i32 = 2;
 
 pub(super) const BUSY: Duration = Duration::from_secs(10);
 /// How long to wait for readers when the log is moved into the database: it can be moved another time.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::LAST;
 use super::database::Store;
@@ -35,6 +35,18 @@ pub struct SessionRecord {
     pub trashed_ms: Option<i64>,
     /// The row does not match its seal: name and settings may be wrong, the head is the last one in the log of heads.
     pub damaged: bool,
+}
+
+/// Property of a session that is a single question of `-p`, until it is continued, renamed or pinned.
+pub const ONCE: &str = "once";
+
+pub(super) fn put_property(tx: &Transaction<'_>, session: SessionId, property: &str, set: bool) -> Result<()> {
+    let sql = match set {
+        true => "INSERT OR REPLACE INTO property VALUES (?1 || ' ' || ?2, '')",
+        false => "DELETE FROM property WHERE name = ?1 || ' ' || ?2",
+    };
+    tx.execute(sql, params![property, session.0])?;
+    Ok(())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,20 +313,14 @@ impl Store {
             if renamed == 0 {
                 return Err(StoreError::NoSession { name: id.0.to_string() });
             }
+            put_property(tx, id, ONCE, false)?;
             seal_session(tx, id)
         })
     }
 
     /// Sets a property of a session that lists show, or removes it. It does not make the session the last one.
     pub fn set_property(&self, session: SessionId, property: &str, set: bool) -> Result<()> {
-        self.transaction(|tx| {
-            let sql = match set {
-                true => "INSERT OR REPLACE INTO property VALUES (?1 || ' ' || ?2, '')",
-                false => "DELETE FROM property WHERE name = ?1 || ' ' || ?2",
-            };
-            tx.execute(sql, params![property, session.0])?;
-            Ok(())
-        })
+        self.transaction(|tx| put_property(tx, session, property, set))
     }
 
     /// The sessions with a property.

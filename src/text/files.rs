@@ -2,6 +2,7 @@
 //! Neither a pipe nor a device can block the program or fill the memory: only regular files are read, opened without
 //! waiting, up to a known size, into memory whose allocation may fail.
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,6 +20,16 @@ pub const TOKENIZER_BYTES: u64 = 128 << 20;
 pub const HEADER_BYTES: u64 = 100 << 20;
 /// An export of conversations; years of use make less than 300 MiB.
 pub const IMPORT_BYTES: u64 = 512 << 20;
+
+/// An error, or a message with one, in plain words: `not found` for `No such file or directory (os error 2)`.
+pub fn plain_words(error: &impl Display) -> String {
+    let mut text = error.to_string().replace("No such file or directory", "not found");
+    while let Some(start) = text.find(" (os error ") {
+        let Some(length) = text.get(start..).and_then(|rest| rest.find(')')) else { break };
+        text.replace_range(start..=start + length, "");
+    }
+    text
+}
 
 /// Opens a regular file; the size it has now.
 ///
@@ -129,6 +140,13 @@ fn written_beside(file: &Path, contents: &[u8]) -> Result<NamedTempFile> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_the_system_are_worded_without_numbers() {
+        assert_eq!(plain_words(&Error::from_raw_os_error(2)), "not found");
+        let both = "a: Permission denied (os error 13); b: Is a directory (os error 21)";
+        assert_eq!(plain_words(&both), "a: Permission denied; b: Is a directory");
+    }
 
     #[test]
     fn what_a_link_leads_to_is_written() {

@@ -199,7 +199,7 @@ fn one_line(text: &str) -> String {
     let line = match lines.next_back().filter(|_| first.ends_with(':')) {
         _ if StopReason::NoExtensionBias.to_string() == first => "no text keeps to it".to_owned(),
         Some(last) => format!("{first} {last}"),
-        None => first.to_owned(),
+        None => first.replace("Unimplemented keys", "keywords that cannot be enforced"),
     };
     line.chars().take(300).collect()
 }

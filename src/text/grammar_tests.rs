@@ -180,6 +180,8 @@ fn a_schema_that_cannot_be_met_is_refused_with_a_sentence() {
         assert!(!why.is_empty() && !why.contains('\n'), "{schema}: {why}");
     }
     assert_eq!(refused(Grammar::Json(json!({ "$ref": "#" }))), "no text keeps to it");
+    let many = refused(Grammar::Json(json!({ "type": "array", "uniqueItems": true, "x-own": 1 })));
+    assert!(many.ends_with("keywords that cannot be enforced: [\"uniqueItems\"]"), "{many}");
     let group = refused(Grammar::Json(json!({ "type": "string", "pattern": "((" })));
     assert!(group.contains("unclosed group"), "{group}");
 }

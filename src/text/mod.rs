@@ -44,6 +44,7 @@ use std::sync::Arc;
 use crate::core::Exit;
 pub use child::this_program;
 pub use encoding::{Decoded, NotText, decode};
+pub use files::plain_words;
 pub use long::Halt;
 pub use own_space::Before;
 pub use part::Part;
@@ -56,7 +57,7 @@ pub use tokenizer::{Specials, Tokenizer};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    #[error("{path}: {source}. A model folder needs tokenizer.json and tokenizer_config.json")]
+    #[error("{path}: {}. A model folder needs tokenizer.json and tokenizer_config.json", plain_words(source))]
     Read { path: PathBuf, source: std::io::Error },
     #[error("{file}: {reason}. Correct it, or fetch it again: sala-chat model download")]
     Malformed { file: String, reason: String },

@@ -11,6 +11,11 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, c)| c)
 }
 
+/// ` Did you mean X?` for the nearest candidate, or nothing.
+pub fn meant<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(word, candidates).map_or(String::new(), |near| format!(" Did you mean {near}?"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -20,5 +25,7 @@ mod tests {
         assert_eq!(nearest("tehme", ["theme", "mouse"]), Some("theme"));
         assert_eq!(nearest("lod", ["load", "look", "library"]), Some("load"));
         assert_eq!(nearest("xyz", ["load", "look"]), None);
+        assert_eq!(meant("tehme", ["theme", "mouse"]), " Did you mean theme?");
+        assert_eq!(meant("xyz", ["load", "look"]), "");
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::near::nearest;
-use super::sample;
+use super::{plain_words, sample};
 use crate::config::settings::LoadConfig;
 use crate::engine::protocol::Cancel;
 pub use error::{OddByte, Skipped, SourceError};
@@ -225,7 +225,7 @@ fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Fi
                 expand(given, options, &mut files, cancel)?;
             }
             Err(e) => {
-                return Err(SourceError::Io { name: given.clone(), reason: plain(&e) });
+                return Err(SourceError::Io { name: given.clone(), reason: plain_words(&e) });
             }
         }
     }
@@ -300,7 +300,7 @@ fn cause_of(error: ignore::Error) -> (Option<PathBuf>, String) {
         ignore::Error::Loop { ancestor, child } => {
             (Some(child), format!("a link back to {}, which it is in", ancestor.display()))
         }
-        ignore::Error::Io(e) => (None, plain(&e)),
+        ignore::Error::Io(e) => (None, plain_words(&e)),
         other => (None, other.to_string()),
     }
 }
@@ -326,7 +326,7 @@ fn expand(given: &str, options: &SourceOptions, files: &mut Files, cancel: &Canc
                 let name = clean_name(name.rsplit_once("../").map_or(&*name, |(_, n)| n));
                 files.found.push(Found { shown: name.clone(), name, path, bytes: meta.len(), chosen: Chosen::Within });
             }
-            Err(e) => files.skip(&inside, plain(&e)),
+            Err(e) => files.skip(&inside, plain_words(&e)),
         }
     }
     match files.found.len() + files.skipped.len() == before {
@@ -380,12 +380,6 @@ fn similar(path: &Path, base: &Path) -> Option<String> {
         .take(SIMILAR_LIMIT)
         .find(|e| e.file_name().to_string_lossy().eq_ignore_ascii_case(&name))
         .map(|e| shown(e.path()))
-}
-
-/// An I/O error in the system's words, without the number.
-fn plain(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::child::{self, Failed, Limits};
+use super::plain_words;
 use crate::engine::protocol::Cancel;
 
 const VERDICT_BYTES: u64 = 64 << 10;
@@ -43,7 +44,7 @@ impl Trial {
         let output = match child::run_with(command, text.into(), limits, &Cancel::default()) {
             Ok(output) => output,
             Err(Failed::TimedOut) => return too_much(format!("{} s", self.time.as_secs())),
-            Err(Failed::Start(e)) => return Err(format!("the child did not start ({e})")),
+            Err(Failed::Start(e)) => return Err(format!("the child did not start ({})", plain_words(&e))),
             Err(Failed::TooLong | Failed::Cancelled) => return Err("the child wrote too much".into()),
         };
         match (output.status.success(), output.status.signal()) {

@@ -94,8 +94,11 @@ pub struct LsArgs {
     /// Also show the disk space that each session alone needs
     #[arg(long)]
     pub sizes: bool,
+    /// Also list sessions of a single -p question
+    #[arg(long)]
+    pub all: bool,
     /// List the trash, and when each session in it is deleted
-    #[arg(long, conflicts_with = "sizes")]
+    #[arg(long, conflicts_with_all = ["all", "sizes"])]
     pub trash: bool,
 }
 

@@ -53,12 +53,7 @@ fn arg(row: &'static Row, flag: &'static Flag) -> Arg {
                 Kind::Int(..) | Kind::Float(..) | Kind::Size => {
                     format!("{} [{}]", sentence(row.help), row.kind.range())
                 }
-                Kind::Bool(_)
-                | Kind::Text(_)
-                | Kind::List(_)
-                | Kind::Word(..)
-                | Kind::Named(..)
-                | Kind::WordOrInt(..) => sentence(row.help),
+                _ => sentence(row.help),
             };
             arg.value_name(*value).value_parser(RowParser(row)).allow_negative_numbers(true).help(help).global(true)
         }
@@ -97,17 +92,7 @@ impl TypedValueParser for RowParser {
 impl RowParser {
     /// The words that are taken, where nothing else is: the row's, and its detours.
     fn words(&self) -> Option<Vec<&'static str>> {
-        let words = match self.0.kind {
-            Kind::Word(_, words) => words,
-            Kind::Bool(_)
-            | Kind::Int(..)
-            | Kind::Float(..)
-            | Kind::Text(_)
-            | Kind::List(_)
-            | Kind::Named(..)
-            | Kind::WordOrInt(..)
-            | Kind::Size => return None,
-        };
+        let Kind::Word(_, words) = self.0.kind else { return None };
         Some(words.iter().copied().chain(self.0.detours.iter().map(|(word, ..)| *word)).collect())
     }
 }

@@ -1,5 +1,6 @@
 //! Files of a model on the disk: whether all are there, whole, and what their authors published.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -62,14 +63,7 @@ impl Verdict {
     }
 
     pub fn is_verified(&self) -> bool {
-        match self {
-            Verdict::Ok | Verdict::AsWritten | Verdict::AsSampled => true,
-            Verdict::Unverified
-            | Verdict::Unnoted
-            | Verdict::NotCompared
-            | Verdict::Unreadable(_)
-            | Verdict::Wrong(_) => false,
-        }
+        matches!(self, Verdict::Ok | Verdict::AsWritten | Verdict::AsSampled)
     }
 }
 
@@ -92,40 +86,22 @@ pub fn verify(
     published: &[HubFile],
     tell: &mut dyn FnMut(&str, u64),
 ) -> std::io::Result<Vec<(String, Verdict)>> {
-    let mut names: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|e| e.path()).collect();
-    names.sort();
-    let mut rows = Vec::new();
-    for path in names {
-        let Some(name) = path.file_name().map(|n| n.to_string_lossy().into_owned()) else {
-            continue;
-        };
-        let Ok(meta) = fs::metadata(&path) else {
-            rows.push((name, Verdict::Wrong("missing".to_owned())));
-            continue;
-        };
-        if !meta.is_file() {
-            continue;
-        }
-        tell(&name, meta.len());
-        let known = published.iter().find(|file| file.path == name);
-        let verdict = verdict(&path, &name, meta.len(), known)?;
-        rows.push((name, verdict));
-    }
+    let named = |e: fs::DirEntry| (e.file_name().to_string_lossy().into_owned(), e.path());
+    let mut all: BTreeMap<String, PathBuf> = fs::read_dir(folder)?.flatten().map(named).collect();
     // Those in folders of their own, and what is not there at all.
-    let seen = rows.len();
-    for file in published {
-        if rows.iter().take(seen).any(|(name, _)| *name == file.path) {
-            continue;
-        }
-        let path = folder.join(&file.path);
+    all.extend(published.iter().map(|file| (file.path.clone(), folder.join(&file.path))));
+    let mut rows = Vec::new();
+    for (name, path) in all {
+        let known = published.iter().find(|file| file.path == name);
         let verdict = match fs::metadata(&path) {
             Ok(meta) if meta.is_file() => {
-                tell(&file.path, meta.len());
-                verdict(&path, &file.path, meta.len(), Some(file))?
+                tell(&name, meta.len());
+                verdict(&path, &name, meta.len(), known)?
             }
+            Ok(_) if known.is_none() => continue,
             Ok(_) | Err(_) => Verdict::Wrong("missing".to_owned()),
         };
-        rows.push((file.path.clone(), verdict));
+        rows.push((name, verdict));
     }
     Ok(rows)
 }

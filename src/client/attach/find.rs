@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use super::place::Place;
 use super::wire::{Greeting, Refused, VERSION, Welcome};
 use super::{Loads, PATIENCE, frame};
+use crate::text::plain_words;
 
 pub struct Link {
     pub(super) stream: UnixStream,
@@ -25,7 +26,7 @@ fn name(welcome: &Welcome) -> String {
 }
 
 fn meet(place: &Place) -> Result<Option<(UnixStream, BufReader<UnixStream>, Welcome)>, String> {
-    let silent = |e: io::Error| format!("sala-chat serve of this data directory does not answer ({e})");
+    let silent = |e: io::Error| format!("sala-chat serve of this data directory does not answer ({})", plain_words(&e));
     let Some(stream) = place.connect().map_err(silent)? else { return Ok(None) };
     let greeted = || -> io::Result<_> {
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -79,6 +80,6 @@ pub fn find(place: &Place, wanted: &Loads) -> Found {
         Ok(Some((None, _))) => Found::Server(Box::new(Link { stream, from, host })),
         Ok(Some((Some(why), _))) => Found::Unfit(format!("{host}: {why}")),
         Ok(None) => Found::NoServer,
-        Err(e) => Found::Unfit(format!("{host} does not answer ({e})")),
+        Err(e) => Found::Unfit(format!("{host} does not answer ({})", plain_words(&e))),
     }
 }

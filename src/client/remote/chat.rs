@@ -238,6 +238,10 @@ pub(super) fn event(data: &str) -> Event {
     let Ok(value) = serde_json::from_str::<Value>(&halves::mark(data)) else {
         return Event::Strange;
     };
+    // Some servers put their error into a list.
+    if let Some(error) = value.as_array().and_then(|list| list.iter().find_map(|entry| entry.get("error"))) {
+        return Event::Failed(words_of(error).unwrap_or_else(|| NO_REASON.to_owned()));
+    }
     if !value.is_object() {
         return Event::Other;
     }

@@ -126,6 +126,13 @@ fn events_of_several_servers_are_understood() {
 }
 
 #[test]
+fn a_list_with_an_error_fails_the_answer() {
+    let list = |entry: &str| event(&format!("[{entry}]"));
+    assert_eq!(list(r#"{"error":{"code":429,"message":"out of quota"}}"#), Event::Failed("out of quota".into()));
+    assert_eq!([list("{}"), list("1")], [Event::Other, Event::Other]);
+}
+
+#[test]
 fn the_servers_words_are_found_where_servers_put_them() {
     let words = |v: Value| words_of(&v);
     assert_eq!(words(json!({"error": {"message": "no", "type": "x"}})).unwrap(), "no");

@@ -2,8 +2,8 @@
 //!
 //! Lines end with LF, CR or CRLF; data lines of one event are joined. Text is decoded line by line, so a character
 //! split between two pieces stays whole; bytes that are not UTF-8 decode to U+FFFD. Two forms outside the standard
-//! decode to the data `{"error": …}` or the object itself: the line `error: …` of llama.cpp's server, and a JSON
-//! object without `data:`.
+//! decode to the data `{"error": …}` or the JSON itself: the line `error: …` of llama.cpp's server, and a JSON
+//! object, or a list of objects, without `data:`.
 
 use serde_json::{Value, json};
 
@@ -74,13 +74,15 @@ impl Events {
         let bytes = std::mem::take(&mut self.line);
         let line = String::from_utf8_lossy(&bytes);
         let line = if std::mem::replace(&mut self.begun, true) { &*line } else { line.trim_start_matches('\u{FEFF}') };
-        if !self.bare.is_empty() || (self.data.is_none() && line.starts_with('{')) {
+        // `[DONE]` is no JSON.
+        let begins = line.starts_with('{') || line.starts_with("[{") || line == "[";
+        if !self.bare.is_empty() || (self.data.is_none() && begins) {
             if self.bare.len() + line.len() >= MOST {
                 return Err(TooLong);
             }
             self.bare.push_str(line);
             self.bare.push('\n');
-            if line.trim_end().ends_with('}') && serde_json::from_str::<Value>(&self.bare).is_ok() {
+            if line.trim_end().ends_with(['}', ']']) && serde_json::from_str::<Value>(&self.bare).is_ok() {
                 out.push(std::mem::take(&mut self.bare));
             }
             return Ok(());
@@ -167,6 +169,11 @@ mod tests {
             let last: Value = serde_json::from_str(&got[1]).unwrap();
             assert_eq!((got.len(), got[0].as_str(), last.to_string().as_str()), (2, "a", error));
         }
+        for list in ["[{\"error\":{\"message\":\"no\"}}]", "[\n{\n\"error\": {\"message\":\"no\"}\n}\n]\r\n"] {
+            let got = whole(&[b"data: a\n\n", list.as_bytes(), b"\n"]);
+            assert_eq!(serde_json::from_str::<Value>(&got[1]).unwrap(), json!([{"error": {"message": "no"}}]));
+        }
+        assert!(whole(&[b"[DONE]\ndata: b\n\n"]) == ["b"], "no beginning of a list");
         assert_eq!(whole(&[b"error: out of memory\n"]), [r#"{"error":"out of memory"}"#]);
     }
 

@@ -136,6 +136,8 @@ fn set_goes_to_whoever_keeps_the_setting() {
     let says = |line: &str| outcome(line).unwrap_err();
     assert!(says("/set temperature").contains("temperature needs a value: 0 to 2"), "{}", says("/set temperature"));
     assert!(says("/set temprature 1").contains("Did you mean temperature?"), "{}", says("/set temprature 1"));
+    let saved = says("/set temprature 1 --save");
+    assert!(saved.contains("Did you mean sampling.temperature?"), "{saved}");
     assert!(says("/set spec 40").contains("or a whole number from 1 to 15 (got 40)"));
 }
 

@@ -9,7 +9,7 @@
 mod answers;
 mod edit;
 pub mod layers;
-mod meant;
+pub mod meant;
 pub mod page;
 pub mod preset;
 pub mod row;

@@ -8,7 +8,7 @@ use super::table::{self, Row, preset_rows, session_row, session_rows};
 use super::value::Field;
 use super::{Config, Value};
 use crate::engine::protocol::Sampling;
-use crate::text::near::nearest;
+use crate::text::near;
 use crate::text::sanitize::shell_word;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -194,7 +194,11 @@ impl Settings {
     pub fn preset(&mut self, name: &str, base: &Settings) -> Result<String, String> {
         let Some(preset) = builtin(name) else {
             let names: Vec<&str> = BUILT_IN.iter().map(|p| p.name).collect();
-            return Err(format!("No preset {name}. There are: {}", names.join(", ")));
+            return Err(format!(
+                "No preset {name}.{} There are: {}",
+                near::meant(name, names.iter().copied()),
+                names.join(", ")
+            ));
         };
         self.begin_preset(base);
         for (key, value) in &preset.values {
@@ -228,7 +232,7 @@ fn no_setting(key: &str, value: &str) -> String {
         return format!("{name} belongs to the settings file: sala-chat config set {name} {value}, for the next start");
     }
     let names: Vec<&str> = session_rows().map(|(_, way)| way.name).collect();
-    let near = nearest(key, names.iter().copied()).map_or(String::new(), |n| format!(" Did you mean {n}?"));
+    let near = near::meant(key, names.iter().copied());
     format!("there is no setting {key}.{near} There are: {}", names.join(", "))
 }
 

@@ -1,10 +1,10 @@
 //! Documents of the library, loaded by name. Their text is decoded from the kept tokens, so that the kept state
 //! matches.
 
+use super::super::library::not_in_library;
 use super::super::{Done, RuntimeError, State};
 use crate::core::transcript::text_hash;
 use crate::store::DocumentRecord;
-use crate::text::near::nearest;
 use crate::text::sources::Document;
 
 /// Line ends before and after a file's text that the reader strips.
@@ -25,11 +25,7 @@ impl State {
     /// The most recently used document of this name.
     fn library_document(&self, records: &[DocumentRecord], name: &str) -> Done<Document> {
         let Some(last) = records.iter().find(|d| d.document.name == name) else {
-            let near = nearest(name, records.iter().map(|d| d.document.name.as_str()));
-            let near = near.map_or(String::new(), |near| format!(" Did you mean {near}?"));
-            return Err(RuntimeError::Refused(format!(
-                "No document {name} in the library.{near} /library lists what is there."
-            )));
+            return Err(not_in_library(name, records));
         };
         let d = &last.document;
         for same in records.iter().filter(|r| r.document.name == name && r.document.hash == d.hash) {

@@ -103,6 +103,8 @@ pub struct SessionRow {
     /// Bytes of state that only this session needs, if requested.
     pub bytes: Option<u64>,
     pub updated_ms: i64,
+    /// A single question of `-p`: `ls` leaves it out, other lists have it last.
+    pub once: bool,
 }
 
 impl SessionRow {

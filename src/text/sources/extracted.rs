@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::super::child::{self, Failed, Limits};
 use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
+use super::super::plain_words;
 use super::{Found, SourceError, SourceOptions};
 use crate::engine::protocol::Cancel;
 
@@ -91,7 +92,7 @@ fn pages(
     command.args(arguments).arg(CHILD).arg(&found.path).env("RUST_BACKTRACE", "0");
     let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
     let output = child::run(command, limits, cancel).map_err(|e| match e {
-        Failed::Start(e) => failed(format!("the reader did not start ({e})")),
+        Failed::Start(e) => failed(format!("the reader did not start ({})", plain_words(&e))),
         Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),
         Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
         Failed::Cancelled => SourceError::Cancelled,

@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use super::{Chosen, Document, Found, OddByte, SourceError, SourceOptions, plain, refuse_nothing};
+use super::{Chosen, Document, Found, OddByte, SourceError, SourceOptions, refuse_nothing};
 use crate::engine::protocol::Cancel;
 use crate::text::encoding::{self, NotText};
-use crate::text::files;
 use crate::text::pipe::{self, PipeError};
+use crate::text::{files, plain_words};
 
 /// Folder of a shell's pipes, whose names are numbers.
 const NUMBERED: &str = "/dev/fd";
@@ -23,7 +23,7 @@ pub(super) fn is_one(found: &Found, meta: &Metadata) -> bool {
 /// Reads a pipe to its end. A pipe without a writer counts as empty.
 pub(super) fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
     let shown = || found.shown.clone();
-    let io = |e: std::io::Error| SourceError::Io { name: shown(), reason: plain(&e) };
+    let io = |e: std::io::Error| SourceError::Io { name: shown(), reason: plain_words(&e) };
     if options.pages.is_some() {
         return Err(SourceError::NoPages(shown()));
     }

@@ -7,9 +7,9 @@ use std::process::Command;
 use super::super::child::{self, Failed, Limits};
 use super::super::encoding::{self, NotText};
 use super::super::extract::{HEAD_BYTES, Kind};
-use super::super::files;
+use super::super::{files, plain_words};
 use super::extracted::{self, extension};
-use super::{Document, Found, OddByte, SourceError, SourceOptions, pipe, plain, refuse_nothing};
+use super::{Document, Found, OddByte, SourceError, SourceOptions, pipe, refuse_nothing};
 use crate::engine::protocol::Cancel;
 
 /// Formats whose text another program extracts, and a command line that does it. Some are read here as well, when undamaged.
@@ -35,7 +35,7 @@ pub(super) fn suggested(extension: &str) -> Option<&'static str> {
 
 pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
     let name = || found.shown.clone();
-    let io = |e: std::io::Error| SourceError::Io { name: name(), reason: plain(&e) };
+    let io = |e: std::io::Error| SourceError::Io { name: name(), reason: plain_words(&e) };
     if cancel.is_cancelled() {
         return Err(SourceError::Cancelled);
     }
@@ -112,7 +112,7 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
         |reason: String| SourceError::Converter { name: found.shown.clone(), command: line.to_owned(), reason };
     let words = converter(line).map_err(|why| failed(why.to_owned()))?;
     // A full path cannot be mistaken for an option.
-    let path = std::path::absolute(&found.path).map_err(|e| failed(plain(&e)))?;
+    let path = std::path::absolute(&found.path).map_err(|e| failed(plain_words(&e)))?;
     let Some((program, arguments)) = words.split_first() else {
         return Err(failed("it is empty".to_owned()));
     };
@@ -128,7 +128,7 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
     }
     let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
     let output = child::run(command, limits, cancel).map_err(|e| match e {
-        Failed::Start(e) => failed(format!("{program} did not start ({})", plain(&e))),
+        Failed::Start(e) => failed(format!("{program} did not start ({})", plain_words(&e))),
         Failed::TimedOut => failed(format!("it took over {} s", limits.time.as_secs())),
         Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
         Failed::Cancelled => SourceError::Cancelled,

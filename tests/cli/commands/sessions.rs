@@ -103,6 +103,71 @@ fn an_import_takes_what_is_piped_into_it() {
 }
 
 #[test]
+fn a_single_question_is_listed_with_all_alone_until_it_goes_on() {
+    let home = Home::new();
+    let ask = |more: &[&str]| {
+        let output = home.run(&[&["-p", "Hello?", "--demo", "--max-tokens", "2"][..], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    };
+    let listed = |arguments: &[&str]| out(&home.run(arguments)).to_owned();
+    let once = || {
+        let rows: serde_json::Value = serde_json::from_str(&listed(&["ls", "--json"])).unwrap();
+        rows.as_array().unwrap().iter().map(|row| row["once"].as_bool().unwrap()).collect::<Vec<_>>()
+    };
+    ask(&[]);
+    ask(&[]);
+    assert_eq!(listed(&["ls"]), "2 sessions of a single -p question not shown: sala-chat ls --all\n");
+    let all = listed(&["ls", "--all"]);
+    assert!(all.lines().count() == 3 && all.contains("hello-2 "), "{all}");
+    assert_eq!(once(), [true, true]);
+    ask(&["-c"]);
+    let shown = listed(&["ls"]);
+    assert!(shown.contains("hello-2 ") && shown.contains("\n1 session of a single -p question"), "{shown}");
+    assert_eq!(once(), [false, true]);
+}
+
+#[test]
+fn bash_completes_names_of_sessions_presets_and_settings() {
+    let home = Home::new();
+    for name in ["lease talk", "lease", "hello"] {
+        let file = home.write("in.json", exported(name, "hi"));
+        assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    }
+    home.write("script", home.run(&["completions", "bash"]).stdout);
+    let complete = |words: &[&str]| {
+        let line = "source ./script; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
+            _sala__chat \"$1\" \"${!#}\" \"${COMP_WORDS[COMP_CWORD-1]}\"; printf '%s|' \"${COMPREPLY[@]}\"";
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", line, "bash", crate::command::PROGRAM]).args(words).current_dir(home.path(""));
+        shell.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", home.path(""));
+        out(&shell.output().unwrap()).to_owned()
+    };
+    let data = ["--data-dir", "data"];
+    let with = |words: &[&str]| complete(&[&data[..], words].concat());
+    assert_eq!(with(&["show", "le"]), "lease|lease\\ talk|");
+    assert_eq!(with(&["rm", "hello", "h"]), "hello|");
+    assert_eq!(with(&["--resume", "hel"]), "hello|");
+    assert_eq!(with(&["config", "set", "sampling.temp"]), "sampling.temperature|");
+    assert!(complete(&["--preset", ""]).contains("default|"));
+    assert!(complete(&["sh"]).contains("show|"), "the words of the command line are still completed");
+}
+
+#[test]
+fn a_name_that_is_nearly_one_is_suggested() {
+    let home = Home::new();
+    let file = home.write("in.json", exported("lease", "hi"));
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    for command in [&["show", "leese"][..], &["export", "leese", "-"], &["rm", "-y", "leese"]] {
+        let output = home.run(command);
+        assert!(err(&output).ends_with("`sala-chat ls` lists them. Did you mean lease?\n"), "{}", err(&output));
+    }
+    let unlike = home.run(&["show", "quite-another"]);
+    assert!(err(&unlike).ends_with("`sala-chat ls` lists them\n"), "{}", err(&unlike));
+    let set = home.run(&["config", "set", "sampling.temprature", "1"]);
+    assert!(err(&set).contains("did you mean sampling.temperature?"), "{}", err(&set));
+}
+
+#[test]
 fn what_is_undone_to_its_system_text_is_counted() {
     let home = Home::new();
     let message = |id: i64, parent: Option<i64>, role: &str| {

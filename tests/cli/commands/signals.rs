@@ -40,7 +40,11 @@ fn a_server_that_was_started_deaf_to_hang_ups_goes_on_until_it_is_terminated() {
     let mut child = deaf(&home, &["serve", "--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().strip_prefix("sala-chat serves http://").unwrap().trim_end_matches("/v1");
+    assert!(
+        line.starts_with("sala-chat serves ") && line.ends_with("/v1. No key is needed. Ctrl-C stops it.\n"),
+        "{line}"
+    );
+    let address = line.split_once("http://").unwrap().1.split_once("/v1").unwrap().0;
     // Three of them would end it at once.
     send(&child, &[Signal::HUP, Signal::INT, Signal::HUP, Signal::INT]);
     std::thread::sleep(std::time::Duration::from_millis(500));

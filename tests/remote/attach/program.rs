@@ -29,7 +29,7 @@ impl Serve {
         let mut child = command(home, &["serve", "--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("sala-chat serves http://").unwrap().trim_end_matches("/v1").to_owned();
+        let address = line.split_once("http://").unwrap().1.split_once("/v1").unwrap().0.to_owned();
         Serve { child, address }
     }
 

@@ -75,6 +75,7 @@ fn a_document_of_the_library_is_loaded_by_name_without_reading() {
     };
     assert_eq!(names(&t), ["bare.txt", "odd name.md", "plain.txt"]);
     assert!(t.note(by_name("plain.tx")).contains("Did you mean plain.txt?"));
+    assert!(t.note(Request::Library(LibraryAction::Remove("plain.tx".into()))).contains("Did you mean plain.txt?"));
     t.send(Request::Library(LibraryAction::Remove("plain.txt".into())));
     t.note_with("is out of the library");
     assert_eq!(names(&t), ["bare.txt", "odd name.md"]);

@@ -403,6 +403,31 @@ fn what_goes_with_the_program_is_not_said_to_be_saved() {
 }
 
 #[test]
+fn a_single_question_from_a_shell_is_listed_last_until_it_is_pinned() {
+    let dir = dir();
+    for (name, attendance) in [("talk", Attendance::Present), ("once", Attendance::Absent)] {
+        let mut t = Talk::new(dir.path(), Setup { attendance, ..Setup::default() });
+        t.send(Request::New(Some(name.into())));
+        t.ask("Hello?");
+        t.quit();
+    }
+    let rows = |t: &mut Talk| {
+        t.send(Request::Sessions);
+        t.wait("the list", |n| match n {
+            Notice::Sessions(rows) => Some(rows.iter().map(|r| (r.name.clone(), r.title.clone())).collect::<Vec<_>>()),
+            _ => None,
+        })
+    };
+    let mut t = Talk::new(dir.path(), Setup::default());
+    let listed = rows(&mut t);
+    assert!(listed[0].0 == "talk" && listed[1].0 == "once" && listed[1].1.starts_with("(-p) "), "{listed:?}");
+    t.note(Request::Pin(Some("once".into())));
+    let listed = rows(&mut t);
+    assert!(listed[0].0 == "once" && listed[0].1.starts_with("(pinned) "), "{listed:?}");
+    t.quit();
+}
+
+#[test]
 fn a_pinned_session_is_listed_first() {
     let dir = dir();
     let rows = |t: &mut Talk| {

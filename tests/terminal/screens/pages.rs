@@ -142,6 +142,7 @@ pub fn sessions() -> Vec<SessionRow> {
         state: state.into(),
         bytes: Some(2_400 << 20),
         updated_ms: TIME,
+        once: false,
     };
     vec![
         row("war-and-peace", "Who tells Pierre that Prince Andrei is dying?", "yes"),

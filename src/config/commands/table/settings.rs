@@ -5,6 +5,7 @@ use super::super::args::Args;
 use super::super::words::PresetAction;
 use super::super::{Command, Group, Local, Outcome, Request};
 use super::{local, runtime};
+use crate::config::settings::meant::no_setting;
 use crate::config::settings::preset::BUILT_IN;
 use crate::config::settings::row::Owner;
 use crate::config::settings::{Field, Kind, ThinkMode, session, table as settings};
@@ -120,8 +121,7 @@ fn set(a: &Args<'_>) -> Result<Outcome, String> {
     let words: Vec<&str> = words.into_iter().filter(|w| *w != "--save").collect();
     match words.as_slice() {
         [key, value] if save => {
-            let row =
-                settings::find_short(key).ok_or_else(|| format!("no setting is called {key}; /settings lists them"))?;
+            let row = settings::find_short(key).ok_or_else(|| no_setting(key))?;
             let shown = row
                 .kind
                 .parse(value)
