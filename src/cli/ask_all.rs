@@ -13,7 +13,7 @@ use crate::runtime::{Attendance, no_document};
 use crate::text::sanitize::Clean;
 use crate::tui::shelf::sentences;
 
-fn object(shelf: &FanOut) -> Value {
+pub(super) fn object(answers: &FanOut) -> Value {
     let row = |r: &FanOutRow| {
         json!({
             "document": r.document,
@@ -26,7 +26,7 @@ fn object(shelf: &FanOut) -> Value {
             "completion_tokens": r.answer_tokens,
         })
     };
-    json!({ "question": shelf.question, "answers": shelf.rows.iter().map(row).collect::<Value>() })
+    json!({ "question": answers.question, "answers": answers.rows.iter().map(row).collect::<Value>() })
 }
 
 /// What was heard until the runtime ended.

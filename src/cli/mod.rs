@@ -26,6 +26,7 @@ mod jobs;
 mod library_cmd;
 pub mod logging;
 mod manual;
+mod mcp;
 pub mod model_cmd;
 mod names;
 mod notices;
@@ -215,7 +216,10 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
     let mut context = Context { began, loaded, config_file, dirs, json, quiet };
     let task = cli.task(context.config().sessions.resume_last)?;
-    if matches!(task, Task::Ask(_) | Task::Chat(_) | Task::Command(Command::Serve(_) | Command::AskAll(_))) {
+    if matches!(
+        task,
+        Task::Ask(_) | Task::Chat(_) | Task::Command(Command::Serve(_) | Command::Mcp | Command::AskAll(_))
+    ) {
         take_preset(&mut context.loaded, &context.dirs.presets())?;
     }
     if !quiet {
@@ -298,6 +302,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Prune(args) => prune::prune(context, &args),
             Command::Library(args) => library_cmd::library(context, &args.action),
             Command::Serve(args) => serve_cmd::run(context, &args),
+            Command::Mcp => mcp::run(context),
             Command::AskAll(args) => ask_all::run(context, &args),
             Command::Bench(args) => (laboratory.bench)(context, &args),
             Command::Eval(args) => (laboratory.eval)(context, &args),

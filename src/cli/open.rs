@@ -219,15 +219,20 @@ pub fn runtime(
     save: bool,
     attendance: Attendance,
 ) -> Result<Opened, Failure> {
-    desk_for(context, session, save, attendance, Input::Lines)
+    runtime_for(context, session, save, attendance, Input::Lines)
+}
+
+/// Starts engine and runtime for requests of a program: one after the other, each for itself.
+pub fn runtime_for_calls(context: &Context) -> Result<Opened, Failure> {
+    runtime_for(context, &SessionChoice::New, true, Attendance::Absent, Input::Calls)
 }
 
 /// As [`runtime()`], for the screen.
 pub fn desk_of_screen(context: &Context, session: &SessionChoice, save: bool) -> Result<Opened, Failure> {
-    desk_for(context, session, save, Attendance::Present, Input::Screen)
+    runtime_for(context, session, save, Attendance::Present, Input::Screen)
 }
 
-fn desk_for(
+fn runtime_for(
     context: &Context,
     session: &SessionChoice,
     save: bool,

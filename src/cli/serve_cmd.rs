@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 use super::args::ServeArgs;
 use super::failure::Failure;
 use super::signals::heeded;
-use super::{Context, attach_engine, dirs, open, out};
+use super::{Context, attach_engine, dirs, mcp, open, out};
 use crate::client::attach::{self, Host, Loads, Multiplexer};
 use crate::core::Exit;
 use crate::engine;
@@ -143,6 +143,7 @@ pub struct Serving {
     multiplexer: Multiplexer,
     engine: JoinHandle<()>,
     host: Option<Host>,
+    mcp: Option<mcp::Ended>,
     _scratch: Option<Scratch>,
 }
 
@@ -168,6 +169,9 @@ impl Serving {
         let library = open::store(context).ok();
         let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
         let loads = Loads::from(&options);
+        // Agents' documents are kept in the library.
+        let mounted = saved.then(|| mcp::mounted(context, loads.clone(), key.is_some())).transpose()?;
+        let (mounted, mcp) = mounted.unzip();
         let engine = engine::spawn(options).map_err(no_thread)?;
         let (multiplexer, share) =
             Multiplexer::start(engine.commands, engine.events, config.serve.side_by_side).map_err(no_thread)?;
@@ -185,10 +189,11 @@ impl Serving {
             side_by_side: config.serve.side_by_side,
             key,
             rules: Rules::of(&config.serve),
+            mcp: mounted,
             schema_checker: crate::text::this_program(),
         })
         .map_err(no_thread)?;
-        Ok(Serving { server, listener, multiplexer, engine: engine.thread, host, _scratch: scratch })
+        Ok(Serving { server, listener, multiplexer, engine: engine.thread, host, mcp, _scratch: scratch })
     }
 
     pub fn stop(&self) -> Stop {
@@ -198,6 +203,8 @@ impl Serving {
     /// Serves until stopped, then saves.
     pub fn run(self) -> Result<(), Failure> {
         let served = self.server.serve(self.listener);
+        // It has ended with the last connection, or is about to.
+        self.mcp.into_iter().for_each(|mcp| drop(mcp.join()));
         // It ends after the terminals' running answers. Its last event reports a panic.
         let _ = self.engine.join();
         if let Some(host) = self.host {

@@ -37,11 +37,11 @@ pub(super) struct Params {
     pub(super) tried: bool,
 }
 
-struct Ready {
+pub(super) struct Ready {
     /// The messages before the document, the document, and the question.
-    messages: Vec<Message>,
-    rendered: Arc<Rendered>,
-    path: Path,
+    pub(super) messages: Vec<Message>,
+    pub(super) rendered: Arc<Rendered>,
+    pub(super) path: Path,
 }
 
 struct Being {
@@ -220,7 +220,7 @@ impl State {
     }
 
     /// Messages up to a kept document and a question; their rendering matches the kept state exactly.
-    fn question_to(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
+    pub(super) fn question_to(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
         let segment = record.document.segment;
         let path = self.disk.stored_path(&segment)?;
         if path.head() != Some(segment) {

@@ -1,7 +1,7 @@
 //! Each request and its verb, as the row of the request in [`crate::config::commands::request`] names it.
 
 use super::verb::{Answer, Verb};
-use super::{Attendance, Done, State};
+use super::{Done, State};
 use crate::config::commands::requests;
 use crate::runtime::protocol::Request;
 
@@ -36,7 +36,7 @@ impl Verb {
 
 impl State {
     fn end_unattended(&mut self) -> Done {
-        self.quitting |= self.attendance == Attendance::Absent;
+        self.quitting |= self.one_shot;
         Ok(())
     }
 

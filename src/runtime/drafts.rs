@@ -19,6 +19,8 @@ pub enum Input {
     Screen,
     /// No input, or line input that sends each line at once.
     Lines,
+    /// Requests of a program, one after the other: a stop or a failure ends only its own request.
+    Calls,
 }
 
 #[derive(Debug)]

@@ -140,11 +140,9 @@ impl State {
         }
     }
 
-    fn library_has(&mut self, mut info: DocumentInfo, text: &str, stats: &PrefillStats) {
-        if let Some(tip) = self.here.slot.live.head() {
-            info.tokens = self.here.slot.live.position();
-            self.add_to_library(&info, 0, tip);
-        }
+    /// Reports a document that was added.
+    fn library_has(&self, document: Option<Message>, stats: &PrefillStats) {
+        let Some((info, text)) = document.and_then(|m| Some((m.meta.document?, m.text))) else { return };
         let (read, all) = (grouped(stats.read), grouped(info.tokens));
         let what = match self.engine.server() {
             Some(_) => format!("about {all} tokens, as text alone: a server keeps no state"),
@@ -154,7 +152,7 @@ impl State {
             None => format!("{all} tokens, {read} read"),
         };
         self.note(Level::Info, format!("{} is in the library: {what}.", info.name));
-        if self.engine.server().is_none() && !self.spells_back(&info, text) {
+        if self.engine.server().is_none() && !self.spells_back(&info, &text) {
             let text = format!(
                 "{}: what is kept does not spell its text again, for this model's tokenizer writes some of its characters as others. \
                  It can be asked in the session that loads it (/load), not with /ask-all or by its name.",
@@ -243,12 +241,11 @@ impl Verb {
             if self.here.slot.stopped() {
                 break;
             }
-            let path = document.path.map(|p| p.display().to_string());
-            let info = DocumentInfo::new(&document.name, path, &document.text);
-            let file = info.path.clone().unwrap_or_else(|| info.name.clone());
-            match self.read_into_library(info, document.text).await {
+            let file = document.path.as_ref().map_or_else(|| document.name.clone(), |p| p.display().to_string());
+            let mut read = Vec::new();
+            match self.read_into_library(&mut read, document).await {
                 Err(why @ RuntimeError::TooLong(_)) => unread.push(Unread { path: file, why }),
-                read => read?,
+                stats => self.library_has(read.pop(), &stats?),
             }
         }
         self.return_to(before).await?;
@@ -256,16 +253,26 @@ impl Verb {
         Ok(unread)
     }
 
-    /// Reads one document after the system text of new sessions and adds it to the library.
-    async fn read_into_library(&mut self, info: DocumentInfo, text: String) -> Done {
-        let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
-        let mut messages: Vec<Message> = system.map(|s| self.draft(Role::System, None, s)).into_iter().collect();
-        let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), text);
+    /// Reads one document after the messages before it, or after the system text of new sessions, and adds it to the
+    /// library and to the messages.
+    pub(super) async fn read_into_library(
+        &mut self,
+        messages: &mut Vec<Message>,
+        document: Document,
+    ) -> Done<PrefillStats> {
+        let path = document.path.map(|p| p.display().to_string());
+        let info = DocumentInfo::new(&document.name, path, &document.text);
+        let first = messages.is_empty();
+        if first {
+            let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
+            messages.extend(system.map(|s| self.draft(Role::System, None, s)));
+        }
+        let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
         message.meta.document = Some(info.clone());
         messages.push(message);
         let path: Vec<&Message> = messages.iter().collect();
         let rendered = self.known_size(self.past_of(&path, self.defaults.think), &info.name)?;
-        let text = messages.pop().map(|m| m.text).unwrap_or_default();
+        let starts_at = if first { 0 } else { self.here.slot.live.position() };
         let mut plan = self.fitted(&rendered, State::plan, &info.name).await?;
         // These messages are in no conversation, so no segment may refer to them.
         plan.steps.iter_mut().for_each(|s| s.message = None);
@@ -274,9 +281,16 @@ impl Verb {
         let stats = self.execute(plan, &rendered, None, &mut PromptReading::begun()).await;
         self.here.session.is_unread = is_unread;
         let stats = stats?;
-        if !self.here.slot.stopped() {
-            self.library_has(info, &text, &stats);
+        if self.here.slot.stopped() {
+            return Err(RuntimeError::Stopped);
         }
-        Ok(())
+        if let Some(tip) = self.here.slot.live.head() {
+            let info = DocumentInfo { tokens: self.here.slot.live.position() - starts_at, ..info };
+            self.add_to_library(&info, starts_at, tip);
+            if let Some(message) = messages.last_mut() {
+                message.meta.document = Some(info);
+            }
+        }
+        Ok(stats)
     }
 }

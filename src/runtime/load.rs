@@ -26,6 +26,7 @@ use crate::runtime::protocol::{Level, LoadOptions, Notice};
 use crate::text::TextError;
 use crate::text::sources::{Document, Gathered};
 use choose::{Chosen, Decision, keep_only};
+pub use from_library::text_as_read;
 use items::items;
 use progress::{LoadReading, Progressing};
 use stop::AfterStop;

@@ -108,6 +108,7 @@ use error::{Done, RuntimeError};
 use inbox::Inbox;
 use link::Engine;
 pub use link::EngineChannels;
+pub use load::text_as_read;
 use opened::Opened;
 use persistence::Persistence;
 use session::Session;
@@ -242,6 +243,8 @@ struct State {
     /// Rows of the last `/ask-all` table, by the serial of its session.
     tables: HashMap<u64, ask_all::AskAll>,
     attendance: Attendance,
+    /// A stop or a failed request ends the run.
+    one_shot: bool,
     config: Config,
     sources: crate::text::sources::SourceOptions,
     presets: Option<std::path::PathBuf>,
@@ -283,6 +286,7 @@ impl State {
             untitled: VecDeque::new(),
             tables: HashMap::new(),
             attendance: o.attendance,
+            one_shot: o.attendance == Attendance::Absent && o.input != Input::Calls,
             config: o.config,
             sources: o.sources,
             presets: o.presets,

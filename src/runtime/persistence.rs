@@ -103,7 +103,7 @@ impl Persistence {
     }
 
     /// The store that has a segment.
-    fn store_of(&self, id: &SegmentId) -> &Store {
+    pub(super) fn store_of(&self, id: &SegmentId) -> &Store {
         let kept = self.kept.as_ref().filter(|_| matches!(self.store.kept_of(id), Ok(None)));
         kept.unwrap_or(&self.store)
     }

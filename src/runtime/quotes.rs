@@ -26,6 +26,11 @@ impl Indexes {
         };
         documents.iter().map(|(info, text)| (info.name.as_str(), *text, index(&info.hash, text))).collect()
     }
+
+    /// The quotes of an answer to the last message of a path.
+    pub(super) fn check(&mut self, path: &[&Message], answer: &str) -> Vec<Quote> {
+        cited::check(answer, &sources(&self.of(path)))
+    }
 }
 
 fn sources<'a>(documents: &'a [(&'a str, &'a str, Arc<Index>)]) -> Vec<Source<'a>> {

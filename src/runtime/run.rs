@@ -218,7 +218,7 @@ impl State {
                 e => e.to_string(),
             };
             self.report(Notice::Fatal { error, exit: e.exit() });
-            self.quitting = true;
+            self.quitting |= self.one_shot || self.must_open;
             return;
         }
         match e {
@@ -246,8 +246,8 @@ impl State {
         match request {
             // A one-shot run ends after all requests before it.
             Request::Quit if self.attendance == Attendance::Absent => self.here.queue.push_back(Request::Quit),
-            // Without a user, a stop ends the run.
-            Request::Stop if self.attendance == Attendance::Present => self.stop(),
+            // In one-shot use, a stop ends the run.
+            Request::Stop if !self.one_shot => self.stop(),
             Request::Stop | Request::Quit => self.quit(),
             Request::StopAside => self.stop_aside(),
             Request::Choose { question, key } => self.answered(question, Answer::Key(key)),

@@ -253,7 +253,7 @@ impl Verb {
         // The summary and its reported size refer to the state at the head.
         self.sync().await?;
         let before = self.here.slot.live.position();
-        let summary = self.answer_aside(&question, Shown::No).await?;
+        let summary = self.answer_aside(&question, Shown::No).await?.text;
         if summary.trim().is_empty() {
             return Err(RuntimeError::Failed("The model wrote no summary. Nothing was changed.".into()));
         }

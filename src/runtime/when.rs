@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::ask_all::Ready;
 use super::fan_out::{Branch, Fan, Grown, Written};
 use super::path::Path;
 use super::render::Rendered;
 use super::verb::Verb;
 use super::{Done, RuntimeError, State, grouped};
 use crate::core::counted;
-use crate::core::transcript::{Message, Role};
+use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::engine::protocol::{Ended, Sampling};
 use crate::runtime::protocol::{Activity, Notice};
 use crate::text::StreamDecoder;
@@ -50,8 +51,24 @@ impl Verb {
         // State of a document that was just read may not be on disk yet.
         self.states_saved().await;
         let (document, places) = self.places(&question)?;
-        let info = document.meta.document.as_ref();
-        let (document, lines) = info.map_or((String::new(), 0), |d| (d.name.clone(), d.lines));
+        self.ask_along(question, document.meta.document, places).await
+    }
+
+    /// The same along a document of the library.
+    pub(super) async fn when_library(&mut self, document: String, question: String) -> Done {
+        self.engine_ready().await?;
+        self.keeps_state("when")?;
+        self.states_saved().await;
+        let records = self.disk.documents()?;
+        let mut ready = records.iter().filter(|r| r.document.name == document).map(|r| self.question_to(r, &question));
+        let Ready { messages, rendered, path } = ready.find(Result::is_ok).unwrap_or_else(|| Err(lost()))?;
+        let document = messages.iter().find_map(|m| m.meta.document.clone());
+        let places = self.places_in(&messages.iter().collect::<Vec<_>>(), &rendered, &path)?;
+        self.ask_along(question, document, places).await
+    }
+
+    async fn ask_along(&mut self, question: String, document: Option<DocumentInfo>, places: Vec<Place>) -> Done {
+        let (document, lines) = document.map_or((String::new(), 0), |d| (d.name, d.lines));
         self.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
         let sampling = Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) };
         let started = Instant::now();
@@ -72,9 +89,7 @@ impl State {
     fn places(&self, question: &str) -> Done<(Message, Vec<Place>)> {
         let path = self.here.session.tree.path();
         let tokens = |m: &&Message| m.meta.document.as_ref().map(|d| d.tokens);
-        let longest =
-            (1..).zip(&path).filter_map(|(n, m)| Some((n, *m, tokens(m)?))).max_by_key(|(_, _, tokens)| *tokens);
-        let Some((number, document, _)) = longest else {
+        let Some(document) = path.iter().copied().filter(|m| tokens(m).is_some()).max_by_key(tokens) else {
             return Err(RuntimeError::Refused(
                 "There is no document in this conversation. /load PATH reads one.".into(),
             ));
@@ -83,12 +98,15 @@ impl State {
         let before = self.here.session.tree.path_to(Some(document.id));
         let messages: Vec<&Message> = before.into_iter().chain([&question]).collect();
         let rendered = self.prompt(&messages, "This question")?;
-        let lost = || {
-            RuntimeError::Refused("The state along this document is not kept. /load it again in a new session.".into())
-        };
-        let (range, first_line) = self.engine.renderer.place_of(&rendered, &messages, number).ok_or_else(lost)?;
         let segment = self.here.session.ends.get(&document.id).ok_or_else(lost)?;
         let stored = self.disk.stored_path(segment)?.unchanged(&rendered.text);
+        Ok((document.clone(), self.places_in(&messages, &rendered, &stored)?))
+    }
+
+    /// The restorable states inside the document before the question that the messages end with.
+    fn places_in(&self, messages: &[&Message], rendered: &Rendered, stored: &Path) -> Done<Vec<Place>> {
+        let number = messages.len().saturating_sub(1) as u64;
+        let (range, first_line) = self.engine.renderer.place_of(rendered, messages, number).ok_or_else(lost)?;
         let mut kept = Vec::new();
         for n in 1..=stored.segments().len() {
             let prefix = stored.prefix(n);
@@ -119,8 +137,12 @@ impl State {
                 failed: None,
             })
         };
-        Ok((document.clone(), chosen.filter_map(place).collect()))
+        Ok(chosen.filter_map(place).collect())
     }
+}
+
+fn lost() -> RuntimeError {
+    RuntimeError::Refused("The state along this document is not kept. /load it again in a new session.".into())
 }
 
 impl When {

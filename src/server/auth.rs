@@ -75,7 +75,7 @@ pub(super) fn preflight(page: &HeaderValue, requested: &HeaderMap) -> Response {
 pub(super) fn open_to(page: HeaderValue, headers: &mut HeaderMap) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, page);
     headers.insert(header::VARY, HeaderValue::from_static("origin"));
-    let own = HeaderValue::from_static("request-id, x-request-id, x-sala-ignored");
+    let own = HeaderValue::from_static("request-id, x-request-id, x-sala-ignored, mcp-session-id");
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, own);
 }
 

@@ -61,15 +61,16 @@ fn without_positions(name: &str) -> String {
     kept.take(200).collect()
 }
 
+pub(super) fn key_required() -> Refusal {
+    let message = "the library and earlier responses need a key, because the system does not tell which user this connection \
+                   belongs to: set serve.key_file and send the key";
+    Refusal::new(403, "key_required", message)
+}
+
 /// Refuses one user's data if the owner of the connection is unknown.
 pub(super) fn own_data() -> Result<(), Refusal> {
     match REQUEST.try_with(|context| context.owner) {
-        Ok(Owner::Unknown) => Err(Refusal::new(
-            403,
-            "key_required",
-            "the library and earlier responses need a key, because the system does not tell which user this connection \
-             belongs to: set serve.key_file and send the key",
-        )),
+        Ok(Owner::Unknown) => Err(key_required()),
         Ok(Owner::Same | Owner::Other | Owner::HasKey) | Err(_) => Ok(()),
     }
 }

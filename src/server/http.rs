@@ -28,7 +28,7 @@ use super::ids::fresh_id;
 use super::owner::{self, Owner};
 use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
 use super::refusal::{Family, Refusal};
-use super::{Phase, Shared, auth, chat, completions, files, messages, plain, responses};
+use super::{MCP, Mounted, Phase, Shared, auth, chat, completions, files, messages, plain, responses};
 
 /// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
 /// gets an error.
@@ -80,21 +80,22 @@ fn label(path: &str) -> &'static str {
             path.len() > before.len() + after.len() && path.starts_with(before) && path.ends_with(after)
         }
     };
-    ROUTES.iter().map(|(route, _)| *route).find(|route| matches(route)).unwrap_or("other")
+    ROUTES.iter().map(|(route, _)| *route).chain([MCP]).find(|route| matches(route)).unwrap_or("other")
 }
 
-pub(super) fn serve(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
+pub(super) fn serve(shared: &Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(RENDERERS).build()?;
-    let served = runtime.block_on(accept(Arc::clone(shared), listener));
+    let served = runtime.block_on(accept(Arc::clone(shared), listener, mcp));
     runtime.shutdown_background();
     served
 }
 
-fn router(shared: &Arc<Shared>) -> Router {
+fn router(shared: &Arc<Shared>, mcp: Option<Router>) -> Router {
     let routes = ROUTES.iter().fold(Router::new(), |router, (path, handlers)| router.route(path, handlers()));
-    routes
+    mcp.into_iter()
+        .fold(routes, |routes, mcp| routes.nest_service(MCP, mcp))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(Arc::clone(shared), admit))
@@ -135,6 +136,7 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     };
     let admitted = admitted.and_then(|()| match guest.owner {
         Owner::Other => Err(auth::other_user()),
+        Owner::Unknown if label == MCP => Err(context::key_required()),
         Owner::HasKey | Owner::Same | Owner::Unknown => Ok(()),
     });
     let context = Arc::new(Context::new(shared.rules.refuse_unknown, guest.owner));
@@ -169,9 +171,10 @@ async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
     let _ = phase.wait_for(|p| *p >= at).await.map(drop);
 }
 
-async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
+async fn accept(shared: Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let router = router(&shared);
+    let (mcp, end) = mcp.map(|mcp| (mcp.router, mcp.end)).unzip();
+    let router = router(&shared, mcp);
     let mut phase = shared.phase.subscribe();
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut open = JoinSet::new();
@@ -216,6 +219,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
         }
     }
     drop(listener);
+    end.into_iter().for_each(|end| end());
     loop {
         tokio::select! {
             ended = open.join_next() => if ended.is_none() { return Ok(()) },

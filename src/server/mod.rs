@@ -96,6 +96,8 @@ use planner::Planner;
 use records::Records;
 use worker::Worker;
 
+/// Path of the mounted service.
+const MCP: &str = "/mcp";
 /// Grammars that compile at a time: fewer than the rendering threads, so that a request without a grammar does not
 /// wait.
 const COMPILERS: usize = 2;
@@ -121,8 +123,23 @@ pub struct Options {
     /// The key that a client must send; `None`: no key.
     pub key: Option<Key>,
     pub rules: Rules,
+    /// Another service with the same access control.
+    pub mcp: Option<Mounted>,
     /// Program and first arguments that try a schema ([`crate::text::schema`]); normally this program.
     pub schema_checker: Vec<OsString>,
+}
+
+/// A service at [`MCP`] for the user's own data.
+pub struct Mounted {
+    pub router: axum::Router,
+    /// Ends its open streams.
+    pub end: Box<dyn FnOnce() + Send>,
+}
+
+impl std::fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mounted")
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -243,6 +260,7 @@ fn now_s() -> u64 {
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
+    mcp: Option<Mounted>,
     worker: JoinHandle<Result<(), Unsaved>>,
     /// The worker ends when this channel closes.
     orders: Sender<()>,
@@ -279,6 +297,7 @@ impl Server {
             side_by_side,
             key,
             rules,
+            mcp,
             schema_checker,
         } = options;
         let (asks, inbox) = crossbeam_channel::unbounded();
@@ -311,7 +330,7 @@ impl Server {
         let planner = Planner::start(&shared, side_by_side)?;
         let worker = Worker::new(Arc::clone(&shared), inbox, ends, engine, keep, planner);
         let worker = std::thread::Builder::new().name("server".into()).spawn(move || worker.run())?;
-        Ok(Server { shared, worker, orders })
+        Ok(Server { shared, mcp, worker, orders })
     }
 
     pub fn stop(&self) -> Stop {
@@ -323,7 +342,7 @@ impl Server {
     /// # Errors
     /// The engine failed, or state could not be saved.
     pub fn serve(self, listener: TcpListener) -> Result<(), ServeError> {
-        let served = http::serve(&self.shared, listener);
+        let served = http::serve(&self.shared, listener, self.mcp);
         drop(self.orders);
         let saved = self.worker.join().map_err(|_| ServeError::Panicked)?;
         served?;

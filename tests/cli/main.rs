@@ -5,4 +5,5 @@ mod command;
 mod commands;
 mod failures;
 mod hostile;
+mod mcp;
 mod tools;

@@ -7,6 +7,7 @@ mod real_disk;
 mod bench;
 #[path = "../support/command.rs"]
 mod command;
+mod mcp;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;

@@ -30,6 +30,8 @@ pub enum Command {
     Library(LibraryArgs),
     /// Answer other programs on this machine: OpenAI's and Anthropic's APIs
     Serve(ServeArgs),
+    /// Let agents ask documents: the Model Context Protocol on standard input and output
+    Mcp,
     /// Ask every document of the library the same question
     AskAll(AskAllArgs),
     /// Measure speed

@@ -190,6 +190,16 @@ macro_rules! requests {
             }, Waits => ask_all.await;
             /// `/when QUESTION`.
             When(question: String), Waits => when.await;
+            /// One question about documents of the library, read in this order. Their state is kept, the question is not.
+            AskLibrary {
+                documents: Vec<String>,
+                question: String,
+            }, Waits => ask_library.await;
+            /// `/when` along a document of the library.
+            WhenLibrary {
+                document: String,
+                question: String,
+            }, Waits => when_library.await;
             /// Enter in the table of answers: a new session that ends with the answer of this row.
             OpenAsked(row: usize), Waits => open_asked.await;
             /// `/compact [--yes] [instruction]`.

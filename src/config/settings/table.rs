@@ -308,6 +308,12 @@ settings! {
         max_state_gib: f64 = float(20.0, 0.0, 1e6);
     }
 
+    /// Agents: sala-chat mcp, and /mcp of sala-chat serve
+    mcp: McpConfig {
+        /// folders that add_document may read, separated by commas; empty: the working folder
+        roots: String = list("");
+    }
+
     /// The screen
     ui: UiConfig {
         /// colours: auto, dark, light, plain, a name from the themes folder, or a path

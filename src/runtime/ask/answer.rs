@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::super::execute::{PrefillStats, Progress, Sink, ToAnswer};
+use super::super::link::JobEnd;
 use super::super::path::Path;
 use super::super::plan::Plan;
 use super::super::render::Rendered;
@@ -244,21 +245,8 @@ impl State {
             message.meta.ttft_ms = first.duration_since(answer.started).as_secs_f64() * 1000.0;
             self.here.meters.ttft_ms = message.meta.ttft_ms;
         }
-        if let Ok(PrefillStats { end: Some(end), reused, read, prefill_ms, .. }) = stats {
-            message.meta.reused_tokens = *reused;
-            message.meta.prefilled_tokens = *read;
-            message.meta.prefill_ms = *prefill_ms;
-            message.meta.tokens_per_s = decode_speed(&end.done.stats);
-            message.meta.estimated = end.done.stats.usage.is_none() && self.engine.server().is_some();
-            match end.done.stats.usage {
-                Some(usage) => self.count_as(usage, &mut message.meta, live.position()),
-                // A server may have cached part of the prompt; it does not report how much.
-                None if self.engine.server().is_some() => {
-                    message.meta.reused_tokens = 0;
-                    message.meta.prefilled_tokens = reused + read;
-                }
-                None => {}
-            }
+        if let Ok(stats @ PrefillStats { end: Some(end), .. }) = stats {
+            self.count_tokens(&mut message.meta, stats, end, live.position());
             let new = self.sources(&message, rendered, (&end.done.looked_at, &sentences), live);
             message.meta.looked = match (message.meta.looked.take(), new) {
                 // A continued answer merges the attention of all its parts.
@@ -273,6 +261,25 @@ impl State {
         let id = message.id;
         self.report(Notice::Finished(message));
         id
+    }
+
+    /// The tokens and times of an answer.
+    pub(super) fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobEnd, position: u64) {
+        let PrefillStats { reused, read, prefill_ms, .. } = stats;
+        meta.reused_tokens = *reused;
+        meta.prefilled_tokens = *read;
+        meta.prefill_ms = *prefill_ms;
+        meta.tokens_per_s = decode_speed(&end.done.stats);
+        meta.estimated = end.done.stats.usage.is_none() && self.engine.server().is_some();
+        match end.done.stats.usage {
+            Some(usage) => self.count_as(usage, meta, position),
+            // A server may have cached part of the prompt; it does not report how much.
+            None if self.engine.server().is_some() => {
+                meta.reused_tokens = 0;
+                meta.prefilled_tokens = reused + read;
+            }
+            None => {}
+        }
     }
 
     /// A server's own token counts replace the estimates.

@@ -52,20 +52,44 @@ impl Verb {
         self.answer_aside(&question, Shown::Yes).await.map(|_| ())
     }
 
-    pub(in crate::runtime) async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<String> {
-        let (question, started) = (question.to_owned(), Instant::now());
+    pub(in crate::runtime) async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<Message> {
         self.engine_ready().await?;
+        let new = self.opening_messages();
+        let past = self.here.session.tree.path().into_iter().chain(&new).cloned().collect();
+        self.answer_after(past, question, shown).await
+    }
+
+    /// One question about documents of the library, read in this order. Their state is kept, the question is not.
+    pub(in crate::runtime) async fn ask_library(&mut self, documents: Vec<String>, question: String) -> Done {
+        let documents = self.library_documents(&documents)?;
+        self.engine_ready().await?;
+        let (mut past, mut read, mut ms) = (Vec::new(), 0, 0.0);
+        for document in documents {
+            let stats = self.read_into_library(&mut past, document).await?;
+            // A server reads the documents with the question and counts them then.
+            let here = self.engine.server().is_none();
+            (read, ms) = (read + if here { stats.read } else { 0 }, ms + stats.prefill_ms);
+        }
+        let mut answer = self.answer_after(past, &question, Shown::No).await?;
+        let meta = &mut answer.meta;
+        (meta.prefilled_tokens, meta.prefill_ms) = (meta.prefilled_tokens + read, meta.prefill_ms + ms);
+        meta.reused_tokens = meta.reused_tokens.saturating_sub(read);
+        self.report(Notice::Finished(answer));
+        Ok(())
+    }
+
+    /// Answers a question after these messages; the state returns to what it was.
+    async fn answer_after(&mut self, past: Vec<Message>, question: &str, shown: Shown) -> Done<Message> {
+        let (question, started) = (question.to_owned(), Instant::now());
         let before = self.here.slot.live.clone();
-        let mut new = self.opening_messages();
-        let parent = new.last().map(|m| m.id).or(self.here.session.tree.head());
-        new.push(self.draft(Role::User, parent, question.clone()));
-        let path: Vec<&Message> = self.here.session.tree.path().into_iter().chain(&new).collect();
+        let new = self.draft(Role::User, past.last().map(|m| m.id), question.clone());
+        let path: Vec<&Message> = past.iter().chain([&new]).collect();
         let rendered = self.prompt(&path, THIS_QUESTION)?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         let to_read = plan.to_read();
         if let Some(apart) = self.here.apart.as_mut().filter(|_| to_read > READ_ALONGSIDE) {
             apart.put_off = Some(format!("{} tokens before it have no kept state.", grouped(to_read)));
-            return Ok(String::new());
+            return Ok(new);
         }
         let begin = Begin::after_prompt(&rendered.text);
         let decoder = StreamDecoder::new(self.engine.renderer.model().tokenizer.clone(), begin);
@@ -81,7 +105,7 @@ impl Verb {
             && answer.text.is_empty()
         {
             apart.put_off = Some(why.clone());
-            return Ok(String::new());
+            return Ok(new);
         }
         answer.text.push_str(&answer.decoder.finish().answer);
         if let Some((_, rest)) = self.engine.unopened_thought(&answer.text) {
@@ -91,7 +115,18 @@ impl Verb {
         if shown == Shown::Yes {
             self.report(Notice::Aside { question, text: text.clone(), done: Some(finish_of(&stats)) });
         }
-        let whole = stats?.end.is_some_and(|end| end.done.ended != Ended::Cancelled);
+        let mut message = self.draft(Role::Assistant, Some(new.id), text);
+        message.meta.finish = Some(finish_of(&stats));
+        let stats = stats?;
+        let whole = stats.end.as_ref().is_some_and(|end| end.done.ended != Ended::Cancelled);
+        if let Some(end) = stats.end.as_ref().filter(|_| shown == Shown::No) {
+            let live = &self.here.slot.live;
+            message.meta.looked = self.sources_after(&path, &rendered, (&end.done.looked_at, &[]), live);
+            message.meta.completion_tokens = end.generated.len() as u64;
+            let position = live.position();
+            self.count_tokens(&mut message.meta, &stats, end, position);
+            message.meta.quotes = self.indexes.check(&path, &message.text);
+        }
         // An aside in its own slot drops that slot afterwards, so its state needs no restore.
         if self.here.apart.is_none() {
             self.return_to(before).await?;
@@ -103,6 +138,6 @@ impl Verb {
         if self.here.apart.is_none() {
             self.report_meters();
         }
-        Ok(text)
+        Ok(message)
     }
 }

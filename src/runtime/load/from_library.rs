@@ -2,9 +2,12 @@
 //! matches.
 
 use super::super::library::not_in_library;
+use super::super::path::Path;
+use super::super::render::Renderer;
+use super::super::segments::document_text;
 use super::super::{Done, RuntimeError, State};
 use crate::core::transcript::text_hash;
-use crate::store::DocumentRecord;
+use crate::store::{DocumentRecord, Store, StoreError};
 use crate::text::sources::Document;
 
 /// Line ends before and after a file's text that the reader strips.
@@ -12,7 +15,7 @@ const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
 const AFTER: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
 
 impl State {
-    pub(super) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
+    pub(in crate::runtime) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -29,7 +32,8 @@ impl State {
         };
         let d = &last.document;
         for same in records.iter().filter(|r| r.document.name == name && r.document.hash == d.hash) {
-            if let Some(text) = self.text_as_read(same)? {
+            let store = self.disk.store_of(&same.document.segment);
+            if let Some(text) = text_as_read(store, &self.engine.renderer, same)? {
                 let path = d.path.clone().map(std::path::PathBuf::from);
                 return Ok(Document { name: name.to_owned(), path, text, note: None, guessed: None });
             }
@@ -40,19 +44,27 @@ impl State {
         };
         Err(RuntimeError::Refused(format!("The text of {name} cannot be put together from what is kept. {again}")))
     }
+}
 
-    /// The text of a document, byte for byte: from a session that holds it, or decoded from the tokens.
-    fn text_as_read(&self, record: &DocumentRecord) -> Done<Option<String>> {
-        let is_it = |text: &str| text_hash(text) == record.document.hash;
-        if let Some(id) = self.disk.store.message_ending(&record.document.segment)? {
-            let message = self.disk.store.message(id)?;
-            if is_it(&message.text) {
-                return Ok(Some(message.text));
-            }
+/// The text of a library document, byte for byte: from a session that holds it, or decoded from the tokens.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn text_as_read(store: &Store, renderer: &Renderer, record: &DocumentRecord) -> Result<Option<String>, StoreError> {
+    let d = &record.document;
+    let is_it = |text: &str| text_hash(text) == d.hash;
+    if let Some(id) = store.message_ending(&d.segment)? {
+        let message = store.message(id)?;
+        if is_it(&message.text) {
+            return Ok(Some(message.text));
         }
-        let path = self.disk.stored_path(&record.document.segment)?;
-        let spelled = self.document_text(record, &path).unwrap_or_default();
-        let mut edges = BEFORE.iter().flat_map(|before| AFTER.iter().map(move |after| (before, after)));
-        Ok(edges.find_map(|(before, after)| Some(format!("{before}{spelled}{after}")).filter(|text| is_it(text))))
     }
+    let path = match store.load_path(&d.segment) {
+        Ok(segments) => Path::new(segments),
+        Err(StoreError::NoSegment { .. }) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let spelled = document_text(renderer, &path, d.prefix, &d.name).unwrap_or_default();
+    let mut edges = BEFORE.iter().flat_map(|before| AFTER.iter().map(move |after| (before, after)));
+    Ok(edges.find_map(|(before, after)| Some(format!("{before}{spelled}{after}")).filter(|text| is_it(text))))
 }

@@ -98,6 +98,7 @@ impl Running {
             side_by_side: None,
         });
         let server = Server::start(Options {
+            mcp: None,
             store: setup.store.unwrap_or_else(|| store(dir)),
             library: setup.library,
             system: setup.system,

@@ -1,0 +1,108 @@
+//! `sala-chat mcp`: documents of the library for agents, over the Model Context Protocol. `sala-chat serve` offers the
+//! same at `/mcp`.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `tools` | the protocol: tools, their arguments and results, resources |
+//! | `answers` | results as text and as objects |
+//! | `lane` | the runtime, which serves one request at a time |
+//! | `library` | look-ups that need no model: documents, texts, quotes, sessions |
+//! | `roots` | the folders that `add_document` may read |
+
+mod answers;
+mod lane;
+mod library;
+mod roots;
+mod tools;
+
+use std::sync::Arc;
+
+use rmcp::ServiceExt;
+use rmcp::service::ServerInitializeError;
+use rmcp::transport::io::stdio_pipes;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+
+use super::failure::Failure;
+use super::signals::Ending;
+use super::{Context, attach_engine, open};
+use crate::client::attach::{self, Found, Loads};
+use crate::core::Exit;
+use crate::server::Mounted;
+pub(super) use lane::Ended;
+use lane::Lane;
+use library::Library;
+use roots::Roots;
+use tools::Tools;
+
+fn no_thread(e: std::io::Error) -> Failure {
+    Failure::new(Exit::Failure, format!("no thread to run on: {e}"))
+}
+
+/// A context for requests of agents: links inside a folder must not lead out of the allowed folders.
+fn for_agents(context: &Context) -> Context {
+    let mut context = Context { quiet: true, ..context.clone() };
+    context.loaded.config.load.follow_symlinks = false;
+    context
+}
+
+/// `sala-chat mcp`: serves one client on standard input and output until its end.
+pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
+    context.note("sala-chat mcp waits for an agent on standard input; docs/serve.md says how to set one up");
+    let roots = Roots::of(context)?;
+    let context = for_agents(context);
+    let opened = context.clone();
+    let (lane, thread) = Lane::start(move || open::runtime_for_calls(&opened)).map_err(no_thread)?;
+    let tools = Tools::new(lane, Library::new(context), roots);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let ending = Ending::watch(move || drop(stop))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+    let served = runtime.block_on(async {
+        tokio::select! {
+            served = serve(tools) => served,
+            _ = stopped => Ok(()),
+        }
+    });
+    // Ends the calls that still run; the runtime then saves and ends.
+    runtime.shutdown_background();
+    let saved = thread.join().unwrap_or_else(|_| Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")));
+    match ending.signal() {
+        Some(signal) => Ok(Exit::Signal(signal)),
+        None => served.and(saved).map(|()| Exit::Ok),
+    }
+}
+
+async fn serve(tools: Tools) -> Result<(), Failure> {
+    let failure = |e: String| Failure::new(Exit::Failure, format!("the client does not speak the protocol: {e}"));
+    match tools.serve(stdio_pipes()).await {
+        Ok(service) => service.waiting().await.map(drop).map_err(|e| failure(e.to_string())),
+        // The client left before it began.
+        Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
+        Err(e) => Err(failure(e.to_string())),
+    }
+}
+
+/// The same over HTTP for a server of this process, on the engine that it loaded. The thread ends with the server.
+pub(super) fn mounted(context: &Context, loads: Loads, has_key: bool) -> Result<(Mounted, Ended), Failure> {
+    let named = !context.config().mcp.roots.is_empty();
+    // With a key, clients may be on other computers: they read only what was named.
+    let roots = if has_key && !named { Roots::default() } else { Roots::of(context)? };
+    let mut context = for_agents(context);
+    context.loaded.config.engine.url = String::new();
+    let (place, opened) = (attach_engine::place(&context), context.clone());
+    let (lane, thread) = Lane::start(move || match attach::find(&place, &loads) {
+        Found::Server(_) => open::runtime_for_calls(&opened),
+        Found::Unfit(_) | Found::NoServer => Err(Failure::new(
+            Exit::Failure,
+            "this server's model cannot be used: another server holds the data directory",
+        )),
+    })
+    .map_err(no_thread)?;
+    let tools = Tools::new(lane, Library::new(context), roots);
+    // The server has checked host, origin and key.
+    let config = StreamableHttpServerConfig::default().disable_allowed_hosts();
+    let ended = config.cancellation_token.clone();
+    let service = StreamableHttpService::new(move || Ok(tools.clone()), Arc::<LocalSessionManager>::default(), config);
+    let router = axum::Router::new().fallback_service(service);
+    Ok((Mounted { router, end: Box::new(move || ended.cancel()) }, thread))
+}

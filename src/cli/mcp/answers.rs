@@ -1,0 +1,142 @@
+//! Results of tools: an object, and the same as text for clients that show no objects.
+
+use rmcp::model::{CallToolResult, ContentBlock};
+use serde_json::{Value, json};
+
+use super::library::Found;
+use crate::cli::ask_all;
+use crate::cli::oneshot::{looked_at, reason};
+use crate::core::transcript::{Finish, Match, Message, Role};
+use crate::runtime::protocol::{Level, Notice};
+use crate::store::{DocumentRecord, SearchHit};
+use crate::tui::shelf::sentences;
+
+/// Passages named in the text of an answer; the object has all.
+const SHOWN: usize = 5;
+
+/// A result, or why there is none.
+pub(super) type Answered = Result<CallToolResult, String>;
+
+pub(super) fn result(text: String, object: Value) -> CallToolResult {
+    let mut result = CallToolResult::structured(object);
+    result.content = vec![ContentBlock::text(text)];
+    result
+}
+
+/// The remarks of the runtime: information, or warnings and errors.
+fn notes(notices: &[Notice], wanted: impl Fn(Level) -> bool) -> Vec<&str> {
+    let mut notes = Vec::new();
+    for notice in notices {
+        match notice {
+            Notice::Note(level, text) if wanted(*level) => notes.push(text.as_str()),
+            _ => {}
+        }
+    }
+    notes
+}
+
+fn warnings(notices: &[Notice]) -> Vec<&str> {
+    notes(notices, |level| level != Level::Info)
+}
+
+fn row(d: &DocumentRecord) -> Value {
+    json!({
+        "name": d.document.name, "path": d.document.path, "tokens": d.document.tokens, "lines": d.document.lines,
+        "kept": d.kept
+    })
+}
+
+/// For clients that show no objects, the text is the object.
+pub(super) fn documents(documents: &[DocumentRecord]) -> CallToolResult {
+    CallToolResult::structured(json!({ "documents": documents.iter().map(row).collect::<Value>() }))
+}
+
+pub(super) fn added(notices: &[Notice], documents: &[DocumentRecord]) -> Answered {
+    let notes = notes(notices, |_| true);
+    match documents {
+        [] => Err(format!("Nothing was added. {}", notes.join(" "))),
+        documents => {
+            let object = json!({ "documents": documents.iter().map(row).collect::<Value>(), "notes": notes });
+            Ok(result(notes.join("\n"), object))
+        }
+    }
+}
+
+/// The answer of `ask`.
+pub(super) fn answer(notices: &[Notice]) -> Answered {
+    let finished = notices.iter().find_map(|notice| match notice {
+        Notice::Finished(message) if message.role == Role::Assistant => Some(message),
+        _ => None,
+    });
+    let warnings = warnings(notices);
+    let Some(message) = finished.filter(|m| m.meta.finish != Some(Finish::Failed)) else {
+        return Err(if warnings.is_empty() { "There was no answer.".to_owned() } else { warnings.join(" ") });
+    };
+    let meta = &message.meta;
+    let passages = meta.looked.as_ref().map_or(&[][..], |l| &l.passages);
+    let object = json!({
+        "answer": message.text,
+        "finish_reason": reason(meta.finish),
+        "quotes": meta.quotes,
+        "looked_at": looked_at(passages),
+        "usage": {
+            "read": meta.prefilled_tokens, "reused": meta.reused_tokens, "generated": meta.completion_tokens
+        },
+        "notes": warnings,
+    });
+    Ok(result(text(message), object))
+}
+
+fn text(message: &Message) -> String {
+    let meta = &message.meta;
+    let mut text = message.text.trim().to_owned();
+    let quotes: Vec<String> = (1..).zip(&meta.quotes).map(|(k, quote)| format!("[{k}] {}", quote.place())).collect();
+    if !quotes.is_empty() {
+        text.push_str(&format!("\n\nquotes: {}", quotes.join(", ")));
+    }
+    let passages = meta.looked.iter().flat_map(|l| &l.passages).filter(|p| p.document.is_some()).take(SHOWN);
+    let passages: Vec<String> = passages.map(|p| format!("{} ({:.0}%)", p.place(), p.share * 100.0)).collect();
+    if !passages.is_empty() {
+        text.push_str(&format!("\n\nlooked at: {}", passages.join(", ")));
+    }
+    let (read, reused, generated) = (meta.prefilled_tokens, meta.reused_tokens, meta.completion_tokens);
+    format!("{text}\n\ntokens: {read} read, {reused} reused, {generated} generated")
+}
+
+pub(super) fn answers(notices: &[Notice]) -> Answered {
+    for notice in notices {
+        if let Notice::FanOut(answers) = notice {
+            return Ok(result(sentences(answers).join("\n"), ask_all::object(answers)));
+        }
+    }
+    Err("No document answered.".to_owned())
+}
+
+/// The answer of `when`: the lines from which on each answer holds.
+pub(super) fn when(notices: &[Notice]) -> Answered {
+    for notice in notices {
+        if let Notice::Page { text, .. } = notice {
+            return Ok(result(text.trim().to_owned(), json!({ "text": text.trim() })));
+        }
+    }
+    Err("There was no answer.".to_owned())
+}
+
+pub(super) fn found(name: &str, found: &Found) -> CallToolResult {
+    let quote = &found.quote;
+    let text = match (quote.matched, found.nearest) {
+        (Match::None, None) => format!("not in {name}"),
+        (Match::None, Some(line)) => format!("not in {name}; line {line} shares most words with it"),
+        _ => format!("{}\n{}", quote.place(), found.lines.join("\n")),
+    };
+    let object = json!({
+        "match": quote.matched, "document": name, "first_line": quote.first_line, "last_line": quote.last_line,
+        "page": quote.page, "lines": found.lines, "differences": found.differences, "nearest_line": found.nearest,
+    });
+    result(text, object)
+}
+
+pub(super) fn hits(hits: &[SearchHit]) -> CallToolResult {
+    let row = |h: &SearchHit| json!({ "session": h.name, "message": h.number, "snippet": h.snippet });
+    CallToolResult::structured(json!({ "hits": hits.iter().map(row).collect::<Value>() }))
+}

@@ -1,0 +1,137 @@
+//! Look-ups that need no model: the library's documents with their texts, quotes, sessions.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::cli::{Context, open};
+use crate::core::transcript::{Match, Quote};
+use crate::runtime::render::Renderer;
+use crate::runtime::text_as_read;
+use crate::store::{DocumentRecord, SearchHit, Store, Watch};
+use crate::text::cited::{self, Index, Source};
+use crate::text::near::nearest;
+
+const HITS: usize = 50;
+/// Names listed in an error.
+const NAMED: usize = 20;
+
+pub(super) struct Library {
+    context: Context,
+    store: Mutex<Option<Arc<Store>>>,
+    renderer: OnceLock<Result<Renderer, String>>,
+}
+
+/// Where a document has a text.
+pub(super) struct Found {
+    pub(super) quote: Quote,
+    /// The lines of the document, and the text with what differs from them marked.
+    pub(super) lines: Vec<String>,
+    pub(super) differences: Option<String>,
+    /// Without a match: the line that shares most with the text.
+    pub(super) nearest: Option<u64>,
+}
+
+impl Library {
+    pub(super) fn new(context: Context) -> Library {
+        Library { context, store: Mutex::default(), renderer: OnceLock::new() }
+    }
+
+    /// `None`: nothing was ever kept.
+    fn store(&self) -> Result<Option<Arc<Store>>, String> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if store.is_none() && self.context.dirs.data.exists() {
+            *store = Some(open::store_to_read(&self.context).map_err(|e| e.to_string())?);
+        }
+        Ok(store.clone())
+    }
+
+    /// The most recently used document of each name.
+    pub(super) fn documents(&self) -> Result<Vec<DocumentRecord>, String> {
+        let Some(store) = self.store()? else { return Ok(Vec::new()) };
+        let mut documents: Vec<DocumentRecord> = Vec::new();
+        for record in store.documents().map_err(|e| e.to_string())? {
+            match documents.iter_mut().find(|known| known.document.name == record.document.name) {
+                None => documents.push(record),
+                Some(known) => known.kept |= record.kept && record.document.hash == known.document.hash,
+            }
+        }
+        Ok(documents)
+    }
+
+    pub(super) fn document(&self, name: &str) -> Result<DocumentRecord, String> {
+        let mut documents = self.documents()?;
+        if let Some(at) = documents.iter().position(|d| d.document.name == name) {
+            return Ok(documents.swap_remove(at));
+        }
+        let names: Vec<&str> = documents.iter().map(|d| d.document.name.as_str()).collect();
+        Err(match (nearest(name, names.iter().copied()), names.as_slice()) {
+            (_, []) => "The library has no documents yet: add_document adds one.".to_owned(),
+            (Some(near), _) => format!("There is no document {name} in the library. Did you mean {near}?"),
+            (None, names) => {
+                let more = if names.len() > NAMED { ", ..." } else { "" };
+                let names: Vec<&str> = names.iter().take(NAMED).copied().collect();
+                format!("There is no document {name} in the library. It has: {}{more}.", names.join(", "))
+            }
+        })
+    }
+
+    fn renderer(&self) -> Result<&Renderer, String> {
+        let made = self.renderer.get_or_init(|| {
+            let text = open::model(&self.context).and_then(|model| open::text(&model.name));
+            text.map(|(text, _)| Renderer::new(text)).map_err(|e| e.to_string())
+        });
+        made.as_ref().map_err(Clone::clone)
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<String, String> {
+        let record = self.document(name)?;
+        let gone =
+            || format!("The text of {name} cannot be put together from what is kept. add_document reads it again.");
+        let store = self.store()?.ok_or_else(gone)?;
+        text_as_read(&store, self.renderer()?, &record).map_err(|e| e.to_string())?.ok_or_else(gone)
+    }
+
+    pub(super) fn find(&self, name: &str, wanted: &str) -> Result<Found, String> {
+        let wanted = wanted.trim();
+        if wanted.is_empty() {
+            return Err("The text to find is empty.".to_owned());
+        }
+        let text = self.text(name)?;
+        if let Some(at) = text.find(wanted) {
+            let line = |end: usize| text.get(..end).map_or(0, |before| before.matches('\n').count() as u64) + 1;
+            let quote = Quote {
+                text: wanted.to_owned(),
+                matched: Match::Exact,
+                document: Some(name.to_owned()),
+                first_line: line(at),
+                last_line: line(at + wanted.len()),
+                ..Quote::default()
+            };
+            return Ok(Found { lines: lines(&quote, &text), quote, differences: None, nearest: None });
+        }
+        let index = Index::new(&text);
+        let source = [Source { name, text: &text, index: &index }];
+        let block: String = wanted.lines().filter(|line| !line.trim().is_empty()).map(|l| format!("> {l}\n")).collect();
+        let found = cited::compared(&block, &source).into_iter().next();
+        let (quote, marked) =
+            found.unwrap_or_else(|| (Quote { text: wanted.to_owned(), ..Quote::default() }, String::new()));
+        Ok(match quote.matched {
+            Match::None => {
+                let nearest = cited::nearest(wanted, &source).map(|(_, line)| line);
+                Found { quote, lines: Vec::new(), differences: None, nearest }
+            }
+            _ => Found { lines: lines(&quote, &text), quote, differences: Some(marked), nearest: None },
+        })
+    }
+
+    pub(super) fn search(&self, text: &str) -> Result<Vec<SearchHit>, String> {
+        if text.trim().is_empty() {
+            return Err("The text to search for is empty.".to_owned());
+        }
+        let Some(store) = self.store()? else { return Ok(Vec::new()) };
+        store.search(text, HITS, &Watch::NOBODY).map_err(|e| e.to_string())
+    }
+}
+
+fn lines(quote: &Quote, text: &str) -> Vec<String> {
+    quote.lines(text).map(|(_, line)| line.to_owned()).collect()
+}
