@@ -6,7 +6,8 @@ mod kept;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::fan_out::{Branch, Fan, Grown, Written};
+use super::executor::Written;
+use super::fan_out::{Branch, Fan, Grown};
 use super::path::Path;
 use super::render::Rendered;
 use super::segments;
@@ -291,15 +292,15 @@ impl AskAll {
         {
             (being.thinking, being.row.text) = (thinking.to_owned(), text.to_owned());
         }
-        being.row.finish = Some(end.done.ended.finish());
-        being.row.answer_tokens = end.generated.len() as u64;
-        being.generated = end.generated;
+        being.row.finish = Some(end.ended.finish());
+        being.row.answer_tokens = grown.stats.generated.len() as u64;
+        being.generated = grown.stats.generated;
         let Some(ready) = being.ready.as_ref() else { return };
         let messages: Vec<&Message> = ready.messages.iter().collect();
-        let looked = runtime.sources_after(&messages, &ready.rendered, (&end.done.looked_at, &[]), &grown.path);
+        let looked = runtime.sources_after(&messages, &ready.rendered, (&end.looked_at, &[]), &grown.path);
         being.row.passages = looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
         being.looked = looked;
-        if end.done.ended != Ended::Cancelled {
+        if end.ended != Ended::Cancelled {
             being.row.log_probability = Self::weigh(being, runtime);
         }
     }

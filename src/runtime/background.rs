@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use crossbeam_channel::RecvTimeoutError;
 
+use super::baton::Running;
 use super::task::{Doing, Order, Task};
-use super::verb::{Running, Verb, Wait, Wake};
+use super::verb::{Verb, Wait, Wake};
 use super::{Attendance, Done, RuntimeError, State};
 
 impl Verb {
@@ -73,7 +74,7 @@ impl State {
                 self.show_rest();
             }
             (Some(_), None) => {
-                let (task, verb): (Task, Running) = self.background.remove(at);
+                let (task, verb): (Task, Running<Done>) = self.background.remove(at);
                 self.at_once.push_back((task.serial, verb));
             }
             (None, _) => {}

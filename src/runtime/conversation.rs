@@ -8,25 +8,25 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::baton::Running;
 use super::opened::Empty;
 use super::session::{Rights, Session};
 use super::slot::Slot;
-use super::verb::{Running, Turn, Wait, Wake};
-use super::{Attendance, State};
+use super::verb::{Turn, Wait, Wake};
+use super::{Attendance, Done, State};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::SequenceId;
 use crate::runtime::protocol::{Activity, Level, Meters, Notice, Request};
 use crate::store::SessionLock;
 
-#[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) session: Session,
     /// Prevents other processes from writing to the session.
     pub(super) lock: Option<SessionLock>,
     pub(super) slot: Slot,
     /// The waiting verb, its wait, and the event that ended the wait.
-    pub(super) verb: Option<Running>,
+    pub(super) verb: Option<Running<Done>>,
     pub(super) wait: Wait,
     pub(super) wake: Option<Wake>,
     /// When the verb may next save and refresh its numbers.

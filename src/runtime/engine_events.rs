@@ -3,7 +3,7 @@
 use super::link::EngineState;
 use super::verb::{Verb, Wait, Wake, Work};
 use super::{Attendance, Done, RuntimeError, State};
-use crate::engine::protocol::{EngineEvent, EngineFault, JobDone, ModelInfo};
+use crate::engine::protocol::{EngineEvent, EngineFault, ModelInfo};
 use crate::runtime::protocol::{Activity, Level, Notice};
 
 impl State {
@@ -61,11 +61,6 @@ impl State {
             Some(false) => self.note(Level::Warn, format!("The aside is {what}")),
             None => self.working(Activity::Busy { what }),
         }
-    }
-
-    pub(super) fn count_job(&mut self, done: &JobDone) {
-        self.here.meters.model.memory = done.memory;
-        self.here.meters.spec.add(&done.stats.spec);
     }
 
     /// An event without a waiting verb. `waited`: a verb waits for the model and reports its failure.

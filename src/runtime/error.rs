@@ -7,7 +7,7 @@ use crate::text::TextError;
 
 /// Why a request failed. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RuntimeError {
+pub(crate) enum RuntimeError {
     #[error(transparent)]
     Engine(EngineFault),
     /// A damaged part of the saved state was set aside; a new plan avoids it.
@@ -62,6 +62,12 @@ impl From<EngineFault> for RuntimeError {
 }
 
 impl RuntimeError {
+    /// The slot was lost, or the device lacks memory: another attempt may succeed.
+    pub(crate) fn is_of_the_slot(&self) -> bool {
+        use EngineFault::{Device, Evicted, Gone, ReadAgain};
+        matches!(self, RuntimeError::Engine(Device(_) | Evicted | ReadAgain(_) | Gone(_)))
+    }
+
     pub(super) fn exit(&self) -> Exit {
         match self {
             RuntimeError::Engine(EngineFault::Fatal { exit, .. }) => *exit,
@@ -86,4 +92,4 @@ impl RuntimeError {
     }
 }
 
-pub(super) type Done<T = ()> = Result<T, RuntimeError>;
+pub(crate) type Done<T = ()> = Result<T, RuntimeError>;

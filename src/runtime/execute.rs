@@ -1,22 +1,23 @@
-//! The one executor: makes the base of a plan live, reads and records its steps one by one, and may answer the last
-//! one.
+//! Executes the plans of a conversation: its base is restored from the store, and its steps are read, answered and
+//! recorded ([`super::executor`]).
 //!
 //! Ask, load, resume, undo, fork and reading again run in the conversation's own slot ([`Verb::execute`]); branches of
-//! [`super::fan_out`] run in other slots. Both restore with [`Verb::restore`] and read with [`Verb::run`].
+//! [`super::fan_out`] run in other slots. Both restore with [`Verb::restore`] and continue with [`Executor::run`].
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::link::JobEnd;
+use super::executor::{Executor, PrefillStats, Progress, Sink, ToAnswer};
+use super::link::Engine;
 use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
-use super::segments::{self, Step};
-use super::slot::Last;
+use super::slot::Slot;
 use super::verb::{Verb, Wake, Work};
 use super::{Done, RuntimeError, State};
 use crate::config::settings::SaveStates;
 use crate::core::transcript::MessageId;
-use crate::engine::protocol::{Ended, EngineEvent, EngineFault, Looked, StateImage, Token};
+use crate::engine::protocol::{EngineEvent, JobDone, RowSource, StateImage};
 use crate::runtime::protocol::{Activity, Level, ReadingProgress};
 use crate::store::{Lost, NOT_WRITTEN, NewSegment, PRUNED};
 
@@ -24,36 +25,7 @@ const SHOWN_READING: u64 = 512;
 /// Shortest text with a tokenizing display, in bytes.
 const SHOWN_TOKENIZING: usize = 1 << 20;
 
-#[derive(Debug, Default)]
-pub(super) struct PrefillStats {
-    /// Tokens from kept or live state.
-    pub(super) reused: u64,
-    pub(super) read: u64,
-    /// Prefill time, milliseconds.
-    pub(super) prefill_ms: f64,
-    /// Total time, milliseconds.
-    pub(super) ms: f64,
-    pub(super) end: Option<JobEnd>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Progress {
-    /// Tokens read, over all steps.
-    pub(super) done: u64,
-    pub(super) total: u64,
-    /// Tokens in the state.
-    pub(super) position: u64,
-    /// Since the start of the first step.
-    pub(super) elapsed: Duration,
-}
-
-impl Progress {
-    /// Average over the whole run, so that the estimated time left does not jump.
-    pub(super) fn tokens_per_s(&self) -> f64 {
-        per_second(self.done, self.elapsed)
-    }
-}
-
+/// Average over the whole run, so that the estimated time left does not jump.
 pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
     match elapsed.as_secs_f64() {
         s if s > 0.0 => tokens as f64 / s,
@@ -61,49 +33,7 @@ pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
     }
 }
 
-pub(super) trait Sink {
-    fn reading(&mut self, _state: &mut State, _progress: Progress) {}
-    /// A round of decoding, with the attention of each token if requested.
-    fn tokens(&mut self, _state: &mut State, _tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {}
-    /// Called regularly, to save and to refresh numbers.
-    fn tick(&mut self, _state: &mut State) {}
-    /// A segment with its state; `message` ends in it.
-    fn segment(
-        &mut self,
-        state: &mut State,
-        segment: NewSegment,
-        image: Option<StateImage>,
-        complete: bool,
-        message: Option<MessageId>,
-    ) {
-        state.save_segment(segment, image, message.filter(|_| complete));
-    }
-}
-
 pub(super) type Planner = fn(&State, &Rendered) -> Done<Plan>;
-
-#[derive(Clone, Debug)]
-pub(super) struct ToAnswer {
-    pub(super) last: Last,
-    /// The message that ends with the answer; `None` keeps nothing of the last step in the store (an aside).
-    pub(super) message: Option<MessageId>,
-}
-
-pub(super) struct PromptReading {
-    started: Instant,
-}
-
-impl PromptReading {
-    pub(super) fn begun() -> PromptReading {
-        PromptReading { started: Instant::now() }
-    }
-}
-
-impl Sink for PromptReading {
-    fn reading(&mut self, state: &mut State, progress: Progress) {
-        state.show_reading(self.started, progress);
-    }
-}
 
 pub(super) fn cannot_be_used(lost: &Lost) -> String {
     let why = lost.why.trim_end_matches('.');
@@ -150,7 +80,7 @@ impl Verb {
         plan: Plan,
         rendered: &Rendered,
         answer: Option<ToAnswer>,
-        sink: &mut dyn Sink,
+        sink: &mut dyn Sink<Verb>,
     ) -> Done<PrefillStats> {
         let started = Instant::now();
         let planner = if answer.is_some() { State::plan_answer } else { State::plan };
@@ -161,47 +91,42 @@ impl Verb {
         for (message, segment) in &plan.found {
             self.point(*message, *segment);
         }
-        let mut stats = PrefillStats { reused: plan.base.position(), ..PrefillStats::default() };
-        let done = self.run(rendered, plan.steps, answer, &mut stats, sink).await;
-        stats.ms = started.elapsed().as_secs_f64() * 1000.0;
-        match done.map_err(|e| self.disk.set_aside(e)) {
-            Ok(()) => Ok(stats),
-            Err(e) => {
-                // A verb that does not plan again asks the user whether to read the text again.
-                self.here.resume_pending |= matches!(e, RuntimeError::RowsLost(_));
-                Err(e)
-            }
-        }
+        let stats = self.run(rendered, plan.steps, answer, sink).await.map_err(|e| self.disk.set_aside(e));
+        // A verb that does not plan again asks the user whether to read the text again.
+        self.here.resume_pending |= matches!(stats, Err(RuntimeError::RowsLost(_)));
+        Ok(PrefillStats { ms: started.elapsed().as_secs_f64() * 1000.0, ..stats? })
     }
 
     /// Makes the plan's base live. Plans again without state that turns out unusable.
     pub(super) async fn activate(&mut self, mut plan: Plan, rendered: &Rendered, planner: Planner) -> Done<Plan> {
-        while !self.here.slot.is_at(&plan.base) {
-            self.activity(Activity::Restoring { share: None, tokens: plan.base.position() });
+        loop {
+            if !self.here.slot.is_at(&plan.base) {
+                self.activity(Activity::Restoring { share: None, tokens: plan.base.position() });
+            }
             if self.restore(plan.base.clone()).await? {
                 return Ok(plan);
             }
             plan = planner(self, rendered)?;
             self.say_reading_again(&plan);
         }
-        self.here.slot.read_as(&plan.base);
-        Ok(plan)
     }
 
     /// Makes `path` live in the slot; rows that it shares with the live path stay in place. False: the store found the
     /// state unusable and recorded that, so that the next plan differs.
     pub(super) async fn restore(&mut self, path: Path) -> Done<bool> {
         let (begun, own) = (Instant::now(), self.is_in_own_slot());
-        let (sequence, have) = (self.slot().sequence, self.slot().live.common(&path));
+        let have = self.slot().live.common(&path);
+        if self.slot().is_at(&path) {
+            self.slot().made(path);
+            return Ok(true);
+        }
         if !own && self.here.slot.is_at(&path) {
             let from = self.here.slot.sequence;
-            let id = self.start_fork(from, sequence)?;
-            return self.restored(id, path).await.map(|_| true);
+            self.copy(from, path).await?;
+            return Ok(true);
         }
         let (rows, end) = match path.head() {
-            None => (Vec::new(), None),
-            Some(_) if self.engine.server().is_some() => (Vec::new(), None),
-            Some(tip) => {
+            Some(tip) if self.engine.server().is_none() => {
                 let opened = self.disk.open(&tip, have)?;
                 if opened.plan.usable != path.segments().len() {
                     if let Some(lost) = opened.plan.lost.first().filter(|_| own) {
@@ -211,6 +136,7 @@ impl Verb {
                 }
                 (opened.rows, opened.end)
             }
+            _ => (Vec::new(), None),
         };
         let open_ms = begun.elapsed().as_secs_f64() * 1e3;
         match path.head() {
@@ -218,8 +144,8 @@ impl Verb {
             // Rows of the shared part may still be in flight.
             Some(_) => self.slot().in_flight.extend(rows.iter().cloned()),
         }
-        let id = self.start_restore(sequence, &path, path.prefix(have).position(), rows.clone(), end)?;
-        match self.restored(id, path).await {
+        let sources = rows.iter().map(|rows| Arc::clone(rows) as Arc<dyn RowSource>).collect();
+        match self.make_live(path, sources, end).await {
             Ok(restore_ms) => {
                 tracing::debug!(open_ms, restore_ms, "state restored");
                 self.slot().in_flight = rows;
@@ -235,130 +161,63 @@ impl Verb {
             },
         }
     }
+}
 
-    /// Waits for a command that makes `path` live; returns its duration in milliseconds.
-    pub(super) async fn restored(&mut self, id: u64, path: Path) -> Done<f64> {
-        loop {
-            match self.wait_for_engine(vec![id], Work::Restore).await.0 {
-                Wake::Engine(EngineEvent::Restored { ms, .. }) => {
-                    self.slot().made(path);
-                    return Ok(ms);
-                }
-                Wake::Engine(EngineEvent::Failed { fault, .. }) => return Err(self.slot_failed(fault)),
-                _ if self.is_in_own_slot() => self.show_in_flight(path.position()),
-                _ => {}
-            }
+impl Executor for Verb {
+    fn parts(&mut self) -> (&mut Engine, &mut Slot) {
+        let (state, own) = self.split();
+        let slot = own.as_mut().map_or(&mut state.here.slot, |own| &mut own.slot);
+        (&mut state.engine, slot)
+    }
+
+    async fn event(&mut self, command: u64, restores: bool) -> (Option<EngineEvent>, bool) {
+        let work = if restores { Work::Restore } else { Work::Job };
+        let (wake, due) = self.wait_for_engine(vec![command], work).await;
+        (if let Wake::Engine(event) = wake { Some(event) } else { None }, due)
+    }
+
+    fn keeps(&self) -> bool {
+        self.own.as_ref().is_none_or(|own| own.keeps)
+    }
+
+    fn exports(&self) -> bool {
+        self.here.apart.is_none() && self.disk.policy != SaveStates::Never
+    }
+
+    fn keep(&mut self, segment: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
+        self.save_segment(segment, image, message);
+    }
+
+    fn not_answering(&mut self, tokens: u64) {
+        if self.is_in_own_slot() {
+            self.show_in_flight(tokens);
         }
     }
 
-    /// After any failure the slot's state is empty; after a fatal one the engine is down.
-    fn slot_failed(&mut self, fault: EngineFault) -> RuntimeError {
-        self.slot().lose();
-        if self.is_in_own_slot() || matches!(fault, EngineFault::Fatal { .. }) {
-            self.engine_failed(&fault);
-        }
-        fault.into()
-    }
-
-    /// Reads steps on top of the slot's state and answers the last one if `answer` is given. A stop ends it early.
-    pub(super) async fn run(
-        &mut self,
-        rendered: &Rendered,
-        steps: Vec<Step>,
-        mut answer: Option<ToAnswer>,
-        stats: &mut PrefillStats,
-        sink: &mut dyn Sink,
-    ) -> Done {
-        let total = steps.iter().map(|s| s.prompt.len() as u64).sum();
-        let (since, count) = (Instant::now(), steps.len());
-        // A branch without a message is not saved.
-        let keeps = self.is_in_own_slot() || answer.as_ref().is_none_or(|a| a.message.is_some());
-        for (step, left) in steps.into_iter().zip((0..count).rev()) {
-            let answer = answer.take_if(|_| left == 0);
-            let kept = answer.as_ref().map_or(keeps, |a| a.message.is_some());
-            let message = answer.as_ref().map_or(step.message, |a| a.message);
-            let export = kept && self.here.apart.is_none() && self.disk.policy != SaveStates::Never;
-            let sequence = self.slot().sequence;
-            let id = self.start_job(sequence, step.prompt.clone(), answer.map(|a| a.last), export)?;
-            let mut end = self.job(id, (total, since), stats, sink).await?;
-            stats.read += end.done.prompt_in_state;
-            stats.prefill_ms += end.done.stats.prefill_ms;
-            let image = end.done.image.take();
-            let absorbed = self.absorb(rendered, &step, &end)?;
-            if let Some((segment, complete)) = absorbed.filter(|_| kept) {
-                sink.segment(self, segment, image, complete, message);
+    fn reading(&mut self, progress: Progress, shown: bool) {
+        if self.is_in_own_slot() {
+            if !shown {
+                self.show_reading(progress);
             }
-            if self.is_in_own_slot() {
-                let position = self.here.slot.live.position();
-                self.read_at(stats.read, stats.prefill_ms);
-                self.show_position(position);
-            }
-            let stopped = end.done.ended == Ended::Cancelled;
-            stats.end = Some(end);
-            if stopped {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    async fn job(
-        &mut self,
-        id: u64,
-        (total, since): (u64, Instant),
-        stats: &PrefillStats,
-        sink: &mut dyn Sink,
-    ) -> Done<JobEnd> {
-        let mut generated = Vec::new();
-        loop {
-            let (wake, due) = self.wait_for_engine(vec![id], Work::Job).await;
-            match wake {
-                Wake::Engine(EngineEvent::Reading { done, .. }) if self.is_in_own_slot() => {
-                    let done = stats.read + done;
-                    let position = stats.reused + done;
-                    let progress = Progress { done, total, position, elapsed: since.elapsed() };
-                    self.here.meters.prefill_tokens_per_s = progress.tokens_per_s();
-                    sink.reading(self, progress);
-                    self.show_position(position);
-                }
-                Wake::Engine(EngineEvent::Tokens { tokens, tokens_per_s, looked, .. }) => {
-                    sink.tokens(self, &tokens, &looked, tokens_per_s);
-                    generated.extend_from_slice(&tokens);
-                }
-                Wake::Engine(EngineEvent::Done { done, .. }) => {
-                    self.count_job(&done);
-                    return Ok(JobEnd { done, generated });
-                }
-                Wake::Engine(EngineEvent::Failed { fault, .. }) => return Err(self.slot_failed(fault)),
-                _ => {}
-            }
-            if due && self.is_in_own_slot() {
-                sink.tick(self);
-                if generated.is_empty() {
-                    let position = self.here.slot.live.position();
-                    self.show_in_flight(position);
-                }
-            }
+            self.here.meters.prefill_tokens_per_s = per_second(progress.done, progress.elapsed);
+            self.show_position(progress.position);
         }
     }
 
-    /// Adds the result of a job to the slot's path. Returns the segment and whether the whole step was read; `None` if
-    /// the job did nothing.
-    fn absorb(&mut self, rendered: &Rendered, step: &Step, end: &JobEnd) -> Done<Option<(NewSegment, bool)>> {
-        let mut live = std::mem::take(&mut self.slot().live);
-        let (renderer, fingerprint) = (&self.engine.renderer, self.engine.fingerprint());
-        let absorbed = segments::absorb(renderer, fingerprint, &mut live, rendered, step, (&end.done, &end.generated));
-        match absorbed {
-            Ok(_) => self.slot().live = live,
-            Err(_) => self.slot().lose(),
+    fn step_ended(&mut self, stats: &PrefillStats, done: &JobDone) {
+        self.here.meters.model.memory = done.memory;
+        self.here.meters.spec.add(&done.stats.spec);
+        if self.is_in_own_slot() {
+            let position = self.here.slot.live.position();
+            self.read_at(stats.read, stats.prefill_ms);
+            self.show_position(position);
         }
-        absorbed.map_err(RuntimeError::Failed)
     }
 }
 
 impl State {
-    pub(super) fn show_reading(&mut self, started: Instant, progress: Progress) {
-        let Progress { done, total, position, .. } = progress;
+    fn show_reading(&mut self, progress: Progress) {
+        let Progress { done, total, position, elapsed } = progress;
         if total < SHOWN_READING {
             return;
         }
@@ -366,8 +225,8 @@ impl State {
             files: Vec::new(),
             done,
             total,
-            tokens_per_s: progress.tokens_per_s(),
-            elapsed_ms: started.elapsed().as_secs_f64() * 1000.0,
+            tokens_per_s: per_second(done, elapsed),
+            elapsed_ms: elapsed.as_secs_f64() * 1000.0,
             left_after: self.here.meters.context_limit.saturating_sub(position - done + total),
         }));
     }

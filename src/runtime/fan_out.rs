@@ -8,16 +8,16 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::execute::{PrefillStats, Sink, ToAnswer};
+use super::baton::Running;
+use super::executor::{Executor, PrefillStats, ToAnswer, Written};
 use super::path::Path;
 use super::render::Rendered;
 use super::segments::{self, Step};
 use super::slot::{Last, Slot};
-use super::verb::{Running, Verb, Wait, Wake, Work};
+use super::verb::{Verb, Wait, Wake, Work};
 use super::{Done, RuntimeError, State, grouped};
 use crate::core::transcript::MessageId;
-use crate::engine::protocol::{EngineEvent, EngineFault, Likely, Looked, Sampling, StateImage, Token};
-use crate::store::NewSegment;
+use crate::engine::protocol::{EngineEvent, EngineFault, Sampling};
 use crate::text::{Begin, StreamDecoder};
 
 #[derive(Clone, Debug)]
@@ -34,19 +34,7 @@ pub(super) struct Branch {
 #[derive(Debug, Default)]
 pub(super) struct Grown {
     pub(super) path: Path,
-    pub(super) segments: Vec<Segment>,
     pub(super) stats: PrefillStats,
-}
-
-/// A segment of a branch, its state, and the message that ends in it.
-pub(super) type Segment = (NewSegment, Option<StateImage>, Option<MessageId>);
-
-pub(super) struct Written<'a> {
-    pub(super) tokens: &'a [Token],
-    pub(super) looked: &'a [Looked],
-    /// Log-probability of each token, if the branch requested it.
-    pub(super) likely: &'a [Likely],
-    pub(super) tokens_per_s: f64,
 }
 
 pub(super) trait Fan {
@@ -79,19 +67,6 @@ struct Lane {
     run: Running<(Slot, Done<Grown>)>,
 }
 
-impl Sink for Vec<Segment> {
-    fn segment(
-        &mut self,
-        _state: &mut State,
-        segment: NewSegment,
-        image: Option<StateImage>,
-        complete: bool,
-        message: Option<MessageId>,
-    ) {
-        self.push((segment, image, message.filter(|_| complete)));
-    }
-}
-
 impl Verb {
     pub(super) async fn fan_out(&mut self, fan: &mut dyn Fan) -> Done<Slots> {
         let mut most = self.engine.free_slots();
@@ -117,7 +92,7 @@ impl Verb {
                     break;
                 };
                 let of = branch.clone();
-                let run = self.child(slot, async move |verb| verb.run_branch(of).await);
+                let run = self.child(slot, of.message.is_some(), async move |verb| verb.run_branch(of).await);
                 let mut lane = Lane { which, branch, wrote: false, commands: Vec::new(), run };
                 match self.drive(&mut lane) {
                     None => lanes.push(lane),
@@ -169,10 +144,8 @@ impl Verb {
             let Lane { which, branch, wrote, .. } = lanes.remove(at);
             match ended {
                 // The device has no memory for it: it waits until another branch has ended.
-                Err(RuntimeError::Engine(
-                    fault @ (EngineFault::Device(_) | EngineFault::ReadAgain(_) | EngineFault::Gone(_)),
-                )) if !wrote && !lanes.is_empty() => {
-                    tracing::debug!(%fault, "a slot less");
+                Err(e) if e.is_of_the_slot() && !wrote && !lanes.is_empty() => {
+                    tracing::debug!(%e, "a slot less");
                     most = lanes.len() + done.slots.len();
                     waiting.push((which, branch));
                     self.engine.release(slot.sequence);
@@ -220,18 +193,14 @@ impl Verb {
 
     async fn run_branch(&mut self, branch: Branch) -> Done<Grown> {
         let Branch { base, rendered, steps, last, message } = branch;
-        if self.slot().is_at(&base) {
-            self.slot().made(base.clone());
-        } else if !self.restore(base.clone()).await? {
+        if !self.restore(base).await? {
             return Err(RuntimeError::Refused("Its kept state is not on disk any more.".into()));
-        } else if self.here.slot.stopped() {
+        }
+        if self.here.slot.stopped() {
             return Err(RuntimeError::Stopped);
         }
-        let mut stats = PrefillStats { reused: base.position(), ..PrefillStats::default() };
-        let mut segments: Vec<Segment> = Vec::new();
-        let answer = Some(ToAnswer { last, message });
-        self.run(&rendered, steps, answer, &mut stats, &mut segments).await?;
-        Ok(Grown { path: self.slot().live.clone(), segments, stats })
+        let stats = self.run(&rendered, steps, Some(ToAnswer { last, message }), &mut ()).await?;
+        Ok(Grown { path: self.slot().live.clone(), stats })
     }
 
     /// Releases slots. Fails if the engine is down.
@@ -247,10 +216,9 @@ impl Verb {
             self.release(slots)?;
             return Ok(false);
         };
-        let own = self.here.slot.sequence;
-        let id = self.start_fork(from, own)?;
+        let copied = self.copy(from, path.clone()).await;
         self.release(slots)?;
-        self.restored(id, path.clone()).await?;
+        copied?;
         Ok(true)
     }
 }

@@ -1,6 +1,6 @@
 //! Documents of the conversation and of the library.
 
-use super::execute::{PrefillStats, PromptReading};
+use super::executor::PrefillStats;
 use super::segments;
 use super::verb::Verb;
 use super::{Done, RuntimeError, State, grouped};
@@ -278,7 +278,7 @@ impl Verb {
         plan.steps.iter_mut().for_each(|s| s.message = None);
         plan.found.clear();
         let is_unread = self.here.session.is_unread;
-        let stats = self.execute(plan, &rendered, None, &mut PromptReading::begun()).await;
+        let stats = self.execute(plan, &rendered, None, &mut ()).await;
         self.here.session.is_unread = is_unread;
         let stats = stats?;
         if self.here.slot.stopped() {

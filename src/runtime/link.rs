@@ -6,8 +6,8 @@ use crossbeam_channel::{Receiver, Sender, never};
 
 use super::render::Renderer;
 use crate::core::Exit;
-use crate::engine::protocol::{Command, EngineEvent, EngineFault, JobDone, MAIN, ModelInfo, SequenceId, Token};
-use crate::text::{TextModel, thoughts};
+use crate::engine::protocol::{Command, EngineEvent, EngineFault, MAIN, ModelInfo, SequenceId, Token};
+use crate::text::thoughts;
 
 /// Most tokens between two checkpoints inside a document where the CPU reads: an end of the process loses less than a
 /// minute of reading. It is no time, as the bits of a state depend on where its pieces end.
@@ -21,7 +21,7 @@ pub struct EngineChannels {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum EngineState {
+pub(crate) enum EngineState {
     Starting,
     Ready(Box<ModelInfo>),
     /// Permanent failure: reason with remedy, and the exit code of a run that needs the engine.
@@ -32,64 +32,72 @@ pub(super) enum EngineState {
 }
 
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(crate) struct Engine {
     commands: Option<Sender<Command>>,
-    pub(super) events: Receiver<EngineEvent>,
-    pub(super) state: EngineState,
+    pub(crate) events: Receiver<EngineEvent>,
+    pub(crate) state: EngineState,
     next_id: u64,
     taken: BTreeSet<SequenceId>,
-    pub(super) renderer: Renderer,
+    pub(crate) renderer: Renderer,
     pub(super) stop_ids: Vec<Token>,
     /// Tokens between two checkpoints inside a long document.
     pub(super) piece: usize,
     /// Identifies the loaded model; empty before.
-    fingerprint: String,
+    pub(super) fingerprint: String,
+    /// The error once its thread has ended without an event.
+    pub(crate) gone: &'static str,
 }
 
 impl Engine {
-    pub(super) fn new(channels: EngineChannels, text: TextModel, stop_ids: Vec<Token>, piece: usize) -> Engine {
+    pub(crate) fn new(channels: EngineChannels, renderer: Renderer, stop_ids: Vec<Token>, piece: usize) -> Engine {
         Engine {
+            gone: "The engine is gone. Text is safe; sala-chat -c goes on with it.",
             commands: Some(channels.commands),
             events: channels.events,
             state: EngineState::Starting,
             next_id: 1,
             taken: BTreeSet::from([MAIN]),
-            renderer: Renderer::new(text),
+            renderer,
             stop_ids,
             piece,
             fingerprint: String::new(),
         }
     }
 
-    pub(super) fn id(&mut self) -> u64 {
+    pub(crate) fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
     /// Fails if the thread has ended.
-    pub(super) fn send(&mut self, command: Command) -> Result<(), EngineFault> {
+    pub(crate) fn send(&mut self, command: Command) -> Result<(), EngineFault> {
         if self.commands.as_ref().is_some_and(|c| c.send(command).is_ok()) {
             return Ok(());
         }
-        let why = "The engine is gone. Text is safe; sala-chat -c goes on with it.".to_owned();
-        self.down(why.clone(), Exit::Failure);
-        Err(EngineFault::Fatal { why, exit: Exit::Failure })
+        self.down(self.gone.to_owned(), Exit::Failure);
+        Err(EngineFault::Fatal { why: self.gone.to_owned(), exit: Exit::Failure })
     }
 
-    pub(super) fn down(&mut self, why: String, exit: Exit) {
+    /// The event of a thread that has ended without one.
+    pub(crate) fn ended(&self) -> EngineEvent {
+        let fault = EngineFault::Fatal { why: self.gone.to_owned(), exit: Exit::Failure };
+        EngineEvent::Failed { id: 0, fault }
+    }
+
+    pub(crate) fn down(&mut self, why: String, exit: Exit) {
         self.commands = None;
         self.events = never();
         self.state = EngineState::Down { why, exit };
     }
 
-    pub(super) fn shutdown(&mut self) {
+    pub(crate) fn shutdown(&mut self) {
         if let Some(c) = self.commands.take() {
             // The channel is bounded; an engine that hangs must not block the end of the program.
             let _ = c.send_timeout(Command::Shutdown, std::time::Duration::from_secs(2));
         }
     }
 
-    pub(super) fn loaded(&mut self, info: &ModelInfo) {
+    pub(crate) fn loaded(&mut self, info: &ModelInfo) {
         if info.device_kind == "cpu" {
             self.piece = self.piece.min(PIECE_ON_CPU);
         }
@@ -97,7 +105,7 @@ impl Engine {
         self.state = EngineState::Ready(Box::new(info.clone()));
     }
 
-    pub(super) fn model(&self) -> Option<&ModelInfo> {
+    pub(crate) fn model(&self) -> Option<&ModelInfo> {
         match &self.state {
             EngineState::Ready(info) => Some(info),
             EngineState::Starting | EngineState::Down { .. } => None,
@@ -115,7 +123,7 @@ impl Engine {
     }
 
     /// Identifies the model that state belongs to; empty until one is loaded.
-    pub(super) fn fingerprint(&self) -> &str {
+    pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
@@ -139,10 +147,4 @@ impl Engine {
         self.taken.remove(&sequence);
         let _ = self.send(Command::Release { sequence });
     }
-}
-
-#[derive(Debug)]
-pub(super) struct JobEnd {
-    pub(super) done: Box<JobDone>,
-    pub(super) generated: Vec<Token>,
 }

@@ -15,7 +15,7 @@ mod stop;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::execute::PrefillStats;
+use super::executor::PrefillStats;
 use super::plan::Plan;
 use super::render::Rendered;
 use super::segments::Step;

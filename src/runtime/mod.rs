@@ -9,17 +9,17 @@
 //!
 //! Reasons for `async` instead of a thread for each running conversation: tokens arrive hundreds of times a second,
 //! and resuming a verb on the same thread takes nanoseconds; one thread keeps the order of events; and branches of a
-//! fan-out run in the same function as an answer (`fan_out`). A small executor (`verb`) is enough, because only the
-//! loop resumes a verb.
+//! fan-out run in the same function as an answer (`fan_out`). Polling by hand (`baton`) is enough, because only the loop
+//! resumes a verb.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `protocol` | requests and notices, as plain data |
 //! | `run`, `inbox`, `dispatch`, `engine_events`, `error` | the loop; requests; the verb of each request; events of the engine; reasons of failed requests |
-//! | `verb`, `task`, `background`, `question` | verbs and their executor; tasks of other threads, and verbs that wait for them; questions to the user |
+//! | `baton`, `verb`, `task`, `background`, `question` | linear functions that share a state; verbs; tasks of other threads, and verbs that wait for them; questions to the user |
 //! | `conversation`, `session`, `tree` | a conversation and the active ones; its session with settings and rights; its tree of messages with a head |
 //! | `link`, `slot`, `path`, `plan`, `segments`, `render` | the engine; a slot with its live path; a rendered conversation as segments, and the plan that makes it live |
-//! | `execute`, `fan_out`, `sync` | the one executor; the same in several slots; the engine's state follows the conversation |
+//! | `executor`, `execute`, `fan_out`, `sync` | the one executor, which the server uses too; plans of a conversation; the same in several slots; the engine's state follows the conversation |
 //! | `persistence`, `record` | store and writer; each change of the session is saved at once |
 //! | `ask` | answers: the first one, again, several, asides |
 //! | `load`, `library` | documents: gathered, chosen, read, found again |
@@ -41,6 +41,7 @@
 mod ask;
 mod ask_all;
 mod background;
+pub mod baton;
 mod conversation;
 mod damaged;
 mod device_notes;
@@ -49,11 +50,12 @@ mod drafts;
 mod engine_events;
 mod error;
 mod execute;
+pub mod executor;
 pub mod export;
 mod fan_out;
 mod inbox;
 mod library;
-mod link;
+pub mod link;
 mod load;
 mod look;
 mod map;
@@ -75,7 +77,7 @@ pub mod segments;
 mod session;
 mod sessions;
 mod siblings;
-mod slot;
+pub mod slot;
 mod sources;
 mod sync;
 mod task;
@@ -101,20 +103,21 @@ use crate::store::{Store, Writer};
 use crate::text::{TextModel, plain_words};
 pub use ask::fresh_seed;
 pub use ask_all::no_document;
+use baton::{Baton, Running};
 use conversation::Conversation;
 pub use device_notes::DeviceNotes;
 pub use drafts::Input;
-use error::{Done, RuntimeError};
+pub(crate) use error::{Done, RuntimeError};
 use inbox::Inbox;
 use link::Engine;
 pub use link::EngineChannels;
 pub use load::text_as_read;
 use opened::Opened;
 use persistence::Persistence;
+use render::Renderer;
 use session::Session;
 pub use sessions::session_rows;
 use task::Task;
-use verb::{Baton, Running};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Opening {
@@ -222,9 +225,9 @@ struct State {
     off_screen: bool,
     /// Checks the database once per run.
     looking: Option<JoinHandle<()>>,
-    baton: Baton,
-    at_once: VecDeque<(u64, Running)>,
-    background: Vec<(Task, Running)>,
+    baton: Baton<State>,
+    at_once: VecDeque<(u64, Running<Done>)>,
+    background: Vec<(Task, Running<Done>)>,
     received: u64,
     acknowledged: u64,
     quitting: bool,
@@ -262,7 +265,7 @@ impl State {
         State {
             inbox: Inbox::new(requests, o.attendance),
             out,
-            engine: Engine::new(o.engine, o.text, o.stop, o.piece),
+            engine: Engine::new(o.engine, Renderer::new(o.text), o.stop, o.piece),
             disk,
             here: Conversation::new(session, MAIN),
             others: Vec::new(),

@@ -56,7 +56,8 @@ impl State {
             // Without the last step if the model answers it: the answer is generated anew.
             for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
                 let boundary = boundary(rendered, step.text_end);
-                let content = self.content(&chain, &step.prompt, &[], boundary, step.kind);
+                let fingerprint = self.engine.fingerprint();
+                let content = segments::content(fingerprint, &chain, &step.prompt, &[], boundary, step.kind);
                 // The id covers tokens only; the next step begins where the stored text ends.
                 let stored = self.disk.stored_segment(&content.id())?;
                 let Some(segment) = stored.filter(|s| s.content.boundary == content.boundary) else {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::execute::{PromptReading, cannot_be_used};
+use super::execute::cannot_be_used;
 use super::plan::Plan;
 use super::record::restored;
 use super::render::Rendered;
@@ -326,7 +326,7 @@ impl Verb {
 
     async fn resume_with(&mut self, plan: Plan, rendered: &Rendered) -> Done {
         let plan = self.fitting(Ok(plan), THIS_CONVERSATION)?;
-        let stats = self.execute(plan, rendered, None, &mut PromptReading::begun()).await?;
+        let stats = self.execute(plan, rendered, None, &mut ()).await?;
         let (kept, all) = (grouped(stats.reused), grouped(stats.reused + stats.read));
         let quiet = self.opened.take_quiet() && (stats.read == 0 || self.engine.server().is_some());
         let text = match (self.engine.server().is_some(), self.here.slot.stopped()) {

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Select, never};
 
+use super::baton::Running;
 use super::link::EngineState;
 use super::task::Task;
-use super::verb::{Answer, Running, Turn, Verb, Wait, Wake, verb};
+use super::verb::{Answer, Turn, Verb, Wait, Wake, verb};
 use super::{Attendance, Done, RuntimeError, State};
 use crate::config::commands::{WhileBusy, line_of};
-use crate::core::Exit;
-use crate::engine::protocol::{EngineEvent, EngineFault};
+use crate::engine::protocol::EngineEvent;
 use crate::runtime::protocol::{Activity, Level, Notice, Request};
 use crate::store::{SaveEvent, StoreError};
 
@@ -34,12 +34,6 @@ enum Owner {
     Here,
     Other(usize),
     Background(usize),
-}
-
-/// The engine's thread has ended without an event.
-fn gone() -> EngineEvent {
-    let why = "The engine ended unexpectedly. Text is safe; sala-chat -c goes on with it.".into();
-    EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } }
 }
 
 impl State {
@@ -106,7 +100,7 @@ impl State {
     }
 
     /// The verb of `here` that can continue or begin.
-    fn next_verb(&mut self) -> Option<Running> {
+    fn next_verb(&mut self) -> Option<Running<Done>> {
         if !self.here.queue.is_empty() {
             self.make_room();
         }
@@ -166,7 +160,9 @@ impl State {
         let Some(ready) = ready else { return Event::Tick };
         match ready.index() {
             at if at == request => ready.recv(self.inbox.channel()).map_or(Event::Gone, Event::Request),
-            at if at == engine => Event::Engine(ready.recv(&self.engine.events).unwrap_or_else(|_| gone())),
+            at if at == engine => {
+                Event::Engine(ready.recv(&self.engine.events).unwrap_or_else(|_| self.engine.ended()))
+            }
             at if at == save => ready.recv(&self.disk.events).map_or(Event::WriterGone, Event::Save),
             at => match tasks.get(at - save - 1) {
                 Some((owner, progress)) => Event::Task(*owner, ready.recv(progress).ok()),
@@ -176,7 +172,7 @@ impl State {
     }
 
     /// Begins a verb: a later stop applies to it.
-    fn begin(mut self: Box<State>, running: Running) -> Box<State> {
+    fn begin(mut self: Box<State>, running: Running<Done>) -> Box<State> {
         self.here.slot.begin();
         self.resume_verb(running)
     }

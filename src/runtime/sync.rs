@@ -1,6 +1,6 @@
 //! Keeps the engine's state at the head of the conversation, as the next question will find it.
 
-use super::execute::{PrefillStats, PromptReading};
+use super::executor::PrefillStats;
 use super::path::Path;
 use super::plan::{Plan, SMALL_REST};
 use super::render::Rendered;
@@ -33,7 +33,7 @@ impl Verb {
         }
         let plan = self.fitted(&rendered, State::plan_past, THIS_CONVERSATION).await?;
         self.say_reading_again(&plan);
-        self.execute(plan, &rendered, None, &mut PromptReading::begun()).await
+        self.execute(plan, &rendered, None, &mut ()).await
     }
 
     /// The same up to the end of the last message: nothing is left for the next question. With `only_few`, a note leaves
@@ -47,7 +47,7 @@ impl Verb {
             self.say_left(&plan);
             return Ok(PrefillStats::default());
         }
-        self.execute(plan, &rendered, None, &mut PromptReading::begun()).await
+        self.execute(plan, &rendered, None, &mut ()).await
     }
 
     /// After an answer: if the template drops thoughts, the answer is read again without them, so that the next
@@ -84,7 +84,7 @@ impl Verb {
                 "This model's template drops earlier thoughts: answers are read again without them, behind the scenes.";
             self.note(Level::Info, text);
         }
-        self.execute(plan, &rendered, None, &mut PromptReading::begun()).await?;
+        self.execute(plan, &rendered, None, &mut ()).await?;
         self.report_meters();
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::ask::Shown;
-use super::execute::PrefillStats;
+use super::executor::PrefillStats;
 use super::verb::Verb;
 use super::{Attendance, Done, RuntimeError, State, grouped};
 use crate::config::commands::line_of;

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use super::fan_out::{Branch, Fan, Grown, Written};
+use super::executor::Written;
+use super::fan_out::{Branch, Fan, Grown};
 use super::path::Path;
 use super::render::{Rendered, nothing_known};
 use super::segments::{self, Step};
@@ -159,7 +160,7 @@ impl Fan for Titling {
             self.text = answer.to_owned();
         }
         match grown {
-            Ok(grown) => self.complete = grown.stats.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
+            Ok(grown) => self.complete = grown.stats.end.is_some_and(|end| end.ended != Ended::Cancelled),
             Err(e) => tracing::debug!(%e, "no title"),
         }
     }

@@ -1,19 +1,15 @@
-//! Verbs: linear functions that wait in place, and the executor that runs them.
+//! Verbs: linear functions that wait in place ([`super::baton`]).
 //!
-//! A verb is an `async fn` of [`Verb`]. While it runs it owns the [`State`]; at each `.await` it returns the state to
-//! the loop in [`super::run`], which handles requests, pages and other conversations. [`Conversation::wait`] names the
-//! wait; the event that ends it is stored in [`Conversation::wake`], and [`State::settle`] resumes the verb at once.
-//! All of it runs on one thread, so nothing interrupts a verb between two waits.
+//! A verb is an `async fn` of [`Verb`]. At each `.await` it returns the [`State`] to the loop in [`super::run`], which
+//! handles requests, pages and other conversations. [`Conversation::wait`] names the wait; the event that ends it is
+//! stored in [`Conversation::wake`], and [`State::settle`] resumes the verb at once.
 //!
 //! A verb may drive children ([`Verb::child`]), each in another slot of the engine ([`super::fan_out`]).
 
-use std::cell::Cell;
-use std::ops::{Deref, DerefMut};
-use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use super::baton::{Baton, Held, Running};
 use super::slot::Slot;
 use super::task::Task;
 use super::{Done, State};
@@ -23,17 +19,6 @@ use crate::runtime::protocol::{Activity, Level, Notice};
 
 /// How often a verb that waits for the engine may save and refresh its numbers.
 const TICK: Duration = Duration::from_millis(200);
-
-/// Passes the state between the loop and the verbs; exactly one of them holds it.
-pub(super) type Baton = Rc<Cell<Option<Box<State>>>>;
-
-pub(super) struct Running<T = Done>(Pin<Box<dyn Future<Output = T>>>);
-
-impl<T> std::fmt::Debug for Running<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Running")
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -160,69 +145,21 @@ impl Wait {
     }
 }
 
-/// A verb's handle on the state.
-pub(super) struct Verb {
-    /// `None` during a wait.
-    state: Option<Box<State>>,
-    baton: Baton,
-    /// The slot it uses, if not the conversation's own.
-    slot: Option<Slot>,
+/// Another slot than the conversation's own.
+pub(super) struct BranchSlot {
+    pub(super) slot: Slot,
+    /// Whether its state is kept.
+    pub(super) keeps: bool,
 }
 
-impl Deref for Verb {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        match &self.state {
-            Some(state) => state,
-            None => unreachable!("a verb runs while it waits"),
-        }
-    }
-}
-
-impl DerefMut for Verb {
-    fn deref_mut(&mut self) -> &mut State {
-        match &mut self.state {
-            Some(state) => state,
-            None => unreachable!("a verb runs while it waits"),
-        }
-    }
-}
-
-impl Drop for Verb {
-    fn drop(&mut self) {
-        if let Some(state) = self.state.take() {
-            self.baton.set(Some(state));
-        }
-    }
-}
-
-/// Returns the state to the loop at the first poll, and takes it back at the next.
-struct Handover<'a>(&'a mut Verb);
-
-impl Future for Handover<'_> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        let Handover(verb) = self.get_mut();
-        match verb.state.take() {
-            Some(state) => {
-                verb.baton.set(Some(state));
-                Poll::Pending
-            }
-            None => {
-                verb.state = verb.baton.take();
-                Poll::Ready(())
-            }
-        }
-    }
-}
+/// A verb's handle on the state; it uses the conversation's slot or another one.
+pub(super) type Verb = Held<State, Option<BranchSlot>>;
 
 impl Verb {
     /// Returns the event that ended the wait.
     pub(super) async fn wait(&mut self, wait: Wait) -> Wake {
         self.here.wait = wait;
-        Handover(self).await;
+        self.hand_back().await;
         self.here.wake.take().unwrap_or(Wake::Go)
     }
 
@@ -236,38 +173,28 @@ impl Verb {
     }
 
     pub(super) fn slot(&mut self) -> &mut Slot {
-        match (&mut self.slot, &mut self.state) {
-            (Some(slot), _) => slot,
-            (None, Some(state)) => &mut state.here.slot,
-            (None, None) => unreachable!("a verb runs while it waits"),
-        }
+        let (state, own) = self.split();
+        own.as_mut().map_or(&mut state.here.slot, |own| &mut own.slot)
     }
 
     pub(super) fn is_in_own_slot(&self) -> bool {
-        self.slot.is_none()
+        self.own.is_none()
     }
 
-    /// Runs `child`, which uses another slot, up to its next wait. The child stores its wait in
-    /// [`Conversation::wait`].
-    pub(super) fn poll<T>(&mut self, child: &mut Running<T>) -> Poll<T> {
-        self.baton.set(self.state.take());
-        let polled = child.0.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        self.state = self.baton.take();
-        polled
-    }
-
-    /// Begins a child that uses `slot`.
+    /// Begins a child in `slot` that stores its waits in [`Conversation::wait`] and stops with the conversation.
     pub(super) fn child<T: 'static>(
         &self,
-        slot: Slot,
+        mut slot: Slot,
+        keeps: bool,
         body: impl AsyncFnOnce(&mut Verb) -> Done<T> + 'static,
     ) -> Running<(Slot, Done<T>)> {
-        let baton = Rc::clone(&self.baton);
-        Running(Box::pin(async move {
-            let mut verb = Verb { state: baton.take(), baton, slot: Some(slot) };
+        let baton = self.baton.clone();
+        slot.cancel = self.here.slot.cancel.clone();
+        Running::new(async move {
+            let mut verb = Verb::new(baton, Some(BranchSlot { slot, keeps }));
             let done = body(&mut verb).await;
-            (verb.slot.take().unwrap_or_default(), done)
-        }))
+            (verb.own.take().map(|own| own.slot).unwrap_or_default(), done)
+        })
     }
 
     pub(super) async fn let_others_go_first(&mut self) {
@@ -276,22 +203,17 @@ impl Verb {
 }
 
 /// A verb that begins at its first poll.
-pub(super) fn verb(baton: &Baton, body: impl AsyncFnOnce(&mut Verb) -> Done + 'static) -> Running {
-    let baton = Rc::clone(baton);
-    Running(Box::pin(async move {
-        let mut verb = Verb { state: baton.take(), baton, slot: None };
-        body(&mut verb).await
-    }))
+pub(super) fn verb(baton: &Baton<State>, body: impl AsyncFnOnce(&mut Verb) -> Done + 'static) -> Running<Done> {
+    let baton = baton.clone();
+    Running::new(async move { body(&mut Verb::new(baton, None)).await })
 }
 
 impl State {
     /// Runs a verb of `here` up to its next wait or its end.
-    pub(super) fn resume_verb(mut self: Box<State>, mut running: Running) -> Box<State> {
-        let baton = Rc::clone(&self.baton);
+    pub(super) fn resume_verb(mut self: Box<State>, mut running: Running<Done>) -> Box<State> {
+        let baton = self.baton.clone();
         self.here.wait = Wait::Idle;
-        baton.set(Some(self));
-        let polled = running.0.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let Some(mut state) = baton.take() else { unreachable!("a verb keeps the state while it waits") };
+        let (mut state, polled) = running.poll(&baton, self);
         match polled {
             Poll::Pending => {
                 state.here.verb = Some(running);
@@ -305,12 +227,10 @@ impl State {
     }
 
     /// Runs a verb that waits at most for another thread, while the conversation's own verb waits.
-    fn run_at_once(mut self: Box<State>, mut running: Running) -> Box<State> {
-        let baton = Rc::clone(&self.baton);
+    fn run_at_once(mut self: Box<State>, mut running: Running<Done>) -> Box<State> {
+        let baton = self.baton.clone();
         let own = (std::mem::take(&mut self.here.wait), self.here.wake.take());
-        baton.set(Some(self));
-        let polled = running.0.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let Some(mut state) = baton.take() else { unreachable!("a verb keeps the state while it waits") };
+        let (mut state, polled) = running.poll(&baton, self);
         let wait = std::mem::replace(&mut state.here.wait, own.0);
         state.here.wake = own.1;
         match (polled, wait) {
@@ -357,8 +277,8 @@ impl State {
     pub(super) fn run_in(
         mut self: Box<State>,
         at: Option<usize>,
-        running: Running,
-        run: fn(Box<State>, Running) -> Box<State>,
+        running: Running<Done>,
+        run: fn(Box<State>, Running<Done>) -> Box<State>,
     ) -> Box<State> {
         let Some(at) = at else { return run(self, running) };
         self.exchange(at);

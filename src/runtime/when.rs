@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ask_all::Ready;
-use super::fan_out::{Branch, Fan, Grown, Written};
+use super::executor::Written;
+use super::fan_out::{Branch, Fan, Grown};
 use super::path::Path;
 use super::render::Rendered;
 use super::verb::Verb;
@@ -215,7 +216,7 @@ impl Fan for When {
         }
         match grown {
             // A partial answer does not count.
-            Ok(grown) => place.done = grown.stats.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
+            Ok(grown) => place.done = grown.stats.end.is_some_and(|end| end.ended != Ended::Cancelled),
             Err(RuntimeError::Stopped) => {}
             Err(e) => place.failed = Some(e.to_string()),
         }

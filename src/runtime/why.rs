@@ -6,11 +6,11 @@
 
 use std::ops::Range;
 
-use super::execute::{PromptReading, ToAnswer};
+use super::executor::ToAnswer;
 use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
-use super::segments::boundary;
+use super::segments::{self, boundary};
 use super::slot::Last;
 use super::verb::Verb;
 use super::{Done, RuntimeError, State};
@@ -77,8 +77,8 @@ impl Verb {
         };
         let last = ToAnswer { last: Last::Score(scoring), message: None };
         self.activity(Activity::Busy { what: "scoring the answer again".into() });
-        let stats = self.execute(plan, &rendered, Some(last), &mut PromptReading::begun()).await;
-        let scored = stats.map(|stats| stats.end.map(|end| end.done.scored).unwrap_or_default());
+        let stats = self.execute(plan, &rendered, Some(last), &mut ()).await;
+        let scored = stats.map(|stats| stats.end.map(|end| end.scored).unwrap_or_default());
         self.return_to(live).await?;
         self.report_meters();
         let scored = scored?;
@@ -97,7 +97,9 @@ impl State {
     fn hidden(&self, scored_answer: &ScoredAnswer, rendered: &Rendered, plan: &Plan) -> Done<Vec<Vec<Range<u32>>>> {
         let mut path: Path = plan.base.clone();
         for step in &plan.steps {
-            path.push(self.content(&path, &step.prompt, &[], boundary(rendered, step.text_end), step.kind));
+            let boundary = boundary(rendered, step.text_end);
+            let fingerprint = self.engine.fingerprint();
+            path.push(segments::content(fingerprint, &path, &step.prompt, &[], boundary, step.kind));
         }
         let (_, message, sources) = self.looked(Some(scored_answer.number))?;
         let messages = self.here.session.tree.path_to(message.parent);

@@ -18,7 +18,6 @@ enum Decoder {
 }
 
 pub(super) struct Answer {
-    pub generated: Vec<Token>,
     decoder: Decoder,
     begin: Begin,
     stops: Stops,
@@ -51,7 +50,6 @@ impl Answer {
         };
         let stops = Stops::new(&ask.params.stop);
         Answer {
-            generated: Vec::new(),
             decoder,
             begin,
             stops,
@@ -79,12 +77,11 @@ impl Answer {
     }
 
     /// Takes the tokens of a round; false if the answer ends here.
-    pub(super) fn take(&mut self, shared: &Shared, ask: &Ask, tokens: &[Token], likely: Vec<Likely>) -> bool {
-        if self.generated.is_empty() && !tokens.is_empty() {
+    pub(super) fn take(&mut self, shared: &Shared, ask: &Ask, tokens: &[Token], likely: &[Likely]) -> bool {
+        if self.counted == 0 && !tokens.is_empty() {
             shared.metrics.first_token(ask.since.elapsed());
         }
-        self.generated.extend_from_slice(tokens);
-        let mut likely = likely.into_iter();
+        let mut likely = likely.iter().cloned();
         for &token in tokens {
             if self.ended_itself() {
                 break;

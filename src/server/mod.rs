@@ -2,8 +2,8 @@
 //!
 //! Connections (`http`) run on one thread with tokio. The file of its API (`chat`, `completions`, `responses`,
 //! `messages`, `plain`) reads each request, `prompt` renders it, and it enters a bounded queue as an `Ask`. One thread
-//! (`worker`) drives the engine: it has the longest kept prefix found (`planner`, `prefix`), the rest prefilled, and
-//! the state kept (`keep`, `fresh`). Its events return through a channel that never blocks it; the connection turns
+//! (`worker`) runs it on the executor of the runtime: it has the longest kept prefix found (`planner`, `prefix`), the
+//! rest prefilled, and the state kept (`keep`, `fresh`). Its events return through a channel that never blocks it; the connection turns
 //! them into one object (`collected`) or a stream (`stream`).
 //!
 //! From the bottom to the top:
@@ -16,7 +16,7 @@
 //! | `records`, `ask` | answers that later requests can name; queued requests |
 //! | `ready`, `files`, `content`, `sampling`, `reply` | whether the model can answer; documents; messages to turns, fields to parameters, requests to queue entries |
 //! | `stops`, `limited`, `answer` | stop texts, favoured and forbidden tokens, tokens to text |
-//! | `cache`, `fresh`, `prefix`, `keep`, `planner`, `worker` | whether the store is usable, state on its way to disk, the longest kept prefix, keeping, planning; the thread that drives the engine |
+//! | `cache`, `fresh`, `prefix`, `keep`, `planner`, `worker` | whether the store is usable, state on its way to disk, the longest kept prefix, keeping, planning; the thread that runs the requests |
 //! | `plain`, `chat`, `completions`, `responses`, `messages` | the APIs |
 //! | `metrics`, `guests`, `auth`, `owner`, `context`, `paced`, `http` | counters, open connections, access control, one request, bytes of a connection; the table of paths |
 //!
@@ -328,8 +328,10 @@ impl Server {
             started: now_s(),
         });
         let planner = Planner::start(&shared, side_by_side)?;
-        let worker = Worker::new(Arc::clone(&shared), inbox, ends, engine, keep, planner);
-        let worker = std::thread::Builder::new().name("server".into()).spawn(move || worker.run())?;
+        let of_worker = Arc::clone(&shared);
+        // Requests in progress are not `Send`, so the worker is created on its thread.
+        let run = move || Worker::run(of_worker, inbox, ends, engine, keep, planner);
+        let worker = std::thread::Builder::new().name("server".into()).spawn(run)?;
         Ok(Server { shared, mcp, worker, orders })
     }
 

@@ -1,31 +1,30 @@
 //! Plans: the longest kept prefix of a prompt, ready to be restored, and the steps of the prefill after it. Planning
 //! has threads of its own: searching a long text, tokenizing it and opening files would block the worker for too long.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::Shared;
-use super::ask::{Ask, Prompt};
+use super::ask::Prompt;
 use super::fresh::Fresh;
 use super::prefix::{self, Kept, Places};
 use super::refusal::Refusal;
 use crate::core::grouped;
-use crate::engine::protocol::RowsFault;
+use crate::engine::protocol::{Cancel, RowsFault};
 use crate::runtime::path::Path;
 use crate::runtime::segments::{self, Step};
 use crate::store::{SegmentId, SegmentKind, Store};
 use crate::text::{Halt, TextError};
 
-/// A request to plan, and the live and pending state at that time.
+/// A prompt to plan, and the live and pending state at that time.
 pub(super) struct Wanted {
-    pub ask: Ask,
-    /// Earlier plans with state that turned out damaged.
-    pub attempts: u32,
-    /// There was a plan already, before other requests finished a common prefix.
-    pub anew: bool,
+    pub id: u64,
+    pub prompt: Prompt,
+    /// All of it is scored, on an empty state.
+    pub scored: bool,
+    pub cancel: Cancel,
     pub live: Vec<Path>,
     pub fresh: Fresh,
     /// The damage that ended the last plan.
@@ -40,19 +39,13 @@ pub(super) struct Plan {
     /// The state to restore; `None`: `base` is live.
     pub kept: Option<Kept>,
     /// The prefill after `base`; the answer follows the last step.
-    pub steps: VecDeque<Step>,
-}
-
-pub(super) struct Planned {
-    pub ask: Ask,
-    pub attempts: u32,
-    pub anew: bool,
-    pub plan: Result<Plan, Refusal>,
+    pub steps: Vec<Step>,
 }
 
 pub(super) struct Planner {
     to: Sender<Wanted>,
-    pub plans: Receiver<Planned>,
+    /// Plans, each with the number of its [`Wanted`].
+    pub plans: Receiver<(u64, Result<Plan, Refusal>)>,
 }
 
 impl Planner {
@@ -70,9 +63,8 @@ impl Planner {
                 for wanted in wanted {
                     let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &wanted)));
                     let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
-                    let Wanted { ask, attempts, anew, .. } = wanted;
                     // The receiver is gone once the server has ended.
-                    let _ = planned.send(Planned { ask, attempts, anew, plan: made });
+                    let _ = planned.send((wanted.id, made));
                 }
             })?;
         }
@@ -93,9 +85,9 @@ fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
 }
 
 fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
-    let Wanted { ask, limit, .. } = wanted;
+    let Wanted { prompt, limit, .. } = wanted;
     let store = shared.cache.usable();
-    let library = shared.library.as_deref().filter(|_| ask.prompt.of_library);
+    let library = shared.library.as_deref().filter(|_| prompt.of_library);
     if let Some(fault) = &wanted.lost {
         let segment = fault.segment.map(SegmentId);
         let knows = |store: &&Store| segment.is_some_and(|id| store.segment(&id).is_ok_and(|s| s.is_some()));
@@ -110,38 +102,39 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
         }
     }
     let places = Places { live: &wanted.live, fresh: &wanted.fresh, store, library };
-    let (base, kept) = match ask.params.score {
+    let (base, kept) = match wanted.scored {
         // Scoring covers the tokens of the whole prompt, so no kept state helps.
-        Some(_) => (Path::default(), None),
-        None => prefix::longest(&places, &wanted.fingerprint, &ask.prompt).unwrap_or_else(|e| {
+        true => (Path::default(), None),
+        false => prefix::longest(&places, &wanted.fingerprint, prompt).unwrap_or_else(|e| {
             shared.cache.failed(&e);
-            (prefix::live(&places, &ask.prompt), None)
+            (prefix::live(&places, prompt), None)
         }),
     };
-    let steps = steps(shared, ask, &base, *limit)?;
+    let steps = steps(shared, wanted, &base)?;
     let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
     if total >= *limit {
-        return Err(too_long(&ask.prompt, &grouped(total), *limit));
+        return Err(too_long(prompt, &grouped(total), *limit));
     }
     if steps.last().is_none_or(|s| s.prompt.is_empty()) {
-        let field = ask.prompt.field;
+        let field = prompt.field;
         return Err(Refusal::field(field, format!("{field}: there is nothing to answer to")));
     }
-    Ok(Plan { base, kept, steps: steps.into() })
+    Ok(Plan { base, kept, steps })
 }
 
-fn steps(shared: &Shared, ask: &Ask, base: &Path, limit: u64) -> Result<Vec<Step>, Refusal> {
-    let rendered = &ask.prompt.rendered;
-    if let Some(tokens) = &ask.prompt.tokens {
+fn steps(shared: &Shared, wanted: &Wanted, base: &Path) -> Result<Vec<Step>, Refusal> {
+    let Wanted { prompt, cancel, limit, .. } = wanted;
+    let rendered = &prompt.rendered;
+    if let Some(tokens) = &prompt.tokens {
         let from = usize::try_from(base.position()).unwrap_or(usize::MAX);
         let prompt = tokens.get(from..).unwrap_or_default().to_vec();
         let (text_start, text_end) = (base.text_bytes(), rendered.text.len());
         return Ok(vec![Step { prompt, text_start, text_end, kind: SegmentKind::Turn, message: None }]);
     }
-    let most = usize::try_from(limit).unwrap_or(usize::MAX);
-    let halt = Halt { stop: &|| ask.cancel.is_cancelled(), most };
+    let most = usize::try_from(*limit).unwrap_or(usize::MAX);
+    let halt = Halt { stop: &|| cancel.is_cancelled(), most };
     segments::steps(&shared.renderer, shared.piece, rendered, base, &halt).map_err(|e| match e {
-        TextError::TooLong { .. } => too_long(&ask.prompt, &format!("more than {}", grouped(limit)), limit),
+        TextError::TooLong { .. } => too_long(prompt, &format!("more than {}", grouped(*limit)), *limit),
         TextError::Stopped => Refusal::gone(),
         other => Refusal::internal(other.to_string()),
     })

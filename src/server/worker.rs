@@ -1,5 +1,6 @@
-//! The thread between connections and engine: takes requests from the queue, has them planned, makes the longest kept
-//! prefix live, has the rest prefilled and the answer decoded, and keeps the resulting state.
+//! The thread between connections and engine: it takes requests from the queue, and each runs as one linear function
+//! ([`request::Request`]) on the executor that conversations use too. The loop here waits for events and resumes the
+//! request that each of them concerns.
 //!
 //! Each running request has a slot (a lane): a sequence of the engine with its own state. Slots run concurrently. A
 //! slot stays live after its answer until another request needs it: a request that continues there restores nothing. A
@@ -8,142 +9,174 @@
 //! This thread never blocks on a connection, on a disk (state on its way there is in memory, [`super::fresh`]) or on
 //! work over a long text (the planner does that, [`super::planner`]).
 
-mod begin;
-mod events;
 mod lanes;
+mod request;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, never, select};
+use crossbeam_channel::{Receiver, never, select};
 
 use super::ask::Ask;
 use super::collected::BROKE_OFF;
 use super::keep::Keep;
-use super::notice::Notice;
-use super::planner::{Planner, Wanted};
+use super::planner::{Plan, Planner};
 use super::refusal::Refusal;
 use super::{Down, EngineIs, Phase, Shared};
-use crate::core::Exit;
-use crate::engine::protocol::{Command, EngineEvent, ModelInfo, RowsFault};
+use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault};
 use crate::runtime::EngineChannels;
+use crate::runtime::baton::{Baton, Held, Running};
+use crate::runtime::link::{Engine, EngineState};
 use crate::runtime::path::Path;
 use crate::store::{SaveEvent, Unsaved};
-use lanes::Lanes;
+use lanes::{Lanes, Prefill};
+use request::Request;
 
 /// Interval of the search for requests without a client.
 const TICK: Duration = Duration::from_millis(50);
 const GONE: &str = "the engine is gone; start sala-chat serve again";
 
-/// A request that waits for another one's prefill.
-struct Parked {
-    ask: Ask,
-    /// The other request's slot, and its number among the begun answers.
-    at: usize,
-    begun: u64,
-    /// Where in the text the awaited state ends, in bytes.
-    end: usize,
+/// What a request waits for.
+#[derive(Debug, Default)]
+enum Wait {
+    /// Its turn in the queue.
+    #[default]
+    Turn,
+    Plan(u64),
+    /// Another request's prefill of a shared beginning.
+    Prefill(Prefill),
+    /// A command.
+    Engine(u64),
+}
+
+/// The event that ended the wait.
+enum Wake {
+    Go,
+    Plan(Result<Plan, Refusal>),
+    Engine(EngineEvent),
+    Refused(Refusal),
+}
+
+/// A request in the queue or at work.
+struct Entry {
+    /// Set when its client disconnects.
+    cancel: Cancel,
+    wait: Wait,
+    wake: Option<Wake>,
+    run: Running<()>,
+}
+
+impl Entry {
+    /// Whether it takes no part in planning, prefill or decode.
+    fn is_waiting(&self) -> bool {
+        matches!((&self.wait, &self.wake), (Wait::Turn | Wait::Prefill(_), None))
+    }
 }
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
     asks: Receiver<Ask>,
-    /// The thread ends when this channel closes.
-    orders: Receiver<()>,
-    commands: Option<Sender<Command>>,
-    events: Receiver<EngineEvent>,
+    engine: Engine,
     keep: Keep,
     planner: Planner,
-    /// Requests that wait, and the number in planning.
-    queue: VecDeque<Ask>,
-    planning: usize,
-    parked: Vec<Parked>,
+    /// In the order of their arrival.
+    requests: Vec<Entry>,
+    /// Of the request that runs.
+    wait: Wait,
+    wake: Option<Wake>,
     lanes: Lanes,
-    model: Option<ModelInfo>,
-    next_id: u64,
-    begun: u64,
+    baton: Baton<Worker>,
 }
 
 impl Worker {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        asks: Receiver<Ask>,
-        orders: Receiver<()>,
-        engine: EngineChannels,
-        keep: Keep,
-        planner: Planner,
-    ) -> Worker {
-        Worker {
-            shared,
-            asks,
-            orders,
-            commands: Some(engine.commands),
-            events: engine.events,
-            keep,
-            planner,
-            queue: VecDeque::new(),
-            planning: 0,
-            parked: Vec::new(),
-            lanes: Lanes::default(),
-            model: None,
-            next_id: 0,
-            begun: 0,
-        }
-    }
-
-    /// Runs until its orders end, then saves the pending state.
+    /// Runs until `orders` closes, then saves the pending state.
     ///
     /// # Errors
     /// Lists the state that is not on disk.
-    pub(super) fn run(mut self) -> Result<(), Unsaved> {
+    pub(super) fn run(
+        shared: Arc<Shared>,
+        asks: Receiver<Ask>,
+        mut orders: Receiver<()>,
+        engine: EngineChannels,
+        keep: Keep,
+        planner: Planner,
+    ) -> Result<(), Unsaved> {
+        let mut engine = Engine::new(engine, shared.renderer.clone(), shared.stop_ids.clone(), shared.piece);
+        engine.gone = GONE;
+        let mut worker = Box::new(Worker {
+            engine,
+            shared,
+            asks,
+            keep,
+            planner,
+            requests: Vec::new(),
+            wait: Wait::default(),
+            wake: None,
+            lanes: Lanes::default(),
+            baton: Baton::default(),
+        });
         let mut ending = false;
         loop {
-            if *self.shared.phase.borrow() == Phase::Stopping {
-                self.break_off();
+            let stopping = *worker.shared.phase.borrow() == Phase::Stopping;
+            if stopping {
+                worker.refuse(&Refusal::new(503, "shutting_down", BROKE_OFF), |_| true);
             }
-            self.look_for_gone();
-            self.plan_next();
-            if ending && self.busy() == 0 {
+            worker.lanes.cancel(stopping || ending);
+            worker.refuse(&Refusal::gone(), |entry| entry.cancel.is_cancelled());
+            worker = worker.advance();
+            let busy = worker.busy();
+            worker.shared.metrics.running.store(busy as u64, Ordering::Relaxed);
+            if ending && busy == 0 {
                 break;
             }
-            let saves = self.keep.events.clone();
-            let plans = self.planner.plans.clone();
-            let tick = if self.busy() > 0 { crossbeam_channel::after(TICK) } else { never() };
+            let (plans, saves) = (worker.planner.plans.clone(), worker.keep.events.clone());
+            let tick = if busy > 0 { crossbeam_channel::after(TICK) } else { never() };
             select! {
-                recv(self.asks) -> ask => match ask {
+                recv(worker.asks) -> ask => match ask {
                     // The prompt is scored once, before the request splits into its answers.
-                    Ok(ask) if ask.params.score.is_some() => self.queue.push_back(ask),
-                    Ok(ask) => self.queue_each(ask, false),
-                    Err(_) => self.asks = never(),
+                    Ok(ask) if ask.params.score.is_some() => worker.queue(ask),
+                    Ok(ask) => worker.queue_each(ask),
+                    Err(_) => worker.asks = never(),
                 },
-                recv(plans) -> planned => if let Ok(planned) = planned {
-                    self.planning -= 1;
-                    self.on_plan(planned);
+                recv(plans) -> planned => if let Ok((id, plan)) = planned {
+                    worker.wake(|wait| matches!(wait, Wait::Plan(of) if *of == id), Wake::Plan(plan));
                 },
-                recv(self.events) -> event => match event {
-                    Ok(event) => self.on_engine(event),
-                    Err(_) => self.down(GONE.to_owned(), Exit::Failure),
-                },
+                recv(worker.engine.events) -> event => {
+                    let event = event.unwrap_or_else(|_| worker.engine.ended());
+                    worker.on_engine(event);
+                }
                 recv(saves) -> event => match event {
-                    Ok(event) => self.on_save(event),
-                    Err(_) => self.keep.events = never(),
+                    Ok(event) => worker.on_save(event),
+                    Err(_) => worker.keep.events = never(),
                 },
-                recv(self.orders) -> _ => {
+                recv(orders) -> _ => {
                     ending = true;
-                    self.orders = never();
-                    self.lanes.running().for_each(|r| r.ask.cancel.cancel());
+                    orders = never();
                 }
                 recv(tick) -> _ => {}
             }
         }
-        if let Some(commands) = self.commands.take() {
-            // The channel is bounded: a hanging engine must not keep the program from ending.
-            let _ = commands.send_timeout(Command::Shutdown, Duration::from_secs(2));
+        worker.engine.shutdown();
+        let closed = worker.keep.close(&worker.shared.records);
+        if worker.shared.cache.is_damaged() { Ok(()) } else { closed }
+    }
+
+    fn on_engine(&mut self, mut event: EngineEvent) {
+        let id = event.id_mut().copied();
+        match event {
+            EngineEvent::Loading { what, done } => self.shared.set_engine(EngineIs::Loading { what, done }),
+            EngineEvent::Ready(info) => {
+                self.engine.loaded(&info);
+                self.lanes = Lanes::new(info.max_sequences.max(1));
+                self.shared.set_engine(EngineIs::Ready(Box::new(info)));
+            }
+            EngineEvent::Failed { fault: EngineFault::Fatal { why, exit }, .. } => self.engine.down(why, exit),
+            // Concerns the engine as a whole, not one answer.
+            EngineEvent::Note(note) => tracing::warn!("{note}"),
+            EngineEvent::Evicted { sequence } => self.lanes.evicted(sequence),
+            event => self.wake(|wait| matches!(wait, Wait::Engine(of) if Some(*of) == id), Wake::Engine(event)),
         }
-        let closed = self.keep.close(&self.shared.records);
-        if self.shared.cache.is_damaged() { Ok(()) } else { closed }
     }
 
     /// Handles an event of the writer. If the answer was deleted while its row was on its way to disk, deletes the row.
@@ -158,106 +191,105 @@ impl Worker {
 
     /// Requests in planning, prefill or decode.
     fn busy(&self) -> usize {
-        self.planning + self.lanes.running().count()
+        self.requests.iter().filter(|entry| !entry.is_waiting()).count()
     }
 
-    /// Queues a request once for each of its answers; `counted_anew` adds them to the number of waiting requests.
-    fn queue_each(&mut self, ask: Ask, counted_anew: bool) {
-        let more = ask.wanted - usize::from(!counted_anew);
-        self.shared.waiting.fetch_add(more, Ordering::Relaxed);
-        self.queue.extend(ask.each());
+    /// Queues a request once for each of its answers.
+    fn queue_each(&mut self, ask: Ask) {
+        self.shared.waiting.fetch_add(ask.wanted - 1, Ordering::Relaxed);
+        ask.each().into_iter().for_each(|ask| self.queue(ask));
     }
 
-    /// Cancels requests without a client.
-    fn look_for_gone(&self) {
-        self.lanes.running().filter(|r| r.ask.cancel.is_cancelled()).for_each(|r| r.cancel.cancel());
+    fn queue(&mut self, ask: Ask) {
+        let (baton, cancel) = (self.baton.clone(), ask.cancel.clone());
+        let run = Running::new(async move { Request::new(Held::new(baton, ()), ask).carry_out().await });
+        self.requests.push(Entry { cancel, wait: Wait::Turn, wake: None, run });
     }
 
-    /// Ends running answers at once, and refuses waiting requests.
-    fn break_off(&mut self) {
-        self.lanes.running().for_each(|r| r.cancel.cancel());
-        let waiting: Vec<Ask> = self.queue.drain(..).chain(self.parked.drain(..).map(|p| p.ask)).collect();
-        self.shared.waiting.fetch_sub(waiting.len(), Ordering::Relaxed);
-        waiting.iter().for_each(|ask| self.refuse(ask, Refusal::new(503, "shutting_down", BROKE_OFF)));
-    }
-
-    fn id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
-    }
-
-    /// Has the next requests planned, as long as their client is connected and a slot is free.
-    fn plan_next(&mut self) {
-        let waited = self.queue.len() + self.parked.len();
-        self.queue.retain(|ask| !ask.cancel.is_cancelled());
-        self.parked.retain(|p| !p.ask.cancel.is_cancelled());
-        self.shared.waiting.fetch_sub(waited - self.queue.len() - self.parked.len(), Ordering::Relaxed);
-        self.wake();
-        let most = self.model.as_ref().map_or(0, |m| self.shared.side_by_side.min(m.max_sequences.max(1) as usize));
-        while self.busy() < most
-            && let Some(ask) = self.queue.pop_front()
-        {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.want_plan(ask, 0, None, false);
-        }
-        self.shared.metrics.running.store(self.busy() as u64, Ordering::Relaxed);
-    }
-
-    /// Moves requests to the front of the queue when the prefill they wait for is over.
-    fn wake(&mut self) {
-        let lanes = &self.lanes;
-        let waits = |p: &Parked| {
-            let lane = lanes.get(p.at).filter(|l| l.running.is_some() && l.used == p.begun);
-            lane.is_some_and(|l| l.live.text_bytes() < p.end)
-        };
-        let (waiting, ready) = std::mem::take(&mut self.parked).into_iter().partition(waits);
-        self.parked = waiting;
-        for parked in ready.into_iter().rev() {
-            self.queue.push_front(parked.ask);
+    /// Refuses waiting requests that are `picked`.
+    fn refuse(&mut self, refusal: &Refusal, picked: impl Fn(&Entry) -> bool) {
+        for entry in self.requests.iter_mut().filter(|entry| entry.is_waiting() && picked(entry)) {
+            entry.wake = Some(Wake::Refused(refusal.clone()));
         }
     }
 
-    /// Has a request planned with the present state; `anew`: planned again, since there is more state than at the
-    /// first plan.
-    fn want_plan(&mut self, ask: Ask, attempts: u32, lost: Option<RowsFault>, anew: bool) {
-        let Some(model) = &self.model else {
-            return self.refuse(&ask, Refusal::internal(GONE));
-        };
-        let (limit, fingerprint) = (model.context_limit, model.fingerprint.clone());
-        let (live, fresh) = (self.lanes.live(), self.keep.fresh.clone());
-        self.planning += 1;
-        self.planner.want(Wanted { ask, attempts, anew, live, fresh, lost, limit, fingerprint });
+    fn wake(&mut self, waits: impl Fn(&Wait) -> bool, wake: Wake) {
+        if let Some(entry) = self.requests.iter_mut().find(|entry| waits(&entry.wait)) {
+            entry.wake = Some(wake);
+        }
     }
 
-    fn refuse(&self, ask: &Ask, refusal: Refusal) {
-        ask.to.report(Notice::Failed(refusal));
+    /// Resumes requests at the end of their wait, and begins others while a slot is free.
+    fn advance(mut self: Box<Worker>) -> Box<Worker> {
+        loop {
+            self.refuse_all_if_down();
+            match self.requests.iter().position(|entry| entry.wake.is_some()) {
+                Some(at) => self = self.resume(at),
+                None if self.begin_next() => {}
+                None => return self,
+            }
+        }
     }
 
-    fn send(&mut self, command: Command) {
-        if self.commands.as_ref().is_none_or(|c| c.send(command).is_err()) {
-            self.down(GONE.to_owned(), Exit::Failure);
+    /// Runs a request up to its next wait or its end.
+    fn resume(mut self: Box<Worker>, at: usize) -> Box<Worker> {
+        let mut entry = self.requests.remove(at);
+        self.wake = entry.wake.take();
+        let baton = self.baton.clone();
+        let (mut worker, polled) = entry.run.poll(&baton, self);
+        if polled.is_pending() {
+            entry.wait = std::mem::take(&mut worker.wait);
+            worker.requests.insert(at, entry);
+        }
+        worker
+    }
+
+    /// Begins a request if fewer are at work than may be: first one that waited for a prefill that is over. False if
+    /// there is none.
+    fn begin_next(&mut self) -> bool {
+        let most = self.engine.model().map_or(0, |m| m.max_sequences.max(1) as usize);
+        if self.busy() >= most.min(self.shared.side_by_side) {
+            return false;
+        }
+        let over = |wait: &Wait| matches!(wait, Wait::Prefill(prefill) if !self.lanes.is_running(prefill));
+        let next = self.requests.iter().position(|entry| over(&entry.wait));
+        let next = next.or_else(|| self.requests.iter().position(|entry| matches!(entry.wait, Wait::Turn)));
+        let Some(entry) = next.and_then(|at| self.requests.get_mut(at)) else { return false };
+        entry.wake = Some(Wake::Go);
+        true
+    }
+
+    /// An engine that is down refuses the present requests and all later ones.
+    fn refuse_all_if_down(&mut self) {
+        let EngineState::Down { why, exit } = self.engine.state.clone() else { return };
+        let refusal = Refusal::internal(why.clone());
+        for entry in &mut self.requests {
+            entry.wake.get_or_insert(match entry.wait {
+                Wait::Engine(id) => {
+                    let fault = EngineFault::Fatal { why: why.clone(), exit };
+                    Wake::Engine(EngineEvent::Failed { id, fault })
+                }
+                Wait::Turn | Wait::Plan(_) | Wait::Prefill(_) => Wake::Refused(refusal.clone()),
+            });
+        }
+        if !matches!(self.shared.engine(), EngineIs::Down(_)) {
+            self.shared.set_engine(EngineIs::Down(Down { why, exit }));
         }
     }
 
     /// Empties a slot with unknown or unwanted state.
     fn empty(&mut self, at: usize) {
-        let Some(lane) = self.lanes.get_mut(at) else { return };
-        lane.live = Path::default();
-        let sequence = lane.sequence;
-        self.send(Command::Release { sequence });
+        let slot = &mut self.lanes.at(at).slot;
+        slot.made(Path::default());
+        let sequence = slot.sequence;
+        // If it fails, the engine is down, which the loop reports to all requests.
+        let _ = self.engine.send(Command::Release { sequence });
     }
 
-    /// Refuses the present requests and all later ones.
-    fn down(&mut self, why: String, exit: Exit) {
-        self.commands = None;
-        self.events = never();
-        self.model = None;
-        let running: Vec<Ask> = self.lanes.drain().map(|r| r.ask).collect();
-        let waiting = self.queue.drain(..).chain(self.parked.drain(..).map(|p| p.ask)).collect::<Vec<_>>();
-        self.shared.waiting.fetch_sub(waiting.len(), Ordering::Relaxed);
-        for ask in running.into_iter().chain(waiting) {
-            self.refuse(&ask, Refusal::internal(why.clone()));
-        }
-        self.shared.set_engine(EngineIs::Down(Down { why, exit }));
+    /// Frees the memory of idle slots; true if there was any.
+    fn release_idle(&mut self) -> bool {
+        let idle = self.lanes.idle();
+        idle.iter().for_each(|at| self.empty(*at));
+        !idle.is_empty()
     }
 }

@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use super::super::execute::{PrefillStats, Progress, Sink, ToAnswer};
-use super::super::link::JobEnd;
+use super::super::executor::{PrefillStats, Sink, ToAnswer, Written};
 use super::super::path::Path;
 use super::super::plan::Plan;
 use super::super::render::Rendered;
@@ -12,7 +11,7 @@ use super::super::verb::Verb;
 use super::super::{Attendance, Done, RuntimeError, State, grouped};
 use super::sentences::Sentences;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role, Sources};
-use crate::engine::protocol::{JobStats, Looked, LookedAt, Sampling, Token, Usage};
+use crate::engine::protocol::{JobDone, JobStats, Looked, LookedAt, Sampling, Token, Usage};
 use crate::runtime::protocol::{Activity, Level, Notice};
 use crate::text::{Begin, Delta, StreamDecoder};
 
@@ -36,7 +35,7 @@ pub(super) struct Answer {
 
 pub(super) fn finish_of(stats: &Done<PrefillStats>) -> Finish {
     match stats {
-        Ok(PrefillStats { end: Some(end), .. }) => end.done.ended.finish(),
+        Ok(PrefillStats { end: Some(end), .. }) => end.ended.finish(),
         Err(RuntimeError::Stopped) => Finish::Stopped,
         Ok(PrefillStats { end: None, .. }) | Err(_) => Finish::Failed,
     }
@@ -130,6 +129,14 @@ impl Answer {
         }
     }
 
+    /// Saves it every few seconds.
+    pub(super) fn save(&mut self, state: &mut State) {
+        if self.saved.elapsed().as_secs() >= 2 && std::mem::take(&mut self.dirty) {
+            self.saved = Instant::now();
+            state.amend(&self.message);
+        }
+    }
+
     pub(super) fn id(&self) -> MessageId {
         self.message.id
     }
@@ -160,23 +167,16 @@ impl Answer {
     }
 }
 
-impl Sink for Answer {
-    fn reading(&mut self, state: &mut State, progress: Progress) {
-        state.show_reading(self.started, progress);
-    }
-
-    fn tokens(&mut self, state: &mut State, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
+impl Sink<Verb> for Answer {
+    fn tokens(&mut self, state: &mut Verb, &Written { tokens, looked, tokens_per_s, .. }: &Written<'_>) {
         match self.write(state, tokens, looked) {
             Some((ms, tokens)) => state.working(Activity::Thinking { tokens_per_s, ms, tokens }),
             None => state.working(Activity::Answering { tokens_per_s }),
         }
     }
 
-    fn tick(&mut self, state: &mut State) {
-        if self.saved.elapsed().as_secs() >= 2 && std::mem::take(&mut self.dirty) {
-            self.saved = Instant::now();
-            state.amend(&self.message);
-        }
+    fn tick(&mut self, state: &mut Verb) {
+        self.save(state);
     }
 }
 
@@ -247,7 +247,7 @@ impl State {
         }
         if let Ok(stats @ PrefillStats { end: Some(end), .. }) = stats {
             self.count_tokens(&mut message.meta, stats, end, live.position());
-            let new = self.sources(&message, rendered, (&end.done.looked_at, &sentences), live);
+            let new = self.sources(&message, rendered, (&end.looked_at, &sentences), live);
             message.meta.looked = match (message.meta.looked.take(), new) {
                 // A continued answer merges the attention of all its parts.
                 (Some(before), Some(new)) => Some(before.then(new, answer.written)),
@@ -264,14 +264,14 @@ impl State {
     }
 
     /// The tokens and times of an answer.
-    pub(super) fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobEnd, position: u64) {
+    pub(super) fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobDone, position: u64) {
         let PrefillStats { reused, read, prefill_ms, .. } = stats;
         meta.reused_tokens = *reused;
         meta.prefilled_tokens = *read;
         meta.prefill_ms = *prefill_ms;
-        meta.tokens_per_s = decode_speed(&end.done.stats);
-        meta.estimated = end.done.stats.usage.is_none() && self.engine.server().is_some();
-        match end.done.stats.usage {
+        meta.tokens_per_s = decode_speed(&end.stats);
+        meta.estimated = end.stats.usage.is_none() && self.engine.server().is_some();
+        match end.stats.usage {
             Some(usage) => self.count_as(usage, meta, position),
             // A server may have cached part of the prompt; it does not report how much.
             None if self.engine.server().is_some() => {

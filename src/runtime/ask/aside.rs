@@ -1,14 +1,12 @@
 //! Asides: questions answered on a temporary fork, for the user or for the program. Nothing of them is kept.
 
-use std::time::Instant;
-
-use super::super::execute::{Progress, Sink, ToAnswer};
+use super::super::executor::{Sink, ToAnswer, Written};
 use super::super::slot::Last;
 use super::super::verb::Verb;
 use super::super::{Done, RuntimeError, State, grouped};
 use super::{THIS_QUESTION, finish_of};
 use crate::core::transcript::{Message, Role};
-use crate::engine::protocol::{Ended, EngineFault, Looked, Token};
+use crate::engine::protocol::Ended;
 use crate::runtime::protocol::{Activity, Notice};
 use crate::text::{Begin, StreamDecoder};
 
@@ -27,15 +25,11 @@ struct AsideAnswer {
     question: String,
     text: String,
     decoder: StreamDecoder,
-    started: Instant,
     shown: Shown,
 }
 
-impl Sink for AsideAnswer {
-    fn reading(&mut self, state: &mut State, progress: Progress) {
-        state.show_reading(self.started, progress);
-    }
-    fn tokens(&mut self, state: &mut State, tokens: &[Token], _looked: &[Looked], tokens_per_s: f64) {
+impl Sink<Verb> for AsideAnswer {
+    fn tokens(&mut self, state: &mut Verb, &Written { tokens, tokens_per_s, .. }: &Written<'_>) {
         self.text.push_str(&self.decoder.push_all(tokens).answer);
         state.working(Activity::Answering { tokens_per_s });
         if self.shown == Shown::Yes {
@@ -80,7 +74,7 @@ impl Verb {
 
     /// Answers a question after these messages; the state returns to what it was.
     async fn answer_after(&mut self, past: Vec<Message>, question: &str, shown: Shown) -> Done<Message> {
-        let (question, started) = (question.to_owned(), Instant::now());
+        let question = question.to_owned();
         let before = self.here.slot.live.clone();
         let new = self.draft(Role::User, past.last().map(|m| m.id), question.clone());
         let path: Vec<&Message> = past.iter().chain([&new]).collect();
@@ -93,18 +87,16 @@ impl Verb {
         }
         let begin = Begin::after_prompt(&rendered.text);
         let decoder = StreamDecoder::new(self.engine.renderer.model().tokenizer.clone(), begin);
-        let mut answer = AsideAnswer { question, text: String::new(), decoder, started, shown };
+        let mut answer = AsideAnswer { question, text: String::new(), decoder, shown };
         let last = Last::Generate(self.generate(self.next_sampling(), begin, 0)?);
         let to_answer = ToAnswer { last, message: None };
         let stats = self.execute(plan, &rendered, Some(to_answer), &mut answer).await;
 
-        if let (
-            Some(apart),
-            Err(RuntimeError::Engine(EngineFault::Device(why) | EngineFault::ReadAgain(why) | EngineFault::Gone(why))),
-        ) = (&mut self.here.apart, &stats)
+        if let (Some(apart), Err(e)) = (&mut self.here.apart, &stats)
+            && e.is_of_the_slot()
             && answer.text.is_empty()
         {
-            apart.put_off = Some(why.clone());
+            apart.put_off = Some(e.to_string());
             return Ok(new);
         }
         answer.text.push_str(&answer.decoder.finish().answer);
@@ -118,11 +110,11 @@ impl Verb {
         let mut message = self.draft(Role::Assistant, Some(new.id), text);
         message.meta.finish = Some(finish_of(&stats));
         let stats = stats?;
-        let whole = stats.end.as_ref().is_some_and(|end| end.done.ended != Ended::Cancelled);
+        let whole = stats.end.as_ref().is_some_and(|end| end.ended != Ended::Cancelled);
         if let Some(end) = stats.end.as_ref().filter(|_| shown == Shown::No) {
             let live = &self.here.slot.live;
-            message.meta.looked = self.sources_after(&path, &rendered, (&end.done.looked_at, &[]), live);
-            message.meta.completion_tokens = end.generated.len() as u64;
+            message.meta.looked = self.sources_after(&path, &rendered, (&end.looked_at, &[]), live);
+            message.meta.completion_tokens = stats.generated.len() as u64;
             let position = live.position();
             self.count_tokens(&mut message.meta, &stats, end, position);
             message.meta.quotes = self.indexes.check(&path, &message.text);

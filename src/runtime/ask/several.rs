@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::execute::{PromptReading, Sink};
-use super::super::fan_out::{Branch, Fan, Grown, Written};
+use super::super::executor::Written;
+use super::super::fan_out::{Branch, Fan, Grown};
 use super::super::path::Path;
 use super::super::render::Rendered;
 use super::super::segments::Step;
@@ -43,7 +43,7 @@ impl Verb {
         let rendered = Arc::new(self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?);
         let mut plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         plan.steps.pop();
-        self.execute(plan, &rendered, None, &mut PromptReading::begun()).await?;
+        self.execute(plan, &rendered, None, &mut ()).await?;
         if self.here.slot.stopped() {
             return Err(RuntimeError::Stopped);
         }
@@ -139,7 +139,7 @@ impl Fan for Several {
     }
 
     fn tick(&mut self, state: &mut State) {
-        self.slots.iter_mut().filter_map(|s| s.answer.as_mut()).for_each(|answer| answer.tick(state));
+        self.slots.iter_mut().filter_map(|s| s.answer.as_mut()).for_each(|answer| answer.save(state));
     }
 
     fn shown_again(&mut self, state: &mut State) {
@@ -163,9 +163,6 @@ impl Fan for Several {
         let Some(answer) = slot.answer.take() else { return };
         let stats = grown.map(|grown| {
             slot.path = grown.path;
-            for (segment, image, message) in grown.segments {
-                state.save_segment(segment, image, message);
-            }
             grown.stats
         });
         state.complete(answer, &self.rendered, &stats, &slot.path);

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::execute::{PrefillStats, Progress, Sink, per_second};
+use super::super::execute::per_second;
+use super::super::executor::{PrefillStats, Progress, Sink};
+use super::super::verb::Verb;
 use super::super::{State, grouped};
 use super::Item;
 use crate::core::transcript::Message;
@@ -77,8 +79,8 @@ pub(super) struct LoadReading<'a> {
     pub(super) at: usize,
 }
 
-impl Sink for LoadReading<'_> {
-    fn reading(&mut self, state: &mut State, progress: Progress) {
+impl Sink<Verb> for LoadReading<'_> {
+    fn reading(&mut self, state: &mut Verb, progress: Progress) -> bool {
         let p = &mut self.progress;
         if let Some(file) = p.files.get_mut(self.at) {
             file.state = FileState::Reading(p.before + progress.done);
@@ -87,6 +89,7 @@ impl Sink for LoadReading<'_> {
         let speed = per_second(p.read + progress.done, p.reading + progress.elapsed);
         let shown = p.show(progress.done, speed);
         state.working(shown);
+        true
     }
 }
 

@@ -1,6 +1,6 @@
 //! A stop inside a document of a load: the user decides how to continue, and the part that was read is kept.
 
-use super::super::execute::PrefillStats;
+use super::super::executor::PrefillStats;
 use super::super::verb::Verb;
 use super::super::{Attendance, Done, grouped};
 use super::Load;

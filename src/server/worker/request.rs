@@ -1,0 +1,317 @@
+//! A request, from its plan to its record, as one function.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Wait, Wake, Worker};
+use crate::core::transcript::{Finish, MessageId};
+use crate::engine::protocol::{
+    Command, Ended, EngineEvent, EngineFault, Generate, JobDone, Look, RowsFault, Sampling, Scoring, StateImage, Token,
+};
+use crate::runtime::RuntimeError;
+use crate::runtime::baton::Held;
+use crate::runtime::executor::{Executor, PrefillStats, Progress, Sink, ToAnswer, Written};
+use crate::runtime::link::Engine;
+use crate::runtime::segments::Step;
+use crate::runtime::slot::{Last, Slot};
+use crate::server::answer::Answer;
+use crate::server::ask::Ask;
+use crate::server::notice::{Notice, Usage, Whole};
+use crate::server::planner::{Plan, Wanted};
+use crate::server::refusal::Refusal;
+use crate::store::{NewSegment, SegmentKind};
+
+/// How often a request is planned again because kept state turned out damaged.
+const ATTEMPTS: u32 = 8;
+/// A request waits for another one's prefill only for at least this many bytes of shared text.
+const WORTH_BYTES: usize = 1_024;
+/// Segments of requests end no message of a conversation.
+const NO_MESSAGE: MessageId = MessageId(0);
+
+pub(super) struct Request {
+    pub worker: Held<Worker, ()>,
+    pub ask: Ask,
+    /// Its slot during an attempt.
+    at: usize,
+    /// The attempt has added kept state.
+    grown: bool,
+    /// The attempt failed and another plan may help: it must avoid these rows.
+    again: Option<Option<RowsFault>>,
+}
+
+impl Request {
+    /// Called at the first poll.
+    pub(super) fn new(worker: Held<Worker, ()>, ask: Ask) -> Request {
+        Request { worker, ask, at: 0, grown: false, again: None }
+    }
+
+    pub(super) async fn carry_out(mut self) {
+        self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        let done = match self.worker.wake.take() {
+            Some(Wake::Refused(refusal)) => Err(refusal),
+            _ => self.answer().await,
+        };
+        let Request { mut worker, mut ask, .. } = self;
+        match done {
+            Err(refusal) => _ = ask.to.report(Notice::Failed(refusal)),
+            // Its prompt is scored; now it splits into its answers.
+            Ok(()) if ask.params.score.take().is_some() && ask.params.max_tokens > 0 => {
+                ask.keep = false;
+                worker.shared.waiting.fetch_add(1, Ordering::Relaxed);
+                worker.queue_each(ask);
+            }
+            Ok(()) => {}
+        }
+    }
+
+    async fn answer(&mut self) -> Result<(), Refusal> {
+        let mut lost = None;
+        for attempt in 0.. {
+            let plan = self.placed(lost.take()).await?;
+            let done = match self.ask.params.score {
+                None => self.attempt(plan, attempt == 0).await,
+                Some(most) => self.score(plan, most).await,
+            };
+            self.worker.lanes.leave(self.at);
+            match self.again.take() {
+                Some(rows) if attempt < ATTEMPTS => lost = rows,
+                _ => return done,
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the request planned and takes a slot for it. Waits for a running prefill that shares its beginning.
+    async fn placed(&mut self, mut lost: Option<RowsFault>) -> Result<Plan, Refusal> {
+        let mut anew = false;
+        loop {
+            let plan = self.planned(lost.take()).await?;
+            let from = plan.base.text_bytes();
+            if let Some(prefill) = self.worker.lanes.ahead_of(&self.ask, from, WORTH_BYTES) {
+                self.worker.shared.waiting.fetch_add(1, Ordering::Relaxed);
+                let wake = self.wait(Wait::Prefill(prefill)).await;
+                self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                if let Wake::Refused(refusal) = wake {
+                    return Err(refusal);
+                }
+                anew = false;
+            } else if !anew && self.worker.lanes.have_more(&self.ask, from, WORTH_BYTES) {
+                // Another prefill finished during the planning. Plan again only once: state may exist and still be
+                // unusable.
+                anew = true;
+            } else if let Some(at) =
+                self.worker.lanes.place_for(&plan.base, plan.kept.is_some() || plan.base.segments().is_empty())
+            {
+                self.at = at;
+                self.worker.lanes.occupy(at, &mut self.ask, &plan);
+                return Ok(plan);
+            } else {
+                // Another request has taken over the state of this plan.
+                anew = false;
+            }
+        }
+    }
+
+    async fn planned(&mut self, lost: Option<RowsFault>) -> Result<Plan, Refusal> {
+        let Worker { engine, lanes, keep, planner, .. } = &mut *self.worker;
+        let (id, prompt, cancel) = (engine.id(), self.ask.prompt.clone(), self.ask.cancel.clone());
+        planner.want(Wanted {
+            id,
+            prompt,
+            scored: self.ask.params.score.is_some(),
+            cancel,
+            live: lanes.live(),
+            fresh: keep.fresh.clone(),
+            lost,
+            limit: engine.model().map_or(0, |m| m.context_limit),
+            fingerprint: engine.fingerprint().to_owned(),
+        });
+        match self.wait(Wait::Plan(id)).await {
+            Wake::Plan(plan) => plan,
+            Wake::Refused(refusal) => Err(refusal),
+            Wake::Go | Wake::Engine(_) => Err(Refusal::internal("internal error: there is no plan")),
+        }
+    }
+
+    async fn attempt(&mut self, plan: Plan, first: bool) -> Result<(), Refusal> {
+        let Plan { base, kept, steps } = plan;
+        let cached_tokens = base.position();
+        let prompt_tokens = cached_tokens + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
+        if first {
+            self.ask.to.report(Notice::Begun { index: self.ask.index, prompt_tokens, cached_tokens });
+            let metrics = &self.worker.shared.metrics;
+            metrics.prompt_tokens.fetch_add(prompt_tokens, Ordering::Relaxed);
+            metrics.cached_tokens.fetch_add(cached_tokens, Ordering::Relaxed);
+        }
+        self.grown = false;
+        let mut answer = Answer::new(&self.worker.shared, &self.ask);
+        let last = Last::Generate(self.generate(&answer)?);
+        let (common, kept) = (self.parts().1.live.common(&base), kept.unwrap_or_default());
+        let live = self.make_live(base, kept.rows.into_iter().skip(common).collect(), kept.end).await;
+        live.map_err(|e| self.failed(e, true, 0))?;
+        let rendered = Arc::clone(&self.ask.prompt.rendered);
+        let last = ToAnswer { last, message: Some(NO_MESSAGE) };
+        let stats = self.run(&rendered, steps, Some(last), &mut answer).await;
+        let stats = stats.map_err(|e| self.failed(e, false, answer.tokens()))?;
+        self.complete(answer, prompt_tokens, &stats);
+        Ok(())
+    }
+
+    fn generate(&self, answer: &Answer) -> Result<Generate, Refusal> {
+        let (params, shared) = (&self.ask.params, &self.worker.shared);
+        let steering = answer.steering(shared, params).map_err(|e| Refusal::internal(e.to_string()))?;
+        // Each of several answers samples with its own seed.
+        let seed = params.sampling.seed.wrapping_add(self.ask.index as u64);
+        let stop: Vec<Token> = shared.stop_ids.iter().chain(&params.limits.stop).copied().collect();
+        let constraint = params.limits.around(params.constraint.clone(), &stop);
+        Ok(Generate {
+            sampling: Sampling { seed, ..params.sampling },
+            max_tokens: params.max_tokens,
+            stop,
+            spec: params.spec,
+            steering,
+            look: Look::default(),
+            constraint,
+            likely: params.likely,
+        })
+    }
+
+    /// An answer is complete, or was cancelled.
+    fn complete(&mut self, mut answer: Answer, prompt_tokens: u64, stats: &PrefillStats) {
+        answer.close(&self.ask);
+        let finish = stats.end.as_ref().map_or(Finish::Stopped, |end| end.ended.finish());
+        let last = stats.end.as_ref().map(|end| end.stats.clone()).unwrap_or_default();
+        let usage = Usage {
+            prompt_tokens,
+            cached_tokens: stats.reused,
+            completion_tokens: answer.tokens(),
+            thought_tokens: answer.thought_tokens(),
+            prompt_ms: stats.prefill_ms,
+            predicted_ms: last.decode_ms,
+            drafted_tokens: last.spec.drafted,
+            accepted_tokens: last.spec.accepted,
+        };
+        self.hold(&answer, &usage, finish);
+        // The slot stays live for a request that continues here, until the memory is needed.
+        let (engine, slot) = self.parts();
+        // If it fails, the engine is down, which the loop reports to all requests.
+        let _ = engine.send(Command::MayEvict { sequence: slot.sequence });
+        // Count before the event: a client that has its answer finds it in the counters.
+        let metrics = &self.worker.shared.metrics;
+        metrics.drafted_tokens.fetch_add(usage.drafted_tokens, Ordering::Relaxed);
+        metrics.accepted_tokens.fetch_add(usage.accepted_tokens, Ordering::Relaxed);
+        metrics.generated_tokens.fetch_add(usage.completion_tokens, Ordering::Relaxed);
+        answer.finish(&self.ask, finish, usage);
+    }
+
+    /// Stores the answer's record before the answer is reported complete: a client that names the answer finds it.
+    fn hold(&mut self, answer: &Answer, usage: &Usage, finish: Finish) {
+        let finish = if answer.ended_itself() { Finish::Stop } else { finish };
+        let mut named = self.ask.record.take().filter(|_| finish != Finish::Stopped);
+        if let Some(record) = &mut named {
+            record.complete(answer.sent(), usage, finish);
+        }
+        let Worker { lanes, keep, shared, .. } = &mut *self.worker;
+        let lane = lanes.at(self.at);
+        lane.kept &= self.ask.keep;
+        let tip = lane.slot.live.head().filter(|_| self.ask.keep);
+        if !shared.cache.is_damaged() && (named.is_some() || (self.grown && tip.is_some())) {
+            keep.hold(tip, named.as_ref());
+        }
+        if let Some(record) = named {
+            shared.records.add(record);
+        }
+    }
+
+    /// Reports the scores of a prompt, read on an empty state. The state is not kept: scoring clients send thousands of
+    /// texts.
+    async fn score(&mut self, plan: Plan, most: u8) -> Result<(), Refusal> {
+        let tokens: Vec<Token> = plan.steps.into_iter().flat_map(|s| s.prompt).collect();
+        let last = Last::Score(Scoring { tokens: tokens.clone(), likely: Some(most), hidden: vec![Vec::new()] });
+        let none = Step { prompt: Vec::new(), text_start: 0, text_end: 0, kind: SegmentKind::Turn, message: None };
+        self.worker.empty(self.at);
+        let rendered = Arc::clone(&self.ask.prompt.rendered);
+        let stats = self.run(&rendered, vec![none], Some(ToAnswer { last, message: None }), &mut ()).await;
+        let stats = stats.map_err(|e| self.failed(e, false, 0))?;
+        let Some(end) = stats.end.filter(|end| end.ended != Ended::Cancelled) else {
+            return Err(Refusal::gone());
+        };
+        let (to, prompt_tokens) = (&self.ask.to, tokens.len() as u64);
+        to.report(Notice::Scored { tokens, likely: end.likely });
+        if self.ask.params.max_tokens == 0 {
+            for index in 0..self.ask.wanted {
+                to.report(Notice::Begun { index, prompt_tokens, cached_tokens: 0 });
+                let whole = Whole { finish: Finish::Length, stopped_by: None, usage: Usage::default(), calls: 0 };
+                to.report(Notice::Ended { index, whole });
+            }
+            self.worker.shared.metrics.prompt_tokens.fetch_add(prompt_tokens, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Empties the slot after a failure. Another plan may help before the first token.
+    fn failed(&mut self, error: RuntimeError, restoring: bool, tokens: u64) -> Refusal {
+        self.worker.empty(self.at);
+        self.again = match &error {
+            _ if tokens > 0 => None,
+            RuntimeError::Engine(EngineFault::RowsLost(rows)) => Some(Some(rows.clone())),
+            // Memory may be the cause: idle live slots hold some.
+            RuntimeError::Engine(EngineFault::Device(_)) if !self.worker.release_idle() && !restoring => None,
+            error => error.is_of_the_slot().then_some(None),
+        };
+        match error {
+            RuntimeError::Engine(EngineFault::RowsLost(rows)) => Refusal::internal(rows.to_string()),
+            // Neither memory nor a retry helps, and clients retry automatically after a 500.
+            RuntimeError::Engine(EngineFault::Stuck(why)) => Refusal::new(422, "grammar_stuck", why),
+            RuntimeError::Stopped => Refusal::gone(),
+            error => Refusal::internal(error.to_string()),
+        }
+    }
+
+    /// Returns the event that ended the wait.
+    async fn wait(&mut self, wait: Wait) -> Wake {
+        self.worker.wait = wait;
+        self.worker.hand_back().await;
+        self.worker.wake.take().unwrap_or(Wake::Go)
+    }
+}
+
+impl Sink<Request> for Answer {
+    fn reading(&mut self, request: &mut Request, progress: Progress) -> bool {
+        let Progress { done, total, position, .. } = progress;
+        request.ask.to.report(Notice::Reading { done: position, total: position - done + total })
+    }
+
+    fn tokens(&mut self, request: &mut Request, written: &Written<'_>) {
+        if !self.take(&request.worker.shared, &request.ask, written.tokens, written.likely) {
+            request.parts().1.cancel.cancel();
+        }
+    }
+}
+
+impl Executor for Request {
+    fn parts(&mut self) -> (&mut Engine, &mut Slot) {
+        let Worker { engine, lanes, .. } = &mut *self.worker;
+        (engine, &mut lanes.at(self.at).slot)
+    }
+
+    async fn event(&mut self, command: u64, _restores: bool) -> (Option<EngineEvent>, bool) {
+        let wake = self.wait(Wait::Engine(command)).await;
+        (if let Wake::Engine(event) = wake { Some(event) } else { None }, false)
+    }
+
+    fn keeps(&self) -> bool {
+        self.ask.keep
+    }
+
+    fn keep(&mut self, segment: NewSegment, image: Option<StateImage>, _message: Option<MessageId>) {
+        if !self.worker.shared.cache.is_damaged() {
+            self.worker.keep.segment(segment, image);
+            self.grown = true;
+        }
+    }
+
+    fn step_ended(&mut self, _stats: &PrefillStats, _done: &JobDone) {
+        self.worker.lanes.at(self.at).step_ended();
+    }
+}
