@@ -219,7 +219,6 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/client/remote",
     "src/server",
     "src/server/responses",
-    "src/server/worker",
     "src/store",
     "src/store/import",
     "src/config/settings",

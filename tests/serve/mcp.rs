@@ -22,7 +22,8 @@ impl Serve {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("sala-chat serves http://").unwrap().trim_end_matches("/v1").to_owned();
+        let (_, after) = line.split_once(" at http://").unwrap_or_else(|| panic!("no address: {line}"));
+        let address = after.split("/v1").next().unwrap().to_owned();
         Serve { child, address }
     }
 

@@ -408,7 +408,8 @@ fn a_single_question_from_a_shell_is_listed_last_until_it_is_pinned() {
     for (name, attendance) in [("talk", Attendance::Present), ("once", Attendance::Absent)] {
         let mut t = Talk::new(dir.path(), Setup { attendance, ..Setup::default() });
         t.send(Request::New(Some(name.into())));
-        t.ask("Hello?");
+        t.send(Request::Ask("Hello?".into()));
+        t.finished();
         t.quit();
     }
     let rows = |t: &mut Talk| {
