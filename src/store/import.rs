@@ -70,8 +70,8 @@ impl Store {
         let marked = self.disk.read_at(&real, 0, mark).is_ok_and(|b| b == BYTE_ORDER_MARK);
         let at = if marked { mark } else { 0 };
         let bytes = look.bytes;
-        let pass = |reading: &mut Reading<'_>, read: u64| {
-            let pieces = Pieces { disk: &*self.disk, path: &real, at, bytes, read, watch };
+        let pass = |reading: &mut Reading<'_>, is_first: bool| {
+            let pieces = Pieces { disk: &*self.disk, path: &real, at, bytes, is_first, watch };
             let whole = reading.read(BufReader::with_capacity(PIECE_BYTES, pieces));
             match (reading.failed.take(), whole) {
                 (Some(e), _) => Err(e),
@@ -84,7 +84,7 @@ impl Store {
             }
         };
         let mut checked = Reading::new(0..i64::MAX, watch, &bad);
-        pass(&mut checked, 0)?;
+        pass(&mut checked, true)?;
         if checked.imported.text_only.is_none() {
             return Err(bad(UNKNOWN.into()));
         }
@@ -96,7 +96,7 @@ impl Store {
         let first = self.transaction(|tx| take_ids(tx, checked.ids.start, 0))?;
         let ids = first..first + checked.ids.start;
         let mut reading = Reading { to: Some(self), ..Reading::new(ids.clone(), watch, &bad) };
-        match pass(&mut reading, bytes).and_then(|()| reading.write(None)) {
+        match pass(&mut reading, false).and_then(|()| reading.write(None)) {
             Ok(()) => Ok(reading.imported),
             Err(e) => {
                 self.remove_imported(&ids);
@@ -122,15 +122,17 @@ struct Pieces<'a> {
     path: &'a Path,
     at: u64,
     bytes: u64,
-    /// Bytes of the pass before.
-    read: u64,
+    /// Only the first pass reports its progress.
+    is_first: bool,
     watch: &'a Watch<'a>,
 }
 
 impl Read for Pieces<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.watch.go_on_io()?;
-        (self.watch.told)(self.read + self.at, 2 * self.bytes);
+        if self.is_first {
+            (self.watch.told)(self.at, self.bytes);
+        }
         let left = usize::try_from(self.bytes - self.at).unwrap_or(usize::MAX);
         let piece = left.min(into.len());
         let Some(into) = into.get_mut(..piece).filter(|into| !into.is_empty()) else { return Ok(0) };
