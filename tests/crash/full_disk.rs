@@ -47,7 +47,7 @@ fn on_a_full_disk_everything_is_shown_exported_and_thrown_away_and_answers_are_n
         dd if=/dev/zero of=full/ballast bs=4k 2> /dev/null
         rm -f full/data/sala.db-wal full/data/sala.db-shm
         dd if=/dev/zero of=full/more bs=1 2> /dev/null
-        run ls > ls.txt 2>&1; say ls $?
+        run ls --all > ls.txt 2>&1; say ls $?
         run show hello-there > show.txt 2>&1; say show $?
         run search Hello > search.txt 2>&1; say search $?
         run export hello-there out.md > export.txt 2>&1; say export $?
@@ -189,7 +189,7 @@ fn in_a_folder_that_takes_no_files_beside_the_database_texts_are_read() {
         mkdir full/rw && mount --bind full/data full/rw || exit 99
         mount --bind full/data full/data && mount -o remount,bind,ro full/data || exit 99
         for part in sala.db locks segments; do mount --bind full/rw/$part full/data/$part || exit 99; done
-        run ls > ls.txt 2>&1; echo "ls=$?"
+        run ls --all > ls.txt 2>&1; echo "ls=$?"
         exit 0
     "#;
     let Some(output) = on_small_disk(home.path(), script) else { return };
@@ -312,7 +312,7 @@ fn without_a_free_inode_texts_are_read_as_on_a_full_disk() {
         mount -t tmpfs -o size=40m,nr_inodes=$(($(find full/data | wc -l) + 1)) few few || exit 99
         cp -a full/data few/data
         on_few() { $PROGRAM --device cpu --demo --temp 0 --data-dir few/data --max-tokens 4 "$@"; }
-        on_few ls > ls.txt 2>&1; say ls $?
+        on_few ls --all > ls.txt 2>&1; say ls $?
         on_few show hello-there > show.txt 2>&1; say show $?
         on_few export hello-there - > export.txt 2>&1; say export $?
         on_few search Hello > search.txt 2>&1; say search $?

@@ -45,7 +45,7 @@ impl Serve {
         stream.read_to_string(&mut reply).unwrap();
         let status = reply.lines().next().unwrap_or_default().to_owned();
         let id = reply.lines().find_map(|line| line.strip_prefix("mcp-session-id: ")).unwrap_or_default().to_owned();
-        let data = reply.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).last();
+        let data = reply.lines().rev().find_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
         (status, id, data.unwrap_or_default())
     }
 

@@ -330,7 +330,11 @@ fn anthropics_clients_go_on_without_a_thread_and_send_texts_as_documents() {
         json!({ "type": "document", "source": { "type": "base64", "media_type": "application/pdf", "data": "" } });
     let refused =
         server.post(MESSAGES, &json!({ "max_tokens": 2, "messages": [{ "role": "user", "content": [image] }] }));
-    assert!(refused.status == 400 && refused.body.contains("application/pdf: only text can be sent"), "{}", refused.body);
+    assert!(
+        refused.status == 400 && refused.body.contains("application/pdf: only text can be sent"),
+        "{}",
+        refused.body
+    );
     server.end();
 }
 
