@@ -1,6 +1,6 @@
 //! Linear functions that share one state with the loop that polls them.
 //!
-//! Such a function is an `async fn` with a [`Held`] state. While it runs it owns the state; at each wait it returns the
+//! Such a function is an `async fn` with a `Held` state. While it runs it owns the state; at each wait it returns the
 //! state to the loop, which polls it again when the wait is over. All of it runs on one thread, so nothing interrupts
 //! a function between two waits.
 

@@ -1,5 +1,5 @@
 //! The one executor: makes a path live in a slot of the engine, and runs steps after it as jobs, of which the last may
-//! answer. Conversations, their branches ([`super::execute`]) and requests of the server run on it.
+//! answer. Conversations, their branches (`execute`) and requests of the server run on it.
 //!
 //! After any failure the slot counts as empty; after a fatal one the engine is down.
 

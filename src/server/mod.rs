@@ -129,7 +129,7 @@ pub struct Options {
     pub schema_checker: Vec<OsString>,
 }
 
-/// A service at [`MCP`] for the user's own data.
+/// A service at `MCP` for the user's own data.
 pub struct Mounted {
     pub router: axum::Router,
     /// Ends its open streams.
