@@ -24,8 +24,9 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 
 use super::failure::Failure;
+use super::open::{self, no_thread};
 use super::signals::Ending;
-use super::{Context, attach_engine, open};
+use super::{Context, attach_engine};
 use crate::client::attach::{self, Found, Loads};
 use crate::core::Exit;
 use crate::server::Mounted;
@@ -34,10 +35,6 @@ use lane::Lane;
 use library::Library;
 use roots::Roots;
 use tools::Tools;
-
-fn no_thread(e: std::io::Error) -> Failure {
-    Failure::new(Exit::Failure, format!("no thread to run on: {e}"))
-}
 
 /// A context for requests of agents: links inside a folder must not lead out of the allowed folders.
 fn for_agents(context: &Context) -> Context {

@@ -181,7 +181,7 @@ impl Drop for Starting {
     }
 }
 
-fn no_thread(e: std::io::Error) -> Failure {
+pub(super) fn no_thread(e: std::io::Error) -> Failure {
     Failure::new(Exit::Failure, format!("no thread to run on: {e}"))
 }
 

@@ -11,8 +11,9 @@ use signal_hook::iterator::Signals;
 
 use super::args::ServeArgs;
 use super::failure::Failure;
+use super::open::{self, no_thread};
 use super::signals::heeded;
-use super::{Context, attach_engine, dirs, mcp, open, out};
+use super::{Context, attach_engine, dirs, mcp, out};
 use crate::client::attach::{self, Host, Loads, Multiplexer};
 use crate::core::Exit;
 use crate::engine;
@@ -167,7 +168,6 @@ impl Serving {
         };
         // Without one, no documents are offered.
         let library = open::store(context).ok();
-        let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
         let loads = Loads::from(&options);
         // Agents' documents are kept in the library.
         let mounted = saved.then(|| mcp::mounted(context, loads.clone(), key.is_some())).transpose()?;

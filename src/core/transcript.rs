@@ -87,7 +87,7 @@ impl Finish {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentInfo {
     pub name: String,
     pub path: Option<String>,

@@ -12,7 +12,7 @@ use crossbeam_channel::Receiver;
 
 use super::engine_client::{EngineClient, failed};
 use crate::backend::MAX_POSITIONS;
-use crate::cli::{Context, Exit, Failure};
+use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::{Origin, SaveStates};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, MessageMeta, Role};
 use crate::engine::protocol::{CheckpointImage, MAIN, RowsImage, StateImage, Token};
@@ -139,18 +139,11 @@ impl<'a> MadeUp<'a> {
     /// Stores all pieces of a document but the last, cut as the runtime cuts them. The runtime reads the last one.
     pub(super) fn document(&mut self, store: &Store, name: &str, body: &str, kept: Ends) -> Result<(), Failure> {
         let config = self.context.config();
-        let piece = usize::try_from(config.sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024);
+        let piece = open::piece(self.context);
         let renderer = Renderer::new(self.text.clone());
         let mut document = message(store, None, Role::Document, body.to_owned());
-        document.meta.document = Some(DocumentInfo {
-            name: name.to_owned(),
-            path: None,
-            hash: String::new(),
-            tokens: 0,
-            lines: 0,
-            complete: true,
-            once: false,
-        });
+        document.meta.document =
+            Some(DocumentInfo { name: name.to_owned(), complete: true, ..DocumentInfo::default() });
         let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER, &nothing_known)?;
         let tokens = self.text.tokenizer.encode_prompt(&rendered.text)?;
         let ends = renderer.piece_ends(&rendered.text, &tokens, Before::Edge, piece);

@@ -258,15 +258,8 @@ mod tests {
     use crate::core::transcript::{DocumentInfo, MessageMeta};
 
     fn message(text: &str, document: Option<&str>) -> Message {
-        let document = document.map(|name| DocumentInfo {
-            name: name.into(),
-            path: None,
-            hash: String::new(),
-            tokens: 0,
-            lines: 0,
-            complete: true,
-            once: false,
-        });
+        let document =
+            document.map(|name| DocumentInfo { name: name.into(), complete: true, ..DocumentInfo::default() });
         Message {
             id: MessageId(1),
             parent: None,

@@ -16,12 +16,8 @@ fn renderer(tokenizer: &str) -> Renderer {
 fn message(id: i64, role: Role, text: &str) -> Message {
     let document = (role == Role::Document).then(|| DocumentInfo {
         name: "notes.txt".into(),
-        path: None,
-        hash: String::new(),
-        tokens: 0,
-        lines: 0,
         complete: true,
-        once: false,
+        ..DocumentInfo::default()
     });
     Message {
         id: MessageId(id),

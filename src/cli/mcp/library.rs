@@ -8,7 +8,7 @@ use crate::runtime::render::Renderer;
 use crate::runtime::text_as_read;
 use crate::store::{DocumentRecord, SearchHit, Store, Watch};
 use crate::text::cited::{self, Index, Source};
-use crate::text::near::nearest;
+use crate::text::near::meant;
 
 const HITS: usize = 50;
 /// Names listed in an error.
@@ -63,10 +63,11 @@ impl Library {
             return Ok(documents.swap_remove(at));
         }
         let names: Vec<&str> = documents.iter().map(|d| d.document.name.as_str()).collect();
-        Err(match (nearest(name, names.iter().copied()), names.as_slice()) {
-            (_, []) => "The library has no documents yet: add_document adds one.".to_owned(),
-            (Some(near), _) => format!("There is no document {name} in the library. Did you mean {near}?"),
-            (None, names) => {
+        let near = meant(name, names.iter().copied());
+        Err(match names.as_slice() {
+            [] => "The library has no documents yet: add_document adds one.".to_owned(),
+            _ if !near.is_empty() => format!("There is no document {name} in the library.{near}"),
+            names => {
                 let more = if names.len() > NAMED { ", ..." } else { "" };
                 let names: Vec<&str> = names.iter().take(NAMED).copied().collect();
                 format!("There is no document {name} in the library. It has: {}{more}.", names.join(", "))
