@@ -48,13 +48,13 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
 /// Makes a new database first where the old one cannot be opened.
 fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Result<Looked, Failure> {
     let rescue = Store::rescue(root, &RealDisk)?;
-    let in_use = rescue.said_in_use();
+    let in_use = rescue.in_use_notice();
     // Where nothing can be shown meanwhile, that is what to do.
     let store = open().map_err(|e| in_use.clone().map_or(e, |said| Failure::new(Exit::InUse, said)))?;
     let mut checked = store.check()?;
     if let Rescue::Done(rescued) = rescue {
-        checked.repaired.insert(0, rescued.said());
-        checked.damaged.extend(rescued.said_lost());
+        checked.repaired.insert(0, rescued.summary());
+        checked.damaged.extend(rescued.losses());
     }
     checked.damaged.extend(in_use);
     Ok(Looked::new(store.root(), checked, store.notes()))

@@ -194,7 +194,7 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
         return Err(Failure::usage("there is nothing to search for: give a word"));
     }
     let store = open::store_to_read(context)?;
-    let mut hits = store.search(&query, HITS + 1, &Watch::NOBODY)?;
+    let mut hits = store.search(&query, HITS + 1, &Watch::NONE)?;
     let more = hits.len() > HITS;
     hits.truncate(HITS);
     let json = || {
@@ -236,7 +236,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
             (None, Some(head)) => store.state_on_branch(head)?,
             (of, _) => of.clone(),
         };
-        let written = match kept.map(|of| store.export_bundle(record.id, &of, &args.file, overwrite, &Watch::NOBODY)) {
+        let written = match kept.map(|of| store.export_bundle(record.id, &of, &args.file, overwrite, &Watch::NONE)) {
             None | Some(Err(StoreError::NoState { .. })) => {
                 return Err(Failure::new(Exit::Unreadable, format!("\"{}\" has no kept state", record.name))
                     .hint("Export the text without --with-state"));
@@ -273,7 +273,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         out::part(&Clean::text("\n"))?;
         return Ok(Exit::Ok);
     }
-    let size = store.export_to(record.id, format, scope, &args.file, overwrite, &Watch::NOBODY)?;
+    let size = store.export_to(record.id, format, scope, &args.file, overwrite, &Watch::NONE)?;
     context.result(|| json!({ "file": file, "bytes": size }), || format!("{file} written, {}.", bytes(size)))?;
     Ok(Exit::Ok)
 }

@@ -149,7 +149,7 @@ impl Store {
                 let mut at = 0;
                 while at < *length {
                     watch.go_on_io()?;
-                    (watch.told)(bytes + at, all);
+                    (watch.progress)(bytes + at, all);
                     let part = COPY_BYTES.min(length - at);
                     out.write(&self.disk.read_at(file, at, part)?)?;
                     at += part;
@@ -285,7 +285,7 @@ impl Store {
         let (mut at, mut tokens) = (within.start, 0);
         for s in segments {
             watch.go_on()?;
-            (watch.told)(at, within.end);
+            (watch.progress)(at, within.end);
             let (segment, name, in_file) =
                 path.next(s).map_err(|why| StoreError::Import { path: bundle.to_owned(), why: why.to_owned() })?;
             let lost = |why: String| StoreError::StateLost { id: name, why };

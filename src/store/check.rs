@@ -218,7 +218,7 @@ impl Store {
                        UPDATE message SET indexed = 1 WHERE indexed = 0;
                        INSERT INTO message_text(message_text, rank) VALUES ('integrity-check', 1)";
         let compared =
-            self.index_texts(&Watch::NOBODY).and_then(|_| self.transaction(|tx| Ok(tx.execute_batch(compare)?)));
+            self.index_texts(&Watch::NONE).and_then(|_| self.transaction(|tx| Ok(tx.execute_batch(compare)?)));
         if let Err(e) = compared {
             if e.is_disk() {
                 return Err(e);

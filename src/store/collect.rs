@@ -135,7 +135,7 @@ impl Store {
                 by_session.entry(SessionId(session)).or_default().push(segment);
             }
             let mut reached_by: HashMap<SegmentId, u32> = HashMap::new();
-            let shelf = with_ancestors(&tree, ids(db, "SELECT segment FROM document")?);
+            let library = with_ancestors(&tree, ids(db, "SELECT segment FROM document")?);
             let mut reach: Vec<(SessionId, HashSet<SegmentId>)> = Vec::new();
             for (session, tips) in by_session {
                 let reached = with_ancestors(&tree, tips);
@@ -149,7 +149,7 @@ impl Store {
                 .into_iter()
                 .map(|(session, reached)| {
                     let all = reached.iter().map(bytes).sum();
-                    let own = reached.iter().filter(|id| reached_by.get(id) == Some(&1) && !shelf.contains(id));
+                    let own = reached.iter().filter(|id| reached_by.get(id) == Some(&1) && !library.contains(id));
                     (session, (all, own.map(bytes).sum()))
                 })
                 .collect();

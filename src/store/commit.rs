@@ -190,7 +190,7 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
         }
         Change::Link { message, segment } => {
             note(out, link(tx, *message, segment)?);
-            out.grown.extend(said_in(tx, *message)?);
+            out.grown.extend(session_of(tx, *message)?);
         }
         Change::AddDocument(new) => {
             note(out, add_document(tx, new)?);
@@ -363,7 +363,7 @@ fn add_document(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String
     Ok(None)
 }
 
-fn said_in(tx: &Transaction<'_>, message: MessageId) -> Result<Option<SessionId>> {
+fn session_of(tx: &Transaction<'_>, message: MessageId) -> Result<Option<SessionId>> {
     let mut query = tx.prepare_cached("SELECT session FROM message WHERE id = ?1")?;
     Ok(query.query_row([message.0], |r| Ok(SessionId(r.get(0)?))).optional()?)
 }

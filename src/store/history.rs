@@ -26,8 +26,8 @@ pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
 /// Forgets the prompts that are messages of a session, unless another session has the same. Prompts that are no
 /// messages, as of `/aside`, stay.
 pub(super) fn forget_those_of(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
-    let asked = "SELECT text FROM message WHERE role = 'user' AND octet_length(text) <= ?2 AND session";
-    let sql = format!("DELETE FROM prompt WHERE text IN ({asked} = ?1) AND text NOT IN ({asked} <> ?1)");
+    let prompts = "SELECT text FROM message WHERE role = 'user' AND octet_length(text) <= ?2 AND session";
+    let sql = format!("DELETE FROM prompt WHERE text IN ({prompts} = ?1) AND text NOT IN ({prompts} <> ?1)");
     tx.prepare_cached(&sql)?.execute(params![session.0, LONGEST_PROMPT as i64])?;
     Ok(())
 }

@@ -122,7 +122,7 @@ impl Store {
             let tree = light(db)?;
             let reached = with_ancestors(&tree, ids(db, MARK_SEGMENTS)?);
             let pinned = pinned(db)?;
-            let of_one = |l: &Light| l.rows_bytes + if end_goes_first(l, &pinned) { 0 } else { l.end_bytes };
+            let of_one = |l: &Light| l.rows_bytes + if end_is_removed_first(l, &pinned) { 0 } else { l.end_bytes };
             Ok(reached.iter().filter_map(|id| tree.get(id)).map(of_one).sum())
         })
     }
@@ -159,7 +159,7 @@ impl Store {
                 if let Some(l) = tree.get_mut(id)
                     && l.has_end
                     && !spare.contains(id)
-                    && end_goes_first(l, &pinned)
+                    && end_is_removed_first(l, &pinned)
                 {
                     total = total.saturating_sub(l.end_bytes);
                     l.has_end = false;
@@ -249,7 +249,7 @@ fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
     Ok(ids(db, &sql)?.into_iter().collect())
 }
 
-fn end_goes_first(l: &Light, pinned: &HashSet<SegmentId>) -> bool {
+fn end_is_removed_first(l: &Light, pinned: &HashSet<SegmentId>) -> bool {
     l.kind != SegmentKind::DocumentEnd && !pinned.contains(&l.id)
 }
 

@@ -150,8 +150,8 @@ impl Store {
     /// Messages of a session that is undone to its beginning, with at most a system text at or above `head`. Else 0.
     pub fn undone(&self, session: SessionId, head: Option<MessageId>) -> Result<u64> {
         self.read(|db| {
-            let said = "SELECT EXISTS (SELECT 1 FROM up CROSS JOIN message m ON m.id = up.id WHERE m.role <> 'system')";
-            let mut above = db.prepare_cached(&format!("{UP} {said}"))?;
+            let sql = "SELECT EXISTS (SELECT 1 FROM up CROSS JOIN message m ON m.id = up.id WHERE m.role <> 'system')";
+            let mut above = db.prepare_cached(&format!("{UP} {sql}"))?;
             if let Some(head) = head
                 && above.query_row([head.0], |r| r.get::<_, bool>(0))?
             {

@@ -16,7 +16,7 @@ use super::database::Store;
 use super::error::{Result, StoreError};
 use super::format::{self, FileKind, Head};
 use super::segment::SegmentId;
-use super::state::sessions_behind;
+use super::state::sessions_after;
 use super::summary::refresh_session;
 use crate::engine::protocol::{ImageTensor, StateImage};
 
@@ -259,7 +259,7 @@ impl Store {
             }
         }
         let ids: Vec<SegmentId> = written.iter().map(|file| file.id).collect();
-        for session in sessions_behind(tx, &ids)? {
+        for session in sessions_after(tx, &ids)? {
             refresh_session(tx, session)?;
         }
         Ok(late)

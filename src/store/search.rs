@@ -44,7 +44,7 @@ impl Store {
         let mut all = 0;
         loop {
             watch.go_on()?;
-            (watch.told)(all, of);
+            (watch.progress)(all, of);
             let waiting: Vec<(i64, i64)> = self.read(|db| {
                 let mut query =
                     db.prepare_cached("SELECT id, octet_length(text) FROM message WHERE indexed = 0 LIMIT ?1")?;
@@ -113,11 +113,11 @@ impl Store {
             watch.go_on()?;
             self.read(|db| {
                 let mut text_of = db.prepare_cached("SELECT text, depth, created_ms FROM message WHERE id = ?1")?;
-                for (id, said_in) in some {
+                for (id, sent_in) in some {
                     if hits.len() >= limit {
                         break;
                     }
-                    let Some((session, name)) = shown.by(*id, *said_in) else { continue };
+                    let Some((session, name)) = shown.by(*id, *sent_in) else { continue };
                     let mut one = text_of.query([id])?;
                     let Some(row) = one.next()? else { continue };
                     let text = text_at(row, 0);
@@ -182,9 +182,9 @@ impl Shown {
         Ok(Shown { live, reached })
     }
 
-    fn by(&self, message: i64, said_in: i64) -> Option<(i64, &str)> {
+    fn by(&self, message: i64, sent_in: i64) -> Option<(i64, &str)> {
         let shown = |session: i64| Some((session, self.live.get(&session)?.as_str()));
-        shown(said_in).or_else(|| shown(*self.reached.get(&message)?))
+        shown(sent_in).or_else(|| shown(*self.reached.get(&message)?))
     }
 }
 

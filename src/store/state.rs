@@ -271,7 +271,7 @@ impl Store {
                 forget(tx, id, *kind, why)?;
             }
             let ids: Vec<SegmentId> = gone.iter().map(|(id, ..)| *id).collect();
-            for session in sessions_behind(tx, &ids)? {
+            for session in sessions_after(tx, &ids)? {
                 refresh_session(tx, session)?;
             }
             Ok(())
@@ -306,7 +306,7 @@ impl Attempt {
 }
 
 /// Sessions with a head in one of these segments or below: their `state` column depends on it.
-pub(super) fn sessions_behind(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) -> Result<BTreeSet<SessionId>> {
+pub(super) fn sessions_after(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) -> Result<BTreeSet<SessionId>> {
     // One query, so that shared descendants are visited once.
     let names = serde_json::json!(ids.iter().map(SegmentId::hex).collect::<Vec<_>>()).to_string();
     let mut query = tx.prepare_cached(

@@ -20,7 +20,7 @@ const LEFT: &[(&str, usize)] = &[
     ("model", 27),
     ("runtime", 18),
     ("server", 12),
-    ("store", 86),
+    ("store", 0),
     ("text", 278),
     ("tui", 74),
 ];

@@ -42,8 +42,8 @@ fn an_answer_that_grows_is_one_message() {
     }
     assert!(is_saved(&bench.outcome(last)));
     assert_eq!(bench.store.message(answer.id).unwrap().text, answer.text);
-    assert_eq!(bench.store.search("word199", 10, &Watch::NOBODY).unwrap().len(), 1);
-    assert_eq!(bench.store.search("word0", 10, &Watch::NOBODY).unwrap().len(), 1);
+    assert_eq!(bench.store.search("word199", 10, &Watch::NONE).unwrap().len(), 1);
+    assert_eq!(bench.store.search("word0", 10, &Watch::NONE).unwrap().len(), 1);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn search_finds_words_parts_and_languages_without_spaces() {
     }
     let find = |query: &str| -> Vec<u64> {
         let mut numbers: Vec<u64> =
-            bench.store.search(query, 10, &Watch::NOBODY).unwrap().iter().map(|h| h.number).collect();
+            bench.store.search(query, 10, &Watch::NONE).unwrap().iter().map(|h| h.number).collect();
         numbers.sort();
         numbers
     };
@@ -178,7 +178,7 @@ fn search_finds_words_parts_and_languages_without_spaces() {
     assert!(find("absent").is_empty() && find("  ").is_empty() && find("\"").is_empty());
     // Operators of the query language are text here.
     assert!(find("NOT OR (").is_empty());
-    let hit = &bench.store.search("发票", 1, &Watch::NOBODY).unwrap()[0];
+    let hit = &bench.store.search("发票", 1, &Watch::NONE).unwrap()[0];
     assert_eq!((hit.snippet.as_str(), hit.name.as_str()), ("付款期限为三十天，自[发票]日期起计算。", "search"));
     bench.store.delete(talk.session).unwrap();
     assert!(find("lighthouse").is_empty(), "the trash is not searched");
@@ -267,7 +267,7 @@ fn ten_thousand_sessions_are_listed_and_searched() {
     println!("10,000 sessions listed in {:.1} ms", begun.elapsed().as_secs_f64() * 1e3);
     assert_eq!((all.len(), all[0].title.as_str(), all[0].messages), (10_000, "question 9999", 2));
     let begun = Instant::now();
-    let found = store.search("question 4711", 10, &Watch::NOBODY).unwrap();
+    let found = store.search("question 4711", 10, &Watch::NONE).unwrap();
     println!("searched in {:.1} ms (first search indexes)", begun.elapsed().as_secs_f64() * 1e3);
     assert_eq!(found[0].name, "session 4711");
 }

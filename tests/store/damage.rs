@@ -46,7 +46,7 @@ fn talks(root: &Path) -> BTreeMap<String, Vec<(MessageId, String)>> {
         };
         assert!(is_saved(&bench.save(Save { changes: vec![mark, Change::AddDocument(entry)], images: vec![] })));
     }
-    store.index_texts(&Watch::NOBODY).unwrap();
+    store.index_texts(&Watch::NONE).unwrap();
     let mut said = BTreeMap::new();
     for session in store.sessions(SessionFilter::Live, 10).unwrap() {
         let path = store.path(session.head.unwrap()).unwrap();
@@ -292,7 +292,7 @@ fn what_can_be_made_anew_is_repaired() {
     assert_eq!(checked.damaged, Vec::<String>::new());
     assert!(checked.repaired.iter().any(|r| r.contains("search index")), "{checked:?}");
     assert!(checked.repaired.iter().any(|r| r.contains(&last.short()) && r.contains("read again")), "{checked:?}");
-    assert_eq!(store.search("question 1", 10, &Watch::NOBODY).unwrap().len(), 1);
+    assert_eq!(store.search("question 1", 10, &Watch::NONE).unwrap().len(), 1);
     assert_eq!(store.plan_restore(&talk.tip.unwrap()).unwrap().usable, 2);
     let again = store.check().unwrap();
     assert_eq!((again.repaired.len(), again.damaged.len()), (0, 0), "{again:?}");
@@ -413,7 +413,7 @@ fn however_many_states_are_lost_the_database_is_written_once_for_them() {
         }
         let disk = FaultDisk::new();
         let store = open(dir.path(), disk.clone());
-        store.index_texts(&Watch::NOBODY).unwrap();
+        store.index_texts(&Watch::NONE).unwrap();
         let before = disk.effects();
         let checked = store.check().unwrap();
         let effects = disk.effects() - before;

@@ -51,7 +51,7 @@ fn text_and_markdown_show_the_branch_or_the_tree() {
     );
     let target = dir.path().join("out.md");
     let write = |overwrite| {
-        bench.store.export_to(talk.session, ExportFormat::Markdown, Scope::Branch, &target, overwrite, &Watch::NOBODY)
+        bench.store.export_to(talk.session, ExportFormat::Markdown, Scope::Branch, &target, overwrite, &Watch::NONE)
     };
     write(Overwrite::No).unwrap();
     assert_eq!(std::fs::read_to_string(&target).unwrap(), markdown);
@@ -64,7 +64,7 @@ fn text_and_markdown_show_the_branch_or_the_tree() {
     let (format, scope) = (ExportFormat::Markdown, Scope::Branch);
     for path in [target.as_path(), dir.path()] {
         for overwrite in [Overwrite::No, Overwrite::Yes] {
-            let refused = bench.store.export_to(talk.session, format, scope, path, overwrite, &Watch::NOBODY);
+            let refused = bench.store.export_to(talk.session, format, scope, path, overwrite, &Watch::NONE);
             let refused = refused.unwrap_err().to_string();
             assert!(refused.ends_with("is not a regular file: it is not overwritten. Name another one."), "{refused}");
         }
@@ -148,11 +148,11 @@ fn json_comes_back_with_all_branches_and_marks() {
     }
     assert_eq!(from.store.own_title(talk.session).unwrap().as_deref(), Some("Salutations"));
     let file = dir.path().join("tree.json");
-    from.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    from.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No, &Watch::NONE).unwrap();
 
     let to = bench(&dir.path().join("to"));
     for wanted in ["tree", "tree-2"] {
-        let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
+        let imported = to.store.import(&file, &Watch::NONE).unwrap();
         let (session, name) = &imported.sessions[0];
         assert_eq!((name.as_str(), imported.messages), (wanted, 7));
         assert_eq!(to.store.own_title(*session).unwrap().as_deref(), Some("Salutations"));
@@ -167,7 +167,7 @@ fn json_comes_back_with_all_branches_and_marks() {
         assert_eq!((marks.len(), marks[0].name.as_str()), (1, "here"));
         assert_eq!(to.store.message(marks[0].message).unwrap().role, Role::Document);
     }
-    assert_eq!(to.store.search("forgotten", 10, &Watch::NOBODY).unwrap().len(), 2);
+    assert_eq!(to.store.search("forgotten", 10, &Watch::NONE).unwrap().len(), 2);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn settings_that_are_damaged_come_back_as_they_were() {
     let change = Change::Settings { session: talk.session, json: damaged.into() };
     assert!(is_saved(&bench.save(Save { changes: vec![change], images: vec![] })));
     let file = dir.path().join("out.json");
-    bench.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No, &Watch::NOBODY).unwrap();
-    let imported = bench.store.import(&file, &Watch::NOBODY).unwrap();
+    bench.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No, &Watch::NONE).unwrap();
+    let imported = bench.store.import(&file, &Watch::NONE).unwrap();
     assert_eq!(bench.store.session(imported.sessions[0].0).unwrap().settings, damaged);
 }

@@ -177,7 +177,7 @@ impl Importer {
         self.runs += 1;
         let store = self.store.as_ref().unwrap();
         fs::write(&self.file, bytes).unwrap();
-        match store.import(&self.file, &Watch::NOBODY) {
+        match store.import(&self.file, &Watch::NONE) {
             Err(e) => one_line(&e),
             Ok(imported) => {
                 self.imported += 1;
@@ -205,7 +205,7 @@ fn bundles() {
     let dir = tempfile::tempdir().unwrap();
     let (bench, talk) = talk(&dir.path().join("data"));
     let file = dir.path().join("talk.sala");
-    bench.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    bench.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NONE).unwrap();
     let whole = fs::read(&file).unwrap();
     let mut importer = Importer::new();
     let mut n = 0u32;
@@ -274,7 +274,7 @@ fn databases() {
                     let _ = store.thin(session.id);
                 }
                 let _ =
-                    (store.search("question", 10, &Watch::NOBODY), store.documents(), store.sizes(), store.prompts(10));
+                    (store.search("question", 10, &Watch::NONE), store.documents(), store.sizes(), store.prompts(10));
                 let _ = (store.check(), store.collect(), store.empty_trash(Some(0)));
             }
         }

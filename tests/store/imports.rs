@@ -13,7 +13,7 @@ fn imported(file: &str) -> (Imported, Vec<Message>) {
     let bench = Bench::new(open(&dir.path().join("data"), RealDisk));
     let path = dir.path().join("export.json");
     std::fs::write(&path, file).unwrap();
-    let imported = bench.store.import(&path, &Watch::NOBODY).unwrap();
+    let imported = bench.store.import(&path, &Watch::NONE).unwrap();
     let head = bench.store.session(imported.sessions[0].0).unwrap().head.unwrap();
     let path = bench.store.path(head).unwrap();
     (imported, path)
@@ -131,7 +131,7 @@ fn try_import(file: &str) -> Result<Imported, String> {
     let bench = Bench::new(open(&dir.path().join("data"), RealDisk));
     let path = dir.path().join("export.json");
     std::fs::write(&path, file).unwrap();
-    bench.store.import(&path, &Watch::NOBODY).map_err(|e| e.to_string())
+    bench.store.import(&path, &Watch::NONE).map_err(|e| e.to_string())
 }
 
 fn names(imported: &Imported) -> Vec<&str> {
@@ -262,7 +262,7 @@ fn a_long_conversation_is_written_in_parts_and_appears_whole() {
         false
     };
     let told = |done: u64, of: u64| read.set(done == of);
-    let imported = bench.store.import(&file, &Watch { stop: &stop, told: &told }).unwrap();
+    let imported = bench.store.import(&file, &Watch { stop: &stop, progress: &told }).unwrap();
     assert!(hidden.get(), "all of it was written at once");
     let session = other.session(imported.sessions[0].0).unwrap();
     assert_eq!((session.name.as_str(), session.messages, session.trashed_ms), ("Long", 3_500, None));
@@ -273,7 +273,7 @@ fn a_long_conversation_is_written_in_parts_and_appears_whole() {
         asked.get() > 2_500
     };
     let told = |done: u64, of: u64| read.set(done == of);
-    assert!(bench.store.import(&file, &Watch { stop: &stop, told: &told }).is_err());
+    assert!(bench.store.import(&file, &Watch { stop: &stop, progress: &told }).is_err());
     let left = |filter| other.sessions(filter, 10).unwrap().len();
     assert_eq!((left(SessionFilter::Live), left(SessionFilter::Trashed)), (1, 0));
 }

@@ -86,11 +86,11 @@ fn figures() {
     assert!(is_saved(&bench.save(Save { changes: vec![put], images: vec![] })));
     println!("text of {} KB saved in {:.0} ms", text.len() / 1000, ms(begun));
     let begun = Instant::now();
-    bench.store.index_texts(&Watch::NOBODY).unwrap();
+    bench.store.index_texts(&Watch::NONE).unwrap();
     assert!(bench.writer.flush(soon()));
     println!("and indexed within {:.0} ms", ms(begun));
     let begun = Instant::now();
-    assert_eq!(bench.store.search(&words[300_000], 1, &Watch::NOBODY).unwrap().len(), 1);
+    assert_eq!(bench.store.search(&words[300_000], 1, &Watch::NONE).unwrap().len(), 1);
     println!("found in {:.1} ms", ms(begun));
     println!("database {} MB", bench.store.sizes().unwrap().database_bytes / 1_000_000);
 }

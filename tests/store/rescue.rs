@@ -84,8 +84,8 @@ fn what_a_damaged_schema_hides_is_in_a_new_database() {
 
         let rescued = rescued(&root);
         assert_eq!((rescued.sessions, rescued.messages), (1, 6), "{n}: {rescued:?}");
-        assert!(rescued.said().contains("6 messages of 1 session were read"), "{n}: {}", rescued.said());
-        assert_eq!((&rescued.lost, rescued.said_lost()), (&Unread::default(), vec![]), "{n}");
+        assert!(rescued.summary().contains("6 messages of 1 session were read"), "{n}: {}", rescued.summary());
+        assert_eq!((&rescued.lost, rescued.losses()), (&Unread::default(), vec![]), "{n}");
         assert_eq!(fs::read(&rescued.aside).unwrap(), damaged, "{n}: it is kept as it was");
         let store = open(&root, RealDisk);
         let session = store.session_named("talk").unwrap();
@@ -97,7 +97,7 @@ fn what_a_damaged_schema_hides_is_in_a_new_database() {
         assert!(store.new_message_id(None) > talk.head.unwrap(), "{n}");
         let checked = store.check().unwrap();
         assert_eq!((checked.repaired, checked.damaged), (vec![], vec![]), "{n}");
-        assert_eq!(store.search("question 1", 10, &Watch::NOBODY).unwrap().len(), 1, "{n}");
+        assert_eq!(store.search("question 1", 10, &Watch::NONE).unwrap().len(), 1, "{n}");
         drop(store);
         assert_eq!(rescue(&root), Rescue::Nothing, "{n}: once");
         assert_eq!(set_aside(&root).len(), 1, "{n}");
@@ -128,7 +128,7 @@ fn a_database_that_is_in_use_or_has_nothing_to_read_is_left_alone() {
     one_talk(&used);
     let store = open(&used, RealDisk);
     tamper(&used, UNREADABLE);
-    let said = rescue(&used).said_in_use().expect("somebody has it open");
+    let said = rescue(&used).in_use_notice().expect("somebody has it open");
     assert!(said.contains("close that one first") && said.contains("sala-chat doctor --check"), "{said}");
     drop(store);
     rescued(&used);
@@ -197,7 +197,7 @@ fn several_talks(root: &Path) -> Vec<String> {
             assert!(is_saved(&bench.save(talk.turn(&bench.store, &q, &a))));
         }
     }
-    bench.store.index_texts(&Watch::NOBODY).unwrap();
+    bench.store.index_texts(&Watch::NONE).unwrap();
     let texts = texts_of(&bench.store);
     assert!(bench.close());
     texts
@@ -284,7 +284,7 @@ fn a_table_that_is_lost_whole_is_named() {
     let rescued = rescued(dir.path());
     // A database of this version may be one without drafts.
     assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 0, tables: vec!["mark", "property"] }));
-    let said = rescued.said_lost();
+    let said = rescued.losses();
     assert!(said.len() == 2 && said[0].starts_with("The table \"mark\" was not found"), "{said:?}");
 }
 
@@ -375,7 +375,7 @@ fn a_table_that_cannot_be_gone_through_has_lost_something() {
     fs::write(&database, bytes).unwrap();
     let rescued = rescued(dir.path());
     assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 1, tables: vec![] }));
-    assert_eq!(rescued.said_lost(), ["1 row of the damaged database could not be read"]);
+    assert_eq!(rescued.losses(), ["1 row of the damaged database could not be read"]);
     let sessions = open(dir.path(), RealDisk).sessions(SessionFilter::Live, 10).unwrap();
     assert_eq!((sessions[0].tokens, sessions[0].state_of.as_deref()), (0, None), "what was kept is lost: {sessions:?}");
 }

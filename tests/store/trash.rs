@@ -119,7 +119,7 @@ fn what_is_deleted_for_good_is_nowhere_in_the_database_file() {
     let prompts = [format!("What is {word}?"), "Asked twice".into(), "/never asked".into(), format!("{word} too?")];
     bench.save(Save { changes: prompts.map(Change::Prompt).into(), images: vec![] });
     put_draft(&bench, gone.session, &format!("{word} half"));
-    bench.store.index_texts(&Watch::NOBODY).unwrap();
+    bench.store.index_texts(&Watch::NONE).unwrap();
     let holds = || {
         let files = ["sala.db", "sala.db-wal"].map(|name| std::fs::read(dir.path().join(name)).unwrap_or_default());
         files.iter().any(|bytes| bytes.windows(part.len()).any(|w| w == part))
@@ -131,7 +131,7 @@ fn what_is_deleted_for_good_is_nowhere_in_the_database_file() {
     assert_eq!(bench.store.empty_trash(Some(0)).unwrap().sessions, 2);
     assert!(!holds(), "after the deletion");
     assert_eq!(bench.store.prompts(10).unwrap(), ["/never asked", "Asked twice"]);
-    assert_eq!(bench.store.search("Asked twice", 10, &Watch::NOBODY).unwrap().len(), 1);
+    assert_eq!(bench.store.search("Asked twice", 10, &Watch::NONE).unwrap().len(), 1);
     assert!(bench.store.check().unwrap().damaged.is_empty());
     assert!(bench.close());
     assert!(!holds(), "after the end");
@@ -223,17 +223,17 @@ fn a_long_session_in_the_trash_is_no_matter_to_a_search() {
     fork_at(&bench, talk.session, Some(path[3]), "first");
     fork_at(&bench, talk.session, Some(path[5]), "second");
     let store = &bench.store;
-    store.index_texts(&Watch::NOBODY).unwrap();
+    store.index_texts(&Watch::NONE).unwrap();
     store.delete(talk.session).unwrap();
     let begun = Instant::now();
-    let hits = store.search("usual answer", 100, &Watch::NOBODY).unwrap();
+    let hits = store.search("usual answer", 100, &Watch::NONE).unwrap();
     let shown: Vec<(u64, &str)> = hits.iter().map(|h| (h.number, h.name.as_str())).collect();
     assert_eq!(shown.len(), 3, "{shown:?}");
     for place in [(2, "first"), (4, "first"), (6, "second")] {
         assert!(shown.contains(&place), "{shown:?}");
     }
-    assert!(store.search(&format!("question {}", TURNS - 1), 10, &Watch::NOBODY).unwrap().is_empty());
-    assert_eq!(store.search("us", 100, &Watch::NOBODY).unwrap().len(), 3, "by looking at texts");
+    assert!(store.search(&format!("question {}", TURNS - 1), 10, &Watch::NONE).unwrap().is_empty());
+    assert_eq!(store.search("us", 100, &Watch::NONE).unwrap().len(), 3, "by looking at texts");
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
@@ -242,7 +242,7 @@ fn short_words_are_found_in_any_case_and_any_number() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
     talk_of(&bench, "words", "Über den Äckern, ЕЁ дом");
-    let found = |query: &str| bench.store.search(query, 10, &Watch::NOBODY).unwrap().len();
+    let found = |query: &str| bench.store.search(query, 10, &Watch::NONE).unwrap().len();
     for query in ["üb", "ÜB", "äc", "её", "üb \"DEN ä\" её", "üb ÜB Üb"] {
         assert_eq!(found(query), 1, "{query}");
     }

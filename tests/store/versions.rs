@@ -88,7 +88,7 @@ fn check_texts(store: &Store, version: &Version) {
         (library.len(), library[0].document.name.as_str(), library[0].document.tokens),
         (1, "lighthouse.txt", 97)
     );
-    assert!(!store.search("kerosene", 10, &Watch::NOBODY).unwrap().is_empty());
+    assert!(!store.search("kerosene", 10, &Watch::NONE).unwrap().is_empty());
     assert!(store.prompts(10).unwrap().contains(&"What is a lamp?".to_owned()));
 }
 

@@ -129,7 +129,7 @@ impl Library {
             return Err("The text to search for is empty.".to_owned());
         }
         let Some(store) = self.store()? else { return Ok(Vec::new()) };
-        store.search(text, HITS, &Watch::NOBODY).map_err(|e| e.to_string())
+        store.search(text, HITS, &Watch::NONE).map_err(|e| e.to_string())
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::SessionJson;
 use super::fences::fence;
-use super::said::{said, speaker};
+use super::on_page::{on_page, speaker};
 use crate::core::transcript::{Message, MessageId, Passage, Role};
 
 const SHOWN_LINES: usize = 40;
@@ -190,7 +190,7 @@ pub(super) fn markdown(session: &SessionJson) -> String {
                     if !m.thinking.is_empty() {
                         out.push('\n');
                     }
-                    out.push_str(&format!("\n{}\n", said(&m.text)));
+                    out.push_str(&format!("\n{}\n", on_page(&m.text)));
                     if let Some(why) = m.cut_off() {
                         out.push_str(&format!("\n*({why})*\n"));
                     }

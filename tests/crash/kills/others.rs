@@ -43,7 +43,7 @@ fn a_database_of_a_newer_program_opens_for_reading() {
     assert!(why.contains("newer sala-chat (format 99"), "{why}");
     assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().len(), 6);
     assert_eq!(bench.store.sessions(SessionFilter::Live, 10).unwrap().len(), 1);
-    assert!(!bench.store.search("question", 10, &Watch::NOBODY).unwrap().is_empty());
+    assert!(!bench.store.search("question", 10, &Watch::NONE).unwrap().is_empty());
     let event = bench.save(Save { changes: vec![Change::Prompt("x".into())], images: vec![] });
     assert!(matches!(&event, SaveEvent::NotSaved { reason, .. } if reason.contains("newer")), "{event:?}");
 }

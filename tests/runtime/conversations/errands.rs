@@ -94,7 +94,7 @@ fn a_search_goes_on_beside_an_answer_and_is_stopped_after_it() {
     (0..4).for_each(|_| permit.send(()).unwrap());
     t.wait("some of the answer", |n| matches!(n, Notice::Delta { .. }).then_some(()));
     // Another process has brought what is in no index yet.
-    support::store(&dir.path().join("data")).import(&file, &Watch::NOBODY).unwrap();
+    support::store(&dir.path().join("data")).import(&file, &Watch::NONE).unwrap();
     let release = disk.hold("background");
     t.send(Request::Search("kerosene".into()));
     page(&mut t);
@@ -113,7 +113,7 @@ fn a_search_goes_on_beside_an_answer_and_is_stopped_after_it() {
 fn a_search_makes_room_for_what_is_asked_next() {
     let (dir, disk) = (dir(), FaultDisk::new());
     let file = talk_file(dir.path());
-    support::store(&dir.path().join("data")).import(&file, &Watch::NOBODY).unwrap();
+    support::store(&dir.path().join("data")).import(&file, &Watch::NONE).unwrap();
     let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     t.sync();
     let release = disk.hold("background");

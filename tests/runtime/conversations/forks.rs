@@ -42,7 +42,7 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     let questions = ["Hello there?", "Who keeps the lamp?", "What else?"];
     assert_eq!(store.own_title(id("deeper")).unwrap(), None, "it is its first question");
     store.delete(id(&whole)).unwrap();
-    let found = store.search("keeps the lamp", 10, &Watch::NOBODY).unwrap();
+    let found = store.search("keeps the lamp", 10, &Watch::NONE).unwrap();
     assert_eq!(found.iter().map(|hit| hit.name.as_str()).collect::<Vec<_>>(), ["beside"]);
     assert_eq!(store.empty_trash(Some(0)).unwrap().sessions, 1);
     assert_eq!(texts("beside"), questions);

@@ -280,7 +280,7 @@ fn state_that_was_read_without_what_stands_before_it_is_dropped_by_the_check() {
     assert!(bench.close());
 
     let store = open(dir.path(), RealDisk);
-    store.index_texts(&Watch::NOBODY).unwrap();
+    store.index_texts(&Watch::NONE).unwrap();
     assert_eq!(store.plan_restore(&astray).unwrap().usable, 6);
     let checked = store.check().unwrap();
     assert_eq!((checked.repaired.len(), checked.damaged.len()), (6, 0), "{checked:?}");

@@ -13,16 +13,16 @@ fn a_bundle_resumes_elsewhere_bit_for_bit() {
     let from = bench(&dir.path().join("from"));
     let talk = branched(&from);
     let file = dir.path().join("tree.sala");
-    let bundled = from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    let bundled = from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NONE).unwrap();
     assert_eq!((bundled.state_tokens, bundled.replay_tokens), (talk.position, 0));
     assert_eq!(bundled.bytes, std::fs::metadata(&file).unwrap().len());
     assert!(matches!(
-        from.store.export_bundle(talk.session, "another model", &dir.path().join("x"), Overwrite::No, &Watch::NOBODY),
+        from.store.export_bundle(talk.session, "another model", &dir.path().join("x"), Overwrite::No, &Watch::NONE),
         Err(StoreError::NoState { .. })
     ));
 
     let to = bench(&dir.path().join("to"));
-    let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
+    let imported = to.store.import(&file, &Watch::NONE).unwrap();
     assert_eq!((imported.state_tokens, imported.text_only), (talk.position, None));
     let session = to.store.session_named("tree").unwrap();
     assert_eq!((session.messages, session.tokens, session.state_of.as_deref()), (5, talk.position, Some(MODEL)));
@@ -34,7 +34,7 @@ fn a_bundle_resumes_elsewhere_bit_for_bit() {
     assert!(here.rows.iter().zip(&there.rows).all(|(a, b)| same_rows(a, b)));
     assert!(same_end(&here.end.unwrap(), &there.end.unwrap()));
     // A second time the files are there already.
-    assert_eq!(to.store.import(&file, &Watch::NOBODY).unwrap().state_tokens, talk.position);
+    assert_eq!(to.store.import(&file, &Watch::NONE).unwrap().state_tokens, talk.position);
 }
 
 #[test]
@@ -43,20 +43,20 @@ fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
     let from = bench(&dir.path().join("from"));
     let talk = branched(&from);
     let file = dir.path().join("tree.sala");
-    from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NONE).unwrap();
     let whole = std::fs::read(&file).unwrap();
     let to = bench(&dir.path().join("to"));
     // In the state: text comes, state does not, nothing is left behind.
     let mut bytes = whole.clone();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&file, &bytes).unwrap();
-    let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
+    let imported = to.store.import(&file, &Watch::NONE).unwrap();
     assert!(imported.text_only.unwrap().contains("damaged"), "said so");
     assert_eq!((imported.messages, imported.state_tokens), (5, 0));
     assert_eq!(std::fs::read_dir(dir.path().join("to/segments")).unwrap().count(), 0);
     // Without its last byte.
     std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
-    let why = to.store.import(&file, &Watch::NOBODY).unwrap().text_only.unwrap();
+    let why = to.store.import(&file, &Watch::NONE).unwrap().text_only.unwrap();
     assert!(why.contains("it ends before the state does"), "{why}");
     // In the manifest, or cut short.
     for damaged in [
@@ -69,7 +69,7 @@ fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
         &whole[..30],
     ] {
         std::fs::write(&file, damaged).unwrap();
-        assert!(to.store.import(&file, &Watch::NOBODY).is_err());
+        assert!(to.store.import(&file, &Watch::NONE).is_err());
     }
     assert_eq!(to.store.sessions(sala_chat::store::SessionFilter::Live, 10).unwrap().len(), 2);
     assert!(to.store.segment(&SegmentId([0; 32])).unwrap().is_none());
@@ -88,7 +88,7 @@ fn hostile(
     spoil(&mut save.images[0].1);
     assert!(is_saved(&theirs.save(save)));
     let file = dir.join(format!("{name}.sala"));
-    theirs.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    theirs.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NONE).unwrap();
     (file, talk)
 }
 
@@ -103,7 +103,7 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
     };
     let (file, gift) = hostile(dir.path(), "zeros", zero);
     let ours = bench(&dir.path().join("ours"));
-    let imported = ours.store.import(&file, &Watch::NOBODY).unwrap();
+    let imported = ours.store.import(&file, &Watch::NONE).unwrap();
     assert_eq!((imported.state_tokens, &imported.text_only), (gift.position, &None));
     let theirs = ours.store.session(imported.sessions[0].0).unwrap();
     let given = ours.store.tip_segment(theirs.head.unwrap(), MODEL).unwrap().unwrap().1;
@@ -123,8 +123,8 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
     assert_ne!(next, sala_chat::store::SegmentId::compute(MODEL, gift.tip.as_ref(), &[1], &[2]));
     // What we export and take back is ours no more, but works for what came with it.
     let again = dir.path().join("again.sala");
-    ours.store.export_bundle(theirs.id, MODEL, &again, Overwrite::No, &Watch::NOBODY).unwrap();
-    assert_eq!(ours.store.import(&again, &Watch::NOBODY).unwrap().state_tokens, gift.position);
+    ours.store.export_bundle(theirs.id, MODEL, &again, Overwrite::No, &Watch::NONE).unwrap();
+    assert_eq!(ours.store.import(&again, &Watch::NONE).unwrap().state_tokens, gift.position);
 
     // Without its sessions it goes.
     for session in ours.store.sessions(sala_chat::store::SessionFilter::Live, 10).unwrap() {
@@ -173,7 +173,7 @@ fn wild_values_and_other_shapes_are_found_at_import_and_cost_the_state_only() {
     ];
     for (name, why, spoil) in cases {
         let (file, _) = hostile(dir.path(), name, spoil);
-        let imported = ours.store.import(&file, &Watch::NOBODY).unwrap();
+        let imported = ours.store.import(&file, &Watch::NONE).unwrap();
         let said = imported.text_only.unwrap_or_default();
         assert!(said.contains(why), "{name}: {said:?}");
         assert_eq!((imported.messages, imported.state_tokens), (1, 0), "{name}");

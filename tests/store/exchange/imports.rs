@@ -35,7 +35,7 @@ fn chatgpt_and_open_webui_exports_give_their_texts() {
     let import = |text: &str| {
         let file = dir.path().join("import.json");
         std::fs::write(&file, text).unwrap();
-        bench.store.import(&file, &Watch::NOBODY)
+        bench.store.import(&file, &Watch::NONE)
     };
     let trip = import(chatgpt).unwrap();
     assert!(trip.text_only.unwrap().contains("ChatGPT"));
@@ -97,7 +97,7 @@ fn imports_are_linear_whatever_hangs_on_what() {
         let file = dir.path().join(name);
         std::fs::write(&file, text).unwrap();
         let begun = std::time::Instant::now();
-        let imported = bench.store.import(&file, &Watch::NOBODY);
+        let imported = bench.store.import(&file, &Watch::NONE);
         println!("{name}: {} KB in {:.2} s", text.len() / 1000, begun.elapsed().as_secs_f64());
         imported
     };
@@ -166,7 +166,7 @@ fn a_session_that_stands_at_no_message_of_its_file_stands_at_the_last_one() {
         let text =
             format!(r#"{{"format":"sala-chat session","version":1,"name":"s","head":{head},"messages":[{messages}]}}"#);
         std::fs::write(&file, text).unwrap();
-        let imported = bench.store.import(&file, &Watch::NOBODY).unwrap();
+        let imported = bench.store.import(&file, &Watch::NONE).unwrap();
         let head = bench.store.session(imported.sessions[0].0).unwrap().head;
         let texts = head.map(|h| bench.store.path(h).unwrap().into_iter().map(|m| m.text).collect::<Vec<_>>());
         (imported.without_place, texts.unwrap_or_default())
@@ -187,7 +187,7 @@ fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
     }
     assert_eq!(bench.store.free_name("hello").unwrap(), "hello-2");
     assert_eq!(bench.store.free_name("hello-18446744073709551615").unwrap(), "hello-18446744073709551615-2");
-    let import = |path: &Path| bench.store.import(path, &Watch::NOBODY).unwrap_err();
+    let import = |path: &Path| bench.store.import(path, &Watch::NONE).unwrap_err();
     assert!(matches!(import(&dir.path().join("missing")), StoreError::NoInput { .. }));
     assert!(import(dir.path()).to_string().ends_with(": a folder. Name a file in it: an export can be imported"));
     let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
@@ -202,7 +202,7 @@ fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
         format!(r#"{{"format":"sala-chat session","version":1,"name":"{name}","head":null,"messages":[]}}"#),
     )
     .unwrap();
-    let named = bench.store.import(&file, &Watch::NOBODY).unwrap().sessions.remove(0).1;
+    let named = bench.store.import(&file, &Watch::NONE).unwrap().sessions.remove(0).1;
     assert!(named.chars().count() <= 200 && !named.chars().any(char::is_control), "{named:?}");
 }
 
@@ -214,7 +214,7 @@ fn a_byte_order_mark_is_no_part_of_an_export() {
     let chat = r#"[{"chat":{"title":"Marked","messages":[{"role":"user","content":"Hi"}]}}]"#;
     for (text, taken) in [(format!("\u{FEFF}{chat}"), true), (format!("\u{FEFF}\u{FEFF}{chat}"), false)] {
         std::fs::write(&file, text).unwrap();
-        assert_eq!(bench.store.import(&file, &Watch::NOBODY).is_ok(), taken);
+        assert_eq!(bench.store.import(&file, &Watch::NONE).is_ok(), taken);
     }
 }
 
@@ -226,7 +226,7 @@ fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
     let file = dir.path().join("in.json");
     let import = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        let imported = bench.store.import(&file, &Watch::NOBODY).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let imported = bench.store.import(&file, &Watch::NONE).unwrap_or_else(|e| panic!("{e}: {text}"));
         let texts = |(id, name): &(_, String)| {
             let nodes = bench.store.tree(*id, "", 100).unwrap();
             let all = nodes.into_iter().map(|n| bench.store.message(n.message.id).unwrap().text);
@@ -276,7 +276,7 @@ fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
     assert_eq!(import(ours), one("ours", "a|b"));
     let error = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        bench.store.import(&file, &Watch::NOBODY).unwrap_err().to_string()
+        bench.store.import(&file, &Watch::NONE).unwrap_err().to_string()
     };
     for (text, why) in [
         (r#"{"format":"sala-chat session","version":2}"#, "written by a newer sala-chat: update this one"),
@@ -318,7 +318,7 @@ fn others_write_while_an_import_reads_its_file_and_names_are_those_that_are_free
             assert!(is_saved(&other.save(save)), "while {done} of {of} are read");
         }
     };
-    let imported = bench.store.import(&file, &Watch { told: &told, ..Watch::NOBODY }).unwrap();
+    let imported = bench.store.import(&file, &Watch { progress: &told, ..Watch::NONE }).unwrap();
     assert!(saved.get());
     let names: std::collections::BTreeSet<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
     assert!(names.len() == 300 && !names.contains("t") && names.contains("t-2"), "{names:?}");
@@ -335,7 +335,7 @@ fn an_import_that_is_stopped_has_written_nothing() {
     // As soon as some of it was taken.
     let taken = Cell::new(0);
     let watch =
-        Watch { stop: &|| taken.get() > 1 << 20, told: &|done, of| taken.set(if of == bytes { done } else { 0 }) };
+        Watch { stop: &|| taken.get() > 1 << 20, progress: &|done, of| taken.set(if of == bytes { done } else { 0 }) };
     assert!(matches!(bench.store.import(&file, &watch), Err(StoreError::Stopped)));
     assert!((1 << 20..bytes).contains(&taken.get()), "{} of {bytes}", taken.get());
     let sessions = || bench.store.sessions(SessionFilter::Live, 1_000).unwrap().len();
@@ -347,19 +347,19 @@ fn an_import_that_is_stopped_has_written_nothing() {
         asked.get() > 100
     };
     let told = |done: u64, of: u64| read.set(read.get() || (done, of) == (bytes, bytes));
-    assert!(matches!(bench.store.import(&file, &Watch { stop: &stop, told: &told }), Err(StoreError::Stopped)));
+    assert!(matches!(bench.store.import(&file, &Watch { stop: &stop, progress: &told }), Err(StoreError::Stopped)));
     assert!(read.get());
     assert_eq!(sessions(), 0);
     // Its ids are free again, and go to nobody twice.
     let (_, save) = Talk::begin(&bench.store, "one");
     assert!(is_saved(&bench.save(save)));
-    assert_eq!(bench.store.import(&file, &Watch::NOBODY).unwrap().messages, 300);
+    assert_eq!(bench.store.import(&file, &Watch::NONE).unwrap().messages, 300);
     assert_eq!(sessions(), 301);
     // What a stopped search has put into the index stays there.
     let indexed = Cell::new(0);
-    let watch = Watch { stop: &|| indexed.get() > 50, told: &|done, _| indexed.set(done) };
+    let watch = Watch { stop: &|| indexed.get() > 50, progress: &|done, _| indexed.set(done) };
     assert!(matches!(bench.store.search("word", 10, &watch), Err(StoreError::Stopped)));
-    let left = bench.store.index_texts(&Watch::NOBODY).unwrap();
+    let left = bench.store.index_texts(&Watch::NONE).unwrap();
     assert!(left > 0 && left < 250, "{left}");
-    assert_eq!(bench.store.search("word", 10, &Watch::NOBODY).unwrap().len(), 10);
+    assert_eq!(bench.store.search("word", 10, &Watch::NONE).unwrap().len(), 10);
 }

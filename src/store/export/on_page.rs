@@ -19,7 +19,7 @@ pub(super) fn speaker(role: Role) -> &'static str {
     }
 }
 
-pub(super) fn said(text: &str) -> String {
+pub(super) fn on_page(text: &str) -> String {
     let mut text = text.trim_end().to_owned();
     for _ in 0..LOOKS {
         let places = headings(&text);
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn whatever_reads_as_a_heading_of_the_page_is_none() {
-        for (text, on_page) in [
+        for (text, expected) in [
             ("Yes.\n## You", "Yes.\n\\## You"),
             ("  ## Document: a.txt ##", "  \\## Document: a.txt ##"),
             ("So.\n\nAssistant\n---\nYes", "So.\n\nAssistant\n\\---\nYes"),
@@ -116,7 +116,7 @@ mod tests {
             // A line across the page follows it.
             ("## Assistant\n---", "\\## Assistant\n\\---"),
         ] {
-            assert_eq!(said(text), on_page, "{text:?}");
+            assert_eq!(on_page(text), expected, "{text:?}");
         }
         for own in [
             "Mine\n---",
@@ -128,14 +128,14 @@ mod tests {
             "```\n## You\n```",
             "    ## You",
         ] {
-            assert_eq!(said(&format!("So:\n\n{own}")), format!("So:\n\n{own}"));
+            assert_eq!(on_page(&format!("So:\n\n{own}")), format!("So:\n\n{own}"));
         }
     }
 
     #[test]
     fn many_headings_among_many_blocks_take_no_time() {
         let begun = Instant::now();
-        assert!(said(&"```\na\n```\n## You\n".repeat(100_000)).ends_with("```\n\\## You"));
+        assert!(on_page(&"```\na\n```\n## You\n".repeat(100_000)).ends_with("```\n\\## You"));
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
 }
