@@ -361,7 +361,7 @@ fn there_is_room_for_sixteen_and_the_seventeenth_is_told() {
 #[test]
 fn an_answer_goes_on_while_a_document_is_read() {
     let h = Harness::start();
-    let long = h.question(&"The lamp is in the attic. ".repeat(1500));
+    let long = h.question(&"The lamp is in the attic. ".repeat(700));
     let total = long.len() as u64;
     let read = Wish { prompt: long, seed: None, spec: SpecMode::Off, tokens: 0 };
     let alone = h.alone(&read);

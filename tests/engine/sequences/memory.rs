@@ -132,7 +132,7 @@ fn the_one_used_longest_ago_is_evicted_and_comes_back_with_its_bits() {
 #[test]
 fn what_can_never_fit_is_refused_at_once_with_numbers() {
     let free = Harness::start();
-    let long = free.question(&"The lamp is in the attic. ".repeat(1500));
+    let long = free.question(&"The lamp is in the attic. ".repeat(500));
     let tokens = long.len();
     assert!(tokens > 4_096);
     let read = Wish { prompt: long, seed: None, spec: SpecMode::Off, tokens: 0 };
@@ -159,7 +159,7 @@ fn what_can_never_fit_is_refused_at_once_with_numbers() {
 #[test]
 fn keys_and_values_leave_the_device_before_anything_is_refused_or_cut_short() {
     let free = Harness::start();
-    let long = free.question(&"The lamp is in the attic. ".repeat(1500));
+    let long = free.question(&"The lamp is in the attic. ".repeat(500));
     let read = Wish { prompt: long, seed: None, spec: SpecMode::Off, tokens: 12 };
     let wish = short(&free, 0);
     let (alone, long_alone) = (free.alone(&wish), free.alone(&read));
