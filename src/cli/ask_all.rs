@@ -32,7 +32,7 @@ pub(super) fn object(answers: &FanOut) -> Value {
 /// What was heard until the runtime ended.
 #[derive(Default)]
 struct Heard {
-    shelf: Option<FanOut>,
+    answers: Option<FanOut>,
     failed: Option<Failure>,
 }
 
@@ -46,7 +46,7 @@ impl Heard {
             notices::print_remark(context, level, &text);
         }
         match notice {
-            Notice::FanOut(answers) => self.shelf = Some(answers),
+            Notice::FanOut(answers) => self.answers = Some(answers),
             Notice::Activity(Activity::Busy { what }) if context.shows_progress() => out::progress(&Clean::line(&what)),
             Notice::Activity(Activity::Reading(p)) if context.shows_progress() => {
                 notices::reading(&p).iter().for_each(|text| out::progress(&Clean::line(text)));
@@ -90,10 +90,10 @@ pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure>
     let _ = opened.runtime.thread.join();
     let _ = opened.engine.join();
     let answered = |s: &FanOut| s.rows.iter().filter(|r| r.finish.is_some()).count();
-    let Heard { shelf, failed } = heard;
-    if let Some(shelf) = shelf.filter(|s| failed.is_none() || answered(s) > 0) {
-        context.result(|| object(&shelf), || sentences(&shelf).join("\n"))?;
-        return Ok(match (ending.signal(), answered(&shelf)) {
+    let Heard { answers, failed } = heard;
+    if let Some(answers) = answers.filter(|s| failed.is_none() || answered(s) > 0) {
+        context.result(|| object(&answers), || sentences(&answers).join("\n"))?;
+        return Ok(match (ending.signal(), answered(&answers)) {
             (Some(signal), _) => Exit::Signal(signal),
             (None, 0) => Exit::Failure,
             (None, _) => Exit::Ok,

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, IsTerminal};
 use super::args::{Chat, SessionChoice};
 use super::dirs::Dirs;
 use super::failure::Failure;
-use super::run::{self, DeskHandle};
+use super::run::{self, RuntimeHandle};
 use super::themes::Themes;
 use super::{Context, open, plain};
 use crate::config::settings::{self, Config, Switch};
@@ -84,8 +84,8 @@ fn depth(colorterm: Option<OsString>, term: Option<OsString>) -> Depth {
 
 /// Whether line mode is used: a terminal that cannot place its cursor gets lines, like a pipe or a screen reader that
 /// asks for them.
-fn by_lines(asked: bool) -> bool {
-    asked
+fn by_lines(requested: bool) -> bool {
+    requested
         || std::env::var_os("TERM").is_some_and(|t| t == "dumb")
         || !std::io::stdin().is_terminal()
         || !std::io::stdout().is_terminal()
@@ -133,7 +133,7 @@ fn part(
     let mut ui = ui_config(context)?;
     let opened = match lines {
         Some(_) => open::runtime(context, &chat.session, chat.save, Attendance::Present),
-        None => open::desk_of_screen(context, &chat.session, chat.save),
+        None => open::for_screen(context, &chat.session, chat.save),
     }?;
     ui.settings = opened.loaded;
     let requests = opened.runtime.requests.clone();
@@ -147,7 +147,7 @@ fn part(
         ui.sent_before += 1;
     }
     drop(requests);
-    let handle = DeskHandle { requests: opened.runtime.requests, notices: opened.runtime.notices };
+    let handle = RuntimeHandle { requests: opened.runtime.requests, notices: opened.runtime.notices };
     let (exit, tour) = match lines {
         Some(lines) => plain::run(&ui, context.quiet, handle, lines, tour),
         None => run::run(ui, handle, tour),

@@ -50,7 +50,7 @@ fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Resu
     let rescue = Store::rescue(root, &RealDisk)?;
     let in_use = rescue.in_use_notice();
     // Where nothing can be shown meanwhile, that is what to do.
-    let store = open().map_err(|e| in_use.clone().map_or(e, |said| Failure::new(Exit::InUse, said)))?;
+    let store = open().map_err(|e| in_use.clone().map_or(e, |message| Failure::new(Exit::InUse, message)))?;
     let mut checked = store.check()?;
     if let Rescue::Done(rescued) = rescue {
         checked.repaired.insert(0, rescued.summary());

@@ -140,7 +140,7 @@ fn server(context: &Context) -> Option<Finding> {
     };
     let key = if options.key.is_some() { "A key is sent." } else { "No key is sent." };
     Some(match remote::probe(&options) {
-        Ok(said) => finding("server", Verdict::Fine, format!("{said} {key}")),
+        Ok(answer) => finding("server", Verdict::Fine, format!("{answer} {key}")),
         Err(line) => finding("server", Verdict::Note, format!("{line} {key}")),
     })
 }

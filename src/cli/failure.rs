@@ -174,17 +174,17 @@ mod tests {
     fn an_argument_that_is_no_text_is_named() {
         use std::os::unix::ffi::OsStringExt;
         let odd = std::ffi::OsString::from_vec(b"gr\xfcn.txt".to_vec());
-        let said = not_utf8(["sala-chat".into(), "-f".into(), odd]).unwrap();
-        assert!(said.starts_with("the argument gr\u{fffd}n.txt is not UTF-8 text"), "{said}");
+        let message = not_utf8(["sala-chat".into(), "-f".into(), odd]).unwrap();
+        assert!(message.starts_with("the argument gr\u{fffd}n.txt is not UTF-8 text"), "{message}");
         assert_eq!(not_utf8(["sala-chat".into()]), None);
     }
 
     #[test]
-    fn the_usage_of_a_command_is_told_under_any_name_of_the_program() {
+    fn the_usage_of_a_command_is_shown_under_any_name_of_the_program() {
         for name in ["sala-chat", "foo", "./build/sala"] {
             let words = [name, "show"].map(std::ffi::OsString::from);
-            let said = Failure::command_line(&crate::cli::args::Cli::read(words).unwrap_err()).to_string();
-            assert!(said.ends_with("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{said}");
+            let message = Failure::command_line(&crate::cli::args::Cli::read(words).unwrap_err()).to_string();
+            assert!(message.ends_with("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{message}");
         }
     }
 
@@ -204,21 +204,21 @@ mod tests {
             let error = crate::cli::args::Cli::try_parse_from(line.split_whitespace()).unwrap_err();
             Failure::command_line(&error).to_string()
         };
-        let said = says("sala-chat show");
-        assert!(said.contains("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{said}");
-        let said = says("sala-chat export talk");
-        assert!(said.contains("<FILE>") && !said.contains('\n'), "{said}");
-        let said = says("sala-chat library");
-        assert!(said.starts_with("one of ls, add, rm, prune has to follow. Usage: sala-chat library"), "{said}");
-        let said = says("sala-chat --modl x");
-        assert!(said.contains("'--modl'") && said.contains("'--model'"), "{said}");
+        let message = says("sala-chat show");
+        assert!(message.contains("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{message}");
+        let message = says("sala-chat export talk");
+        assert!(message.contains("<FILE>") && !message.contains('\n'), "{message}");
+        let message = says("sala-chat library");
+        assert!(message.starts_with("one of ls, add, rm, prune has to follow. Usage: sala-chat library"), "{message}");
+        let message = says("sala-chat --modl x");
+        assert!(message.contains("'--modl'") && message.contains("'--model'"), "{message}");
         assert!(
             says("sala-chat --temp 7").starts_with("--temp must be 0 to 2 (got 7)"),
             "{}",
             says("sala-chat --temp 7")
         );
-        let said = says("sala-chat --think blue");
-        assert!(said.starts_with("--think must be one of auto, on, off, show, hide (got blue)"), "{said}");
+        let message = says("sala-chat --think blue");
+        assert!(message.starts_with("--think must be one of auto, on, off, show, hide (got blue)"), "{message}");
         assert!(says("sala-chat --device gpu").contains("one of auto, cpu, cuda"));
         assert!(says("sala-chat -p x -n 99").contains("'99' for '--answers <N>': a whole number from 1 to 9"));
     }

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_behind_a_mark_leave_out_what_git_ignores() {
+    fn files_after_a_mark_leave_out_what_git_ignores() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str| std::fs::write(dir.path().join(name), "x").unwrap();
         std::fs::create_dir_all(dir.path().join("docs/old")).unwrap();
@@ -293,12 +293,12 @@ mod tests {
     }
 
     #[test]
-    fn an_editor_that_is_not_there_is_told_with_what_to_set() {
+    fn a_missing_editor_is_reported_with_the_variable_to_set() {
         let edit = |editor: &str| edit_with(OsStr::new(editor), "text");
-        let said = edit("/no/such/editor").unwrap_err();
-        assert!(said.contains("/no/such/editor cannot be started: set VISUAL or EDITOR"), "{said}");
-        let said = edit("false").unwrap_err();
-        assert!(said.contains("false ended with exit status: 1; the input is unchanged"), "{said}");
+        let message = edit("/no/such/editor").unwrap_err();
+        assert!(message.contains("/no/such/editor cannot be started: set VISUAL or EDITOR"), "{message}");
+        let message = edit("false").unwrap_err();
+        assert!(message.contains("false ended with exit status: 1; the input is unchanged"), "{message}");
         assert_eq!(edit("true").unwrap(), "text");
     }
 

@@ -103,16 +103,16 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     let stop = opened.runtime.requests.clone();
     let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
     let (mut failed, mut without_state) = (None, None);
-    let mut said = Vec::new();
+    let mut notes = Vec::new();
     for notice in &opened.runtime.notices {
         if !matches!(notice, Notice::Save(_)) {
-            said.extend(notices::remark(&notice).map(|(_, text)| text));
+            notes.extend(notices::remark(&notice).map(|(_, text)| text));
         }
         match notice {
             Notice::Fatal { error, exit } => failed = Some(Failure::new(exit, error)),
             Notice::Save(SaveState::TextOnly(why)) => without_state = Some(why),
             Notice::Bye { farewell, unsaved } => {
-                said.extend(farewell);
+                notes.extend(farewell);
                 let unsaved = unsaved.map(|u| Failure::new(u.exit, format!("not saved: {}", u.reason)));
                 failed = failed.or(unsaved);
                 break;
@@ -128,7 +128,7 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     if let Some(failure) = failed {
         return Err(failure);
     }
-    context.result(|| json!({ "notes": said }), || said.join("\n"))?;
+    context.result(|| json!({ "notes": notes }), || notes.join("\n"))?;
     match without_state {
         None => Ok(Exit::Ok),
         Some(why) => Err(Failure::new(Exit::Disk, format!("text is saved, state is not: {why}"))

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_tells_the_place_but_no_text_of_a_conversation() {
+    fn a_report_has_the_place_but_no_text_of_a_conversation() {
         let dir = tempfile::tempdir().unwrap();
         let path = write_report(dir.path(), "panic at here\n").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "panic at here\n");

@@ -90,7 +90,7 @@ impl Context {
     /// A progress line on standard error, for people.
     pub fn note(&self, text: &str) {
         if self.shows_progress() {
-            out::tell(&Clean::text(text));
+            out::err_line(&Clean::text(text));
         }
     }
 
@@ -147,7 +147,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
         return match written {
             Ok(()) => Exit::Ok.code(),
             Err(why) => {
-                out::tell(&Clean::line(&why));
+                out::err_line(&Clean::line(&why));
                 Exit::Failure.code()
             }
         };
@@ -172,9 +172,9 @@ fn report(failure: &Failure, json: bool) {
             // The exit code remains.
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
             // Standard output takes nothing, which may be the very failure.
-            Err(_) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
+            Err(_) => out::err_line(&Clean::line(&format!("sala-chat: {failure}"))),
         },
-        (false, false) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
+        (false, false) => out::err_line(&Clean::line(&format!("sala-chat: {failure}"))),
     }
 }
 
@@ -226,11 +226,11 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         let warnings = &context.loaded.warnings;
         for warning in warnings.iter().take(WARNINGS) {
             // The warning is a courtesy; the chat shows it again.
-            out::tell(&Clean::line(&format!("sala-chat: {warning}")));
+            out::err_line(&Clean::line(&format!("sala-chat: {warning}")));
         }
         if warnings.len() > WARNINGS {
             let more = warnings.len() - WARNINGS;
-            out::tell(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
+            out::err_line(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
         }
     }
     // Read-only commands create no data directory.

@@ -228,7 +228,7 @@ pub fn runtime_for_calls(context: &Context) -> Result<Opened, Failure> {
 }
 
 /// As [`runtime()`], for the screen.
-pub fn desk_of_screen(context: &Context, session: &SessionChoice, save: bool) -> Result<Opened, Failure> {
+pub fn for_screen(context: &Context, session: &SessionChoice, save: bool) -> Result<Opened, Failure> {
     runtime_for(context, session, save, Attendance::Present, Input::Screen)
 }
 

@@ -46,7 +46,7 @@ pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>, owner: Option<ThreadId
                 format!("sala-chat -r {}", shell_word(&note.session))
             };
             let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
-            out::tell(&Clean::line(&format!("sala-chat crashed.{saved} Resume: {resume}.{report}")));
+            out::err_line(&Clean::line(&format!("sala-chat crashed.{saved} Resume: {resume}.{report}")));
         }
     }));
 }

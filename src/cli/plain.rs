@@ -28,7 +28,7 @@ pub enum Out {
     Line(String),
     /// Print this, without a newline.
     Part(String),
-    Tell(String),
+    Stderr(String),
     Send(Request),
     Keep(&'static str, String),
     /// Look which of these paths there are: [`Plain::found`] takes them.
@@ -37,14 +37,14 @@ pub enum Out {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct OpenQuestion {
     id: u64,
     choices: Vec<Choice>,
     /// Files that can be chosen by number; 0 when it is about something else.
     files: usize,
 }
 
-impl Asked {
+impl OpenQuestion {
     /// Whether a line of a pipe answers it: nothing, a key, or numbers of files; a question for the model or a command does not.
     fn is_answered_by(&self, line: &str) -> bool {
         let line = line.trim();
@@ -67,7 +67,7 @@ pub struct Plain {
     sent: u64,
     served: u64,
     queue: VecDeque<String>,
-    question: Option<Asked>,
+    question: Option<OpenQuestion>,
     editing: Option<MessageId>,
     /// A question with mentions that are being resolved, and the message that it replaces.
     looking: Option<(String, Option<MessageId>)>,
@@ -81,12 +81,12 @@ pub struct Plain {
     speaking: bool,
     thinking: bool,
     opened: Vec<OpenSession>,
-    beside: Vec<(MessageId, Option<u64>)>,
+    parallel: Vec<(MessageId, Option<u64>)>,
     /// Tenth of the last progress report.
     tenth: u64,
-    save_said: Option<String>,
+    save_shown: Option<String>,
     /// The last printed session, if unchanged since: serial, name, messages.
-    session_said: Option<(u64, String, Vec<MessageId>)>,
+    session_shown: Option<(u64, String, Vec<MessageId>)>,
     looks_hidden: bool,
     /// `--quiet`: nothing but answers.
     answers_only: bool,
@@ -111,7 +111,7 @@ impl Plain {
     }
 
     /// Counts requests that the runtime received earlier.
-    pub fn behind(self, sent: u64) -> Plain {
+    pub fn with_sent(self, sent: u64) -> Plain {
         Plain { sent, ..self }
     }
 
@@ -150,8 +150,8 @@ impl Plain {
         let Some((id, last)) = self.question.take().and_then(|q| q.choices.last().cloned().map(|c| (q.id, c))) else {
             return Vec::new();
         };
-        let said = Out::Line(format!("No answer came, so: {}.", last.label));
-        let mut out = vec![said, self.send(Request::Choose { question: id, key: last.key })];
+        let reason = Out::Line(format!("No answer came, so: {}.", last.label));
+        let mut out = vec![reason, self.send(Request::Choose { question: id, key: last.key })];
         self.not_read(&mut out);
         out
     }
@@ -213,12 +213,12 @@ impl Plain {
     }
 
     fn entered(&mut self, line: &str) -> Vec<Out> {
-        if !self.prompts && self.question.as_ref().is_some_and(|asked| !asked.is_answered_by(line)) {
+        if !self.prompts && self.question.as_ref().is_some_and(|question| !question.is_answered_by(line)) {
             let mut out = self.refuse();
             out.extend(self.enqueue(line));
             return out;
         }
-        if let Some(Asked { id, choices, files }) = &self.question {
+        if let Some(OpenQuestion { id, choices, files }) = &self.question {
             if *files > 0 && line.trim().starts_with(|c: char| c.is_ascii_digit()) {
                 return match numbers(line, *files) {
                     Err(why) => vec![Out::Line(why)],
@@ -356,7 +356,7 @@ impl Plain {
     /// Ctrl-Z did not suspend the process: why.
     pub fn not_suspended(&mut self, why: String) -> Vec<Out> {
         self.prompted = false;
-        vec![Out::Line(String::new()), Out::Tell(why)]
+        vec![Out::Line(String::new()), Out::Stderr(why)]
     }
 }
 

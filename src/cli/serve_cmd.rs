@@ -245,7 +245,7 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     };
     out::line(&Clean::line(&format!("sala-chat serves {name} at http://{address}/v1. {key} Ctrl-C stops it.")))?;
     if open_to_others && !context.quiet {
-        out::tell(&Clean::line(
+        out::err_line(&Clean::line(
             "Every computer that reaches this address can use the model and read answers it names, if it has the key; nothing is encrypted on the way.",
         ));
     }
@@ -268,7 +268,7 @@ fn for_terminals(
         Err(e) => plain_words(&e),
     };
     if !context.quiet {
-        out::tell(&Clean::line(&format!("Terminals cannot use this model: {why}.")));
+        out::err_line(&Clean::line(&format!("Terminals cannot use this model: {why}.")));
     }
     None
 }

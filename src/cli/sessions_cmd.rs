@@ -131,7 +131,7 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-/// A note about a session whose messages are all undone.
+/// A note about a session with all messages undone.
 fn all_undone(name: &str, kept: u64) -> String {
     let kept = counted(kept, "message");
     format!(
@@ -145,7 +145,7 @@ pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!("{question} Not a terminal; add --yes to confirm")));
     }
-    out::tell_part(&Clean::line(&format!("{question} y/N ")));
+    out::err_part(&Clean::line(&format!("{question} y/N ")));
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     Ok(["y", "yes"].contains(&line.trim().to_lowercase().as_str()))
@@ -215,7 +215,7 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
     }
     if more && !context.quiet {
         let first = format!("sala-chat: more than {HITS} hits: the first {HITS} are shown; a longer query finds fewer");
-        out::tell(&Clean::line(&first));
+        out::err_line(&Clean::line(&first));
     }
     Ok(Exit::Ok)
 }
@@ -323,8 +323,11 @@ mod tests {
         }
         let none = SessionRow { messages: 0, undone: 4, ..row.clone() };
         assert!(listed(&[none], Some(160))[1].contains(" 0 of 4 "));
-        let said = all_undone("two words", 1);
-        assert!(said.contains("(1 message)") && said.contains("sala-chat -r 'two words', then /redo"), "{said}");
+        let message = all_undone("two words", 1);
+        assert!(
+            message.contains("(1 message)") && message.contains("sala-chat -r 'two words', then /redo"),
+            "{message}"
+        );
         let title = "What does annex C say about the notice period? ".repeat(4);
         let long = SessionRow { name: "n".repeat(200), title: title.trim().into(), ..row };
         let lines = listed(std::slice::from_ref(&long), None);

@@ -78,8 +78,8 @@ fn is_ignored(signal: i32) -> bool {
     // SAFETY: a plain C struct of numbers and an optional function: all zeros is a value of it.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: without a new action nothing is changed: what holds is written into `now`, which outlives the call.
-    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
-    asked == 0 && now.sa_sigaction == libc::SIG_IGN
+    let status = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+    status == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
 /// Makes a write beyond `ulimit -f` fail instead of ending the process silently. A handler, because child processes
@@ -237,11 +237,11 @@ impl Ending {
 }
 
 fn end_now(signal: i32) {
-    let told = std::thread::Builder::new().name("last-words".into()).spawn(|| {
-        out::tell(&Clean::line("sala-chat: ended in the middle of its work. What was saved before stays"));
+    let writer = std::thread::Builder::new().name("last-words".into()).spawn(|| {
+        out::err_line(&Clean::line("sala-chat: ended in the middle of its work. What was saved before stays"));
     });
     let begun = Instant::now();
-    while told.as_ref().is_ok_and(|told| !told.is_finished()) && begun.elapsed() < LAST_WORDS {
+    while writer.as_ref().is_ok_and(|writer| !writer.is_finished()) && begun.elapsed() < LAST_WORDS {
         std::thread::sleep(Duration::from_millis(5));
     }
     std::process::exit(Exit::by_signal(signal).into());

@@ -102,11 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_come_back_from_a_wire_and_unknown_ones_are_failures() {
+    fn codes_survive_a_wire_and_unknown_ones_are_failures() {
         for exit in Exit::ALL.into_iter().chain([Exit::HANGUP, Exit::TERMINATED]) {
-            let told = serde_json::to_string(&exit).unwrap();
-            assert_eq!(told, exit.code().to_string());
-            assert_eq!(serde_json::from_str::<Exit>(&told).unwrap(), exit);
+            let json = serde_json::to_string(&exit).unwrap();
+            assert_eq!(json, exit.code().to_string());
+            assert_eq!(serde_json::from_str::<Exit>(&json).unwrap(), exit);
         }
         assert_eq!([1, 2, 15].map(Exit::by_signal), [Exit::HANGUP, Exit::Stopped, Exit::TERMINATED]);
         assert_eq!([Exit::HANGUP, Exit::Stopped, Exit::TERMINATED].map(Exit::code), [129, 130, 143]);

@@ -63,7 +63,7 @@ impl State {
         match begin {
             Begin::Answer => Ok(None),
             Begin::Thought => {
-                let tag = self.engine.renderer.model().tokenizer.encode_behind(thoughts::CLOSE, Before::Text)?;
+                let tag = self.engine.renderer.model().tokenizer.encode_after(thoughts::CLOSE, Before::Text)?;
                 Ok(match tag.as_slice() {
                     [one] => Some(*one),
                     _ => None,

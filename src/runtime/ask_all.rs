@@ -161,7 +161,7 @@ impl Verb {
     }
 
     /// Enter in the table: opens a new session that ends with this answer.
-    pub(super) async fn open_asked(&mut self, at: usize) -> Done {
+    pub(super) async fn open_row(&mut self, at: usize) -> Done {
         let serial = self.here.session.serial;
         let table = self.tables.remove(&serial);
         let done = self.open_answer(table.as_ref().and_then(|table| Some((table, table.answers.get(at)?)))).await;

@@ -71,7 +71,7 @@ impl Verb {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
                 None => self.resume(name).await,
             },
-            BranchTarget::Beside(at, sibling) => self.go_to_sibling(at, sibling).await,
+            BranchTarget::Sibling(at, sibling) => self.go_to_sibling(at, sibling).await,
         }
     }
 

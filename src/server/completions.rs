@@ -177,7 +177,7 @@ fn table(shared: &Shared, all: &Collected, echo: &str, choice: &Choice) -> Table
     if let Some((tokens, likely)) = &all.scored {
         table.prompt(tokenizer, tokens, likely);
     }
-    let mut places = Places::behind(Arc::clone(tokenizer), echo.chars().count());
+    let mut places = Places::after(Arc::clone(tokenizer), echo.chars().count());
     table.answer(tokenizer, &mut places, &choice.tokens);
     table
 }
@@ -267,7 +267,7 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
         let likely = params.likely.is_some();
         let listener = submit(shared, prompt, params, wanted, None)?;
         let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
-        let places = vec![Places::behind(tokenizer, echo.chars().count()); wanted];
+        let places = vec![Places::after(tokenizer, echo.chars().count()); wanted];
         let ending = Ending::of(wanted, include_usage);
         return stream(listener, Chunks { sent, echo, ending, likely, places }).await;
     }

@@ -104,7 +104,7 @@ pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> R
     let shared = Arc::clone(shared);
     let encode = move || {
         let tokenizer = &shared.renderer.model().tokenizer;
-        let tokens = if start { tokenizer.encode_prompt(&text) } else { tokenizer.encode_behind(&text, Before::Edge) };
+        let tokens = if start { tokenizer.encode_prompt(&text) } else { tokenizer.encode_after(&text, Before::Edge) };
         tokens.map_err(|e| Refusal::internal(e.to_string()))
     };
     blocking(encode).await

@@ -200,7 +200,7 @@ mod tests {
     const ROOMY: Limits = Limits { time: Duration::from_secs(20), output_bytes: 1 << 20 };
 
     #[test]
-    fn output_and_complaints_come_back() {
+    fn output_and_complaints_are_returned() {
         let out = shell("echo text; echo first >&2; echo 'why not' >&2; exit 3", ROOMY).unwrap();
         assert_eq!(
             (out.stdout.as_slice(), out.complaint.as_str(), out.status.code()),

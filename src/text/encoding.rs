@@ -68,7 +68,7 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
     Ok(Decoded { text: text.into_owned(), guessed: Some(encoding.name()) })
 }
 
-/// Text of the ISO-2022 family: escapes, or shifts behind an announcement, say what the bytes between them mean.
+/// Text of the ISO-2022 family: escapes, or shifts after an announcement, set the meaning of the bytes between them.
 fn switched(bytes: &[u8]) -> Option<Decoded> {
     const JAPANESE: [&[u8]; 4] = [b"\x1b$B", b"\x1b$@", b"\x1b(J", b"\x1b(I"];
     const SHIFTED: [(&[u8], &Encoding, &str); 2] =
@@ -87,8 +87,8 @@ fn switched(bytes: &[u8]) -> Option<Decoded> {
     let mut wide = Vec::with_capacity(bytes.len());
     let (mut rest, mut high) = (bytes, 0);
     while let Some((first, after)) = rest.split_first() {
-        if let Some(behind) = rest.strip_prefix(announcement) {
-            rest = behind;
+        if let Some(after) = rest.strip_prefix(announcement) {
+            rest = after;
             continue;
         }
         match first {
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!((japanese.text.as_str(), japanese.guessed), ("a 灯台は海を照らす b\n", Some("ISO-2022-JP")));
         assert_eq!(read(b"\x1b$)Ca \x0eGQ1[\x0f b\n").text, "a 한글 b\n");
         assert_eq!(read(b"\x1b$)A\x0eDc:C\x0f\n").text, "你好\n");
-        // Colours of a terminal, and a price behind an escape.
+        // Colours of a terminal, and a price after an escape.
         for plain in ["\x1b[31mred\x1b[0m", "\x1b$", "cost: $B and $)C"] {
             assert_eq!(read(plain.as_bytes()), Decoded { text: plain.into(), guessed: None });
         }

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_files_say_comes_first_and_the_card_fills_in() {
+    fn files_take_precedence_and_the_card_fills_in() {
         let of = |text: &str| Recommended::of_folder(Some(text.as_bytes())).values;
         let card = ("temperature", FAMILY_TEMPERATURE, Source::Card);
         // The released file has no sampling values.

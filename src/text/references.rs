@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// Keywords whose value is data, whatever it looks like.
+/// Keywords with data as their value, even if it looks like a schema.
 pub(super) const DATA: [&str; 5] = ["const", "default", "enum", "example", "examples"];
-/// Keywords below which names stand, each with a schema.
+/// Keywords with an object of names, each with a schema.
 pub(super) const NAMED: [&str; 6] =
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
 /// Keywords of definitions, of which the library compiles those that are referred to.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
-/// Among the definitions: what stands at a place that the library does not reach, again.
+/// Name among the definitions of copies of schemas that the library cannot reach.
 const COPIES: &str = "x-sala-chat-copies";
-/// Set before a reference that leads nowhere: so the library names it, if it comes to it at all.
+/// Prefix of a reference without a target, so that the library's error names it.
 const NOWHERE: &str = "x-sala-chat-nowhere:";
 /// Characters of a reference in a sentence.
 const MOST_CHARACTERS: usize = 200;
@@ -114,8 +114,8 @@ fn unescaped(part: &str) -> String {
 }
 
 /// What to say where the library's words are about a reference that leads nowhere.
-pub(super) fn astray(said: &str) -> Option<String> {
-    let (_, reference) = said.split_once(NOWHERE)?;
+pub(super) fn astray(message: &str) -> Option<String> {
+    let (_, reference) = message.split_once(NOWHERE)?;
     let reference = reference.split('\'').next().unwrap_or(reference);
     let shown: String = reference.chars().filter(|c| !c.is_control()).take(MOST_CHARACTERS).collect();
     Some(format!(
@@ -165,8 +165,8 @@ mod tests {
         {
             let schema = spelled(json!({ "$ref": lost, "anyOf": [{}], "$defs": { "a": {} } }));
             let marked = schema["$ref"].as_str().unwrap();
-            let said = astray(&format!("no such ref '{marked}' here\nat all")).unwrap();
-            assert!(said.starts_with(&format!("it refers to '{lost}', which is not in it")), "{said}");
+            let message = astray(&format!("no such ref '{marked}' here\nat all")).unwrap();
+            assert!(message.starts_with(&format!("it refers to '{lost}', which is not in it")), "{message}");
         }
         assert_eq!(astray("Unimplemented keys: [\"not\"]"), None);
         // What looks like a reference and is none.

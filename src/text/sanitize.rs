@@ -109,12 +109,12 @@ pub fn edited(old: &str, edited: &str) -> String {
         (before, middle) = (before + c.len_utf8(), rest);
     }
     let (before, old) = old.split_at(before);
-    let mut behind = old.len();
+    let mut suffix = old.len();
     for c in old.chars().rev() {
         let Some(rest) = middle.strip_suffix(&spelled(c)) else { break };
-        (behind, middle) = (behind - c.len_utf8(), rest);
+        (suffix, middle) = (suffix - c.len_utf8(), rest);
     }
-    format!("{before}{middle}{}", old.get(behind..).unwrap_or_default())
+    format!("{before}{middle}{}", old.get(suffix..).unwrap_or_default())
 }
 
 /// Cleans a text for one line: newlines and tabs become spaces, the rest as [`sanitize`].
@@ -145,7 +145,7 @@ pub fn shell_word(text: &str) -> String {
 /// Quotes a word of a command (`/resume NAME`) if it would be read differently without.
 pub fn command_word(text: &str) -> String {
     let text = sanitize_line(text);
-    // Within a word, an apostrophe stands for itself; so does a backslash that protects nothing.
+    // Within a word an apostrophe is literal; so is a backslash that protects nothing.
     let means_more = |(at, c): (usize, char)| c.is_whitespace() || c == '"' || at == 0 && matches!(c, '\'' | '~');
     let protects = ["\\\\", "\\'"].into_iter().any(|pair| text.contains(pair));
     if !text.is_empty() && !protects && !text.char_indices().any(means_more) {

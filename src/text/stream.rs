@@ -48,7 +48,7 @@ impl Detokenizer {
         self.strip = self.own_spaces;
     }
 
-    /// Appends complete characters. Invalid UTF-8 becomes U+FFFD.
+    /// Appends complete characters. Invalid UTF-8 is replaced by U+FFFD.
     pub(super) fn push(&mut self, bytes: &[u8], out: &mut String) {
         self.held.extend_from_slice(bytes);
         let mut from = 0;
@@ -187,7 +187,7 @@ impl Splitter {
         if self.in_thought() { delta.thinking.push_str(&held) } else { delta.answer.push_str(&held) }
     }
 
-    /// Emits text whose role is certain; true if more may follow.
+    /// Emits text with a certain role; true if more may follow.
     fn advance(&mut self, delta: &mut Delta) -> bool {
         match self.part {
             Part::Start => {
@@ -296,7 +296,7 @@ impl StreamDecoder {
 
     /// Text of the answer in the token that closes a thought; `None` while the thought is open. The tag may be
     /// several tokens, and its last token may contain text of the answer.
-    pub(super) fn behind_thought(&self, id: Token) -> Option<&[u8]> {
+    pub(super) fn after_thought(&self, id: Token) -> Option<&[u8]> {
         let bytes = match self.tokenizer.pieces.get(id) {
             Piece::Special(literal) => return (literal == CLOSE).then_some(&[]),
             Piece::Bytes(bytes) => bytes,

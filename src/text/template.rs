@@ -1,8 +1,8 @@
 //! The checkpoint's chat template, rendered as Hugging Face renders it.
 //!
-//! The template is Jinja from `tokenizer_config.json` (or `chat_template.jinja` beside it), with Python's string and list
+//! The template is Jinja from `tokenizer_config.json` (or `chat_template.jinja` in the same folder), with Python's string and list
 //! methods, `tojson`, `raise_exception` and `strftime_now`. Never hard-codes a chat format. A rendering is a pure function
-//! of the messages and options, except for templates that ask for today's date. A template comes with the weights and may
+//! of the messages and options, except for templates that ask for today's date. A template is part of the model folder and may
 //! be made to do harm: it runs on a thread of its own (`untrusted`), with limits on its instructions and its output (`limits`).
 //! What it puts together before it writes is not limited (SECURITY.md).
 

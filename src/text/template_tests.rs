@@ -65,15 +65,15 @@ fn the_next_turn_extends_the_prompt_of_a_template_that_keeps_everything() {
         read.starts_with("<|im_start|>user\n<document name=\"notes.txt\">\nthe code is 7\n</document><|im_end|>\n")
     );
     messages.push(ChatMessage::new(ChatRole::User, "which code?"));
-    let asked = t.render(&messages, &RenderOptions::prompt(ThinkMode::Auto)).unwrap();
-    assert!(asked.starts_with(&read) && asked.ends_with("<|im_start|>assistant\n"));
+    let question = t.render(&messages, &RenderOptions::prompt(ThinkMode::Auto)).unwrap();
+    assert!(question.starts_with(&read) && question.ends_with("<|im_start|>assistant\n"));
     messages.push(ChatMessage::answer("hm", "7"));
     let answered = t.render(&messages, &RenderOptions::default()).unwrap();
-    assert!(answered.starts_with(&asked) && answered.ends_with("<think>\nhm\n</think>\n\n7<|im_end|>\n"));
+    assert!(answered.starts_with(&question) && answered.ends_with("<think>\nhm\n</think>\n\n7<|im_end|>\n"));
 }
 
 #[test]
-fn named_templates_and_a_file_beside_the_config_are_found() {
+fn named_templates_and_a_file_next_to_the_config_are_found() {
     let named = br#"{"eos_token": {"content": "E"}, "chat_template": [{"name": "rag", "template": "no"}, {"name": "default", "template": "yes{{ eos_token }}"}]}"#;
     let t = Template::from_config(named, None).unwrap();
     assert_eq!(t.render(&[], &RenderOptions::default()).unwrap(), "yesE");

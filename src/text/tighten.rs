@@ -55,7 +55,7 @@ pub(super) fn tighten(schema: &mut Value) -> Result<(), String> {
 
 /// One walk through a schema.
 struct Pass<'a> {
-    /// Pointers of schemas that hold for a value beside others, so that closing them would forbid the others' properties.
+    /// Pointers of schemas that are combined with others for one value: closing them would forbid the others' properties.
     open: &'a mut BTreeSet<String>,
     /// Changes the schema; else references are followed.
     change: bool,

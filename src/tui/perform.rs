@@ -198,7 +198,7 @@ pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
                     false => occupy(app, request, effects),
                 }
             }
-            Request::New(_) | Request::Resume(_) | Request::OpenAsked(_) => super::tabs::leave(app, request, effects),
+            Request::New(_) | Request::Resume(_) | Request::OpenAnswer(_) => super::tabs::leave(app, request, effects),
             Request::Preset(PresetAction::Save { name, .. }) => {
                 let display = app.config.display();
                 let save = PresetAction::Save { name, display };

@@ -220,7 +220,7 @@ fn every_document_answers_as_if_it_had_been_read_alone_and_nothing_is_read() {
     assert!(!t.given()[0].contains("talk of its own"));
 
     t.send(Request::AskAll { question: "Who has line 7?".into(), library: Some("*.txt".into()), read: false });
-    t.send(Request::OpenAsked(1));
+    t.send(Request::OpenAnswer(1));
     t.note_with("A new session with b.txt");
     t.sync();
     let roles: Vec<Role> = t.view().messages.iter().map(|m| m.role).collect();
@@ -294,7 +294,7 @@ fn a_document_kept_behind_another_is_not_asked_with_that_one_in_mind() {
         given.iter().any(|g| g.contains("a.txt has")) && !given.iter().any(|g| g.contains("b.txt has")),
         "{given:?}"
     );
-    t.send(Request::OpenAsked(0));
+    t.send(Request::OpenAnswer(0));
     t.note_with("A new session with a.txt");
     t.sync();
     let roles: Vec<Role> = t.view().messages.iter().map(|m| m.role).collect();
@@ -401,7 +401,7 @@ fn when_says_from_which_line_on_the_answer_is_another() {
     let script: support::fake_engine::Script = Box::new(move |_, tokens| {
         let read = spell.tokenizer.spell(tokens, Before::Edge);
         let answer = if read.contains("It was the butler.") { "the butler" } else { "nobody knows" };
-        spell.tokenizer.encode_behind(answer, Before::Text).unwrap()
+        spell.tokenizer.encode_after(answer, Before::Text).unwrap()
     });
     let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
     let line = |n: usize| if n == 300 { "It was the butler.\n".into() } else { format!("Line {n} of a long story.\n") };

@@ -227,9 +227,9 @@ const DETOURS: [(&str, Detour); 13] = [
         t.note(Request::Mark("here".into()));
         t.note(Request::Undo(1));
         t.ask("Spell garden");
-        let note = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Prev)));
+        let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Prev)));
         assert!(note.starts_with("Branch 1/2, at #4: ") && note.contains(", 0 read again"), "{note}");
-        t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Next)));
+        t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Next)));
         let note = t.note(Request::Goto(GotoTarget::Mark("here".into())));
         assert!(note.starts_with("At \"here\", #4: ") && note.contains(", 0 read again"), "{note}");
         t.ask(QUESTIONS[2]).text

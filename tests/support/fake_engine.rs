@@ -119,7 +119,7 @@ fn run(
         let mut constraint = g.constraint.as_ref().map(|c| (c.0)(&context));
         let seed = |text: &TextModel| {
             let seed = format!("seed {} ", g.sampling.seed);
-            text.tokenizer.encode_behind(&seed, Before::Text).unwrap()
+            text.tokenizer.encode_after(&seed, Before::Text).unwrap()
         };
         let seed = o.seeds.as_ref().map(seed).unwrap_or_default();
         let mut answer = seed.into_iter().chain((o.script)(&state.hash.to_hex(), &state.tokens));

@@ -176,13 +176,13 @@ impl Default for How {
 pub fn digest_answers(text: TextModel) -> Script {
     Box::new(move |hash, tokens| {
         let answer = format!("state {} after {} tokens", &hash[..8], tokens.len());
-        text.tokenizer.encode_behind(&answer, Before::Text).unwrap()
+        text.tokenizer.encode_after(&answer, Before::Text).unwrap()
     })
 }
 
 /// The same answer each time, special tokens as literals.
 pub fn always(text: TextModel, answer: &str) -> Script {
-    let tokens = text.tokenizer.encode_behind(answer, Before::Text).unwrap();
+    let tokens = text.tokenizer.encode_after(answer, Before::Text).unwrap();
     Box::new(move |_, _| tokens.clone())
 }
 
@@ -190,7 +190,7 @@ pub fn always(text: TextModel, answer: &str) -> Script {
 pub fn titling(text: &TextModel) -> Script {
     let (text, mut answers) = (text.clone(), digest_answers(text.clone()));
     Box::new(move |hash, tokens| match text.tokenizer.spell(tokens, Before::Edge).contains("Write a title") {
-        true => text.tokenizer.encode_behind("\n**Title: The bridge at Arvel.**\nmore", Before::Text).unwrap(),
+        true => text.tokenizer.encode_after("\n**Title: The bridge at Arvel.**\nmore", Before::Text).unwrap(),
         false => answers(hash, tokens),
     })
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use portable_pty::CommandBuilder;
 use pty::{PATIENCE, PROGRAM, Terminal, environment};
 use rustix::process::{Pid, Signal, kill_process};
-use sala_chat::cli::run::{DeskHandle, run};
+use sala_chat::cli::run::{RuntimeHandle, run};
 use sala_chat::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use sala_chat::engine::protocol::ModelInfo;
 use sala_chat::runtime::protocol::{Activity, Notice, Request, SessionView};
@@ -27,7 +27,7 @@ fn message(id: i64, role: Role, text: &str) -> Message {
 }
 
 /// Answers every question with its own words.
-fn scripted_desk() -> DeskHandle {
+fn scripted_runtime() -> RuntimeHandle {
     let (requests, inbox) = crossbeam_channel::unbounded();
     let (out, notices) = crossbeam_channel::unbounded();
     std::thread::spawn(move || {
@@ -61,13 +61,13 @@ fn scripted_desk() -> DeskHandle {
             tell(Notice::Acknowledged(come));
         }
     });
-    DeskHandle { requests, notices }
+    RuntimeHandle { requests, notices }
 }
 
 #[test]
 #[ignore = "a child of the other tests"]
 fn child() {
-    let exit = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_desk(), None).unwrap().0;
+    let exit = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_runtime(), None).unwrap().0;
     std::process::exit(exit.into());
 }
 
@@ -351,7 +351,7 @@ fn child_with_a_desk_that_hangs() {
     let (requests, _inbox) = crossbeam_channel::unbounded();
     let (out, notices) = crossbeam_channel::unbounded();
     out.send(Notice::Activity(Activity::Idle)).unwrap();
-    let exit = run(UiConfig::default(), DeskHandle { requests, notices }, None).unwrap().0;
+    let exit = run(UiConfig::default(), RuntimeHandle { requests, notices }, None).unwrap().0;
     std::process::exit(exit.into());
 }
 

@@ -1,6 +1,6 @@
 //! The hub over HTTP: huggingface.co, or the mirror that `HF_ENDPOINT` names.
 //!
-//! No length from a server sizes a buffer, a connection that stalls or drips is given up, and the token goes to the hub itself only.
+//! No length from a server sizes a buffer, a connection that stalls or drips is given up, and the token is sent to the hub itself only.
 
 use std::fs;
 use std::io::Read;

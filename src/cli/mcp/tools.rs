@@ -65,7 +65,7 @@ struct FindArgs {
 struct WhenArgs {
     /// Name of the document as list_documents shows it.
     document: String,
-    /// A question whose answer may change along the document.
+    /// A question with an answer that may change along the document.
     question: String,
 }
 

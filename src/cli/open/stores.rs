@@ -86,14 +86,14 @@ pub fn store_of_requests_or_new(context: &Context) -> Result<(Arc<Store>, Option
     match crate::server::open_cache(&folder, &limits) {
         Ok((store, moved)) => {
             if let Some(moved) = moved {
-                out::tell(&Clean::line(&moved));
+                out::err_line(&Clean::line(&moved));
             }
             say_notes(context, &store);
             Ok((store, None))
         }
         Err(e @ (StoreError::NotOurs { .. } | StoreError::NoFolder { .. })) => Err(e.into()),
         Err(e) => {
-            out::tell(&Clean::line(&format!("State of requests is not kept in this run: {e}")));
+            out::err_line(&Clean::line(&format!("State of requests is not kept in this run: {e}")));
             scratch(context).map(|(store, dir)| (store, Some(dir)))
         }
     }
@@ -118,7 +118,7 @@ fn say_notes(context: &Context, store: &Store) {
         return;
     }
     for note in store.notes().iter().cloned().chain(store.damage()) {
-        out::tell(&Clean::line(&format!("sala-chat: {note}")));
+        out::err_line(&Clean::line(&format!("sala-chat: {note}")));
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select, unbounded};
 
-use super::super::run::DeskHandle;
+use super::super::run::RuntimeHandle;
 use super::super::signals::{Outside, suspend, watch_signals};
 use super::super::{config_cmd, jobs, out};
 use super::{Out, Plain};
@@ -67,13 +67,13 @@ fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<St
 pub fn run(
     ui: &UiConfig,
     quiet: bool,
-    runtime: DeskHandle,
+    runtime: RuntimeHandle,
     lines: &Lines,
     tour: Option<Tour>,
 ) -> io::Result<(Exit, Option<Tour>)> {
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
-    let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).behind(ui.sent_before);
+    let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).with_sent(ui.sent_before);
     let mut plain = plain.say_looked(ui.look).answers_only(quiet);
     let mut dying: Option<(Exit, Instant)> = None;
     let mut input = lines.0.clone();
@@ -118,10 +118,10 @@ pub fn run(
             match o {
                 Out::Line(text) => out::line(&Clean::text(&text))?,
                 Out::Part(text) => out::part(&Clean::text(&text))?,
-                Out::Tell(text) => out::tell(&Clean::text(&text)),
+                Out::Stderr(text) => out::err_line(&Clean::text(&text)),
                 Out::Keep(key, value) => {
-                    let said = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
-                    out::line(&Clean::text(&said))?;
+                    let report = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
+                    out::line(&Clean::text(&report))?;
                 }
                 Out::Find(paths) => {
                     let more = plain.found(&jobs::existing(paths, ui.home.as_deref()));
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_is_no_text_is_said_and_the_others_are_read() {
+    fn a_line_that_is_not_text_is_reported_and_the_others_are_read() {
         let mut input: &[u8] = b"one\r\n\xff\xfe\n\n0123456789\nlast";
         let mut lines = Vec::new();
         while let Some(line) = next_line(&mut input, 8).unwrap() {

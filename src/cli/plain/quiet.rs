@@ -12,7 +12,7 @@ impl Weight {
             Weight::Trouble => {
                 for o in out {
                     if let Out::Line(text) | Out::Part(text) = o {
-                        *o = Out::Tell(std::mem::take(text));
+                        *o = Out::Stderr(std::mem::take(text));
                     }
                 }
             }

@@ -1,5 +1,5 @@
 //! The table of settings. A row is a field: its doc comment is the help, its type that of the program, and what follows the
-//! `=` says what values are allowed, what is built in, and which ways lead to it beside the file and its variable.
+//! `=` says what values are allowed, what is built in, and which ways set it besides the file and its variable.
 //!
 //! A new setting is a new row here and its use; its documentation is written by the test
 //! `the_example_file_is_the_table_and_parses_to_the_built_in_values`.

@@ -1,6 +1,6 @@
 //! Plain text from a document's blocks.
 
-/// Joins runs of text: white space between words becomes one space, blocks are separated by line ends.
+/// Joins runs of text: white space between words is one space, blocks are separated by line ends.
 #[derive(Default)]
 pub(super) struct Blocks {
     out: String,
@@ -20,7 +20,7 @@ pub(super) struct Blocks {
 const CELL: &str = " | ";
 
 impl Blocks {
-    /// Text whose white space only separates words.
+    /// Text with white space that only separates words.
     pub(super) fn text(&mut self, text: &str) {
         for c in text.chars() {
             if matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{0C}') {
@@ -32,7 +32,7 @@ impl Blocks {
         }
     }
 
-    /// Text whose white space counts.
+    /// Text with significant white space.
     pub(super) fn verbatim(&mut self, text: &str) {
         if !text.is_empty() {
             self.open();
@@ -56,7 +56,7 @@ impl Blocks {
         self.ends(1);
     }
 
-    /// The next text stands behind an empty line.
+    /// Puts an empty line before the next text.
     pub(super) fn block(&mut self) {
         self.ends(2);
     }
@@ -82,7 +82,7 @@ impl Blocks {
         self.mark = "- ".to_owned();
     }
 
-    /// An item or heading ends; one without text leaves nothing behind.
+    /// An item or heading ends; one without text leaves no trace.
     pub(super) fn end_mark(&mut self) {
         self.mark.clear();
     }

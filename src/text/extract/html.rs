@@ -74,7 +74,7 @@ pub(super) fn decoded(bytes: Vec<u8>) -> String {
         Encoding::for_label(value.get(..end)?.as_bytes())
     });
     match label {
-        // A page whose declaration can be read byte by byte is not in UTF-16.
+        // A declaration that is readable byte by byte excludes UTF-16.
         Some(encoding) if Encoding::for_bom(&bytes).is_none() && ![UTF_8, UTF_16LE, UTF_16BE].contains(&encoding) => {
             encoding.decode_without_bom_handling(&bytes).0.into_owned()
         }

@@ -30,7 +30,7 @@ pub enum SourceError {
     Document {
         name: String,
         reason: String,
-        /// Whose converter is suggested.
+        /// For the suggested converter.
         extension: String,
     },
     #[error("{name}: {}, no text layer (probably scanned). Nothing loaded.", pages_word(.pages))]

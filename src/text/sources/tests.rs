@@ -223,7 +223,7 @@ fn converters_run_without_a_shell() {
 }
 
 #[test]
-fn a_reader_that_fails_is_told_in_one_line() {
+fn a_failed_reader_is_reported_in_one_line() {
     let f = Folder::new(&[("x.pdf", b"%PDF-1.4\n")]);
     let with = |script: &str| SourceOptions {
         reader: vec!["sh".into(), "-c".into(), script.into(), "sh".into()],

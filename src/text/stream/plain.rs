@@ -58,7 +58,7 @@ impl Places {
     }
 
     /// For the result of [`PlainDecoder`], after so many characters.
-    pub fn behind(tokenizer: Arc<Tokenizer>, characters: usize) -> Places {
+    pub fn after(tokenizer: Arc<Tokenizer>, characters: usize) -> Places {
         let at = characters;
         let characters = Detokenizer::new(&tokenizer, Before::Text);
         Places { tokenizer, characters, specials: Specials::Hide, at }

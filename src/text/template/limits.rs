@@ -117,12 +117,12 @@ pub(super) fn indent(
     blank: Option<bool>,
     kwargs: Kwargs,
 ) -> Result<Value, Error> {
-    let asked = match width {
+    let columns = match width {
         Some(width) => width,
         None => kwargs.get::<Option<usize>>("width")?.unwrap_or(4),
     };
-    check_width(asked)?;
-    if value.as_str().matches('\n').count().saturating_mul(asked) > INDENT_BYTES {
+    check_width(columns)?;
+    if value.as_str().matches('\n').count().saturating_mul(columns) > INDENT_BYTES {
         return Err(refused("indenting would add more than 64 MB"));
     }
     minijinja::filters::indent(value, width, first, blank, kwargs)

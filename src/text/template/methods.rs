@@ -200,7 +200,7 @@ pub(super) fn stripped<'t>(text: &'t str, name: &str, chars: Option<String>) -> 
     if name == "lstrip" { text } else { text.trim_end_matches(strips) }
 }
 
-/// `replace(old, new, count)`, whose arguments begin at a place.
+/// `replace(old, new, count)`, with arguments that begin at a position.
 pub(super) fn replaced(text: &str, args: &Arguments<'_>, at: usize) -> Result<Value, Error> {
     let (old, new) = (args.needed(at, "old")?, args.needed(at + 1, "new")?);
     let count = args.number(at + 2, "count")?.and_then(|count| usize::try_from(count).ok());

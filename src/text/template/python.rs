@@ -17,7 +17,7 @@ pub(super) fn slice(value: &Value, start: Option<i64>, stop: Option<i64>, step: 
         (None, kind) => return refused(&format!("a value of type {kind} cannot be sliced")),
     };
     let (length, step) = (items.len() as i64, step.unwrap_or(1));
-    // Python's bounds: before the first for a step back, behind the last for a step on.
+    // Python's bounds: before the first for a step back, after the last for a step on.
     let (least, most) = if step < 0 { (-1, length - 1) } else { (0, length) };
     let bound = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(least, most);
     let at = |i: i64| usize::try_from(i).ok().and_then(|i| items.get(i)).cloned();
@@ -167,7 +167,7 @@ pub(super) fn json(Serde(mut json): Serde<serde_json::Value>, places: &[Value], 
     let args = Arguments { places, names };
     let ascii = args.flag(0, "ensure_ascii")?;
     let indent = args.value(1, "indent")?;
-    // A text stands for itself, a number for so many spaces.
+    // A text is used as it is, a number means so many spaces.
     let indent = match indent.as_ref().map(|indent| (indent.as_str(), indent.as_usize())) {
         Some((Some(text), _)) => Some(text.to_owned()),
         Some((None, width)) => {

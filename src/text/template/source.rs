@@ -6,7 +6,7 @@ pub(super) const SLICE: &str = "__slice";
 /// What [`rewritten`] calls in place of `left % right`.
 pub(super) const PERCENT: &str = "__percent";
 
-/// A name that no template defines: the default of a parameter whose own is evaluated later.
+/// A name that no template defines: the placeholder for a default that is evaluated later.
 const UNSET: &str = "__unset";
 
 /// The source as the template engine is given it. Lines keep their numbers.
@@ -84,12 +84,12 @@ struct Token {
     text: String,
 }
 
-/// The tokens of a tag with the sign that ends it, and what is behind it; `None` if it has no end.
+/// The tokens of a tag with the sign that ends it, and the rest after it; `None` if it has no end.
 fn tokens<'a>(source: &'a str, close: &str) -> Option<(Vec<Token>, &'a str)> {
     let mut tokens = Vec::new();
     let mut rest = source;
     let mut braces = 0usize;
-    // A sign that only says what becomes of the white space in front.
+    // A sign that only controls the white space before it.
     if let Some(after) = rest.strip_prefix(['-', '+']) {
         let (sign, _) = rest.split_at(1);
         tokens.push(Token { kind: Kind::Space, text: sign.to_owned() });
@@ -326,7 +326,7 @@ fn slice(tokens: &mut Vec<Token>) -> bool {
     true
 }
 
-/// Rewrites the last `%` whose left side is one operand; what is left is arithmetic.
+/// Rewrites the last `%` with one operand on its left; the rest is arithmetic.
 fn percent(tokens: &mut Vec<Token>) -> bool {
     let found = (0..tokens.len()).rev().find_map(|at| {
         let mut start = operand_start(tokens, before(tokens, at).filter(|_| is(tokens, Some(at), "%"))?)?;

@@ -210,8 +210,8 @@ mod tests {
             ("added_tokens", "7".into(), "added_tokens: invalid type"),
             ("unknown", format!(r#""{}""#, long(70 << 10)), "unknown has 71682 bytes"),
         ] {
-            let said = refused(part, &value);
-            assert!(said.contains(why), "{part}: {said}");
+            let message = refused(part, &value);
+            assert!(message.contains(why), "{part}: {message}");
         }
         assert_eq!(refused("normalizer", &sequence(4)), "");
         assert_eq!(refused("normalizer", &replace(r#""String":" ""#, "▁")), "");

@@ -200,7 +200,7 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
             (_, Some(Item::Turn(row))) => Some(Request::Goto(GotoTarget::Message(row.message))),
             (_, Some(Item::Document(row))) => Some(Request::Open(row.name)),
             (_, Some(Item::Theme(row))) => return super::super::themes::take(app, row),
-            (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAsked(at)),
+            (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAnswer(at)),
             (_, Some(Item::Answer(..))) => return,
             (_, Some(Item::Setting(row))) => {
                 app.composer.clear_to_cut();

@@ -128,7 +128,7 @@ fn why_names_what_rests_on_a_passage_and_the_next_answer_is_the_same() {
         std::fs::write(dir.path().join("notes.txt"), &notes).unwrap();
         let text = text_model(None);
         // It answers with words of line 120, then with the state it is in.
-        let mut first = Some(text.tokenizer.encode_behind(line(120).trim_end(), Before::Text).unwrap());
+        let mut first = Some(text.tokenizer.encode_after(line(120).trim_end(), Before::Text).unwrap());
         let mut then = support::digest_answers(text.clone());
         let script = Box::new(move |hash: &str, tokens: &[u32]| first.take().unwrap_or_else(|| then(hash, tokens)));
         let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
@@ -177,7 +177,7 @@ fn stopping_keeps_what_was_said_and_continue_goes_on_from_there() {
     let text = text_model(None);
     let script = {
         let text = text.clone();
-        let all = text.tokenizer.encode_behind("one two three four five six seven eight", Before::Text).unwrap();
+        let all = text.tokenizer.encode_after("one two three four five six seven eight", Before::Text).unwrap();
         Box::new(move |_: &str, tokens: &[u32]| {
             // Goes on after what is in the context already.
             let said = text.tokenizer.spell(tokens, Before::Edge);

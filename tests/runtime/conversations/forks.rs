@@ -19,10 +19,10 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     let mut t = Talk::new(dir.path(), resume("beside"));
     t.note_with("Resumed");
     assert_eq!((t.view().branch, t.view().timeline.len()), ((2, 2), 3));
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
+    let said = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
     assert!(said.starts_with("Branch 1/2, at #4: "), "{said}");
     assert_eq!(t.view().messages[2].text, "Who keeps the lamp?");
-    t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(2))));
+    t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(2))));
     t.quit();
     let mut t = Talk::new(dir.path(), resume("deeper"));
     t.sync();
@@ -123,7 +123,7 @@ fn going_on_with_an_answer_leaves_what_was_said_below_it_where_it_was() {
     assert!(more.id != first.id && more.text.len() > first.text.len(), "{more:?}");
     let question = t.view().messages[0].id;
     assert_eq!(shown(&t), [question, more.id]);
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
+    let said = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
     assert!(said.starts_with("Branch 1/2"), "{said}");
     let view = t.view();
     assert_eq!((view.messages.len(), view.messages[1].text.as_str()), (4, first.text.as_str()));
@@ -216,26 +216,26 @@ fn a_branch_is_counted_where_it_was_asked_for() {
     t.sync();
     assert_eq!(t.view().branch, (2, 2));
     // Below the first question there are two answers, where the header counts.
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Next)));
+    let said = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Next)));
     assert!(said.starts_with("Branch 1/2 of #1, at #2: ") && said.ends_with(" Back: /branch #1 2"), "{said}");
     assert_eq!(t.view().branch, (2, 2));
     // The way back is the number of the outer place, which is told where one asks for branches.
     t.send(Request::Branch(BranchTarget::List));
     let said = t.note_with("This branch has others beside");
     assert!(said.contains("beside #1 (1 of 2), #2 (2 of 2). /branch #1 next goes"), "{said}");
-    let beside = |at, sibling| Request::Branch(BranchTarget::Beside(Some(at), sibling));
+    let beside = |at, sibling| Request::Branch(BranchTarget::Sibling(Some(at), sibling));
     let said = t.note(beside(1, Sibling::Number(2)));
     assert!(said.starts_with("Branch 2/2, at #2: "), "{said}");
     assert_eq!(t.view().messages[0].text, "Uno?");
     assert_eq!(t.note(beside(2, Sibling::Next)), "There is no other branch beside #2, but beside #1.");
     assert_eq!(t.note(beside(1, Sibling::Number(3))), "There are branches 1 to 2 beside #1.");
     t.note(beside(1, Sibling::Prev));
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(3))));
+    let said = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(3))));
     assert_eq!(said, "There are branches 1 to 2 beside #2. Others are beside #1: /branch #1 next");
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
+    let said = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
     assert!(said.starts_with("Branch 1/2, at #2: "), "{said}");
     // Gone back to before the first question, both go on from there.
-    let nearest = |sibling| Request::Branch(BranchTarget::Beside(None, sibling));
+    let nearest = |sibling| Request::Branch(BranchTarget::Sibling(None, sibling));
     t.note(Request::Undo(1));
     t.send(Request::Branch(BranchTarget::List));
     t.note_with("2 branches go on from here. /branch 1 goes to the first.");
@@ -256,7 +256,7 @@ fn redo_goes_to_what_was_undone_when_the_session_is_opened_again_too() {
     let name = t.name();
     t.note(Request::Undo(1));
     t.ask("Another?");
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
+    let said = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
     assert!(said.starts_with("Branch 1/2"), "{said}");
     t.note(Request::Undo(1));
     t.quit();

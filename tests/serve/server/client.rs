@@ -68,7 +68,7 @@ impl Default for Setup {
 
 /// The same answer each time.
 pub fn answers(text: TextModel, answer: &str) -> Script {
-    let tokens = text.tokenizer.encode_behind(answer, Before::Text).unwrap();
+    let tokens = text.tokenizer.encode_after(answer, Before::Text).unwrap();
     Box::new(move |_, _| tokens.clone())
 }
 

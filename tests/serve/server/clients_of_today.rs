@@ -254,7 +254,7 @@ fn fields_of_other_servers_are_done() {
     let short = ask("n_predict", json!(2)).json();
     assert_eq!(short["choices"][0]["finish_reason"], "length");
     // The scripted engine's second token.
-    let tokens = text.tokenizer.encode_behind(&usual, sala_chat::text::Before::Text).unwrap();
+    let tokens = text.tokenizer.encode_after(&usual, sala_chat::text::Before::Text).unwrap();
     let first = text.tokenizer.decode(&tokens[..1], sala_chat::text::Specials::Hide);
     let stopped = ask("stop_token_ids", json!([tokens[1]])).json();
     assert_eq!(

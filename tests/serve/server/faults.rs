@@ -236,7 +236,7 @@ fn a_second_stop_ends_answers_where_they_are_and_says_so() {
 fn an_answer_behind_which_nothing_may_come_is_an_error_that_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let text = text_model(None);
-    let mut tokens = text.tokenizer.encode_behind("{\"a\": 1", Before::Text).unwrap();
+    let mut tokens = text.tokenizer.encode_after("{\"a\": 1", Before::Text).unwrap();
     tokens.push(STUCK);
     let server = Running::start(dir.path(), Setup { script: Box::new(move |_, _| tokens.clone()), ..Setup::default() });
     // No empty answer, and none that is tried again.

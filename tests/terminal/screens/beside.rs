@@ -279,6 +279,6 @@ fn a_question_to_the_library_is_a_table() {
         s.tell(Notice::FanOut(shelf.clone()));
         s.tell(Notice::Activity(Activity::Idle));
         s.press("enter");
-        assert_eq!(s.sent(), [Request::OpenAsked(1)]);
+        assert_eq!(s.sent(), [Request::OpenAnswer(1)]);
     }
 }

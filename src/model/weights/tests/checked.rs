@@ -27,7 +27,7 @@ fn change(path: &Path) {
 }
 
 #[test]
-fn without_hashes_nothing_is_said_of_the_parts_beside_a_missing_one() {
+fn without_hashes_the_parts_next_to_a_missing_one_are_not_reported() {
     let (source, out) = packed();
     let index = out.path().join("model.safetensors.index.json");
     let mut json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&index).unwrap()).unwrap();

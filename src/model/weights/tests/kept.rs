@@ -37,7 +37,7 @@ fn a_quantized_folder_answers_as_its_source_packed_while_loading() {
 }
 
 #[test]
-fn a_run_that_was_stopped_goes_on_where_it_was() {
+fn a_stopped_run_resumes() {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.set_recipe(Recipe::Bits8);
     let out = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn what_was_changed_in_a_folder_is_named_and_packed_again() {
 }
 
 #[test]
-fn a_run_removes_what_others_left_and_lets_nobody_else_in() {
+fn a_run_removes_what_others_left_and_excludes_other_runs() {
     use crate::model::ModelError;
     use crate::model::quantize::{Claim, quantize};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
