@@ -69,7 +69,8 @@ impl State {
                 format!(", keys and values {pool} here and {} in the machine's memory", bytes(host))
             }
         };
-        let (kept, most) = (self.disk.store.state_bytes()?, self.disk.store.limits().max_state_bytes);
+        let sizes = self.disk.store.sizes()?;
+        let (kept, most) = (sizes.state_bytes, self.disk.store.limits().max_state_bytes);
         let marked = if kept > most { self.disk.store.state_bytes_of_marks()? } else { 0 };
         let beyond = match marked > most {
             true => format!(": marks keep {}, more than the {} of sessions.max_state_gib", bytes(marked), bytes(most)),
@@ -84,6 +85,16 @@ impl State {
             bytes(memory.work),
             bytes(kept),
         ));
+        if let Some(id) = self.here.session.id {
+            let disk = sizes.sessions.get(&id).copied().unwrap_or_default();
+            text.push_str(&format!(
+                "| this session | state {} ({} not shared), text {}; {} of state written so far |\n",
+                bytes(disk.state),
+                bytes(disk.own),
+                bytes(disk.text),
+                bytes(disk.written),
+            ));
+        }
         self.page("Numbers", text)
     }
 

@@ -77,11 +77,11 @@ pub enum Change {
         name: String,
         message: MessageId,
     },
-    /// Sets or removes a property that lists show.
+    /// Sets a property that lists show, or removes it.
     Property {
         session: SessionId,
         property: &'static str,
-        set: bool,
+        value: Option<String>,
     },
     AddSegment(Box<NewSegment>),
     /// The path up to this message ends in this segment (under the segment's fingerprint).
@@ -184,7 +184,7 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
                 params![session.0, name, message.0, now_ms()],
             )?;
         }
-        Change::Property { session, property, set } => put_property(tx, *session, property, *set)?,
+        Change::Property { session, property, value } => put_property(tx, *session, property, value.as_deref())?,
         Change::AddSegment(new) => {
             note(out, add_segment(tx, new)?);
         }

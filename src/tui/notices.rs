@@ -2,7 +2,7 @@
 //! original for copying.
 
 use super::acts::{answers_nothing, hold, note, notify, offer, send};
-use super::cleaned::{clean, document_row, line, opened, session_row, timeline_row};
+use super::cleaned::{clean, document_row, line, opened, timeline_row};
 use super::entry::grouped;
 use super::keys::Action;
 use super::map::MapView;
@@ -188,9 +188,9 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.library = names.into_iter().map(|d| LibraryName { name: line(&d.name), ..d }).collect()
         }
         Notice::Sessions(rows) => {
-            app.sessions.clone_from(&rows);
-            let rows = rows.into_iter().map(|r| Item::Session(session_row(r)));
-            arrive(app, ListView::new(Kind::Sessions, "Sessions", rows), now);
+            if let Some(view) = super::sessions::arrived(app, rows) {
+                arrive(app, view, now);
+            }
         }
         Notice::Found { query, rows } => {
             let here = app.find_here.take().filter(|words| *words == query);

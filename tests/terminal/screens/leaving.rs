@@ -50,7 +50,7 @@ fn what_is_queued_stays_in_its_session_when_another_one_is_picked_from_a_list() 
         state: "yes".into(),
         bytes: None,
         updated_ms: TIME,
-        once: false,
+        ..SessionRow::default()
     };
     let hit = SearchRow {
         session: "contract".into(),
