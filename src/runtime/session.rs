@@ -7,7 +7,7 @@ use super::tree::Tree;
 use super::{Done, RuntimeError, Settings};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
 use crate::store::SegmentId;
-use crate::text::near::meant;
+use crate::text::near::no_document;
 use crate::text::sanitize::command_word;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,7 +184,7 @@ impl Session {
         if names.is_empty() {
             return format!("No document {name}: none was loaded here yet. /load PATH reads one.");
         }
-        format!("No document {name} in this conversation.{} /docs lists them.", meant(name, names))
+        no_document(name, "this conversation", names, "/docs")
     }
 
     /// The documents of the open branch that contain all of this text.
