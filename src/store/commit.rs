@@ -83,6 +83,11 @@ pub enum Change {
         property: &'static str,
         value: Option<String>,
     },
+    /// A number about the program itself, for the next run.
+    Measured {
+        name: String,
+        value: f64,
+    },
     AddSegment(Box<NewSegment>),
     /// The path up to this message ends in this segment (under the segment's fingerprint).
     Link {
@@ -110,7 +115,8 @@ impl Change {
             | Change::Settings { session, .. }
             | Change::Mark { session, .. }
             | Change::Property { session, .. } => Some(*session),
-            Change::AddSegment(_)
+            Change::Measured { .. }
+            | Change::AddSegment(_)
             | Change::Link { .. }
             | Change::AddDocument(_)
             | Change::Prompt(_)
@@ -185,6 +191,12 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
             )?;
         }
         Change::Property { session, property, value } => put_property(tx, *session, property, value.as_deref())?,
+        Change::Measured { name, value } => {
+            tx.execute(
+                "INSERT OR REPLACE INTO property VALUES ('measured ' || ?1, ?2)",
+                params![name, format!("{value:.0}")],
+            )?;
+        }
         Change::AddSegment(new) => {
             note(out, add_segment(tx, new)?);
         }

@@ -340,6 +340,13 @@ impl Store {
         self.transaction(|tx| put_property(tx, session, property, value))
     }
 
+    /// The last [`Change::Measured`](super::Change::Measured) of this name.
+    pub fn measured(&self, name: &str) -> Option<f64> {
+        let sql = "SELECT value FROM property WHERE name = 'measured ' || ?1";
+        let value = self.read(|db| Ok(db.query_row(sql, [name], |r| Ok(text_at(r, 0)))?)).ok()?;
+        value.parse().ok()
+    }
+
     /// The sessions with a property, and its values.
     pub fn properties(&self, property: &str) -> Result<HashMap<SessionId, String>> {
         self.read(|db| properties(db, property))
