@@ -205,7 +205,7 @@ impl Verb {
                 self.report_library();
                 self.note(
                     Level::Info,
-                    format!("{name} is out of the library, {} freed. Sessions keep what they use.", bytes(freed.bytes)),
+                    format!("Removed {name} from the library ({}). Sessions keep what they use.", bytes(freed.bytes)),
                 );
                 Ok(())
             }

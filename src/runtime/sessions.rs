@@ -231,8 +231,8 @@ impl State {
         self.disk.store.set_property(record.id, ONCE, None)?;
         let again = format!("/pin {}", command_word(&record.name));
         let text = match pinned {
-            true => format!("\"{}\" is not pinned any more. {again} pins it.", record.name),
-            false => format!("\"{}\" is pinned in /sessions. {again} takes the pin off.", record.name),
+            true => format!("\"{}\" is no longer pinned. {again} pins it again.", record.name),
+            false => format!("\"{}\" is pinned in /sessions. {again} unpins it.", record.name),
         };
         self.note(Level::Info, text);
         Ok(())
@@ -302,7 +302,7 @@ impl Verb {
         };
         let open = self.here.session.id == Some(record.id);
         if self.at_work(|session| session.id == Some(record.id)).is_some() {
-            return Err(RuntimeError::Refused(format!("\"{}\" is at work. Stop it there first.", record.name)));
+            return Err(RuntimeError::Refused(format!("\"{}\" is busy. Stop it there first.", record.name)));
         }
         // Another process may hold a view-only session.
         let held = open && (self.here.lock.is_some() || self.here.session.may_write().is_ok());

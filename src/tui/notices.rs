@@ -170,7 +170,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             if app.composer.recall(&clean(&text)) {
                 app.editing = editing;
                 if text.starts_with("/system ") {
-                    let sets = app.config.keys.does(Action::Send, "sets what stands in the input").unwrap_or_default();
+                    let sets = app.config.keys.does(Action::Send, "sets the text in the input").unwrap_or_default();
                     offer(app, &sets, Action::Editor, "opens it in your editor", now + HINT_MS);
                 }
             } else {
@@ -283,7 +283,9 @@ fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>
         && !app.transcript.show(id)
     {
         match app.waiting && !app.queue.held && !app.queue.lines.is_empty() {
-            true => note(app, Level::Warn, "That is on another branch: /timeline leads there once all is done here"),
+            true => {
+                note(app, Level::Warn, "That is on another branch; /timeline opens it when the current work is done")
+            }
             false => send(app, Request::Goto(GotoTarget::Message(id)), effects),
         }
     }

@@ -297,7 +297,7 @@ impl Overlay {
                 (_, 0) => "1-9 opens a passage   Up/Down scroll   Esc closes",
                 (_, _) => "1-9 opens a passage   Right by sentence   Up/Down scroll   Esc closes",
             },
-            Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and close",
+            Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and closes",
             Overlay::Aside { done: Some(_), .. } => "not kept   Up/Down scroll   Esc closes",
             Overlay::Map(_) => "arrows move   Enter opens   Esc closes",
             Overlay::List(view) => view.footer(cells),

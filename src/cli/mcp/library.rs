@@ -80,8 +80,7 @@ impl Library {
     pub(super) fn text(&self, name: &str) -> Result<String, String> {
         let missing = || format!("internal error: {name} was found and not read");
         let record = self.named(&[name.to_owned()])?.pop().ok_or_else(missing)?;
-        let gone =
-            || format!("The text of {name} cannot be put together from what is kept. add_document reads it again.");
+        let gone = || format!("The text of {name} cannot be restored from what is kept. add_document reads it again.");
         let store = self.store()?.ok_or_else(gone)?;
         text_as_read(&store, self.renderer()?, &record).map_err(|e| e.to_string())?.ok_or_else(gone)
     }

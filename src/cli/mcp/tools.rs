@@ -236,7 +236,7 @@ impl ServerHandler for Tools {
             let name = &d.document.name;
             let uri = format!("{DOCUMENT}{}", utf8_percent_encode(name, NON_ALPHANUMERIC));
             let about = format!("{} tokens, {} lines", d.document.tokens, d.document.lines);
-            Resource::new(uri, name).with_mime_type("text/plain").with_description(about).with_size(d.text_bytes)
+            Resource::new(uri, name).with_mime_type("text/plain").with_description(about)
         };
         Ok(ListResourcesResult::with_all_items(documents.iter().map(resource).collect()))
     }

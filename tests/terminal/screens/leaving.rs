@@ -372,10 +372,7 @@ fn commands_that_were_not_done_are_no_messages() {
     assert!(said.contains("1 message was not sent: Up finds it at the next start. /fork was not done."), "{said}");
     s.press("n").type_text("/undo 2").press("enter ctrl-d");
     let said = words(&mut s);
-    assert!(
-        said.contains("1 message was not sent: Up finds it at the next start. 2 commands were not done."),
-        "{said}"
-    );
+    assert!(said.contains("1 message was not sent: Up finds it at the next start. 2 commands did not run."), "{said}");
 }
 
 #[test]

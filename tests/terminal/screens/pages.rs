@@ -271,7 +271,7 @@ fn choices_that_do_not_fit_into_a_line_get_a_row_each() {
     let mut s = open(80, 24);
     s.tell(Notice::Question {
         id: 1,
-        text: "Which answer goes on?".into(),
+        text: "Which answer continues the conversation?".into(),
         choices: vec![
             choice('1', "It is Natasha who breaks it to him, but not in words: Pierre"),
             choice('2', "Natasha does, at Princess Marya's, without saying it"),
