@@ -92,7 +92,7 @@ impl Looked {
         lines.extend(checked.repaired.iter().map(|line| format!("repaired  {}", sanitize_line(line))));
         lines.extend(checked.damaged.iter().map(|line| format!("damaged   {}", sanitize_line(line))));
         if checked.repaired.is_empty() && checked.damaged.is_empty() {
-            lines.push("All is as it was saved.".into());
+            lines.push("Everything is as it was saved.".into());
         }
         lines
     }

@@ -186,8 +186,7 @@ impl Store {
                         seal_session(tx, id)
                     })
                     .is_ok();
-            let line =
-                format!("session \"{}\": its row was damaged, look at its name and where it stands", record.name);
+            let line = format!("session \"{}\": its row was damaged; check its name and its last message", record.name);
             if put_right { out.repaired.push(line) } else { out.damaged.push(line) }
         }
         match missing {
@@ -225,7 +224,7 @@ impl Store {
             }
             let again = "INSERT INTO message_text(message_text) VALUES ('rebuild'); UPDATE message SET indexed = 1";
             match self.transaction(|tx| Ok(tx.execute_batch(again)?)) {
-                Ok(()) => out.repaired.push("the search index was made anew".into()),
+                Ok(()) => out.repaired.push("the search index was rebuilt".into()),
                 Err(e) => out.damaged.push(format!("the search index: {e}")),
             }
         }

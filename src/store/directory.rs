@@ -337,7 +337,7 @@ pub(super) fn open_to_others(layout: &Layout, disk: &dyn Disk) -> Option<String>
     });
     wrong.map(|(path, wrong)| {
         let root = shell_word(&layout.root.to_string_lossy());
-        format!("{} {wrong}: they can change what was said. chmod -R go-w {root}", path.display())
+        format!("{} {wrong}: they can change your conversations. chmod -R go-w {root}", path.display())
     })
 }
 

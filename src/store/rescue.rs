@@ -50,7 +50,7 @@ impl Rescued {
     pub fn summary(&self) -> String {
         format!(
             "sala.db was damaged ({}): {} of {} were read from it into a new one. The damaged file is {}; \
-             remove it when you miss nothing",
+             remove it once nothing is missing",
             self.detail,
             counted(self.messages, "message"),
             counted(self.sessions, "session"),

@@ -39,14 +39,31 @@ pub struct SessionRecord {
 
 /// Property of a session that is a single question of `-p`, until it is continued, renamed or pinned.
 pub const ONCE: &str = "once";
+/// Property of a session: the folder it was started in. Sessions of earlier versions have none.
+pub const FOLDER: &str = "folder";
+/// Property of a session: bytes of state written for it so far.
+pub(super) const WRITTEN: &str = "written";
 
-pub(super) fn put_property(tx: &Transaction<'_>, session: SessionId, property: &str, set: bool) -> Result<()> {
-    let sql = match set {
-        true => "INSERT OR REPLACE INTO property VALUES (?1 || ' ' || ?2, '')",
-        false => "DELETE FROM property WHERE name = ?1 || ' ' || ?2",
+pub(super) fn put_property(
+    tx: &Transaction<'_>,
+    session: SessionId,
+    property: &str,
+    value: Option<&str>,
+) -> Result<()> {
+    let name = format!("{property} {}", session.0);
+    match value {
+        Some(value) => tx.execute("INSERT OR REPLACE INTO property VALUES (?1, ?2)", [name.as_str(), value])?,
+        None => tx.execute("DELETE FROM property WHERE name = ?1", [name])?,
     };
-    tx.execute(sql, params![property, session.0])?;
     Ok(())
+}
+
+pub(super) fn properties(db: &Connection, property: &str) -> Result<HashMap<SessionId, String>> {
+    let mut query =
+        db.prepare_cached("SELECT substr(name, length(?1) + 2), value FROM property WHERE name GLOB ?1 || ' *'")?;
+    let rows = query.query_map([property], |r| Ok((text_at(r, 0), text_at(r, 1))))?;
+    let rows: Vec<(String, String)> = rows.collect::<rusqlite::Result<_>>()?;
+    Ok(rows.into_iter().filter_map(|(id, value)| Some((SessionId(id.parse().ok()?), value))).collect())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -313,25 +330,40 @@ impl Store {
             if renamed == 0 {
                 return Err(StoreError::NoSession { name: id.0.to_string() });
             }
-            put_property(tx, id, ONCE, false)?;
+            put_property(tx, id, ONCE, None)?;
             seal_session(tx, id)
         })
     }
 
     /// Sets a property of a session that lists show, or removes it. It does not make the session the last one.
-    pub fn set_property(&self, session: SessionId, property: &str, set: bool) -> Result<()> {
-        self.transaction(|tx| put_property(tx, session, property, set))
+    pub fn set_property(&self, session: SessionId, property: &str, value: Option<&str>) -> Result<()> {
+        self.transaction(|tx| put_property(tx, session, property, value))
     }
 
-    /// The sessions with a property.
-    pub fn with_property(&self, property: &str) -> Result<HashSet<SessionId>> {
-        self.read(|db| {
-            let mut query =
-                db.prepare_cached("SELECT substr(name, length(?1) + 2) FROM property WHERE name GLOB ?1 || ' *'")?;
-            let rows = query.query_map([property], |r| r.get::<_, String>(0))?;
-            let names: Vec<String> = rows.collect::<rusqlite::Result<_>>()?;
-            Ok(names.iter().filter_map(|id| id.parse().ok()).map(SessionId).collect())
-        })
+    /// The last [`Change::Measured`](super::Change::Measured) of this name.
+    pub fn measured(&self, name: &str) -> Option<f64> {
+        let sql = "SELECT value FROM property WHERE name = 'measured ' || ?1";
+        let value = self.read(|db| Ok(db.query_row(sql, [name], |r| Ok(text_at(r, 0)))?)).ok()?;
+        value.parse().ok()
+    }
+
+    /// The sessions with a property, and its values.
+    pub fn properties(&self, property: &str) -> Result<HashMap<SessionId, String>> {
+        self.read(|db| properties(db, property))
+    }
+
+    /// The session that was last used of those started in a folder, unless it is empty, damaged, a single question or
+    /// in use by a process.
+    pub fn last_of_folder(&self, folder: &str) -> Result<Option<SessionRecord>> {
+        let (folders, once) = (self.properties(FOLDER)?, self.properties(ONCE)?);
+        if !folders.values().any(|of| of == folder) {
+            return Ok(None);
+        }
+        let sessions = self.sessions(SessionFilter::Live, usize::MAX)?;
+        Ok(sessions.into_iter().find(|r| {
+            let ours = folders.get(&r.id).is_some_and(|of| of == folder);
+            ours && r.messages > 0 && !r.damaged && !once.contains_key(&r.id) && !self.is_in_use(r.id)
+        }))
     }
 
     /// Moves a session to the trash. Nothing is removed until [`Store::empty_trash`].

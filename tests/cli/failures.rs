@@ -212,7 +212,7 @@ fn a_session_in_the_trash_is_said_to_be_there() {
     let file = home.write("in.json", session.to_string());
     // The message that it stands at is not in the file.
     let imported = home.run(&["import", file.to_str().unwrap()]);
-    assert!(out(&imported).contains("is not in it: the last one is taken."), "{}", out(&imported));
+    assert!(out(&imported).contains("is missing from it; the last one is used."), "{}", out(&imported));
     let shown = home.run(&["show", "old talk"]);
     assert!(out(&shown).contains("one") && out(&shown).contains("three"), "{}", out(&shown));
     assert_eq!(home.run(&["rm", "old talk", "--yes"]).status.code(), Some(0));
@@ -355,7 +355,7 @@ fn without_a_gpu_the_saved_texts_are_checked_all_the_same() {
     let home = Home::new();
     let mut command = command::command(home.0.path(), &["doctor", "--check", "--kernels"]);
     let output = command.env("CUDA_VISIBLE_DEVICES", "-1").output().unwrap();
-    assert!(out(&output).contains("All is as it was saved."), "{}{}", out(&output), err(&output));
+    assert!(out(&output).contains("Everything is as it was saved."), "{}{}", out(&output), err(&output));
     assert_eq!(output.status.code(), Some(4), "{}", err(&output));
 }
 

@@ -418,7 +418,7 @@ fn another_model_another_version_and_nobody_are_told_apart() {
     let links: Vec<Found> = std::iter::repeat_with(|| attach::find(&place, &loads("demo"))).take(6).collect();
     assert!(links.iter().all(|found| matches!(found, Found::Server(_))));
     let why = unfit(attach::find(&place, &loads("demo")));
-    assert!(why.ends_with("it has no slot for one more terminal"), "{why}");
+    assert!(why.ends_with("it has no slot for another terminal"), "{why}");
     drop(links);
     until("a place is free again", || matches!(attach::find(&place, &loads("demo")), Found::Server(_)));
     server.end();

@@ -277,7 +277,7 @@ fn an_answer_goes_on_where_the_server_can_do_that() {
     assert_eq!((&sent["continue_final_message"], &sent["add_generation_prompt"]), (&json!(true), &json!(false)));
     client.restore(Vec::new());
     let id = client.send(prompt, 64, &Cancel::default());
-    assert!(client.told(id).failed.unwrap().ends_with("does not go on with an answer. Ask again for another one."));
+    assert!(client.told(id).failed.unwrap().ends_with("cannot continue an answer. Ask again for another one."));
 }
 
 #[test]

@@ -254,7 +254,7 @@ fn what_would_open_another_session_is_not_done_in_one_that_was_left() {
     assert_eq!(session(&mut t).serial, 2);
     drop(gate);
     let left_out =
-        |n: &Notice| if let Notice::Note(_, text) = n { text.contains("had been left").then_some(()) } else { None };
+        |n: &Notice| if let Notice::Note(_, text) = n { text.contains("you had left").then_some(()) } else { None };
     beside(&mut t, "that it was not done", 1, left_out);
     let here = t.ask("Still here?");
     t.send(Request::Switch(2));
@@ -270,7 +270,7 @@ fn an_engine_of_one_conversation_waits_and_says_so() {
     let (mut t, gate) = gated(dir.path(), Setup { sequences: 1, ..Setup::default() });
     asked(&mut t, &gate, "One?");
     t.send(Request::New(None));
-    t.note_with("This engine holds one conversation at a time: that is done after what goes on here.");
+    t.note_with("This engine holds one conversation at a time; this runs after the current work.");
     drop(gate);
     t.finished();
     assert!(session(&mut t).messages.len() <= 2);
@@ -384,7 +384,7 @@ fn an_aside_without_memory_for_it_waits_and_says_so() {
     let (mut t, gate) = gated(dir.path(), Setup { room: 1, ..Setup::default() });
     asked(&mut t, &gate, "One?");
     t.send(Request::Aside("What is meant?".into()));
-    let note = t.note_with("The aside is answered after what goes on here");
+    let note = t.note_with("The aside waits for the current work");
     assert!(note.contains("no memory for another conversation"), "{note}");
     drop(gate);
     t.finished();
@@ -467,7 +467,7 @@ fn a_book_taken_out_again_takes_no_other_state_with_it() {
     t.sync();
     t.on_disk();
     t.send(Request::Library(LibraryAction::Remove("book.txt".into())));
-    t.note_with("is out of the library");
+    t.note_with("Removed book.txt from the library");
     assert_eq!(t.quit().as_deref(), Some("Saved. Come back with: sala-chat -r one"));
     let one = || Setup { opening: Opening::Resume("one".into()), ..setup() };
     let mut t = Talk::new(dir.path(), one());

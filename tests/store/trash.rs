@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sala_chat::core::transcript::{LONGEST_PROMPT, MessageId, Role, SessionId};
 use sala_chat::runtime::protocol::ExportFormat;
 use sala_chat::store::{
-    Access, Change, Limits, NO_ROW, NewSession, RealDisk, Save, Scope, SessionFilter, Store, StoreError, Watch,
+    Access, Change, FOLDER, Limits, NO_ROW, NewSession, RealDisk, Save, Scope, SessionFilter, Store, StoreError, Watch,
 };
 use store_support::*;
 
@@ -88,6 +88,37 @@ fn a_draft_takes_the_place_of_the_one_before_and_goes_with_its_session() {
     assert_eq!(draft(NO_ROW).as_deref(), Some("of none"));
     put_draft(&bench, NO_ROW, " ");
     assert_eq!(draft(NO_ROW), None);
+}
+
+#[test]
+fn a_session_keeps_its_folder_and_what_was_written_until_it_is_deleted_for_good() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let store = &bench.store;
+    let (one, two) = (talk_of(&bench, "one", "question").session, talk_of(&bench, "two", "a longer question").session);
+    let here = || store.last_of_folder("/here").unwrap().map(|r| r.name);
+    assert_eq!(here(), None, "sessions of earlier versions have no folder");
+    for session in [one, two] {
+        let property = Change::Property { session, property: FOLDER, value: Some("/here".into()) };
+        assert!(is_saved(&bench.save(Save { changes: vec![property], images: vec![] })));
+    }
+    assert_eq!((here().as_deref(), store.last_of_folder("/her").unwrap()), (Some("two"), None));
+    let lock = store.lock_session(two, "two").unwrap();
+    assert_eq!(here().as_deref(), Some("one"), "a session in use is not offered");
+    drop(lock);
+    let before = store.sizes().unwrap();
+    let sizes = before.sessions[&two];
+    assert!(sizes.written > 0 && sizes.written == sizes.state && sizes.own == sizes.state, "{sizes:?}");
+    assert_eq!(sizes.text, "a longer questionanswer".len() as u64);
+    // State that is removed stays counted.
+    store.drop_all_state(&[]).unwrap();
+    let pruned = store.sizes().unwrap().sessions[&two];
+    assert_eq!((pruned.state, pruned.written), (0, sizes.written));
+    store.delete(two).unwrap();
+    assert_eq!(here().as_deref(), Some("one"));
+    store.empty_trash(Some(0)).unwrap();
+    assert_eq!(store.properties(FOLDER).unwrap().into_keys().collect::<Vec<_>>(), [one]);
+    assert!(!store.sizes().unwrap().sessions.contains_key(&two));
 }
 
 #[test]

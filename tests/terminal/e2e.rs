@@ -465,7 +465,7 @@ fn the_tour_begins_on_the_screen_and_can_be_left() {
         terminal.wait_for("Ada Brandt");
         terminal.wait_for("TOUR 3/");
         terminal.send(b"\x1b");
-        terminal.wait_for("The tour is left");
+        terminal.wait_for("You left the tour");
         terminal.line("/quit");
         assert!(terminal.exit().success());
     }

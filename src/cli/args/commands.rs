@@ -93,7 +93,7 @@ pub struct AskAllArgs {
 /// `ls`.
 #[derive(Clone, Debug, Args)]
 pub struct LsArgs {
-    /// Also show the disk space that each session alone needs
+    /// Show the disk space of each session: kept state, text, and all state written so far
     #[arg(long)]
     pub sizes: bool,
     /// Also list sessions of a single -p question

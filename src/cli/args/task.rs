@@ -55,6 +55,8 @@ pub struct Chat {
     pub save: bool,
     /// Line mode.
     pub plain: bool,
+    /// A new session begins with the offer to continue one of this folder.
+    pub offers: bool,
 }
 
 /// What was meant.

@@ -172,7 +172,7 @@ fn weights_are_packed_by_text_that_is_one() {
     };
     for (text, why) in [
         ("empty.txt", "empty"),
-        ("short.txt", "too short to calibrate with"),
+        ("short.txt", "too short for calibration"),
         ("picture.txt", "picture.txt"),
         ("no", "no"),
     ] {

@@ -146,7 +146,7 @@ fn what_a_load_has_read_before_stays_whole_where_it_is_read_anew_and_stopped_aga
     talk.send(Request::Choose { question: asked, key: '\x1b' });
     talk.note_with("2.txt ends at line ");
     // It was stopped: what the state has not got is read with the next question.
-    talk.note_with("Whatever goes on from there reads ");
+    talk.note_with("Continuing from there reads ");
     talk.sync();
     let texts: Vec<String> = talk.view().messages.iter().map(|m| m.text.clone()).collect();
     let [whole, part] = texts.as_slice() else { panic!("{texts:?}") };

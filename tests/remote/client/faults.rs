@@ -197,9 +197,9 @@ fn what_is_no_chat_is_named() {
         "answers with text/html, not with a chat",
         "sends something that is no part of a chat",
         "sends something that is no part of a chat",
-        "failed while it answered: out of \\x07memory. What had come (about",
+        "failed while it answered: out of \\x07memory. The part that arrived (about",
         "sends a line without end",
-        "does not let the answer go on (content filter)",
+        "stopped the answer (content filter)",
     ] {
         let line = client.ask("q").failed.unwrap();
         assert!(line.contains(words), "{line}");
@@ -221,7 +221,10 @@ fn a_field_that_a_server_does_not_take_is_said_once_and_not_sent_again() {
     let mut client = Client::of(&server);
     let told = client.ask("q");
     assert_eq!(told.text, "Yes.");
-    assert_eq!(told.notes, [format!("{} does not take stream_options, seed: left out from now on.", server.url)]);
+    assert_eq!(
+        told.notes,
+        [format!("{} does not accept stream_options, seed; they are left out from now on.", server.url)]
+    );
     assert!(client.ask("q").notes.is_empty());
     let asked = server.asked();
     assert_eq!(asked.len(), 3);

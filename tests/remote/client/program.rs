@@ -245,10 +245,10 @@ fn a_conversation_goes_back_forth_and_on_over_text_alone() {
     ];
     let said = lines(home.path(), &["--engine", &server.url, "--plain"], &typed);
     for words in [
-        "does not tell where an answer looked",
-        "does not tell how likely a text is",
-        "does not tell what it has in its context",
-        "A server tells nothing of drafts",
+        "does not report where an answer looked",
+        "does not report how likely a text is",
+        "does not report what it has in its context",
+        "A server does not report drafts",
         "100 tokens read, 60 of them cached there",
     ] {
         assert!(said.contains(words), "{words}: {said}");
@@ -265,7 +265,7 @@ fn a_conversation_goes_back_forth_and_on_over_text_alone() {
 
     // Another day, the other way round, and another branch.
     let said = lines(home.path(), &["--engine", &server.url, "--plain", "-c"], &["fourth", "@Answer 5.", "/quit"]);
-    assert!(said.contains("No kept state: a resumed conversation is read again by the server"), "{said}");
+    assert!(said.contains("No kept state: the server reads a resumed conversation again"), "{said}");
     let asked = server.asked();
     let last = asked.last().unwrap()["messages"].as_array().unwrap();
     assert_eq!(last.len(), 5, "{last:?}");

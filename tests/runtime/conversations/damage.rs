@@ -162,7 +162,7 @@ fn what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there() {
     // Left, it is there as it was before; a question below that would be said to an older conversation.
     t.send(Request::New(None));
     t.send(Request::Resume(name.clone()));
-    t.note_with("is not opened: what was said there last is not on disk yet");
+    t.note_with("is not opened: its latest messages are not on disk yet");
     let serial = t.view().opened.iter().find(|o| o.name == name).map(|o| o.serial).unwrap();
     t.send(Request::Switch(serial));
     t.note_with("is not opened");
@@ -246,7 +246,7 @@ fn a_question_behind_a_damaged_message_is_refused_where_nothing_is_kept() {
         let dir = dir();
         let name = tampered(dir.path(), sql);
         let what = format!(
-            "Message #{number} is damaged, and what it said is not kept for this model: it cannot go on behind it. /undo {back} "
+            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it. /undo {back} "
         );
         let other = || Setup { fingerprint: "fake-2".into(), ..resume(&name) };
         let mut t = Talk::new(dir.path(), other());

@@ -77,7 +77,7 @@ fn a_document_of_the_library_is_loaded_by_name_without_reading() {
     assert!(t.note(by_name("plain.tx")).contains("Did you mean plain.txt?"));
     assert!(t.note(Request::Library(LibraryAction::Remove("plain.tx".into()))).contains("Did you mean plain.txt?"));
     t.send(Request::Library(LibraryAction::Remove("plain.txt".into())));
-    t.note_with("is out of the library");
+    t.note_with("Removed plain.txt from the library");
     assert_eq!(names(&t), ["bare.txt", "odd name.md"]);
     assert!(t.note(by_name("plain.txt")).contains("No document plain.txt in the library."));
     t.quit();
@@ -238,7 +238,7 @@ fn no_clipboard_is_promised_where_none_is_read() {
     std::fs::write(dir.path().join("-"), "A file called so.\n").unwrap();
     let mut t = Talk::new(dir.path(), Setup::default());
     let said = t.load("-");
-    assert!(said.starts_with("- is no file here. Paste the text into a message"), "{said}");
+    assert!(said.starts_with("- is not a file here. Paste the text into a message"), "{said}");
     assert!(t.load("./-").starts_with("Read -: "));
 }
 

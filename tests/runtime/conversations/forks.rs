@@ -182,7 +182,7 @@ fn a_message_has_all_the_names_it_was_given() {
     let name = t.name();
     for mark in ["a", "b"] {
         let said = t.note(Request::Mark(mark.into()));
-        assert!(said.ends_with("comes back to it; its state is kept."), "{said}");
+        assert!(said.ends_with("returns to it; its state is kept."), "{said}");
     }
     t.ask("Who keeps the lamp?");
     let both = |t: &mut Talk| {
@@ -201,7 +201,7 @@ fn a_message_has_all_the_names_it_was_given() {
     both(&mut t);
     t.ask("And who cleans it?");
     let said = t.note(Request::Mark("c".into()));
-    assert!(said.ends_with("/goto c comes back to it."), "{said}");
+    assert!(said.ends_with("/goto c returns to it."), "{said}");
 }
 
 fn a_branch_is_counted_where_it_was_asked_for() {
@@ -221,24 +221,24 @@ fn a_branch_is_counted_where_it_was_asked_for() {
     assert_eq!(t.view().branch, (2, 2));
     // The way back is the number of the outer place, which is told where one asks for branches.
     t.send(Request::Branch(BranchTarget::List));
-    let said = t.note_with("This branch has others beside");
-    assert!(said.contains("beside #1 (1 of 2), #2 (2 of 2). /branch #1 next goes"), "{said}");
+    let said = t.note_with("There are other branches at");
+    assert!(said.contains("at #1 (1 of 2), #2 (2 of 2). /branch #1 next opens"), "{said}");
     let beside = |at, sibling| Request::Branch(BranchTarget::Sibling(Some(at), sibling));
     let said = t.note(beside(1, Sibling::Number(2)));
     assert!(said.starts_with("Branch 2/2, at #2: "), "{said}");
     assert_eq!(t.view().messages[0].text, "Uno?");
-    assert_eq!(t.note(beside(2, Sibling::Next)), "There is no other branch beside #2, but beside #1.");
+    assert_eq!(t.note(beside(2, Sibling::Next)), "There is no other branch at #2, only at #1.");
     assert_eq!(t.note(beside(1, Sibling::Number(3))), "There are branches 1 to 2 beside #1.");
     t.note(beside(1, Sibling::Prev));
     let said = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(3))));
-    assert_eq!(said, "There are branches 1 to 2 beside #2. Others are beside #1: /branch #1 next");
+    assert_eq!(said, "There are branches 1 to 2 beside #2. Others are at #1: /branch #1 next");
     let said = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
     assert!(said.starts_with("Branch 1/2, at #2: "), "{said}");
     // Gone back to before the first question, both go on from there.
     let nearest = |sibling| Request::Branch(BranchTarget::Sibling(None, sibling));
     t.note(Request::Undo(1));
     t.send(Request::Branch(BranchTarget::List));
-    t.note_with("2 branches go on from here. /branch 1 goes to the first.");
+    t.note_with("2 branches continue from here. /branch 1 opens the first.");
     assert_eq!(t.note(nearest(Sibling::Number(3))), "There are branches 1 to 2 to go on to from here.");
     let said = t.note(nearest(Sibling::Number(2)));
     assert!(said.starts_with("Branch 2/2, at #2: "), "{said}");
@@ -261,7 +261,7 @@ fn redo_goes_to_what_was_undone_when_the_session_is_opened_again_too() {
     t.note(Request::Undo(1));
     t.quit();
     let mut t = Talk::new(dir.path(), resume(&name));
-    t.note_with("before its first message");
+    t.note_with("All its messages are undone.");
     t.send(Request::Redo(1));
     t.note_with("Went forward to #2");
     assert_eq!(t.view().messages[0].text, "One?", "the other one is newer");

@@ -37,6 +37,34 @@ fn what_would_fit_of_a_file_is_a_command_that_loads_it() {
     t.note_with("Read big one.txt: ");
 }
 
+fn the_time_of_a_load_is_known_from_an_earlier_run_with_this_model() {
+    let dir = dir();
+    std::fs::write(dir.path().join("a.txt"), "word ".repeat(3000)).unwrap();
+    std::fs::write(dir.path().join("b.txt"), "more ".repeat(3000)).unwrap();
+    std::fs::write(dir.path().join("c.txt"), "other ".repeat(3000)).unwrap();
+    let setup =
+        |model| Setup { load: LoadConfig { confirm_tokens: 10, ..LoadConfig::default() }, model, ..Setup::default() };
+    let load = |t: &mut Talk, name: &str| {
+        t.send(Request::Load { paths: vec![name.into()], options: Default::default() });
+        let (id, text) = question(t);
+        t.send(Request::Choose { question: id, key: 'y' });
+        t.note_with("tokens in");
+        text
+    };
+    let mut t = Talk::new(dir.path(), setup("fake"));
+    let first = load(&mut t, "a.txt");
+    assert!(first.contains(" tokens, leaves "), "no speed is known at first: {first}");
+    t.quit();
+    let mut t = Talk::new(dir.path(), setup("fake"));
+    let again = load(&mut t, "b.txt");
+    assert!(again.contains(" tokens, about 0:"), "{again}");
+    t.quit();
+    let mut t = Talk::new(dir.path(), setup("another"));
+    let other = load(&mut t, "c.txt");
+    assert!(other.contains(" tokens, leaves "), "another model has its own speed: {other}");
+    t.quit();
+}
+
 fn files_left_out_of_a_plan_are_not_read() {
     let dir = dir();
     let load = three_files(dir.path());
@@ -83,7 +111,7 @@ fn a_load_that_does_not_fit_offers_to_leave_files_out() {
     let mut t = Talk::new(dir.path(), Setup { context_limit: 1_000, ..Setup::default() });
     t.send(load.clone());
     let (question, text, offer) = plan(&mut t);
-    assert!(text.contains("Some have to stay out"), "{text}");
+    assert!(text.contains("Leave some out"), "{text}");
     assert_eq!((offer.free, offer.reserve), (1_000, 64));
     // Enter is no choice here: nothing is loaded, and what else helps is said.
     t.send(Request::Choose { question, key: '\n' });
@@ -183,6 +211,7 @@ fn looking_and_quitting_work_while_a_question_waits() {
 with_both_tokenizers!(
     what_does_not_fit_is_refused_before_anything_is_read,
     what_would_fit_of_a_file_is_a_command_that_loads_it,
+    the_time_of_a_load_is_known_from_an_earlier_run_with_this_model,
     files_left_out_of_a_plan_are_not_read,
     a_load_that_does_not_fit_offers_to_leave_files_out,
 );

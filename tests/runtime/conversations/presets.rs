@@ -19,7 +19,7 @@ fn a_preset_of_ones_own_is_saved_listed_and_taken() {
     let said = t.note_with("Preset brief saved: ");
     assert!(said.ends_with("presets/brief.toml."), "{said}");
     t.send(Request::Preset(save("brief")));
-    t.note_with("The one before is brief.toml~.");
+    t.note_with("The previous one is brief.toml~.");
     t.send(Request::Preset(PresetAction::List));
     let page = t.wait("the list", |n| match n {
         Notice::Page { text, .. } => Some(text.clone()),
@@ -72,7 +72,7 @@ fn what_is_wrong_with_a_preset_is_one_line_and_changes_nothing() {
     let save = |name: &str| PresetAction::Save { name: name.into(), display: Vec::new() };
     let said = preset(&mut t, save("../evil"));
     assert!(said.starts_with("\"../evil\" is not a preset name"), "{said}");
-    assert!(preset(&mut t, save("careful")).contains("has a meaning already"));
+    assert!(preset(&mut t, save("careful")).contains("is reserved"));
     let presets = dir.path().join("presets");
     assert!(!presets.exists());
     std::fs::create_dir(&presets).unwrap();

@@ -457,7 +457,7 @@ fn a_pinned_session_is_listed_first() {
         rows(&mut t).iter().map(|(_, title)| title.starts_with("(pinned) ")).collect::<Vec<_>>(),
         [true, true, false]
     );
-    assert!(t.note(Request::Pin(Some("one".into()))).contains("not pinned any more"));
+    assert!(t.note(Request::Pin(Some("one".into()))).contains("no longer pinned"));
     assert_eq!(names(&mut t), ["two", "three", "one"]);
     t.quit();
 }

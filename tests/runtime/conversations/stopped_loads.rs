@@ -39,7 +39,7 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     let changed = |n: &&Notice| matches!(n, Notice::Note(_, text) if text.contains("changed on disk"));
     assert!(t.seen.iter().find(changed).is_none());
     // All of it stands behind the part now, and that is said.
-    let again = format!("long.txt is here in part (lines 1-{}): this reads it a second time.", document.lines);
+    let again = format!("long.txt is already here in part (lines 1-{}); this reads it again.", document.lines);
     assert!(t.seen.iter().any(|n| matches!(n, Notice::Note(Level::Info, text) if *text == again)), "{again}");
     assert_eq!(t.view().documents.len(), 2);
 }
@@ -138,7 +138,7 @@ fn what_a_kill_left_unread_is_said_to_be_that_until_it_is_read() {
 
     let mut t = Talk::new(after.path(), resume("long"));
     let (id, text) = question(&mut t);
-    assert!(text.starts_with("The reading of long.txt broke off. What was read of it is kept, "), "{text}");
+    assert!(text.starts_with("long.txt was read in part. That part is kept; "), "{text}");
     assert!(text.contains("The model must read") && !text.contains("again"), "{text}");
     let shown = |t: &Talk| {
         let view = t.view();

@@ -5,7 +5,7 @@ use super::*;
 fn may_not_write(t: &mut Talk) {
     t.send(Request::Ask("May I?".into()));
     let said = t.note_with("view only");
-    let next = format!("/resume {} tries again, /fork makes a copy to go on with.", t.name());
+    let next = format!("/resume {} tries again, /fork makes a copy you can write in.", t.name());
     assert!(said.ends_with(&next), "{said}");
     assert!(t.view().view_only);
 }
@@ -145,13 +145,13 @@ fn undone_to_its_beginning(system: Option<String>) {
     let mut viewer = Talk::new(dir.path(), resume(&name));
     let (id, _) = question(&mut viewer);
     viewer.send(Request::Choose { question: id, key: 'v' });
-    let said = viewer.note_with("before its first message");
+    let said = viewer.note_with("All its messages are undone");
     assert!(said.ends_with(" /timeline shows what is kept (4 messages).") && !said.contains("/redo"), "{said}");
     viewer.quit();
     drop(held);
     let mut t = Talk::new(dir.path(), resume(&name));
-    let said = t.note_with("before its first message");
-    assert!(said.contains("(4 messages) comes back with /redo"), "{said}");
+    let said = t.note_with("All its messages are undone");
+    assert!(said.contains("/redo restores what is kept (4 messages)"), "{said}");
     t.sync();
     assert_eq!((t.view().messages.len(), t.view().timeline.len()), (above, 2), "{:?}", t.view());
     t.send(Request::Sessions);
@@ -166,7 +166,10 @@ fn undone_to_its_beginning(system: Option<String>) {
     t.send(Request::New(None));
     t.note_with("New session.");
     t.sync();
-    assert_eq!(t.seen.iter().filter(|n| matches!(n, Notice::Note(_, t) if t.contains("its first message"))).count(), 1);
+    assert_eq!(
+        t.seen.iter().filter(|n| matches!(n, Notice::Note(_, t) if t.contains("All its messages are undone"))).count(),
+        1
+    );
 }
 
 with_both_tokenizers!(

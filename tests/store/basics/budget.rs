@@ -197,5 +197,5 @@ fn the_budget_drops_old_state_but_spares_the_open_path_and_never_text() {
     assert_eq!(restore(store, &old.tip.unwrap(), 0).unwrap().plan.usable, 3);
     let sizes = store.sizes().unwrap();
     assert_eq!(sizes.state_bytes, store.state_bytes().unwrap());
-    assert_eq!(sizes.sessions[&old.session].0 + sizes.sessions[&new.session].1, sizes.state_bytes);
+    assert_eq!(sizes.sessions[&old.session].state + sizes.sessions[&new.session].own, sizes.state_bytes);
 }

@@ -276,7 +276,7 @@ fn an_answer_goes_on_where_the_program_is_suspended_and_where_it_could_not_be() 
     s.type_text("asked next").press("enter");
     s.press("ctrl-z");
     assert!(s.effects.contains(&Effect::Suspend), "{:?}", s.effects);
-    s.event(Event::NotSuspended("Not suspended: no shell is there to continue it".into()));
+    s.event(Event::NotSuspended("Not suspended: there is no shell to continue it".into()));
     let screen = s.screen();
     assert!(screen.contains("Not suspended: no shell") && s.app.busy(), "{screen}");
     assert_eq!(s.sent(), []);

@@ -28,7 +28,7 @@ fn answers_side_by_side() {
         let choice = |key, label: &str| Choice { key, label: label.into() };
         s.tell(Notice::Question {
             id: 1,
-            text: "Which answer goes on?".into(),
+            text: "Which answer continues the conversation?".into(),
             choices: vec![
                 choice('1', "It is Natasha"),
                 choice('2', "Natasha does"),
@@ -37,7 +37,10 @@ fn answers_side_by_side() {
             ],
         });
         let screen = s.screen();
-        assert!(screen.contains("Which answer goes on?") && screen.contains("Esc keep the last"), "{screen}");
+        assert!(
+            screen.contains("Which answer continues the conversation?") && screen.contains("Esc keep the last"),
+            "{screen}"
+        );
         assert!(screen.contains("Princess Marya") && screen.contains("2  seed 42"), "{screen}");
         s.sent();
         s.press("2");
@@ -77,7 +80,7 @@ fn every_answer_and_every_choice_is_reached_in_a_small_window() {
     let mut choices: Vec<Choice> = ('1'..='9').map(|key| choice(key, format!("Answer {key}"))).collect();
     choices.push(choice('\x1b', "keep the last; /branch shows the others".into()));
     s.tell(Notice::Activity(Activity::Idle));
-    s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+    s.tell(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
     s.sent();
     let screen = s.screen();
     for key in '1'..='9' {
@@ -105,7 +108,7 @@ fn the_question_which_answer_goes_on_stands_below_them_and_right_above_what_wait
             // Neither blank rows below it nor answers under it.
             let stands = |screen: &str, waiting: usize| {
                 let lines: Vec<&str> = screen.lines().collect();
-                let first = lines.iter().position(|l| l.contains("Which answer goes on?")).unwrap();
+                let first = lines.iter().position(|l| l.contains("Which answer continues the conversation?")).unwrap();
                 let last = usize::from(height) - 5 - waiting;
                 assert!(first == last || lines[last].contains(" Esc"), "{n}: {screen}");
                 assert!(lines[first - 2].contains("scroll"), "{n}: {screen}");
@@ -138,7 +141,7 @@ fn which_goes_on(s: &mut Stage, n: i64) {
     let mut choices: Vec<Choice> = keys.map(|key| Choice { key, label: format!("Told {key}") }).collect();
     choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
     s.tell(Notice::Activity(Activity::Idle));
-    s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+    s.tell(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
 }
 
 /// Whether all answers are in sight.
@@ -198,7 +201,7 @@ fn whoever_writes_goes_on_writing_below_answers_side_by_side() {
     s.tell(Notice::Activity(Activity::Idle));
     let choices = [('1', "one"), ('2', "two"), ('\x1b', "keep the last")];
     let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
-    s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+    s.tell(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
     s.sent();
     s.event(Event::Frame).type_text(" 1 2");
     assert_eq!((s.sent(), s.app.composer.text()), (vec![], " 1 2"), "a number behind a letter is no choice");

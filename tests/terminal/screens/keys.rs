@@ -386,7 +386,7 @@ fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
     assert_eq!(s.app.composer.text(), "Who built the lighthouse?", "a cleared step comes back with Enter");
     s.press("esc");
     assert_eq!((s.app.tour.is_none(), s.app.composer.text()), (true, ""));
-    assert!(s.screen().contains("The tour is left"));
+    assert!(s.screen().contains("You left the tour"));
 }
 
 #[test]

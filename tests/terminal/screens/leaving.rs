@@ -50,7 +50,7 @@ fn what_is_queued_stays_in_its_session_when_another_one_is_picked_from_a_list() 
         state: "yes".into(),
         bytes: None,
         updated_ms: TIME,
-        once: false,
+        ..SessionRow::default()
     };
     let hit = SearchRow {
         session: "contract".into(),
@@ -372,10 +372,7 @@ fn commands_that_were_not_done_are_no_messages() {
     assert!(said.contains("1 message was not sent: Up finds it at the next start. /fork was not done."), "{said}");
     s.press("n").type_text("/undo 2").press("enter ctrl-d");
     let said = words(&mut s);
-    assert!(
-        said.contains("1 message was not sent: Up finds it at the next start. 2 commands were not done."),
-        "{said}"
-    );
+    assert!(said.contains("1 message was not sent: Up finds it at the next start. 2 commands did not run."), "{said}");
 }
 
 #[test]

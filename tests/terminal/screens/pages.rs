@@ -142,7 +142,7 @@ pub fn sessions() -> Vec<SessionRow> {
         state: state.into(),
         bytes: Some(2_400 << 20),
         updated_ms: TIME,
-        once: false,
+        ..SessionRow::default()
     };
     vec![
         row("war-and-peace", "Who tells Pierre that Prince Andrei is dying?", "yes"),
@@ -158,6 +158,9 @@ fn sessions_are_picked_and_filtered() {
         s.tell(Notice::Sessions(sessions()));
         s
     });
+    let mut s = open(30, 8);
+    s.tell(Notice::Sessions(sessions()));
+    picture("sessions_30x8", &mut s);
     let mut s = open(80, 24);
     s.tell(Notice::Sessions(sessions()));
     s.type_text("contr");
@@ -268,7 +271,7 @@ fn choices_that_do_not_fit_into_a_line_get_a_row_each() {
     let mut s = open(80, 24);
     s.tell(Notice::Question {
         id: 1,
-        text: "Which answer goes on?".into(),
+        text: "Which answer continues the conversation?".into(),
         choices: vec![
             choice('1', "It is Natasha who breaks it to him, but not in words: Pierre"),
             choice('2', "Natasha does, at Princess Marya's, without saying it"),

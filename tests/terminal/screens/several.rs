@@ -283,10 +283,10 @@ fn whoever_quits_is_asked_first_where_not_all_is_saved() {
     s.sent();
     s.tell(Notice::Save(SaveState::NotSaved("disk full".into()))).press("ctrl-d");
     let screen = s.screen();
-    assert!(screen.contains("Not all of this conversation is saved") && screen.contains("/export FILE"), "{screen}");
+    assert!(screen.contains("Part of this conversation is not saved") && screen.contains("/export FILE"), "{screen}");
     assert_eq!(s.sent(), []);
     s.tell(Notice::Save(SaveState::Saved(0)));
-    assert!(!s.screen().contains("Not all of this"), "{}", s.screen());
+    assert!(!s.screen().contains("Part of this conversation"), "{}", s.screen());
     s.tell(Notice::Save(SaveState::NotSaved("disk full".into()))).press("ctrl-c");
     assert!(s.screen().contains("Ctrl-C again quits and loses it"), "{}", s.screen());
 }

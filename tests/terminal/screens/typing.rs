@@ -7,8 +7,8 @@ use sala_chat::tui::options::UiConfig;
 use sala_chat::tui::transcript::Scroll;
 use sala_chat::tui::{Effect, Event, Queued};
 
-use super::loading;
 use super::stage::*;
+use super::{loading, picture};
 
 #[test]
 fn a_text_from_the_editor_is_not_replaced_by_what_was_offered_before() {
@@ -243,4 +243,28 @@ fn what_is_said_of_the_database_keeps_no_question_from_being_asked() {
     s.tell(Notice::Damage("sala.db is damaged in places".into())).tell(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("Sum up big.txt".into())]);
     assert!(s.screen().contains("damaged in places"), "{}", s.screen());
+}
+
+#[test]
+fn a_session_of_this_folder_is_continued_by_enter_and_left_alone_by_typing() {
+    let offering = |w, h| {
+        let offer = Some(super::pages::sessions().remove(0));
+        Stage::with(UiConfig { offer, ..UiConfig::default() }, w, h).ready(demo())
+    };
+    for (w, h) in [(30, 8), (60, 15), (80, 24), (160, 50)] {
+        let mut s = offering(w, h);
+        picture(&format!("offer_{w}x{h}"), &mut s);
+        s.press("enter");
+        assert_eq!(s.sent(), [Request::Resume("war-and-peace".into())]);
+        let mut s = offering(w, h);
+        s.type_text("Hello");
+        assert!(!s.screen().contains("Enter continues"), "{}", s.screen());
+        s.press("enter");
+        assert_eq!(s.sent(), [Request::Ask("Hello".into())]);
+        // A command counts as a beginning, too: the next Enter opens nothing.
+        let mut s = offering(w, h);
+        s.type_text("/new").press("enter");
+        s.tell(Notice::Activity(Activity::Idle)).press("enter");
+        assert_eq!(s.sent(), [Request::New(None)]);
+    }
 }

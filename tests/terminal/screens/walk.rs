@@ -150,8 +150,8 @@ fn a_bare_load_is_a_list_of_files() {
 }
 
 #[test]
-fn sessions_are_renamed_deleted_and_sorted_in_their_list() {
-    for (width, height) in SIZES {
+fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
+    for (width, height) in SIZES.into_iter().chain([(30, 8)]) {
         let mut s = open(width, height);
         let mut rows = super::pages::sessions();
         (rows[0].updated_ms, rows[0].tokens) = (rows[0].updated_ms + 1, rows[0].tokens + 1);
@@ -164,7 +164,20 @@ fn sessions_are_renamed_deleted_and_sorted_in_their_list() {
         assert!(s.screen().contains("Sessions by tokens") && first(&mut s).contains("war-and-peace"));
         s.press("ctrl-s");
         assert_eq!(first(&mut s), by_date);
-        s.press("delete");
+        // The list is sent again after a pin, and the same row stays selected.
+        s.press("ctrl-s f3");
+        assert_eq!(s.sent(), [Request::Pin(Some("war-and-peace".into())), Request::Sessions]);
+        let mut rows = super::pages::sessions();
+        (rows[0].pinned, rows[0].title) = (true, "(pinned) Who?".into());
+        rows[2].here = true;
+        s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Sessions(rows));
+        assert!(s.screen().contains("Sessions by name") && first(&mut s).contains("war-and-peace"), "{}", s.screen());
+        s.press("ctrl-f");
+        assert!(s.screen().contains("Sessions of this folder by name") && first(&mut s).contains("日本語の本"));
+        s.press("ctrl-s ctrl-s ctrl-f");
+        let keys = s.screen();
+        assert!(["F2", "F3 pin", "Del", "Esc"].iter().all(|key| keys.contains(key)), "{keys}");
+        s.press("home delete");
         assert_eq!(s.sent(), [Request::Delete(Some("war-and-peace".into()))]);
         s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Sessions(super::pages::sessions())).press("f2");
         assert_eq!(s.app.composer.text(), "/rename war-and-peace ");
