@@ -11,8 +11,8 @@ use super::themes::Themes;
 use super::{Context, open, plain};
 use crate::config::settings::{self, Config, Switch};
 use crate::core::Exit;
-use crate::runtime::Attendance;
 use crate::runtime::protocol::{LoadOptions, Request};
+use crate::runtime::{Attendance, Input};
 use crate::store::Scratch;
 use crate::text::clock;
 use crate::tui::keys::KeyTable;
@@ -131,10 +131,8 @@ fn part(
     tour: Option<Tour>,
 ) -> Result<(Exit, Option<Tour>), Failure> {
     let mut ui = ui_config(context)?;
-    let opened = match lines {
-        Some(_) => open::runtime(context, &chat.session, chat.save, Attendance::Present),
-        None => open::for_screen(context, &chat.session, chat.save),
-    }?;
+    let input = if lines.is_some() { Input::Lines } else { Input::Screen };
+    let opened = open::runtime(context, &chat.session, chat.save, Attendance::Present, input)?;
     ui.settings = opened.loaded;
     ui.offer = opened.offer.filter(|_| chat.offers && chat.session == SessionChoice::New);
     let requests = opened.runtime.requests.clone();

@@ -43,7 +43,6 @@ impl Failure {
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 format!("one of {} has to follow", subcommands(&text))
             }
-            ErrorKind::InvalidUtf8 => not_utf8(std::env::args_os()).unwrap_or_else(|| usage_line(&text)),
             _ => usage_line(&text),
         };
         let failure = Failure::usage(line);
@@ -105,13 +104,6 @@ fn usage_line(text: &str) -> String {
     line
 }
 
-/// Which of the arguments is no text.
-fn not_utf8(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<String> {
-    let odd = args.into_iter().find(|arg| arg.to_str().is_none())?;
-    let shown = odd.to_string_lossy();
-    Some(format!("the argument {shown} is not UTF-8 text; a file with such a name can be loaded with its folder"))
-}
-
 impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Failure {
         match e.kind() {
@@ -168,15 +160,6 @@ mod tests {
         assert_eq!(failure.message, "x: not found");
         let both = Failure::new(Exit::Failure, "a: Permission denied (os error 13); b: Is a directory (os error 21)");
         assert_eq!(both.message, "a: Permission denied; b: Is a directory");
-    }
-
-    #[test]
-    fn an_argument_that_is_no_text_is_named() {
-        use std::os::unix::ffi::OsStringExt;
-        let odd = std::ffi::OsString::from_vec(b"gr\xfcn.txt".to_vec());
-        let message = not_utf8(["sala-chat".into(), "-f".into(), odd]).unwrap();
-        assert!(message.starts_with("the argument gr\u{fffd}n.txt is not UTF-8 text"), "{message}");
-        assert_eq!(not_utf8(["sala-chat".into()]), None);
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::sessions_cmd::when;
 use super::signals::Ending;
 use super::{Context, notices, open};
 use crate::core::{Exit, bytes, counted};
-use crate::runtime::Attendance;
 use crate::runtime::protocol::{LibraryAction, Notice, Request, SaveState};
+use crate::runtime::{Attendance, Input};
 use crate::store::Store;
 use crate::text::near::meant;
 use crate::text::sanitize::Clean;
@@ -93,7 +93,7 @@ fn library_ls(context: &Context) -> Result<Exit, Failure> {
 
 /// The one command here that needs the model: it reads.
 fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
-    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent)?;
+    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent, Input::Lines)?;
     for path in paths {
         // A runtime that has failed says so in its last notice.
         let _ = opened.runtime.requests.send(Request::Library(LibraryAction::Add(path.clone())));

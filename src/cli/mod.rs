@@ -258,7 +258,7 @@ fn command_line(error: &clap::Error, arguments: &[OsString]) -> Failure {
     let words = arguments.iter().skip(1).map_while(|a| a.to_str()).take_while(|a| !a.starts_with('-'));
     let words: Vec<String> = words.map(str::to_owned).collect();
     let known = |first: &String| Path::new(first).exists() || Cli::command().find_subcommand(first).is_some();
-    match args::command_meant(&words).filter(|_| !words.first().is_some_and(known)) {
+    match args::suggested_command(&words).filter(|_| !words.first().is_some_and(known)) {
         Some(command) if error.kind() == ErrorKind::UnknownArgument => {
             failure.hint(format!("Did you mean: sala-chat {command}"))
         }
@@ -334,7 +334,7 @@ fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     match sources::check(&files, &options) {
         Ok(()) => Ok(()),
         Err(sources::SourceError::NotFound { path, similar }) => {
-            let meant = if paths.first() == Some(&path) { args::command_meant(paths) } else { None };
+            let meant = if paths.first() == Some(&path) { args::suggested_command(paths) } else { None };
             // A file of nearly that name is more likely, unless the word is a command's own.
             let meant = meant.filter(|meant| similar.is_none() || meant.split(' ').any(|word| word == path));
             let failure = Failure::from(sources::SourceError::NotFound { path, similar });

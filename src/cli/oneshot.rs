@@ -19,8 +19,8 @@ use super::signals::Ending;
 use super::{Context, STDIN, jobs, notices, open, out};
 use crate::core::Exit;
 use crate::core::transcript::{Finish, Role};
-use crate::runtime::Attendance;
 use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView, Unsaved};
+use crate::runtime::{Attendance, Input};
 use crate::text::sanitize::Clean;
 use crate::text::sources::OddByte;
 use crate::text::{Decoded, NotText, decode};
@@ -77,7 +77,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     let home = std::env::home_dir();
     let Meant { text, paths: mentioned, library } = mentions(context, ask, home.as_deref());
     let started = Instant::now();
-    let opened = open::runtime(context, &ask.session, ask.save, Attendance::Absent)?;
+    let opened = open::runtime(context, &ask.session, ask.save, Attendance::Absent, Input::Lines)?;
     let requests = opened.runtime.requests.clone();
     let stop = requests.clone();
     // A runtime that is gone has stopped.

@@ -201,8 +201,7 @@ fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
     if let Some(options) = remote_engine::options(context)? {
         let options = RemoteOptions { one_question: attendance == Attendance::Absent, ..options };
         let text = remote::text_model().map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
-        let remote::Engine { commands, events, thread } = remote::spawn(options, &text).map_err(no_thread)?;
-        let engine = Starting(Some(Engine { commands, events, thread }));
+        let engine = Starting(Some(remote::spawn(options, &text).map_err(no_thread)?));
         let stop = text.tokenizer.stop_ids(&[]);
         // A remote engine's state is its text.
         return Ok(Begun { engine, text, stop, save_state: SaveStates::Never, piece: usize::MAX });
@@ -215,27 +214,8 @@ fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
     Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
 }
 
-/// Starts engine and runtime for line mode and commands.
+/// Starts engine and runtime. `Input::Calls` are requests of a program: one after the other, each for itself.
 pub fn runtime(
-    context: &Context,
-    session: &SessionChoice,
-    save: bool,
-    attendance: Attendance,
-) -> Result<Opened, Failure> {
-    runtime_for(context, session, save, attendance, Input::Lines)
-}
-
-/// Starts engine and runtime for requests of a program: one after the other, each for itself.
-pub fn runtime_for_calls(context: &Context) -> Result<Opened, Failure> {
-    runtime_for(context, &SessionChoice::New, true, Attendance::Absent, Input::Calls)
-}
-
-/// As [`runtime()`], for the screen.
-pub fn for_screen(context: &Context, session: &SessionChoice, save: bool) -> Result<Opened, Failure> {
-    runtime_for(context, session, save, Attendance::Present, Input::Screen)
-}
-
-fn runtime_for(
     context: &Context,
     session: &SessionChoice,
     save: bool,

@@ -2,14 +2,12 @@
 //! drawn twice. Same requests and notices as the full screen, same commands, no escape sequences at all.
 //!
 //! [`Plain`] is pure: lines and notices in, lines and requests out. [`run`] feeds it.
-//! What is typed is answered here, what a question mentions is in `asking`, what the runtime says in `notices`, what is left of it with `--quiet` in `quiet`; `feed` has the
-//! terminal. Lines can also come from a
-//! pipe: then there is no prompt, and the program ends when the last line has been answered.
+//! What is typed is answered here, mentions of a question are in `asking`, notices of the runtime in `notices`; `feed` has the
+//! terminal. Lines can also be those of a pipe: then there is no prompt, and the program ends when the last line has been answered.
 
 mod asking;
 mod feed;
 mod notices;
-mod quiet;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -28,7 +26,7 @@ pub enum Out {
     Line(String),
     /// Print this, without a newline.
     Part(String),
-    Stderr(String),
+    Trouble(String),
     Send(Request),
     Keep(&'static str, String),
     /// Look which of these paths there are: [`Plain::found`] takes them.
@@ -117,6 +115,10 @@ impl Plain {
 
     pub fn say_looked(self, say: bool) -> Plain {
         Plain { looks_hidden: !say, ..self }
+    }
+
+    pub fn answers_only(self, only: bool) -> Plain {
+        Plain { answers_only: only, ..self }
     }
 
     fn busy(&self) -> bool {
@@ -356,7 +358,7 @@ impl Plain {
     /// Ctrl-Z did not suspend the process: why.
     pub fn not_suspended(&mut self, why: String) -> Vec<Out> {
         self.prompted = false;
-        vec![Out::Line(String::new()), Out::Stderr(why)]
+        vec![Out::Line(String::new()), Out::Trouble(why)]
     }
 }
 

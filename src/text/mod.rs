@@ -34,7 +34,6 @@ mod thesaurus;
 pub mod thoughts;
 mod tighten;
 pub mod tokenizer;
-mod trial;
 mod untrusted;
 mod vocabulary;
 

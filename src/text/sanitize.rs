@@ -24,22 +24,13 @@ impl<'a> Clean<'a> {
 
     /// JSON in lines, as [`Clean::json`].
     pub fn json_text(text: &'a str) -> Clean<'a> {
-        let hostile = |c: char| is_hostile(c) && c != '\n';
-        if !text.chars().any(hostile) {
-            return Clean(Cow::Borrowed(text));
-        }
-        let mut out = String::with_capacity(text.len() + 64);
-        for c in text.chars() {
-            if hostile(c) {
-                // Outside of strings JSON is ASCII, so this character is inside a string.
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    let _ = write!(out, "\\u{unit:04x}");
-                }
-            } else {
-                out.push(c);
+        // Outside of strings JSON is ASCII, so such a character is inside a string.
+        let escape = |out: &mut String, c: char| {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
             }
-        }
-        Clean(Cow::Owned(out))
+        };
+        Clean(mapped(text, |c| is_hostile(c) && c != '\n', escape))
     }
 
     pub fn as_str(&self) -> &str {
@@ -83,20 +74,21 @@ fn spell(out: &mut String, c: char) {
     let _ = if code < 0x100 { write!(out, "\\x{code:02x}") } else { write!(out, "U+{code:04X}") };
 }
 
-/// Cleans a text of several lines: `\n` and `\t` stay, everything else that a terminal would obey is spelled out.
-pub fn sanitize(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|c| is_hostile(c) && c != '\n' && c != '\t') {
+/// A text with some characters written in another way; copied only if it has any.
+fn mapped<'a>(text: &'a str, changes: impl Fn(char) -> bool, write: impl Fn(&mut String, char)) -> Cow<'a, str> {
+    if !text.chars().any(&changes) {
         return Cow::Borrowed(text);
     }
-    let mut out = String::with_capacity(text.len() + 16);
+    let mut out = String::with_capacity(text.len() + 64);
     for c in text.chars() {
-        if is_hostile(c) && c != '\n' && c != '\t' {
-            spell(&mut out, c);
-        } else {
-            out.push(c);
-        }
+        if changes(c) { write(&mut out, c) } else { out.push(c) }
     }
     Cow::Owned(out)
+}
+
+/// Cleans a text of several lines: `\n` and `\t` stay, everything else that a terminal would obey is spelled out.
+pub fn sanitize(text: &str) -> Cow<'_, str> {
+    mapped(text, |c| is_hostile(c) && c != '\n' && c != '\t', spell)
 }
 
 /// `old` after a user edited its sanitized form to `edited`: outside the change, the characters of `old` stay instead
@@ -119,18 +111,7 @@ pub fn edited(old: &str, edited: &str) -> String {
 
 /// Cleans a text for one line: newlines and tabs become spaces, the rest as [`sanitize`].
 pub fn sanitize_line(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_hostile) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => out.push(' '),
-            c if is_hostile(c) => spell(&mut out, c),
-            c => out.push(c),
-        }
-    }
-    Cow::Owned(out)
+    mapped(text, is_hostile, |out, c| if matches!(c, '\n' | '\t') { out.push(' ') } else { spell(out, c) })
 }
 
 /// Quotes a word of a command line so that a shell takes it literally.

@@ -5,22 +5,22 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use super::child::{self, Failed, Limits};
 use super::grammar::{self, Grammar};
-use super::trial::Trial;
+use super::plain_words;
+use crate::engine::protocol::Cancel;
 
 /// First argument of the child.
 pub const CHILD: &str = "__schema";
-/// How they are tried.
-const TRIAL: Trial = Trial {
-    child: CHILD,
-    doing: "compiling it",
-    advice: "ask with a simpler schema",
-    memory_bytes: 1 << 30,
-    time: Duration::from_secs(10),
-};
+/// Address space of the child.
+const MEMORY_BYTES: u64 = 1 << 30;
+const LIMITS: Limits = Limits { time: Duration::from_secs(10), output_bytes: 64 << 10 };
 /// Schemas that passed and are known: programs send the same ones again and again.
 const KNOWN: usize = 128;
 
@@ -60,7 +60,7 @@ impl Checker {
             return Ok(());
         }
         let untried = |why| Unusable::Untried(format!("the schema cannot be tried: {why}"));
-        if let Some(why) = TRIAL.tried(&self.program, text).map_err(untried)? {
+        if let Some(why) = self.tried(text).map_err(untried)? {
             return Err(Unusable::Refused(why));
         }
         let mut passed = passed();
@@ -70,15 +70,38 @@ impl Checker {
         }
         Ok(())
     }
+    /// Has a child compile it; the result is the reason for a refusal, if any.
+    fn tried(&self, text: String) -> Result<Option<String>, String> {
+        let (program, arguments) = self.program.split_first().ok_or("there is no program")?;
+        let mut command = Command::new(program);
+        command.args(arguments).arg(CHILD).env("RUST_BACKTRACE", "0");
+        let too_much =
+            |what: String| Ok(Some(format!("compiling it takes more than {what}; ask with a simpler schema")));
+        let output = match child::run_with(command, text.into(), LIMITS, &Cancel::default()) {
+            Ok(output) => output,
+            Err(Failed::TimedOut) => return too_much(format!("{} s", LIMITS.time.as_secs())),
+            Err(Failed::Start(e)) => return Err(format!("the child did not start ({})", plain_words(&e))),
+            Err(Failed::TooLong | Failed::Cancelled) => return Err("the child wrote too much".into()),
+        };
+        match (output.status.success(), output.status.signal()) {
+            (true, _) => serde_json::from_slice(&output.stdout).map_err(|e| e.to_string()),
+            // Exceeding the memory or stack limit aborts the child.
+            (false, Some(_)) => too_much(format!("{} GiB of memory or too deep a stack", MEMORY_BYTES >> 30)),
+            (false, None) if output.complaint.is_empty() => Err(format!("the child ended with {}", output.status)),
+            (false, None) => Err(output.complaint),
+        }
+    }
 }
 
-/// In the child: limits itself, compiles the schema of standard input, and returns a verdict for standard output.
+/// In the child: limits itself, compiles the schema of standard input, and returns why it is refused, or `null`, for standard
+/// output.
 ///
 /// # Errors
 /// Why it cannot be tried, in one line for standard error.
 pub fn child() -> Result<Vec<u8>, String> {
-    TRIAL.child(|text| {
-        let grammar: Grammar = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-        Ok(grammar::Trial::new()?.of(&grammar).err())
-    })
+    child::confine(MEMORY_BYTES)?;
+    let mut text = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut text).map_err(|e| e.to_string())?;
+    let grammar: Grammar = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+    serde_json::to_vec(&grammar::Trial::new()?.of(&grammar).err()).map_err(|e| e.to_string())
 }

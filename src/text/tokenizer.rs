@@ -17,7 +17,7 @@ use super::own_space::{Before, without_own_space};
 use super::vocabulary::{LOWER_BLOCK, Pieces};
 use crate::core::caught::caught;
 use crate::engine::protocol::Token;
-use file::{GenerationConfig, NamedToken, OneOrMany, TokenizerConfig, load};
+use file::{GenerationConfig, NamedToken, OneOrMany, TokenizerConfig, load, parsed};
 
 /// Inserted into literals of special tokens in untrusted text; never encoded itself.
 pub(crate) const SHIELD: char = '\u{10FFFD}';
@@ -62,18 +62,8 @@ impl Tokenizer {
         generation: Option<&[u8]>,
     ) -> Result<Tokenizer, TextError> {
         let (library, json, pieces, max_id) = load(tokenizer)?;
-        let config: TokenizerConfig = match config {
-            Some(bytes) => {
-                serde_json::from_slice(bytes).map_err(|e| TextError::malformed("tokenizer_config.json", e))?
-            }
-            None => TokenizerConfig::default(),
-        };
-        let generation: GenerationConfig = match generation {
-            Some(bytes) => {
-                serde_json::from_slice(bytes).map_err(|e| TextError::malformed("generation_config.json", e))?
-            }
-            None => GenerationConfig::default(),
-        };
+        let config: TokenizerConfig = parsed("tokenizer_config.json", config)?;
+        let generation: GenerationConfig = parsed("generation_config.json", generation)?;
         let id_of = |t: &Option<NamedToken>| t.as_ref().and_then(|t| library.token_to_id(t.text()));
         // If the config does not say, the post-processor decides whether a text starts with `<s>`.
         let add_bos = match config.add_bos_token {

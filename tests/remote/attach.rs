@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sala_chat::client::attach::{self, Engine, Found, Host, Loads, Multiplexer, Place, Share, Way};
+use sala_chat::client::attach::{self, Found, Host, Loads, Multiplexer, Place, Share, Way};
 use sala_chat::core::transcript::{Finish, Message};
-use sala_chat::engine::protocol::{Command, EngineOptions, RowSource, RowsFault, RowsPlace, Token};
+use sala_chat::engine::protocol::{Command, Engine, EngineOptions, RowSource, RowsFault, RowsPlace, Token};
 use sala_chat::runtime::protocol::{Level, Notice, Request};
 use sala_chat::runtime::{EngineChannels, Opening};
 use sala_chat::store::{RealDisk, StoredRows};

@@ -11,9 +11,9 @@ mod terminal;
 use std::time::Duration;
 
 use chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, refusal, reply, stream, usage};
-use sala_chat::client::remote::{Engine, Key, Patience, RemoteOptions, spawn, text_model};
+use sala_chat::client::remote::{Key, Patience, RemoteOptions, spawn, text_model};
 use sala_chat::engine::protocol::{
-    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, MAIN, ModelInfo, Sampling,
+    Cancel, Command, Ended, Engine, EngineEvent, EngineFault, Generate, Job, JobStats, Look, MAIN, ModelInfo, Sampling,
     SequenceId, SpecMode, Token,
 };
 use sala_chat::text::{ChatMessage, ChatRole, RenderOptions, StreamDecoder, TextModel};

@@ -41,7 +41,6 @@ pub enum BenchWhat {
     Serve,
 }
 
-/// `bench`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
     /// What to measure
@@ -132,7 +131,6 @@ fn pool_size(text: &str) -> Result<crate::backend::cuda::PoolSize, String> {
     Ok(crate::backend::cuda::PoolSize { blocks, staged_rows: blocks * 64 })
 }
 
-/// `eval`.
 #[derive(Clone, Debug, Args)]
 pub struct EvalArgs {
     /// Reference logits to compare with; --script prints what makes such a file
@@ -171,7 +169,6 @@ pub struct EvalArgs {
     pub tuning: TuningArgs,
 }
 
-/// `doctor`.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorArgs {
     /// Replay golden data from this folder
@@ -200,15 +197,12 @@ impl DoctorArgs {
     }
 }
 
-/// `draft`.
 #[derive(Clone, Debug, Args)]
 pub struct DraftArgs {
-    /// What to do.
     #[command(subcommand)]
     pub action: DraftCommand,
 }
 
-/// Actions of `draft`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum DraftCommand {
     /// Write hidden states and tokens for training a head

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use hf_hub::api::sync::{ApiBuilder, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::{Response, StatusCode};
@@ -291,11 +292,8 @@ fn file(entry: Sibling) -> HubFile {
 
 /// For an address; separators stay.
 fn encoded(text: &str) -> String {
-    let one = |b: u8| match b.is_ascii_alphanumeric() || b"-._~/".contains(&b) {
-        true => char::from(b).to_string(),
-        false => format!("%{b:02X}"),
-    };
-    text.bytes().map(one).collect()
+    const OTHERS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+    utf8_percent_encode(text, OTHERS).to_string()
 }
 
 fn first_line(error: &dyn std::fmt::Display) -> String {

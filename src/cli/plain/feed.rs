@@ -129,7 +129,7 @@ pub fn run(
             match o {
                 Out::Line(text) => out::line(&Clean::text(&text))?,
                 Out::Part(text) => out::part(&Clean::text(&text))?,
-                Out::Stderr(text) => out::err_line(&Clean::text(&text)),
+                Out::Trouble(text) => out::err_line(&Clean::text(&text)),
                 Out::Keep(key, value) => {
                     let report = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
                     out::line(&Clean::text(&report))?;

@@ -1,6 +1,6 @@
 //! What the runtime says, as lines: answers by sentence, progress by tenths, lists and questions.
 
-use super::super::notices;
+use super::super::notices::{self, Weight};
 use super::{OpenQuestion, Out, Plain, keys};
 use crate::core::transcript::{Finish, Message, Role};
 use crate::core::{Exit, counted, percent};
@@ -23,7 +23,7 @@ impl Plain {
             weight.keep(&mut out);
         }
         out.extend(self.go_on());
-        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_) | Out::Stderr(_)));
+        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_) | Out::Trouble(_)));
         if prints && std::mem::take(&mut self.prompted) {
             out.insert(0, Out::Line(String::new()));
         }
@@ -245,6 +245,23 @@ impl Plain {
         if shown != self.save_shown {
             out.extend(shown.clone().map(Out::Line));
             self.save_shown = shown;
+        }
+    }
+}
+
+impl Weight {
+    /// With `--quiet`: leaves out notes, and sends trouble to standard error. What is to be done stays.
+    fn keep(self, out: &mut Vec<Out>) {
+        match self {
+            Weight::Answer => {}
+            Weight::Note => out.retain(|o| !matches!(o, Out::Line(_) | Out::Part(_))),
+            Weight::Trouble => {
+                for o in out {
+                    if let Out::Line(text) | Out::Part(text) = o {
+                        *o = Out::Trouble(std::mem::take(text));
+                    }
+                }
+            }
         }
     }
 }

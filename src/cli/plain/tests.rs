@@ -23,7 +23,7 @@ fn printed(out: &[Out]) -> String {
         .map(|o| match o {
             Out::Line(t) => format!("{t}\n"),
             Out::Part(t) => t.clone(),
-            Out::Stderr(_) | Out::Send(_) | Out::Keep(..) | Out::Find(_) | Out::Exit(_) => String::new(),
+            Out::Trouble(_) | Out::Send(_) | Out::Keep(..) | Out::Find(_) | Out::Exit(_) => String::new(),
         })
         .collect()
 }
@@ -156,9 +156,9 @@ fn quiet_prints_answers_and_questions_and_trouble_to_standard_error() {
     shown += &printed(&p.notice(Notice::Finished(answer("By 14 June.", Some(Finish::Length)))));
     assert_eq!(shown, "By 14 June.\n");
     let why = p.notice(Notice::Note(Level::Warn, "No message #9.".into()));
-    assert_eq!(why, [Out::Stderr("Note: No message #9.".into())]);
+    assert_eq!(why, [Out::Trouble("Note: No message #9.".into())]);
     let why = p.notice(Notice::Save(SaveState::NotSaved("disk full".into())));
-    assert_eq!(why, [Out::Stderr("NOT SAVED: disk full".into())]);
+    assert_eq!(why, [Out::Trouble("NOT SAVED: disk full".into())]);
     let choices = vec![Choice { key: '\n', label: "load".into() }, Choice { key: '\x1b', label: "cancel".into() }];
     assert!(printed(&p.notice(Notice::Question { id: 4, text: "11 files".into(), choices })).starts_with("11 files\n"));
     let bye = p.notice(Notice::Bye { farewell: Some("Saved.".into()), unsaved: None });

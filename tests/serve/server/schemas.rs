@@ -103,12 +103,12 @@ fn a_schema_that_passed_is_not_tried_again_and_a_trial_that_fails_is_no_verdict(
         Checker::new(["sh", "-c", script.as_str()].map(OsString::from).into())
     };
     let grammar = |text: &str| Grammar::Json(json!({ "const": text }));
-    let passes = says("cat > /dev/null; echo '{\"refused\":null}'");
+    let passes = says("cat > /dev/null; echo null");
     for text in ["one", "one", "two", "one"] {
         assert_eq!(passes.check(&grammar(text)), Ok(()));
     }
     assert_eq!(tried(), 2);
-    let refuses = says("echo '{\"refused\":\"too odd\"}'");
+    let refuses = says("echo '\"too odd\"'");
     for _ in 0..2 {
         assert_eq!(refuses.check(&grammar("one")), Err(Unusable::Refused("too odd".into())));
     }
