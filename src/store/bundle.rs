@@ -19,7 +19,6 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
 
 use super::arrival::{Arrival, Arrived, Imported, arrive};
@@ -29,6 +28,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
+use super::query;
 use super::save::Written;
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::vet::Vetted;
@@ -332,11 +332,8 @@ impl Store {
             let sql = format!(
                 "SELECT id, {k}_root FROM segment WHERE fingerprint = ?1 AND {k}_root IS NOT NULL AND origin IS NULL LIMIT 1"
             );
-            let found = self.read(|db| {
-                let mut query = db.prepare_cached(&sql)?;
-                let row = query.query_row([fingerprint], |r| Ok((SegmentId(r.get(0)?), r.get::<_, [u8; 32]>(1)?)));
-                Ok(row.optional()?)
-            })?;
+            let found: Option<(SegmentId, [u8; 32])> =
+                self.read(|db| query::row(db, &sql, [fingerprint], |r| Ok((SegmentId(r.get(0)?), r.get(1)?))))?;
             let Some((id, root)) = found else { return Ok(Vec::new()) };
             let opened = format::open(&*self.disk, &self.layout.file(&id, kind), kind, &id, &root);
             // An unreadable local file is no evidence against the bundle.

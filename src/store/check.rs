@@ -13,6 +13,7 @@ use super::error::{Result, StoreError, is_damage};
 use super::format::{self, FileKind};
 use super::messages::UNREADABLE;
 use super::misplaced::misplaced;
+use super::query;
 use super::schema::{self, structure_fault};
 use super::seal::{self, seal_session};
 use super::segment::SegmentId;
@@ -46,13 +47,10 @@ fn first_fault(db: &Connection) -> Result<Option<String>> {
 }
 
 fn missing_messages(db: &Connection) -> Result<Vec<MessageId>> {
-    let mut query = db.prepare_cached(
-        "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
+    let sql = "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
            WHERE head IS NOT NULL UNION SELECT message FROM mark) AS wanted
-         WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.id = wanted.id)",
-    )?;
-    let rows = query.query_map([], |r| Ok(MessageId(r.get(0)?)))?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+         WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.id = wanted.id)";
+    query::rows(db, sql, [], |r| Ok(MessageId(r.get(0)?)))
 }
 
 fn broken_messages(db: &Connection) -> Result<Vec<MessageId>> {
@@ -239,9 +237,8 @@ impl Store {
 
     fn check_states(&self, out: &mut Checked) -> Result<()> {
         let kept: Vec<(SegmentId, bool, bool)> = self.read(|db| {
-            let mut query = db.prepare("SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment")?;
-            let rows = query.query_map([], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            let sql = "SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment";
+            query::rows(db, sql, [], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))
         })?;
         let mut found = Vec::new();
         for (id, rows, end) in kept {

@@ -4,6 +4,7 @@ use rusqlite::{Transaction, params};
 
 use super::database::Store;
 use super::error::Result;
+use super::query;
 use crate::core::now_ms;
 use crate::core::transcript::{LONGEST_PROMPT, SessionId};
 
@@ -38,9 +39,7 @@ impl Store {
         self.read(|db| {
             let sql = "SELECT text FROM prompt WHERE octet_length(text) <= ?2 ORDER BY key DESC LIMIT ?1";
             let rows_of = (i64::try_from(limit).unwrap_or(i64::MAX), LONGEST_PROMPT as i64);
-            let mut query = db.prepare_cached(sql)?;
-            let rows = query.query_map(rows_of, |r| r.get(0))?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            query::rows(db, sql, rows_of, |r| r.get(0))
         })
     }
 }

@@ -26,7 +26,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `segment`, `error`, `watch` | names for pieces of state; the error type; progress and stop of long work |
+//! | `segment`, `error`, `query`, `watch` | names for pieces of state; the error type; prepared queries; progress and stop of long work |
 //! | `disk`, `scratch`, `format`, `vet` | file effects; private folders; the two files of a segment; checks of imported state |
 //! | `seal`, `schema`, `recorded`, `reach` | checksums in the database; its tables; segments in it; the messages a session shows |
 //! | `directory`, `parts`, `database`, `lock` | names in the directory; unfinished exports; the open store; one writer a session |
@@ -68,6 +68,7 @@ mod messages;
 mod misplaced;
 mod opening;
 mod parts;
+mod query;
 mod reach;
 mod recorded;
 mod rescue;

@@ -8,6 +8,7 @@ use super::LAST;
 use super::database::Store;
 use super::error::{Result, StoreError};
 use super::messages::bare_message;
+use super::query;
 use super::reach::{REACHED_BY_SESSION, UP};
 use super::seal::{self, bytes_at, number_at, seal_session, text_at};
 use super::segment::SegmentId;
@@ -114,11 +115,8 @@ fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
 
 fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
     if record.damaged {
-        let logged = db
-            .prepare_cached("SELECT head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT 1")?
-            .query_row([record.id.0], |r| Ok(number_at(r, 0)))
-            .optional();
-        if let Ok(Some(head)) = logged {
+        let sql = "SELECT head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT 1";
+        if let Ok(Some(head)) = query::row(db, sql, [record.id.0], |r| Ok(number_at(r, 0))) {
             record.head = head.map(MessageId);
         }
         record.title = format!("(damaged) {}", record.title);
@@ -194,21 +192,15 @@ impl Store {
 
     pub fn session(&self, id: SessionId) -> Result<SessionRecord> {
         self.read(|db| {
-            let record = db
-                .prepare_cached(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?
-                .query_row([id.0], session_row)
-                .optional()?;
+            let sql = format!("SELECT {SESSION} FROM session WHERE id = ?1");
+            let record = query::row(db, &sql, [id.0], session_row)?;
             mend(db, record.ok_or_else(|| StoreError::NoSession { name: id.0.to_string() })?)
         })
     }
 
     pub fn own_title(&self, id: SessionId) -> Result<Option<String>> {
-        self.read(|db| {
-            Ok(db
-                .prepare_cached(&format!("SELECT title FROM session WHERE id = ?1 AND {OWN_TITLE}"))?
-                .query_row([id.0], |r| Ok(text_at(r, 0)))
-                .optional()?)
-        })
+        let sql = format!("SELECT title FROM session WHERE id = ?1 AND {OWN_TITLE}");
+        self.read(|db| query::row(db, &sql, [id.0], |r| Ok(text_at(r, 0))))
     }
 
     pub fn last_session(&self) -> Result<Option<SessionRecord>> {
@@ -228,7 +220,7 @@ impl Store {
                 "" => HashSet::new(),
                 _ => whole_segments(db, session, fingerprint)?,
             };
-            let mut query = db.prepare_cached(&format!(
+            let sql = format!(
                 "{REACHED_BY_SESSION}
                  SELECT m.id, m.parent, m.role, m.created_ms, m.meta, '', substr(m.text, 1, ?3), m.depth, s.id,
                         coalesce(s.end_root IS NOT NULL, 0)
@@ -236,78 +228,60 @@ impl Store {
                  LEFT JOIN message_segment l ON l.message = m.id AND l.fingerprint = ?2
                  LEFT JOIN segment s ON s.id = l.segment
                  ORDER BY m.depth, m.id"
-            ))?;
+            );
             let max_text = i64::try_from(max_text).unwrap_or(i64::MAX);
-            let rows = query.query_map(params![session.0, fingerprint, max_text], |r| {
+            query::rows(db, &sql, params![session.0, fingerprint, max_text], |r| {
                 let segment = r.get::<_, Option<[u8; 32]>>(8)?.map(SegmentId);
                 let kept = r.get::<_, bool>(9)? && segment.is_some_and(|id| whole.contains(&id));
                 Ok(MessageNode { message: bare_message(r)?, number: r.get(7)?, segment, kept })
-            })?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            })
         })
     }
 
     /// The last segment on the path to `head` under this fingerprint, and the message it ends at. Later messages have
     /// no state and need a prefill.
     pub fn tip_segment(&self, head: MessageId, fingerprint: &str) -> Result<Option<(MessageId, SegmentId)>> {
-        self.read(|db| {
-            Ok(db
-                .prepare_cached(&format!(
-                    "{UP} SELECT up.id, l.segment
-                     FROM up CROSS JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
-                     ORDER BY up.depth DESC LIMIT 1",
-                ))?
-                .query_row(params![head.0, fingerprint], |r| Ok((MessageId(r.get(0)?), SegmentId(r.get(1)?))))
-                .optional()?)
-        })
+        let sql = format!(
+            "{UP} SELECT up.id, l.segment
+             FROM up CROSS JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
+             ORDER BY up.depth DESC LIMIT 1"
+        );
+        let found = |r: &Row<'_>| Ok((MessageId(r.get(0)?), SegmentId(r.get(1)?)));
+        self.read(|db| query::row(db, &sql, params![head.0, fingerprint], found))
     }
 
     /// The fingerprint of the newest kept state on the branch of a session.
     pub fn state_on_branch(&self, head: MessageId) -> Result<Option<String>> {
-        self.read(|db| {
-            Ok(db
-                .prepare_cached(&format!(
-                    "{UP} SELECT l.fingerprint FROM up CROSS JOIN message_segment l ON l.message = up.id
-                     ORDER BY up.depth DESC LIMIT 1",
-                ))?
-                .query_row(params![head.0], |r| r.get(0))
-                .optional()?)
-        })
+        let sql = format!(
+            "{UP} SELECT l.fingerprint FROM up CROSS JOIN message_segment l ON l.message = up.id
+             ORDER BY up.depth DESC LIMIT 1"
+        );
+        self.read(|db| query::row(db, &sql, [head.0], |r| r.get(0)))
     }
 
     pub fn marks(&self, session: SessionId) -> Result<Vec<MarkRecord>> {
         self.read(|db| {
-            let mut query = db.prepare_cached(
-                "SELECT name, message, created_ms FROM mark WHERE session = ?1 ORDER BY created_ms, name",
-            )?;
-            let rows = query.query_map([session.0], |r| {
+            let sql = "SELECT name, message, created_ms FROM mark WHERE session = ?1 ORDER BY created_ms, name";
+            query::rows(db, sql, [session.0], |r| {
                 Ok(MarkRecord { name: r.get(0)?, message: MessageId(r.get(1)?), created_ms: r.get(2)? })
-            })?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            })
         })
     }
 
     /// Sessions forked from this one, not in the trash, with the message each was forked at: `/branch NAME`.
     pub fn forks(&self, session: SessionId) -> Result<Vec<(SessionRecord, Option<MessageId>)>> {
-        self.read(|db| {
-            let mut query = db.prepare_cached(&format!(
-                "SELECT {SESSION} FROM session WHERE forked_from = ?1 AND trashed_ms IS NULL ORDER BY id"
-            ))?;
-            let rows = query.query_map([session.0], |r| Ok((session_row(r)?, number_at(r, 6).map(MessageId))))?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
+        let sql = format!("SELECT {SESSION} FROM session WHERE forked_from = ?1 AND trashed_ms IS NULL ORDER BY id");
+        let fork = |r: &Row<'_>| Ok((session_row(r)?, number_at(r, 6).map(MessageId)));
+        self.read(|db| query::rows(db, &sql, [session.0], fork))
     }
 
     /// Earlier heads of a session, the last one last, as far back as `/redo` reaches.
     pub fn heads_left(&self, session: SessionId) -> Result<Vec<MessageId>> {
-        self.read(|db| {
-            let mut query = db.prepare_cached(
-                "SELECT head FROM (SELECT key, head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT ?2) ORDER BY key",
-            )?;
-            let rows = query.query_map(params![session.0, LEFT], |r| Ok(number_at(r, 0).map(MessageId)))?;
-            let heads: Vec<Option<MessageId>> = rows.collect::<rusqlite::Result<_>>()?;
-            Ok(heads.into_iter().flatten().collect())
-        })
+        let sql = "SELECT head FROM (SELECT key, head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT ?2)
+             ORDER BY key";
+        let head = |r: &Row<'_>| Ok(number_at(r, 0).map(MessageId));
+        let heads: Vec<Option<MessageId>> = self.read(|db| query::rows(db, sql, params![session.0, LEFT], head))?;
+        Ok(heads.into_iter().flatten().collect())
     }
 
     /// Gives a session another name.
