@@ -248,7 +248,7 @@ mod tests {
     use std::time::Instant;
 
     use proptest::prelude::*;
-    use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
+    use pulldown_cmark::{Event, HeadingLevel, Parser, Tag};
 
     use super::*;
     use crate::core::transcript::{DocumentInfo, Finish, MessageMeta, Sources};
@@ -357,7 +357,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_reader_of_the_page_sees_the_messages_as_headings_and_nothing_else(texts in prop::collection::vec((text(), text()), 3)) {
+        fn a_reader_of_the_page_sees_the_messages_as_headings_and_nothing_else(
+            texts in prop::collection::vec((text(), text()), 3),
+        ) {
             let mut session = session(3, |i| (i > 0).then(|| i - 1));
             for (m, (text, thinking)) in session.messages.iter_mut().zip(&texts) {
                 (m.text, m.thinking, m.meta.looked) = (text.clone(), thinking.clone(), None);
@@ -366,12 +368,17 @@ mod tests {
             (session.name, session.messages[2].role) = (name.clone(), Role::Document);
             session.messages[2].meta.document = Some(DocumentInfo::new(name, None, text));
             let page = markdown(&session);
-            let mut headings = Vec::new();
-            let mut inside = false;
+            let (mut headings, mut depth, mut inside) = (Vec::<String>::new(), 0, false);
             for event in Parser::new(&page) {
                 match event {
-                    Event::Start(Tag::Heading { level: HeadingLevel::H2, .. }) => (inside, _) = (true, headings.push(String::new())),
-                    Event::End(TagEnd::Heading(_)) => inside = false,
+                    Event::Start(tag) => {
+                        if depth == 0 {
+                            inside = matches!(tag, Tag::Heading { level: HeadingLevel::H2, .. });
+                            headings.extend(inside.then(String::new));
+                        }
+                        depth += 1;
+                    }
+                    Event::End(_) => depth -= 1,
                     Event::Text(words) | Event::Code(words) if inside => headings.last_mut().unwrap().push_str(&words),
                     _ => {}
                 }
