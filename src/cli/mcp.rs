@@ -80,12 +80,12 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
 }
 
 /// Standard input; notes whether anything arrived.
-struct Input<R> {
+struct Watched<R> {
     from: R,
     arrived: Arc<AtomicBool>,
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Input<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut std::task::Context<'_>,
@@ -102,7 +102,7 @@ async fn serve(tools: Tools) -> Result<(), Failure> {
     let failure = |e: String| Failure::new(Exit::Failure, format!("the client does not speak the protocol: {e}"));
     let (from, to) = stdio_pipes();
     let arrived = Arc::new(AtomicBool::new(false));
-    match tools.serve((Input { from, arrived: Arc::clone(&arrived) }, to)).await {
+    match tools.serve((Watched { from, arrived: Arc::clone(&arrived) }, to)).await {
         Ok(service) => service.waiting().await.map(drop).map_err(|e| failure(e.to_string())),
         // The library drops lines that are no messages.
         Err(ServerInitializeError::ConnectionClosed(_)) if arrived.load(Ordering::Relaxed) => {
