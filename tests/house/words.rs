@@ -1,5 +1,5 @@
-//! Plain words: comments and identifiers of the sources use the field's terms. A word of the list below is a sign of a sentence
-//! with a vague subject ("what is said there") or of a private name for something that has a common one.
+//! Plain words: comments and identifiers of the sources use the field's terms. A banned word is a sign of a sentence with a vague
+//! subject or of a private name for a common thing.
 
 use crate::sources;
 
@@ -42,7 +42,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// A line of Rust without what stands in quotes: texts for people are checked by reading `tests/outputs`.
+/// A line of Rust without its string literals: texts for people are checked by reading `tests/outputs`.
 fn without_texts(line: &str) -> String {
     let mut out = String::new();
     let mut quoted = false;
