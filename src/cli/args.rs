@@ -93,6 +93,9 @@ pub struct ChatArgs {
     /// Continue the last session
     #[arg(short = 'c', long = "continue", conflicts_with = "resume", help_heading = "Session")]
     pub continue_last: bool,
+    /// Start a new session, without an offer to continue one
+    #[arg(long = "new", conflicts_with_all = ["resume", "continue_last"], help_heading = "Session")]
+    pub start_new: bool,
     /// Save nothing
     #[arg(long, help_heading = "Session")]
     pub no_save: bool,
@@ -165,6 +168,7 @@ impl Cli {
                 || chat.prompt.is_some()
                 || chat.resume.is_some()
                 || chat.continue_last
+                || chat.start_new
                 || chat.no_save
                 || chat.plain
                 || !chat.screen.given.is_empty();
@@ -204,8 +208,10 @@ impl Cli {
                 })
             }
             None => {
-                let session = if resume_last && session == SessionChoice::New { SessionChoice::Last } else { session };
-                Ok(Task::Chat(Chat { paths, session, save, plain: chat.plain }))
+                let resumes = resume_last && !chat.start_new && session == SessionChoice::New;
+                let session = if resumes { SessionChoice::Last } else { session };
+                let offers = paths.is_empty() && !chat.start_new;
+                Ok(Task::Chat(Chat { paths, session, save, plain: chat.plain, offers }))
             }
         }
     }

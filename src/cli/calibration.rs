@@ -52,7 +52,7 @@ pub(super) fn texts(context: &Context, model: &str, docs: Option<&Path>) -> Resu
     if tokens < FEWEST_TOKENS {
         let what = docs.map_or("the text".to_owned(), |docs| docs.display().to_string());
         let text = format!(
-            "{what} is too short to calibrate with: {} tokens, at least {} are needed",
+            "{what} is too short for calibration: {} tokens, at least {} are needed",
             grouped(tokens as u64),
             grouped(FEWEST_TOKENS as u64)
         );

@@ -105,7 +105,7 @@ pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
     let lines = by_lines(plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
     let (mut session, mut at) = (SessionChoice::New, Tour::default());
     loop {
-        let chat = Chat { paths: Vec::new(), session, save: true, plain };
+        let chat = Chat { paths: Vec::new(), session, save: true, plain, offers: false };
         match part(&context, &chat, lines.as_ref(), Some(at))? {
             (Exit::Ok, Some(tour)) if tour.restarts() => at = tour.restarted(),
             (exit, _) => return Ok(exit),
@@ -133,6 +133,7 @@ fn part(
     let input = if lines.is_some() { Input::Lines } else { Input::Screen };
     let opened = open::runtime(context, &chat.session, chat.save, Attendance::Present, input)?;
     ui.settings = opened.loaded;
+    ui.offer = opened.offer.filter(|_| chat.offers && chat.session == SessionChoice::New);
     let requests = opened.runtime.requests.clone();
     if chat.session == SessionChoice::Pick {
         // A runtime that is gone says so in its last notice.

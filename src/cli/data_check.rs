@@ -48,13 +48,13 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
 /// Makes a new database first where the old one cannot be opened.
 fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Result<Report, Failure> {
     let rescue = Store::rescue(root, &RealDisk)?;
-    let in_use = rescue.said_in_use();
+    let in_use = rescue.in_use_notice();
     // Where nothing can be shown meanwhile, that is what to do.
     let store = open().map_err(|e| in_use.clone().map_or(e, |message| Failure::new(Exit::InUse, message)))?;
     let mut checked = store.check()?;
     if let Rescue::Done(rescued) = rescue {
-        checked.repaired.insert(0, rescued.said());
-        checked.damaged.extend(rescued.said_lost());
+        checked.repaired.insert(0, rescued.summary());
+        checked.damaged.extend(rescued.losses());
     }
     checked.damaged.extend(in_use);
     Ok(Report::new(store.root(), checked, store.notes()))
@@ -92,7 +92,7 @@ impl Report {
         lines.extend(checked.repaired.iter().map(|line| format!("repaired  {}", sanitize_line(line))));
         lines.extend(checked.damaged.iter().map(|line| format!("damaged   {}", sanitize_line(line))));
         if checked.repaired.is_empty() && checked.damaged.is_empty() {
-            lines.push("All is as it was saved.".into());
+            lines.push("Everything is as it was saved.".into());
         }
         lines
     }

@@ -88,7 +88,7 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
     let stopper = stop.clone();
     let ending = Ending::watch(move || stopper.cancel())?;
     let source = Source::of(&args.file, &stop).map_err(|failure| ending.by_signal(failure))?;
-    let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NOBODY };
+    let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NONE };
     let imported = store.import(&source.path, &watch).map_err(|e| match (e, &source.piped) {
         (StoreError::Stopped, _) => ending.by_signal(stopped()),
         // The temporary file's name means nothing to the user.

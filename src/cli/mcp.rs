@@ -15,13 +15,17 @@ mod roots;
 mod tools;
 mod worker;
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use rmcp::transport::io::stdio_pipes;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::io::{AsyncRead, ReadBuf};
 
 use super::args::SessionChoice;
 use super::failure::Failure;
@@ -75,10 +79,35 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     }
 }
 
+/// Standard input; notes whether anything arrived.
+struct Watched<R> {
+    from: R,
+    arrived: Arc<AtomicBool>,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = into.filled().len();
+        let polled = Pin::new(&mut self.from).poll_read(cx, into);
+        self.arrived.fetch_or(into.filled().len() > before, Ordering::Relaxed);
+        polled
+    }
+}
+
 async fn serve(tools: Tools) -> Result<(), Failure> {
     let failure = |e: String| Failure::new(Exit::Failure, format!("the client does not speak the protocol: {e}"));
-    match tools.serve(stdio_pipes()).await {
+    let (from, to) = stdio_pipes();
+    let arrived = Arc::new(AtomicBool::new(false));
+    match tools.serve((Watched { from, arrived: Arc::clone(&arrived) }, to)).await {
         Ok(service) => service.waiting().await.map(drop).map_err(|e| failure(e.to_string())),
+        // The library drops lines that are no messages.
+        Err(ServerInitializeError::ConnectionClosed(_)) if arrived.load(Ordering::Relaxed) => {
+            Err(failure("standard input ended without an initialize request".to_owned()))
+        }
         // The client left before it began.
         Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
         Err(e) => Err(failure(e.to_string())),

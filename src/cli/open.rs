@@ -20,6 +20,7 @@ use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
 };
+use crate::runtime::protocol::SessionRow;
 use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, Input, Opening, Runtime, Settings};
 use crate::store::{LAST, Scratch};
 use crate::text::sources::SourceOptions;
@@ -38,6 +39,8 @@ pub struct Opened {
     /// The engine's thread: ends after the runtime.
     pub engine: std::thread::JoinHandle<()>,
     pub loaded: Loaded,
+    /// The last session that was started in this folder.
+    pub offer: Option<SessionRow>,
     /// With `--no-save`: where things lie until the end.
     pub scratch: Option<Scratch>,
 }
@@ -253,6 +256,10 @@ pub fn runtime(
             |why: String| Failure::new(Exit::Failure, format!("internal error: {key} was accepted once: {why}"));
         settings.set_for_run(key, value).map_err(internal)?;
     }
+    let offer = match (input, attendance, config.sessions.offer_last) {
+        (Input::Screen | Input::Lines, Attendance::Present, true) => runtime::last_of_folder(&store),
+        _ => None,
+    };
     let runtime = runtime::spawn(runtime::Options {
         store,
         discard: !save,
@@ -282,5 +289,5 @@ pub fn runtime(
         },
     })
     .map_err(no_thread)?;
-    Ok(Opened { runtime, engine: engine.thread, loaded, scratch })
+    Ok(Opened { runtime, engine: engine.thread, loaded, offer, scratch })
 }

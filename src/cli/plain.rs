@@ -248,7 +248,7 @@ impl Plain {
         if let Some(tour) = &mut self.tour {
             if line.trim() == "skip" {
                 self.tour = None;
-                return vec![Out::Line("The tour is left. /quit ends; nothing of this session stays.".into())];
+                return vec![Out::Line("You left the tour. /quit ends; nothing of this session is kept.".into())];
             }
             if line.trim().is_empty() && tour.is_offered() {
                 line = tour.step().map_or("", |s| s.line);
@@ -257,7 +257,7 @@ impl Plain {
         }
         if line.trim().is_empty() {
             if !self.busy() && self.editing.take().is_some() {
-                return vec![Out::Line("The edit is left; the message stays as it was.".into())];
+                return vec![Out::Line("The edit is cancelled; the message stays as it was.".into())];
             }
             // It may be the answer to what a line before it leads to.
             return if self.busy() && !self.prompts { self.enqueue(line) } else { Vec::new() };

@@ -99,7 +99,7 @@ fn prune_dry_run(
     let mut documents = Vec::new();
     if args.state {
         for r in store.sessions(SessionFilter::Live, LISTED)? {
-            let reached = sizes.sessions.get(&r.id).map_or(0, |b| b.0);
+            let reached = sizes.sessions.get(&r.id).map_or(0, |s| s.state);
             states.extend((reached > 0).then_some((r.name, reached)));
         }
         if args.all {

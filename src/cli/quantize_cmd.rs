@@ -109,7 +109,7 @@ fn compared(context: &Context, source: &Checkpoint, claim: &Claim, stop: &Cancel
     let mut report = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gb(bytes)));
     let done = remove_damaged(source, claim, stop, &mut report).map_err(|e| match e {
         ModelError::File { .. } => Failure::from(e)
-            .hint("Nothing was changed. Try again; where that does not help, remove this file, and it is made again"),
+            .hint("Nothing was changed. Try again; if that fails, remove this file and it is written again"),
         e => e.into(),
     })?;
     done.ok_or_else(|| {

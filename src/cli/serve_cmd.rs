@@ -44,7 +44,7 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
         Ok(meta) => {
             if !meta.is_file() {
                 let message = format!("{}: not a regular file", path.display());
-                return Err(Failure::new(Exit::Usage, message).hint("Name a file with a key, or one to be made"));
+                return Err(Failure::new(Exit::Usage, message).hint("Name a file that holds a key, or a new one"));
             }
             let no_key = || {
                 let (least, most) = (KEY_LENGTH.start(), KEY_LENGTH.end());

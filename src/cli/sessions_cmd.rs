@@ -73,6 +73,22 @@ fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
     lines
 }
 
+/// The list of `ls --sizes`: for each session bytes of kept state, of text, and of all state ever written.
+fn sized(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
+    let names: Vec<String> = rows.iter().map(|r| Clean::line(&r.name).to_string()).collect();
+    let column = name_cells(names.iter().map(String::as_str), width);
+    let line = |name: &str, [state, own, text, written]: [&str; 4]| {
+        format!("{} {state:>11} {own:>11} {text:>11} {written:>11}", fit(name, column))
+    };
+    let mut lines = vec![line("name", ["state", "not shared", "text", "written"])];
+    lines.extend(rows.iter().zip(&names).map(|(r, name)| {
+        let disk = r.disk.unwrap_or_default();
+        let [state, own, text, written] = [disk.state, disk.own, disk.text, disk.written].map(bytes);
+        line(name, [&state, &own, &text, &written])
+    }));
+    lines
+}
+
 pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
     let records = store.sessions(SessionFilter::Live, LISTED)?;
@@ -85,6 +101,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
         let mut lines = match (rows.len(), shown.len()) {
             (0, _) => vec!["No sessions yet. sala-chat starts one.".to_owned()],
             (_, 0) => Vec::new(),
+            _ if args.sizes => sized(&shown, line_cells()),
             _ => listed(&shown, line_cells()),
         };
         if let Some(sizes) = sizes.as_ref().filter(|_| args.sizes) {
@@ -185,7 +202,7 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
         return Err(Failure::usage("there is nothing to search for: give a word"));
     }
     let store = open::store_to_read(context)?;
-    let mut hits = store.search(&query, HITS + 1, &Watch::NOBODY)?;
+    let mut hits = store.search(&query, HITS + 1, &Watch::NONE)?;
     let more = hits.len() > HITS;
     hits.truncate(HITS);
     let json = || {
@@ -226,7 +243,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
             (None, Some(head)) => store.state_on_branch(head)?,
             (of, _) => of.clone(),
         };
-        let written = match kept.map(|of| store.export_bundle(record.id, &of, &args.file, overwrite, &Watch::NOBODY)) {
+        let written = match kept.map(|of| store.export_bundle(record.id, &of, &args.file, overwrite, &Watch::NONE)) {
             None | Some(Err(StoreError::NoState { .. })) => {
                 return Err(Failure::new(Exit::Unreadable, format!("\"{}\" has no kept state", record.name))
                     .hint("Export the text without --with-state"));
@@ -263,7 +280,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         out::part(&Clean::text("\n"))?;
         return Ok(Exit::Ok);
     }
-    let size = store.export_to(record.id, format, scope, &args.file, overwrite, &Watch::NOBODY)?;
+    let size = store.export_to(record.id, format, scope, &args.file, overwrite, &Watch::NONE)?;
     context.result(|| json!({ "file": file, "bytes": size }), || format!("{file} written, {}.", bytes(size)))?;
     Ok(Exit::Ok)
 }
@@ -302,7 +319,7 @@ mod tests {
             state: "stale".into(),
             bytes: Some(2_400 << 20),
             updated_ms: 0,
-            once: false,
+            ..SessionRow::default()
         };
         for width in [80, 100, 160] {
             let lines = listed(std::slice::from_ref(&row), Some(width));

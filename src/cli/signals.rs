@@ -108,7 +108,7 @@ pub(super) fn suspend() -> Result<(), String> {
     if continued.load(Ordering::SeqCst) {
         Ok(())
     } else {
-        Err("Not suspended: no shell is there to continue it".to_owned())
+        Err("Not suspended: there is no shell to continue it".to_owned())
     }
 }
 
@@ -235,7 +235,7 @@ impl Ending {
 
 fn end_now(signal: i32) {
     let writer = std::thread::Builder::new().name("last-words".into()).spawn(|| {
-        out::err_line(&Clean::line("sala-chat: ended in the middle of its work. What was saved before stays"));
+        out::err_line(&Clean::line("sala-chat: interrupted. What was saved before is kept"));
     });
     let begun = Instant::now();
     while writer.as_ref().is_ok_and(|writer| !writer.is_finished()) && begun.elapsed() < LAST_WORDS {

@@ -48,7 +48,7 @@ pub enum DecodeError {
     /// after the last token is read again.
     #[error("what was read before keeps its likeliest tokens alone, and none of them may come next; ask again")]
     OnlyLikeliest,
-    #[error("internal error ({0}); please report it. This conversation is saved, others go on")]
+    #[error("internal error ({0}); please report it. This conversation is saved; others continue")]
     Panic(String),
     /// An invalid call in this state: a bug in the caller.
     #[error("decode: {0}")]

@@ -39,7 +39,7 @@ fn start(
             Err(panic) => {
                 let words = panic_text(panic.as_ref());
                 let error = format!(
-                    "the engine stopped unexpectedly ({words}); the conversation is saved, start again to go on"
+                    "the engine stopped unexpectedly ({words}); the conversation is saved; start again to continue"
                 );
                 Failure { error, exit: Exit::Failure }
             }

@@ -88,7 +88,7 @@ pub struct AskAllArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct LsArgs {
-    /// Also show the disk space that each session alone needs
+    /// Show the disk space of each session: kept state, text, and all state written so far
     #[arg(long)]
     pub sizes: bool,
     /// Also list sessions of a single -p question

@@ -46,6 +46,8 @@ pub struct Chat {
     pub session: SessionChoice,
     pub save: bool,
     pub plain: bool,
+    /// A new session begins with the offer to continue one of this folder.
+    pub offers: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -35,6 +35,10 @@ fn questions_and_chats_are_distinct() {
     assert_eq!(chat.session, SessionChoice::Last);
     let Task::Chat(chat) = task("-c --plain") else { panic!() };
     assert!(chat.session == SessionChoice::Last && chat.plain);
+    let Task::Chat(chat) = parse("--new").task(true).unwrap() else { panic!() };
+    assert!(chat.session == SessionChoice::New && !chat.offers);
+    let offers = ["", "--plain", "notes.txt"].map(|line| matches!(task(line), Task::Chat(chat) if chat.offers));
+    assert_eq!(offers, [true, true, false]);
     assert!(parse("-p hi -r").task(false).is_err());
     let hint = |line: &str| parse(line).task(false).unwrap_err().hint.unwrap();
     assert!(hint("--json").contains("--help") && hint("notes.txt --json").contains("--help"));

@@ -171,7 +171,7 @@ impl Tools {
         documents.sort();
         documents.dedup();
         let names = documents.clone();
-        self.look(move |library| names.iter().try_for_each(|name| library.document(name).map(drop))).await?;
+        self.look(move |library| library.named(&names)).await?;
         answers::answer(&self.call(Request::AskLibrary { documents, question }, &context).await?)
     }
 
@@ -203,8 +203,8 @@ impl Tools {
     )]
     async fn when(&self, Parameters(args): Parameters<WhenArgs>, context: Context) -> Answered {
         let (document, question) = (args.document, question(args.question)?);
-        let name = document.clone();
-        self.look(move |library| library.document(&name)).await?;
+        let names = vec![document.clone()];
+        self.look(move |library| library.named(&names)).await?;
         answers::when(&self.call(Request::WhenLibrary { document, question }, &context).await?)
     }
 
@@ -236,7 +236,7 @@ impl ServerHandler for Tools {
             let name = &d.document.name;
             let uri = format!("{DOCUMENT}{}", utf8_percent_encode(name, NON_ALPHANUMERIC));
             let about = format!("{} tokens, {} lines", d.document.tokens, d.document.lines);
-            Resource::new(uri, name).with_mime_type("text/plain").with_description(about).with_size(d.text_bytes)
+            Resource::new(uri, name).with_mime_type("text/plain").with_description(about)
         };
         Ok(ListResourcesResult::with_all_items(documents.iter().map(resource).collect()))
     }

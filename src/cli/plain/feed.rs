@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, never, select, unbounded};
 
 use super::super::run::RuntimeHandle;
+use super::super::sessions_cmd::when;
 use super::super::signals::{Outside, suspend, watch_signals};
 use super::super::{config_cmd, jobs, out};
 use super::{Out, Plain};
-use crate::core::{Exit, bytes as bytes_of};
-use crate::runtime::protocol::Request;
-use crate::text::sanitize::Clean;
+use crate::core::{Exit, bytes as bytes_of, counted};
+use crate::runtime::protocol::{Request, SessionRow};
+use crate::text::sanitize::{Clean, command_word};
 use crate::tui::options::UiConfig;
 use crate::tui::tour::Tour;
 
@@ -36,6 +37,13 @@ pub fn start_lines() -> io::Result<Lines> {
         }
     })?;
     Ok(Lines(lines))
+}
+
+/// The session of this folder, and the command that continues it.
+fn offer(row: &SessionRow) -> String {
+    let title = if row.title.is_empty() { &row.name } else { &row.title };
+    let (changed, tokens) = (when(row.updated_ms), counted(row.tokens, "token"));
+    format!("/resume {} continues \"{title}\" ({changed}, {tokens}).", command_word(&row.name))
 }
 
 /// The next line, of at most so many bytes; `None` at the end.
@@ -75,6 +83,9 @@ pub fn run(
     watch_signals(outside_to)?;
     let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).with_sent(ui.sent_before);
     let mut plain = plain.say_looked(ui.look).answers_only(quiet);
+    if let Some(row) = ui.offer.as_ref().filter(|_| io::stdin().is_terminal() && !quiet) {
+        out::line(&Clean::line(&offer(row)))?;
+    }
     let mut dying: Option<(Exit, Instant)> = None;
     let mut input = lines.0.clone();
     loop {

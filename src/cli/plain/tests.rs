@@ -391,7 +391,7 @@ fn the_line_after_an_edit_replaces_the_message_and_no_later_one_does() {
     assert_eq!(opened(&mut p), printout);
     assert_eq!(p.line("new"), [Out::Send(edit("new"))]);
     opened(&mut p);
-    assert_eq!(printed(&p.line("")), "The edit is left; the message stays as it was.\n");
+    assert_eq!(printed(&p.line("")), "The edit is cancelled; the message stays as it was.\n");
     assert_eq!(p.line("a question"), [Out::Send(ask("a question"))]);
     // A command that does something else first leaves it.
     for command in ["/undo", "/new"] {

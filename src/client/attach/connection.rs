@@ -309,7 +309,7 @@ impl Connection {
             return;
         }
         let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
-        let next = "what comes next looks for a server again, and loads the model here if there is none";
+        let next = "the next question looks for a server again, or loads the model here";
         let line = format!("{host}, which ran the model, has ended{why}. The text is kept; {next}.");
         let fault = EngineFault::Gone(line);
         let failed = |id| EngineEvent::Failed { id, fault: fault.clone() };
@@ -324,7 +324,7 @@ impl Connection {
     }
 
     fn ended_here(&mut self) {
-        let why = "The engine is gone. Text is safe; sala-chat -c goes on with it.".to_owned();
+        let why = "The engine has stopped. Text is safe; sala-chat -c continues.".to_owned();
         self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } });
     }
 

@@ -141,8 +141,8 @@ fn dropped(client: &Client, received: &Received<'_>, why: &str) -> Fault {
 
 fn kept(received: &Received<'_>) -> String {
     match received.tokens.len() as u64 {
-        0 => "Nothing of the answer had come.".to_owned(),
-        n => format!("What had come (about {} tokens) is kept; ask again for a whole one.", grouped(n)),
+        0 => "None of the answer had arrived.".to_owned(),
+        n => format!("The part that arrived (about {} tokens) is kept; ask again for a whole answer.", grouped(n)),
     }
 }
 
@@ -240,7 +240,7 @@ impl<'c> Received<'c> {
             Some(Finished::Length) => self.ended = self.ended.or(Some(Ended::Length)),
             Some(Finished::Filtered) => {
                 return Err(Fault::Failed(format!(
-                    "{} does not let the answer go on (content filter). {}",
+                    "{} stopped the answer (content filter). {}",
                     client.shown,
                     kept(self)
                 )));

@@ -256,6 +256,8 @@ settings! {
         save_state: SaveStates = word("turn", SaveStates::WORDS);
         /// start in the last session
         resume_last: bool = truth(false);
+        /// at the start, offer the last session of this folder
+        offer_last: bool = truth(true);
         /// tokens between checkpoints inside long documents
         checkpoint_every: u64 = int(32768, 1024, TOKENS);
         /// number of recent turns whose state is kept
