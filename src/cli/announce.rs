@@ -13,9 +13,7 @@ pub enum Notification {
     /// Rings; the terminal or the window manager makes of it what it likes.
     #[default]
     Bell,
-    /// OSC 9.
     Osc9,
-    /// OSC 777.
     Osc777,
 }
 

@@ -91,7 +91,6 @@ fn by_lines(requested: bool) -> bool {
         || !std::io::stdout().is_terminal()
 }
 
-/// Runs the chat until it ends.
 pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
     let lines = by_lines(chat.plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
     Ok(part(context, chat, lines.as_ref(), None)?.0)

@@ -9,7 +9,6 @@ use crate::core::places;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dirs {
-    /// `config.toml`.
     pub config: PathBuf,
     /// `sala.db`, `segments/`.
     pub data: PathBuf,

@@ -63,7 +63,6 @@ impl Failure {
         Failure::new(Exit::Ok, "")
     }
 
-    /// The object for `--json`.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({ "code": self.exit.word(), "message": self.message, "hint": self.hint })
     }

@@ -67,9 +67,7 @@ const PASTED_ON: Duration = Duration::from_millis(500);
 struct Bursts {
     /// Read while looking for the end of a burst.
     ahead: Option<TermEvent>,
-    /// When the wheel turned last.
     turned: Option<Instant>,
-    /// When the last paste ended.
     pasted: Option<Instant>,
 }
 

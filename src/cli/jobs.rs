@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_current_process_group, wait
 
 use super::signals::suspend;
 use super::themes::Themes;
+use crate::text::files::below_home;
 use crate::text::plain_words;
 use crate::text::sanitize::sanitize;
 use crate::tui::Event;
@@ -34,7 +35,6 @@ const FRESH: Duration = Duration::from_secs(5);
 pub enum Job {
     Paths {
         prefix: String,
-        /// For `~`.
         home: Option<PathBuf>,
     },
     Files(String),
@@ -90,11 +90,7 @@ pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
         Some(at) => prefix.split_at(at + 1),
         None => ("", prefix),
     };
-    let real = match (folder.strip_prefix("~/"), home) {
-        (Some(rest), Some(home)) => home.join(rest),
-        _ if folder.is_empty() => PathBuf::from("."),
-        _ => PathBuf::from(folder),
-    };
+    let real = if folder.is_empty() { PathBuf::from(".") } else { below_home(folder, home) };
     let Ok(entries) = std::fs::read_dir(real) else {
         return Vec::new();
     };
@@ -137,11 +133,7 @@ fn can_be_typed(name: &str) -> bool {
 
 /// Those paths that exist; `~` is the home folder.
 pub fn existing(paths: Vec<String>, home: Option<&Path>) -> Vec<String> {
-    let exists = |path: &String| match (path.strip_prefix("~/"), home) {
-        (Some(rest), Some(home)) => home.join(rest).exists(),
-        _ => Path::new(path).exists(),
-    };
-    paths.into_iter().filter(exists).collect()
+    paths.into_iter().filter(|path| below_home(path, home).exists()).collect()
 }
 
 /// Files below the working folder, listed once in a while.

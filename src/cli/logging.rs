@@ -45,7 +45,6 @@ pub fn start(dirs: &Dirs, config: &LogConfig, verbose: u8) -> LogGuard {
 /// `sala-chat.2026-01-31.log`, another one each day (UTC), the oldest removed; all of them for this user only.
 struct DailyFile {
     folder: PathBuf,
-    /// Files kept at most.
     keep: usize,
     open: Option<(String, File)>,
 }

@@ -7,7 +7,6 @@ use clap::{Arg, Command};
 use crate::config::commands::{COMMANDS, Group};
 use crate::tui::keys::ACTIONS;
 
-/// Escapes text so that nothing in it is a roff instruction.
 fn plain(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     let line = |l: &str| if l.starts_with(['.', '\'']) { format!("\\&{l}") } else { l.to_owned() };

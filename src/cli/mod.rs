@@ -64,7 +64,6 @@ pub use failure::Failure;
 use panic::CrashNote;
 use term::Guard;
 
-/// What every handler needs.
 #[derive(Clone, Debug)]
 pub struct Context {
     pub began: Instant,
@@ -74,7 +73,6 @@ pub struct Context {
     pub config_file: PathBuf,
     pub dirs: Dirs,
     pub json: bool,
-    /// No progress, no notes.
     pub quiet: bool,
 }
 
@@ -113,11 +111,8 @@ impl Context {
 pub struct Laboratory {
     /// `doctor --kernels`, `--rates` and `--fixtures`.
     pub check: fn(&Context, &args::DoctorArgs) -> Result<Exit, Failure>,
-    /// `bench`.
     pub bench: fn(&Context, &args::BenchArgs) -> Result<Exit, Failure>,
-    /// `eval`.
     pub eval: fn(&Context, &args::EvalArgs) -> Result<Exit, Failure>,
-    /// `draft`.
     pub draft: fn(&Context, &args::DraftCommand) -> Result<Exit, Failure>,
 }
 
@@ -137,7 +132,6 @@ fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>
     }
 }
 
-/// Runs the program with its arguments; the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laboratory) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     // The sandboxed child must run before any thread starts or settings are read.

@@ -78,7 +78,6 @@ pub(super) fn weight(notice: &Notice) -> Weight {
     }
 }
 
-/// The note or warning of a notice.
 pub(super) fn remark(notice: &Notice) -> Option<(Level, String)> {
     match notice {
         Notice::Note(level, text) => Some((*level, text.clone())),

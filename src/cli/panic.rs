@@ -18,7 +18,6 @@ use crate::text::sanitize::{Clean, shell_word};
 pub struct CrashNote {
     pub dir: Option<PathBuf>,
     pub session: String,
-    /// Number of the last message.
     pub messages: u64,
 }
 

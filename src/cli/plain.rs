@@ -80,7 +80,6 @@ pub struct Plain {
     thinking: bool,
     opened: Vec<OpenSession>,
     parallel: Vec<(MessageId, Option<u64>)>,
-    /// Tenth of the last progress report.
     tenth: u64,
     save_shown: Option<String>,
     /// The last printed session, if unchanged since: serial, name, messages.
@@ -136,7 +135,6 @@ impl Plain {
         self.entered(line)
     }
 
-    /// Reports a line that is not text.
     pub fn left_out(&mut self, why: String) -> Vec<Out> {
         self.prompted = false;
         vec![Out::Line(why)]
@@ -199,7 +197,6 @@ impl Plain {
         self.wants_line() && self.prompts && !self.prompted
     }
 
-    /// The tour's next step, once.
     fn step(&mut self) -> Vec<Out> {
         let Some(tour) = &mut self.tour else { return Vec::new() };
         match (tour.offer(), tour.step()) {

@@ -11,7 +11,6 @@ use crate::model::quantize::{Stage, kept_folders, remove_kept};
 use crate::store::{Extent, Freed, SegmentId, SessionFilter, SessionRecord, Store};
 use crate::text::sanitize::Clean;
 
-/// `prune`.
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
     let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_free(context)? };
     let requests = open::store_of_requests_if_any(context)?;

@@ -12,6 +12,7 @@ use super::{Context, open, out};
 use crate::core::{Exit, bytes, counted};
 use crate::runtime::protocol::{ExportFormat, SessionRow};
 use crate::runtime::session_rows;
+use crate::runtime::tree::first_words;
 use crate::store::{LAST, Overwrite, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch};
 use crate::text::near::meant;
 use crate::text::sanitize::{Clean, shell_word};
@@ -48,11 +49,6 @@ pub(super) fn when(ms: i64) -> String {
         return String::new();
     };
     at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M").to_string()
-}
-
-/// One line of a terminal: what the program shows of texts it did not write.
-fn one_line(text: &str, width: usize) -> String {
-    crate::runtime::tree::first_words(text, width)
 }
 
 /// The list of `ls`: headings, and titles as far as a line of so many cells has room for them. Long names take the place of counts.
@@ -93,7 +89,6 @@ fn sized(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
     lines
 }
 
-/// `ls`.
 pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
     let records = store.sessions(SessionFilter::Live, LISTED)?;
@@ -122,7 +117,6 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// `show`.
 pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
     let record = named(&store, &args.name)?;
@@ -148,7 +142,6 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-/// A note about a session with all messages undone.
 fn all_undone(name: &str, kept: u64) -> String {
     let kept = counted(kept, "message");
     format!(
@@ -168,7 +161,6 @@ pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     Ok(["y", "yes"].contains(&line.trim().to_lowercase().as_str()))
 }
 
-/// `rm`.
 pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let store = open::store_to_change(context)?;
     let mut records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
@@ -199,12 +191,11 @@ fn found(hits: &[SearchHit], width: Option<usize>) -> Vec<String> {
     let names: Vec<String> = hits.iter().map(|h| Clean::line(&h.name).to_string()).collect();
     let column = name_cells(names.iter().map(String::as_str), width);
     let line = |(h, name): (&SearchHit, &String)| {
-        format!("{} #{}  {}", ellipsis(name, column), h.number, one_line(&h.snippet, 100))
+        format!("{} #{}  {}", ellipsis(name, column), h.number, first_words(&h.snippet, 100))
     };
     hits.iter().zip(&names).map(line).collect()
 }
 
-/// `search`.
 pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failure> {
     let query = args.text.join(" ");
     if query.trim().is_empty() {
@@ -237,7 +228,6 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
     Ok(Exit::Ok)
 }
 
-/// `export`.
 pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
     let standard_output = args.file.as_os_str() == "-";
     if args.with_state && standard_output {

@@ -166,9 +166,7 @@ fn unblock_suspend() -> io::Result<()> {
 const SAME: Duration = Duration::from_millis(500);
 /// How long words at the end may take: who they are for may not read any more.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// How long a command may take to end in good order after a signal.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// How long the loop may take to end after a hang-up.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
 
 pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
@@ -222,7 +220,6 @@ impl Ending {
         Ok(ending)
     }
 
-    /// The first signal that came.
     pub(super) fn signal(&self) -> Option<u8> {
         Some(self.0.load(Ordering::Acquire)).filter(|n| *n != 0)
     }

@@ -23,7 +23,6 @@ pub(super) struct Limits {
     pub(super) output_bytes: u64,
 }
 
-/// What a program wrote.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) status: ExitStatus,
@@ -58,7 +57,6 @@ pub(super) fn confine(memory_bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Output of a program from one pipe.
 struct Captured {
     /// `None` after the end, or once the limit is exceeded.
     pipe: Option<File>,

@@ -24,7 +24,6 @@ const MOST_PLACES: usize = 4096;
 /// Bytes before and after a quote in which the answer may name its line or page.
 const CLAIM_WITHIN: usize = 100;
 
-/// The words of one document.
 #[derive(Debug)]
 pub struct Index {
     words: Vec<Word>,

@@ -100,7 +100,6 @@ pub(super) fn documents_alone(text: &[u8]) -> Vec<u8> {
     own
 }
 
-/// The stems of a question, numbered.
 fn stems(question: &[u8]) -> HashMap<Vec<u8>, u32> {
     let mut stems = HashMap::new();
     let mut own = Vec::new();
@@ -137,7 +136,6 @@ fn is_common(word: &[u8]) -> bool {
     })
 }
 
-/// Words of a question, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     own: u64,
@@ -153,7 +151,6 @@ impl Found {
 /// Words that documents share with a question.
 struct Read<'a> {
     text: &'a [u8],
-    /// Positions where sentences end.
     ends: Vec<usize>,
     /// The position after each word that matches the question, and which words it matches.
     found: Vec<(usize, Found)>,

@@ -6,11 +6,10 @@ use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// Settings and presets.
 pub const SETTINGS_BYTES: u64 = 1 << 20;
 /// `config.json`, `tokenizer_config.json`, an index of weights; known files are below 3 MiB.
 pub const MODEL_CONFIG_BYTES: u64 = 32 << 20;
@@ -112,6 +111,11 @@ pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
 pub fn create(path: &Path, contents: &[u8]) -> Result<()> {
     write_synced(path, contents)?.persist_noclobber(path).map_err(|e| e.error)?;
     sync_folder(path)
+}
+
+/// A path as a user writes it: `~/` is the home folder.
+pub fn below_home(path: &str, home: Option<&Path>) -> PathBuf {
+    path.strip_prefix("~/").zip(home).map_or_else(|| path.into(), |(rest, home)| home.join(rest))
 }
 
 pub fn folder_of(file: &Path) -> &Path {

@@ -122,19 +122,15 @@ fn compact(schema: &Value) -> Value {
     schema
 }
 
-/// What an answer has to be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Grammar {
-    /// A JSON value of this schema.
     Json(Value),
     /// A text that this regular expression matches from its beginning to its end.
     Regex(String),
-    /// One of these texts.
     Choice(Vec<String>),
 }
 
 impl Grammar {
-    /// Any JSON object.
     pub fn object() -> Grammar {
         Grammar::Json(json!({ "type": "object" }))
     }
@@ -204,7 +200,6 @@ fn one_line(text: &str) -> String {
     line.chars().take(300).collect()
 }
 
-/// Keeps one answer to its grammar.
 struct Masked {
     matcher: Matcher,
     /// Allowed next tokens, once computed.
@@ -247,7 +242,6 @@ impl Masked {
         self.matcher.tok_env().map_or_else(|_| Vec::new(), |env| env.tok_trie().greedy_tokenize(text))
     }
 
-    /// Whether the grammar continues with this text.
     fn takes(&mut self, text: &[u8]) -> bool {
         let tokens = self.tokens(text);
         self.matcher.validate_tokens(&tokens).is_ok_and(|valid| valid == tokens.len())
@@ -271,7 +265,6 @@ impl Masked {
         let _ = self.matcher.consume_tokens(tokens);
     }
 
-    /// Whether a token is text.
     fn is_text(&self, token: Token) -> bool {
         matches!(self.tokenizer.pieces.get(token), Piece::Bytes(bytes) if !bytes.is_empty())
     }

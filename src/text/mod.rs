@@ -107,12 +107,9 @@ impl TextError {
     }
 }
 
-/// Tokenizer and chat template of one model.
 #[derive(Clone, Debug)]
 pub struct TextModel {
-    /// Characters to ids and back.
     pub tokenizer: Arc<Tokenizer>,
-    /// Messages to characters.
     pub template: Arc<Template>,
     /// Sampling that its authors recommend; empty for the built-in model.
     pub recommended: Recommended,

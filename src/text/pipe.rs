@@ -15,12 +15,10 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 #[derive(Debug)]
 pub enum PipeError {
-    /// The read was cancelled.
     Stopped,
     /// More bytes than the limit; how many arrived.
     TooLarge(u64),
     Read(Error),
-    /// The bytes could not be stored.
     Write(Error),
 }
 

@@ -15,7 +15,6 @@ use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
 use crate::engine::protocol::{Constrain, Constraint, Quoting, Token};
 
-/// Closes a quote.
 pub(super) const MARK: u8 = b'"';
 
 impl Quoting {

@@ -12,12 +12,10 @@ use std::fmt::{self, Write};
 pub struct Clean<'a>(Cow<'a, str>);
 
 impl<'a> Clean<'a> {
-    /// A text of several lines, as [`sanitize`].
     pub fn text(text: &'a str) -> Clean<'a> {
         Clean(sanitize(text))
     }
 
-    /// A text of one line, as [`sanitize_line`].
     pub fn line(text: &'a str) -> Clean<'a> {
         Clean(sanitize_line(text))
     }

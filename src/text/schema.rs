@@ -16,15 +16,12 @@ use super::grammar::{self, Grammar};
 use super::plain_words;
 use crate::engine::protocol::Cancel;
 
-/// First argument of the child.
 pub const CHILD: &str = "__schema";
-/// Address space of the child.
 const MEMORY_BYTES: u64 = 1 << 30;
 const LIMITS: Limits = Limits { time: Duration::from_secs(10), output_bytes: 64 << 10 };
 /// Schemas that passed and are known: programs send the same ones again and again.
 const KNOWN: usize = 128;
 
-/// Why a schema is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
     /// It is the schema: a phrase.
@@ -33,7 +30,6 @@ pub enum Unusable {
     Untried(String),
 }
 
-/// Tries schemas.
 #[derive(Debug)]
 pub struct Checker {
     /// Program and first arguments that accept `__schema`; normally this program.
@@ -43,7 +39,6 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Has them tried by this program.
     pub fn new(program: Vec<OsString>) -> Checker {
         Checker { program, passed: Mutex::default() }
     }

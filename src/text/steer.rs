@@ -47,11 +47,9 @@ impl Watched {
 
 struct Watch {
     watched: Watched,
-    /// Tokens of thought so far.
     spent: u64,
     text: StreamDecoder,
     close: Vec<Token>,
-    /// Those still to write.
     closing: VecDeque<Token>,
     repeats: Repeats,
 }

@@ -25,7 +25,6 @@ pub(super) struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// For tokens that follow `before`.
     pub(super) fn new(tokenizer: &Tokenizer, before: Before) -> Detokenizer {
         let own_spaces = usize::from(tokenizer.pieces.own_space != OwnSpace::None);
         let strip = if before == Before::Edge { own_spaces } else { 0 };
@@ -99,7 +98,6 @@ impl Delta {
     }
 }
 
-/// Where an answer begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Begin {
     /// Outside a thought, which the answer may open.
@@ -146,7 +144,6 @@ impl Splitter {
         Splitter { part, held: String::new() }
     }
 
-    /// Whether a thought is open.
     pub fn in_thought(&self) -> bool {
         match self.part {
             Part::ThoughtStart | Part::Thought => true,
@@ -159,13 +156,11 @@ impl Splitter {
         while self.advance(delta) {}
     }
 
-    /// A `<think>` control token.
     pub fn open(&mut self, delta: &mut Delta) {
         self.flush(delta);
         self.part = Part::ThoughtStart;
     }
 
-    /// A `</think>` control token.
     pub fn close(&mut self, delta: &mut Delta) {
         if self.in_thought() {
             self.held.truncate(self.held.trim_end().len());
@@ -258,7 +253,6 @@ impl StreamDecoder {
         delta
     }
 
-    /// Text of the tokens of one round.
     pub fn push_all(&mut self, ids: &[Token]) -> Delta {
         let mut delta = Delta::default();
         for &id in ids {
@@ -277,7 +271,6 @@ impl StreamDecoder {
         delta
     }
 
-    /// Whether a thought is open.
     pub fn in_thought(&self) -> bool {
         self.splitter.in_thought()
     }

@@ -122,7 +122,6 @@ impl Template {
         Parts::read(config, chat_template)?.template()
     }
 
-    /// From Jinja source.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
         let (source, bos_token, eos_token) = (source.to_owned(), bos_token.to_owned(), eos_token.to_owned());
         Parts { source, bos_token, eos_token }.template()
@@ -169,7 +168,6 @@ impl Template {
         sha256(&self.source)
     }
 
-    /// The name of a published template.
     pub fn known_as(&self) -> Option<&'static str> {
         is_released(&self.source).then_some("the released template")
     }

@@ -14,7 +14,6 @@ const TICK: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GaveUp {
     Panicked,
-    /// Took longer than this.
     TooLong(Duration),
     Stopped,
 }

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_follow_the_marks_and_kept_state_counts_only_behind_what_is_loaded() {
+    fn totals_follow_marks_and_count_kept_state_after_loaded_text() {
         let mut p = FilePick::new(plan(&[100, 200, 300], 1_000));
         assert_eq!(p.summary(), "3 of 3 files, 600 tokens, about 0:40, leaves 400.");
         p.toggle();

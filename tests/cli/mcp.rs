@@ -194,8 +194,8 @@ fn documents_are_searched_quoted_and_read_as_resources() {
     let error = client.request("resources/read", json!({"uri": "sala://document/none"}));
     assert!(error["error"]["message"].as_str().unwrap().contains("No document none"), "{error}");
     client.end();
-    let said = command(home.path(), &["--demo", "--device", "cpu", "-p", "Is the zeppelin red?"]).output().unwrap();
-    assert!(said.status.success());
+    let output = command(home.path(), &["--demo", "--device", "cpu", "-p", "Is the zeppelin red?"]).output().unwrap();
+    assert!(output.status.success());
     let mut client = Client::start(home.path(), &[]);
     let hits = client.object("search_sessions", json!({"text": "zeppelin"}));
     assert!(hits["hits"][0]["snippet"].as_str().unwrap().contains("zeppelin"), "{hits}");

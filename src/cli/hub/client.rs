@@ -19,10 +19,8 @@ use ureq::{Agent, Body};
 
 use super::{HubError, HubFile, LEAST_BYTES, Snapshot, clean, is_commit, wanted};
 
-/// Longest listing.
 const LISTING_BYTES: u64 = 32 << 20;
 
-/// How long the hub may take.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Patience {
     pub(in crate::cli) connect: Duration,
@@ -104,7 +102,6 @@ struct Large {
     size: Option<u64>,
 }
 
-/// One repository of a hub.
 pub(in crate::cli) struct Hub {
     agent: Agent,
     endpoint: String,

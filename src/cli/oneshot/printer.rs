@@ -21,7 +21,6 @@ pub(super) struct Printer<'a> {
     thoughts: bool,
     progress: Option<Instant>,
     ends_with_newline: bool,
-    /// Requested number of answers.
     answers: Option<u64>,
     /// Those that were heard of, where they are not written side by side.
     heard: Vec<MessageId>,

@@ -213,7 +213,6 @@ impl Plain {
         out.extend(crate::tui::looked::quoted(&m.meta.quotes).map(Out::Line));
     }
 
-    /// One of several parallel answers, complete.
     fn one_of_several(&mut self, at: usize, m: &Message, out: &mut Vec<Out>) {
         let seed =
             self.parallel.get(at).and_then(|(_, seed)| *seed).map_or(String::new(), |seed| format!(" (seed {seed})"));

@@ -9,7 +9,6 @@ use unicode_normalization::char::is_combining_mark;
 pub(super) struct Word {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// Hash of the folded word.
     pub(super) folded: u64,
     /// Hash of the folded marks between the word before and this one.
     pub(super) gap: u32,

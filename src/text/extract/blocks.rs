@@ -4,19 +4,15 @@
 #[derive(Default)]
 pub(super) struct Blocks {
     out: String,
-    /// Line ends before the next text.
     line_ends: usize,
-    /// A space before the next text.
     space: bool,
     /// `# ` or `- ` before the next text.
     mark: String,
-    /// Cells of the current table row.
     cells: usize,
     /// A cell has begun and has no text so far: its first block stays on the line of the row.
     at_cell: bool,
 }
 
-/// Between the cells of a row.
 const CELL: &str = " | ";
 
 impl Blocks {
@@ -51,7 +47,6 @@ impl Blocks {
         (self.line_ends, self.space, self.at_cell) = (0, false, false);
     }
 
-    /// The next text begins a line.
     pub(super) fn line(&mut self) {
         self.ends(1);
     }
@@ -67,7 +62,6 @@ impl Blocks {
         }
     }
 
-    /// A line break inside a block.
     pub(super) fn line_break(&mut self) {
         self.line_ends = (self.line_ends + 1).min(2);
     }
@@ -87,7 +81,6 @@ impl Blocks {
         self.mark.clear();
     }
 
-    /// A row of a table begins or ends.
     pub(super) fn row(&mut self) {
         (self.cells, self.at_cell) = (0, false);
         self.line();

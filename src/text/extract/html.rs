@@ -11,12 +11,10 @@ const LEFT_OUT: &str = "script style noscript template svg iframe noembed object
 /// Elements that stand apart.
 const BLOCKS: &str = "p blockquote ul ol dl table figure section article header footer nav aside main \
     form fieldset hr details title body pre textarea";
-/// Elements that begin a line.
 const LINES: &str = "div dt dd option address figcaption summary caption legend center label";
 /// Bytes that may hold a declaration of the encoding.
 const DECLARATION_BYTES: usize = 2048;
 
-/// How a source is tokenized.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Html,

@@ -46,7 +46,6 @@ pub struct Places {
     characters: Detokenizer,
     /// Whether the text contains control tokens, as literals.
     specials: Specials,
-    /// Characters that are complete.
     at: usize,
 }
 
@@ -64,7 +63,6 @@ impl Places {
         Places { tokenizer, characters, specials: Specials::Hide, at }
     }
 
-    /// The position of one more token.
     pub fn next(&mut self, id: Token) -> usize {
         let mut text = String::new();
         match self.tokenizer.pieces.get(id) {

@@ -6,7 +6,6 @@ use minijinja::{Environment, Error, ErrorKind};
 
 use super::{limits, methods, python};
 
-/// Name of the template in its environment.
 pub(super) const NAME: &str = "chat";
 
 /// Compiles a template, with the functions and filters that Hugging Face adds.

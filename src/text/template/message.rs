@@ -12,11 +12,9 @@ pub enum ChatRole {
     System,
     User,
     Assistant,
-    /// The result of a tool call.
     Tool,
 }
 
-/// One message as the template sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChatMessage {
     pub role: ChatRole,
@@ -63,7 +61,6 @@ pub struct RenderOptions {
 }
 
 impl RenderOptions {
-    /// A prompt for an answer.
     pub fn prompt(thinking: ThinkMode) -> RenderOptions {
         RenderOptions { add_generation_prompt: true, thinking, tools: Vec::new() }
     }

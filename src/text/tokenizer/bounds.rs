@@ -16,7 +16,6 @@ const ADDED_BYTES: [usize; 2] = [16 << 20, 2 << 20];
 const PART_BYTES: usize = 64 << 10;
 /// Bytes of a normalizer, which may have a table of characters.
 const NORMALIZER_BYTES: usize = 4 << 20;
-/// Steps of a normalizer.
 const STEPS: usize = 64;
 /// How many times longer the steps of a normalizer may make a text, one after the other.
 const GROWTH: usize = 16;
