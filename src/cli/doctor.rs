@@ -148,11 +148,11 @@ fn server(context: &Context) -> Option<Finding> {
 /// The server of this data directory; terminals share its model.
 fn shared(context: &Context) -> Option<Finding> {
     Some(match attach::look(&attach_engine::place(context)).transpose()? {
-        Ok(host) => finding("shared", Verdict::Fine, format!("{host} runs; terminals that want its model use it.")),
+        Ok(host) => finding("shared", Verdict::Fine, format!("{host} runs; terminals use its model.")),
         Err(why) => finding(
             "shared",
             Verdict::Note,
-            format!("{why}: terminals load a model of their own. End it and start it again."),
+            format!("{why}: terminals load their own model. Stop it and start it again."),
         ),
     })
 }

@@ -395,7 +395,7 @@ fn standard_input_is_known_by_both_its_names_and_of_a_device_it_is_said_how_to_g
     for name in ["-", "/dev/stdin"] {
         let asked = home.run(&["-p", "hi", "-f", name]);
         assert_eq!(asked.status.code(), Some(2), "{}", err(&asked));
-        assert!(err(&asked).contains("standard input, and there is nothing in it"), "{}", err(&asked));
+        assert!(err(&asked).contains("reads standard input, which is empty"), "{}", err(&asked));
     }
     let device = home.run(&["-p", "hi", "-f", "/dev/zero"]);
     assert!(err(&device).contains("or pipe it in: COMMAND | sala-chat -p TEXT"), "{}", err(&device));

@@ -157,7 +157,7 @@ fn settings_that_the_models_template_cannot_do_are_told_with_what_works() {
     };
     for mode in ["on", "off"] {
         let said = check(mode);
-        assert!(said.contains("no switch for thinking") && said.contains("thinking.budget"), "{said}");
+        assert!(said.contains("cannot switch thinking") && said.contains("thinking.budget"), "{said}");
     }
     assert_eq!(check("auto").lines().count(), 1);
     // The built-in model can.
