@@ -93,7 +93,7 @@ pub struct ChatArgs {
     /// Continue the last session
     #[arg(short = 'c', long = "continue", conflicts_with = "resume", help_heading = "Session")]
     pub continue_last: bool,
-    /// Start a new session, without an offer to continue one
+    /// Start a new session without offering the last one
     #[arg(long = "new", conflicts_with_all = ["resume", "continue_last"], help_heading = "Session")]
     pub start_new: bool,
     /// Save nothing

@@ -155,8 +155,8 @@ fn server(context: &Context) -> Option<Finding> {
 /// The server of this data directory; terminals share its model.
 fn shared(context: &Context) -> Option<Finding> {
     Some(match attach::look(&attach_engine::place(context)).transpose()? {
-        Ok(host) => fine("shared", format!("{host} runs; terminals that want its model use it.")),
-        Err(why) => note("shared", format!("{why}: terminals load a model of their own. End it and start it again.")),
+        Ok(host) => fine("shared", format!("{host} runs; terminals use its model.")),
+        Err(why) => note("shared", format!("{why}: terminals load their own model. Stop it and start it again.")),
     })
 }
 

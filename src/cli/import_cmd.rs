@@ -81,7 +81,7 @@ fn take(from: BorrowedFd<'_>, name: &str, into: &mut impl Write, most: u64, stop
 
 pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
     if args.file.to_str().is_some_and(means_stdin) && std::io::stdin().is_terminal() {
-        return Err(Failure::usage("import - means standard input, and nothing is piped into it"));
+        return Err(Failure::usage("import - reads standard input, and nothing is piped into it"));
     }
     let store = open::store_to_change(context)?;
     let stop = Cancel::default();

@@ -66,7 +66,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     let is_packed = packed.is_some();
     let published = match ask {
         true if is_packed => {
-            context.note("This folder was packed here: its files are compared with what was noted of them then.");
+            context.note("This folder was packed here: its files are compared with the checksums recorded then.");
             Vec::new()
         }
         true => {

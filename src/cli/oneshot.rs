@@ -72,7 +72,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     }
     let inline = piped(context.config().load.max_file_mib, context.quiet)?;
     if inline.is_none() && ask.files.iter().any(|p| means_stdin(p)) {
-        return Err(Failure::usage("-f - means standard input, and there is nothing in it"));
+        return Err(Failure::usage("-f - reads standard input, which is empty"));
     }
     let home = std::env::home_dir();
     let Meant { text, paths: mentioned, library } = mentions(context, ask, home.as_deref());

@@ -48,7 +48,7 @@ impl Themes {
             let hint = self.hint(name, CODE_THEMES.iter().copied(), "tmTheme");
             return Err(format!("no code theme {name}{hint}"));
         };
-        let wrong = |e: &dyn std::fmt::Display| format!("{}: no theme of code: {e}", path.display());
+        let wrong = |e: &dyn std::fmt::Display| format!("{}: not a code theme: {e}", path.display());
         let bytes = files::read(&path, THEME_BYTES).map_err(|e| wrong(&e))?;
         highlight::parse(&bytes).map_err(|e| wrong(&e))
     }

@@ -42,7 +42,7 @@ pub enum DecodeError {
     )]
     NotFinite { position: usize },
     /// The grammar of the answer allows no next token.
-    #[error("no token may come next in an answer that keeps to a grammar: {0}; ask with a simpler schema")]
+    #[error("the grammar allows no further token: {0}; ask with a simpler schema")]
     Stuck(String),
     /// Like [`DecodeError::Stuck`], among the likeliest tokens only: other tokens may be allowed, but are known only
     /// after the last token is read again.

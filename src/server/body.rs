@@ -99,7 +99,7 @@ async fn json(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Refusal> {
             "the body must be sent as it is, without Content-Encoding",
         ));
     }
-    let late = |_| Refusal::new(408, "request_timeout", "the body did not come in time");
+    let late = |_| Refusal::new(408, "request_timeout", "the body did not arrive in time");
     tokio::time::timeout(BODY, bytes_of(body)).await.map_err(late)?
 }
 

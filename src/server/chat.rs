@@ -213,7 +213,7 @@ pub(super) fn going_on(fields: &mut Fields, turns: &[Turn]) -> Result<(bool, boo
     let open = fields.truth("continue_final_message")?.unwrap_or(false);
     let begins = fields.truth("add_generation_prompt")?;
     if open && begins == Some(true) {
-        return Err(fields.wrong("add_generation_prompt", "cannot be true beside continue_final_message"));
+        return Err(fields.wrong("add_generation_prompt", "cannot be true together with continue_final_message"));
     }
     if open && turns.last().is_none_or(|turn| turn.role != ChatRole::Assistant) {
         return Err(fields.wrong("continue_final_message", "needs a last message of the assistant"));

@@ -269,7 +269,7 @@ impl Store {
 
     pub(super) fn require_room(&self, need_bytes: u64) -> Result<()> {
         let root = &self.layout.root;
-        let free = self.disk.free_bytes(root).map_err(StoreError::io("ask for free space of", root))?;
+        let free = self.disk.free_bytes(root).map_err(StoreError::io("read the free space of", root))?;
         let reserve_bytes = self.limits.min_free_bytes;
         let free_bytes = free.saturating_sub(reserve_bytes);
         if need_bytes > free_bytes {

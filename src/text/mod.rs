@@ -70,7 +70,7 @@ pub enum TextError {
     #[error("tokenizing failed: {0}")]
     Encode(String),
     #[error(
-        "no chat template in tokenizer_config.json and no chat_template.jinja beside it. Add the file of the original model"
+        "no chat template in tokenizer_config.json and no chat_template.jinja next to it. Add the file of the original model"
     )]
     NoTemplate,
     /// A message of the conversation is damaged and its text unknown.

@@ -135,7 +135,7 @@ fn an_empty_question_or_file_name_fails_at_once() {
     }
     let nothing = home.run(&["-p", "hi", "-f", "-"]);
     assert_eq!(nothing.status.code(), Some(2));
-    assert!(err(&nothing).contains("-f - means standard input, and there is nothing in it"), "{}", err(&nothing));
+    assert!(err(&nothing).contains("-f - reads standard input, which is empty"), "{}", err(&nothing));
     assert!(!home.path("data/sala.db").exists(), "nothing was opened for it");
 }
 

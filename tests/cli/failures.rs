@@ -398,7 +398,7 @@ fn standard_input_has_two_names_and_devices_get_advice() {
     for name in ["-", "/dev/stdin"] {
         let output = home.run(&["-p", "hi", "-f", name]);
         assert_eq!(output.status.code(), Some(2), "{}", err(&output));
-        assert!(err(&output).contains("standard input, and there is nothing in it"), "{}", err(&output));
+        assert!(err(&output).contains("reads standard input, which is empty"), "{}", err(&output));
     }
     let device = home.run(&["-p", "hi", "-f", "/dev/zero"]);
     assert!(err(&device).contains("or pipe it in: COMMAND | sala-chat -p TEXT"), "{}", err(&device));

@@ -223,7 +223,7 @@ fn the_key_is_sent_and_shown_nowhere() {
     assert!(!format!("{options:?}").contains("secret"));
     let mut client = Client::new(options);
     let line = client.ask("q").failed.unwrap();
-    assert!(line.contains("does not take the key (401)") && line.contains("provided: (key)."), "{line}");
+    assert!(line.contains("rejects the key (401)") && line.contains("provided: (key)."), "{line}");
     let seen = server.seen.lock().unwrap();
     assert!(seen.iter().all(|s| s.headers.contains(&format!("Bearer {SECRET}"))), "{seen:?}");
     assert_eq!(seen.len(), 2);

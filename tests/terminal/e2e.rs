@@ -471,6 +471,35 @@ fn the_tour_begins_on_the_screen_and_can_be_left() {
     }
 }
 
+#[test]
+fn a_session_of_this_folder_is_offered_at_the_next_start() {
+    let home = tempfile::tempdir().unwrap();
+    let model = ["--device", "cpu", "--demo"];
+    let begin = |more: &[&str]| Terminal::start(home.path(), 80, 24, &[&model[..], more].concat());
+    let end = |mut t: Terminal| {
+        t.line("/quit");
+        assert!(t.exit().success());
+    };
+    let t = begin(&["--plain"]);
+    t.wait_for("you: ");
+    t.line("Hello");
+    t.wait_for("sala: ");
+    t.wait("a second prompt", |text| text.matches("you: ").count() == 2);
+    end(t);
+    let t = begin(&["--plain"]);
+    t.wait_for("/resume hello continues \"Hello\" (");
+    end(t);
+    let t = begin(&["--new"]);
+    let text = t.wait_for("Type a question");
+    assert!(!text.contains("Enter continues"), "{text}");
+    end(t);
+    let t = begin(&[]);
+    t.wait_for("Enter continues \"Hello\" (");
+    t.send(b"\r");
+    t.wait_for("Resumed ");
+    end(t);
+}
+
 /// The built-in model's answers to questions that have nothing to do with each other.
 fn answers(questions: &[String]) -> Vec<String> {
     use std::io::Write;

@@ -45,8 +45,8 @@ impl Verdict {
                 "not verified: no published hash is known here (sala-chat model verify --hub asks for them)"
             }
             Verdict::AsWritten => "as it was written",
-            Verdict::AsSampled => "as it was written, as far as the samples tell that were hashed",
-            Verdict::Unnoted => "not verified: packing notes no hash of it",
+            Verdict::AsSampled => "as it was written, judging by the hashed samples",
+            Verdict::Unnoted => "not verified: packing records no hash of it",
             Verdict::NotCompared => {
                 "not verified: the version that packed it noted one hash of all parts, and another is damaged or cannot be read"
             }

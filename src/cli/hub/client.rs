@@ -260,7 +260,7 @@ impl Hub {
                 }
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(HubError::Refused(format!(
-                "{what}: the hub wants you to be logged in, or to accept its terms first ({}): open {}/{} in a browser, \
+                "{what}: the hub requires a login, or that you accept its terms first ({}): open {}/{} in a browser, \
                  then set HF_TOKEN",
                 status.as_u16(),
                 clean(&self.endpoint),

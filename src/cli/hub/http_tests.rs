@@ -268,7 +268,7 @@ fn a_torn_connection_in_the_middle_of_the_weights_costs_nothing() {
 #[test]
 fn faults_that_do_not_pass_are_one_line_each() {
     for (fault, expected) in [
-        (Fault::Status(401), "logged in"),
+        (Fault::Status(401), "a login"),
         (Fault::Status(403), "HF_TOKEN"),
         (Fault::Status(404), "not on the hub"),
         (Fault::Status(410), "not on the hub"),
@@ -305,7 +305,7 @@ fn a_repository_that_is_not_there_or_not_shown_is_not_known_to_the_hub() {
         assert!(matches!(&error, HubError::Unknown(what) if *what == format!("{repo} at v1")), "{error}");
     }
     // A refused token is reported.
-    assert!(refusal("private/n", Some("t")).to_string().contains("logged in"));
+    assert!(refusal("private/n", Some("t")).to_string().contains("a login"));
 }
 
 #[test]

@@ -132,7 +132,7 @@ async fn piece(
 }
 
 fn strange(client: &Client, received: &Received<'_>) -> Fault {
-    Fault::Failed(format!("{} sends something that is no part of a chat. {}", client.shown, kept(received)))
+    Fault::Failed(format!("{} sends something that is not part of a chat. {}", client.shown, kept(received)))
 }
 
 fn dropped(client: &Client, received: &Received<'_>, why: &str) -> Fault {
@@ -220,7 +220,10 @@ impl<'c> Received<'c> {
                 return Ok(false);
             }
             Event::Strange if self.ended.is_some() => {
-                tracing::debug!("after the end of an answer: {} sends no part of a chat", client.shown);
+                tracing::debug!(
+                    "after the end of an answer: {} sends something that is not part of a chat",
+                    client.shown
+                );
                 return Ok(false);
             }
             Event::Strange => return Err(strange(client, self)),

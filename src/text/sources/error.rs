@@ -37,7 +37,7 @@ pub enum SourceError {
     NoPages(String),
     #[error("{0}: the file is empty. Nothing loaded.")]
     Empty(String),
-    #[error("{0}: nothing but white space in it. Nothing loaded.")]
+    #[error("{0}: only white space. Nothing loaded.")]
     WhiteSpace(String),
     #[error("{name}: no text files in it{}. Nothing loaded.", skipped_note(.skipped))]
     EmptyFolder { name: String, skipped: Vec<Skipped> },

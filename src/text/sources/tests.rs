@@ -131,7 +131,7 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         "report.docx: needs a converter. Set load.converters.docx, for example \"pandoc --to plain {in}\""
     );
     assert_eq!(f.error("empty.txt"), "empty.txt: the file is empty. Nothing loaded.");
-    assert_eq!(f.error("spaces.txt"), "spaces.txt: nothing but white space in it. Nothing loaded.");
+    assert_eq!(f.error("spaces.txt"), "spaces.txt: only white space. Nothing loaded.");
     assert!(
         f.error("pics").starts_with("pics: no text files in it (skipped pics/a.png: not text"),
         "{}",

@@ -157,7 +157,7 @@ fn settings_the_template_lacks_are_reported_with_alternatives() {
     };
     for mode in ["on", "off"] {
         let output = check(mode);
-        assert!(output.contains("no switch for thinking") && output.contains("thinking.budget"), "{output}");
+        assert!(output.contains("cannot switch thinking") && output.contains("thinking.budget"), "{output}");
     }
     assert_eq!(check("auto").lines().count(), 1);
     // The built-in model can.

@@ -47,12 +47,12 @@ fn a_stream_cut_at_any_byte_keeps_the_text_so_far() {
 fn every_status_has_a_message_and_only_some_are_retried() {
     let says = "say \u{1b}[31mno\u{1b}[0m\nand\u{202e} more";
     for (status, count, words) in [
-        ("301 Moved", 1, "sends on to http://elsewhere/v1"),
+        ("301 Moved", 1, "redirects to http://elsewhere/v1"),
         ("400 Bad Request", 1, "refuses the request (400)"),
-        ("401 Unauthorized", 1, "wants a key (401)"),
+        ("401 Unauthorized", 1, "requires a key (401)"),
         ("403 Forbidden", 1, "does not allow it (403)"),
         ("404 Not Found", 1, "has no chat/completions, or not this model (404)"),
-        ("413 Payload Too Large", 1, "so long a conversation (413)"),
+        ("413 Payload Too Large", 1, "a conversation of this length (413)"),
         ("418 Teapot", 1, "status 418"),
         ("422 Unprocessable", 1, "refuses the request (422)"),
         ("429 Too Many Requests", 3, "is busy (429), asked 3 times"),
@@ -199,8 +199,8 @@ fn a_reply_that_is_no_chat_is_named() {
     let mut client = Client::of(&server);
     for words in [
         "answers with text/html, not with a chat",
-        "sends something that is no part of a chat",
-        "sends something that is no part of a chat",
+        "sends something that is not part of a chat",
+        "sends something that is not part of a chat",
         "failed while it answered: out of \\x07memory. The part that arrived (about",
         "sends a line without end",
         "stopped the answer (content filter)",

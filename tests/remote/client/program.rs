@@ -126,7 +126,7 @@ fn a_failure_is_one_line_with_a_code_and_keeps_the_text() {
     assert_eq!(output.status.code(), Some(1));
     let message = object(&output)["error"]["message"].as_str().map(str::to_owned);
     let message = message.unwrap_or_else(|| object(&output).to_string());
-    assert!(message.contains("wants a key (401)") && message.contains("\\x1b]0;key"), "{message}");
+    assert!(message.contains("requires a key (401)") && message.contains("\\x1b]0;key"), "{message}");
 
     // The half answer is part of the conversation.
     let output = run(home.path(), &["--engine", &server.url, "-p", "and now?", "-c"]);
@@ -290,7 +290,7 @@ fn a_prompt_too_long_for_the_server_has_its_own_code() {
         refusal("500 Internal Server Error", words),
         streamed,
     ]);
-    for words in [words, "so long a conversation", words, words] {
+    for words in [words, "a conversation of this length", words, words] {
         let output = run(home.path(), &["--engine", &server.url, "--no-save", "-p", "q"]);
         assert_eq!(output.status.code(), Some(5), "{output:?}");
         assert!(err(&output).contains(words), "{output:?}");
