@@ -214,7 +214,7 @@ fn sixteen_changing_sequences_answer_as_each_alone() {
         let (mut outputs, mut running) = (HashMap::new(), HashMap::new());
         let mut free: VecDeque<SequenceId> = (0..most).map(SequenceId).collect();
         // Some are sent twice and stopped midway.
-        let mut waiting: VecDeque<(usize, bool)> = (0..wishes.len()).flat_map(|i| [(i, false), (i, true)]).collect();
+        let mut waiting: VecDeque<(usize, bool)> = (0..requests.len()).flat_map(|i| [(i, false), (i, true)]).collect();
         waiting.retain(|(i, stopped)| !stopped || i % 5 == 0);
         let mut ids = 100u64;
         while !waiting.is_empty() || !running.is_empty() {

@@ -47,7 +47,7 @@ fn a_panic_in_one_job_is_that_jobs_failure() {
     // In a round of its own and in one of several.
     for others in [0, 3] {
         let mut outputs = HashMap::new();
-        for i in 0..beside {
+        for i in 0..others {
             h.empty(1, SequenceId(i + 1));
             h.send(h.job(10 + u64::from(i), SequenceId(i + 1), &requests[i as usize], &Cancel::default()));
         }
@@ -67,7 +67,7 @@ fn a_panic_in_one_job_is_that_jobs_failure() {
         assert!(matches!(fault, EngineFault::Device(_)) && text.contains("internal error (boom)"), "{text}");
         assert!(outputs[&51].fault.is_some());
         same(&outputs[&53], &alone[3], "the same sequence afterwards");
-        for i in 0..beside as usize {
+        for i in 0..others as usize {
             same(&outputs[&(10 + i as u64)], &alone[i], &format!("{i} beside it"));
         }
     }
