@@ -120,6 +120,7 @@ impl State {
         let before = self.engine.model().and_then(|m| m.host.clone());
         self.here.meters.context_limit = info.context_limit;
         self.here.meters.model = info.clone();
+        self.recall_speed();
         self.engine.loaded(info);
         self.report(Notice::Ready(info.clone()));
         self.report(Notice::Meters(self.here.meters.clone()));

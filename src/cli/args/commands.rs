@@ -8,7 +8,6 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use super::lab::{BenchArgs, DoctorArgs, DraftArgs, EvalArgs};
 use crate::model::Recipe;
 
-/// A command instead of a chat.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// List sessions
@@ -54,7 +53,6 @@ pub enum Command {
     Demo(DemoArgs),
 }
 
-/// `serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
     /// Address and port instead of serve.listen; port 0 picks a free one
@@ -68,7 +66,6 @@ pub struct ServeArgs {
     pub no_save: bool,
 }
 
-/// `demo`.
 #[derive(Clone, Debug, Args)]
 pub struct DemoArgs {
     /// Line by line, for screen readers and plain terminals
@@ -76,7 +73,6 @@ pub struct DemoArgs {
     pub plain: bool,
 }
 
-/// `ask-all`.
 #[derive(Clone, Debug, Args)]
 pub struct AskAllArgs {
     /// The question
@@ -90,10 +86,9 @@ pub struct AskAllArgs {
     pub read: bool,
 }
 
-/// `ls`.
 #[derive(Clone, Debug, Args)]
 pub struct LsArgs {
-    /// Also show the disk space that each session alone needs
+    /// Show the disk space of each session: kept state, text, and all state written so far
     #[arg(long)]
     pub sizes: bool,
     /// Also list sessions of a single -p question
@@ -104,7 +99,6 @@ pub struct LsArgs {
     pub trash: bool,
 }
 
-/// `show`.
 #[derive(Clone, Debug, Args)]
 pub struct NameArgs {
     /// Session name, id, or last
@@ -112,7 +106,6 @@ pub struct NameArgs {
     pub name: String,
 }
 
-/// `rm`.
 #[derive(Clone, Debug, Args)]
 pub struct RmArgs {
     /// Session names
@@ -123,7 +116,6 @@ pub struct RmArgs {
     pub yes: bool,
 }
 
-/// `search`.
 #[derive(Clone, Debug, Args)]
 pub struct SearchArgs {
     /// Words to find
@@ -142,7 +134,6 @@ pub enum FormatArg {
     Txt,
 }
 
-/// `export`.
 #[derive(Clone, Debug, Args)]
 pub struct ExportArgs {
     /// Session name, id, or last
@@ -165,7 +156,6 @@ pub struct ExportArgs {
     pub force: bool,
 }
 
-/// `import`.
 #[derive(Clone, Debug, Args)]
 pub struct ImportArgs {
     /// The exported file, or a pipe; - is standard input
@@ -173,7 +163,6 @@ pub struct ImportArgs {
     pub file: PathBuf,
 }
 
-/// `prune`.
 #[derive(Clone, Debug, Args)]
 pub struct PruneArgs {
     /// Delete all model state of sessions, also of recent turns
@@ -190,15 +179,12 @@ pub struct PruneArgs {
     pub yes: bool,
 }
 
-/// `library`.
 #[derive(Clone, Debug, Args)]
 pub struct LibraryArgs {
-    /// What to do.
     #[command(subcommand)]
     pub action: LibraryCommand,
 }
 
-/// Actions of `library`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum LibraryCommand {
     /// List documents
@@ -220,15 +206,12 @@ pub enum LibraryCommand {
     Prune,
 }
 
-/// `model`.
 #[derive(Clone, Debug, Args)]
 pub struct ModelArgs {
-    /// What to do.
     #[command(subcommand)]
     pub action: ModelCommand,
 }
 
-/// Actions of `model`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ModelCommand {
     /// Print the folder of the model that would be used
@@ -276,15 +259,12 @@ impl ValueEnum for Recipe {
     }
 }
 
-/// `config`.
 #[derive(Clone, Debug, Args)]
 pub struct ConfigArgs {
-    /// What to do.
     #[command(subcommand)]
     pub action: ConfigCommand,
 }
 
-/// Actions of `config`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Print all settings
@@ -307,7 +287,6 @@ pub enum ConfigCommand {
     },
 }
 
-/// `completions`.
 #[derive(Clone, Debug, Args)]
 pub struct CompletionsArgs {
     /// For which shell

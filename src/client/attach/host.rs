@@ -136,7 +136,7 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     let mut from = BufReader::new(stream.try_clone()?);
     let Some((Greeting::Join, _)) = frame::receive::<Greeting>(&mut from)? else { return Ok(()) };
     let Some((slot, events)) = shared.multiplexer.join() else {
-        let why: Refused = Some("it has no slot for one more terminal".to_owned());
+        let why: Refused = Some("it has no slot for another terminal".to_owned());
         return frame::send(&mut &stream, &why, &[]);
     };
     frame::send(&mut &stream, &Refused::None, &[])?;
