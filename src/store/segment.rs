@@ -186,8 +186,8 @@ pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
     unchanged
 }
 
-/// Those of `ends` (bytes and hash of a text, in the order of the bytes) whose text `rendered` begins with; the
-/// longest first.
+/// The entries of `ends`, in the order of their bytes, that match the beginning of `rendered`; the longest first. An end
+/// at its last byte or beyond matches nothing.
 pub fn ending_in<T>(rendered: &str, ends: impl IntoIterator<Item = (TextBoundary, T)>) -> Vec<T> {
     let mut hash = blake3::Hasher::new();
     let (mut done, mut now) = (0, hash.finalize());
