@@ -111,7 +111,7 @@ pub use salvage::Unread;
 pub use schema::VERSION as DATA_VERSION;
 pub use scratch::Scratch;
 pub use search::SearchHit;
-pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, unchanged_prefix};
+pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, ending_in, unchanged_prefix};
 pub use sessions::{FOLDER, MarkRecord, MessageNode, ONCE, SessionFilter, SessionRecord};
 pub use state::{Lost, RestorePlan};
 pub use watch::Watch;
