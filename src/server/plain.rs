@@ -22,12 +22,12 @@ use super::reply::render;
 use super::sampling::Thinking;
 use super::tools::Tools;
 use super::{EngineIs, Shared};
-use crate::engine::protocol::{ModelInfo, Token};
+use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::{Before, Specials};
 
 pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     let (status, value) = match shared.engine() {
-        EngineIs::Ready(info) => (200, json!({ "status": "ok", "model": info.name })),
+        EngineIs::Ready(info) => (200, json!({ "status": "ok", "model": info.name, "parked": info.parked })),
         EngineIs::Loading { what, done } => (503, json!({ "status": "loading", "what": what, "done": done })),
         EngineIs::Down(down) => (500, json!({ "status": "failed", "why": down.why })),
     };
@@ -36,13 +36,39 @@ pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     response
 }
 
+pub(super) async fn park(State(shared): State<Arc<Shared>>) -> Response {
+    parked(&shared, true).await
+}
+
+pub(super) async fn unpark(State(shared): State<Arc<Shared>>) -> Response {
+    parked(&shared, false).await
+}
+
+/// Parks the engine or loads it again; answers when that is done.
+async fn parked(shared: &Shared, park: bool) -> Response {
+    let command = if park { Command::Park } else { Command::Unpark };
+    let is = |engine: &EngineIs| !matches!(engine, EngineIs::Ready(info) if info.parked != park);
+    let done = match model(shared) {
+        Err(refusal) => Err(refusal),
+        Ok(_) if shared.commands.try_send(command).is_err() => Err(Refusal::internal("the engine takes no commands")),
+        // The sender lives as long as the server.
+        Ok(_) => shared.engine.subscribe().wait_for(is).await.map(drop).map_err(|e| Refusal::internal(e.to_string())),
+    };
+    match done.and_then(|()| model(shared)) {
+        Ok(info) => object(&json!({ "parked": info.parked })),
+        Err(refusal) => refusal.respond(Family::OpenAi),
+    }
+}
+
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let waiting = shared.waiting.load(Ordering::Relaxed) as u64;
     let ready = u64::from(matches!(shared.engine(), EngineIs::Ready(_)));
+    let parked = u64::from(matches!(shared.engine(), EngineIs::Ready(info) if info.parked));
     let text = shared.metrics.text(&[
         ("requests_waiting", "Requests in the queue.", waiting),
         ("queue_limit", "Requests that may wait.", shared.queue as u64),
-        ("ready", "The model is loaded.", ready),
+        ("ready", "The model is loaded or parked.", ready),
+        ("parked", "The model is parked: its memory is free.", parked),
     ]);
     let mut response = Body::from(text).into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
