@@ -40,7 +40,7 @@ fn library() -> &'static PathBuf {
     })
 }
 
-/// Its own guards, and a page that faults behind every allocation: guard words would only put it off.
+/// Without guard words: the emulator's own page after every allocation faults at once.
 fn device() -> Cuda {
     Cuda::emulated(library(), Options::default()).unwrap()
 }
@@ -180,7 +180,7 @@ fn image(spec: &SparseSpec, start: usize, rows: usize) -> RowsImage {
 }
 
 #[test]
-fn lists_grow_for_a_rule_that_takes_more_blocks_than_the_models_own() {
+fn lists_grow_for_a_rule_with_more_blocks_than_the_model() {
     const ROWS: usize = 9 * 64 + 5;
     let own = SparseSpec { topk: 4, init_blocks: 1, local_blocks: 2, ..sparse() };
     let dense = SparseSpec { dense_rule: DenseRule::Always, ..own.clone() };
@@ -228,7 +228,7 @@ fn a_context_that_does_not_fit_is_refused_with_what_does() {
 }
 
 #[test]
-fn what_a_context_would_take_is_known_before_it_is_taken() {
+fn the_memory_of_a_context_is_known_before_its_allocation() {
     let mut b = device();
     let spec = sparse();
     let mut cache = b.cache(&spec, 1 << 17).unwrap();

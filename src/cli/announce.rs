@@ -13,9 +13,7 @@ pub enum Notification {
     /// Rings; the terminal or the window manager makes of it what it likes.
     #[default]
     Bell,
-    /// OSC 9.
     Osc9,
-    /// OSC 777.
     Osc777,
 }
 
@@ -110,11 +108,11 @@ mod tests {
 
     #[test]
     fn terminals_are_notified_in_the_way_they_know() {
-        let said = |a: Announcer| written(|out| a.notify(out, "done\x1b]0;x\x07"));
-        assert_eq!(said(on(&[("TERM_PROGRAM", "WezTerm")])), "\x1b]9;done\\x1b]0;x\\x07\x07");
-        assert_eq!(said(on(&[("TERM", "foot")])), "\x1b]777;notify;sala-chat;done\\x1b]0;x\\x07\x07");
-        assert_eq!(said(on(&[("TERM", "xterm-256color")])), "\x07");
-        assert_eq!(said(on(&[("TERM_PROGRAM", "WezTerm"), ("TMUX", "/tmp/x")])), "\x07");
+        let sequence = |a: Announcer| written(|out| a.notify(out, "done\x1b]0;x\x07"));
+        assert_eq!(sequence(on(&[("TERM_PROGRAM", "WezTerm")])), "\x1b]9;done\\x1b]0;x\\x07\x07");
+        assert_eq!(sequence(on(&[("TERM", "foot")])), "\x1b]777;notify;sala-chat;done\\x1b]0;x\\x07\x07");
+        assert_eq!(sequence(on(&[("TERM", "xterm-256color")])), "\x07");
+        assert_eq!(sequence(on(&[("TERM_PROGRAM", "WezTerm"), ("TMUX", "/tmp/x")])), "\x07");
     }
 
     #[test]

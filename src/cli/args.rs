@@ -1,13 +1,13 @@
 //! The command line: what can be written, and plain structs of what was meant. Nothing here does anything.
 //!
-//! Here: options of a chat and of all commands. Subcommands are in `commands`, those of the laboratory in `lab`, what was meant in `task`, and in `meant` where that
-//! is none of it. Scripts for shells are made in `completions`.
+//! Here: options of a chat and of all commands. Subcommands are in `commands`, those of the laboratory in `lab`, the parsed task in
+//! `task`, suggestions for unknown words in `suggest`, scripts for shells in `completions`.
 
 mod commands;
 mod completions;
 mod lab;
-mod meant;
 mod options;
+mod suggest;
 mod task;
 
 use std::ffi::{OsStr, OsString};
@@ -25,8 +25,8 @@ pub use commands::{
 };
 pub use completions::{NAMES, completions};
 pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
-pub use meant::command_meant;
 pub use options::SettingArgs;
+pub use suggest::suggested_command;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};
 
 const AFTER: &str = "\
@@ -37,10 +37,8 @@ Exit codes: 0 ok, 1 failure, 2 usage, 3 model not installed, 4 no usable GPU or 
 #[derive(Clone, Debug, Parser)]
 #[command(name = "sala-chat", bin_name = "sala-chat", version, after_help = AFTER, max_term_width = 100)]
 pub struct Cli {
-    /// Options that many commands understand.
     #[command(flatten)]
     pub global: Global,
-    /// Options of a chat or a single question.
     #[command(flatten)]
     pub chat: ChatArgs,
     /// Something else than a chat.
@@ -48,10 +46,8 @@ pub struct Cli {
     pub command: Option<Command>,
 }
 
-/// Options of every command.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Global {
-    /// Settings of model and answer.
     #[command(flatten)]
     pub settings: SettingArgs<false>,
     /// Print one JSON object, also for errors
@@ -71,7 +67,6 @@ pub struct Global {
     pub data_dir: Option<PathBuf>,
 }
 
-/// Options of a chat or a single question.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ChatArgs {
     /// Files, folders or globs to load first
@@ -98,13 +93,15 @@ pub struct ChatArgs {
     /// Continue the last session
     #[arg(short = 'c', long = "continue", conflicts_with = "resume", help_heading = "Session")]
     pub continue_last: bool,
+    /// Start a new session without offering the last one
+    #[arg(long = "new", conflicts_with_all = ["resume", "continue_last"], help_heading = "Session")]
+    pub start_new: bool,
     /// Save nothing
     #[arg(long, help_heading = "Session")]
     pub no_save: bool,
     /// Line by line, for screen readers and plain terminals
     #[arg(long, conflicts_with = "prompt", help_heading = "Screen")]
     pub plain: bool,
-    /// Settings of the screen.
     #[command(flatten)]
     pub screen: SettingArgs<true>,
 }
@@ -171,6 +168,7 @@ impl Cli {
                 || chat.prompt.is_some()
                 || chat.resume.is_some()
                 || chat.continue_last
+                || chat.start_new
                 || chat.no_save
                 || chat.plain
                 || !chat.screen.given.is_empty();
@@ -204,14 +202,16 @@ impl Cli {
             }
             None if self.global.json => {
                 let failure = Failure::usage("--json needs a question (-p) or a command");
-                Err(match command_meant(&paths) {
+                Err(match suggested_command(&paths) {
                     Some(command) => failure.hint(format!("Did you mean: sala-chat {command}")),
                     None => failure,
                 })
             }
             None => {
-                let session = if resume_last && session == SessionChoice::New { SessionChoice::Last } else { session };
-                Ok(Task::Chat(Chat { paths, session, save, plain: chat.plain }))
+                let resumes = resume_last && !chat.start_new && session == SessionChoice::New;
+                let session = if resumes { SessionChoice::Last } else { session };
+                let offers = paths.is_empty() && !chat.start_new;
+                Ok(Task::Chat(Chat { paths, session, save, plain: chat.plain, offers }))
             }
         }
     }

@@ -9,7 +9,7 @@ use super::signals::Ending;
 use super::{Context, notices, open, out};
 use crate::core::Exit;
 use crate::runtime::protocol::{Activity, FanOut, FanOutRow, Notice, Request};
-use crate::runtime::{Attendance, no_document};
+use crate::runtime::{Attendance, Input, no_document};
 use crate::text::sanitize::Clean;
 use crate::tui::shelf::sentences;
 
@@ -29,14 +29,14 @@ pub(super) fn object(answers: &FanOut) -> Value {
     json!({ "question": answers.question, "answers": answers.rows.iter().map(row).collect::<Value>() })
 }
 
-/// What was heard until the runtime ended.
+/// The last answers, and what failed.
 #[derive(Default)]
-struct Heard {
-    shelf: Option<FanOut>,
+struct Outcome {
+    answers: Option<FanOut>,
     failed: Option<Failure>,
 }
 
-impl Heard {
+impl Outcome {
     /// Takes a notice; false when it is the last one.
     fn take(&mut self, context: &Context, notice: Notice) -> bool {
         if let Some((level, text)) = notices::remark(&notice) {
@@ -46,7 +46,7 @@ impl Heard {
             notices::print_remark(context, level, &text);
         }
         match notice {
-            Notice::FanOut(answers) => self.shelf = Some(answers),
+            Notice::FanOut(answers) => self.answers = Some(answers),
             Notice::Activity(Activity::Busy { what }) if context.shows_progress() => out::progress(&Clean::line(&what)),
             Notice::Activity(Activity::Reading(p)) if context.shows_progress() => {
                 notices::reading(&p).iter().for_each(|text| out::progress(&Clean::line(text)));
@@ -71,16 +71,16 @@ pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure>
     if !context.dirs.data.exists() {
         return Err(Failure::new(Exit::Failure, no_document(args.library.as_deref(), Attendance::Absent)));
     }
-    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent)?;
+    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent, Input::Lines)?;
     let requests = opened.runtime.requests.clone();
     let (question, library) = (args.question.clone(), args.library.clone());
     // A runtime that has failed says so in its last notice.
     let _ = requests.send(Request::AskAll { question, library, read: args.read });
     let _ = requests.send(Request::Quit);
     let ending = Ending::watch(move || drop(requests.send(Request::Stop)))?;
-    let mut heard = Heard::default();
+    let mut outcome = Outcome::default();
     for notice in &opened.runtime.notices {
-        if !heard.take(context, notice) {
+        if !outcome.take(context, notice) {
             break;
         }
     }
@@ -90,10 +90,10 @@ pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure>
     let _ = opened.runtime.thread.join();
     let _ = opened.engine.join();
     let answered = |s: &FanOut| s.rows.iter().filter(|r| r.finish.is_some()).count();
-    let Heard { shelf, failed } = heard;
-    if let Some(shelf) = shelf.filter(|s| failed.is_none() || answered(s) > 0) {
-        context.result(|| object(&shelf), || sentences(&shelf).join("\n"))?;
-        return Ok(match (ending.signal(), answered(&shelf)) {
+    let Outcome { answers, failed } = outcome;
+    if let Some(answers) = answers.filter(|s| failed.is_none() || answered(s) > 0) {
+        context.result(|| object(&answers), || sentences(&answers).join("\n"))?;
+        return Ok(match (ending.signal(), answered(&answers)) {
             (Some(signal), _) => Exit::Signal(signal),
             (None, 0) => Exit::Failure,
             (None, _) => Exit::Ok,

@@ -8,7 +8,7 @@ use crate::client::attach::{self, Found, Loads, Place, Way};
 use crate::config::settings::EngineSource;
 use crate::core::Exit;
 use crate::engine;
-use crate::engine::protocol::{EngineOptions, RowSource, RowsFault, RowsPlace};
+use crate::engine::protocol::{Engine, EngineOptions, RowSource, RowsFault, RowsPlace};
 use crate::store::{RealDisk, StoredRows};
 use crate::text::sanitize::Clean;
 
@@ -34,31 +34,24 @@ pub fn rows(place: &RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault> {
     StoredRows::open(place, Arc::new(RealDisk)).map(|rows| Arc::new(rows) as Arc<dyn RowSource>)
 }
 
-fn loaded(options: EngineOptions) -> std::io::Result<attach::Engine> {
-    let engine::Engine { commands, events, thread } = engine::spawn(options)?;
-    Ok(attach::Engine { commands, events, thread })
-}
-
 /// Begins an engine: a server's, if one runs that loads just this; else one here, which says why if it could have been the other.
-pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<engine::Engine> {
+pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<Engine> {
     let (place, wanted) = (place(context), Loads::from(&options));
     let found = match context.config().engine_source() {
         EngineSource::Here | EngineSource::Url(_) => Found::NoServer,
         EngineSource::Any => attach::find(&place, &wanted),
     };
-    let engine = match found {
-        Found::NoServer => loaded(options)?,
+    match found {
+        Found::NoServer => engine::spawn(options),
         Found::Unfit(why) => {
             let mut notes = options.notes.clone();
             notes.insert(0, format!("{why}: this terminal loads its own model."));
-            loaded(EngineOptions { notes, ..options })?
+            engine::spawn(EngineOptions { notes, ..options })
         }
         Found::Server(link) => {
             let find = move || attach::find(&place, &wanted);
-            let load = move || loaded(options.clone());
-            attach::spawn(*link, Way { find: Box::new(find), load: Box::new(load) })?
+            let load = move || engine::spawn(options.clone());
+            attach::spawn(*link, Way { find: Box::new(find), load: Box::new(load) })
         }
-    };
-    let attach::Engine { commands, events, thread } = engine;
-    Ok(engine::Engine { commands, events, thread })
+    }
 }

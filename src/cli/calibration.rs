@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 8 << 10;
 /// More text is not read: pieces are taken from all over it.
 const MOST_PIECES: usize = 16;
 /// Tokens between two progress reports.
-const TOLD_EVERY: usize = 8_192;
+const REPORT_EVERY: usize = 8_192;
 const FEWEST_TOKENS: usize = 1_024;
 
 pub(super) fn texts(context: &Context, model: &str, docs: Option<&Path>) -> Result<Vec<Vec<Token>>, Failure> {
@@ -52,7 +52,7 @@ pub(super) fn texts(context: &Context, model: &str, docs: Option<&Path>) -> Resu
     if tokens < FEWEST_TOKENS {
         let what = docs.map_or("the text".to_owned(), |docs| docs.display().to_string());
         let text = format!(
-            "{what} is too short to calibrate with: {} tokens, at least {} are needed",
+            "{what} is too short for calibration: {} tokens, at least {} are needed",
             grouped(tokens as u64),
             grouped(FEWEST_TOKENS as u64)
         );
@@ -94,10 +94,10 @@ fn read<B: Backend>(
     stop: &Cancel,
 ) -> Result<Statistics, Failure> {
     let all: usize = texts.iter().map(Vec::len).sum();
-    let mut told = 0;
+    let mut reported = 0;
     let mut progress = |tokens: usize| {
-        if tokens >= told + TOLD_EVERY || tokens == all {
-            told = tokens;
+        if tokens >= reported + REPORT_EVERY || tokens == all {
+            reported = tokens;
             context.note(&format!("calibrating: {} of {} tokens", grouped(tokens as u64), grouped(all as u64)));
         }
     };
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_behind_lines_and_nothing_is_lost() {
+    fn a_text_is_cut_after_lines_and_nothing_is_lost() {
         for text in [OWN.to_owned(), "word ".repeat(9_000), "灯塔".repeat(5_000), "short".to_owned()] {
             let pieces = pieces(&text);
             assert_eq!(pieces.concat(), text);

@@ -6,13 +6,13 @@ use std::io::{ErrorKind, IsTerminal};
 use super::args::{Chat, SessionChoice};
 use super::dirs::Dirs;
 use super::failure::Failure;
-use super::run::{self, DeskHandle};
+use super::run::{self, RuntimeHandle};
 use super::themes::Themes;
 use super::{Context, open, plain};
 use crate::config::settings::{self, Config, Switch};
 use crate::core::Exit;
-use crate::runtime::Attendance;
 use crate::runtime::protocol::{LoadOptions, Request};
+use crate::runtime::{Attendance, Input};
 use crate::store::Scratch;
 use crate::text::clock;
 use crate::tui::keys::KeyTable;
@@ -84,14 +84,13 @@ fn depth(colorterm: Option<OsString>, term: Option<OsString>) -> Depth {
 
 /// Whether line mode is used: a terminal that cannot place its cursor gets lines, like a pipe or a screen reader that
 /// asks for them.
-fn by_lines(asked: bool) -> bool {
-    asked
+fn by_lines(requested: bool) -> bool {
+    requested
         || std::env::var_os("TERM").is_some_and(|t| t == "dumb")
         || !std::io::stdin().is_terminal()
         || !std::io::stdout().is_terminal()
 }
 
-/// Runs the chat until it ends.
 pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
     let lines = by_lines(chat.plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
     Ok(part(context, chat, lines.as_ref(), None)?.0)
@@ -106,7 +105,7 @@ pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
     let lines = by_lines(plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
     let (mut session, mut at) = (SessionChoice::New, Tour::default());
     loop {
-        let chat = Chat { paths: Vec::new(), session, save: true, plain };
+        let chat = Chat { paths: Vec::new(), session, save: true, plain, offers: false };
         match part(&context, &chat, lines.as_ref(), Some(at))? {
             (Exit::Ok, Some(tour)) if tour.restarts() => at = tour.restarted(),
             (exit, _) => return Ok(exit),
@@ -131,11 +130,10 @@ fn part(
     tour: Option<Tour>,
 ) -> Result<(Exit, Option<Tour>), Failure> {
     let mut ui = ui_config(context)?;
-    let opened = match lines {
-        Some(_) => open::runtime(context, &chat.session, chat.save, Attendance::Present),
-        None => open::desk_of_screen(context, &chat.session, chat.save),
-    }?;
+    let input = if lines.is_some() { Input::Lines } else { Input::Screen };
+    let opened = open::runtime(context, &chat.session, chat.save, Attendance::Present, input)?;
     ui.settings = opened.loaded;
+    ui.offer = opened.offer.filter(|_| chat.offers && chat.session == SessionChoice::New);
     let requests = opened.runtime.requests.clone();
     if chat.session == SessionChoice::Pick {
         // A runtime that is gone says so in its last notice.
@@ -147,7 +145,7 @@ fn part(
         ui.sent_before += 1;
     }
     drop(requests);
-    let handle = DeskHandle { requests: opened.runtime.requests, notices: opened.runtime.notices };
+    let handle = RuntimeHandle { requests: opened.runtime.requests, notices: opened.runtime.notices };
     let (exit, tour) = match lines {
         Some(lines) => plain::run(&ui, context.quiet, handle, lines, tour),
         None => run::run(ui, handle, tour),

@@ -146,14 +146,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = |method, dir| Place { method, tmux: false, tools: &[], dir };
         let mut out = Vec::new();
-        let said = copy(&mut out, "hello", place(ClipboardMethod::Auto, Some(dir.path()))).unwrap();
-        assert!(said.starts_with("Copied 5 characters (OSC 52);") && said.contains("copy.txt"), "{said}");
+        let report = copy(&mut out, "hello", place(ClipboardMethod::Auto, Some(dir.path()))).unwrap();
+        assert!(report.starts_with("Copied 5 characters (OSC 52);") && report.contains("copy.txt"), "{report}");
         assert_eq!(std::fs::read_to_string(dir.path().join("copy.txt")).unwrap(), "hello");
-        let said = copy(&mut out, &"x".repeat(80_000), place(ClipboardMethod::Auto, Some(dir.path()))).unwrap();
-        assert!(said.starts_with("Too long for a terminal's clipboard: 80,000 characters in "), "{said}");
+        let report = copy(&mut out, &"x".repeat(80_000), place(ClipboardMethod::Auto, Some(dir.path()))).unwrap();
+        assert!(report.starts_with("Too long for a terminal's clipboard: 80,000 characters in "), "{report}");
         out.clear();
-        let said = copy(&mut out, "a", place(ClipboardMethod::File, Some(dir.path()))).unwrap();
-        assert!(out.is_empty() && said.starts_with("Wrote 1"), "{said}");
+        let report = copy(&mut out, "a", place(ClipboardMethod::File, Some(dir.path()))).unwrap();
+        assert!(out.is_empty() && report.starts_with("Wrote 1"), "{report}");
         assert!(copy(&mut out, "a", place(ClipboardMethod::File, None)).is_err());
         assert!(copy(&mut out, "a", place(ClipboardMethod::File, Some(Path::new("/dev/null/x")))).is_err());
     }
@@ -179,18 +179,18 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_takes_the_text_comes_first_and_one_that_fails_is_passed_over() {
+    fn a_working_tool_is_preferred_and_a_failing_one_skipped() {
         let mut out = Vec::new();
         let tools: &[&[&str]] = &[&["/no/such/tool"], &["false"], &["sh", "-c", "test \"$(cat)\" = hello"]];
         let place = Place { method: ClipboardMethod::Auto, tmux: false, tools, dir: None };
         assert_eq!(copy(&mut out, "hello", place).unwrap(), "Copied 5 characters (sh)");
         assert!(out.is_empty(), "the terminal is not asked as well");
-        let said = copy(&mut out, "other", place).unwrap();
-        assert!(said.contains("OSC 52") && !out.is_empty(), "{said}");
+        let report = copy(&mut out, "other", place).unwrap();
+        assert!(report.contains("OSC 52") && !out.is_empty(), "{report}");
     }
 
     #[test]
-    fn a_tool_that_hangs_is_ended_and_one_that_serves_the_text_leaves_nothing_behind() {
+    fn a_tool_that_hangs_is_ended_and_one_that_serves_the_text_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let pid = dir.path().join("pid");
         let tool = |then: &str| format!("echo $$ > '{}'; {then}", pid.display());

@@ -136,7 +136,6 @@ const MEANT: [(&str, Unfit); 5] = [
     }),
 ];
 
-/// Checks an entry of a table with free keys.
 fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
     match table {
         "keys" => KeyTable::default().bind(key, value).err().map(|e| e.to_string()),

@@ -1,4 +1,4 @@
-//! `doctor --check`: the data directory, looked at whole and put right where that is possible.
+//! `doctor --check`: checks the data directory, and repairs what it can.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::core::counted;
 use crate::store::{Checked, RealDisk, Rescue, Store};
 use crate::text::sanitize::sanitize_line;
 
-struct Looked {
+struct Report {
     root: String,
     checked: Checked,
     notes: Vec<String>,
@@ -21,24 +21,24 @@ struct Looked {
 
 /// Runs it. Exit code 7 when something stays damaged.
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
-    let looked = look(&context.dirs.data, || open::store(context))?;
-    // What serve kept, if it ever did, lies in a store of its own; whatever is wrong with that, the conversations were looked at.
+    let report = look(&context.dirs.data, || open::store(context))?;
+    // What serve kept, if it ever did, lies in a store of its own; whatever is wrong with that, the conversations are checked.
     let requests = open::folder_of_requests(context).map(|folder| {
         look(&folder, || open::store_of_requests(context)).unwrap_or_else(|e| {
             let checked = Checked { damaged: vec![e.to_string()], ..Checked::default() };
-            Looked::new(&folder, checked, &[])
+            Report::new(&folder, checked, &[])
         })
     });
-    let whole = looked.is_whole() && requests.as_ref().is_none_or(Looked::is_whole);
+    let whole = report.is_whole() && requests.as_ref().is_none_or(Report::is_whole);
     let json = || {
-        let mut all = looked.facts();
+        let mut all = report.facts();
         all["ok"] = whole.into();
-        all["requests"] = requests.as_ref().map(Looked::facts).into();
+        all["requests"] = requests.as_ref().map(Report::facts).into();
         all
     };
     let text = || {
-        let mut lines = looked.lines();
-        lines.extend(requests.iter().flat_map(Looked::lines));
+        let mut lines = report.lines();
+        lines.extend(requests.iter().flat_map(Report::lines));
         lines.join("\n")
     };
     context.result(json, text)?;
@@ -46,26 +46,26 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
 }
 
 /// Makes a new database first where the old one cannot be opened.
-fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Result<Looked, Failure> {
+fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Result<Report, Failure> {
     let rescue = Store::rescue(root, &RealDisk)?;
-    let in_use = rescue.said_in_use();
+    let in_use = rescue.in_use_notice();
     // Where nothing can be shown meanwhile, that is what to do.
-    let store = open().map_err(|e| in_use.clone().map_or(e, |said| Failure::new(Exit::InUse, said)))?;
+    let store = open().map_err(|e| in_use.clone().map_or(e, |message| Failure::new(Exit::InUse, message)))?;
     let mut checked = store.check()?;
     if let Rescue::Done(rescued) = rescue {
-        checked.repaired.insert(0, rescued.said());
-        checked.damaged.extend(rescued.said_lost());
+        checked.repaired.insert(0, rescued.summary());
+        checked.damaged.extend(rescued.losses());
     }
     checked.damaged.extend(in_use);
-    Ok(Looked::new(store.root(), checked, store.notes()))
+    Ok(Report::new(store.root(), checked, store.notes()))
 }
 
-impl Looked {
-    fn new(root: &Path, checked: Checked, notes: &[String]) -> Looked {
+impl Report {
+    fn new(root: &Path, checked: Checked, notes: &[String]) -> Report {
         let short = |lines: &[String]| lines.iter().map(|line| without_home(line)).collect();
         let (repaired, damaged) = (short(&checked.repaired), short(&checked.damaged));
         let checked = Checked { repaired, damaged, ..checked };
-        Looked { root: without_home(&root.to_string_lossy()), checked, notes: short(notes) }
+        Report { root: without_home(&root.to_string_lossy()), checked, notes: short(notes) }
     }
 
     fn is_whole(&self) -> bool {
@@ -92,7 +92,7 @@ impl Looked {
         lines.extend(checked.repaired.iter().map(|line| format!("repaired  {}", sanitize_line(line))));
         lines.extend(checked.damaged.iter().map(|line| format!("damaged   {}", sanitize_line(line))));
         if checked.repaired.is_empty() && checked.damaged.is_empty() {
-            lines.push("All is as it was saved.".into());
+            lines.push("Everything is as it was saved.".into());
         }
         lines
     }

@@ -1,4 +1,4 @@
-//! Which device and model a measuring command runs on, from what the user asked for.
+//! Which device and model a measuring command runs on, from the command line and settings.
 //!
 //! `auto` takes the GPU where there is a usable one, and otherwise the CPU with the reason as a note; asking for `cuda` and
 //! not getting it is an error (exit code 4). Tests have one more (feature `emulated`): the GPU backend
@@ -153,7 +153,7 @@ mod tests {
         let taken = Chosen::new("/models/sala");
         assert_eq!(choose(None, Device::Auto, none), Chosen::new("demo"));
         assert_eq!(choose(folder(), Device::Auto, some), taken);
-        // Asked for by name: opening the device says what is wrong, with exit code 4.
+        // Named by the user: opening the device reports what is wrong, with exit code 4.
         assert_eq!(choose(folder(), Device::Cuda, none), taken);
         let fallback = choose(folder(), Device::Auto, none);
         assert_eq!(fallback.name, "demo");

@@ -9,7 +9,6 @@ use crate::core::places;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dirs {
-    /// `config.toml`.
     pub config: PathBuf,
     /// `sala.db`, `segments/`.
     pub data: PathBuf,
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn themes_and_presets_are_beside_the_settings_file() {
+    fn themes_and_presets_are_next_to_the_settings_file() {
         let dirs = Dirs::new(Some(Path::new("/tmp/x")), Some(Path::new("/tmp/y/my.toml"))).unwrap();
         assert_eq!((dirs.themes(), dirs.presets()), ("/tmp/y/themes".into(), "/tmp/y/presets".into()));
         assert_eq!(dirs.data, Path::new("/tmp/x"));

@@ -31,14 +31,26 @@ struct Finding {
     sentence: String,
 }
 
-fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) -> Finding {
-    Finding { what, verdict, sentence: about::without_home(&plain_words(&sentence.into())) }
+fn finding(what: &'static str, verdict: Verdict, sentence: String) -> Finding {
+    Finding { what, verdict, sentence: about::without_home(&plain_words(&sentence)) }
+}
+
+fn fine(what: &'static str, sentence: impl Into<String>) -> Finding {
+    finding(what, Verdict::Fine, sentence.into())
+}
+
+fn note(what: &'static str, sentence: impl Into<String>) -> Finding {
+    finding(what, Verdict::Note, sentence.into())
+}
+
+fn miss(what: &'static str, sentence: impl Into<String>) -> Finding {
+    finding(what, Verdict::Miss, sentence.into())
 }
 
 /// Runs all of them and prints them in the order of a first start.
 pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     let program = format!("{}, {}; {}.", about::program(), about::system(), about::build());
-    let mut findings = vec![finding("program", Verdict::Fine, program), terminal()];
+    let mut findings = vec![fine("program", program), terminal()];
     findings.extend(folders(context));
     findings.extend(database(context));
     let config = &context.config().model;
@@ -49,9 +61,8 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     findings.push(disk(&context.dirs.data, open::limits(context).min_free_bytes));
     findings.extend(kept_weights(&context.dirs.kept_weights()));
     findings.push(model());
-    findings.push(finding(
+    findings.push(fine(
         "privacy",
-        Verdict::Fine,
         "No telemetry, no update check; the network is used only for a download that you ask for, and for a server that you name. State files contain your conversations; this wipes them: sala-chat prune --state --all",
     ));
     if files {
@@ -84,17 +95,15 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
 
 fn terminal() -> Finding {
     if !std::io::stdout().is_terminal() {
-        return finding("terminal", Verdict::Note, "Output is not a terminal: the chat needs one, -p does not.");
+        return note("terminal", "Output is not a terminal: the chat needs one, -p does not.");
     }
     let term = std::env::var("TERM").unwrap_or_default();
     match crossterm::terminal::size() {
-        Ok((w, h)) if w < 40 || h < 10 => finding(
-            "terminal",
-            Verdict::Note,
-            format!("{term}, {w}x{h}: enlarge it to at least 40x10, or use --plain."),
-        ),
-        Ok((w, h)) => finding("terminal", Verdict::Fine, format!("{term}, {w}x{h}.")),
-        Err(e) => finding("terminal", Verdict::Note, format!("{term}, size unknown ({e}): --plain works everywhere.")),
+        Ok((w, h)) if w < 40 || h < 10 => {
+            note("terminal", format!("{term}, {w}x{h}: enlarge it to at least 40x10, or use --plain."))
+        }
+        Ok((w, h)) => fine("terminal", format!("{term}, {w}x{h}.")),
+        Err(e) => note("terminal", format!("{term}, size unknown ({e}): --plain works everywhere.")),
     }
 }
 
@@ -107,12 +116,10 @@ fn folders(context: &Context) -> Vec<Finding> {
                 // A full disk takes a name still, and no bytes.
                 .and_then(|mut file| file.write_all(&[0; 4096]));
             match tried {
-                Ok(()) => finding(what, Verdict::Fine, format!("{} can be written.", dir.display())),
-                Err(e) => finding(
-                    what,
-                    Verdict::Miss,
-                    format!("{} cannot be written ({e}). Choose another with --data-dir.", dir.display()),
-                ),
+                Ok(()) => fine(what, format!("{} can be written.", dir.display())),
+                Err(e) => {
+                    miss(what, format!("{} cannot be written ({e}). Choose another with --data-dir.", dir.display()))
+                }
             }
         })
         .collect()
@@ -123,11 +130,11 @@ fn database(context: &Context) -> Option<Finding> {
     match context.dirs.data.exists().then(|| open::store_to_read(context))? {
         Ok(store) => match store.access() {
             Access::Writable => None,
-            Access::ReadOnly { why } => Some(finding("sessions", Verdict::Note, why.clone())),
+            Access::ReadOnly { why } => Some(note("sessions", why.clone())),
         },
         Err(failure) => {
             let hint = failure.hint.map(|hint| format!(" {hint}.")).unwrap_or_default();
-            Some(finding("sessions", Verdict::Miss, format!("{}{hint}", failure.message)))
+            Some(miss("sessions", format!("{}{hint}", failure.message)))
         }
     }
 }
@@ -136,30 +143,26 @@ fn database(context: &Context) -> Option<Finding> {
 fn server(context: &Context) -> Option<Finding> {
     let options = match remote_engine::options(context) {
         Ok(options) => options?,
-        Err(failure) => return Some(finding("server", Verdict::Miss, failure.message)),
+        Err(failure) => return Some(miss("server", failure.message)),
     };
     let key = if options.key.is_some() { "A key is sent." } else { "No key is sent." };
     Some(match remote::probe(&options) {
-        Ok(said) => finding("server", Verdict::Fine, format!("{said} {key}")),
-        Err(line) => finding("server", Verdict::Note, format!("{line} {key}")),
+        Ok(answer) => fine("server", format!("{answer} {key}")),
+        Err(line) => note("server", format!("{line} {key}")),
     })
 }
 
 /// The server of this data directory; terminals share its model.
 fn shared(context: &Context) -> Option<Finding> {
     Some(match attach::look(&attach_engine::place(context)).transpose()? {
-        Ok(host) => finding("shared", Verdict::Fine, format!("{host} runs; terminals that want its model use it.")),
-        Err(why) => finding(
-            "shared",
-            Verdict::Note,
-            format!("{why}: terminals load a model of their own. End it and start it again."),
-        ),
+        Ok(host) => fine("shared", format!("{host} runs; terminals use its model.")),
+        Err(why) => note("shared", format!("{why}: terminals load their own model. Stop it and start it again.")),
     })
 }
 
 #[cfg(not(feature = "cuda"))]
 fn gpu(_number: usize, _most_bytes: Option<u64>, _installed: Option<PathBuf>) -> Finding {
-    finding("gpu", Verdict::Note, "This program was built without GPU support.")
+    note("gpu", "This program was built without GPU support.")
 }
 
 #[cfg(feature = "cuda")]
@@ -167,9 +170,8 @@ fn gpu(number: usize, most_bytes: Option<u64>, installed: Option<PathBuf>) -> Fi
     use crate::backend::cuda::{Cuda, Options};
 
     match Cuda::open(number, Options { most_bytes, ..Options::default() }) {
-        Err(e) => finding(
+        Err(e) => note(
             "gpu",
-            Verdict::Note,
             format!(
                 "{e}. The full model cannot run here. You can read, search and export sessions, and use the built-in model: --demo"
             ),
@@ -200,7 +202,7 @@ fn gpu(number: usize, most_bytes: Option<u64>, installed: Option<PathBuf>) -> Fi
             for note in device.notes() {
                 text.push_str(&format!(" Note: {note}."));
             }
-            finding("gpu", Verdict::Fine, text)
+            fine("gpu", text)
         }
     }
 }
@@ -212,7 +214,7 @@ fn weights(context: &Context) -> Finding {
         ModelSource::Path(named) => {
             let otherwise = "Name another folder: model.source or --model";
             if let Err(e) = open::model(context) {
-                return finding("weights", Verdict::Miss, format!("{}. {otherwise}", e.message));
+                return miss("weights", format!("{}. {otherwise}", e.message));
             }
             (PathBuf::from(named), otherwise)
         }
@@ -223,7 +225,7 @@ fn weights(context: &Context) -> Finding {
                     "{} is not on this computer. Get it: sala-chat model download. The built-in model works without.",
                     config.model.repo
                 );
-                return finding("weights", Verdict::Note, text);
+                return note("weights", text);
             }
         },
     };
@@ -236,13 +238,13 @@ fn weights(context: &Context) -> Finding {
         Ok((c, kept)) => {
             // What makes text of the model's tokens is as much part of it as its weights.
             if let Err(e) = open::text(&folder.to_string_lossy()) {
-                return finding("weights", Verdict::Miss, format!("{}. {otherwise}", e.message));
+                return miss("weights", format!("{}. {otherwise}", e.message));
             }
             let kept = kept.map_or_else(String::new, |kept| format!(" {kept}"));
             let text = format!("{} in {}, every tensor as config.json asks.{kept}", c.name(), folder.display());
-            finding("weights", Verdict::Fine, text)
+            fine("weights", text)
         }
-        Err(e) => finding("weights", Verdict::Miss, format!("{e}. {otherwise}")),
+        Err(e) => miss("weights", format!("{e}. {otherwise}")),
     }
 }
 
@@ -259,7 +261,7 @@ fn kept_weights(dir: &Path) -> Option<Finding> {
         let dir = dir.display();
         text += &format!("{:.1} GB in {dir} are from unfinished packing. ", gb(&others));
     }
-    (!all.is_empty()).then(|| finding("kept", Verdict::Fine, text + "sala-chat prune removes them."))
+    (!all.is_empty()).then(|| fine("kept", text + "sala-chat prune removes them."))
 }
 
 fn disk(dir: &Path, reserve: u64) -> Finding {
@@ -268,7 +270,7 @@ fn disk(dir: &Path, reserve: u64) -> Finding {
     let at_place = at.display();
     let free = match statvfs(at) {
         Ok(stat) => stat.f_bavail * stat.f_frsize,
-        Err(e) => return finding("disk", Verdict::Note, format!("free space at {at_place} is unknown ({e}).")),
+        Err(e) => return note("disk", format!("free space at {at_place} is unknown ({e}).")),
     };
     let (gb, kept) = (free as f64 / 1e9, reserve as f64 / 1e9);
     let why = match free {
@@ -276,10 +278,10 @@ fn disk(dir: &Path, reserve: u64) -> Finding {
             "less than the {kept:.1} GB that sessions.min_free_gib keeps free: text is saved, but state is not, so sessions must be read again"
         ),
         free if free < 1 << 30 => "and a million-token session needs about 9 GB".to_owned(),
-        _ => return finding("disk", Verdict::Fine, format!("{gb:.0} GB free at {at_place}.")),
+        _ => return fine("disk", format!("{gb:.0} GB free at {at_place}.")),
     };
     let text = format!("{gb:.1} GB free at {at_place}, {why}. sala-chat prune frees space.");
-    finding("disk", Verdict::Note, text)
+    note("disk", text)
 }
 
 /// The built-in model reads a few tokens and predicts: proof that this program computes here.
@@ -297,31 +299,23 @@ fn model() -> Finding {
         Ok::<_, crate::model::ModelError>((found.log_sum_exp.is_finite() && !found.ids.is_empty(), cpu.describe()))
     })();
     match tried {
-        Ok((true, device)) => finding(
-            "model",
-            Verdict::Fine,
-            format!("The built-in model computes on {device}, in {} ms.", start.elapsed().as_millis()),
-        ),
-        Ok((false, device)) => finding(
-            "model",
-            Verdict::Miss,
-            format!("The built-in model gives no finite numbers on {device}. Please report this."),
-        ),
-        Err(e) => finding("model", Verdict::Miss, format!("The built-in model does not run: {e}")),
+        Ok((true, device)) => {
+            fine("model", format!("The built-in model computes on {device}, in {} ms.", start.elapsed().as_millis()))
+        }
+        Ok((false, device)) => {
+            miss("model", format!("The built-in model gives no finite numbers on {device}. Please report this."))
+        }
+        Err(e) => miss("model", format!("The built-in model does not run: {e}")),
     }
 }
 
 /// Names and sizes of the model's files, for those who install by hand.
 fn listed_files(context: &Context) -> Vec<Finding> {
     let Some(folder) = downloaded::installed(&context.config().model) else {
-        return vec![finding(
-            "files",
-            Verdict::Note,
-            "Not installed: sala-chat model download lists them before it asks.",
-        )];
+        return vec![note("files", "Not installed: sala-chat model download lists them before it asks.")];
     };
     let Ok(entries) = std::fs::read_dir(&folder) else {
-        return vec![finding("files", Verdict::Miss, format!("{} cannot be read.", folder.display()))];
+        return vec![miss("files", format!("{} cannot be read.", folder.display()))];
     };
     let mut list: Vec<_> = entries
         .flatten()
@@ -330,9 +324,8 @@ fn listed_files(context: &Context) -> Vec<Finding> {
         })
         .collect();
     list.sort();
-    vec![finding(
+    vec![fine(
         "files",
-        Verdict::Fine,
         format!("{}: {}. Their hashes are checked by: sala-chat model verify", folder.display(), list.join(", ")),
     )]
 }

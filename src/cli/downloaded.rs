@@ -21,9 +21,7 @@ pub fn draft_folder(name: &str) -> Result<PathBuf, Failure> {
     if folder.is_dir() {
         return Ok(folder);
     }
-    let is_id =
-        name.split('/').count() == 2 && name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-    if !is_id {
+    if !hub::is_id(name) {
         let failure = Failure::new(Exit::NoModel, format!("{name}: no such draft head folder"));
         return Err(failure.hint("Without one: --draft off"));
     }

@@ -43,7 +43,6 @@ impl Failure {
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 format!("one of {} has to follow", subcommands(&text))
             }
-            ErrorKind::InvalidUtf8 => not_utf8(std::env::args_os()).unwrap_or_else(|| usage_line(&text)),
             _ => usage_line(&text),
         };
         let failure = Failure::usage(line);
@@ -64,7 +63,6 @@ impl Failure {
         Failure::new(Exit::Ok, "")
     }
 
-    /// The object for `--json`.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({ "code": self.exit.word(), "message": self.message, "hint": self.hint })
     }
@@ -103,13 +101,6 @@ fn usage_line(text: &str) -> String {
         line.push_str(&format!("; {}", tip.lines().next().unwrap_or_default()));
     }
     line
-}
-
-/// Which of the arguments is no text.
-fn not_utf8(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<String> {
-    let odd = args.into_iter().find(|arg| arg.to_str().is_none())?;
-    let shown = odd.to_string_lossy();
-    Some(format!("the argument {shown} is not UTF-8 text; a file with such a name can be loaded with its folder"))
 }
 
 impl From<std::io::Error> for Failure {
@@ -171,20 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_is_no_text_is_named() {
-        use std::os::unix::ffi::OsStringExt;
-        let odd = std::ffi::OsString::from_vec(b"gr\xfcn.txt".to_vec());
-        let said = not_utf8(["sala-chat".into(), "-f".into(), odd]).unwrap();
-        assert!(said.starts_with("the argument gr\u{fffd}n.txt is not UTF-8 text"), "{said}");
-        assert_eq!(not_utf8(["sala-chat".into()]), None);
-    }
-
-    #[test]
-    fn the_usage_of_a_command_is_told_under_any_name_of_the_program() {
+    fn the_usage_of_a_command_is_shown_under_any_name_of_the_program() {
         for name in ["sala-chat", "foo", "./build/sala"] {
             let words = [name, "show"].map(std::ffi::OsString::from);
-            let said = Failure::command_line(&crate::cli::args::Cli::read(words).unwrap_err()).to_string();
-            assert!(said.ends_with("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{said}");
+            let message = Failure::command_line(&crate::cli::args::Cli::read(words).unwrap_err()).to_string();
+            assert!(message.ends_with("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{message}");
         }
     }
 
@@ -204,21 +186,21 @@ mod tests {
             let error = crate::cli::args::Cli::try_parse_from(line.split_whitespace()).unwrap_err();
             Failure::command_line(&error).to_string()
         };
-        let said = says("sala-chat show");
-        assert!(said.contains("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{said}");
-        let said = says("sala-chat export talk");
-        assert!(said.contains("<FILE>") && !said.contains('\n'), "{said}");
-        let said = says("sala-chat library");
-        assert!(said.starts_with("one of ls, add, rm, prune has to follow. Usage: sala-chat library"), "{said}");
-        let said = says("sala-chat --modl x");
-        assert!(said.contains("'--modl'") && said.contains("'--model'"), "{said}");
+        let message = says("sala-chat show");
+        assert!(message.contains("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{message}");
+        let message = says("sala-chat export talk");
+        assert!(message.contains("<FILE>") && !message.contains('\n'), "{message}");
+        let message = says("sala-chat library");
+        assert!(message.starts_with("one of ls, add, rm, prune has to follow. Usage: sala-chat library"), "{message}");
+        let message = says("sala-chat --modl x");
+        assert!(message.contains("'--modl'") && message.contains("'--model'"), "{message}");
         assert!(
             says("sala-chat --temp 7").starts_with("--temp must be 0 to 2 (got 7)"),
             "{}",
             says("sala-chat --temp 7")
         );
-        let said = says("sala-chat --think blue");
-        assert!(said.starts_with("--think must be one of auto, on, off, show, hide (got blue)"), "{said}");
+        let message = says("sala-chat --think blue");
+        assert!(message.starts_with("--think must be one of auto, on, off, show, hide (got blue)"), "{message}");
         assert!(says("sala-chat --device gpu").contains("one of auto, cpu, cuda"));
         assert!(says("sala-chat -p x -n 99").contains("'99' for '--answers <N>': a whole number from 1 to 9"));
     }

@@ -220,8 +220,8 @@ fn two_downloads_at_once_wait_for_each_other() {
         }
     };
     let snapshot = hub.snapshot("main").unwrap();
-    let mut told = String::new();
-    let mut tell = |p: &Progress| told.push_str(p.trouble.as_ref().map_or("", |t| &t.0));
-    repo.download(&hub, "main", &snapshot, &wait, &mut tell, &Cancel::default()).unwrap();
-    assert!(waited.get() == 3 && told.contains("another download"), "{told}");
+    let mut reported = String::new();
+    let mut report = |p: &Progress| reported.push_str(p.trouble.as_ref().map_or("", |t| &t.0));
+    repo.download(&hub, "main", &snapshot, &wait, &mut report, &Cancel::default()).unwrap();
+    assert!(waited.get() == 3 && reported.contains("another download"), "{reported}");
 }

@@ -81,14 +81,14 @@ fn take(from: BorrowedFd<'_>, name: &str, into: &mut impl Write, most: u64, stop
 
 pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
     if args.file.to_str().is_some_and(means_stdin) && std::io::stdin().is_terminal() {
-        return Err(Failure::usage("import - means standard input, and nothing is piped into it"));
+        return Err(Failure::usage("import - reads standard input, and nothing is piped into it"));
     }
     let store = open::store_to_change(context)?;
     let stop = Cancel::default();
-    let asked = stop.clone();
-    let ending = Ending::watch(move || asked.cancel())?;
+    let stopper = stop.clone();
+    let ending = Ending::watch(move || stopper.cancel())?;
     let source = Source::of(&args.file, &stop).map_err(|failure| ending.by_signal(failure))?;
-    let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NOBODY };
+    let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NONE };
     let imported = store.import(&source.path, &watch).map_err(|e| match (e, &source.piped) {
         (StoreError::Stopped, _) => ending.by_signal(stopped()),
         // The temporary file's name means nothing to the user.
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_pipe_cannot_give_is_told_by_its_name() {
+    fn what_a_pipe_cannot_give_is_reported_by_name() {
         let (read, mut write) = std::io::pipe().unwrap();
         write.write_all(b"one byte too many").unwrap();
         let taken = |most: u64, stop: &Cancel| take(read.as_fd(), INPUT, &mut Vec::new(), most, stop).unwrap_err();

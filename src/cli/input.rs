@@ -1,7 +1,7 @@
 //! Keys from the terminal, on their own thread, as plain events.
 //!
 //! The thread sleeps in the terminal's read. To give the terminal to an editor it must let go: it is woken by a
-//! SIGWINCH to ourselves (which reads as a resize), parks, and goes on when told so.
+//! SIGWINCH to ourselves (which reads as a resize), parks until it is released.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -54,7 +54,7 @@ const BURST_KEYS: usize = 3;
 /// Further arrow keys within this time belong to the same wheel movement.
 const TURNING: Duration = Duration::from_millis(200);
 
-/// From so many characters in one burst on it is a paste: nobody types that fast.
+/// From so many characters in one burst on it is a paste: faster than typing.
 const PASTED: usize = 32;
 /// The parts of a paste arrive within this time of each other, on a slow line too.
 const PASTING: Duration = Duration::from_millis(150);
@@ -67,9 +67,7 @@ const PASTED_ON: Duration = Duration::from_millis(500);
 struct Bursts {
     /// Read while looking for the end of a burst.
     ahead: Option<TermEvent>,
-    /// When the wheel turned last.
     turned: Option<Instant>,
-    /// When the last paste ended.
     pasted: Option<Instant>,
 }
 
@@ -98,7 +96,7 @@ fn text(event: &TermEvent) -> Option<char> {
     }
 }
 
-/// The text of a burst in which Enter stands between other text: nobody types that fast, so it is a paste. A last Enter alone sends.
+/// The text of a burst with Enter between other text, which is a paste. A single Enter at the end sends.
 fn pasted(burst: &[char]) -> Option<String> {
     let text: String = burst.iter().collect();
     text.trim().contains('\r').then_some(text)
@@ -127,7 +125,7 @@ impl Bursts {
             }
             keys += 1;
         }
-        Ok(self.told(direction, keys, Instant::now()))
+        Ok(self.arrows(direction, keys, Instant::now()))
     }
 
     /// A key of text and those that follow it at once. One key alone is not delayed.
@@ -153,7 +151,7 @@ impl Bursts {
     }
 
     /// What `keys` arrows in a row mean.
-    fn told(&mut self, direction: isize, keys: usize, now: Instant) -> Vec<Event> {
+    fn arrows(&mut self, direction: isize, keys: usize, now: Instant) -> Vec<Event> {
         let turning = self.turned.is_some_and(|at| now.duration_since(at) < TURNING);
         if turning || keys >= BURST_KEYS {
             self.turned = Some(now);
@@ -304,11 +302,11 @@ mod tests {
         let now = Instant::now();
         let mut bursts = Bursts::default();
         let key = |code| Event::Key(Key::plain(code));
-        assert_eq!(bursts.told(-1, 1, now), [key(Code::Up)]);
-        assert_eq!(bursts.told(1, 2, now), [key(Code::Down), key(Code::Down)]);
-        assert_eq!(bursts.told(-1, 3, now), [Event::Wheel(-3)]);
-        assert_eq!(bursts.told(-1, 1, now + Duration::from_millis(150)), [Event::Wheel(-1)], "it turns on slowly");
-        assert_eq!(bursts.told(-1, 1, now + Duration::from_millis(600)), [key(Code::Up)]);
+        assert_eq!(bursts.arrows(-1, 1, now), [key(Code::Up)]);
+        assert_eq!(bursts.arrows(1, 2, now), [key(Code::Down), key(Code::Down)]);
+        assert_eq!(bursts.arrows(-1, 3, now), [Event::Wheel(-3)]);
+        assert_eq!(bursts.arrows(-1, 1, now + Duration::from_millis(150)), [Event::Wheel(-1)], "it turns on slowly");
+        assert_eq!(bursts.arrows(-1, 1, now + Duration::from_millis(600)), [key(Code::Up)]);
     }
 
     #[test]

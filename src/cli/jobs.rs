@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_current_process_group, wait
 
 use super::signals::suspend;
 use super::themes::Themes;
+use crate::text::files::below_home;
 use crate::text::plain_words;
 use crate::text::sanitize::sanitize;
 use crate::tui::Event;
@@ -34,7 +35,6 @@ const FRESH: Duration = Duration::from_secs(5);
 pub enum Job {
     Paths {
         prefix: String,
-        /// For `~`.
         home: Option<PathBuf>,
     },
     Files(String),
@@ -90,11 +90,7 @@ pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
         Some(at) => prefix.split_at(at + 1),
         None => ("", prefix),
     };
-    let real = match (folder.strip_prefix("~/"), home) {
-        (Some(rest), Some(home)) => home.join(rest),
-        _ if folder.is_empty() => PathBuf::from("."),
-        _ => PathBuf::from(folder),
-    };
+    let real = if folder.is_empty() { PathBuf::from(".") } else { below_home(folder, home) };
     let Ok(entries) = std::fs::read_dir(real) else {
         return Vec::new();
     };
@@ -137,11 +133,7 @@ fn can_be_typed(name: &str) -> bool {
 
 /// Those paths that exist; `~` is the home folder.
 pub fn existing(paths: Vec<String>, home: Option<&Path>) -> Vec<String> {
-    let exists = |path: &String| match (path.strip_prefix("~/"), home) {
-        (Some(rest), Some(home)) => home.join(rest).exists(),
-        _ => Path::new(path).exists(),
-    };
-    paths.into_iter().filter(exists).collect()
+    paths.into_iter().filter(|path| below_home(path, home).exists()).collect()
 }
 
 /// Files below the working folder, listed once in a while.
@@ -258,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_behind_a_mark_leave_out_what_git_ignores() {
+    fn files_after_a_mark_leave_out_what_git_ignores() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str| std::fs::write(dir.path().join(name), "x").unwrap();
         std::fs::create_dir_all(dir.path().join("docs/old")).unwrap();
@@ -293,12 +285,12 @@ mod tests {
     }
 
     #[test]
-    fn an_editor_that_is_not_there_is_told_with_what_to_set() {
+    fn a_missing_editor_is_reported_with_the_variable_to_set() {
         let edit = |editor: &str| edit_with(OsStr::new(editor), "text");
-        let said = edit("/no/such/editor").unwrap_err();
-        assert!(said.contains("/no/such/editor cannot be started: set VISUAL or EDITOR"), "{said}");
-        let said = edit("false").unwrap_err();
-        assert!(said.contains("false ended with exit status: 1; the input is unchanged"), "{said}");
+        let message = edit("/no/such/editor").unwrap_err();
+        assert!(message.contains("/no/such/editor cannot be started: set VISUAL or EDITOR"), "{message}");
+        let message = edit("false").unwrap_err();
+        assert!(message.contains("false ended with exit status: 1; the input is unchanged"), "{message}");
         assert_eq!(edit("true").unwrap(), "text");
     }
 

@@ -9,8 +9,8 @@ use super::sessions_cmd::when;
 use super::signals::Ending;
 use super::{Context, notices, open};
 use crate::core::{Exit, bytes, counted};
-use crate::runtime::Attendance;
 use crate::runtime::protocol::{LibraryAction, Notice, Request, SaveState};
+use crate::runtime::{Attendance, Input};
 use crate::store::Store;
 use crate::text::near::meant;
 use crate::text::sanitize::Clean;
@@ -93,7 +93,7 @@ fn library_ls(context: &Context) -> Result<Exit, Failure> {
 
 /// The one command here that needs the model: it reads.
 fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
-    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent)?;
+    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent, Input::Lines)?;
     for path in paths {
         // A runtime that has failed says so in its last notice.
         let _ = opened.runtime.requests.send(Request::Library(LibraryAction::Add(path.clone())));
@@ -103,16 +103,16 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     let stop = opened.runtime.requests.clone();
     let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
     let (mut failed, mut without_state) = (None, None);
-    let mut said = Vec::new();
+    let mut notes = Vec::new();
     for notice in &opened.runtime.notices {
         if !matches!(notice, Notice::Save(_)) {
-            said.extend(notices::remark(&notice).map(|(_, text)| text));
+            notes.extend(notices::remark(&notice).map(|(_, text)| text));
         }
         match notice {
             Notice::Fatal { error, exit } => failed = Some(Failure::new(exit, error)),
             Notice::Save(SaveState::TextOnly(why)) => without_state = Some(why),
             Notice::Bye { farewell, unsaved } => {
-                said.extend(farewell);
+                notes.extend(farewell);
                 let unsaved = unsaved.map(|u| Failure::new(u.exit, format!("not saved: {}", u.reason)));
                 failed = failed.or(unsaved);
                 break;
@@ -128,7 +128,7 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     if let Some(failure) = failed {
         return Err(failure);
     }
-    context.result(|| json!({ "notes": said }), || said.join("\n"))?;
+    context.result(|| json!({ "notes": notes }), || notes.join("\n"))?;
     match without_state {
         None => Ok(Exit::Ok),
         Some(why) => Err(Failure::new(Exit::Disk, format!("text is saved, state is not: {why}"))

@@ -45,7 +45,6 @@ pub fn start(dirs: &Dirs, config: &LogConfig, verbose: u8) -> LogGuard {
 /// `sala-chat.2026-01-31.log`, another one each day (UTC), the oldest removed; all of them for this user only.
 struct DailyFile {
     folder: PathBuf,
-    /// Files kept at most.
     keep: usize,
     open: Option<(String, File)>,
 }
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_tells_the_place_but_no_text_of_a_conversation() {
+    fn a_report_has_the_place_but_no_text_of_a_conversation() {
         let dir = tempfile::tempdir().unwrap();
         let path = write_report(dir.path(), "panic at here\n").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "panic at here\n");

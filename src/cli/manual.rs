@@ -7,7 +7,6 @@ use clap::{Arg, Command};
 use crate::config::commands::{COMMANDS, Group};
 use crate::tui::keys::ACTIONS;
 
-/// Escapes text so that nothing in it is a roff instruction.
 fn plain(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     let line = |l: &str| if l.starts_with(['.', '\'']) { format!("\\&{l}") } else { l.to_owned() };
@@ -121,7 +120,7 @@ mod tests {
         for name in ["\\-\\-device", "\\-p, \\-\\-prompt TEXT", "ctrl\\-r, ", "128+n signal"] {
             assert!(page.contains(name.trim_end_matches(", ")), "{name}");
         }
-        for said in [
+        for part in [
             "\\-\\-resume [NAME]\\fR",
             "\\-\\-raw\\fR\nPrint the exact text, including control characters\n",
             "\\-\\-calibrate[=DOCS]\\fR",
@@ -130,7 +129,7 @@ mod tests {
             " [possible values: consistency, needles]\n",
             " [possible values: bash, elvish, fish, powershell, zsh]\n",
         ] {
-            assert!(page.contains(said), "{said}");
+            assert!(page.contains(part), "{part}");
         }
         let known = [".TH", ".SH", ".SS", ".TP", ".B", ".br"];
         let lines = page.lines().filter(|l| l.starts_with(['.', '\'']));

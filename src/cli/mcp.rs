@@ -5,36 +5,42 @@
 //! |---|---|
 //! | `tools` | the protocol: tools, their arguments and results, resources |
 //! | `answers` | results as text and as objects |
-//! | `lane` | the runtime, which serves one request at a time |
+//! | `worker` | the runtime, which serves one request at a time |
 //! | `library` | look-ups that need no model: documents, texts, quotes, sessions |
 //! | `roots` | the folders that `add_document` may read |
 
 mod answers;
-mod lane;
 mod library;
 mod roots;
 mod tools;
+mod worker;
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use rmcp::transport::io::stdio_pipes;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::io::{AsyncRead, ReadBuf};
 
+use super::args::SessionChoice;
 use super::failure::Failure;
-use super::open::{self, no_thread};
+use super::open::{self, Opened, no_thread};
 use super::signals::Ending;
 use super::{Context, attach_engine};
 use crate::client::attach::{self, Found, Loads};
 use crate::core::Exit;
+use crate::runtime::{Attendance, Input};
 use crate::server::Mounted;
-pub(super) use lane::Ended;
-use lane::Lane;
 use library::Library;
 use roots::Roots;
 use tools::Tools;
+pub(super) use worker::Ended;
+use worker::Worker;
 
 /// A context for requests of agents: links inside a folder must not lead out of the allowed folders.
 fn for_agents(context: &Context) -> Context {
@@ -43,14 +49,18 @@ fn for_agents(context: &Context) -> Context {
     context
 }
 
+fn for_calls(context: &Context) -> Result<Opened, Failure> {
+    open::runtime(context, &SessionChoice::New, true, Attendance::Absent, Input::Calls)
+}
+
 /// `sala-chat mcp`: serves one client on standard input and output until its end.
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     context.note("sala-chat mcp waits for an agent on standard input; docs/serve.md says how to set one up");
     let roots = Roots::of(context)?;
     let context = for_agents(context);
     let opened = context.clone();
-    let (lane, thread) = Lane::start(move || open::runtime_for_calls(&opened)).map_err(no_thread)?;
-    let tools = Tools::new(lane, Library::new(context), roots);
+    let (worker, thread) = Worker::start(move || for_calls(&opened)).map_err(no_thread)?;
+    let tools = Tools::new(worker, Library::new(context), roots);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let ending = Ending::watch(move || drop(stop))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
@@ -69,10 +79,35 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     }
 }
 
+/// Standard input; notes whether anything arrived.
+struct Watched<R> {
+    from: R,
+    arrived: Arc<AtomicBool>,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = into.filled().len();
+        let polled = Pin::new(&mut self.from).poll_read(cx, into);
+        self.arrived.fetch_or(into.filled().len() > before, Ordering::Relaxed);
+        polled
+    }
+}
+
 async fn serve(tools: Tools) -> Result<(), Failure> {
     let failure = |e: String| Failure::new(Exit::Failure, format!("the client does not speak the protocol: {e}"));
-    match tools.serve(stdio_pipes()).await {
+    let (from, to) = stdio_pipes();
+    let arrived = Arc::new(AtomicBool::new(false));
+    match tools.serve((Watched { from, arrived: Arc::clone(&arrived) }, to)).await {
         Ok(service) => service.waiting().await.map(drop).map_err(|e| failure(e.to_string())),
+        // The library drops lines that are no messages.
+        Err(ServerInitializeError::ConnectionClosed(_)) if arrived.load(Ordering::Relaxed) => {
+            Err(failure("standard input ended without an initialize request".to_owned()))
+        }
         // The client left before it began.
         Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
         Err(e) => Err(failure(e.to_string())),
@@ -87,15 +122,15 @@ pub(super) fn mounted(context: &Context, loads: Loads, has_key: bool) -> Result<
     let mut context = for_agents(context);
     context.loaded.config.engine.url = String::new();
     let (place, opened) = (attach_engine::place(&context), context.clone());
-    let (lane, thread) = Lane::start(move || match attach::find(&place, &loads) {
-        Found::Server(_) => open::runtime_for_calls(&opened),
+    let (worker, thread) = Worker::start(move || match attach::find(&place, &loads) {
+        Found::Server(_) => for_calls(&opened),
         Found::Unfit(_) | Found::NoServer => Err(Failure::new(
             Exit::Failure,
             "this server's model cannot be used: another server holds the data directory",
         )),
     })
     .map_err(no_thread)?;
-    let tools = Tools::new(lane, Library::new(context), roots);
+    let tools = Tools::new(worker, Library::new(context), roots);
     // The server has checked host, origin and key.
     let config = StreamableHttpServerConfig::default().disable_allowed_hosts();
     let ended = config.cancellation_token.clone();

@@ -64,7 +64,6 @@ pub use failure::Failure;
 use panic::CrashNote;
 use term::Guard;
 
-/// What every handler needs.
 #[derive(Clone, Debug)]
 pub struct Context {
     pub began: Instant,
@@ -74,7 +73,6 @@ pub struct Context {
     pub config_file: PathBuf,
     pub dirs: Dirs,
     pub json: bool,
-    /// No progress, no notes.
     pub quiet: bool,
 }
 
@@ -90,7 +88,7 @@ impl Context {
     /// A progress line on standard error, for people.
     pub fn note(&self, text: &str) {
         if self.shows_progress() {
-            out::tell(&Clean::text(text));
+            out::err_line(&Clean::text(text));
         }
     }
 
@@ -113,11 +111,8 @@ impl Context {
 pub struct Laboratory {
     /// `doctor --kernels`, `--rates` and `--fixtures`.
     pub check: fn(&Context, &args::DoctorArgs) -> Result<Exit, Failure>,
-    /// `bench`.
     pub bench: fn(&Context, &args::BenchArgs) -> Result<Exit, Failure>,
-    /// `eval`.
     pub eval: fn(&Context, &args::EvalArgs) -> Result<Exit, Failure>,
-    /// `draft`.
     pub draft: fn(&Context, &args::DraftCommand) -> Result<Exit, Failure>,
 }
 
@@ -137,7 +132,6 @@ fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>
     }
 }
 
-/// Runs the program with its arguments; the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laboratory) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     // The sandboxed child must run before any thread starts or settings are read.
@@ -147,7 +141,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
         return match written {
             Ok(()) => Exit::Ok.code(),
             Err(why) => {
-                out::tell(&Clean::line(&why));
+                out::err_line(&Clean::line(&why));
                 Exit::Failure.code()
             }
         };
@@ -172,9 +166,9 @@ fn report(failure: &Failure, json: bool) {
             // The exit code remains.
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
             // Standard output takes nothing, which may be the very failure.
-            Err(_) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
+            Err(_) => out::err_line(&Clean::line(&format!("sala-chat: {failure}"))),
         },
-        (false, false) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
+        (false, false) => out::err_line(&Clean::line(&format!("sala-chat: {failure}"))),
     }
 }
 
@@ -226,11 +220,11 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         let warnings = &context.loaded.warnings;
         for warning in warnings.iter().take(WARNINGS) {
             // The warning is a courtesy; the chat shows it again.
-            out::tell(&Clean::line(&format!("sala-chat: {warning}")));
+            out::err_line(&Clean::line(&format!("sala-chat: {warning}")));
         }
         if warnings.len() > WARNINGS {
             let more = warnings.len() - WARNINGS;
-            out::tell(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
+            out::err_line(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
         }
     }
     // Read-only commands create no data directory.
@@ -258,7 +252,7 @@ fn command_line(error: &clap::Error, arguments: &[OsString]) -> Failure {
     let words = arguments.iter().skip(1).map_while(|a| a.to_str()).take_while(|a| !a.starts_with('-'));
     let words: Vec<String> = words.map(str::to_owned).collect();
     let known = |first: &String| Path::new(first).exists() || Cli::command().find_subcommand(first).is_some();
-    match args::command_meant(&words).filter(|_| !words.first().is_some_and(known)) {
+    match args::suggested_command(&words).filter(|_| !words.first().is_some_and(known)) {
         Some(command) if error.kind() == ErrorKind::UnknownArgument => {
             failure.hint(format!("Did you mean: sala-chat {command}"))
         }
@@ -335,7 +329,7 @@ fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     match sources::check(&files, &options) {
         Ok(()) => Ok(()),
         Err(sources::SourceError::NotFound { path, similar }) => {
-            let meant = if paths.first() == Some(&path) { args::command_meant(paths) } else { None };
+            let meant = if paths.first() == Some(&path) { args::suggested_command(paths) } else { None };
             // A file of nearly that name is more likely, unless the word is a command's own.
             let meant = meant.filter(|meant| similar.is_none() || meant.split(' ').any(|word| word == path));
             let failure = Failure::from(sources::SourceError::NotFound { path, similar });

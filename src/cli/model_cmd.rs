@@ -60,13 +60,13 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
 fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     let config = &context.config().model;
     let folder = model_folder(context)?;
-    let mut tell = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gigabytes(bytes)));
+    let mut report = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gigabytes(bytes)));
     let unreadable = |e: std::io::Error| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display()));
-    let packed = hub::verify_packed(&folder, &mut tell).map_err(unreadable)?;
+    let packed = hub::verify_packed(&folder, &mut report).map_err(unreadable)?;
     let is_packed = packed.is_some();
     let published = match ask {
         true if is_packed => {
-            context.note("This folder was packed here: its files are compared with what was noted of them then.");
+            context.note("This folder was packed here: its files are compared with the checksums recorded then.");
             Vec::new()
         }
         true => {
@@ -78,7 +78,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     };
     let rows = match packed {
         Some(rows) => rows,
-        None => hub::verify(&folder, &published, &mut tell).map_err(unreadable)?,
+        None => hub::verify(&folder, &published, &mut report).map_err(unreadable)?,
     };
     let wrong = rows.iter().filter(|(_, verdict)| verdict.problem().is_some());
     let bad: Vec<&str> = wrong.map(|(name, _)| name.as_str()).collect();
@@ -150,9 +150,9 @@ fn settings(hub: &Hub, snapshot: &Snapshot, name: &str) -> Result<Option<serde_j
 /// What is to be known before the first byte: whether the format can be read, and whether a card here holds the weights.
 fn look_first(context: &Context, hub: &Hub, snapshot: &Snapshot) -> Result<(), Failure> {
     let read = |name: &str| settings(hub, snapshot, name).map_err(|e| explain(&e, &context.config().model, 0));
-    let beside = read("hf_quant_config.json")?;
+    let quant_config = read("hf_quant_config.json")?;
     let config = read("config.json")?;
-    let format = config.and_then(|config| Format::declared(&config, beside.as_ref()));
+    let format = config.and_then(|config| Format::declared(&config, quant_config.as_ref()));
     if let Some(format) = &format {
         if let Some(what) = format.refusal() {
             return Err(Failure::new(Exit::NoModel, format!("This is {what}. Nothing was downloaded")));
@@ -229,7 +229,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
             return;
         }
         if !last_file.is_empty() && last_file != p.file {
-            out::tell(&Clean::line(""));
+            out::err_line(&Clean::line(""));
         }
         last_file.clone_from(&p.file);
         let state = match &p.trouble {
@@ -244,7 +244,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
                 )
             }
         };
-        let said = format!(
+        let line = format!(
             "{}: {} of {}; in all {} of {}, {state}",
             p.file,
             gigabytes(p.file_done),
@@ -252,13 +252,13 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
             gigabytes(p.done),
             gigabytes(p.total)
         );
-        out::progress(&Clean::line(&said));
+        out::progress(&Clean::line(&line));
     };
     let folder = cached
         .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress, &Cancel::default())
         .map_err(|e| explain(&e, config, all - cached.missing_bytes(&snapshot).min(all)));
     if shows {
-        out::tell(&Clean::line(""));
+        out::err_line(&Clean::line(""));
     }
     let folder = folder?;
     let kind = if snapshot.files.iter().any(|f| f.path == "tokenizer.json") { Kind::Model } else { Kind::Head };
@@ -305,10 +305,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_of_a_model_is_said_to_be_kept_only_where_something_was() {
-        let said = |here| explain(&HubError::Network("timeout".into()), &ModelConfig::default(), here).hint.unwrap();
-        assert!(said(1).starts_with("What was read is kept; try again. To install by hand"), "{}", said(1));
-        assert!(said(0).starts_with("Try again. To install by hand"), "{}", said(0));
+    fn kept_downloads_are_mentioned_only_where_there_are_some() {
+        let line = |here| explain(&HubError::Network("timeout".into()), &ModelConfig::default(), here).hint.unwrap();
+        assert!(line(1).starts_with("What was read is kept; try again. To install by hand"), "{}", line(1));
+        assert!(line(0).starts_with("Try again. To install by hand"), "{}", line(0));
     }
 
     #[test]

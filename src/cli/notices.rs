@@ -12,11 +12,11 @@ use crate::text::sanitize::{Clean, sanitize, sanitize_line};
 use crate::tui::entry::grouped;
 
 /// Characters of a text that is repeated: a pipe may contain megabytes.
-const SAID_AGAIN: usize = 2_000;
+const SHOWN_CHARACTERS: usize = 2_000;
 
 /// A text, or its beginning and its length.
 pub(super) fn beginning(text: &str) -> String {
-    match text.char_indices().nth(SAID_AGAIN) {
+    match text.char_indices().nth(SHOWN_CHARACTERS) {
         None => sanitize(text).into_owned(),
         Some((at, _)) => {
             let all = grouped(text.chars().count() as u64);
@@ -78,7 +78,6 @@ pub(super) fn weight(notice: &Notice) -> Weight {
     }
 }
 
-/// The note or warning of a notice.
 pub(super) fn remark(notice: &Notice) -> Option<(Level, String)> {
     match notice {
         Notice::Note(level, text) => Some((*level, text.clone())),
@@ -93,7 +92,7 @@ pub(super) fn print_remark(context: &Context, level: Level, text: &str) {
     match level {
         Level::Info => context.note(text),
         Level::Warn | Level::Error if context.quiet => {}
-        Level::Warn | Level::Error => out::tell(&Clean::text(&format!("sala-chat: {text}"))),
+        Level::Warn | Level::Error => out::err_line(&Clean::text(&format!("sala-chat: {text}"))),
     }
 }
 

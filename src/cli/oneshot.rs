@@ -19,8 +19,8 @@ use super::signals::Ending;
 use super::{Context, STDIN, jobs, notices, open, out};
 use crate::core::Exit;
 use crate::core::transcript::{Finish, Role};
-use crate::runtime::Attendance;
 use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView, Unsaved};
+use crate::runtime::{Attendance, Input};
 use crate::text::sanitize::Clean;
 use crate::text::sources::OddByte;
 use crate::text::{Decoded, NotText, decode};
@@ -47,7 +47,7 @@ fn piped(most_mib: u64, quiet: bool) -> Result<Option<String>, Failure> {
             .hint("Convert it to text first, or put it into a file and load that (-f FILE)")
     })?;
     if let Some(encoding) = guessed.filter(|_| !quiet) {
-        out::tell(&Clean::text(&format!("sala-chat: standard input: encoding unclear; read as {encoding}")));
+        out::err_line(&Clean::text(&format!("sala-chat: standard input: encoding unclear; read as {encoding}")));
     }
     Ok((!text.trim().is_empty()).then_some(text))
 }
@@ -72,12 +72,12 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     }
     let inline = piped(context.config().load.max_file_mib, context.quiet)?;
     if inline.is_none() && ask.files.iter().any(|p| means_stdin(p)) {
-        return Err(Failure::usage("-f - means standard input, and there is nothing in it"));
+        return Err(Failure::usage("-f - reads standard input, which is empty"));
     }
     let home = std::env::home_dir();
     let Meant { text, paths: mentioned, library } = mentions(context, ask, home.as_deref());
     let started = Instant::now();
-    let opened = open::runtime(context, &ask.session, ask.save, Attendance::Absent)?;
+    let opened = open::runtime(context, &ask.session, ask.save, Attendance::Absent, Input::Lines)?;
     let requests = opened.runtime.requests.clone();
     let stop = requests.clone();
     // A runtime that is gone has stopped.
@@ -105,7 +105,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     let _ = opened.engine.join();
     // No answer will end the open line.
     if run.answers.is_empty() || listened.is_err() || joined.is_err() {
-        printer.tell_held();
+        printer.print_held();
     }
     if let Some(signal) = ending.signal() {
         // What there is of an answer is on standard output; the code says why there is no more.
@@ -194,11 +194,11 @@ fn listen(
                 Ok(())
             }
             Notice::Several(answers) => {
-                run.beside = answers.iter().map(|(id, _)| *id).collect();
+                run.parallel = answers.iter().map(|(id, _)| *id).collect();
                 Ok(())
             }
             Notice::Delta { message, thinking, text } => {
-                let which = printer.place(message, &run.beside);
+                let which = printer.place(message, &run.parallel);
                 printer.delta(which, thinking, &text)
             }
             Notice::Finished(m) if m.role == Role::Document => {
@@ -212,10 +212,10 @@ fn listen(
                 )
             }
             Notice::Finished(m) => {
-                let which = printer.place(m.id, &run.beside);
-                let told = printer.finished(which, &m);
+                let which = printer.place(m.id, &run.parallel);
+                let printed = printer.finished(which, &m);
                 run.take(m);
-                told
+                printed
             }
             // What follows an answer is done too: where the template drops thoughts it is read again without them, or the
             // next `-c` would find none of it.
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_is_said_to_be_kept_only_where_something_was() {
+    fn kept_state_is_mentioned_only_where_there_is_some() {
         let ask = |save| Ask {
             prompt: "why?".into(),
             files: Vec::new(),

@@ -20,6 +20,7 @@ use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
 };
+use crate::runtime::protocol::SessionRow;
 use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, Input, Opening, Runtime, Settings};
 use crate::store::{LAST, Scratch};
 use crate::text::sources::SourceOptions;
@@ -38,6 +39,8 @@ pub struct Opened {
     /// The engine's thread: ends after the runtime.
     pub engine: std::thread::JoinHandle<()>,
     pub loaded: Loaded,
+    /// The last session that was started in this folder.
+    pub offer: Option<SessionRow>,
     /// With `--no-save`: where things lie until the end.
     pub scratch: Option<Scratch>,
 }
@@ -199,8 +202,7 @@ fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
     if let Some(options) = remote_engine::options(context)? {
         let options = RemoteOptions { one_question: attendance == Attendance::Absent, ..options };
         let text = remote::text_model().map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
-        let remote::Engine { commands, events, thread } = remote::spawn(options, &text).map_err(no_thread)?;
-        let engine = Starting(Some(Engine { commands, events, thread }));
+        let engine = Starting(Some(remote::spawn(options, &text).map_err(no_thread)?));
         let stop = text.tokenizer.stop_ids(&[]);
         // A remote engine's state is its text.
         return Ok(Begun { engine, text, stop, save_state: SaveStates::Never, piece: usize::MAX });
@@ -213,27 +215,8 @@ fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
     Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
 }
 
-/// Starts engine and runtime for line mode and commands.
+/// Starts engine and runtime. `Input::Calls` are requests of a program: one after the other, each for itself.
 pub fn runtime(
-    context: &Context,
-    session: &SessionChoice,
-    save: bool,
-    attendance: Attendance,
-) -> Result<Opened, Failure> {
-    runtime_for(context, session, save, attendance, Input::Lines)
-}
-
-/// Starts engine and runtime for requests of a program: one after the other, each for itself.
-pub fn runtime_for_calls(context: &Context) -> Result<Opened, Failure> {
-    runtime_for(context, &SessionChoice::New, true, Attendance::Absent, Input::Calls)
-}
-
-/// As [`runtime()`], for the screen.
-pub fn desk_of_screen(context: &Context, session: &SessionChoice, save: bool) -> Result<Opened, Failure> {
-    runtime_for(context, session, save, Attendance::Present, Input::Screen)
-}
-
-fn runtime_for(
     context: &Context,
     session: &SessionChoice,
     save: bool,
@@ -275,6 +258,10 @@ fn runtime_for(
             |why: String| Failure::new(Exit::Failure, format!("internal error: {key} was accepted once: {why}"));
         settings.set_for_run(key, value).map_err(internal)?;
     }
+    let offer = match (input, attendance, config.sessions.offer_last) {
+        (Input::Screen | Input::Lines, Attendance::Present, true) => runtime::last_of_folder(&store),
+        _ => None,
+    };
     let runtime = runtime::spawn(runtime::Options {
         store,
         discard: !save,
@@ -304,5 +291,5 @@ fn runtime_for(
         },
     })
     .map_err(no_thread)?;
-    Ok(Opened { runtime, engine: engine.thread, loaded, scratch })
+    Ok(Opened { runtime, engine: engine.thread, loaded, offer, scratch })
 }

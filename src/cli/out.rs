@@ -2,8 +2,8 @@
 //!
 //! Everything written here is [`Clean`], so text from a model, a document, a file name, a session or an error can be
 //! printed from anywhere without a thought. `tests/house/outputs.rs` fails when another module gets hold of one of the two.
-//! The exceptions have names: [`data`] and [`json`] for what a script reads back byte for byte, [`screen`] for the full screen, whose
-//! cells are cleaned where they are painted.
+//! The exceptions have names: [`data`] and [`json`] for what a script reads back byte for byte, [`screen`] for the full screen,
+//! where each cell is cleaned as it is painted.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -47,12 +47,12 @@ pub(super) fn json(text: &str) -> io::Result<()> {
 }
 
 /// Writes to standard error, without a newline. Write errors are ignored: the exit code remains.
-pub(super) fn tell_part(text: &Clean<'_>) {
+pub(super) fn err_part(text: &Clean<'_>) {
     let mut err = io::stderr().lock();
     let _ = err.write_all(text.as_str().as_bytes()).and_then(|()| err.flush());
 }
 
-pub(super) fn tell(text: &Clean<'_>) {
+pub(super) fn err_line(text: &Clean<'_>) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 

@@ -18,7 +18,6 @@ use crate::text::sanitize::{Clean, shell_word};
 pub struct CrashNote {
     pub dir: Option<PathBuf>,
     pub session: String,
-    /// Number of the last message.
     pub messages: u64,
 }
 
@@ -46,7 +45,7 @@ pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>, owner: Option<ThreadId
                 format!("sala-chat -r {}", shell_word(&note.session))
             };
             let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
-            out::tell(&Clean::line(&format!("sala-chat crashed.{saved} Resume: {resume}.{report}")));
+            out::err_line(&Clean::line(&format!("sala-chat crashed.{saved} Resume: {resume}.{report}")));
         }
     }));
 }

@@ -2,14 +2,12 @@
 //! drawn twice. Same requests and notices as the full screen, same commands, no escape sequences at all.
 //!
 //! [`Plain`] is pure: lines and notices in, lines and requests out. [`run`] feeds it.
-//! What is typed is answered here, what a question mentions is in `asking`, what the runtime says in `notices`, what is left of it with `--quiet` in `quiet`; `feed` has the
-//! terminal. Lines can also come from a
-//! pipe: then there is no prompt, and the program ends when the last line has been answered.
+//! What is typed is answered here, mentions of a question are in `asking`, notices of the runtime in `notices`; `feed` has the
+//! terminal. Lines can also be those of a pipe: then there is no prompt, and the program ends when the last line has been answered.
 
 mod asking;
 mod feed;
 mod notices;
-mod quiet;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -28,7 +26,7 @@ pub enum Out {
     Line(String),
     /// Print this, without a newline.
     Part(String),
-    Tell(String),
+    Trouble(String),
     Send(Request),
     Keep(&'static str, String),
     /// Look which of these paths there are: [`Plain::found`] takes them.
@@ -37,14 +35,14 @@ pub enum Out {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct OpenQuestion {
     id: u64,
     choices: Vec<Choice>,
     /// Files that can be chosen by number; 0 when it is about something else.
     files: usize,
 }
 
-impl Asked {
+impl OpenQuestion {
     /// Whether a line of a pipe answers it: nothing, a key, or numbers of files; a question for the model or a command does not.
     fn is_answered_by(&self, line: &str) -> bool {
         let line = line.trim();
@@ -67,7 +65,7 @@ pub struct Plain {
     sent: u64,
     served: u64,
     queue: VecDeque<String>,
-    question: Option<Asked>,
+    question: Option<OpenQuestion>,
     editing: Option<MessageId>,
     /// A question with mentions that are being resolved, and the message that it replaces.
     looking: Option<(String, Option<MessageId>)>,
@@ -81,12 +79,11 @@ pub struct Plain {
     speaking: bool,
     thinking: bool,
     opened: Vec<OpenSession>,
-    beside: Vec<(MessageId, Option<u64>)>,
-    /// Tenth of the last progress report.
+    parallel: Vec<(MessageId, Option<u64>)>,
     tenth: u64,
-    save_said: Option<String>,
+    save_shown: Option<String>,
     /// The last printed session, if unchanged since: serial, name, messages.
-    session_said: Option<(u64, String, Vec<MessageId>)>,
+    session_shown: Option<(u64, String, Vec<MessageId>)>,
     looks_hidden: bool,
     /// `--quiet`: nothing but answers.
     answers_only: bool,
@@ -111,12 +108,16 @@ impl Plain {
     }
 
     /// Counts requests that the runtime received earlier.
-    pub fn behind(self, sent: u64) -> Plain {
+    pub fn with_sent(self, sent: u64) -> Plain {
         Plain { sent, ..self }
     }
 
     pub fn say_looked(self, say: bool) -> Plain {
         Plain { looks_hidden: !say, ..self }
+    }
+
+    pub fn answers_only(self, only: bool) -> Plain {
+        Plain { answers_only: only, ..self }
     }
 
     fn busy(&self) -> bool {
@@ -134,7 +135,6 @@ impl Plain {
         self.entered(line)
     }
 
-    /// Reports a line that is not text.
     pub fn left_out(&mut self, why: String) -> Vec<Out> {
         self.prompted = false;
         vec![Out::Line(why)]
@@ -150,8 +150,8 @@ impl Plain {
         let Some((id, last)) = self.question.take().and_then(|q| q.choices.last().cloned().map(|c| (q.id, c))) else {
             return Vec::new();
         };
-        let said = Out::Line(format!("No answer came, so: {}.", last.label));
-        let mut out = vec![said, self.send(Request::Choose { question: id, key: last.key })];
+        let reason = Out::Line(format!("No answer came, so: {}.", last.label));
+        let mut out = vec![reason, self.send(Request::Choose { question: id, key: last.key })];
         self.not_read(&mut out);
         out
     }
@@ -197,7 +197,6 @@ impl Plain {
         self.wants_line() && self.prompts && !self.prompted
     }
 
-    /// The tour's next step, once.
     fn step(&mut self) -> Vec<Out> {
         let Some(tour) = &mut self.tour else { return Vec::new() };
         match (tour.offer(), tour.step()) {
@@ -213,12 +212,12 @@ impl Plain {
     }
 
     fn entered(&mut self, line: &str) -> Vec<Out> {
-        if !self.prompts && self.question.as_ref().is_some_and(|asked| !asked.is_answered_by(line)) {
+        if !self.prompts && self.question.as_ref().is_some_and(|question| !question.is_answered_by(line)) {
             let mut out = self.refuse();
             out.extend(self.enqueue(line));
             return out;
         }
-        if let Some(Asked { id, choices, files }) = &self.question {
+        if let Some(OpenQuestion { id, choices, files }) = &self.question {
             if *files > 0 && line.trim().starts_with(|c: char| c.is_ascii_digit()) {
                 return match numbers(line, *files) {
                     Err(why) => vec![Out::Line(why)],
@@ -249,7 +248,7 @@ impl Plain {
         if let Some(tour) = &mut self.tour {
             if line.trim() == "skip" {
                 self.tour = None;
-                return vec![Out::Line("The tour is left. /quit ends; nothing of this session stays.".into())];
+                return vec![Out::Line("You left the tour. /quit ends; nothing of this session is kept.".into())];
             }
             if line.trim().is_empty() && tour.is_offered() {
                 line = tour.step().map_or("", |s| s.line);
@@ -258,7 +257,7 @@ impl Plain {
         }
         if line.trim().is_empty() {
             if !self.busy() && self.editing.take().is_some() {
-                return vec![Out::Line("The edit is left; the message stays as it was.".into())];
+                return vec![Out::Line("The edit is cancelled; the message stays as it was.".into())];
             }
             // It may be the answer to what a line before it leads to.
             return if self.busy() && !self.prompts { self.enqueue(line) } else { Vec::new() };
@@ -356,7 +355,7 @@ impl Plain {
     /// Ctrl-Z did not suspend the process: why.
     pub fn not_suspended(&mut self, why: String) -> Vec<Out> {
         self.prompted = false;
-        vec![Out::Line(String::new()), Out::Tell(why)]
+        vec![Out::Line(String::new()), Out::Trouble(why)]
     }
 }
 

@@ -11,7 +11,6 @@ use crate::model::quantize::{Stage, kept_folders, remove_kept};
 use crate::store::{Extent, Freed, SegmentId, SessionFilter, SessionRecord, Store};
 use crate::text::sanitize::Clean;
 
-/// `prune`.
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
     let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_free(context)? };
     let requests = open::store_of_requests_if_any(context)?;
@@ -100,7 +99,7 @@ fn prune_dry_run(
     let mut documents = Vec::new();
     if args.state {
         for r in store.sessions(SessionFilter::Live, LISTED)? {
-            let reached = sizes.sessions.get(&r.id).map_or(0, |b| b.0);
+            let reached = sizes.sessions.get(&r.id).map_or(0, |s| s.state);
             states.extend((reached > 0).then_some((r.name, reached)));
         }
         if args.all {
@@ -135,10 +134,7 @@ fn prune_dry_run(
             .extend(documents.iter().map(|name| format!("state of  {}, a document of the library", Clean::line(name))));
         lines.extend((weights > 0).then(|| format!("weights   {} that were packed by earlier starts", bytes(weights))));
         if !args.state && beyond > 0 {
-            lines.push(format!(
-                "state     {} of what was used longest ago, above sessions.max_state_gib",
-                bytes(beyond)
-            ));
+            lines.push(format!("state     {} of the least recently used, above sessions.max_state_gib", bytes(beyond)));
         }
         lines.extend((of_requests > 0).then(|| format!("requests  {} of state that serve kept", bytes(of_requests))));
         if lines.is_empty() {
@@ -149,8 +145,8 @@ fn prune_dry_run(
         let stays = match trashed.len() - gone.len() {
             0 if gone.is_empty() => "nothing is in the trash".to_owned(),
             0 => "nothing else is in the trash".to_owned(),
-            1 => "1 session in the trash stays (--all takes it)".to_owned(),
-            n => format!("{n} sessions in the trash stay (--all takes them)"),
+            1 => "1 session in the trash stays (--all removes it)".to_owned(),
+            n => format!("{n} sessions in the trash stay (--all removes them)"),
         };
         let served = match all_requests {
             0 => String::new(),

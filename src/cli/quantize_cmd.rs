@@ -15,7 +15,7 @@ use crate::text::sanitize::sanitize_line;
 
 const SPARE_BYTES: u64 = 256 << 20;
 /// Largest other file (tokenizer, template) that is copied with the weights.
-const BESIDE_BYTES: u64 = 256 << 20;
+const OTHER_FILE_BYTES: u64 = 256 << 20;
 
 fn gb(bytes: u64) -> String {
     format!("{:.2} GB", bytes as f64 / 1e9)
@@ -60,8 +60,8 @@ pub(super) fn run(
         return Err(Failure::new(Exit::Disk, text).hint("Free space, or choose a folder on a larger disk"));
     }
     let stop = Cancel::default();
-    let asked = stop.clone();
-    let ending = Ending::watch(move || asked.cancel())?;
+    let stopper = stop.clone();
+    let ending = Ending::watch(move || stopper.cancel())?;
     // First: whether anything is to be packed, and statistics are needed, depends on it.
     let compared = compared(context, &source, &claim, &stop).map_err(|e| ending.by_signal(e))?;
     let missing = is_unfinished(&source, &id, output)?;
@@ -86,11 +86,11 @@ pub(super) fn run(
     Statistics::forget(output);
     match source.directory() {
         Some(from) => {
-            copy_beside(from, output, |name| !is_weights(name))?;
+            copy_other_files(from, output, |name| !is_weights(name))?;
             let head = from.join(FOLDER);
             if head.is_dir() {
                 std::fs::create_dir_all(output.join(FOLDER))?;
-                copy_beside(&head, &output.join(FOLDER), |_| true)?;
+                copy_other_files(&head, &output.join(FOLDER), |_| true)?;
             }
         }
         None => {
@@ -106,10 +106,10 @@ pub(super) fn run(
 
 /// Compares what is there with what was written, and removes what is to be packed again.
 fn compared(context: &Context, source: &Checkpoint, claim: &Claim, stop: &Cancel) -> Result<Compared, Failure> {
-    let mut tell = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gb(bytes)));
-    let done = remove_damaged(source, claim, stop, &mut tell).map_err(|e| match e {
+    let mut report = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gb(bytes)));
+    let done = remove_damaged(source, claim, stop, &mut report).map_err(|e| match e {
         ModelError::File { .. } => Failure::from(e)
-            .hint("Nothing was changed. Try again; where that does not help, remove this file, and it is made again"),
+            .hint("Nothing was changed. Try again; if that fails, remove this file and it is written again"),
         e => e.into(),
     })?;
     done.ok_or_else(|| {
@@ -195,13 +195,13 @@ fn is_weights(name: &str) -> bool {
 }
 
 /// Tokenizer, template and licence, as they are; of a draft head everything, its weights too.
-fn copy_beside(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
+fn copy_other_files(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
     for entry in std::fs::read_dir(from)?.flatten() {
         let name = entry.file_name();
         let text = name.to_string_lossy().into_owned();
         // Through links: folders of the hub's cache consist of them.
         let Ok(meta) = std::fs::metadata(entry.path()) else { continue };
-        let small = meta.len() <= BESIDE_BYTES || is_weights(&text);
+        let small = meta.len() <= OTHER_FILE_BYTES || is_weights(&text);
         if meta.is_file() && wanted(&text) && small && !text.starts_with('.') {
             std::fs::copy(entry.path(), to.join(&name))?;
         }

@@ -1,7 +1,7 @@
 //! The event loop of the full-screen interface: waits on everything at once, draws when something changed.
 //!
 //! Sources: keys (own thread), runtime, signals, finished small jobs (paths, code colours). It blocks until one of them
-//! speaks or a moment the state asked for has come; an idle program uses no time. At most one frame per 16 ms, per
+//! sends an event or a scheduled time is reached; an idle program uses no time. At most one frame per 16 ms, per
 //! 33 ms while only text arrives. Every way out leaves the terminal as it was.
 
 use std::io;
@@ -35,7 +35,7 @@ use crate::tui::view::draw;
 use crate::tui::{App, Effect, Event, Phase, Redraw, status, update};
 
 /// The runtime as the interface sees it. Both channels should be unbounded: the runtime must never wait for a terminal.
-pub struct DeskHandle {
+pub struct RuntimeHandle {
     pub requests: Sender<Request>,
     pub notices: Receiver<Notice>,
 }
@@ -53,7 +53,7 @@ struct End {
 
 struct Loop {
     app: App,
-    runtime: DeskHandle,
+    runtime: RuntimeHandle,
     guard: Guard,
     modes: Modes,
     /// Never dropped: it would complain on standard error of a terminal that is gone, and that may be gone as well. The guard shows the cursor.
@@ -77,7 +77,7 @@ struct Loop {
 
 /// Runs the interface until it ends; returns how, and where a tour is then. The terminal is restored and the
 /// farewell printed.
-pub fn run(config: UiConfig, runtime: DeskHandle, tour: Option<Tour>) -> io::Result<(Exit, Option<Tour>)> {
+pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::Result<(Exit, Option<Tour>)> {
     let toured = tour.is_some();
     let size = crossterm::terminal::size()?;
     let guard = Guard::default();
@@ -149,7 +149,7 @@ pub fn run(config: UiConfig, runtime: DeskHandle, tour: Option<Tour>) -> io::Res
         this.input.park();
     }
     drop(leave);
-    // A session of the tour is gone with it: there is no way back to tell of.
+    // The session of a tour is deleted with it, so the hint to resume it is left out.
     if let Some(text) = end.farewell.filter(|_| !toured || end.exit != Exit::Ok) {
         // The terminal may be gone.
         let _ = out::line(&Clean::text(&text));
@@ -163,20 +163,20 @@ impl Loop {
     }
 
     fn go(&mut self, events: &Receiver<Event>, outside: &Receiver<Outside>) -> io::Result<End> {
-        let desk_gone = never();
-        let mut desk_open = true;
+        let no_notices = never();
+        let mut runtime_open = true;
         loop {
             self.frame()?;
             if let Some(end) = self.end.take() {
                 return Ok(self.ended(end));
             }
             let timeout = self.timeout();
-            let notices = if desk_open { self.runtime.notices.clone() } else { desk_gone.clone() };
+            let notices = if runtime_open { self.runtime.notices.clone() } else { no_notices.clone() };
             select! {
                 recv(events) -> event => if let Ok(event) = event { self.event(event)?; },
                 recv(notices) -> notice => match notice {
                     Ok(notice) => self.event(Event::Notice(notice))?,
-                    Err(_) => { desk_open = false; self.desk_lost(); }
+                    Err(_) => { runtime_open = false; self.runtime_lost(); }
                 },
                 recv(outside) -> what => if let Ok(what) = what { self.outside(what)?; },
                 default(timeout) => {}
@@ -254,8 +254,8 @@ impl Loop {
                     tools: &clipboard::tools(|name| std::env::var_os(name)),
                     dir: config.state_dir.as_deref(),
                 };
-                let said = clipboard::copy(&mut out::screen(), &text, place);
-                return self.apply(Event::Copied(said));
+                let report = clipboard::copy(&mut out::screen(), &text, place);
+                return self.apply(Event::Copied(report));
             }
             Effect::ListPaths(prefix) => {
                 drop(self.jobs.send(Job::Paths { prefix, home: self.app.config.home.clone() }))
@@ -270,8 +270,8 @@ impl Loop {
                 return self.apply(Event::FoundPaths(found));
             }
             Effect::Keep { key, value } => {
-                let said = config_cmd::keep(&self.app.config, key, &value);
-                return self.apply(Event::Kept(said));
+                let report = config_cmd::keep(&self.app.config, key, &value);
+                return self.apply(Event::Kept(report));
             }
             Effect::Theme(name) => {
                 let read = Themes::of(&self.app.config).theme(&name);
@@ -371,7 +371,7 @@ impl Loop {
         End { exit, farewell: None }
     }
 
-    fn desk_lost(&mut self) {
+    fn runtime_lost(&mut self) {
         if self.app.phase != Phase::Ended && self.end.is_none() {
             let farewell = "sala-chat: its working thread ended unexpectedly. The conversation is saved; continue it with: sala-chat -c";
             self.end = Some(End { exit: Exit::Failure, farewell: Some(farewell.into()) });

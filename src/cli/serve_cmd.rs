@@ -28,11 +28,6 @@ use crate::text::{TextModel, files, plain_words};
 const KEY_BYTES: u64 = 4 << 10;
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;
 
-fn named_key_file(context: &Context, args: &ServeArgs) -> Option<PathBuf> {
-    let set = Some(context.config().serve.key_file.as_str()).filter(|f| !f.is_empty()).map(PathBuf::from);
-    args.key_file.clone().or(set)
-}
-
 /// A key of 256 random bits.
 fn fresh_key() -> Result<String, Failure> {
     let mut random = [0u8; 32];
@@ -49,7 +44,7 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
         Ok(meta) => {
             if !meta.is_file() {
                 let message = format!("{}: not a regular file", path.display());
-                return Err(Failure::new(Exit::Usage, message).hint("Name a file with a key, or one to be made"));
+                return Err(Failure::new(Exit::Usage, message).hint("Name a file that holds a key, or a new one"));
             }
             let no_key = || {
                 let (least, most) = (KEY_LENGTH.start(), KEY_LENGTH.end());
@@ -84,7 +79,6 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
     }
 }
 
-/// Checks the form of a listening address.
 pub(super) fn malformed(text: &str) -> Option<String> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
     match port {
@@ -219,7 +213,6 @@ impl Serving {
     }
 }
 
-/// `sala-chat serve`.
 pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     let (from, listen) = match args.listen.as_deref() {
         Some(listen) => ("--listen", listen),
@@ -227,8 +220,12 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     };
     let addresses = addresses(from, listen)?;
     let open_to_others = addresses.iter().any(|a| !a.ip().is_loopback());
-    let key_file = named_key_file(context, args);
-    let key_file = key_file.or_else(|| open_to_others.then(|| context.dirs.data.join(crate::core::places::SERVE_KEY)));
+    let set = Some(context.config().serve.key_file.as_str()).filter(|f| !f.is_empty()).map(PathBuf::from);
+    let key_file = args
+        .key_file
+        .clone()
+        .or(set)
+        .or_else(|| open_to_others.then(|| context.dirs.data.join(crate::core::places::SERVE_KEY)));
     let model = Model::of(context)?;
     let name = open::checkpoint(context, &model.options.model)?.name().to_owned();
     let key = key_file.as_deref().map(key_in).transpose()?;
@@ -246,7 +243,7 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     };
     out::line(&Clean::line(&format!("sala-chat serves {name} at http://{address}/v1. {key} Ctrl-C stops it.")))?;
     if open_to_others && !context.quiet {
-        out::tell(&Clean::line(
+        out::err_line(&Clean::line(
             "Every computer that reaches this address can use the model and read answers it names, if it has the key; nothing is encrypted on the way.",
         ));
     }
@@ -269,7 +266,7 @@ fn for_terminals(
         Err(e) => plain_words(&e),
     };
     if !context.quiet {
-        out::tell(&Clean::line(&format!("Terminals cannot use this model: {why}.")));
+        out::err_line(&Clean::line(&format!("Terminals cannot use this model: {why}.")));
     }
     None
 }

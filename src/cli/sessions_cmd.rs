@@ -12,6 +12,7 @@ use super::{Context, open, out};
 use crate::core::{Exit, bytes, counted};
 use crate::runtime::protocol::{ExportFormat, SessionRow};
 use crate::runtime::session_rows;
+use crate::runtime::tree::first_words;
 use crate::store::{LAST, Overwrite, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch};
 use crate::text::near::meant;
 use crate::text::sanitize::{Clean, shell_word};
@@ -50,11 +51,6 @@ pub(super) fn when(ms: i64) -> String {
     at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M").to_string()
 }
 
-/// One line of a terminal: what the program shows of texts it did not write.
-fn one_line(text: &str, width: usize) -> String {
-    crate::runtime::tree::first_words(text, width)
-}
-
 /// The list of `ls`: headings, and titles as far as a line of so many cells has room for them. Long names take the place of counts.
 fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
     let names: Vec<String> = rows.iter().map(|r| Clean::line(&r.name).to_string()).collect();
@@ -77,7 +73,22 @@ fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
     lines
 }
 
-/// `ls`.
+/// The list of `ls --sizes`: for each session bytes of kept state, of text, and of all state ever written.
+fn sized(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
+    let names: Vec<String> = rows.iter().map(|r| Clean::line(&r.name).to_string()).collect();
+    let column = name_cells(names.iter().map(String::as_str), width);
+    let line = |name: &str, [state, own, text, written]: [&str; 4]| {
+        format!("{} {state:>11} {own:>11} {text:>11} {written:>11}", fit(name, column))
+    };
+    let mut lines = vec![line("name", ["state", "not shared", "text", "written"])];
+    lines.extend(rows.iter().zip(&names).map(|(r, name)| {
+        let disk = r.disk.unwrap_or_default();
+        let [state, own, text, written] = [disk.state, disk.own, disk.text, disk.written].map(bytes);
+        line(name, [&state, &own, &text, &written])
+    }));
+    lines
+}
+
 pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
     let records = store.sessions(SessionFilter::Live, LISTED)?;
@@ -90,6 +101,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
         let mut lines = match (rows.len(), shown.len()) {
             (0, _) => vec!["No sessions yet. sala-chat starts one.".to_owned()],
             (_, 0) => Vec::new(),
+            _ if args.sizes => sized(&shown, line_cells()),
             _ => listed(&shown, line_cells()),
         };
         if let Some(sizes) = sizes.as_ref().filter(|_| args.sizes) {
@@ -105,7 +117,6 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// `show`.
 pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
     let record = named(&store, &args.name)?;
@@ -131,7 +142,6 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-/// A note about a session whose messages are all undone.
 fn all_undone(name: &str, kept: u64) -> String {
     let kept = counted(kept, "message");
     format!(
@@ -145,13 +155,12 @@ pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!("{question} Not a terminal; add --yes to confirm")));
     }
-    out::tell_part(&Clean::line(&format!("{question} y/N ")));
+    out::err_part(&Clean::line(&format!("{question} y/N ")));
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     Ok(["y", "yes"].contains(&line.trim().to_lowercase().as_str()))
 }
 
-/// `rm`.
 pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let store = open::store_to_change(context)?;
     let mut records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
@@ -182,19 +191,18 @@ fn found(hits: &[SearchHit], width: Option<usize>) -> Vec<String> {
     let names: Vec<String> = hits.iter().map(|h| Clean::line(&h.name).to_string()).collect();
     let column = name_cells(names.iter().map(String::as_str), width);
     let line = |(h, name): (&SearchHit, &String)| {
-        format!("{} #{}  {}", ellipsis(name, column), h.number, one_line(&h.snippet, 100))
+        format!("{} #{}  {}", ellipsis(name, column), h.number, first_words(&h.snippet, 100))
     };
     hits.iter().zip(&names).map(line).collect()
 }
 
-/// `search`.
 pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failure> {
     let query = args.text.join(" ");
     if query.trim().is_empty() {
         return Err(Failure::usage("there is nothing to search for: give a word"));
     }
     let store = open::store_to_read(context)?;
-    let mut hits = store.search(&query, HITS + 1, &Watch::NOBODY)?;
+    let mut hits = store.search(&query, HITS + 1, &Watch::NONE)?;
     let more = hits.len() > HITS;
     hits.truncate(HITS);
     let json = || {
@@ -215,12 +223,11 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
     }
     if more && !context.quiet {
         let first = format!("sala-chat: more than {HITS} hits: the first {HITS} are shown; a longer query finds fewer");
-        out::tell(&Clean::line(&first));
+        out::err_line(&Clean::line(&first));
     }
     Ok(Exit::Ok)
 }
 
-/// `export`.
 pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
     let standard_output = args.file.as_os_str() == "-";
     if args.with_state && standard_output {
@@ -236,7 +243,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
             (None, Some(head)) => store.state_on_branch(head)?,
             (of, _) => of.clone(),
         };
-        let written = match kept.map(|of| store.export_bundle(record.id, &of, &args.file, overwrite, &Watch::NOBODY)) {
+        let written = match kept.map(|of| store.export_bundle(record.id, &of, &args.file, overwrite, &Watch::NONE)) {
             None | Some(Err(StoreError::NoState { .. })) => {
                 return Err(Failure::new(Exit::Unreadable, format!("\"{}\" has no kept state", record.name))
                     .hint("Export the text without --with-state"));
@@ -273,7 +280,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         out::part(&Clean::text("\n"))?;
         return Ok(Exit::Ok);
     }
-    let size = store.export_to(record.id, format, scope, &args.file, overwrite, &Watch::NOBODY)?;
+    let size = store.export_to(record.id, format, scope, &args.file, overwrite, &Watch::NONE)?;
     context.result(|| json!({ "file": file, "bytes": size }), || format!("{file} written, {}.", bytes(size)))?;
     Ok(Exit::Ok)
 }
@@ -312,7 +319,7 @@ mod tests {
             state: "stale".into(),
             bytes: Some(2_400 << 20),
             updated_ms: 0,
-            once: false,
+            ..SessionRow::default()
         };
         for width in [80, 100, 160] {
             let lines = listed(std::slice::from_ref(&row), Some(width));
@@ -323,8 +330,11 @@ mod tests {
         }
         let none = SessionRow { messages: 0, undone: 4, ..row.clone() };
         assert!(listed(&[none], Some(160))[1].contains(" 0 of 4 "));
-        let said = all_undone("two words", 1);
-        assert!(said.contains("(1 message)") && said.contains("sala-chat -r 'two words', then /redo"), "{said}");
+        let message = all_undone("two words", 1);
+        assert!(
+            message.contains("(1 message)") && message.contains("sala-chat -r 'two words', then /redo"),
+            "{message}"
+        );
         let title = "What does annex C say about the notice period? ".repeat(4);
         let long = SessionRow { name: "n".repeat(200), title: title.trim().into(), ..row };
         let lines = listed(std::slice::from_ref(&long), None);

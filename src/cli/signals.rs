@@ -79,8 +79,8 @@ fn is_ignored(signal: i32) -> bool {
     // SAFETY: a plain C struct of numbers and an optional function: all zeros is a value of it.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: without a new action nothing is changed: what holds is written into `now`, which outlives the call.
-    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
-    asked == 0 && now.sa_sigaction == libc::SIG_IGN
+    let status = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+    status == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
 /// Makes a write beyond `ulimit -f` fail instead of ending the process silently. A handler, because child processes
@@ -109,7 +109,7 @@ pub(super) fn suspend() -> Result<(), String> {
     if continued.load(Ordering::SeqCst) {
         Ok(())
     } else {
-        Err("Not suspended: no shell is there to continue it".to_owned())
+        Err("Not suspended: there is no shell to continue it".to_owned())
     }
 }
 
@@ -167,9 +167,7 @@ fn unblock_suspend() -> io::Result<()> {
 const SAME: Duration = Duration::from_millis(500);
 /// How long words at the end may take: who they are for may not read any more.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// How long a command may take to end in good order after a signal.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// How long the loop may take to end after a hang-up.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
 
 /// SIGUSR1 parks the engine, as `/park` does.
@@ -233,7 +231,6 @@ impl Ending {
         Ok(ending)
     }
 
-    /// The first signal that came.
     pub(super) fn signal(&self) -> Option<u8> {
         Some(self.0.load(Ordering::Acquire)).filter(|n| *n != 0)
     }
@@ -248,11 +245,11 @@ impl Ending {
 }
 
 fn end_now(signal: i32) {
-    let told = std::thread::Builder::new().name("last-words".into()).spawn(|| {
-        out::tell(&Clean::line("sala-chat: ended in the middle of its work. What was saved before stays"));
+    let writer = std::thread::Builder::new().name("last-words".into()).spawn(|| {
+        out::err_line(&Clean::line("sala-chat: interrupted. What was saved before is kept"));
     });
     let begun = Instant::now();
-    while told.as_ref().is_ok_and(|told| !told.is_finished()) && begun.elapsed() < LAST_WORDS {
+    while writer.as_ref().is_ok_and(|writer| !writer.is_finished()) && begun.elapsed() < LAST_WORDS {
         std::thread::sleep(Duration::from_millis(5));
     }
     std::process::exit(Exit::by_signal(signal).into());

@@ -1,7 +1,7 @@
 //! The terminal's modes: set on entry, reset on every way out (return, error, panic, signal, suspend).
 //!
-//! What was set is remembered in one place ([`Modes`] behind a lock), and leaving takes it out, so that leaving twice
-//! does nothing and a panic resets exactly what is set. Input is asked three things once, together, with a limit of
+//! What was set is remembered in one place ([`Modes`] in a lock), and leaving takes it out, so that leaving twice
+//! does nothing and a panic resets exactly what is set. Three terminal queries are sent once, together, with a limit of
 //! 100 ms: does it speak the kitty keyboard protocol, is `─` one cell wide, is the background light.
 
 use std::io::{self, Write};
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_alternate_screen_the_prompt_comes_below_the_last_frame_whatever_size_it_has() {
+    fn without_the_alternate_screen_the_prompt_is_below_the_last_frame_at_any_size() {
         let modes = Modes::default();
         let mut p = vt100::Parser::new(24.try_into().unwrap(), 80.try_into().unwrap(), 0);
         let (mut on, mut off) = (Vec::new(), Vec::new());
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_from_what_was_typed() {
+    fn answers_are_distinguished_from_typed_text() {
         let bytes = b"hi\x1b[1;2R\x1b]11;rgb:ffff/fafa/f0f0\x1b\\\x1b[?0u\x1b[?62;22c\r\x1b[A";
         let (answers, typed) = read_answers(bytes);
         assert_eq!(answers, Answers { kitty: true, wide_lines: false, light: Some(true) });

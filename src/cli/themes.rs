@@ -17,7 +17,6 @@ const LISTED: usize = 200;
 #[derive(Clone, Debug, Default)]
 pub struct Themes {
     pub folder: Option<PathBuf>,
-    /// For `~`.
     pub home: Option<PathBuf>,
     pub light: bool,
 }
@@ -49,7 +48,7 @@ impl Themes {
             let hint = self.hint(name, CODE_THEMES.iter().copied(), "tmTheme");
             return Err(format!("no code theme {name}{hint}"));
         };
-        let wrong = |e: &dyn std::fmt::Display| format!("{}: no theme of code: {e}", path.display());
+        let wrong = |e: &dyn std::fmt::Display| format!("{}: not a code theme: {e}", path.display());
         let bytes = files::read(&path, THEME_BYTES).map_err(|e| wrong(&e))?;
         highlight::parse(&bytes).map_err(|e| wrong(&e))
     }
@@ -87,10 +86,10 @@ impl Themes {
 
     /// The file that a name means: a path, or a file of the folder; `None` if there is no such file there.
     fn file(&self, name: &str, extension: &str) -> Option<PathBuf> {
-        let path = match (name.strip_prefix("~/"), &self.home) {
-            (Some(rest), Some(home)) => home.join(rest),
-            _ if name.contains('/') || Path::new(name).extension().is_some_and(|e| e == extension) => name.into(),
-            _ => self.folder.as_ref()?.join(format!("{name}.{extension}")),
+        let is_path = name.contains('/') || Path::new(name).extension().is_some_and(|e| e == extension);
+        let path = match is_path {
+            true => files::below_home(name, self.home.as_deref()),
+            false => self.folder.as_ref()?.join(format!("{name}.{extension}")),
         };
         // A link to nothing is there, and cannot be read.
         path.symlink_metadata().is_ok().then_some(path)

@@ -29,14 +29,14 @@ pub(super) fn ls(context: &Context) -> Result<Exit, Failure> {
         }
         let names: Vec<String> = records.iter().map(|r| Clean::line(&r.name).to_string()).collect();
         let column = name_cells(names.iter().map(String::as_str), line_cells());
-        let line = |id: &str, name: &str, messages: &str, deleted: &str, goes: &str| {
-            format!("{id:>6}  {} {messages:>8}  {deleted:<16}  {goes}", fit(name, column))
+        let line = |id: &str, name: &str, messages: &str, deleted: &str, leaves: &str| {
+            format!("{id:>6}  {} {messages:>8}  {deleted:<16}  {leaves}", fit(name, column))
         };
         let mut lines = vec![line("id", "name", "messages", "deleted", "goes")];
         lines.extend(records.iter().zip(&names).map(|(r, name)| {
-            let goes = store.leaves_trash_ms(r).map_or_else(|| "when it is emptied".to_owned(), when);
+            let leaves = store.leaves_trash_ms(r).map_or_else(|| "when it is emptied".to_owned(), when);
             let deleted = r.trashed_ms.map(when).unwrap_or_default();
-            line(&r.id.0.to_string(), name, &r.messages.to_string(), &deleted, &goes)
+            line(&r.id.0.to_string(), name, &r.messages.to_string(), &deleted, &leaves)
         }));
         lines.push("Back with: sala-chat -r NAME, or -r ID where another session has the name.".to_owned());
         lines.join("\n")

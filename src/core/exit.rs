@@ -56,11 +56,11 @@ impl Exit {
             Exit::Failure => (1, "failure", "failure"),
             Exit::Usage => (2, "usage", "usage: the command line or a setting is wrong"),
             Exit::NoModel => {
-                (3, "no_model", "model not installed, or its folder is damaged, incomplete or not one that is run")
+                (3, "no_model", "model not installed, or its folder is damaged, incomplete or not supported")
             }
             Exit::NoDevice => (4, "no_device", "no usable GPU, or not enough memory"),
             Exit::TooLong => (5, "too_long", "context too long"),
-            Exit::InUse => (6, "in_use", "session, or a folder that is packed into, in use by another process"),
+            Exit::InUse => (6, "in_use", "session or packing folder in use by another process"),
             Exit::Unreadable => (7, "unreadable", "state or session unreadable, or an answer that could not be saved"),
             Exit::NoInput => (66, "no_input", "an input file is missing"),
             Exit::Disk => (74, "disk", "the disk failed or is full"),
@@ -102,11 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_come_back_from_a_wire_and_unknown_ones_are_failures() {
+    fn codes_survive_a_wire_and_unknown_ones_are_failures() {
         for exit in Exit::ALL.into_iter().chain([Exit::HANGUP, Exit::TERMINATED]) {
-            let told = serde_json::to_string(&exit).unwrap();
-            assert_eq!(told, exit.code().to_string());
-            assert_eq!(serde_json::from_str::<Exit>(&told).unwrap(), exit);
+            let json = serde_json::to_string(&exit).unwrap();
+            assert_eq!(json, exit.code().to_string());
+            assert_eq!(serde_json::from_str::<Exit>(&json).unwrap(), exit);
         }
         assert_eq!([1, 2, 15].map(Exit::by_signal), [Exit::HANGUP, Exit::Stopped, Exit::TERMINATED]);
         assert_eq!([Exit::HANGUP, Exit::Stopped, Exit::TERMINATED].map(Exit::code), [129, 130, 143]);

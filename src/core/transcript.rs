@@ -187,7 +187,7 @@ impl Message {
         self.role == Role::Assistant && self.meta.model.is_some() && self.meta.finish.is_none()
     }
 
-    /// Whether `/undo` goes back to before it.
+    /// Whether `/undo` returns to the state before it.
     pub fn begins_exchange(&self) -> bool {
         matches!(self.role, Role::User | Role::Document)
     }
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_roles_are_those_of_files_and_come_back() {
+    fn names_of_roles_are_those_of_files_and_parse() {
         for role in Role::ALL {
             assert_eq!(serde_json::to_value(role).unwrap(), role.name());
             assert_eq!(Role::named(role.name()), Some(role));

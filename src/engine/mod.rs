@@ -47,4 +47,5 @@ mod tasks;
 mod thread;
 mod worker;
 
-pub use thread::{Engine, spawn, spawn_on};
+pub use protocol::Engine;
+pub use thread::{spawn, spawn_on};

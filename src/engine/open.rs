@@ -98,7 +98,7 @@ fn too_large_for_cpu(checkpoint: &Checkpoint, why: &str) -> Result<(), Failure> 
     }
     Err(Failure {
         error: format!(
-            "{why}; {} has {:.1}B parameters, too many for the CPU. --model demo runs the built-in model, --device cpu this one all the same",
+            "{why}; {} has {:.1}B parameters, too many for the CPU. --model demo runs the built-in model, --device cpu runs this one anyway",
             checkpoint.name(),
             parameters as f64 / 1e9
         ),

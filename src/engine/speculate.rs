@@ -42,13 +42,13 @@ pub enum DecodeError {
     )]
     NotFinite { position: usize },
     /// The grammar of the answer allows no next token.
-    #[error("no token may come next in an answer that keeps to a grammar: {0}; ask with a simpler schema")]
+    #[error("the grammar allows no further token: {0}; ask with a simpler schema")]
     Stuck(String),
     /// Like [`DecodeError::Stuck`], among the likeliest tokens only: other tokens may be allowed, but are known only
     /// after the last token is read again.
     #[error("what was read before keeps its likeliest tokens alone, and none of them may come next; ask again")]
     OnlyLikeliest,
-    #[error("internal error ({0}); please report it. This conversation is saved, others go on")]
+    #[error("internal error ({0}); please report it. This conversation is saved; others continue")]
     Panic(String),
     /// An invalid call in this state: a bug in the caller.
     #[error("decode: {0}")]

@@ -4,9 +4,8 @@
 //! panic in it is reported as a fatal [`EngineEvent::Failed`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{bounded, unbounded};
 
 use super::failure::{Failure, panic_text};
 use super::open;
@@ -14,18 +13,10 @@ use super::park::{self, Left, Parking};
 use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
 use crate::core::Exit;
-use crate::engine::protocol::{Command, EngineEvent, EngineFault, EngineOptions};
+use crate::engine::protocol::{Engine, EngineEvent, EngineFault, EngineOptions};
 
 /// Limit of unreceived commands; the engine receives them between two turns.
 const COMMANDS: usize = 64;
-
-/// Dropping it without [`Command::Shutdown`] also ends the thread: its channel closes.
-pub struct Engine {
-    pub commands: Sender<Command>,
-    /// Unbounded: at most one event per round or chunk, and the engine must never wait for the runtime.
-    pub events: Receiver<EngineEvent>,
-    pub thread: JoinHandle<()>,
-}
 
 /// The new thread loads the model.
 pub fn spawn(options: EngineOptions) -> std::io::Result<Engine> {
@@ -51,7 +42,7 @@ fn start(load: impl FnMut(&mut Parking<'_>) -> Result<Left, Failure> + Send + 's
             Err(panic) => {
                 let words = panic_text(panic.as_ref());
                 let error = format!(
-                    "the engine stopped unexpectedly ({words}); the conversation is saved, start again to go on"
+                    "the engine stopped unexpectedly ({words}); the conversation is saved; start again to continue"
                 );
                 Failure { error, exit: Exit::Failure }
             }

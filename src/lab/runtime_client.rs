@@ -6,8 +6,8 @@ use super::engine_client::failed;
 use crate::cli::args::SessionChoice;
 use crate::cli::{Context, Failure, open};
 use crate::engine::protocol::ModelInfo;
-use crate::runtime::Attendance;
 use crate::runtime::protocol::{Activity, Level, Notice, Request};
+use crate::runtime::{Attendance, Input};
 
 const PATIENCE: Duration = Duration::from_secs(3600);
 const REST: Duration = Duration::from_millis(300);
@@ -22,7 +22,7 @@ pub(super) struct RuntimeClient {
 impl RuntimeClient {
     /// With the description of the loaded model.
     pub(super) fn start(context: &Context, save: bool) -> Result<(RuntimeClient, ModelInfo), Failure> {
-        let opened = open::runtime(context, &SessionChoice::New, save, Attendance::Present)?;
+        let opened = open::runtime(context, &SessionChoice::New, save, Attendance::Present, Input::Lines)?;
         let client = RuntimeClient { opened, notes: Vec::new() };
         let info = client.wait(|notice| match notice {
             Notice::Ready(info) => Some(info),

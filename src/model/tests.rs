@@ -231,7 +231,7 @@ fn token_by_token_agrees_with_prefill() {
 }
 
 #[test]
-fn a_segment_goes_on_over_whole_chunks_and_ends_with_whatever_else_comes() {
+fn a_segment_spans_whole_chunks_and_ends_with_any_other_operation() {
     let tokens = text(300, 1);
     let mut t = tiny();
     let read = |t: &mut Twin, chunk: &[Token]| {
@@ -257,7 +257,7 @@ fn a_segment_goes_on_over_whole_chunks_and_ends_with_whatever_else_comes() {
 }
 
 #[test]
-fn rows_with_few_blocks_behind_them_are_dense() {
+fn rows_with_few_earlier_blocks_are_dense() {
     let tokens = text(500, 1);
     let (mut sparse, mut dense) = (tiny(), tiny());
     dense.live.set_dense_rule(DenseRule::Always);

@@ -63,7 +63,7 @@ impl State {
         match begin {
             Begin::Answer => Ok(None),
             Begin::Thought => {
-                let tag = self.engine.renderer.model().tokenizer.encode_behind(thoughts::CLOSE, Before::Text)?;
+                let tag = self.engine.renderer.model().tokenizer.encode_after(thoughts::CLOSE, Before::Text)?;
                 Ok(match tag.as_slice() {
                     [one] => Some(*one),
                     _ => None,
@@ -154,11 +154,11 @@ impl Verb {
 
         let path = self.here.session.tree.path();
         let Some(last) = path.last().filter(|m| m.role == Role::Assistant) else {
-            return Err(RuntimeError::Refused("There is no answer at the end to continue.".into()));
+            return Err(RuntimeError::Refused("There is no unfinished answer to continue.".into()));
         };
         if last.meta.finish == Some(Finish::Stop) && more.is_empty() {
             return Err(RuntimeError::Refused(
-                "The last answer is complete. /continue TEXT goes on with words of yours.".into(),
+                "The last answer is complete. /continue TEXT continues it with your words.".into(),
             ));
         }
         let mut message = (*last).clone();

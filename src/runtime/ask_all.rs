@@ -161,7 +161,7 @@ impl Verb {
     }
 
     /// Enter in the table: opens a new session that ends with this answer.
-    pub(super) async fn open_asked(&mut self, at: usize) -> Done {
+    pub(super) async fn open_row(&mut self, at: usize) -> Done {
         let serial = self.here.session.serial;
         let table = self.tables.remove(&serial);
         let done = self.open_answer(table.as_ref().and_then(|table| Some((table, table.answers.get(at)?)))).await;
@@ -171,7 +171,7 @@ impl Verb {
 
     async fn open_answer(&mut self, answer: Option<(&AskAll, &Being)>) -> Done {
         let Some((table, answered)) = answer else {
-            return Err(RuntimeError::Refused("That answer is not there any more. /ask-all asks again.".into()));
+            return Err(RuntimeError::Refused("That answer is gone. /ask-all asks again.".into()));
         };
         if answered.row.finish.is_none() {
             return Err(RuntimeError::Refused(format!("{} was not answered.", answered.row.document)));
@@ -205,7 +205,7 @@ impl Verb {
         self.show_session();
         self.note(
             Level::Info,
-            format!("A new session with {}: its state is kept, the answer goes on from there.", answered.row.document),
+            format!("New session with {}. Its state is kept; ask on from this answer.", answered.row.document),
         );
         self.sync_quietly().await
     }
@@ -216,7 +216,7 @@ impl State {
     pub(super) fn keeps_state(&self, what: &str) -> Done {
         match self.engine.server() {
             None => Ok(()),
-            Some(_) => Err(RuntimeError::Refused(format!("{what} asks kept states, and a server keeps none of ours."))),
+            Some(_) => Err(RuntimeError::Refused(format!("{what} needs kept state, and a server keeps none."))),
         }
     }
 
@@ -260,7 +260,7 @@ impl State {
                 return Ok(Ready { messages, rendered: Arc::new(rendered), path });
             }
         }
-        Err(RuntimeError::Refused("its text cannot be put together again from what is kept".into()))
+        Err(RuntimeError::Refused("its text cannot be restored from what is kept".into()))
     }
 
     /// The text of a document, decoded from its tokens.

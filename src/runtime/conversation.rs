@@ -139,10 +139,10 @@ impl State {
         let why = match (self.engine.slots(), self.engine.free_slots()) {
             (0, _) => "The model is being loaded",
             (1, _) => "This engine holds one conversation at a time",
-            (_, 0) => "All conversations that this engine holds are at work",
+            (_, 0) => "All conversations of this engine are busy",
             _ => return turn,
         };
-        self.note(Level::Info, format!("{why}: that is done after what goes on here."));
+        self.note(Level::Info, format!("{why}; this runs after the current work."));
         Turn::Later
     }
 
@@ -178,10 +178,9 @@ impl State {
                     Some(Request::EditDone { message, text }) => {
                         Notice::Input { text: line_of(&text), editing: Some(message) }
                     }
-                    Some(_) => Notice::Note(
-                        Level::Warn,
-                        "A queued command was not done: this session had been left by then.".into(),
-                    ),
+                    Some(_) => {
+                        Notice::Note(Level::Warn, "A queued command did not run: you had left this session.".into())
+                    }
                 };
                 self.out.report(Notice::Background { serial, notice: Box::new(notice) });
             }
@@ -298,7 +297,7 @@ impl State {
 
     fn ask_aside_later(&mut self, serial: u64, why: &str, question: String) {
         let say = |runtime: &mut State| {
-            runtime.note(Level::Info, format!("The aside is answered after what goes on here: {why}"));
+            runtime.note(Level::Info, format!("The aside waits for the current work: {why}"));
             runtime.here.queue.push_back(Request::Aside(question));
         };
         match self.at_work(|session| session.serial == serial) {

@@ -88,18 +88,18 @@ impl State {
     fn what_is_damaged(&self, path: &[&Message], number: usize) -> String {
         let damaged = path.get(number.saturating_sub(1));
         let what = format!(
-            "Message #{number} is damaged, and what it said is not kept for this model: it cannot go on behind it."
+            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it."
         );
         if self.attendance == Attendance::Absent {
             return format!(
-                "{what} Open the session (sala-chat -r {}) and go back to before it with /undo, or begin a new one.",
+                "{what} Open the session (sala-chat -r {}) and /undo to before it, or start a new one.",
                 shell_word(&self.here.session.name)
             );
         }
         let open = self.here.session.tree.path();
         let place = damaged.and_then(|d| open.iter().position(|m| m.id == d.id));
         match (damaged.map(|d| d.role), place) {
-            (Some(Role::System), _) => format!("{what} /system TEXT sets the system text anew."),
+            (Some(Role::System), _) => format!("{what} /system TEXT sets the system text again."),
             (Some(role), Some(at)) => {
                 let own = usize::from(role == Role::Assistant);
                 let count = open.iter().skip(at).filter(|m| m.begins_exchange()).count() + own;

@@ -129,6 +129,7 @@ impl State {
         let before = self.engine.model().map(|m| (m.host.clone(), m.parked));
         self.here.meters.context_limit = info.context_limit;
         self.here.meters.model = info.clone();
+        self.recall_speed();
         self.engine.loaded(info);
         let parked = before.as_ref().map(|(_, parked)| *parked);
         if parked.is_none_or(|was| was == info.parked) {

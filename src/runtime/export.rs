@@ -31,11 +31,11 @@ pub fn imported_line(imported: &Imported) -> String {
     };
     let state = match (&imported.text_only, imported.state_tokens) {
         (Some(why), _) => format!(" {why}"),
-        (None, n) => format!(" State of {} tokens came along.", grouped(n)),
+        (None, n) => format!(" The state of {} tokens was imported.", grouped(n)),
     };
     let place = match imported.without_place {
         0 => "",
-        _ => " The message that the file calls the current one is not in it: the last one is taken.",
+        _ => " The file's current message is missing from it; the last one is used.",
     };
     let left_out = match imported.left_out.in_words().as_slice() {
         [] => String::new(),
@@ -71,7 +71,7 @@ impl Verb {
         if let Some(why) = unsaved.as_ref().filter(|_| tree || with_state) {
             let what = if with_state { "--with-state" } else { "--tree" };
             return Err(RuntimeError::Refused(format!(
-                "{what} exports what is on disk, and what was said last is not ({why}). /export without it writes the open branch."
+                "{what} exports what is on disk, and the latest messages are not there yet ({why}). /export without it writes the open branch."
             )));
         }
         let store = Arc::clone(&self.disk.store);

@@ -73,7 +73,7 @@ impl Verb {
         if most == 0 {
             let why = match self.engine.slots() {
                 0 | 1 => "This engine holds one conversation at a time.",
-                _ => "All conversations that this engine holds are at work: wait for one to end, or stop it.",
+                _ => "All conversations of this engine are busy: wait for one to end, or stop it.",
             };
             return Err(RuntimeError::Refused(why.into()));
         }

@@ -9,7 +9,7 @@ use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::core::{bytes, counted};
 use crate::runtime::protocol::{DocumentRow, Level, LibraryAction, LibraryName, LoadOptions, Notice};
 use crate::store::{Change, DocumentRecord, NewDocument, SegmentId};
-use crate::text::near::meant;
+use crate::text::near::no_document;
 use crate::text::sources::Document;
 use crate::text::tokenizer::SHIELD;
 
@@ -17,8 +17,8 @@ const PAGE_LINES: usize = 400;
 const LINES_BEFORE: usize = 10;
 
 pub(super) fn not_in_library(name: &str, there: &[DocumentRecord]) -> RuntimeError {
-    let near = meant(name, there.iter().map(|d| d.document.name.as_str()));
-    RuntimeError::Refused(format!("No document {name} in the library.{near} /library lists what is there."))
+    let names = there.iter().map(|d| d.document.name.as_str());
+    RuntimeError::Refused(no_document(name, "the library", names, "/library"))
 }
 
 fn short(hash: &str) -> String {
@@ -205,7 +205,7 @@ impl Verb {
                 self.report_library();
                 self.note(
                     Level::Info,
-                    format!("{name} is out of the library, {} freed. Sessions keep what they use.", bytes(freed.bytes)),
+                    format!("Removed {name} from the library ({}). Sessions keep what they use.", bytes(freed.bytes)),
                 );
                 Ok(())
             }

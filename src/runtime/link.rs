@@ -51,7 +51,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(channels: EngineChannels, renderer: Renderer, stop_ids: Vec<Token>, piece: usize) -> Engine {
         Engine {
-            gone: "The engine is gone. Text is safe; sala-chat -c goes on with it.",
+            gone: "The engine has stopped. Text is safe; sala-chat -c continues.",
             commands: Some(channels.commands),
             events: channels.events,
             state: EngineState::Starting,

@@ -25,12 +25,11 @@ impl State {
         match &message.meta.looked {
             Some(sources) => Ok((number, message, sources)),
             None if message.role != Role::Assistant => {
-                Err(RuntimeError::Refused(format!("#{number} is no answer. /look shows what an answer looked at.")))
+                Err(RuntimeError::Refused(format!("#{number} is not an answer. /look shows what an answer looked at.")))
             }
             None if self.engine.server().is_some() => Err(self.not_there("where an answer looked", "/look and /why")),
             None => Err(RuntimeError::Refused(format!(
-                "What #{number} looked at is not known: it was written before this was kept, or has a word only. /regen answers \
-                 again."
+                "What #{number} looked at is not recorded: it is too short, or an older version wrote it. /regen answers again."
             ))),
         }
     }
@@ -39,7 +38,7 @@ impl State {
     pub(super) fn not_there(&self, what: &str, commands: &str) -> RuntimeError {
         let server = self.engine.server().unwrap_or("The server");
         RuntimeError::Refused(format!(
-            "{server} does not tell {what}: {commands} need a model on this machine (--engine here)."
+            "{server} does not report {what}: {commands} need a model on this machine (--engine here)."
         ))
     }
 
@@ -72,7 +71,7 @@ impl State {
         let found = usize::try_from(sentence).ok().and_then(|n| sentences.get(n.checked_sub(1)?));
         let Some((words, passages)) = found else {
             let what = match sentences.len() {
-                0 => "its sentences were not told apart when it was written. /regen answers again".to_owned(),
+                0 => "its sentences are not recorded. /regen answers again".to_owned(),
                 1 => "there is s1 only".to_owned(),
                 n => format!("there are s1 to s{n}"),
             };
@@ -178,7 +177,7 @@ fn nowhere(sources: &Sources) -> String {
 fn by_sentence(message: &Message, sources: &Sources) -> String {
     let sentences = sources.by_sentence(&message.text);
     if sentences.is_empty() {
-        return "\nWhat each sentence looked at was not kept when this was written. /regen answers again.\n".into();
+        return "\nWhat each sentence looked at is not recorded. /regen answers again.\n".into();
     }
     let mut text = "\nSentence by sentence, /look sN shows the lines:\n\n".to_owned();
     for (n, (words, passages)) in (1..).zip(&sentences) {

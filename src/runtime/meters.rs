@@ -2,6 +2,7 @@
 
 use super::State;
 use crate::runtime::protocol::{Activity, Meters, Notice};
+use crate::store::Change;
 
 impl State {
     pub(super) fn activity(&mut self, activity: Activity) {
@@ -77,9 +78,24 @@ impl State {
         let speed = tokens as f64 * 1000.0 / ms;
         self.here.meters.prefill_tokens_per_s = speed;
         // Small reads measure fixed costs and give no useful rate.
-        if tokens >= ESTIMATED_FROM || self.reading_speed == 0.0 {
+        let before = self.reading_speed;
+        if tokens >= ESTIMATED_FROM || before == 0.0 {
             self.reading_speed = speed;
         }
+        // For the estimates of the next run. A speed that hardly changed is not worth a write.
+        if tokens >= ESTIMATED_FROM && !(0.8..1.25).contains(&(speed / before)) && self.engine.server().is_none() {
+            self.disk.change(vec![Change::Measured { name: self.speed_name(), value: speed }]);
+        }
+    }
+
+    fn speed_name(&self) -> String {
+        let model = &self.here.meters.model;
+        format!("reading {} {} {}", model.name, model.dtype, model.device)
+    }
+
+    /// Takes the reading speed of an earlier run with this model on this device.
+    pub(super) fn recall_speed(&mut self) {
+        self.reading_speed = self.disk.store.measured(&self.speed_name()).unwrap_or(0.0);
     }
 
     /// After a change of session: the speeds belong to the other session's answers.

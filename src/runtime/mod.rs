@@ -116,7 +116,7 @@ use opened::Opened;
 use persistence::Persistence;
 use render::Renderer;
 use session::Session;
-pub use sessions::session_rows;
+pub use sessions::{last_of_folder, session_rows};
 use task::Task;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -126,7 +126,7 @@ impl State {
     /// on screen must not change.
     pub(super) fn leads_on_screen(&self) -> Done {
         if self.off_screen {
-            let why = "No other session was opened: this one had been left by then.";
+            let why = "No other session was opened: you had left this one.";
             return Err(RuntimeError::Refused(why.into()));
         }
         Ok(())

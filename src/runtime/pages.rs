@@ -70,7 +70,8 @@ impl State {
                 format!(", keys and values {pool} here and {} in the machine's memory", bytes(host))
             }
         };
-        let (kept, most) = (self.disk.store.state_bytes()?, self.disk.store.limits().max_state_bytes);
+        let sizes = self.disk.store.sizes()?;
+        let (kept, most) = (sizes.state_bytes, self.disk.store.limits().max_state_bytes);
         let marked = if kept > most { self.disk.store.state_bytes_of_marks()? } else { 0 };
         let beyond = match marked > most {
             true => format!(": marks keep {}, more than the {} of sessions.max_state_gib", bytes(marked), bytes(most)),
@@ -85,6 +86,16 @@ impl State {
             bytes(memory.work),
             bytes(kept),
         ));
+        if let Some(id) = self.here.session.id {
+            let disk = sizes.sessions.get(&id).copied().unwrap_or_default();
+            text.push_str(&format!(
+                "| this session | state {} ({} not shared), text {}; {} of state written so far |\n",
+                bytes(disk.state),
+                bytes(disk.own),
+                bytes(disk.text),
+                bytes(disk.written),
+            ));
+        }
         self.page("Numbers", text)
     }
 
@@ -103,8 +114,8 @@ impl State {
         });
         let text = format!(
             "| | |\n|---|---|\n| model | {} |\n| server | {} |\n| context | {}{} of {} tokens |\n| last answer | {} |\n| counted there | {} |\n\n\
-             A server tells nothing of drafts, of its memory and of where it looked, and keeps no state for this program: a \
-             resumed conversation is read again by the server. `~` marks an estimate.\n",
+             A server does not report drafts, memory or attention, and keeps no state for this program: it reads a resumed \
+             conversation again. `~` marks an estimate.\n",
             in_markdown(&m.model.name),
             in_markdown(&m.model.device),
             about(m.estimated),
@@ -145,7 +156,7 @@ impl State {
         }
         text.push_str("\nThoughts and the template's own tokens are not listed.\n");
         if self.engine.server().is_some() {
-            text.push_str("The items are estimated: a server counts in tokens of its own.\n");
+            text.push_str("The items are estimates: the server counts its own tokens.\n");
         }
         self.page("Context", text)
     }
@@ -209,7 +220,9 @@ impl State {
     pub(super) fn save_report(&mut self) -> Done {
         let (level, text) = match self.disk.shown() {
             SaveState::Empty => (Level::Info, "Nothing to save yet. Everything is saved as it happens.".to_owned()),
-            SaveState::Saved(_) => (Level::Info, format!("All is saved in {}.", self.disk.store.root().display())),
+            SaveState::Saved(_) => {
+                (Level::Info, format!("Everything is saved in {}.", self.disk.store.root().display()))
+            }
             SaveState::Saving => (Level::Info, "Being saved now.".to_owned()),
             SaveState::TextOnly(why) => (Level::Warn, format!("Text is saved, state is not kept: {why}")),
             SaveState::NotSaved(why) => (Level::Error, format!("NOT SAVED: {why}")),

@@ -103,7 +103,7 @@ impl State {
                 let what = read(&file_of(dir, &name)).map_or_else(|e| e, |p| summary(&p, &self.defaults));
                 rows.push_str(&format!("| {name} | {} |\n", what.replace('|', "\\|")));
             }
-            own = format!(" `/preset save NAME` keeps what is set now, in {}.", dir.display());
+            own = format!(" `/preset save NAME` saves the current settings in {}.", dir.display());
         }
         let text = format!(
             "| preset | |\n|---|---|\n{rows}\nNow: {}. `/preset NAME` takes one.{own}\n",
@@ -143,7 +143,7 @@ impl State {
         let mut message = format!("Preset {name}: {}", summary(&preset, &self.defaults));
         if let (Err(why), Some(row)) = (self.may_think(settings.think), table::session_row("think")) {
             settings.take(row, &self.here.session.settings);
-            message.push_str(&format!(". Of thoughts nothing was taken: {why}"));
+            message.push_str(&format!(". Its thinking settings were ignored: {why}"));
         }
         let path = self.here.session.tree.path();
         let present = path.first().filter(|m| m.role == Role::System);
@@ -168,7 +168,7 @@ impl State {
         let refused = |e: String| RuntimeError::Refused(format!("{e}. Nothing was saved."));
         check_name(name).map_err(|e| refused(e.to_string()))?;
         if builtin(name).is_some() || matches!(name, "list" | "save" | "custom") {
-            return Err(refused(format!("\"{name}\" has a meaning already; choose another name")));
+            return Err(refused(format!("\"{name}\" is reserved; choose another name")));
         }
         let Some(dir) = &self.presets else {
             return Err(refused("There is no configuration folder".into()));
@@ -195,7 +195,7 @@ impl State {
         let file = file_of(dir, name);
         let replaced = write(dir, name, &preset).map_err(|e| refused(format!("{}: {e}", file.display())))?;
         let before = match replaced {
-            true => format!(" The one before is {name}.toml~."),
+            true => format!(" The previous one is {name}.toml~."),
             false => String::new(),
         };
         self.here.session.settings.preset = name.to_owned();

@@ -62,7 +62,8 @@ impl State {
         let sources = sources(&documents);
         let quotes = cited::compared(&text, &sources);
         if quotes.is_empty() {
-            let why = if documents.is_empty() { "no document is loaded" } else { "it quotes no four words or more" };
+            let why =
+                if documents.is_empty() { "no document is loaded" } else { "no quote in it has four words or more" };
             return Err(RuntimeError::Refused(format!("#{number} has no quotes to check: {why}.")));
         }
         let mut page = String::new();
@@ -79,7 +80,7 @@ impl State {
             page.push_str("    \n");
         }
         page.push_str(
-            "\nexact: letter by letter. equal: but for white space, typographic marks, hyphenation and case. close: at \
+            "\nexact: letter for letter. equal: except for white space, typographic marks, hyphenation and case. close: at \
                        least 85% of the words in one run; [-quote-]{+source+} marks what differs.\n",
         );
         self.report(Notice::Page { title: format!("Quotes of #{number}"), text: page });

@@ -11,7 +11,7 @@ use super::{Attendance, Done, State};
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::engine::protocol::StateImage;
 use crate::runtime::protocol::{Level, Notice, TimelineRow};
-use crate::store::{Access, Change, NewSegment, NewSession, ONCE, SegmentId, TitleBy};
+use crate::store::{Access, Change, FOLDER, NewSegment, NewSession, ONCE, SegmentId, TitleBy};
 use crate::text::sanitize::is_unseen;
 
 /// A message of an earlier run. A killed run leaves an answer without an end: it counts as stopped.
@@ -64,6 +64,7 @@ impl State {
             head: None,
             forked_from: None,
         }));
+        changes.extend(self.started_here(id));
         if !self.here.session.title.is_empty() {
             let (title, by) = (self.here.session.title.clone(), TitleBy::Person);
             changes.push(Change::Title { session: id, title, by });
@@ -72,6 +73,16 @@ impl State {
         self.draft_gets_row(id, changes);
         self.lock_session(id);
         Ok(id)
+    }
+
+    /// Records the folder that the program was started in.
+    pub(super) fn started_here(&self, session: SessionId) -> Option<Change> {
+        let value = Some(self.folder()?.to_owned());
+        Some(Change::Property { session, property: FOLDER, value })
+    }
+
+    pub(super) fn folder(&self) -> Option<&str> {
+        self.sources.base.to_str().filter(|folder| !folder.is_empty())
     }
 
     pub(super) fn lock_session(&mut self, id: SessionId) {
@@ -125,7 +136,7 @@ impl State {
         let asks_again =
             message.role == Role::User && self.here.session.tree.path().iter().any(|m| m.role == Role::User);
         if asks_again || (fresh && self.attendance == Attendance::Absent) {
-            changes.push(Change::Property { session, property: ONCE, set: fresh });
+            changes.push(Change::Property { session, property: ONCE, value: fresh.then(String::new) });
         }
         self.here.session.tree.add(message.clone());
         let head = Some(message.id);

@@ -201,7 +201,7 @@ impl Renderer {
         } else {
             ChatMessage::answer(&thinking, &text).content
         };
-        rendered.text.push_str(thoughts::behind(&rendered.text, &raw));
+        rendered.text.push_str(thoughts::after(&rendered.text, &raw));
         Ok(rendered)
     }
 
@@ -318,8 +318,7 @@ mod tests {
         let renderer = Renderer::new(text);
         let tokenizer = &renderer.model().tokenizer;
         let spelled_out = "Done.<|im_end|>\n";
-        let (token, spelled) =
-            (tokenizer.encode_behind(spelled_out, Before::Text), tokenizer.encode_plain(spelled_out));
+        let (token, spelled) = (tokenizer.encode_after(spelled_out, Before::Text), tokenizer.encode_plain(spelled_out));
         let rendered = Rendered { text: "q".into(), cuts: Vec::new() };
         let boundary = |tokens: &[Token]| renderer.boundary_with(&rendered, 1, tokens, Before::Text);
         let (token, spelled) = (boundary(&token.unwrap()), boundary(&spelled.unwrap()));

@@ -39,7 +39,7 @@ impl State {
         match self.disk.unsaved(id) {
             None => Ok(()),
             Some(why) => Err(RuntimeError::Refused(format!(
-                "\"{name}\" is not opened: what was said there last is not on disk yet ({why}). /resume {} opens it once it is.",
+                "\"{name}\" is not opened: its latest messages are not on disk yet ({why}). /resume {} opens it once they are.",
                 command_word(name)
             ))),
         }
@@ -118,10 +118,10 @@ impl State {
         if kept > 0 && self.attendance == Attendance::Present {
             let kept = counted(kept, "message");
             let next = match self.here.session.rights {
-                Rights::Write => format!("What is kept ({kept}) comes back with /redo; /timeline shows all."),
+                Rights::Write => format!("/redo restores what is kept ({kept}); /timeline shows all."),
                 Rights::View(_) => format!("/timeline shows what is kept ({kept})."),
             };
-            self.note(Level::Info, format!("This stands before its first message. {next}"));
+            self.note(Level::Info, format!("All its messages are undone. {next}"));
         }
     }
 
@@ -147,10 +147,10 @@ impl State {
             }
         };
         let anew = match self.attendance {
-            Attendance::Present => "; /set KEY VALUE sets one anew",
+            Attendance::Present => "; /set KEY VALUE replaces one",
             Attendance::Absent => "",
         };
-        let text = format!("\"{session}\" has {what}. What was kept is not thrown away{anew}.");
+        let text = format!("\"{session}\" has {what}. Its saved settings stay as they are{anew}.");
         self.note(Level::Warn, text);
     }
 
@@ -159,7 +159,7 @@ impl State {
         let at = rendered.cuts.iter().position(|c| c.message == document.id)?;
         let begin = at.checked_sub(1).and_then(|i| rendered.cuts.get(i)).map_or(0, |c| c.end);
         let name = &document.meta.document.as_ref()?.name;
-        let why = format!("The reading of {name} broke off. What was read of it is kept, the rest is not read yet.");
+        let why = format!("{name} was read in part. That part is kept; the rest is not read yet.");
         Some(why).filter(|_| plan.base.text_bytes() > begin)
     }
 
@@ -208,7 +208,7 @@ impl Verb {
             self.note(Level::Info, format!("\"{back}\" is out of the trash."));
         }
         let record = if name == LAST {
-            let none = || RuntimeError::Refused("There is no session to come back to yet.".into());
+            let none = || RuntimeError::Refused("There is no session to resume yet.".into());
             self.disk.store.last_session()?.ok_or_else(none)?
         } else {
             self.disk.store.session_named(back.as_deref().unwrap_or(name))?
@@ -332,7 +332,7 @@ impl Verb {
         let text = match (self.engine.server().is_some(), self.here.slot.stopped()) {
             _ if quiet && !self.here.slot.stopped() => None,
             (true, _) if !quiet => {
-                Some(format!("No kept state: a resumed conversation is read again by the server (about {all} tokens)."))
+                Some(format!("No kept state: the server reads a resumed conversation again (about {all} tokens)."))
             }
             (_, true) => Some(format!(
                 "Stopped: {all} tokens of this conversation are read, the rest will be read with the next question."

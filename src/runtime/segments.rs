@@ -52,7 +52,7 @@ pub fn steps(
         let room = Halt { most: halt.most.saturating_sub(count), ..*halt };
         let tokens = match path.position() {
             0 if at == 0 => tokenizer.encode_prompt_until(slice, &room),
-            _ => tokenizer.encode_behind_until(slice, before, &room),
+            _ => tokenizer.encode_after_until(slice, before, &room),
         };
         let tokens = tokens.map_err(|e| match e {
             TextError::TooLong { .. } => TextError::TooLong { most: halt.most },

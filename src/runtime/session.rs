@@ -7,7 +7,7 @@ use super::tree::Tree;
 use super::{Done, RuntimeError, Settings};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
 use crate::store::SegmentId;
-use crate::text::near::meant;
+use crate::text::near::no_document;
 use crate::text::sanitize::command_word;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Session {
         match &self.rights {
             Rights::Write => Ok(()),
             Rights::View(why) => Err(RuntimeError::Refused(format!(
-                "This session is open to view only: {why} /resume {} tries again, /fork makes a copy to go on with.",
+                "This session is view only: {why} /resume {} tries again, /fork makes a copy you can write in.",
                 command_word(&self.name)
             ))),
         }
@@ -99,7 +99,7 @@ impl Session {
     pub(super) fn settings_json(&self) -> Done<String> {
         self.settings
             .to_json(self.unread.as_deref())
-            .map_err(|e| RuntimeError::Failed(format!("The settings cannot be written down: {e}.")))
+            .map_err(|e| RuntimeError::Failed(format!("The settings cannot be saved: {e}.")))
     }
 
     /// Marks documents of failed loads as complete once they are read to their end. True if there are any.
@@ -184,7 +184,7 @@ impl Session {
         if names.is_empty() {
             return format!("No document {name}: none was loaded here yet. /load PATH reads one.");
         }
-        format!("No document {name} in this conversation.{} /docs lists them.", meant(name, names))
+        no_document(name, "this conversation", names, "/docs")
     }
 
     /// The documents of the open branch that contain all of this text.

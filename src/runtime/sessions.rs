@@ -10,7 +10,9 @@ use super::verb::Verb;
 use super::{Done, RuntimeError, Session, State, grouped};
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
-use crate::store::{Change, LAST, NewSession, ONCE, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError};
+use crate::store::{
+    Change, FOLDER, LAST, NewSession, ONCE, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError,
+};
 use crate::text::near::meant;
 use crate::text::sanitize::command_word;
 
@@ -27,7 +29,9 @@ pub fn session_rows(
 ) -> Vec<SessionRow> {
     // Without this column the list is still useful.
     let undone = store.maybe_undone().unwrap_or_default();
-    let once = store.with_property(ONCE).unwrap_or_default();
+    let of = |property| store.properties(property).unwrap_or_default();
+    let (once, pinned, folders) = (of(ONCE), of(PINNED), of(FOLDER));
+    let disk = |id| sizes.map(|s| s.sessions.get(&id).copied().unwrap_or_default());
     let row = |r: SessionRecord| SessionRow {
         undone: if undone.contains(&r.id) { store.undone(r.id, r.head).unwrap_or(0) } else { 0 },
         state: match (&r.state_of, fingerprint) {
@@ -41,11 +45,22 @@ pub fn session_rows(
         messages: r.messages,
         tokens: r.tokens,
         // State that only this session needs, which a deletion frees.
-        bytes: sizes.map(|s| s.sessions.get(&r.id).map_or(0, |(_, own)| *own)),
+        bytes: disk(r.id).map(|d| d.own),
+        disk: disk(r.id),
         updated_ms: r.updated_ms,
-        once: once.contains(&r.id),
+        once: once.contains_key(&r.id),
+        pinned: pinned.contains_key(&r.id),
+        folder: folders.get(&r.id).cloned(),
+        here: false,
     };
     records.into_iter().map(row).collect()
+}
+
+/// The session to offer in this folder.
+pub fn last_of_folder(store: &Store) -> Option<SessionRow> {
+    let folder = std::env::current_dir().ok()?;
+    let record = store.last_of_folder(folder.to_str()?).ok()??;
+    session_rows(store, vec![record], None, None).pop()
 }
 
 /// Whether another process may still extend a message: an answer without an end, or a partly read document.
@@ -154,6 +169,7 @@ impl State {
             head: shared,
             forked_from: self.here.session.id,
         })];
+        changes.extend(self.started_here(id));
         if let Some(message) = copy {
             changes.push(Change::PutMessage { session: id, message: Box::new(message.clone()) });
             changes.push(Change::MoveHead { session: id, head });
@@ -181,21 +197,21 @@ impl State {
     }
 
     pub(super) fn list_sessions(&mut self) -> Done {
-        let mut records = self.disk.store.sessions(SessionFilter::Live, LISTED)?;
-        // Without pins the list is still useful.
-        let pinned = self.disk.store.with_property(PINNED).unwrap_or_default();
-        for record in records.iter_mut().filter(|r| pinned.contains(&r.id)) {
-            record.title = format!("(pinned) {}", record.title);
-        }
-        if self.config.sessions.pinned_first {
-            records.sort_by_key(|r| !pinned.contains(&r.id));
-        }
+        let records = self.disk.store.sessions(SessionFilter::Live, LISTED)?;
         let fingerprint = self.engine.model().map(|m| m.fingerprint.clone());
         // Without sizes the list is still useful.
         let sizes = self.disk.store.sizes().ok();
         let mut rows = session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref());
-        rows.iter_mut().filter(|row| row.once).for_each(|row| row.title = format!("(-p) {}", row.title));
-        rows.sort_by_key(|row| row.once);
+        for row in &mut rows {
+            row.here = row.folder.is_some() && row.folder.as_deref() == self.folder();
+            match (row.pinned, row.once) {
+                (true, _) => row.title = format!("(pinned) {}", row.title),
+                (false, true) => row.title = format!("(-p) {}", row.title),
+                (false, false) => {}
+            }
+        }
+        let pins = self.config.sessions.pinned_first;
+        rows.sort_by_key(|row| (row.once, pins && !row.pinned));
         self.report(Notice::Sessions(rows));
         Ok(())
     }
@@ -210,13 +226,13 @@ impl State {
         };
         let none = || RuntimeError::Refused("There is no session to pin yet: this one is empty.".into());
         let record = record.ok_or_else(none)?;
-        let pinned = self.disk.store.with_property(PINNED)?.contains(&record.id);
-        self.disk.store.set_property(record.id, PINNED, !pinned)?;
-        self.disk.store.set_property(record.id, ONCE, false)?;
+        let pinned = self.disk.store.properties(PINNED)?.contains_key(&record.id);
+        self.disk.store.set_property(record.id, PINNED, (!pinned).then_some(""))?;
+        self.disk.store.set_property(record.id, ONCE, None)?;
         let again = format!("/pin {}", command_word(&record.name));
         let text = match pinned {
-            true => format!("\"{}\" is not pinned any more. {again} pins it.", record.name),
-            false => format!("\"{}\" is pinned in /sessions. {again} takes the pin off.", record.name),
+            true => format!("\"{}\" is no longer pinned. {again} pins it again.", record.name),
+            false => format!("\"{}\" is pinned in /sessions. {again} unpins it.", record.name),
         };
         self.note(Level::Info, text);
         Ok(())
@@ -286,12 +302,12 @@ impl Verb {
         };
         let open = self.here.session.id == Some(record.id);
         if self.at_work(|session| session.id == Some(record.id)).is_some() {
-            return Err(RuntimeError::Refused(format!("\"{}\" is at work. Stop it there first.", record.name)));
+            return Err(RuntimeError::Refused(format!("\"{}\" is busy. Stop it there first.", record.name)));
         }
         // Another process may hold a view-only session.
         let held = open && (self.here.lock.is_some() || self.here.session.may_write().is_ok());
         let lock = if held { None } else { Some(self.disk.store.lock_session(record.id, &record.name)?) };
-        let (_, own) = self.disk.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
+        let own = self.disk.store.sizes()?.sessions.get(&record.id).map_or(0, |s| s.own);
         let stays = match self.disk.lasts() {
             true => self.disk.store.limits().trash_time(),
             false => "until the program ends".to_owned(),

@@ -19,7 +19,7 @@ impl State {
         let places = c.branchings();
         if let Some(below) = c.branches_below() {
             let place = if places.is_empty() { String::new() } else { format!("#{} ", c.number_below()) };
-            let text = format!("{} branches go on from here. /branch {place}1 goes to the first.", below.len());
+            let text = format!("{} branches continue from here. /branch {place}1 opens the first.", below.len());
             self.note(Level::Info, text);
         }
         let (Some(nearest), true) = (places.last(), places.len() > 1) else { return };
@@ -33,7 +33,7 @@ impl State {
         let (outer, nearest) = (c.number_of(places[0]), c.number_of(*nearest));
         let all = all.join(", ");
         let text = format!(
-            "This branch has others beside {all}. /branch #{outer} next goes to one beside #{outer}; without a number #{nearest} is meant."
+            "There are other branches at {all}. /branch #{outer} next opens one at #{outer}; without a number, #{nearest} is used."
         );
         self.note(Level::Info, text);
     }
@@ -71,7 +71,7 @@ impl Verb {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
                 None => self.resume(name).await,
             },
-            BranchTarget::Beside(at, sibling) => self.go_to_sibling(at, sibling).await,
+            BranchTarget::Sibling(at, sibling) => self.go_to_sibling(at, sibling).await,
         }
     }
 
@@ -118,9 +118,9 @@ fn no_siblings(c: &Tree, at: Option<u64>) -> RuntimeError {
     let places: Vec<String> = places.map(|number| format!("#{number}")).collect();
     RuntimeError::Refused(match (at, places.is_empty()) {
         (Some(number), false) => {
-            format!("There is no other branch beside #{number}, but beside {}.", places.join(", "))
+            format!("There is no other branch at #{number}, only at {}.", places.join(", "))
         }
-        (Some(_) | None, _) => "There is one branch only. /edit, /regen and /fork make others.".into(),
+        (Some(_) | None, _) => "There is only one branch. /edit, /regen and /fork make others.".into(),
     })
 }
 
@@ -131,7 +131,7 @@ fn others(c: &Tree, than: Option<MessageId>) -> String {
         Some(first) => {
             let example = format!(": /branch #{first} next");
             let all: Vec<String> = places.map(|n| format!("#{n}")).collect();
-            format!(" Others are beside {}{example}", all.join(", "))
+            format!(" Others are at {}{example}", all.join(", "))
         }
     }
 }

@@ -53,7 +53,7 @@ fn conversation(renderer: &Renderer, piece: usize) -> (Vec<Message>, Rendered, P
         let slice = &rendered.text[at..end];
         let tokens = match at {
             0 => tokenizer.encode_prompt(slice).unwrap(),
-            _ => tokenizer.encode_behind(slice, before).unwrap(),
+            _ => tokenizer.encode_after(slice, before).unwrap(),
         };
         let mut done = 0;
         let mut ends = renderer.piece_ends(slice, &tokens, before, piece);

@@ -81,7 +81,7 @@ impl Verb {
         if !self.noted_dropped_thoughts && self.leaves_thoughts_out(&rendered) && plan.to_read() > 0 {
             self.noted_dropped_thoughts = true;
             let text =
-                "This model's template drops earlier thoughts: answers are read again without them, behind the scenes.";
+                "This model's template drops earlier thoughts: answers are read again without them, in the background.";
             self.note(Level::Info, text);
         }
         self.execute(plan, &rendered, None, &mut ()).await?;
@@ -120,7 +120,7 @@ impl State {
         }
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
         let about = self.about(plan.to_read());
-        self.note(Level::Info, format!("Whatever goes on from there reads {read} of {total} tokens again{about}."));
+        self.note(Level::Info, format!("Continuing from there reads {read} of {total} tokens again{about}."));
     }
 
     /// Reports the loss, and the cost of the new read that the current work needs.

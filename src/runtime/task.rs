@@ -55,7 +55,7 @@ impl Doing {
                 let _ = self.out.try_send(line(done, of));
             }
         };
-        work(&Watch { stop: &|| self.cancel.is_cancelled(), told: &progress })
+        work(&Watch { stop: &|| self.cancel.is_cancelled(), progress: &progress })
     }
 }
 

@@ -144,7 +144,7 @@ impl Verb {
     pub(super) async fn system_text(&mut self, text: Option<String>) -> Done {
         let Some(text) = text else {
             let shown = self.present_system_text();
-            let text = shown.unwrap_or_else(|| "There is none. `/system TEXT` sets it.".into());
+            let text = shown.unwrap_or_else(|| "There is no system text. `/system TEXT` sets one.".into());
             self.report(Notice::Page { title: "System text".into(), text });
             return Ok(());
         };
@@ -237,7 +237,8 @@ impl Verb {
             return Err(RuntimeError::Refused("Nothing to compact: the conversation is empty.".into()));
         }
         if self.attendance == Attendance::Absent && !yes {
-            let why = "/compact replaces the context by a summary. Nothing was changed; /compact --yes does it without a question.";
+            let why =
+                "/compact replaces the context with a summary. Nothing was changed; /compact --yes skips the question.";
             return Err(RuntimeError::Refused(why.into()));
         }
         self.engine_ready().await?;
@@ -276,7 +277,7 @@ impl Verb {
             let why = format!("The summary would not make the context shorter: {sizes}. Nothing was changed.");
             return Err(RuntimeError::Refused(why));
         }
-        let question = format!("Go on from this summary? {sizes}. The long form stays on its branch.");
+        let question = format!("Continue from this summary? {sizes}. The full conversation stays on its branch.");
         if !yes && self.ask_user(question, Choice::yes_or_no("compact", "change nothing")).await != 'y' {
             return Ok(());
         }
@@ -285,7 +286,7 @@ impl Verb {
         self.say_shared("Compacted, now at", &stats);
         let (before, after) = (grouped(before), grouped(self.here.slot.live.position()));
         let sizes = format!("{about}{before} tokens before, {about}{after} now");
-        self.note(Level::Info, format!("{sizes}. The long form stays: /branch prev."));
+        self.note(Level::Info, format!("{sizes}. The full conversation stays: /branch prev."));
         Ok(())
     }
 }
@@ -351,9 +352,7 @@ impl State {
         self.here.session.may_write()?;
         let name = name.trim();
         if name.is_empty() {
-            return Err(RuntimeError::Refused(
-                "/mark NAME gives this place a name; /goto NAME comes back to it.".into(),
-            ));
+            return Err(RuntimeError::Refused("/mark NAME names this point; /goto NAME returns to it.".into()));
         }
         let Some(head) = self.here.session.tree.head() else {
             return Err(RuntimeError::Refused("Nothing to mark: the conversation is empty.".into()));
@@ -363,7 +362,7 @@ impl State {
         let number = self.here.session.tree.number_of(head);
         let kept = self.here.session.ends.get(&head).is_some_and(|end| self.disk.keeps(end));
         let state = if kept { "; its state is kept" } else { "" };
-        self.note(Level::Info, format!("#{number} is now called \"{name}\". /goto {name} comes back to it{state}."));
+        self.note(Level::Info, format!("#{number} is now called \"{name}\". /goto {name} returns to it{state}."));
         Ok(())
     }
 

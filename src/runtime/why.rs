@@ -62,7 +62,7 @@ impl Verb {
         let tokenizer = &self.engine.renderer.model().tokenizer;
         let last = plan.steps.last().map_or(&[][..], |step| &step.prompt);
         let before = tokenizer.before_next(last, Before::Edge);
-        let tokens = tokenizer.encode_behind(&text, before)?;
+        let tokens = tokenizer.encode_after(&text, before)?;
         if tokens.len() < 2 {
             return Err(RuntimeError::Refused(format!("#{number} is too short to be scored.")));
         }

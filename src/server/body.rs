@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Body as _;
@@ -26,11 +27,11 @@ const LONG_BYTES: usize = 64 << 10;
 /// Reads a JSON body; `long` reads its fields. A long body would block all other connections, so it is read on a
 /// thread of its own.
 pub(super) async fn read<T: Send + 'static>(
-    headers: &HeaderMap,
-    body: Body,
+    request: Request,
     long: impl FnOnce(&mut Fields) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<(Fields, T), Refusal> {
-    let bytes = json(headers, body).await?;
+    let (head, body) = request.into_parts();
+    let bytes = json(&head.headers, body).await?;
     let is_long = bytes.len() > LONG_BYTES;
     let read = move || {
         let mut fields = Fields::body(parse(&bytes)?)?;
@@ -98,7 +99,7 @@ async fn json(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Refusal> {
             "the body must be sent as it is, without Content-Encoding",
         ));
     }
-    let late = |_| Refusal::new(408, "request_timeout", "the body did not come in time");
+    let late = |_| Refusal::new(408, "request_timeout", "the body did not arrive in time");
     tokio::time::timeout(BODY, bytes_of(body)).await.map_err(late)?
 }
 
@@ -133,12 +134,11 @@ mod tests {
 
     /// The result of reading this body, and whether the connections' thread did it.
     fn read_of(body: &Value) -> Result<bool, Refusal> {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let body = Body::from(body.to_string());
+        let request = Request::builder().header(header::CONTENT_TYPE, "application/json");
+        let request = request.body(Body::from(body.to_string())).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let here = std::thread::current().id();
-        runtime.block_on(read(&headers, body, move |_| Ok(std::thread::current().id() == here))).map(|(_, here)| here)
+        runtime.block_on(read(request, move |_| Ok(std::thread::current().id() == here))).map(|(_, here)| here)
     }
 
     #[test]

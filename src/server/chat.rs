@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
@@ -215,7 +213,7 @@ pub(super) fn going_on(fields: &mut Fields, turns: &[Turn]) -> Result<(bool, boo
     let open = fields.truth("continue_final_message")?.unwrap_or(false);
     let begins = fields.truth("add_generation_prompt")?;
     if open && begins == Some(true) {
-        return Err(fields.wrong("add_generation_prompt", "cannot be true beside continue_final_message"));
+        return Err(fields.wrong("add_generation_prompt", "cannot be true together with continue_final_message"));
     }
     if open && turns.last().is_none_or(|turn| turn.role != ChatRole::Assistant) {
         return Err(fields.wrong("continue_final_message", "needs a last message of the assistant"));
@@ -223,8 +221,9 @@ pub(super) fn going_on(fields: &mut Fields, turns: &[Turn]) -> Result<(bool, boo
     Ok((open, begins == Some(false) && !open))
 }
 
-async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let (mut fields, turns) = body::read(headers, body, turns).await?;
+pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+    let shared = &shared;
+    let (mut fields, turns) = body::read(request, turns).await?;
     let info = model_named(shared, fields.text("model")?)?;
     let stop = stops(&mut fields, "stop")?;
     let mut most = None;
@@ -277,10 +276,6 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     Ok(object(&sent.whole(&collect(listener, wanted).await?)))
 }
 
-pub(super) async fn completions(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,7 +287,7 @@ mod tests {
         let table: Vec<&str> =
             table.lines().skip_while(|l| !l.starts_with('|')).take_while(|l| l.starts_with('|')).collect();
         let reads = include_str!("chat.rs")
-            .split_once("async fn answer(")
+            .split_once("async fn completions(")
             .unwrap()
             .1
             .split_once("fields.done_for_answer()")

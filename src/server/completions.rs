@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -179,7 +177,7 @@ fn table(shared: &Shared, all: &Collected, echo: &str, choice: &Choice) -> Table
     if let Some((tokens, likely)) = &all.scored {
         table.prompt(tokenizer, tokens, likely);
     }
-    let mut places = Places::behind(Arc::clone(tokenizer), echo.chars().count());
+    let mut places = Places::after(Arc::clone(tokenizer), echo.chars().count());
     table.answer(tokenizer, &mut places, &choice.tokens);
     table
 }
@@ -225,9 +223,10 @@ async fn answer_all(
     }
 }
 
-async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+    let shared = &shared;
     let of = Arc::clone(shared);
-    let (mut fields, given) = body::read(headers, body, move |fields| prompts(&of, fields)).await?;
+    let (mut fields, given) = body::read(request, move |fields| prompts(&of, fields)).await?;
     let info = model_named(shared, fields.text("model")?)?;
     let stop = stops(&mut fields, "stop")?;
     let most =
@@ -268,7 +267,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         let likely = params.likely.is_some();
         let listener = submit(shared, prompt, params, wanted, None)?;
         let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
-        let places = vec![Places::behind(tokenizer, echo.chars().count()); wanted];
+        let places = vec![Places::after(tokenizer, echo.chars().count()); wanted];
         let ending = Ending::of(wanted, include_usage);
         return stream(listener, Chunks { sent, echo, ending, likely, places }).await;
     }
@@ -287,8 +286,4 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let mut whole = sent.whole(choices.into());
     add_usage(&mut whole, &all);
     Ok(object(&whole))
-}
-
-pub(super) async fn completions(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }

@@ -62,7 +62,7 @@ fn without_positions(name: &str) -> String {
 }
 
 pub(super) fn key_required() -> Refusal {
-    let message = "the library and earlier responses need a key, because the system does not tell which user this connection \
+    let message = "the library and earlier responses need a key, because the system cannot tell which user this connection \
                    belongs to: set serve.key_file and send the key";
     Refusal::new(403, "key_required", message)
 }

@@ -13,7 +13,7 @@ use super::context::{blocking, own_data};
 use super::ids::Id;
 use super::prompt::Conversation;
 use super::ready::model;
-use super::refusal::{Family, Refusal};
+use super::refusal::Refusal;
 use super::turns::Turn;
 use crate::runtime::path::Path;
 use crate::runtime::render::safe_name;
@@ -65,7 +65,7 @@ fn describe(record: &DocumentRecord) -> Value {
 }
 
 /// The list, or the one document of an id, looked up on a thread of its own.
-async fn described(shared: Arc<Shared>, id: Option<String>) -> Response {
+async fn described(shared: Arc<Shared>, id: Option<String>) -> Result<Response, Refusal> {
     let look = move || {
         own_data()?;
         let records = documents(&shared)?.map(|(_, records)| records).unwrap_or_default();
@@ -77,14 +77,14 @@ async fn described(shared: Arc<Shared>, id: Option<String>) -> Response {
             Some(id) => records.iter().find(|r| id_of(r) == id).map(describe).ok_or_else(|| unknown(&id, "file_id")),
         }
     };
-    blocking(look).await.map_or_else(|refusal| refusal.respond(Family::OpenAi), |value| object(&value))
+    blocking(look).await.map(|value| object(&value))
 }
 
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
     described(shared, None).await
 }
 
-pub(super) async fn one(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
+pub(super) async fn one(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response, Refusal> {
     described(shared, Some(id)).await
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
@@ -104,14 +104,12 @@ fn router(shared: &Arc<Shared>, mcp: Option<Router>) -> Router {
         .with_state(Arc::clone(shared))
 }
 
-async fn unknown(method: Method, uri: Uri) -> Response {
-    let message = format!("{method} {} is not known here", uri.path());
-    Refusal::new(404, "unknown_url", message).respond(Family::of(uri.path()))
+async fn unknown(method: Method, uri: Uri) -> Refusal {
+    Refusal::new(404, "unknown_url", format!("{method} {} is not known here", uri.path()))
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> Response {
-    let message = format!("{} does not take {method}", uri.path());
-    Refusal::new(405, "method_not_allowed", message).respond(Family::of(uri.path()))
+async fn wrong_method(method: Method, uri: Uri) -> Refusal {
+    Refusal::new(405, "method_not_allowed", format!("{} does not take {method}", uri.path()))
 }
 
 fn head_bytes(request: &Request) -> usize {
@@ -147,9 +145,12 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
         Ok(()) => Arc::clone(&context).scope(next.run(request)).await,
         Err(refusal) => {
             drop(request);
-            refusal.respond(family)
+            refusal.into_response()
         }
     };
+    if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
+        response = refusal.respond(family);
+    }
     shared.metrics.request(label, response.status().as_u16());
     let left_out = context.left_out();
     for name in left_out.iter().filter(|name| shared.metrics.ignored(name)) {

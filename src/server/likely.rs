@@ -117,7 +117,7 @@ mod tests {
     fn bytes_of_a_token_are_its_own_where_it_is_part_of_a_character() {
         for tokenizer in both() {
             let text = "Meet Jürgen \u{1F9ED} 你<|im_end|>";
-            let tokens = tokenizer.encode_behind(text, Before::Text).unwrap();
+            let tokens = tokenizer.encode_after(text, Before::Text).unwrap();
             let chat = chat(&tokenizer, &token(&tokens));
             let bytes = |entry: &Value| -> Vec<u8> { serde_json::from_value(entry["bytes"].clone()).unwrap() };
             let entries = chat["content"].as_array().unwrap();
@@ -139,11 +139,11 @@ mod tests {
         let (prompt, answer) = ("Für \u{1F9ED} a", "Jürgen 你 \u{1F642}b");
         for tokenizer in both() {
             let read = tokenizer.encode_prompt(prompt).unwrap();
-            let written = token(&tokenizer.encode_behind(answer, Before::Text).unwrap());
+            let written = token(&tokenizer.encode_after(answer, Before::Text).unwrap());
             let likely = vec![Likely { log_prob: -0.5, best: Vec::new() }; read.len() - 1];
             let mut table = Table::default();
             table.prompt(&tokenizer, &read, &likely);
-            let after = Places::behind(Arc::clone(&tokenizer), prompt.chars().count());
+            let after = Places::after(Arc::clone(&tokenizer), prompt.chars().count());
             table.answer(&tokenizer, &mut after.clone(), &written);
 
             // The start token, then by bytes; a tokenizer may put a space of its own in front.
@@ -172,15 +172,15 @@ mod tests {
     #[test]
     fn a_character_that_is_never_completed_has_a_place_and_a_hidden_token_takes_none() {
         for tokenizer in both() {
-            let mut tokens = tokenizer.encode_behind("a\u{1F642}", Before::Text).unwrap();
+            let mut tokens = tokenizer.encode_after("a\u{1F642}", Before::Text).unwrap();
             tokens.pop();
             let cut = tokens.len();
             tokens.extend(tokenizer.id("<|im_end|>"));
-            tokens.extend(tokenizer.encode_behind("b", Before::Text).unwrap());
+            tokens.extend(tokenizer.encode_after("b", Before::Text).unwrap());
             let mut decoder = crate::text::PlainDecoder::new(Arc::clone(&tokenizer));
             let text: String = tokens.iter().map(|t| decoder.push(*t)).collect();
             assert_eq!(text, "a\u{FFFD}b");
-            let mut places = Places::behind(Arc::clone(&tokenizer), 0);
+            let mut places = Places::after(Arc::clone(&tokenizer), 0);
             let places: Vec<usize> = tokens.iter().map(|t| places.next(*t)).collect();
             assert!(places[1..cut].iter().all(|at| *at == 1), "{places:?}");
             assert_eq!((places[0], &places[cut..]), (0, &[2, 2][..]));

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::extract::{Request, State};
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -380,8 +378,9 @@ fn refuse_thread(fields: &mut Fields) -> Result<(), Refusal> {
     })
 }
 
-async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let (mut fields, turns) = body::read(headers, body, turns).await?;
+pub(super) async fn messages(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+    let shared = &shared;
+    let (mut fields, turns) = body::read(request, turns).await?;
     let info = model_named(shared, fields.text("model")?)?;
     let (conversation, budget) = conversation(shared, &mut fields, turns)?;
     let Some(most) = fields.whole("max_tokens", 1..=MOST_TOKENS)? else {
@@ -431,12 +430,9 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     })))
 }
 
-pub(super) async fn messages(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::Anthropic))
-}
-
-async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let (mut fields, turns) = body::read(headers, body, turns).await?;
+pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+    let shared = &shared;
+    let (mut fields, turns) = body::read(request, turns).await?;
     let _ = model_named(shared, fields.text("model")?)?;
     let (conversation, _) = conversation(shared, &mut fields, turns)?;
     fields.ignore(&["output_config", "output_format", "cache_control"]);
@@ -444,10 +440,6 @@ async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
     let prompt = render(shared, conversation, "messages").await?;
     let tokens = encode(shared, prompt.rendered.text.clone(), true).await?;
     Ok(object(&json!({ "input_tokens": tokens.len() })))
-}
-
-pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    counted(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::Anthropic))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use super::fields::{Fields, kind};
 use super::ids::Id;
 use super::prompt::Conversation;
 use super::ready::{model, model_named};
-use super::refusal::{Family, Refusal};
+use super::refusal::Refusal;
 use super::reply::render;
 use super::sampling::Thinking;
 use super::tools::Tools;
@@ -36,28 +36,23 @@ pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     response
 }
 
-pub(super) async fn park(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) async fn park(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
     parked(&shared, true).await
 }
 
-pub(super) async fn unpark(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) async fn unpark(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
     parked(&shared, false).await
 }
 
 /// Parks the engine or loads it again; answers when that is done.
-async fn parked(shared: &Shared, park: bool) -> Response {
+async fn parked(shared: &Shared, park: bool) -> Result<Response, Refusal> {
+    model(shared)?;
     let command = if park { Command::Park } else { Command::Unpark };
+    shared.commands.try_send(command).map_err(|_| Refusal::internal("the engine takes no commands"))?;
     let is = |engine: &EngineIs| !matches!(engine, EngineIs::Ready(info) if info.parked != park);
-    let done = match model(shared) {
-        Err(refusal) => Err(refusal),
-        Ok(_) if shared.commands.try_send(command).is_err() => Err(Refusal::internal("the engine takes no commands")),
-        // The sender lives as long as the server.
-        Ok(_) => shared.engine.subscribe().wait_for(is).await.map(drop).map_err(|e| Refusal::internal(e.to_string())),
-    };
-    match done.and_then(|()| model(shared)) {
-        Ok(info) => object(&json!({ "parked": info.parked })),
-        Err(refusal) => refusal.respond(Family::OpenAi),
-    }
+    // The sender lives as long as the server.
+    let _ = shared.engine.subscribe().wait_for(is).await;
+    Ok(object(&json!({ "parked": model(shared)?.parked })))
 }
 
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
@@ -92,22 +87,18 @@ fn describe(shared: &Shared, info: &ModelInfo) -> Value {
     })
 }
 
-pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Response {
-    match model(&shared) {
-        Ok(info) => {
-            let named = shared.rules.model_aliases.iter().filter(|alias| !alias.contains('*'));
-            let names: Vec<String> = std::iter::once(info.name.clone()).chain(named.cloned()).collect();
-            let data = names.iter().map(|name| describe(&shared, &ModelInfo { name: name.clone(), ..info.clone() }));
-            object(&json!({
-                "object": "list",
-                "data": data.collect::<Value>(),
-                "has_more": false,
-                "first_id": names.first(),
-                "last_id": names.last(),
-            }))
-        }
-        Err(refusal) => refusal.respond(Family::OpenAi),
-    }
+pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
+    let info = model(&shared)?;
+    let named = shared.rules.model_aliases.iter().filter(|alias| !alias.contains('*'));
+    let names: Vec<String> = std::iter::once(info.name.clone()).chain(named.cloned()).collect();
+    let data = names.iter().map(|name| describe(&shared, &ModelInfo { name: name.clone(), ..info.clone() }));
+    Ok(object(&json!({
+        "object": "list",
+        "data": data.collect::<Value>(),
+        "has_more": false,
+        "first_id": names.first(),
+        "last_id": names.last(),
+    })))
 }
 
 /// `GET /tokenizer_info`: the data that evaluation harnesses need to render prompts themselves.
@@ -125,11 +116,8 @@ pub(super) async fn tokenizer_info(State(shared): State<Arc<Shared>>) -> Respons
     }))
 }
 
-pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
-    match model_named(&shared, Some(id)) {
-        Ok(info) => object(&describe(&shared, &info)),
-        Err(refusal) => refusal.respond(Family::OpenAi),
-    }
+pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response, Refusal> {
+    Ok(object(&describe(&shared, &model_named(&shared, Some(id))?)))
 }
 
 /// Tokenizes a rendered prompt on a thread of its own, after the start token if `start` is set.
@@ -137,19 +125,20 @@ pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> R
     let shared = Arc::clone(shared);
     let encode = move || {
         let tokenizer = &shared.renderer.model().tokenizer;
-        let tokens = if start { tokenizer.encode_prompt(&text) } else { tokenizer.encode_behind(&text, Before::Edge) };
+        let tokens = if start { tokenizer.encode_prompt(&text) } else { tokenizer.encode_after(&text, Before::Edge) };
         tokens.map_err(|e| Refusal::internal(e.to_string()))
     };
     blocking(encode).await
 }
 
-async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+    let shared = &shared;
     let given = |fields: &mut Fields| {
         let prompt = fields.text("prompt")?;
         let turns = if fields.has("messages") { Some(content::turns(fields)?) } else { None };
         Ok::<_, Refusal>((prompt, turns))
     };
-    let (mut fields, given) = body::read(headers, body, given).await?;
+    let (mut fields, given) = body::read(request, given).await?;
     let info = model_named(shared, fields.text("model")?)?;
     let special = fields.truth("add_special_tokens")?.unwrap_or(true);
     let tokens = match given {
@@ -172,10 +161,6 @@ async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
     blocking(move || Ok(object(&json!({ "count": tokens.len(), "max_model_len": limit, "tokens": tokens })))).await
 }
 
-pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    tokens_of(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
-}
-
 pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result<Vec<Token>, Refusal> {
     let most = shared.renderer.model().tokenizer.max_id();
     let token = |value: &Value| value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most);
@@ -184,7 +169,8 @@ pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result
         .collect()
 }
 
-async fn text_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+    let shared = &shared;
     let of = Arc::clone(shared);
     let shown = move |fields: &mut Fields| {
         let list = match fields.need("tokens")? {
@@ -194,11 +180,7 @@ async fn text_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
         let tokens = token_list(&of, &list, "tokens")?;
         Ok(object(&json!({ "prompt": of.renderer.model().tokenizer.decode(&tokens, Specials::Show) })))
     };
-    let (mut fields, shown) = body::read(headers, body, shown).await?;
+    let (mut fields, shown) = body::read(request, shown).await?;
     let _ = model_named(shared, fields.text("model")?)?;
     fields.done().map(|()| shown)
-}
-
-pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    text_of(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }

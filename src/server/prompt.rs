@@ -125,7 +125,7 @@ impl Conversation {
         }
         if let Some(answer) = answer {
             let own = ChatMessage::answer(&renderer.safe(&answer.thinking), &renderer.safe(&answer.text)).content;
-            text.push_str(thoughts::behind(&text, &own));
+            text.push_str(thoughts::after(&text, &own));
         }
         Ok(Rendered { text, cuts })
     }

@@ -137,3 +137,12 @@ impl Refusal {
         response
     }
 }
+
+/// Carries the refusal to the outermost layer ([`super::http`]), which writes it in the form of the path's API.
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = self.status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}

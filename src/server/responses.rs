@@ -7,9 +7,7 @@ mod repeated;
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
@@ -24,7 +22,7 @@ use super::plain::encode;
 use super::prompt::Conversation;
 use super::ready::model_named;
 use super::records::{Record, Records};
-use super::refusal::{Family, Refusal};
+use super::refusal::Refusal;
 use super::reply::{self, render, submit};
 use super::response::{Sent, Status, usage};
 use super::sampling::{effort, format_of, most_tokens, params, stops};
@@ -168,7 +166,7 @@ fn include(fields: &mut Fields) -> Result<(), Refusal> {
     Ok(())
 }
 
-struct Request {
+struct Received {
     repeated: Repeated,
     input: Vec<Turn>,
     params: Params,
@@ -177,7 +175,7 @@ struct Request {
     grammar: Option<Grammar>,
 }
 
-fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Request, Refusal> {
+fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Received, Refusal> {
     let instructions = fields.text("instructions")?;
     let previous = fields.text("previous_response_id")?;
     let mut max_output_tokens = None;
@@ -200,7 +198,7 @@ fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Request
     fields.done_for_answer()?;
     let sampling = params.sampling;
     let repeated = Repeated { instructions, previous, max_output_tokens, store, effort, sampling, tools, text, noted };
-    Ok(Request { repeated, input, params, think, streamed, grammar })
+    Ok(Received { repeated, input, params, think, streamed, grammar })
 }
 
 /// The earlier answer that a request continues, and the turns up to it.
@@ -215,10 +213,9 @@ async fn earlier(shared: &Arc<Shared>, id: Option<String>) -> Result<(Option<Mes
 /// Reads a request together with the conversation that it continues.
 async fn received(
     shared: &Arc<Shared>,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<(ModelInfo, Request, Option<MessageId>, Vec<Turn>), Refusal> {
-    let (mut fields, ()) = body::read(headers, body, |_| Ok(())).await?;
+    request: Request,
+) -> Result<(ModelInfo, Received, Option<MessageId>, Vec<Turn>), Refusal> {
+    let (mut fields, ()) = body::read(request, |_| Ok(())).await?;
     let info = model_named(shared, fields.text("model")?)?;
     let of = Arc::clone(shared);
     let request = blocking(move || {
@@ -232,9 +229,10 @@ async fn received(
     Ok((info, request, parent, turns))
 }
 
-async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let (info, request, parent, turns) = received(shared, headers, body).await?;
-    let Request { repeated, input, mut params, think, streamed, grammar } = request;
+pub(super) async fn responses(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+    let shared = &shared;
+    let (info, request, parent, turns) = received(shared, request).await?;
+    let Received { repeated, input, mut params, think, streamed, grammar } = request;
     let message = shared.records.fresh();
     let grammar = repeated.tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
     let tools = repeated.tools.clone();
@@ -262,28 +260,22 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     Ok(object(&sent.response(Status::of(finish, &choice), Some(&choice), Some(&all.usage))))
 }
 
-pub(super) async fn responses(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
-}
-
-async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let (_, request, _, turns) = received(shared, headers, body).await?;
+pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+    let shared = &shared;
+    let (_, request, _, turns) = received(shared, request).await?;
     let (tools, think) = (request.repeated.tools, request.think);
     let prompt = render(shared, Conversation { turns, tools, think, ..Conversation::default() }, "input").await?;
     let tokens = encode(shared, prompt.rendered.text.clone(), true).await?;
     Ok(object(&json!({ "object": "response.input_tokens", "input_tokens": tokens.len() })))
 }
 
-pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    counted(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
-}
-
 /// Has the model summarize a conversation. The output is the user's messages and the summary; the client sends it in
 /// place of all items.
-async fn compacted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+    let shared = &shared;
     const TASK: &str = "Sum up this conversation for someone who continues it: what is wanted, what was found and decided, \
                         what is still to do. Keep names, numbers and paths. Write nothing else.";
-    let (_, request, _, mut turns) = received(shared, headers, body).await?;
+    let (_, request, _, mut turns) = received(shared, request).await?;
     let users = turns.iter().filter(|turn| turn.role == ChatRole::User && !turn.text.is_empty());
     let mut output: Vec<Value> = users
         .map(|turn| {
@@ -307,8 +299,4 @@ async fn compacted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
         "output": output,
         "usage": usage(&all.usage),
     })))
-}
-
-pub(super) async fn compact(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    compacted(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }

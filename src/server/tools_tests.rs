@@ -115,7 +115,7 @@ fn arguments_are_an_object_whatever_their_schema_leaves_open() {
         let allowed = |arguments: &str| {
             let mut masked = (constraint.0)(&[]);
             let text = format!(r#"{{"name":"f","arguments":{arguments}}}"#);
-            tokenizer.encode_behind(&text, Before::Text).unwrap().into_iter().all(|token| {
+            tokenizer.encode_after(&text, Before::Text).unwrap().into_iter().all(|token| {
                 let allowed = masked.allows(token);
                 masked.accept(token);
                 allowed
@@ -153,7 +153,7 @@ fn a_schema_of_a_function_refers_to_its_own_parts() {
         let tools = Tools::read(&mut Fields::body(body).unwrap(), "parameters").unwrap();
         let constraint = grammars.constraint(&tools.grammar().unwrap(), Begin::Answer).unwrap();
         let mut masked = (constraint.0)(&[]);
-        tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().all(|token| {
+        tokenizer.encode_after(text, Before::Text).unwrap().into_iter().all(|token| {
             let allowed = masked.allows(token);
             masked.accept(token);
             allowed

@@ -19,7 +19,6 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
 
 use super::arrival::{Arrival, Arrived, Imported, arrive};
@@ -29,6 +28,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
+use super::query;
 use super::save::Written;
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::vet::Vetted;
@@ -149,7 +149,7 @@ impl Store {
                 let mut at = 0;
                 while at < *length {
                     watch.go_on_io()?;
-                    (watch.told)(bytes + at, all);
+                    (watch.progress)(bytes + at, all);
                     let part = COPY_BYTES.min(length - at);
                     out.write(&self.disk.read_at(file, at, part)?)?;
                     at += part;
@@ -285,7 +285,7 @@ impl Store {
         let (mut at, mut tokens) = (within.start, 0);
         for s in segments {
             watch.go_on()?;
-            (watch.told)(at, within.end);
+            (watch.progress)(at, within.end);
             let (segment, name, in_file) =
                 path.next(s).map_err(|why| StoreError::Import { path: bundle.to_owned(), why: why.to_owned() })?;
             let lost = |why: String| StoreError::StateLost { id: name, why };
@@ -332,11 +332,8 @@ impl Store {
             let sql = format!(
                 "SELECT id, {k}_root FROM segment WHERE fingerprint = ?1 AND {k}_root IS NOT NULL AND origin IS NULL LIMIT 1"
             );
-            let found = self.read(|db| {
-                let mut query = db.prepare_cached(&sql)?;
-                let row = query.query_row([fingerprint], |r| Ok((SegmentId(r.get(0)?), r.get::<_, [u8; 32]>(1)?)));
-                Ok(row.optional()?)
-            })?;
+            let found: Option<(SegmentId, [u8; 32])> =
+                self.read(|db| query::row(db, &sql, [fingerprint], |r| Ok((SegmentId(r.get(0)?), r.get(1)?))))?;
             let Some((id, root)) = found else { return Ok(Vec::new()) };
             let opened = format::open(&*self.disk, &self.layout.file(&id, kind), kind, &id, &root);
             // An unreadable local file is no evidence against the bundle.

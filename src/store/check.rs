@@ -13,6 +13,7 @@ use super::error::{Result, StoreError, is_damage};
 use super::format::{self, FileKind};
 use super::messages::UNREADABLE;
 use super::misplaced::misplaced;
+use super::query;
 use super::schema::{self, structure_fault};
 use super::seal::{self, seal_session};
 use super::segment::SegmentId;
@@ -46,13 +47,10 @@ fn first_fault(db: &Connection) -> Result<Option<String>> {
 }
 
 fn missing_messages(db: &Connection) -> Result<Vec<MessageId>> {
-    let mut query = db.prepare_cached(
-        "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
+    let sql = "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
            WHERE head IS NOT NULL UNION SELECT message FROM mark) AS wanted
-         WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.id = wanted.id)",
-    )?;
-    let rows = query.query_map([], |r| Ok(MessageId(r.get(0)?)))?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+         WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.id = wanted.id)";
+    query::rows(db, sql, [], |r| Ok(MessageId(r.get(0)?)))
 }
 
 fn broken_messages(db: &Connection) -> Result<Vec<MessageId>> {
@@ -186,8 +184,7 @@ impl Store {
                         seal_session(tx, id)
                     })
                     .is_ok();
-            let line =
-                format!("session \"{}\": its row was damaged, look at its name and where it stands", record.name);
+            let line = format!("session \"{}\": its row was damaged; check its name and its last message", record.name);
             if put_right { out.repaired.push(line) } else { out.damaged.push(line) }
         }
         match missing {
@@ -218,14 +215,14 @@ impl Store {
                        UPDATE message SET indexed = 1 WHERE indexed = 0;
                        INSERT INTO message_text(message_text, rank) VALUES ('integrity-check', 1)";
         let compared =
-            self.index_texts(&Watch::NOBODY).and_then(|_| self.transaction(|tx| Ok(tx.execute_batch(compare)?)));
+            self.index_texts(&Watch::NONE).and_then(|_| self.transaction(|tx| Ok(tx.execute_batch(compare)?)));
         if let Err(e) = compared {
             if e.is_disk() {
                 return Err(e);
             }
             let again = "INSERT INTO message_text(message_text) VALUES ('rebuild'); UPDATE message SET indexed = 1";
             match self.transaction(|tx| Ok(tx.execute_batch(again)?)) {
-                Ok(()) => out.repaired.push("the search index was made anew".into()),
+                Ok(()) => out.repaired.push("the search index was rebuilt".into()),
                 Err(e) => out.damaged.push(format!("the search index: {e}")),
             }
         }
@@ -240,9 +237,8 @@ impl Store {
 
     fn check_states(&self, out: &mut Checked) -> Result<()> {
         let kept: Vec<(SegmentId, bool, bool)> = self.read(|db| {
-            let mut query = db.prepare("SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment")?;
-            let rows = query.query_map([], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            let sql = "SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment";
+            query::rows(db, sql, [], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))
         })?;
         let mut found = Vec::new();
         for (id, rows, end) in kept {

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use rusqlite::Transaction;
+use serde::Serialize;
 
 use super::database::{Access, Store};
 use super::error::{Result, StoreError};
@@ -14,8 +15,9 @@ use super::keep::Freed;
 use super::reach::PLACES;
 use super::recorded::{ids, light, with_ancestors};
 use super::schema::structure_fault;
+use super::seal::number_at;
 use super::segment::SegmentId;
-use super::sessions::{SessionFilter, SessionRecord};
+use super::sessions::{SessionFilter, SessionRecord, WRITTEN, properties};
 use super::wipe;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
@@ -29,8 +31,19 @@ const LEFT_ALONE_MS: i64 = 24 * 3600 * 1000;
 pub struct Sizes {
     pub state_bytes: u64,
     pub database_bytes: u64,
-    /// For each session: (bytes it reaches, bytes only it reaches).
-    pub sessions: HashMap<SessionId, (u64, u64)>,
+    pub sessions: HashMap<SessionId, SessionSizes>,
+}
+
+/// Bytes on disk for one session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SessionSizes {
+    pub state: u64,
+    /// The part of `state` that no other session and no document of the library needs.
+    pub own: u64,
+    /// Text of the messages written in it.
+    pub text: u64,
+    /// State written since it began, including what was removed since. Sessions of earlier versions begin at 0.
+    pub written: u64,
 }
 
 impl Store {
@@ -135,7 +148,7 @@ impl Store {
                 by_session.entry(SessionId(session)).or_default().push(segment);
             }
             let mut reached_by: HashMap<SegmentId, u32> = HashMap::new();
-            let shelf = with_ancestors(&tree, ids(db, "SELECT segment FROM document")?);
+            let library = with_ancestors(&tree, ids(db, "SELECT segment FROM document")?);
             let mut reach: Vec<(SessionId, HashSet<SegmentId>)> = Vec::new();
             for (session, tips) in by_session {
                 let reached = with_ancestors(&tree, tips);
@@ -145,14 +158,24 @@ impl Store {
                 reach.push((session, reached));
             }
             let bytes = |id: &SegmentId| tree.get(id).map_or(0, |l| l.rows_bytes + l.end_bytes);
-            let sessions = reach
-                .into_iter()
-                .map(|(session, reached)| {
-                    let all = reached.iter().map(bytes).sum();
-                    let own = reached.iter().filter(|id| reached_by.get(id) == Some(&1) && !shelf.contains(id));
-                    (session, (all, own.map(bytes).sum()))
-                })
-                .collect();
+            let mut sessions: HashMap<SessionId, SessionSizes> = HashMap::new();
+            for (session, reached) in reach {
+                let sizes = sessions.entry(session).or_default();
+                sizes.state = reached.iter().map(bytes).sum();
+                let own = reached.iter().filter(|id| reached_by.get(id) == Some(&1) && !library.contains(id));
+                sizes.own = own.map(bytes).sum();
+            }
+            let mut texts = db.prepare_cached(
+                "SELECT session, sum(octet_length(text) + octet_length(thinking)) FROM message GROUP BY session",
+            )?;
+            let mut rows = texts.query([])?;
+            while let Some(row) = rows.next()? {
+                let text = number_at(row, 1).unwrap_or_default();
+                sessions.entry(SessionId(row.get(0)?)).or_default().text = u64::try_from(text).unwrap_or_default();
+            }
+            for (session, written) in properties(db, WRITTEN)? {
+                sessions.entry(session).or_default().written = written.parse().unwrap_or_default();
+            }
             let state_bytes = tree.values().map(|l| l.rows_bytes + l.end_bytes).sum();
             Ok(Sizes { state_bytes, database_bytes, sessions })
         })
@@ -189,6 +212,7 @@ fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
         [session.0],
     )?;
     super::history::forget_those_of(tx, session)?;
+    tx.execute("DELETE FROM property WHERE name GLOB '* ' || ?1", [session.0])?;
     Ok(tx.execute("DELETE FROM message WHERE session = ?1", [session.0])? as u64)
 }
 

@@ -77,11 +77,16 @@ pub enum Change {
         name: String,
         message: MessageId,
     },
-    /// Sets or removes a property that lists show.
+    /// Sets a property that lists show, or removes it.
     Property {
         session: SessionId,
         property: &'static str,
-        set: bool,
+        value: Option<String>,
+    },
+    /// A number about the program itself, for the next run.
+    Measured {
+        name: String,
+        value: f64,
     },
     AddSegment(Box<NewSegment>),
     /// The path up to this message ends in this segment (under the segment's fingerprint).
@@ -110,7 +115,8 @@ impl Change {
             | Change::Settings { session, .. }
             | Change::Mark { session, .. }
             | Change::Property { session, .. } => Some(*session),
-            Change::AddSegment(_)
+            Change::Measured { .. }
+            | Change::AddSegment(_)
             | Change::Link { .. }
             | Change::AddDocument(_)
             | Change::Prompt(_)
@@ -184,13 +190,19 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
                 params![session.0, name, message.0, now_ms()],
             )?;
         }
-        Change::Property { session, property, set } => put_property(tx, *session, property, *set)?,
+        Change::Property { session, property, value } => put_property(tx, *session, property, value.as_deref())?,
+        Change::Measured { name, value } => {
+            tx.execute(
+                "INSERT OR REPLACE INTO property VALUES ('measured ' || ?1, ?2)",
+                params![name, format!("{value:.0}")],
+            )?;
+        }
         Change::AddSegment(new) => {
             note(out, add_segment(tx, new)?);
         }
         Change::Link { message, segment } => {
             note(out, link(tx, *message, segment)?);
-            out.grown.extend(said_in(tx, *message)?);
+            out.grown.extend(session_of(tx, *message)?);
         }
         Change::AddDocument(new) => {
             note(out, add_document(tx, new)?);
@@ -363,7 +375,7 @@ fn add_document(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String
     Ok(None)
 }
 
-fn said_in(tx: &Transaction<'_>, message: MessageId) -> Result<Option<SessionId>> {
+fn session_of(tx: &Transaction<'_>, message: MessageId) -> Result<Option<SessionId>> {
     let mut query = tx.prepare_cached("SELECT session FROM message WHERE id = ?1")?;
     Ok(query.query_row([message.0], |r| Ok(SessionId(r.get(0)?))).optional()?)
 }

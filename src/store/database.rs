@@ -48,9 +48,9 @@ impl Limits {
 #[cfg(test)]
 #[test]
 fn days_are_counted() {
-    let said = |trash_days| Limits { trash_days, ..Limits::default() }.trash_time();
-    assert_eq!([said(1), said(7)], ["for 1 day", "for 7 days"]);
-    assert!(said(0).starts_with("until it is emptied"));
+    let kept = |trash_days| Limits { trash_days, ..Limits::default() }.trash_time();
+    assert_eq!([kept(1), kept(7)], ["for 1 day", "for 7 days"]);
+    assert!(kept(0).starts_with("until it is emptied"));
 }
 
 impl Default for Limits {

@@ -332,12 +332,12 @@ pub(super) fn open_to_others(layout: &Layout, disk: &dyn Disk) -> Option<String>
     let me = rustix::process::geteuid().as_raw();
     let wrong = places.into_iter().find_map(|path| {
         let look = disk.look(path).ok()?;
-        let whose = if look.owner != me { "belongs to another user" } else { "can be written by others" };
-        (look.owner != me || look.mode & 0o022 != 0).then_some((path, whose))
+        let wrong = if look.owner != me { "belongs to another user" } else { "can be written by others" };
+        (look.owner != me || look.mode & 0o022 != 0).then_some((path, wrong))
     });
-    wrong.map(|(path, whose)| {
+    wrong.map(|(path, wrong)| {
         let root = shell_word(&layout.root.to_string_lossy());
-        format!("{} {whose}: they can change what was said. chmod -R go-w {root}", path.display())
+        format!("{} {wrong}: they can change your conversations. chmod -R go-w {root}", path.display())
     })
 }
 
@@ -352,12 +352,12 @@ pub(super) fn sweep(layout: &Layout, disk: &dyn Disk, all: bool, named: impl Fn(
     let mut removed = 0;
     for name in disk.list(&layout.segments).unwrap_or_default() {
         let path = layout.segments.join(&name);
-        let goes = match SegmentName::of(&name) {
+        let unused = match SegmentName::of(&name) {
             Some(SegmentName::Unfinished) => true,
             Some(SegmentName::State(id, kind)) => !named(&id, kind) && (all || old(&path)),
             None => false,
         };
-        if goes && disk.look(&path).is_ok_and(|l| l.is_file) && disk.remove(&path).is_ok() {
+        if unused && disk.look(&path).is_ok_and(|l| l.is_file) && disk.remove(&path).is_ok() {
             removed += 1;
         }
     }
@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn to_make_room_state_goes_in_the_order_of_use_whatever_the_age_of_its_file() {
+    fn making_room_removes_state_in_the_order_of_use_whatever_the_age_of_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(dir.path());
         std::fs::create_dir(&layout.segments).unwrap();

@@ -1,9 +1,10 @@
 //! Unsent input, one text for each session. Exports do not contain it.
 
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Transaction, params};
 
 use super::database::Store;
 use super::error::Result;
+use super::query;
 use super::seal::text_at;
 use crate::core::transcript::{LONGEST_PROMPT, SessionId};
 
@@ -34,17 +35,12 @@ pub(super) fn put(tx: &Transaction<'_>, session: SessionId, text: &str) -> Resul
 
 impl Store {
     pub fn drafts_without_row(&self) -> Result<Vec<SessionId>> {
-        self.read(|db| {
-            let mut query = db.prepare_cached("SELECT session FROM draft WHERE session <= ?1 ORDER BY session DESC")?;
-            let rows = query.query_map([NO_ROW.0], |r| Ok(SessionId(r.get(0)?)))?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
-        })
+        let sql = "SELECT session FROM draft WHERE session <= ?1 ORDER BY session DESC";
+        self.read(|db| query::rows(db, sql, [NO_ROW.0], |r| Ok(SessionId(r.get(0)?))))
     }
 
     pub fn draft(&self, session: SessionId) -> Result<Option<String>> {
-        self.read(|db| {
-            let mut query = db.prepare_cached("SELECT text FROM draft WHERE session = ?1")?;
-            Ok(query.query_row([session.0], |r| Ok(text_at(r, 0))).optional()?)
-        })
+        let sql = "SELECT text FROM draft WHERE session = ?1";
+        self.read(|db| query::row(db, sql, [session.0], |r| Ok(text_at(r, 0))))
     }
 }

@@ -22,7 +22,7 @@ pub enum StoreError {
     Damaged { path: PathBuf, detail: String },
     #[error("{} is damaged ({detail}): bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
     NoDatabase { path: PathBuf, detail: String },
-    #[error("{} is damaged ({fault}), so nothing is removed from it: sala-chat doctor --check repairs what can be", path.display())]
+    #[error("{} is damaged ({fault}), so nothing is removed from it: sala-chat doctor --check repairs what it can", path.display())]
     Doubtful { path: PathBuf, fault: String },
     #[error("{} is not a sala-chat database: choose another folder with --data-dir", path.display())]
     Foreign { path: PathBuf },

@@ -4,7 +4,7 @@
 //! Files appear whole or not at all: temporary name, sync, rename. Nothing is overwritten unless the caller allows it.
 
 mod fences;
-mod said;
+mod on_page;
 mod text;
 
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::fences::{fence, fence_behind};
+pub(super) use self::fences::{fence, fence_after};
 use super::database::Store;
 use super::error::{Result, StoreError};
 use super::watch::Watch;

@@ -4,6 +4,7 @@ use rusqlite::params;
 
 use super::database::Store;
 use super::error::Result;
+use super::query;
 use super::segment::SegmentId;
 
 const MOST: usize = 64;
@@ -14,14 +15,10 @@ impl Store {
     /// [`Store::plan_restore`].
     pub fn segments_under(&self, fingerprint: &str, text: &str) -> Result<Vec<SegmentId>> {
         let ends: Vec<(SegmentId, usize, [u8; 32])> = self.read(|db| {
-            let mut query = db.prepare_cached(
-                "SELECT id, text_bytes, text_hash FROM segment
-                 WHERE fingerprint = ?1 AND text_bytes < ?2 AND end_root IS NOT NULL AND origin IS NULL ORDER BY text_bytes",
-            )?;
-            let rows = query.query_map(params![fingerprint, text.len() as u64], |r| {
-                Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?))
-            })?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            let sql = "SELECT id, text_bytes, text_hash FROM segment
+               WHERE fingerprint = ?1 AND text_bytes < ?2 AND end_root IS NOT NULL AND origin IS NULL ORDER BY text_bytes";
+            let bytes = text.len() as u64;
+            query::rows(db, sql, params![fingerprint, bytes], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))
         })?;
         let mut hash = blake3::Hasher::new();
         let (mut done, mut now) = (0, hash.finalize());

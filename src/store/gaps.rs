@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use super::database::FAR;
 use super::error::Result;
 use super::messages::UNREADABLE;
+use super::query;
 use super::seal::{self, Sealed};
 use super::summary::{free_name, refresh_session, touch_session};
 use crate::core::transcript::{Role, SessionId};
@@ -39,8 +40,8 @@ impl Remembered {
 }
 
 pub(super) fn add_lost_sessions(tx: &Transaction<'_>, names: &HashMap<i64, String>) -> Result<()> {
-    let mut query = tx.prepare("SELECT DISTINCT session FROM message WHERE session NOT IN (SELECT id FROM session)")?;
-    let without: Vec<i64> = query.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let sql = "SELECT DISTINCT session FROM message WHERE session NOT IN (SELECT id FROM session)";
+    let without: Vec<i64> = query::rows(tx, sql, [], |r| r.get(0))?;
     for id in without {
         let name = names.get(&id).cloned().unwrap_or_else(|| format!("rescued-{id}"));
         let name = free_name(tx, &name)?;
@@ -69,9 +70,7 @@ pub(super) fn fill_gaps(tx: &Transaction<'_>, parents: &HashMap<i64, i64>) -> Re
     let above =
         "SELECT id FROM message WHERE session = ?1 AND id < ?2 AND depth < ?3 ORDER BY depth DESC, id DESC LIMIT 1";
     loop {
-        let mut query = tx.prepare_cached(missing)?;
-        let gaps = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)))?;
-        let gaps: Vec<(i64, i64, i64)> = gaps.collect::<rusqlite::Result<_>>()?;
+        let gaps: Vec<(i64, i64, i64)> = query::rows(tx, missing, [], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)))?;
         let mut filled = 0;
         for (id, session, depth) in gaps {
             let depth = depth.max(1);
@@ -115,8 +114,7 @@ pub(super) fn remove_dangling(tx: &Transaction<'_>) -> Result<()> {
          DELETE FROM mark WHERE session NOT IN (SELECT id FROM session) OR message NOT IN (SELECT id FROM message);
          DELETE FROM head_log WHERE session NOT IN (SELECT id FROM session);"
     ))?;
-    let mut query = tx.prepare("SELECT id FROM session")?;
-    let all: Vec<i64> = query.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let all: Vec<i64> = query::rows(tx, "SELECT id FROM session", [], |r| r.get(0))?;
     for id in all {
         refresh_session(tx, SessionId(id))?;
     }

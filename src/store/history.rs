@@ -4,6 +4,7 @@ use rusqlite::{Transaction, params};
 
 use super::database::Store;
 use super::error::Result;
+use super::query;
 use crate::core::now_ms;
 use crate::core::transcript::{LONGEST_PROMPT, SessionId};
 
@@ -26,8 +27,8 @@ pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
 /// Forgets the prompts that are messages of a session, unless another session has the same. Prompts that are no
 /// messages, as of `/aside`, stay.
 pub(super) fn forget_those_of(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
-    let asked = "SELECT text FROM message WHERE role = 'user' AND octet_length(text) <= ?2 AND session";
-    let sql = format!("DELETE FROM prompt WHERE text IN ({asked} = ?1) AND text NOT IN ({asked} <> ?1)");
+    let prompts = "SELECT text FROM message WHERE role = 'user' AND octet_length(text) <= ?2 AND session";
+    let sql = format!("DELETE FROM prompt WHERE text IN ({prompts} = ?1) AND text NOT IN ({prompts} <> ?1)");
     tx.prepare_cached(&sql)?.execute(params![session.0, LONGEST_PROMPT as i64])?;
     Ok(())
 }
@@ -38,9 +39,7 @@ impl Store {
         self.read(|db| {
             let sql = "SELECT text FROM prompt WHERE octet_length(text) <= ?2 ORDER BY key DESC LIMIT ?1";
             let rows_of = (i64::try_from(limit).unwrap_or(i64::MAX), LONGEST_PROMPT as i64);
-            let mut query = db.prepare_cached(sql)?;
-            let rows = query.query_map(rows_of, |r| r.get(0))?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            query::rows(db, sql, rows_of, |r| r.get(0))
         })
     }
 }

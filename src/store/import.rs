@@ -131,7 +131,7 @@ impl Read for Pieces<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.watch.go_on_io()?;
         if self.is_first {
-            (self.watch.told)(self.at, self.bytes);
+            (self.watch.progress)(self.at, self.bytes);
         }
         let left = usize::try_from(self.bytes - self.at).unwrap_or(usize::MAX);
         let piece = left.min(into.len());

@@ -11,6 +11,7 @@ use super::database::Store;
 use super::directory::Turn;
 use super::error::Result;
 use super::format::FileKind;
+use super::query;
 use super::reach::REACHED_BY_SESSION;
 use super::recorded::{Light, forget, ids, light, one_light, with_ancestors};
 use super::segment::{SegmentId, SegmentKind};
@@ -56,15 +57,11 @@ pub(super) fn keeps_turn(age: u64, number: u64, keep: u64) -> bool {
 impl Store {
     pub fn thin(&self, session: SessionId) -> Result<Freed> {
         let gone = self.transaction(|tx| {
-            let tips: Vec<SegmentId> = {
-                let mut query = tx.prepare_cached(&format!(
-                    "{REACHED_BY_SESSION} SELECT l.segment FROM reached CROSS JOIN message_segment l ON l.message = reached.id"
-                ))?;
-                let rows = query.query_map([session.0], |r| Ok(SegmentId(r.get(0)?)))?;
-                rows.collect::<Result<_, _>>()?
-            };
+            let sql = format!(
+                "{REACHED_BY_SESSION} SELECT l.segment FROM reached CROSS JOIN message_segment l ON l.message = reached.id"
+            );
             let mut tree: HashMap<SegmentId, Light> = HashMap::new();
-            let mut todo = tips;
+            let mut todo: Vec<SegmentId> = query::rows(tx, &sql, [session.0], |r| Ok(SegmentId(r.get(0)?)))?;
             while let Some(id) = todo.pop() {
                 if tree.contains_key(&id) {
                     continue;
@@ -77,12 +74,8 @@ impl Store {
             let pinned: HashSet<SegmentId> = pinned(tx)?;
             let keep = kept_ends(&tree, &pinned, self.limits.keep_turns);
             // The part of a fork above its fork point belongs to another session and has its age there.
-            let own: HashSet<SegmentId> = {
-                let sql = "SELECT l.segment FROM message m CROSS JOIN message_segment l ON l.message = m.id WHERE m.session = ?1";
-                let mut query = tx.prepare_cached(sql)?;
-                let rows = query.query_map([session.0], |r| Ok(SegmentId(r.get(0)?)))?;
-                rows.collect::<rusqlite::Result<_>>()?
-            };
+            let sql = "SELECT l.segment FROM message m CROSS JOIN message_segment l ON l.message = m.id WHERE m.session = ?1";
+            let own: HashSet<SegmentId> = query::rows(tx, sql, [session.0], |r| Ok(SegmentId(r.get(0)?)))?;
             let thinned = |l: &&Light| l.has_end && own.contains(&l.id) && !keep.contains(&l.id);
             let gone: Vec<SegmentId> = tree.values().filter(thinned).map(|l| l.id).collect();
             for id in &gone {
@@ -122,7 +115,7 @@ impl Store {
             let tree = light(db)?;
             let reached = with_ancestors(&tree, ids(db, MARK_SEGMENTS)?);
             let pinned = pinned(db)?;
-            let of_one = |l: &Light| l.rows_bytes + if end_goes_first(l, &pinned) { 0 } else { l.end_bytes };
+            let of_one = |l: &Light| l.rows_bytes + if end_is_removed_first(l, &pinned) { 0 } else { l.end_bytes };
             Ok(reached.iter().filter_map(|id| tree.get(id)).map(of_one).sum())
         })
     }
@@ -159,7 +152,7 @@ impl Store {
                 if let Some(l) = tree.get_mut(id)
                     && l.has_end
                     && !spare.contains(id)
-                    && end_goes_first(l, &pinned)
+                    && end_is_removed_first(l, &pinned)
                 {
                     total = total.saturating_sub(l.end_bytes);
                     l.has_end = false;
@@ -249,7 +242,7 @@ fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
     Ok(ids(db, &sql)?.into_iter().collect())
 }
 
-fn end_goes_first(l: &Light, pinned: &HashSet<SegmentId>) -> bool {
+fn end_is_removed_first(l: &Light, pinned: &HashSet<SegmentId>) -> bool {
     l.kind != SegmentKind::DocumentEnd && !pinned.contains(&l.id)
 }
 
@@ -290,11 +283,7 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
 
 /// Renews the lists of sessions that claim to have state.
 fn refresh_all(tx: &Transaction<'_>) -> Result<()> {
-    let stale: Vec<i64> = {
-        let mut query = tx.prepare_cached("SELECT id FROM session WHERE state_of IS NOT NULL")?;
-        let rows = query.query_map([], |r| r.get(0))?;
-        rows.collect::<Result<_, _>>()?
-    };
+    let stale: Vec<i64> = query::rows(tx, "SELECT id FROM session WHERE state_of IS NOT NULL", [], |r| r.get(0))?;
     for session in stale {
         refresh_session(tx, SessionId(session))?;
     }

@@ -10,6 +10,7 @@ use rusqlite::Row;
 use super::commit::NewDocument;
 use super::database::Store;
 use super::error::Result;
+use super::query;
 use super::recorded::KEPT;
 use super::segment::SegmentId;
 
@@ -61,34 +62,25 @@ impl Store {
             let sql = format!(
                 "SELECT {COLUMNS}, {KEPT} FROM document d JOIN segment s ON s.id = d.segment ORDER BY d.used DESC"
             );
-            let mut query = db.prepare_cached(&sql)?;
-            let rows = query.query_map([], record)?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            query::rows(db, &sql, [], record)
         })
     }
 
     pub fn hashes_by_path(&self) -> Result<HashMap<String, HashSet<String>>> {
-        self.read(|db| {
-            let mut query = db.prepare_cached("SELECT path, hash FROM document WHERE path IS NOT NULL")?;
-            let rows = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?;
-            let mut known: HashMap<String, HashSet<String>> = HashMap::new();
-            for row in rows {
-                let (path, hash): (String, String) = row?;
-                known.entry(path).or_default().insert(hash);
-            }
-            Ok(known)
-        })
+        let sql = "SELECT path, hash FROM document WHERE path IS NOT NULL";
+        let rows: Vec<(String, String)> = self.read(|db| query::rows(db, sql, [], |r| Ok((r.get(0)?, r.get(1)?))))?;
+        let mut known: HashMap<String, HashSet<String>> = HashMap::new();
+        for (path, hash) in rows {
+            known.entry(path).or_default().insert(hash);
+        }
+        Ok(known)
     }
 
     /// Names of documents, each once, with the tokens of the most recently used one, which also decides their order.
     pub fn document_names(&self) -> Result<Vec<(String, u64)>> {
-        self.read(|db| {
-            // SQLite takes the columns without a function from the row with the maximum.
-            let sql = "SELECT name, tokens, max(used) AS last FROM document GROUP BY name ORDER BY last DESC";
-            let mut query = db.prepare_cached(sql)?;
-            let rows = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
+        // SQLite takes the columns without a function from the row with the maximum.
+        let sql = "SELECT name, tokens, max(used) AS last FROM document GROUP BY name ORDER BY last DESC";
+        self.read(|db| query::rows(db, sql, [], |r| Ok((r.get(0)?, r.get(1)?))))
     }
 
     /// Removes all documents of this name and returns how many. [`Store::collect`] frees their bytes unless a session

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::database::Store;
 use super::error::{Result, StoreError, one_line};
+use super::query;
 use super::reach::{PLACES, REACHED_BY_SESSION, UP};
 use super::seal::{self, bytes_at, number_at, text_at};
 use super::segment::SegmentId;
@@ -65,10 +66,8 @@ fn unreadable(id: MessageId, parent: Option<MessageId>, why: &str) -> Message {
 
 /// One message; an unreadable one as [`unreadable`], with its parent from the index of parents if that still has it.
 fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
-    let found = db
-        .prepare_cached(&format!("SELECT {} FROM message m WHERE m.id = ?1", seal::MESSAGE))?
-        .query_row([id.0], message_row)
-        .optional();
+    let mut query = db.prepare_cached(&format!("SELECT {} FROM message m WHERE m.id = ?1", seal::MESSAGE))?;
+    let found = query.query_row([id.0], message_row).optional();
     let why = match found {
         Ok(Some(message)) => return Ok(Some(message)),
         Ok(None) => "its row is gone".to_owned(),
@@ -150,8 +149,8 @@ impl Store {
     /// Messages of a session that is undone to its beginning, with at most a system text at or above `head`. Else 0.
     pub fn undone(&self, session: SessionId, head: Option<MessageId>) -> Result<u64> {
         self.read(|db| {
-            let said = "SELECT EXISTS (SELECT 1 FROM up CROSS JOIN message m ON m.id = up.id WHERE m.role <> 'system')";
-            let mut above = db.prepare_cached(&format!("{UP} {said}"))?;
+            let sql = "SELECT EXISTS (SELECT 1 FROM up CROSS JOIN message m ON m.id = up.id WHERE m.role <> 'system')";
+            let mut above = db.prepare_cached(&format!("{UP} {sql}"))?;
             if let Some(head) = head
                 && above.query_row([head.0], |r| r.get::<_, bool>(0))?
             {
@@ -169,11 +168,9 @@ impl Store {
     /// Sessions for which [`Store::undone`] may be more than 0: those without a head, or with a system text as head.
     pub fn maybe_undone(&self) -> Result<HashSet<SessionId>> {
         self.read(|db| {
-            let mut query = db.prepare_cached(
-                "SELECT s.id FROM session s LEFT JOIN message m ON m.id = s.head WHERE coalesce(m.role, 'system') = 'system'",
-            )?;
-            let found = query.query_map([], |r| r.get(0).map(SessionId))?;
-            Ok(found.collect::<rusqlite::Result<_>>()?)
+            let sql = "SELECT s.id FROM session s LEFT JOIN message m ON m.id = s.head
+                 WHERE coalesce(m.role, 'system') = 'system'";
+            query::rows(db, sql, [], |r| r.get(0).map(SessionId))
         })
     }
 
@@ -191,17 +188,13 @@ impl Store {
     /// Whether anything besides `session` uses a message: another session owns it or has its head, mark or fork point
     /// there, or it has children. True for a message that is not on disk.
     pub fn is_had_by_others(&self, message: MessageId, session: SessionId) -> Result<bool> {
-        self.read(|db| {
-            let had = db
-                .prepare_cached(&format!(
-                    "WITH {PLACES} SELECT m.session <> ?2 OR EXISTS (SELECT 1 FROM message c WHERE c.parent = m.id)
-                       OR EXISTS (SELECT 1 FROM place p WHERE p.message = m.id AND p.session <> ?2)
-                     FROM message m WHERE m.id = ?1"
-                ))?
-                .query_row([message.0, session.0], |r| r.get(0))
-                .optional()?;
-            Ok(had.unwrap_or(true))
-        })
+        let sql = format!(
+            "WITH {PLACES} SELECT m.session <> ?2 OR EXISTS (SELECT 1 FROM message c WHERE c.parent = m.id)
+               OR EXISTS (SELECT 1 FROM place p WHERE p.message = m.id AND p.session <> ?2)
+             FROM message m WHERE m.id = ?1"
+        );
+        let had = self.read(|db| query::row(db, &sql, [message.0, session.0], |r| r.get(0)))?;
+        Ok(had.unwrap_or(true))
     }
 
     pub fn message_ending(&self, segment: &SegmentId) -> Result<Option<MessageId>> {

@@ -8,6 +8,7 @@ use rusqlite::{Connection, params};
 
 use super::error::Result;
 use super::format::FileKind;
+use super::query;
 use super::segment::{SegmentId, SegmentKind};
 
 const WHY: &str = "it was read without what stands before it";
@@ -32,13 +33,12 @@ const MISPLACED: &str = "WITH RECURSIVE
 /// Kept files of such state and of all that builds on it, with the reason why they are unusable.
 pub(super) fn misplaced(db: &Connection) -> Result<Vec<(SegmentId, FileKind, String)>> {
     let blank: String = ('\u{1}'..='\u{3000}').filter(|c| c.is_whitespace()).collect();
-    let mut query = db.prepare(MISPLACED)?;
-    let found = query.query_map(params![SegmentKind::DocumentPart.code(), blank], |r| {
-        Ok((SegmentId(r.get(0)?), r.get::<_, bool>(1)?, r.get::<_, bool>(2)?))
-    })?;
+    let found: Vec<(SegmentId, bool, bool)> =
+        query::rows(db, MISPLACED, params![SegmentKind::DocumentPart.code(), blank], |r| {
+            Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?))
+        })?;
     let mut lost = Vec::new();
-    for row in found {
-        let (id, rows, end) = row?;
+    for (id, rows, end) in found {
         let kept = [rows.then_some(FileKind::Rows), end.then_some(FileKind::End)];
         lost.extend(kept.into_iter().flatten().map(|kind| (id, kind, WHY.to_owned())));
     }

@@ -26,7 +26,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `segment`, `error`, `watch` | names for pieces of state; the error type; progress and stop of long work |
+//! | `segment`, `error`, `query`, `watch` | names for pieces of state; the error type; prepared queries; progress and stop of long work |
 //! | `disk`, `scratch`, `format`, `vet` | file effects; private folders; the two files of a segment; checks of imported state |
 //! | `seal`, `schema`, `recorded`, `reach` | checksums in the database; its tables; segments in it; the messages a session shows |
 //! | `directory`, `parts`, `database`, `lock` | names in the directory; unfinished exports; the open store; one writer a session |
@@ -68,6 +68,7 @@ mod messages;
 mod misplaced;
 mod opening;
 mod parts;
+mod query;
 mod reach;
 mod recorded;
 mod rescue;
@@ -92,7 +93,7 @@ mod writer;
 pub use arrival::{Imported, LeftOut, Skipped};
 pub use bundle::Bundled;
 pub use check::{Checked, not_looked_at};
-pub use collect::Sizes;
+pub use collect::{SessionSizes, Sizes};
 pub use commit::{Change, NewDocument, NewSession, Save, TitleBy};
 pub use database::{Access, Limits, Store};
 pub use directory::check_folder;
@@ -111,7 +112,7 @@ pub use schema::VERSION as DATA_VERSION;
 pub use scratch::Scratch;
 pub use search::SearchHit;
 pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, unchanged_prefix};
-pub use sessions::{MarkRecord, MessageNode, ONCE, SessionFilter, SessionRecord};
+pub use sessions::{FOLDER, MarkRecord, MessageNode, ONCE, SessionFilter, SessionRecord};
 pub use state::{Lost, RestorePlan};
 pub use watch::Watch;
 pub use writer::{SaveEvent, Unsaved, Writer};

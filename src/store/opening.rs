@@ -84,7 +84,7 @@ impl Store {
             }
             if e.cannot_make_files() {
                 return copy(format!(
-                    "{shown}: no file can be made beside sala.db (the disk may have no free inode): texts can be read, nothing is \
+                    "{shown}: cannot create files next to sala.db (the disk may have no free inode): texts can be read, nothing is \
                      saved. Remove some files, then start again."
                 ));
             }
@@ -113,23 +113,23 @@ impl Store {
                 if gone.is_empty() {
                     return copy(format!("{full}, and no state that could be removed now. Free some space elsewhere."));
                 }
-                let went = format!("{} of the oldest state went", counted(gone.len() as u64, "file"));
+                let went = format!("removed {} of the oldest state", counted(gone.len() as u64, "file"));
                 return match retry() {
                     Ok(mut store) => {
                         // A loss that cannot be recorded now is found again at the next use.
                         store.declare_all_missing(&gone);
-                        store.notes.push(format!("{full}: {went} first; it is read again where it is needed."));
+                        store.notes.push(format!("{full}: {went}; it is read again when needed."));
                         Ok(store)
                     }
                     Err(e) if e.is_full() => {
-                        copy(format!("{full}: {went}, and the disk is full still. Free some space elsewhere."))
+                        copy(format!("{full}: {went}, but the disk is still full. Free some space elsewhere."))
                     }
                     Err(e) => Err(e),
                 };
             }
             copy(format!(
-                "Disk full on {shown} and no reserve left: texts can be read, nothing is saved. Free some space, or let old \
-                 state go: sala-chat prune"
+                "Disk full on {shown} and no reserve left: texts can be read, nothing is saved. Free some space, or drop old \
+                 state: sala-chat prune"
             ))
         };
         match directory::make_ready(&layout, &*disk, there) {
@@ -267,7 +267,7 @@ impl Store {
         // Without turns nothing may be removed.
         let Ok(turns) = self.turns_to_go() else { return Vec::new() };
         let gone = directory::remove_oldest(&self.layout, &*self.disk, ROOM, &turns);
-        gone.into_iter().map(|(id, kind)| (id, kind, "it went when the disk was full".to_owned())).collect()
+        gone.into_iter().map(|(id, kind)| (id, kind, "removed when the disk was full".to_owned())).collect()
     }
 
     /// Compares the directory's mark with the database's. Marks a new directory or one of an earlier version.
@@ -278,7 +278,7 @@ impl Store {
             (Ok(wanted), Some(found)) if wanted == found => self.known = true,
             (Ok(_), Some(_)) => self.notes.push(format!(
                 "{} and its sala.db belong to different data directories: nothing is removed from it. \
-                 If that is meant: sala-chat doctor --check",
+                 If that is intended: sala-chat doctor --check",
                 self.layout.root.display()
             )),
             (Ok(wanted), None) => {

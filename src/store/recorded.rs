@@ -3,10 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, Row, Transaction, params};
 
 use super::error::Result;
 use super::format::FileKind;
+use super::query;
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
 
 pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind, s.text_bytes, s.text_hash,
@@ -87,9 +88,7 @@ fn light_of(r: &Row<'_>) -> rusqlite::Result<Light> {
 }
 
 pub(super) fn light(tx: &Connection) -> Result<HashMap<SegmentId, Light>> {
-    let mut query = tx.prepare_cached(&format!("SELECT {LIGHT}"))?;
-    let rows = query.query_map([], light_of)?;
-    rows.map(|r| r.map(|l| (l.id, l)).map_err(Into::into)).collect()
+    query::rows(tx, &format!("SELECT {LIGHT}"), [], |r| light_of(r).map(|l| (l.id, l)))
 }
 
 /// An unknown code is damage, not a default: the kind decides whether state may be removed.
@@ -99,13 +98,11 @@ fn kind_at(r: &Row<'_>, column: usize) -> rusqlite::Result<SegmentKind> {
 }
 
 pub(super) fn one_light(tx: &Transaction<'_>, id: &SegmentId) -> Result<Option<Light>> {
-    Ok(tx.prepare_cached(&format!("SELECT {LIGHT} WHERE id = ?1"))?.query_row([id.0], light_of).optional()?)
+    query::row(tx, &format!("SELECT {LIGHT} WHERE id = ?1"), [id.0], light_of)
 }
 
 pub(super) fn ids(db: &Connection, sql: &str) -> Result<Vec<SegmentId>> {
-    let mut query = db.prepare_cached(sql)?;
-    let rows = query.query_map([], |r| Ok(SegmentId(r.get(0)?)))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    query::rows(db, sql, [], |r| Ok(SegmentId(r.get(0)?)))
 }
 
 pub(super) fn with_ancestors(

@@ -26,7 +26,7 @@ pub enum Rescue {
 }
 
 impl Rescue {
-    pub fn said_in_use(&self) -> Option<String> {
+    pub fn in_use_notice(&self) -> Option<String> {
         let Rescue::InUse { path, detail } = self else { return None };
         Some(format!(
             "{} is damaged ({detail}) and another sala-chat has it open: close that one first, then sala-chat doctor --check \
@@ -47,10 +47,10 @@ pub struct Rescued {
 }
 
 impl Rescued {
-    pub fn said(&self) -> String {
+    pub fn summary(&self) -> String {
         format!(
             "sala.db was damaged ({}): {} of {} were read from it into a new one. The damaged file is {}; \
-             remove it when you miss nothing",
+             remove it once nothing is missing",
             self.detail,
             counted(self.messages, "message"),
             counted(self.sessions, "session"),
@@ -58,7 +58,7 @@ impl Rescued {
         )
     }
 
-    pub fn said_lost(&self) -> Vec<String> {
+    pub fn losses(&self) -> Vec<String> {
         let Unread { rows, tables } = &self.lost;
         let rows = (*rows > 0).then(|| format!("{} of the damaged database could not be read", counted(*rows, "row")));
         let tables = tables.iter().map(|table| {

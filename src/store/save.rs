@@ -16,7 +16,8 @@ use super::database::Store;
 use super::error::{Result, StoreError};
 use super::format::{self, FileKind, Head};
 use super::segment::SegmentId;
-use super::state::sessions_behind;
+use super::sessions::WRITTEN;
+use super::state::sessions_after;
 use super::summary::refresh_session;
 use crate::engine::protocol::{ImageTensor, StateImage};
 
@@ -255,11 +256,12 @@ impl Store {
                     let k = kind.extension();
                     let sql = format!("UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1");
                     tx.prepare_cached(&sql)?.execute(params![id.0, root, bytes])?;
+                    count_written(tx, id, *bytes)?;
                 }
             }
         }
         let ids: Vec<SegmentId> = written.iter().map(|file| file.id).collect();
-        for session in sessions_behind(tx, &ids)? {
+        for session in sessions_after(tx, &ids)? {
             refresh_session(tx, session)?;
         }
         Ok(late)
@@ -267,7 +269,7 @@ impl Store {
 
     pub(super) fn require_room(&self, need_bytes: u64) -> Result<()> {
         let root = &self.layout.root;
-        let free = self.disk.free_bytes(root).map_err(StoreError::io("ask for free space of", root))?;
+        let free = self.disk.free_bytes(root).map_err(StoreError::io("read the free space of", root))?;
         let reserve_bytes = self.limits.min_free_bytes;
         let free_bytes = free.saturating_sub(reserve_bytes);
         if need_bytes > free_bytes {
@@ -291,6 +293,20 @@ impl Store {
 fn is_named(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind) -> Result<Option<bool>> {
     let sql = format!("SELECT {}_root IS NOT NULL FROM segment WHERE id = ?1", kind.extension());
     Ok(tx.prepare_cached(&sql)?.query_row([id.0], |r| r.get(0)).optional()?)
+}
+
+/// Adds to the bytes written for the session whose message a segment leads to.
+fn count_written(tx: &Transaction<'_>, id: &SegmentId, bytes: u64) -> Result<()> {
+    tx.prepare_cached(
+        "WITH RECURSIVE down(id) AS (
+           SELECT ?1 UNION SELECT s.id FROM down CROSS JOIN segment s ON s.parent = down.id)
+         INSERT INTO property
+         SELECT ?2 || ' ' || m.session, ?3 FROM down
+           CROSS JOIN message_segment l ON l.segment = down.id CROSS JOIN message m ON m.id = l.message LIMIT 1
+         ON CONFLICT(name) DO UPDATE SET value = value + excluded.value",
+    )?
+    .execute(params![id.0, WRITTEN, bytes])?;
+    Ok(())
 }
 
 pub(super) fn image_bytes(image: &StateImage) -> u64 {

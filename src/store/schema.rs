@@ -33,7 +33,7 @@ CREATE TABLE session(
   title TEXT NOT NULL DEFAULT '',
   messages INTEGER NOT NULL DEFAULT 0,    -- on the path to the head
   tokens INTEGER NOT NULL DEFAULT 0,      -- of that path, as far as known
-  state_of TEXT,                          -- fingerprint whose state the head has
+  state_of TEXT,                          -- fingerprint of the model of the state at the head
   forked_from INTEGER,
   forked_at INTEGER,
   created_ms INTEGER NOT NULL,
@@ -47,7 +47,7 @@ CREATE INDEX session_head ON session(head);
 
 CREATE TABLE message(
   id INTEGER PRIMARY KEY,
-  session INTEGER NOT NULL,               -- where it was said; forks share it
+  session INTEGER NOT NULL,               -- where it was written; forks share it
   parent INTEGER REFERENCES message(id) DEFERRABLE INITIALLY DEFERRED,
   depth INTEGER NOT NULL,                 -- 1 at a root
   role TEXT NOT NULL,
@@ -126,7 +126,7 @@ CREATE TABLE document(
   hash TEXT NOT NULL,
   name TEXT NOT NULL,
   path TEXT,
-  prefix BLOB,                            -- segment it was read behind; NULL: at the very start
+  prefix BLOB,                            -- segment it was read after; NULL: at the very start
   segment BLOB NOT NULL UNIQUE REFERENCES segment(id) DEFERRABLE INITIALLY DEFERRED,
   tokens INTEGER NOT NULL,
   lines INTEGER NOT NULL,

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_process_left_goes_and_what_is_held_stays() {
+    fn folders_of_a_killed_process_are_removed_and_held_ones_stay() {
         use std::os::unix::fs::PermissionsExt;
         let place = tempfile::tempdir().unwrap();
         let make = |name: &str, held: bool| {

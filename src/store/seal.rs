@@ -5,9 +5,10 @@
 //! change often: use counters, index flags, the owner of a shared message.
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 
 use super::error::Result;
+use super::query;
 use crate::core::transcript::SessionId;
 
 pub(super) type Seal = [u8; 16];
@@ -87,21 +88,22 @@ pub(super) fn number_at(r: &Row<'_>, column: usize) -> Option<i64> {
 
 pub(super) const MESSAGE: &str = "m.id, m.parent, m.role, m.created_ms, m.meta, m.thinking, m.text, m.depth, m.seal";
 
-pub(super) fn is_whole(r: &Row<'_>) -> bool {
-    let (Some(id), Some(created_ms), Some(depth)) = (number_at(r, 0), number_at(r, 3), number_at(r, 7)) else {
-        return false;
-    };
-    let sealed = Sealed {
-        id,
+fn message_at<'a>(r: &'a Row<'_>) -> Sealed<'a> {
+    Sealed {
+        id: number_at(r, 0).unwrap_or_default(),
         parent: number_at(r, 1),
-        depth,
+        depth: number_at(r, 7).unwrap_or_default(),
         role: bytes_at(r, 2),
-        created_ms,
+        created_ms: number_at(r, 3).unwrap_or_default(),
         meta: bytes_at(r, 4),
         thinking: bytes_at(r, 5),
         text: bytes_at(r, 6),
-    };
-    bytes_at(r, 8) == sealed.seal()
+    }
+}
+
+pub(super) fn is_whole(r: &Row<'_>) -> bool {
+    let has_numbers = [0, 3, 7].into_iter().all(|column| number_at(r, column).is_some());
+    has_numbers && bytes_at(r, 8) == message_at(r).seal()
 }
 
 pub(super) const SESSION: &str =
@@ -125,10 +127,8 @@ pub(super) fn session_seal(r: &Row<'_>, first: usize) -> Seal {
 
 /// Seals a session as it is now. Every change of a session calls it last.
 pub(super) fn seal_session(db: &Connection, id: SessionId) -> Result<()> {
-    let seal = db
-        .prepare_cached(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?
-        .query_row([id.0], |r| Ok(session_seal(r, 0)))
-        .optional()?;
+    let sql = format!("SELECT {SESSION} FROM session WHERE id = ?1");
+    let seal = query::row(db, &sql, [id.0], |r| Ok(session_seal(r, 0)))?;
     if let Some(seal) = seal {
         db.prepare_cached("UPDATE session SET seal = ?2 WHERE id = ?1")?.execute(params![id.0, seal])?;
     }
@@ -136,34 +136,17 @@ pub(super) fn seal_session(db: &Connection, id: SessionId) -> Result<()> {
 }
 
 pub(super) fn seal_everything(db: &Connection) -> rusqlite::Result<()> {
-    let ids = |sql: &str| -> rusqlite::Result<Vec<i64>> {
-        let mut query = db.prepare(sql)?;
-        let rows = query.query_map([], |r| r.get(0))?;
-        rows.collect()
+    let each = |table: &str, columns: &str, seal: fn(&Row<'_>) -> Seal| -> rusqlite::Result<()> {
+        let mut all = db.prepare(&format!("SELECT id FROM {table}"))?;
+        let ids: Vec<i64> = all.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+        let mut row = db.prepare(&format!("SELECT {columns} FROM {table} m WHERE m.id = ?1"))?;
+        let mut update = db.prepare(&format!("UPDATE {table} SET seal = ?2 WHERE id = ?1"))?;
+        for id in ids {
+            let sealed = row.query_row([id], |r| Ok(seal(r)))?;
+            update.execute(params![id, sealed])?;
+        }
+        Ok(())
     };
-    let mut row = db.prepare(&format!("SELECT {MESSAGE} FROM message m WHERE m.id = ?1"))?;
-    let mut update = db.prepare("UPDATE message SET seal = ?2 WHERE id = ?1")?;
-    for id in ids("SELECT id FROM message")? {
-        let seal = row.query_row([id], |r| {
-            Ok(Sealed {
-                id,
-                parent: number_at(r, 1),
-                depth: number_at(r, 7).unwrap_or_default(),
-                role: bytes_at(r, 2),
-                created_ms: number_at(r, 3).unwrap_or_default(),
-                meta: bytes_at(r, 4),
-                thinking: bytes_at(r, 5),
-                text: bytes_at(r, 6),
-            }
-            .seal())
-        })?;
-        update.execute(params![id, seal])?;
-    }
-    let mut row = db.prepare(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?;
-    let mut update = db.prepare("UPDATE session SET seal = ?2 WHERE id = ?1")?;
-    for id in ids("SELECT id FROM session")? {
-        let seal = row.query_row([id], |r| Ok(session_seal(r, 0)))?;
-        update.execute(params![id, seal])?;
-    }
-    Ok(())
+    each("message", MESSAGE, |r| message_at(r).seal())?;
+    each("session", SESSION, |r| session_seal(r, 0))
 }

@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::database::Store;
 use super::error::{Result, StoreError};
+use super::query;
 use super::reach::PLACES;
 use super::seal::text_at;
 use super::watch::Watch;
@@ -44,12 +45,10 @@ impl Store {
         let mut all = 0;
         loop {
             watch.go_on()?;
-            (watch.told)(all, of);
+            (watch.progress)(all, of);
             let waiting: Vec<(i64, i64)> = self.read(|db| {
-                let mut query =
-                    db.prepare_cached("SELECT id, octet_length(text) FROM message WHERE indexed = 0 LIMIT ?1")?;
-                let rows = query.query_map([BATCH], |r| Ok((r.get(0)?, r.get(1)?)))?;
-                Ok(rows.collect::<Result<_, _>>()?)
+                let sql = "SELECT id, octet_length(text) FROM message WHERE indexed = 0 LIMIT ?1";
+                query::rows(db, sql, [BATCH], |r| Ok((r.get(0)?, r.get(1)?)))
             })?;
             if waiting.is_empty() {
                 return Ok(all);
@@ -104,20 +103,19 @@ impl Store {
             }
         };
         let (shown, found) = self.read(|db| {
-            let mut found = db.prepare_cached(sql)?;
-            let found = found.query_map([indexed.join(" ")], |r| Ok((r.get(0)?, r.get(1)?)))?;
-            Ok((Shown::of(db)?, found.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?))
+            let found: Vec<(i64, i64)> = query::rows(db, sql, [indexed.join(" ")], |r| Ok((r.get(0)?, r.get(1)?)))?;
+            Ok((Shown::of(db)?, found))
         })?;
         let mut hits = Vec::new();
         for some in found.chunks(TEXTS) {
             watch.go_on()?;
             self.read(|db| {
                 let mut text_of = db.prepare_cached("SELECT text, depth, created_ms FROM message WHERE id = ?1")?;
-                for (id, said_in) in some {
+                for (id, sent_in) in some {
                     if hits.len() >= limit {
                         break;
                     }
-                    let Some((session, name)) = shown.by(*id, *said_in) else { continue };
+                    let Some((session, name)) = shown.by(*id, *sent_in) else { continue };
                     let mut one = text_of.query([id])?;
                     let Some(row) = one.next()? else { continue };
                     let text = text_at(row, 0);
@@ -153,8 +151,8 @@ struct Shown {
 impl Shown {
     /// Climbs once for all hits: each message is visited once, however many sessions there are above it.
     fn of(db: &Connection) -> Result<Shown> {
-        let mut query = db.prepare_cached("SELECT id, name FROM session WHERE trashed_ms IS NULL")?;
-        let live = query.query_map([], |r| Ok((r.get(0)?, text_at(r, 1))))?.collect::<rusqlite::Result<_>>()?;
+        let sql = "SELECT id, name FROM session WHERE trashed_ms IS NULL";
+        let live = query::rows(db, sql, [], |r| Ok((r.get(0)?, text_at(r, 1))))?;
         // Places and children of live sessions in sessions of the trash.
         let mut query = db.prepare_cached(&format!(
             "WITH {PLACES}
@@ -182,9 +180,9 @@ impl Shown {
         Ok(Shown { live, reached })
     }
 
-    fn by(&self, message: i64, said_in: i64) -> Option<(i64, &str)> {
+    fn by(&self, message: i64, sent_in: i64) -> Option<(i64, &str)> {
         let shown = |session: i64| Some((session, self.live.get(&session)?.as_str()));
-        shown(said_in).or_else(|| shown(*self.reached.get(&message)?))
+        shown(sent_in).or_else(|| shown(*self.reached.get(&message)?))
     }
 }
 

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_tell_apart_what_leaves_another_state_and_nothing_else() {
+    fn ids_differ_exactly_where_the_state_differs() {
         let id = SegmentId::compute("m", None, &[1, 2], &[3]);
         assert_eq!(id, SegmentId::compute("m", None, &[1, 2], &[3]));
         let others = [

@@ -8,6 +8,7 @@ use super::LAST;
 use super::database::Store;
 use super::error::{Result, StoreError};
 use super::messages::bare_message;
+use super::query;
 use super::reach::{REACHED_BY_SESSION, UP};
 use super::seal::{self, bytes_at, number_at, seal_session, text_at};
 use super::segment::SegmentId;
@@ -39,14 +40,31 @@ pub struct SessionRecord {
 
 /// Property of a session that is a single question of `-p`, until it is continued, renamed or pinned.
 pub const ONCE: &str = "once";
+/// Property of a session: the folder it was started in. Sessions of earlier versions have none.
+pub const FOLDER: &str = "folder";
+/// Property of a session: bytes of state written for it so far.
+pub(super) const WRITTEN: &str = "written";
 
-pub(super) fn put_property(tx: &Transaction<'_>, session: SessionId, property: &str, set: bool) -> Result<()> {
-    let sql = match set {
-        true => "INSERT OR REPLACE INTO property VALUES (?1 || ' ' || ?2, '')",
-        false => "DELETE FROM property WHERE name = ?1 || ' ' || ?2",
+pub(super) fn put_property(
+    tx: &Transaction<'_>,
+    session: SessionId,
+    property: &str,
+    value: Option<&str>,
+) -> Result<()> {
+    let name = format!("{property} {}", session.0);
+    match value {
+        Some(value) => tx.execute("INSERT OR REPLACE INTO property VALUES (?1, ?2)", [name.as_str(), value])?,
+        None => tx.execute("DELETE FROM property WHERE name = ?1", [name])?,
     };
-    tx.execute(sql, params![property, session.0])?;
     Ok(())
+}
+
+pub(super) fn properties(db: &Connection, property: &str) -> Result<HashMap<SessionId, String>> {
+    let mut query =
+        db.prepare_cached("SELECT substr(name, length(?1) + 2), value FROM property WHERE name GLOB ?1 || ' *'")?;
+    let rows = query.query_map([property], |r| Ok((text_at(r, 0), text_at(r, 1))))?;
+    let rows: Vec<(String, String)> = rows.collect::<rusqlite::Result<_>>()?;
+    Ok(rows.into_iter().filter_map(|(id, value)| Some((SessionId(id.parse().ok()?), value))).collect())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,11 +115,8 @@ fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
 
 fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
     if record.damaged {
-        let logged = db
-            .prepare_cached("SELECT head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT 1")?
-            .query_row([record.id.0], |r| Ok(number_at(r, 0)))
-            .optional();
-        if let Ok(Some(head)) = logged {
+        let sql = "SELECT head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT 1";
+        if let Ok(Some(head)) = query::row(db, sql, [record.id.0], |r| Ok(number_at(r, 0))) {
             record.head = head.map(MessageId);
         }
         record.title = format!("(damaged) {}", record.title);
@@ -177,21 +192,15 @@ impl Store {
 
     pub fn session(&self, id: SessionId) -> Result<SessionRecord> {
         self.read(|db| {
-            let record = db
-                .prepare_cached(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?
-                .query_row([id.0], session_row)
-                .optional()?;
+            let sql = format!("SELECT {SESSION} FROM session WHERE id = ?1");
+            let record = query::row(db, &sql, [id.0], session_row)?;
             mend(db, record.ok_or_else(|| StoreError::NoSession { name: id.0.to_string() })?)
         })
     }
 
     pub fn own_title(&self, id: SessionId) -> Result<Option<String>> {
-        self.read(|db| {
-            Ok(db
-                .prepare_cached(&format!("SELECT title FROM session WHERE id = ?1 AND {OWN_TITLE}"))?
-                .query_row([id.0], |r| Ok(text_at(r, 0)))
-                .optional()?)
-        })
+        let sql = format!("SELECT title FROM session WHERE id = ?1 AND {OWN_TITLE}");
+        self.read(|db| query::row(db, &sql, [id.0], |r| Ok(text_at(r, 0))))
     }
 
     pub fn last_session(&self) -> Result<Option<SessionRecord>> {
@@ -211,7 +220,7 @@ impl Store {
                 "" => HashSet::new(),
                 _ => whole_segments(db, session, fingerprint)?,
             };
-            let mut query = db.prepare_cached(&format!(
+            let sql = format!(
                 "{REACHED_BY_SESSION}
                  SELECT m.id, m.parent, m.role, m.created_ms, m.meta, '', substr(m.text, 1, ?3), m.depth, s.id,
                         coalesce(s.end_root IS NOT NULL, 0)
@@ -219,78 +228,60 @@ impl Store {
                  LEFT JOIN message_segment l ON l.message = m.id AND l.fingerprint = ?2
                  LEFT JOIN segment s ON s.id = l.segment
                  ORDER BY m.depth, m.id"
-            ))?;
+            );
             let max_text = i64::try_from(max_text).unwrap_or(i64::MAX);
-            let rows = query.query_map(params![session.0, fingerprint, max_text], |r| {
+            query::rows(db, &sql, params![session.0, fingerprint, max_text], |r| {
                 let segment = r.get::<_, Option<[u8; 32]>>(8)?.map(SegmentId);
                 let kept = r.get::<_, bool>(9)? && segment.is_some_and(|id| whole.contains(&id));
                 Ok(MessageNode { message: bare_message(r)?, number: r.get(7)?, segment, kept })
-            })?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            })
         })
     }
 
     /// The last segment on the path to `head` under this fingerprint, and the message it ends at. Later messages have
     /// no state and need a prefill.
     pub fn tip_segment(&self, head: MessageId, fingerprint: &str) -> Result<Option<(MessageId, SegmentId)>> {
-        self.read(|db| {
-            Ok(db
-                .prepare_cached(&format!(
-                    "{UP} SELECT up.id, l.segment
-                     FROM up CROSS JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
-                     ORDER BY up.depth DESC LIMIT 1",
-                ))?
-                .query_row(params![head.0, fingerprint], |r| Ok((MessageId(r.get(0)?), SegmentId(r.get(1)?))))
-                .optional()?)
-        })
+        let sql = format!(
+            "{UP} SELECT up.id, l.segment
+             FROM up CROSS JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
+             ORDER BY up.depth DESC LIMIT 1"
+        );
+        let found = |r: &Row<'_>| Ok((MessageId(r.get(0)?), SegmentId(r.get(1)?)));
+        self.read(|db| query::row(db, &sql, params![head.0, fingerprint], found))
     }
 
     /// The fingerprint of the newest kept state on the branch of a session.
     pub fn state_on_branch(&self, head: MessageId) -> Result<Option<String>> {
-        self.read(|db| {
-            Ok(db
-                .prepare_cached(&format!(
-                    "{UP} SELECT l.fingerprint FROM up CROSS JOIN message_segment l ON l.message = up.id
-                     ORDER BY up.depth DESC LIMIT 1",
-                ))?
-                .query_row(params![head.0], |r| r.get(0))
-                .optional()?)
-        })
+        let sql = format!(
+            "{UP} SELECT l.fingerprint FROM up CROSS JOIN message_segment l ON l.message = up.id
+             ORDER BY up.depth DESC LIMIT 1"
+        );
+        self.read(|db| query::row(db, &sql, [head.0], |r| r.get(0)))
     }
 
     pub fn marks(&self, session: SessionId) -> Result<Vec<MarkRecord>> {
         self.read(|db| {
-            let mut query = db.prepare_cached(
-                "SELECT name, message, created_ms FROM mark WHERE session = ?1 ORDER BY created_ms, name",
-            )?;
-            let rows = query.query_map([session.0], |r| {
+            let sql = "SELECT name, message, created_ms FROM mark WHERE session = ?1 ORDER BY created_ms, name";
+            query::rows(db, sql, [session.0], |r| {
                 Ok(MarkRecord { name: r.get(0)?, message: MessageId(r.get(1)?), created_ms: r.get(2)? })
-            })?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            })
         })
     }
 
     /// Sessions forked from this one, not in the trash, with the message each was forked at: `/branch NAME`.
     pub fn forks(&self, session: SessionId) -> Result<Vec<(SessionRecord, Option<MessageId>)>> {
-        self.read(|db| {
-            let mut query = db.prepare_cached(&format!(
-                "SELECT {SESSION} FROM session WHERE forked_from = ?1 AND trashed_ms IS NULL ORDER BY id"
-            ))?;
-            let rows = query.query_map([session.0], |r| Ok((session_row(r)?, number_at(r, 6).map(MessageId))))?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
+        let sql = format!("SELECT {SESSION} FROM session WHERE forked_from = ?1 AND trashed_ms IS NULL ORDER BY id");
+        let fork = |r: &Row<'_>| Ok((session_row(r)?, number_at(r, 6).map(MessageId)));
+        self.read(|db| query::rows(db, &sql, [session.0], fork))
     }
 
     /// Earlier heads of a session, the last one last, as far back as `/redo` reaches.
     pub fn heads_left(&self, session: SessionId) -> Result<Vec<MessageId>> {
-        self.read(|db| {
-            let mut query = db.prepare_cached(
-                "SELECT head FROM (SELECT key, head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT ?2) ORDER BY key",
-            )?;
-            let rows = query.query_map(params![session.0, LEFT], |r| Ok(number_at(r, 0).map(MessageId)))?;
-            let heads: Vec<Option<MessageId>> = rows.collect::<rusqlite::Result<_>>()?;
-            Ok(heads.into_iter().flatten().collect())
-        })
+        let sql = "SELECT head FROM (SELECT key, head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT ?2)
+             ORDER BY key";
+        let head = |r: &Row<'_>| Ok(number_at(r, 0).map(MessageId));
+        let heads: Vec<Option<MessageId>> = self.read(|db| query::rows(db, sql, params![session.0, LEFT], head))?;
+        Ok(heads.into_iter().flatten().collect())
     }
 
     /// Gives a session another name.
@@ -313,25 +304,40 @@ impl Store {
             if renamed == 0 {
                 return Err(StoreError::NoSession { name: id.0.to_string() });
             }
-            put_property(tx, id, ONCE, false)?;
+            put_property(tx, id, ONCE, None)?;
             seal_session(tx, id)
         })
     }
 
     /// Sets a property of a session that lists show, or removes it. It does not make the session the last one.
-    pub fn set_property(&self, session: SessionId, property: &str, set: bool) -> Result<()> {
-        self.transaction(|tx| put_property(tx, session, property, set))
+    pub fn set_property(&self, session: SessionId, property: &str, value: Option<&str>) -> Result<()> {
+        self.transaction(|tx| put_property(tx, session, property, value))
     }
 
-    /// The sessions with a property.
-    pub fn with_property(&self, property: &str) -> Result<HashSet<SessionId>> {
-        self.read(|db| {
-            let mut query =
-                db.prepare_cached("SELECT substr(name, length(?1) + 2) FROM property WHERE name GLOB ?1 || ' *'")?;
-            let rows = query.query_map([property], |r| r.get::<_, String>(0))?;
-            let names: Vec<String> = rows.collect::<rusqlite::Result<_>>()?;
-            Ok(names.iter().filter_map(|id| id.parse().ok()).map(SessionId).collect())
-        })
+    /// The last [`Change::Measured`](super::Change::Measured) of this name.
+    pub fn measured(&self, name: &str) -> Option<f64> {
+        let sql = "SELECT value FROM property WHERE name = 'measured ' || ?1";
+        let value = self.read(|db| Ok(db.query_row(sql, [name], |r| Ok(text_at(r, 0)))?)).ok()?;
+        value.parse().ok()
+    }
+
+    /// The sessions with a property, and its values.
+    pub fn properties(&self, property: &str) -> Result<HashMap<SessionId, String>> {
+        self.read(|db| properties(db, property))
+    }
+
+    /// The session that was last used of those started in a folder, unless it is empty, damaged, a single question or
+    /// in use by a process.
+    pub fn last_of_folder(&self, folder: &str) -> Result<Option<SessionRecord>> {
+        let (folders, once) = (self.properties(FOLDER)?, self.properties(ONCE)?);
+        if !folders.values().any(|of| of == folder) {
+            return Ok(None);
+        }
+        let sessions = self.sessions(SessionFilter::Live, usize::MAX)?;
+        Ok(sessions.into_iter().find(|r| {
+            let ours = folders.get(&r.id).is_some_and(|of| of == folder);
+            ours && r.messages > 0 && !r.damaged && !once.contains_key(&r.id) && !self.is_in_use(r.id)
+        }))
     }
 
     /// Moves a session to the trash. Nothing is removed until [`Store::empty_trash`].

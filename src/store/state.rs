@@ -5,11 +5,12 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 
 use super::database::{Store, lock};
 use super::error::{Result, StoreError, is_damage};
 use super::format::{self, Fault, FileKind};
+use super::query;
 use super::recorded::{KEPT, SEGMENT, forget, segment_row};
 use super::segment::{Segment, SegmentId, SegmentKind, Stored, TextBoundary};
 use super::summary::refresh_session;
@@ -72,10 +73,7 @@ impl Store {
     /// A recorded segment. One with a damaged row counts as not recorded, so that its tokens are prefilled again.
     pub fn segment(&self, id: &SegmentId) -> Result<Option<Segment>> {
         let found = self.read(|db| {
-            Ok(db
-                .prepare_cached(&format!("SELECT {SEGMENT} FROM segment s WHERE s.id = ?1"))?
-                .query_row([id.0], segment_row)
-                .optional()?)
+            query::row(db, &format!("SELECT {SEGMENT} FROM segment s WHERE s.id = ?1"), [id.0], segment_row)
         });
         match found {
             Err(StoreError::Database(e)) if is_damage(&e) => {
@@ -91,16 +89,14 @@ impl Store {
     pub fn part_below(&self, parent: Option<&SegmentId>, fingerprint: &str, rendered: &str) -> Result<Option<Segment>> {
         let kind = SegmentKind::DocumentPart.code();
         let parts: Vec<(SegmentId, TextBoundary)> = self.read(|db| {
-            let mut query = db.prepare_cached(
+            let sql =
                 "SELECT id, text_bytes, text_hash FROM segment WHERE parent IS ?1 AND fingerprint = ?2 AND kind = ?3
                  AND text_bytes < ?4 AND rows_root IS NOT NULL AND end_root IS NOT NULL AND origin IS NULL
-                 ORDER BY text_bytes DESC",
-            )?;
+                 ORDER BY text_bytes DESC";
             let (parent, bytes) = (parent.map(|id| id.0), rendered.len() as u64);
-            let rows = query.query_map(params![parent, fingerprint, kind, bytes], |r| {
+            query::rows(db, sql, params![parent, fingerprint, kind, bytes], |r| {
                 Ok((SegmentId(r.get(0)?), TextBoundary { bytes: r.get(1)?, hash: r.get(2)? }))
-            })?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            })
         })?;
         let is_next = |boundary: TextBoundary| {
             let text = usize::try_from(boundary.bytes).ok().and_then(|end| rendered.get(..end));
@@ -113,10 +109,8 @@ impl Store {
     /// Whether all state up to the end of a segment is kept, and the bytes of its own on disk; `None` for a segment
     /// that was never recorded. Does not read its tokens.
     pub fn kept_of(&self, id: &SegmentId) -> Result<Option<(bool, u64)>> {
-        self.read(|db| {
-            let sql = format!("SELECT {KEPT}, s.rows_bytes + s.end_bytes FROM segment s WHERE s.id = ?1");
-            Ok(db.prepare_cached(&sql)?.query_row([id.0], |r| Ok((r.get(0)?, r.get(1)?))).optional()?)
-        })
+        let sql = format!("SELECT {KEPT}, s.rows_bytes + s.end_bytes FROM segment s WHERE s.id = ?1");
+        self.read(|db| query::row(db, &sql, [id.0], |r| Ok((r.get(0)?, r.get(1)?))))
     }
 
     pub fn load_path(&self, tip: &SegmentId) -> Result<Vec<Segment>> {
@@ -247,12 +241,11 @@ impl Store {
 
     pub(super) fn roots(&self, id: &SegmentId) -> Result<Roots> {
         self.read(|db| {
-            db.prepare_cached("SELECT parent, start, stop, rows_root, end_root FROM segment WHERE id = ?1")?
-                .query_row([id.0], |r| {
-                    Ok(Roots { parent: r.get(0)?, start: r.get(1)?, stop: r.get(2)?, rows: r.get(3)?, end: r.get(4)? })
-                })
-                .optional()?
-                .ok_or(StoreError::NoSegment { id: *id })
+            let sql = "SELECT parent, start, stop, rows_root, end_root FROM segment WHERE id = ?1";
+            let roots = query::row(db, sql, [id.0], |r| {
+                Ok(Roots { parent: r.get(0)?, start: r.get(1)?, stop: r.get(2)?, rows: r.get(3)?, end: r.get(4)? })
+            });
+            roots?.ok_or(StoreError::NoSegment { id: *id })
         })
     }
 
@@ -271,7 +264,7 @@ impl Store {
                 forget(tx, id, *kind, why)?;
             }
             let ids: Vec<SegmentId> = gone.iter().map(|(id, ..)| *id).collect();
-            for session in sessions_behind(tx, &ids)? {
+            for session in sessions_after(tx, &ids)? {
                 refresh_session(tx, session)?;
             }
             Ok(())
@@ -306,20 +299,17 @@ impl Attempt {
 }
 
 /// Sessions with a head in one of these segments or below: their `state` column depends on it.
-pub(super) fn sessions_behind(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) -> Result<BTreeSet<SessionId>> {
+pub(super) fn sessions_after(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) -> Result<BTreeSet<SessionId>> {
     // One query, so that shared descendants are visited once.
     let names = serde_json::json!(ids.iter().map(SegmentId::hex).collect::<Vec<_>>()).to_string();
-    let mut query = tx.prepare_cached(
-        "WITH RECURSIVE down(id) AS (
+    let sql = "WITH RECURSIVE down(id) AS (
            SELECT unhex(value) FROM json_each(?1)
            UNION SELECT s.id FROM down CROSS JOIN segment s ON s.parent = down.id),
          below(id) AS (
            SELECT l.message FROM down CROSS JOIN message_segment l ON l.segment = down.id
            UNION SELECT m.id FROM below CROSS JOIN message m ON m.parent = below.id)
-         SELECT s.id FROM below CROSS JOIN session s ON s.head = below.id",
-    )?;
-    let rows = query.query_map([names], |r| Ok(SessionId(r.get(0)?)))?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+         SELECT s.id FROM below CROSS JOIN session s ON s.head = below.id";
+    query::rows(tx, sql, [names], |r| Ok(SessionId(r.get(0)?)))
 }
 
 fn plan(path: Vec<Segment>) -> RestorePlan {

@@ -1,11 +1,12 @@
 //! The columns that the session list shows without reading messages: name, title, counters, order. Updated with every
 //! change.
 
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Transaction, params};
 
 use super::LAST;
 use super::database::next_use;
 use super::error::Result;
+use super::query;
 use super::recorded::KEPT;
 use super::seal::seal_session;
 use crate::core::now_ms;
@@ -63,19 +64,17 @@ pub(super) fn refresh_session(tx: &Transaction<'_>, session: SessionId) -> Resul
         "UPDATE session SET messages = coalesce((SELECT depth FROM message WHERE id = session.head), 0) WHERE id = ?1",
     )?
     .execute([session.0])?;
-    let tip = tx
-        .prepare_cached(&format!(
-            "SELECT s.stop, CASE WHEN {KEPT} THEN s.fingerprint END FROM segment s WHERE s.id = (
+    let tip = format!(
+        "SELECT s.stop, CASE WHEN {KEPT} THEN s.fingerprint END FROM segment s WHERE s.id = (
                WITH RECURSIVE up(id, parent, depth) AS (
                  SELECT m.id, m.parent, m.depth FROM session s CROSS JOIN message m ON m.id = s.head WHERE s.id = ?1
                  UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
                SELECT s.id
                FROM up CROSS JOIN message_segment l ON l.message = up.id CROSS JOIN segment s ON s.id = l.segment
                ORDER BY up.depth DESC, s.used DESC LIMIT 1)"
-        ))?
-        .query_row([session.0], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, Option<String>>(1)?)))
-        .optional()?
-        .unwrap_or((0, None));
+    );
+    let tip = query::row(tx, &tip, [session.0], |r| Ok((r.get(0)?, r.get(1)?)))?;
+    let tip: (i64, Option<String>) = tip.unwrap_or((0, None));
     tx.prepare_cached("UPDATE session SET tokens = ?2, state_of = ?3 WHERE id = ?1")?
         .execute(params![session.0, tip.0, tip.1])?;
     tx.prepare_cached(concat!(

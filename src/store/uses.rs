@@ -18,10 +18,10 @@ impl Store {
         noted.count += 1;
         let now = (noted.count, now_ms());
         noted.last.extend(path.iter().map(|segment| (segment.id, now)));
-        let tell = noted.noted.clone();
+        let notify = noted.noted.clone();
         drop(noted);
-        if let Some(tell) = tell {
-            tell();
+        if let Some(notify) = notify {
+            notify();
         }
     }
 

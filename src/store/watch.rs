@@ -9,11 +9,11 @@ pub struct Watch<'a> {
     /// Whether to stop; called often.
     pub stop: &'a dyn Fn() -> bool,
     /// Progress: done, of all. The unit depends on the work.
-    pub told: &'a dyn Fn(u64, u64),
+    pub progress: &'a dyn Fn(u64, u64),
 }
 
 impl Watch<'_> {
-    pub const NOBODY: Watch<'static> = Watch { stop: &|| false, told: &|_, _| {} };
+    pub const NONE: Watch<'static> = Watch { stop: &|| false, progress: &|_, _| {} };
 
     /// [`Watch::go_on`] as an I/O error, which [`Watch::or_stopped`] converts back.
     pub(super) fn go_on_io(&self) -> io::Result<()> {

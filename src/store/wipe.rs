@@ -6,7 +6,7 @@
 //!
 //! The deletion records that a wipe is due, so that the next run finishes an interrupted one.
 
-use rusqlite::{OptionalExtension, Transaction};
+use rusqlite::Transaction;
 
 use super::database::{Access, Store, lock};
 use super::error::Result;
@@ -42,10 +42,8 @@ impl Store {
     }
 
     fn is_wipe_wanted(&self) -> Result<bool> {
-        self.read(|db| {
-            let mut query = db.prepare_cached("SELECT 1 FROM property WHERE name = ?1")?;
-            Ok(query.query_row([WANTED], |_| Ok(())).optional()?.is_some())
-        })
+        let sql = "SELECT 1 FROM property WHERE name = ?1";
+        self.read(|db| Ok(db.prepare_cached(sql)?.exists([WANTED])?))
     }
 
     fn merge_index(&self) -> Result<()> {

@@ -23,7 +23,6 @@ pub(super) struct Limits {
     pub(super) output_bytes: u64,
 }
 
-/// What a program wrote.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) status: ExitStatus,
@@ -58,7 +57,6 @@ pub(super) fn confine(memory_bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Output of a program from one pipe.
 struct Captured {
     /// `None` after the end, or once the limit is exceeded.
     pipe: Option<File>,
@@ -200,7 +198,7 @@ mod tests {
     const ROOMY: Limits = Limits { time: Duration::from_secs(20), output_bytes: 1 << 20 };
 
     #[test]
-    fn output_and_complaints_come_back() {
+    fn output_and_complaints_are_returned() {
         let out = shell("echo text; echo first >&2; echo 'why not' >&2; exit 3", ROOMY).unwrap();
         assert_eq!(
             (out.stdout.as_slice(), out.complaint.as_str(), out.status.code()),

@@ -24,7 +24,6 @@ const MOST_PLACES: usize = 4096;
 /// Bytes before and after a quote in which the answer may name its line or page.
 const CLAIM_WITHIN: usize = 100;
 
-/// The words of one document.
 #[derive(Debug)]
 pub struct Index {
     words: Vec<Word>,
@@ -235,7 +234,7 @@ fn claim(answer: &str, cut: &Cut) -> Option<Claim> {
     let after = after.split("\n\n").next()?;
     let earlier = pattern.captures_iter(before).filter_map(|found| read(found.ok()?)).last();
     let later = pattern.captures(after).ok().flatten().and_then(read);
-    // Between the quote and the number stands no other quote.
+    // No other quote is between the quote and the number.
     let apart = |text: &str| text.contains(extract::MARKS);
     let earlier = earlier.filter(|(_, at)| !apart(before.get(at.end..).unwrap_or_default()));
     let later = later.filter(|(_, at)| !apart(after.get(..at.start).unwrap_or_default()));
@@ -275,7 +274,7 @@ pub fn compared(answer: &str, documents: &[Source<'_>]) -> Vec<(Quote, String)> 
 /// The line that shares most with a text, by the rarity of its longer words: document and line from 1.
 pub fn nearest<'a>(text: &str, documents: &[Source<'a>]) -> Option<(&'a str, u64)> {
     let mut wanted: std::collections::HashMap<u64, u32> =
-        words(text).iter().filter(|word| word.tells(text)).map(|word| (word.folded, 0)).collect();
+        words(text).iter().filter(|word| word.is_topical(text)).map(|word| (word.folded, 0)).collect();
     let all = || documents.iter().flat_map(|document| document.index.words.iter().map(move |word| (document, word)));
     for (_, word) in all() {
         if let Some(count) = wanted.get_mut(&word.folded) {

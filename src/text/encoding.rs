@@ -1,7 +1,7 @@
 //! Bytes of a file to text: byte order marks, UTF-8, UTF-16, older encodings by a guess; other bytes are not text.
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
-use encoding_rs::{EUC_KR, Encoding, GBK, ISO_2022_JP, UTF_16BE, UTF_16LE};
+use encoding_rs::{Encoding, ISO_2022_JP, UTF_16BE, UTF_16LE};
 
 /// Bytes examined to detect UTF-16 without a mark.
 const SNIFF_BYTES: usize = 4096;
@@ -41,8 +41,8 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
     if let Some(offset) = bytes.iter().position(|b| *b == 0) {
         return if force { latin1(&bytes) } else { Err(NotText::Control { byte: 0, offset }) };
     }
-    // Encodings of seven bits that switch alphabets by escapes are UTF-8 by chance.
-    if let Some(decoded) = switched(&bytes) {
+    // Of seven bits, so valid UTF-8 by chance.
+    if let Some(decoded) = iso_2022_jp(&bytes) {
         return Ok(decoded);
     }
     let bytes = match String::from_utf8(bytes) {
@@ -68,43 +68,15 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
     Ok(Decoded { text: text.into_owned(), guessed: Some(encoding.name()) })
 }
 
-/// Text of the ISO-2022 family: escapes, or shifts behind an announcement, say what the bytes between them mean.
-fn switched(bytes: &[u8]) -> Option<Decoded> {
-    const JAPANESE: [&[u8]; 4] = [b"\x1b$B", b"\x1b$@", b"\x1b(J", b"\x1b(I"];
-    const SHIFTED: [(&[u8], &Encoding, &str); 2] =
-        [(b"\x1b$)C", EUC_KR, "ISO-2022-KR"), (b"\x1b$)A", GBK, "ISO-2022-CN")];
-    const SHIFTS: [u8; 2] = [0x0E, 0x0F];
-    let is_other = |b: &u8| *b < 0x20 && !matches!(b, b'\t' | b'\n' | b'\r' | 0x0C | 0x1B) && !SHIFTS.contains(b);
-    if !bytes.contains(&0x1B) || !bytes.is_ascii() || bytes.iter().any(|b| is_other(b) || *b == 0x7F) {
+/// Japanese that switches alphabets by escapes.
+fn iso_2022_jp(bytes: &[u8]) -> Option<Decoded> {
+    const ESCAPES: [&[u8]; 4] = [b"\x1b$B", b"\x1b$@", b"\x1b(J", b"\x1b(I"];
+    let has = |escape: &[u8]| bytes.windows(escape.len()).any(|window| window == escape);
+    if !bytes.is_ascii() || !bytes.contains(&0x1B) || !ESCAPES.into_iter().any(has) {
         return None;
     }
-    let has = |escape: &[u8]| bytes.windows(escape.len()).any(|window| window == escape);
-    if JAPANESE.into_iter().any(has) {
-        let (text, broken) = ISO_2022_JP.decode_without_bom_handling(bytes);
-        return (!broken).then(|| Decoded { text: text.into_owned(), guessed: Some("ISO-2022-JP") });
-    }
-    let (announcement, encoding, name) = SHIFTED.into_iter().find(|(escape, ..)| has(escape))?;
-    let mut wide = Vec::with_capacity(bytes.len());
-    let (mut rest, mut high) = (bytes, 0);
-    while let Some((first, after)) = rest.split_first() {
-        if let Some(behind) = rest.strip_prefix(announcement) {
-            rest = behind;
-            continue;
-        }
-        match first {
-            0x0E => high = 0x80,
-            0x0F => high = 0,
-            // A line begins in ASCII.
-            b'\n' => {
-                high = 0;
-                wide.push(b'\n');
-            }
-            byte => wide.push(byte | if *byte > 0x20 { high } else { 0 }),
-        }
-        rest = after;
-    }
-    let (text, broken) = encoding.decode_without_bom_handling(&wide);
-    (!broken).then(|| Decoded { text: text.into_owned(), guessed: Some(name) })
+    let (text, broken) = ISO_2022_JP.decode_without_bom_handling(bytes);
+    (!broken).then(|| Decoded { text: text.into_owned(), guessed: Some("ISO-2022-JP") })
 }
 
 /// Valid multi-byte characters are rare in other encodings: a text with many more of them than errors is damaged
@@ -161,13 +133,11 @@ mod tests {
     }
 
     #[test]
-    fn encodings_that_switch_by_escapes_are_recognised() {
+    fn japanese_that_switches_by_escapes_is_recognised() {
         let read = |bytes: &[u8]| decode(bytes.to_vec(), false).unwrap();
         let japanese = read(b"a \x1b$BEtBf$O3$$r>H$i$9\x1b(B b\n");
         assert_eq!((japanese.text.as_str(), japanese.guessed), ("a 灯台は海を照らす b\n", Some("ISO-2022-JP")));
-        assert_eq!(read(b"\x1b$)Ca \x0eGQ1[\x0f b\n").text, "a 한글 b\n");
-        assert_eq!(read(b"\x1b$)A\x0eDc:C\x0f\n").text, "你好\n");
-        // Colours of a terminal, and a price behind an escape.
+        // Colours of a terminal, and a price after an escape.
         for plain in ["\x1b[31mred\x1b[0m", "\x1b$", "cost: $B and $)C"] {
             assert_eq!(read(plain.as_bytes()), Decoded { text: plain.into(), guessed: None });
         }

@@ -100,16 +100,15 @@ pub(super) fn documents_alone(text: &[u8]) -> Vec<u8> {
     own
 }
 
-/// The stems of a question, numbered.
 fn stems(question: &[u8]) -> HashMap<Vec<u8>, u32> {
     let mut stems = HashMap::new();
     let mut own = Vec::new();
     // Capitals mean nothing in a text of capitals only.
     let spelled = question.iter().any(u8::is_ascii_lowercase);
-    for (behind, word) in words(question) {
+    for (past, word) in words(question) {
         let lower = word.to_ascii_lowercase();
         let says = lower.len() > 1 || lower.first().is_some_and(u8::is_ascii_digit);
-        let before = question.get(..behind - word.len()).unwrap_or_default().trim_ascii_end().last();
+        let before = question.get(..past - word.len()).unwrap_or_default().trim_ascii_end().last();
         let within = before.is_some_and(|byte| !matches!(*byte, b'.' | b'?' | b'!'));
         // At the beginning of a sentence any word may have one capital.
         let capital = within || is_capitals(word);
@@ -137,7 +136,6 @@ fn is_common(word: &[u8]) -> bool {
     })
 }
 
-/// Words of a question, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     own: u64,
@@ -153,7 +151,6 @@ impl Found {
 /// Words that documents share with a question.
 struct Read<'a> {
     text: &'a [u8],
-    /// Positions where sentences end.
     ends: Vec<usize>,
     /// The position after each word that matches the question, and which words it matches.
     found: Vec<(usize, Found)>,
@@ -186,9 +183,9 @@ impl<'a> Read<'a> {
         // Sentences that contain each word.
         let mut have = vec![[0_u32; 2]; stems.len()];
         let mut rest = found.as_slice();
-        while let Some((behind, _)) = rest.first() {
-            let end = ends.get(ends.partition_point(|end| end < behind)).copied().unwrap_or(usize::MAX);
-            let (sentence, others) = rest.split_at(rest.partition_point(|(behind, _)| *behind <= end));
+        while let Some((past, _)) = rest.first() {
+            let end = ends.get(ends.partition_point(|end| end < past)).copied().unwrap_or(usize::MAX);
+            let (sentence, others) = rest.split_at(rest.partition_point(|(past, _)| *past <= end));
             let found = sentence.iter().fold(Found::default(), |all, (_, found)| all.and(*found));
             for (i, [own, either]) in have.iter_mut().enumerate() {
                 *own += (found.own >> i & 1) as u32;
@@ -206,8 +203,8 @@ impl<'a> Read<'a> {
     fn evidence(&self, begin: usize, quoting: &Quoting) -> Evidence {
         let end = self.ends.get(self.ends.partition_point(|end| *end <= begin)).copied().unwrap_or(self.text.len());
         let end = end.min(begin + SENTENCE_BYTES);
-        let first = self.found.partition_point(|(behind, _)| *behind <= begin);
-        let within = self.found.iter().skip(first).take_while(|(behind, _)| *behind <= end);
+        let first = self.found.partition_point(|(past, _)| *past <= begin);
+        let within = self.found.iter().skip(first).take_while(|(past, _)| *past <= end);
         let found = within.fold(Found::default(), |all, (_, found)| all.and(*found));
         let (mut words, mut covered) = (0.0, 0.0);
         for (i, [own, either]) in self.says.iter().enumerate() {

@@ -19,12 +19,10 @@ use super::{child, files};
 use crate::core::caught::caught;
 
 pub const CHILD: &str = "__document-text";
-/// Address space of the child.
 pub(super) const MEMORY_BYTES: u64 = 4 << 30;
 /// Bytes from the start of a file that decide what it is. Other PDF readers accept `%PDF-` anywhere in them.
 pub(super) const HEAD_BYTES: u64 = 1024;
 
-/// A format that the child reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Pdf,
@@ -80,7 +78,6 @@ fn is_html(text: &[u8]) -> bool {
 #[serde(default)]
 pub(super) struct Page {
     pub(super) text: String,
-    /// The reader failed on it.
     pub(super) failed: bool,
     /// Something on it could not be read: a font, or characters without a meaning.
     pub(super) partial: bool,

@@ -1,16 +1,15 @@
 //! Small foreign files (settings, a model's JSON files, imports), read with a limit, and atomic writes of settings.
 //! Neither a pipe nor a device can block the program or fill the memory: only regular files are read, opened without
-//! waiting, up to a known size, into memory whose allocation may fail.
+//! waiting, up to a known size, into memory that may fail to allocate.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// Settings and presets.
 pub const SETTINGS_BYTES: u64 = 1 << 20;
 /// `config.json`, `tokenizer_config.json`, an index of weights; known files are below 3 MiB.
 pub const MODEL_CONFIG_BYTES: u64 = 32 << 20;
@@ -101,7 +100,7 @@ pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
         },
         Err(e) => return Err(e),
     };
-    written_beside(&file, contents)?.persist(&file).map_err(|e| e.error)?;
+    write_synced(&file, contents)?.persist(&file).map_err(|e| e.error)?;
     sync_folder(&file)
 }
 
@@ -110,8 +109,13 @@ pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
 /// # Errors
 /// There is one, and it stays as it was; or the folder cannot be written.
 pub fn create(path: &Path, contents: &[u8]) -> Result<()> {
-    written_beside(path, contents)?.persist_noclobber(path).map_err(|e| e.error)?;
+    write_synced(path, contents)?.persist_noclobber(path).map_err(|e| e.error)?;
     sync_folder(path)
+}
+
+/// A path as a user writes it: `~/` is the home folder.
+pub fn below_home(path: &str, home: Option<&Path>) -> PathBuf {
+    path.strip_prefix("~/").zip(home).map_or_else(|| path.into(), |(rest, home)| home.join(rest))
 }
 
 pub fn folder_of(file: &Path) -> &Path {
@@ -130,7 +134,7 @@ pub fn sync_folder(file: &Path) -> Result<()> {
 }
 
 /// A synced temporary file in the folder of `file`.
-fn written_beside(file: &Path, contents: &[u8]) -> Result<NamedTempFile> {
+fn write_synced(file: &Path, contents: &[u8]) -> Result<NamedTempFile> {
     let mut new = NamedTempFile::new_in(folder_of(file))?;
     new.write_all(contents)?;
     new.as_file().sync_all()?;
@@ -176,7 +180,7 @@ mod tests {
         std::fs::write(&file, "text").unwrap();
         let found = [&file, &link, &file.join("in it"), &dir.path().to_path_buf()].map(|path| is_there(path).unwrap());
         assert_eq!(found, [true, true, false, false]);
-        // A link to itself: nobody can open it, whatever their rights.
+        // A link to itself, which no user can open.
         std::os::unix::fs::symlink(&own, &own).unwrap();
         assert!(is_there(&own).is_err());
     }
@@ -194,7 +198,7 @@ mod tests {
         assert_eq!(read(dir.path(), 4).unwrap_err().to_string(), "not a regular file");
         assert_eq!(read(Path::new("/dev/zero"), 4).unwrap_err().to_string(), "not a regular file");
         assert_eq!(read(&dir.path().join("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);
-        // Nobody ever writes into it.
+        // A pipe without a writer.
         let pipe = dir.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         assert_eq!(read(&pipe, 4).unwrap_err().to_string(), "not a regular file");

@@ -1,6 +1,6 @@
 //! Answers that keep to a grammar: a JSON schema becomes a mask over tokens, by `llguidance`.
 //!
-//! What may come next depends on the answer's tokens alone. Thoughts in front of an answer are free. Grammars come from outside:
+//! The allowed next tokens depend on the answer's tokens alone. Thoughts before an answer are free. Grammars are untrusted:
 //! they are compiled with the library's limits, and what fails there is a sentence.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use super::vocabulary::Piece;
 use crate::core::caught::caught;
 use crate::engine::protocol::{Constrain, Constraint, Token};
 
-/// Stack of a thread that compiles: the library goes down a step with every property and every reference. What compiles in the
+/// Stack of a thread that compiles: the library recurses with every property and every reference. What compiles in the
 /// child that tries a schema compiles here too.
 const STACK_BYTES: usize = 64 << 20;
 /// Bytes of a text that are tried with a schema.
@@ -101,7 +101,7 @@ impl Trial {
                 }
                 let mask = matcher.compute_mask()?;
                 let mut bytes = (0..=u8::MAX).filter(|byte| mask.is_allowed(Token::from(*byte)));
-                // What goes into the parts of a text rather than to its end.
+                // Limits on the parts of a text rather than on its end.
                 let inner = |byte: &u8| !byte.is_ascii_whitespace() && !b"}],".contains(byte);
                 let Some(next) = bytes.clone().find(inner).or_else(|| bytes.next()) else { break };
                 matcher.consume_token(Token::from(next))?;
@@ -122,19 +122,15 @@ fn compact(schema: &Value) -> Value {
     schema
 }
 
-/// What an answer has to be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Grammar {
-    /// A JSON value of this schema.
     Json(Value),
     /// A text that this regular expression matches from its beginning to its end.
     Regex(String),
-    /// One of these texts.
     Choice(Vec<String>),
 }
 
 impl Grammar {
-    /// Any JSON object.
     pub fn object() -> Grammar {
         Grammar::Json(json!({ "type": "object" }))
     }
@@ -188,8 +184,8 @@ impl Grammars {
     }
 }
 
-/// The library's words on one line. Those about a regular expression have what is wrong on their last line, and no more than a word
-/// is said of a schema that refers to itself alone.
+/// The library's message on one line. For a regular expression the error is on the last line; for a schema that only refers to
+/// itself there is a single word.
 fn one_line(text: &str) -> String {
     if let Some(astray) = references::astray(text) {
         return astray;
@@ -204,21 +200,20 @@ fn one_line(text: &str) -> String {
     line.chars().take(300).collect()
 }
 
-/// Keeps one answer to its grammar.
 struct Masked {
     matcher: Matcher,
-    /// What may come next, once it was asked for.
+    /// Allowed next tokens, once computed.
     mask: Option<SimpleVob>,
     /// While a thought is open, which is free.
     thoughts: Option<StreamDecoder>,
-    /// More than white space was written behind it.
+    /// More than white space follows the thought.
     begun: bool,
     tokenizer: Arc<Tokenizer>,
     stop: Vec<Token>,
 }
 
 impl Masked {
-    /// What may come next of the text; `None` where there is no more of it, or the library has failed.
+    /// Allowed next tokens; `None` at the end of the text or after a failure of the library.
     fn mask(&mut self) -> Option<&SimpleVob> {
         if self.mask.is_none() && !self.matcher.is_stopped() {
             self.mask = self.matcher.compute_mask().ok();
@@ -229,9 +224,9 @@ impl Masked {
     /// Whether the text may end here. One with which the library failed is not complete.
     fn may_end(&mut self) -> bool {
         // Looks for what is recognised late.
-        let goes_on = self.mask().is_some();
+        let continues = self.mask().is_some();
         match self.matcher.stop_reason() {
-            StopReason::NotStopped => goes_on && self.matcher.is_accepting().unwrap_or(false),
+            StopReason::NotStopped => continues && self.matcher.is_accepting().unwrap_or(false),
             StopReason::NoExtension | StopReason::NoExtensionBias | StopReason::EndOfSentence => true,
             StopReason::MaxTokensTotal
             | StopReason::MaxTokensParser
@@ -247,14 +242,13 @@ impl Masked {
         self.matcher.tok_env().map_or_else(|_| Vec::new(), |env| env.tok_trie().greedy_tokenize(text))
     }
 
-    /// Whether the grammar goes on with this text.
     fn takes(&mut self, text: &[u8]) -> bool {
         let tokens = self.tokens(text);
         self.matcher.validate_tokens(&tokens).is_ok_and(|valid| valid == tokens.len())
     }
 
-    /// Goes on with the beginning of the answer. Behind a thought white space may be forced, which is no part of the answer: what the
-    /// grammar does not begin with is left out.
+    /// Consumes the beginning of the answer. The white space that a template forces after a thought is left out where the grammar
+    /// does not begin with it.
     fn begin(&mut self, text: &[u8]) {
         let own = text.trim_ascii_start();
         let text = if own.len() == text.len() || self.takes(text) { text } else { own };
@@ -267,11 +261,10 @@ impl Masked {
 
     fn consume(&mut self, tokens: &[Token]) {
         self.mask = None;
-        // What fails here is told when nothing may come next.
+        // A failure here shows as a position without an allowed token.
         let _ = self.matcher.consume_tokens(tokens);
     }
 
-    /// Whether a token is text.
     fn is_text(&self, token: Token) -> bool {
         matches!(self.tokenizer.pieces.get(token), Piece::Bytes(bytes) if !bytes.is_empty())
     }
@@ -280,10 +273,10 @@ impl Masked {
 impl Constrain for Masked {
     fn allows(&mut self, token: Token) -> bool {
         if let Some(thoughts) = &self.thoughts {
-            let behind = thoughts.behind_thought(token).map(<[u8]>::to_vec);
+            let rest = thoughts.after_thought(token).map(<[u8]>::to_vec);
             // A thought is not the answer: it is closed by the model or by its budget.
             let ends = self.stop.contains(&token);
-            return !ends && behind.is_none_or(|text| self.takes(&text) || self.takes(text.trim_ascii_start()));
+            return !ends && rest.is_none_or(|text| self.takes(&text) || self.takes(text.trim_ascii_start()));
         }
         if self.stop.contains(&token) {
             return self.may_end();
@@ -293,11 +286,11 @@ impl Constrain for Masked {
 
     fn accept(&mut self, token: Token) {
         if let Some(thoughts) = &mut self.thoughts {
-            let behind = thoughts.behind_thought(token).map(<[u8]>::to_vec);
+            let rest = thoughts.after_thought(token).map(<[u8]>::to_vec);
             thoughts.push(token);
             if !thoughts.in_thought() {
                 self.thoughts = None;
-                self.begin(&behind.unwrap_or_default());
+                self.begin(&rest.unwrap_or_default());
             }
             return;
         }

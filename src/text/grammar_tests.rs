@@ -30,7 +30,7 @@ fn what_is_no_json_of_the_schema_cannot_be_drawn() {
     let stop = tokenizer.stop_ids(&[])[0];
     let follows = |text: &str| {
         let mut masked = (constraint.0)(&[]);
-        tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().all(|token| {
+        tokenizer.encode_after(text, Before::Text).unwrap().into_iter().all(|token| {
             let allowed = masked.allows(token);
             masked.accept(token);
             allowed
@@ -59,7 +59,7 @@ fn an_answer_of_what_is_left_to_the_grammar_is_json_of_the_schema() {
     let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Thought).unwrap();
     let mut masked = (constraint.0)(&[]);
     // Thoughts are free.
-    for token in tokenizer.encode_behind("Hm {.\n</think>", Before::Text).unwrap() {
+    for token in tokenizer.encode_after("Hm {.\n</think>", Before::Text).unwrap() {
         assert!(masked.allows(token));
         masked.accept(token);
     }
@@ -91,7 +91,7 @@ impl Constrain for Drawn {
 }
 
 #[test]
-fn behind_a_thought_that_its_budget_closed_the_answer_keeps_to_its_grammar() {
+fn after_a_thought_closed_by_its_budget_the_answer_keeps_to_its_grammar() {
     // The tag is a control token of one, and several tokens of text of the other.
     for tokenizer in [demo(), sentencepiece()] {
         let (tokenizer, grammars) = grammars_of(tokenizer);
@@ -99,7 +99,7 @@ fn behind_a_thought_that_its_budget_closed_the_answer_keeps_to_its_grammar() {
         let watched = Watched { thought_tokens: 6, loops: false };
         let steering = watched.steering(&tokenizer, Begin::Thought, 0).unwrap().unwrap();
         let mut drawn = Drawn((constraint.0)(&[]), (steering.0)(), Vec::new());
-        let thought = tokenizer.encode_behind("hm, one two three four five six seven", Before::Text).unwrap();
+        let thought = tokenizer.encode_after("hm, one two three four five six seven", Before::Text).unwrap();
         thought.iter().take(7).for_each(|token| drawn.accept(*token));
         shortest(&mut drawn, &tokenizer);
         let text = tokenizer.spell(&drawn.2, Before::Text);
@@ -115,7 +115,7 @@ fn an_answer_does_not_end_while_a_thought_is_open() {
     let (tokenizer, grammars) = grammars();
     let constraint = grammars.constraint(&Grammar::Json(json!({ "type": "integer" })), Begin::Thought).unwrap();
     let (mut masked, stop) = ((constraint.0)(&[]), tokenizer.stop_ids(&[])[0]);
-    for token in tokenizer.encode_behind("Seven.\n</think>7", Before::Text).unwrap() {
+    for token in tokenizer.encode_after("Seven.\n</think>7", Before::Text).unwrap() {
         assert!(!masked.allows(stop) && masked.allows(token));
         masked.accept(token);
     }
@@ -137,15 +137,15 @@ fn a_token_that_closes_a_thought_and_begins_the_answer_does_both() {
     let tokenizer = Tokenizer::from_bytes(json.to_string().as_bytes(), Some(config), None).unwrap();
     let (tokenizer, grammars) = grammars_of(tokenizer);
     let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Thought).unwrap();
-    let [brace, behind_lines, word] = [0, 1, 2].map(|i| first as Token + i);
-    for closing in [brace, behind_lines] {
+    let [brace, after_lines, word] = [0, 1, 2].map(|i| first as Token + i);
+    for closing in [brace, after_lines] {
         let mut masked = (constraint.0)(&[]);
-        for token in tokenizer.encode_behind("so a", Before::Text).unwrap() {
+        for token in tokenizer.encode_after("so a", Before::Text).unwrap() {
             masked.accept(token);
         }
         // A thought may have any text.
         assert!(masked.allows(word) && masked.allows(closing));
-        for token in tokenizer.encode_behind(".\n</think", Before::Text).unwrap() {
+        for token in tokenizer.encode_after(".\n</think", Before::Text).unwrap() {
             masked.accept(token);
         }
         assert!(!masked.allows(word) && masked.allows(closing));
@@ -157,12 +157,12 @@ fn a_token_that_closes_a_thought_and_begins_the_answer_does_both() {
 }
 
 #[test]
-fn where_a_grammar_cannot_be_gone_on_with_nothing_may_come_and_the_text_does_not_end() {
+fn a_grammar_that_cannot_continue_allows_no_token_and_no_end() {
     let (tokenizer, grammars) = grammars();
     let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Answer).unwrap();
     let mut masked = (constraint.0)(&[]);
     // What the mask would not have let through.
-    for token in tokenizer.encode_behind("no json", Before::Text).unwrap() {
+    for token in tokenizer.encode_after("no json", Before::Text).unwrap() {
         masked.accept(token);
     }
     assert_eq!((0..=tokenizer.max_id()).find(|token| masked.allows(*token)), None);
@@ -199,7 +199,7 @@ fn references_with_escapes_lead_where_they_mean_and_one_that_leads_nowhere_is_na
             "required": ["x"], "additionalProperties": false });
         let constraint = grammars.constraint(&Grammar::Json(schema), Begin::Answer).unwrap();
         let mut masked = (constraint.0)(&[]);
-        tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().all(|token| {
+        tokenizer.encode_after(text, Before::Text).unwrap().into_iter().all(|token| {
             let allowed = masked.allows(token);
             masked.accept(token);
             allowed

@@ -23,12 +23,10 @@ const LONGEST_BYTES: usize = 64 * 1024;
 /// Bytes of a batch; takes some hundredths of a second.
 const BATCH_BYTES: usize = 1024 * 1024;
 
-/// When to stop encoding.
 #[derive(Clone, Copy)]
 pub struct Halt<'a> {
     /// Cancellation; polled every few hundredths of a second.
     pub stop: &'a (dyn Fn() -> bool + Sync),
-    /// Most tokens.
     pub most: usize,
 }
 

@@ -34,7 +34,6 @@ mod thesaurus;
 pub mod thoughts;
 mod tighten;
 pub mod tokenizer;
-mod trial;
 mod untrusted;
 mod vocabulary;
 
@@ -71,7 +70,7 @@ pub enum TextError {
     #[error("tokenizing failed: {0}")]
     Encode(String),
     #[error(
-        "no chat template in tokenizer_config.json and no chat_template.jinja beside it. Add the file of the original model"
+        "no chat template in tokenizer_config.json and no chat_template.jinja next to it. Add the file of the original model"
     )]
     NoTemplate,
     /// A message of the conversation is damaged and its text unknown.
@@ -108,12 +107,9 @@ impl TextError {
     }
 }
 
-/// Tokenizer and chat template of one model.
 #[derive(Clone, Debug)]
 pub struct TextModel {
-    /// Characters to ids and back.
     pub tokenizer: Arc<Tokenizer>,
-    /// Messages to characters.
     pub template: Arc<Template>,
     /// Sampling that its authors recommend; empty for the built-in model.
     pub recommended: Recommended,

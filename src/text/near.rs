@@ -16,6 +16,11 @@ pub fn meant<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> S
     nearest(word, candidates).map_or(String::new(), |near| format!(" Did you mean {near}?"))
 }
 
+/// The sentence for a document that is not among `names`: those of `place`, which `lists` shows.
+pub fn no_document<'a>(name: &str, place: &str, names: impl IntoIterator<Item = &'a str>, lists: &str) -> String {
+    format!("No document {name} in {place}.{} {lists} lists them.", meant(name, names))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,5 +32,7 @@ mod tests {
         assert_eq!(nearest("xyz", ["load", "look"]), None);
         assert_eq!(meant("tehme", ["theme", "mouse"]), " Did you mean theme?");
         assert_eq!(meant("xyz", ["load", "look"]), "");
+        let sentence = no_document("plan", "the library", ["plan.md", "notes.txt"], "/library");
+        assert_eq!(sentence, "No document plan in the library. Did you mean plan.md? /library lists them.");
     }
 }

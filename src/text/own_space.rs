@@ -20,7 +20,6 @@ pub(super) enum OwnSpace {
 }
 
 impl OwnSpace {
-    /// Reads it from `tokenizer.json`.
     pub(super) fn of(json: &serde_json::Value) -> OwnSpace {
         let kind = |v: &serde_json::Value| v.get("type").and_then(|t| t.as_str()).unwrap_or("").to_owned();
         let says = |v: &serde_json::Value| match kind(v).as_str() {

@@ -9,12 +9,9 @@ const BYTES_A_TOKEN: usize = 6;
 /// Extra tokens, so that the cut made for counting has no effect on the result.
 const MARGIN: usize = 64;
 
-/// Which tokens of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// So many from its start.
     First(u64),
-    /// So many from its end.
     Last(u64),
 }
 

@@ -15,12 +15,10 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 #[derive(Debug)]
 pub enum PipeError {
-    /// The read was cancelled.
     Stopped,
     /// More bytes than the limit; how many arrived.
     TooLarge(u64),
     Read(Error),
-    /// The bytes could not be stored.
     Write(Error),
 }
 
@@ -68,7 +66,7 @@ mod tests {
         let (mut kept, stop) = (Vec::new(), Cancel::default());
         to.write_all(b"all of it").unwrap();
         stop.cancel();
-        // The other end is open, and nothing more comes.
+        // The other end stays open and sends no more.
         assert!(matches!(read(from.as_fd(), 9, &stop, &mut kept), Err(PipeError::Stopped)));
         drop(to);
         read(from.as_fd(), 9, &Cancel::default(), &mut kept).unwrap();
@@ -80,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_and_cannot_be_kept_is_told_from_what_cannot_be_read() {
+    fn write_errors_and_read_errors_are_distinct() {
         let (from, mut to) = std::io::pipe().unwrap();
         to.write_all(b"more than there is room for").unwrap();
         let failed = read(from.as_fd(), 100, &Cancel::default(), &mut [0u8; 4].as_mut_slice());

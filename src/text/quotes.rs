@@ -15,7 +15,6 @@ use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
 use crate::engine::protocol::{Constrain, Constraint, Quoting, Token};
 
-/// Closes a quote.
 pub(super) const MARK: u8 = b'"';
 
 impl Quoting {
@@ -37,7 +36,7 @@ impl Quoting {
                 ahead,
                 first: None,
             };
-            quotes.at = quotes.behind(&quotes.at, &written).unwrap_or_default().0;
+            quotes.at = quotes.after(&quotes.at, &written).unwrap_or_default().0;
             Box::new(quotes)
         };
         Constraint(Arc::new(make), Some(self))
@@ -54,14 +53,14 @@ fn spelled(tokenizer: &Tokenizer, tokens: &[Token]) -> (Vec<u8>, Vec<u8>) {
         }
     }
     let written = text.iter().rposition(|byte| *byte == BETWEEN).map_or(0, |at| at + 1);
-    let behind = text.split_off(written);
-    (text, behind)
+    let after = text.split_off(written);
+    (text, after)
 }
 
 /// Whether an answer has not begun: at most its role is written, on a line of its own.
 fn is_empty(written: &[u8]) -> bool {
-    let behind = written.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    written.get(behind..).is_some_and(|rest| rest.trim_ascii().is_empty())
+    let after = written.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    written.get(after..).is_some_and(|rest| rest.trim_ascii().is_empty())
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -71,7 +70,7 @@ enum At {
     Quote(Reached),
 }
 
-/// The sentences that an open quote may come from.
+/// The possible source sentences of an open quote.
 #[derive(Clone, Debug, PartialEq)]
 struct Reached {
     places: Arc<[Place]>,
@@ -131,7 +130,7 @@ struct Quotes {
 
 impl Ahead {
     fn of(quoting: &Quoting, tokenizer: &Tokenizer) -> Option<Ahead> {
-        let opening = tokenizer.encode_behind(&quoting.opening, Before::Text).ok()?;
+        let opening = tokenizer.encode_after(&quoting.opening, Before::Text).ok()?;
         Some(Ahead { opening, path: Vec::new(), at: At::default(), margin: f32::INFINITY })
     }
 }
@@ -151,8 +150,8 @@ impl Quotes {
             return Some(());
         }
         if ahead.path.len() == ahead.opening.len() {
-            let goes_on = |(row, next): (&Vec<(Token, f32)>, &Token)| row.first().is_some_and(|(id, _)| id == next);
-            if !rows.iter().zip(ahead.opening.iter().skip(1)).all(goes_on) {
+            let continues = |(row, next): (&Vec<(Token, f32)>, &Token)| row.first().is_some_and(|(id, _)| id == next);
+            if !rows.iter().zip(ahead.opening.iter().skip(1)).all(continues) {
                 return None;
             }
             ahead.at = self.begun()?;
@@ -160,7 +159,7 @@ impl Quotes {
         let At::Quote(_) = &ahead.at else { return None };
         let leads = |(token, logit): &(Token, f32)| {
             let Piece::Bytes(bytes) = self.tokenizer.pieces.get(*token) else { return None };
-            let (at, favoured) = self.behind(&ahead.at, bytes).filter(|_| !bytes.is_empty())?;
+            let (at, favoured) = self.after(&ahead.at, bytes).filter(|_| !bytes.is_empty())?;
             Some((*token, logit + favoured, at))
         };
         let mut leading: Vec<(Token, f32, At)> = row.iter().filter_map(leads).collect();
@@ -180,7 +179,7 @@ impl Quotes {
     }
 
     /// The state of an answer after more bytes, and its favour; `None` if they are no quote of the text.
-    fn behind(&self, at: &At, bytes: &[u8]) -> Option<(At, f32)> {
+    fn after(&self, at: &At, bytes: &[u8]) -> Option<(At, f32)> {
         let (mut now, mut favoured) = (Cow::Borrowed(at), 0.0);
         for byte in bytes {
             let (next, more) = self.step(&now, *byte)?;
@@ -209,9 +208,9 @@ impl Quotes {
                 if let Some(evidence) = best(closed) {
                     return Some((At::default(), evidence.favours - reached.evidence.favours));
                 }
-                let goes_on = |place: &&Place| byte != BETWEEN && self.text.get(place.at) == Some(&byte);
+                let continues = |place: &&Place| byte != BETWEEN && self.text.get(place.at) == Some(&byte);
                 let on = |place: &Place| Place { at: place.at + 1, evidence: place.evidence };
-                let places: Arc<[Place]> = reached.places.iter().filter(goes_on).map(on).collect();
+                let places: Arc<[Place]> = reached.places.iter().filter(continues).map(on).collect();
                 let evidence = best(places.iter())?;
                 let favoured = evidence.favours - reached.evidence.favours;
                 Some((At::Quote(Reached { places, evidence }), favoured))
@@ -242,16 +241,16 @@ impl Constrain for Quotes {
 
     fn favours(&mut self, token: Token) -> Option<f32> {
         let whole = self.stop.contains(&token);
-        let behind = |bytes: &[u8]| self.behind(&self.at, bytes).map(|(_, favoured)| favoured);
+        let after = |bytes: &[u8]| self.after(&self.at, bytes).map(|(_, favoured)| favoured);
         let favoured = match (&self.at, self.tokenizer.pieces.get(token)) {
             // A quote may end at the end of the text.
             (At::Quote(reached), _) if whole => {
                 reached.places.iter().all(|place| place.at == self.text.len()).then_some(0.0)
             }
             (At::Quote(_), Piece::Special(_)) => None,
-            (At::Quote(_), Piece::Bytes(bytes)) => behind(bytes).filter(|_| !bytes.is_empty()),
+            (At::Quote(_), Piece::Bytes(bytes)) => after(bytes).filter(|_| !bytes.is_empty()),
             (At::Free(_), Piece::Special(_)) => Some(0.0),
-            (At::Free(_), Piece::Bytes(bytes)) => behind(bytes).or(whole.then_some(0.0)),
+            (At::Free(_), Piece::Bytes(bytes)) => after(bytes).or(whole.then_some(0.0)),
         };
         let first = self.first.filter(|(first, _)| *first == token).map(|(_, favoured)| favoured);
         favoured.map(|favoured| first.unwrap_or(favoured))
@@ -268,7 +267,7 @@ impl Constrain for Quotes {
     fn accept(&mut self, token: Token) {
         (self.ahead, self.first) = (None, None);
         self.at = match self.tokenizer.pieces.get(token) {
-            Piece::Bytes(bytes) => self.behind(&self.at, bytes).unwrap_or_default().0,
+            Piece::Bytes(bytes) => self.after(&self.at, bytes).unwrap_or_default().0,
             Piece::Special(_) => At::default(),
         };
     }

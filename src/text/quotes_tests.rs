@@ -23,10 +23,10 @@ fn tokenizers() -> [Arc<Tokenizer>; 2] {
 
 /// Whether an answer to the document is let through, token by token, to its end.
 fn passes(tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
-    passes_behind(&framed(DOCUMENT), tokenizer, answer)
+    passes_after(&framed(DOCUMENT), tokenizer, answer)
 }
 
-fn passes_behind(read: &str, tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
+fn passes_after(read: &str, tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
     let turn = |text: &str| tokenizer.encode_with_special(text).unwrap();
     let before = turn(&format!("<|im_start|>user\n{read}<|im_end|>\n<|im_start|>assistant\n"));
     let stop = tokenizer.stop_ids(&[]);
@@ -34,7 +34,7 @@ fn passes_behind(read: &str, tokenizer: &Arc<Tokenizer>, answer: &str) -> Result
     let mut quotes = (constraint.0)(&before);
     let mut with = before;
     let mut so_far = String::new();
-    for token in tokenizer.encode_behind(answer, Before::Text).unwrap() {
+    for token in tokenizer.encode_after(answer, Before::Text).unwrap() {
         if !quotes.allows(token) {
             return Err(so_far);
         }
@@ -52,7 +52,7 @@ fn passes_behind(read: &str, tokenizer: &Arc<Tokenizer>, answer: &str) -> Result
 }
 
 #[test]
-fn no_quote_goes_over_the_frame_of_a_document() {
+fn no_quote_crosses_the_frame_of_a_document() {
     let read = "<document name=\"a.txt\">\nThe code is 11.\n</document>";
     for tokenizer in tokenizers() {
         for (answer, passes) in [
@@ -62,7 +62,7 @@ fn no_quote_goes_over_the_frame_of_a_document() {
             ("The document says: \"</document>\"", false),
             ("The document says: \"<document name=\"a.txt\">\"", false),
         ] {
-            assert_eq!(passes_behind(read, &tokenizer, answer).is_ok(), passes, "{answer}");
+            assert_eq!(passes_after(read, &tokenizer, answer).is_ok(), passes, "{answer}");
         }
     }
 }
@@ -118,7 +118,7 @@ fn what_leads_to_a_sentence_with_evidence_is_favoured() {
         let along = |sentence: &str| {
             let mut quotes = (constraint.0)(&before);
             let mut sum = 0.0;
-            for token in tokenizer.encode_behind(&format!("{OPENING}{sentence}\""), Before::Text).unwrap() {
+            for token in tokenizer.encode_after(&format!("{OPENING}{sentence}\""), Before::Text).unwrap() {
                 assert!(quotes.allows(token));
                 sum += quotes.favours(token).unwrap();
                 quotes.accept(token);
@@ -139,11 +139,11 @@ fn an_answer_begins_a_quote_where_the_model_is_clear_about_its_sentence() {
         let before = tokenizer.encode_with_special(&before).unwrap();
         let quoting = Quoting { margin: 4.0, ..quoting() };
         let constraint = quoting.constraint(&tokenizer, &tokenizer.stop_ids(&[]));
-        let opening = tokenizer.encode_behind(OPENING, Before::Text).unwrap();
-        let token = |text: &str| tokenizer.encode_behind(text, Before::Text).unwrap()[0];
+        let opening = tokenizer.encode_after(OPENING, Before::Text).unwrap();
+        let token = |text: &str| tokenizer.encode_after(text, Before::Text).unwrap()[0];
         let other = token("I");
         let row = |likely: &[(Token, f32)]| likely.to_vec();
-        // What the model would open a quote with, behind each token of the opening, and then these.
+        // The model's choices after each token of the opening, and then these.
         let opens = |last: &[(Token, f32)]| -> Vec<Vec<(Token, f32)>> {
             let next = opening[1..].iter().map(|token| row(&[(*token, 9.0), (other, 1.0)]));
             next.chain([row(last)]).collect()
@@ -170,9 +170,9 @@ fn an_answer_begins_a_quote_where_the_model_is_clear_about_its_sentence() {
         assert_eq!(favoured(&first, &[&[(berta, 3.0), (the, 2.0)]]), -4.5);
         // Two sentences begin so: what parts them counts, too.
         let rest = |sentence: &str| {
-            let tokens = tokenizer.encode_behind(sentence, Before::Text).unwrap();
+            let tokens = tokenizer.encode_after(sentence, Before::Text).unwrap();
             let common = tokenizer
-                .encode_behind("The ", Before::Text)
+                .encode_after("The ", Before::Text)
                 .unwrap()
                 .iter()
                 .zip(&tokens)
@@ -198,7 +198,7 @@ fn an_answer_begins_a_quote_where_the_model_is_clear_about_its_sentence() {
 }
 
 #[test]
-fn a_quote_is_begun_the_rather_the_more_of_what_is_asked_it_covers() {
+fn a_quote_that_covers_more_of_the_question_starts_more_readily() {
     let read = "<document name=\"a.txt\">\nThe Anna is red. Berta is blue.\n</document>";
     for tokenizer in tokenizers() {
         let favoured = |question: &str| {
@@ -209,8 +209,8 @@ fn a_quote_is_begun_the_rather_the_more_of_what_is_asked_it_covers() {
             let (words, covered, thesaurus) = (0.0, 1.0, "colour blue red\n".to_owned());
             let quoting = Quoting { words, margin: 4.0, covered, thesaurus, ..quoting() };
             let mut quotes = (quoting.constraint(&tokenizer, &tokenizer.stop_ids(&[])).0)(&before);
-            let opening = tokenizer.encode_behind(OPENING, Before::Text).unwrap();
-            let [the, berta] = ["The", "Berta"].map(|text| tokenizer.encode_behind(text, Before::Text).unwrap()[0]);
+            let opening = tokenizer.encode_after(OPENING, Before::Text).unwrap();
+            let [the, berta] = ["The", "Berta"].map(|text| tokenizer.encode_after(text, Before::Text).unwrap()[0]);
             let next = opening[1..].iter().map(|token| vec![(*token, 9.0)]);
             let rows: Vec<Vec<(Token, f32)>> = next.chain([vec![(berta, 8.0), (the, 4.0)]]).collect();
             assert_eq!(quotes.ahead(&[vec![(opening[0], 2.0)]]), opening);
@@ -232,11 +232,11 @@ fn only_documents_are_quoted_and_without_one_there_is_no_quote() {
     for tokenizer in tokenizers() {
         for own in ["How are you?", "I have read page.html.", "And now?"] {
             let answer = format!("{OPENING}{own}\"");
-            let written = passes_behind(turns, &tokenizer, &answer).unwrap_err();
+            let written = passes_after(turns, &tokenizer, &answer).unwrap_err();
             assert!(written.starts_with("The document") && !written.contains("says"), "{written}");
             let loaded = format!("{}<|im_end|>\n<|im_start|>user\n{turns}", framed(DOCUMENT));
-            assert!(passes_behind(&loaded, &tokenizer, &answer).is_err(), "{own}");
+            assert!(passes_after(&loaded, &tokenizer, &answer).is_err(), "{own}");
         }
-        assert_eq!(passes_behind(turns, &tokenizer, "The document \"x\" is none."), Ok(()));
+        assert_eq!(passes_after(turns, &tokenizer, "The document \"x\" is none."), Ok(()));
     }
 }

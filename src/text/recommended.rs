@@ -10,7 +10,6 @@ use crate::engine::protocol::{MOST_TEMPERATURE, Quoting, TOP_LOGITS};
 /// From the card of MiniCPM-SALA, for folders without a value. Greedy answers of this family may never end.
 const FAMILY_TEMPERATURE: f64 = 0.9;
 
-/// Source of a recommendation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     File,
@@ -26,7 +25,6 @@ impl Source {
     }
 }
 
-/// Longest opening of a quote.
 const OPENING_BYTES: usize = 64;
 
 /// Highest weight of a piece of evidence, in logits.
@@ -107,7 +105,6 @@ impl Recommended {
         self.quoting.as_ref()
     }
 
-    /// Name, value and source of each.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, f64, Source)> + '_ {
         self.values.iter().copied()
     }
@@ -118,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_files_say_comes_first_and_the_card_fills_in() {
+    fn files_take_precedence_and_the_card_fills_in() {
         let of = |text: &str| Recommended::of_folder(Some(text.as_bytes())).values;
         let card = ("temperature", FAMILY_TEMPERATURE, Source::Card);
         // The released file has no sampling values.

@@ -12,34 +12,23 @@ use std::fmt::{self, Write};
 pub struct Clean<'a>(Cow<'a, str>);
 
 impl<'a> Clean<'a> {
-    /// A text of several lines, as [`sanitize`].
     pub fn text(text: &'a str) -> Clean<'a> {
         Clean(sanitize(text))
     }
 
-    /// A text of one line, as [`sanitize_line`].
     pub fn line(text: &'a str) -> Clean<'a> {
         Clean(sanitize_line(text))
     }
 
     /// JSON in lines, as [`Clean::json`].
     pub fn json_text(text: &'a str) -> Clean<'a> {
-        let hostile = |c: char| is_hostile(c) && c != '\n';
-        if !text.chars().any(hostile) {
-            return Clean(Cow::Borrowed(text));
-        }
-        let mut out = String::with_capacity(text.len() + 64);
-        for c in text.chars() {
-            if hostile(c) {
-                // Outside of strings JSON is ASCII, so this character is inside a string.
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    let _ = write!(out, "\\u{unit:04x}");
-                }
-            } else {
-                out.push(c);
+        // Outside of strings JSON is ASCII, so such a character is inside a string.
+        let escape = |out: &mut String, c: char| {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
             }
-        }
-        Clean(Cow::Owned(out))
+        };
+        Clean(mapped(text, |c| is_hostile(c) && c != '\n', escape))
     }
 
     pub fn as_str(&self) -> &str {
@@ -83,20 +72,21 @@ fn spell(out: &mut String, c: char) {
     let _ = if code < 0x100 { write!(out, "\\x{code:02x}") } else { write!(out, "U+{code:04X}") };
 }
 
-/// Cleans a text of several lines: `\n` and `\t` stay, everything else that a terminal would obey is spelled out.
-pub fn sanitize(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|c| is_hostile(c) && c != '\n' && c != '\t') {
+/// A text with some characters written in another way; copied only if it has any.
+fn mapped<'a>(text: &'a str, changes: impl Fn(char) -> bool, write: impl Fn(&mut String, char)) -> Cow<'a, str> {
+    if !text.chars().any(&changes) {
         return Cow::Borrowed(text);
     }
-    let mut out = String::with_capacity(text.len() + 16);
+    let mut out = String::with_capacity(text.len() + 64);
     for c in text.chars() {
-        if is_hostile(c) && c != '\n' && c != '\t' {
-            spell(&mut out, c);
-        } else {
-            out.push(c);
-        }
+        if changes(c) { write(&mut out, c) } else { out.push(c) }
     }
     Cow::Owned(out)
+}
+
+/// Cleans a text of several lines: `\n` and `\t` stay, everything else that a terminal would obey is spelled out.
+pub fn sanitize(text: &str) -> Cow<'_, str> {
+    mapped(text, |c| is_hostile(c) && c != '\n' && c != '\t', spell)
 }
 
 /// `old` after a user edited its sanitized form to `edited`: outside the change, the characters of `old` stay instead
@@ -109,28 +99,17 @@ pub fn edited(old: &str, edited: &str) -> String {
         (before, middle) = (before + c.len_utf8(), rest);
     }
     let (before, old) = old.split_at(before);
-    let mut behind = old.len();
+    let mut suffix = old.len();
     for c in old.chars().rev() {
         let Some(rest) = middle.strip_suffix(&spelled(c)) else { break };
-        (behind, middle) = (behind - c.len_utf8(), rest);
+        (suffix, middle) = (suffix - c.len_utf8(), rest);
     }
-    format!("{before}{middle}{}", old.get(behind..).unwrap_or_default())
+    format!("{before}{middle}{}", old.get(suffix..).unwrap_or_default())
 }
 
 /// Cleans a text for one line: newlines and tabs become spaces, the rest as [`sanitize`].
 pub fn sanitize_line(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_hostile) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => out.push(' '),
-            c if is_hostile(c) => spell(&mut out, c),
-            c => out.push(c),
-        }
-    }
-    Cow::Owned(out)
+    mapped(text, is_hostile, |out, c| if matches!(c, '\n' | '\t') { out.push(' ') } else { spell(out, c) })
 }
 
 /// Quotes a word of a command line so that a shell takes it literally.
@@ -145,7 +124,7 @@ pub fn shell_word(text: &str) -> String {
 /// Quotes a word of a command (`/resume NAME`) if it would be read differently without.
 pub fn command_word(text: &str) -> String {
     let text = sanitize_line(text);
-    // Within a word, an apostrophe stands for itself; so does a backslash that protects nothing.
+    // Within a word an apostrophe is literal; so is a backslash that protects nothing.
     let means_more = |(at, c): (usize, char)| c.is_whitespace() || c == '"' || at == 0 && matches!(c, '\'' | '~');
     let protects = ["\\\\", "\\'"].into_iter().any(|pair| text.contains(pair));
     if !text.is_empty() && !protects && !text.char_indices().any(means_more) {

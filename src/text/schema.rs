@@ -1,30 +1,27 @@
-//! Whether a schema can be compiled at all. Schemas come from outside, and a short one can take the compiler all memory, all time
+//! Whether a schema can be compiled at all. Schemas are untrusted, and a short one can take the compiler all memory, all time
 //! or all of a stack: the ways in which its parts must hold together multiply. So each is tried in a child process first: this
 //! program again, as `sala-chat __schema` with the schema on standard input, with limits on memory and time. Only [`child`] runs
 //! in the child.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use super::child::{self, Failed, Limits};
 use super::grammar::{self, Grammar};
-use super::trial::Trial;
+use super::plain_words;
+use crate::engine::protocol::Cancel;
 
-/// First argument of the child.
 pub const CHILD: &str = "__schema";
-/// How they are tried.
-const TRIAL: Trial = Trial {
-    child: CHILD,
-    doing: "compiling it",
-    advice: "ask with a simpler schema",
-    memory_bytes: 1 << 30,
-    time: Duration::from_secs(10),
-};
+const MEMORY_BYTES: u64 = 1 << 30;
+const LIMITS: Limits = Limits { time: Duration::from_secs(10), output_bytes: 64 << 10 };
 /// Schemas that passed and are known: programs send the same ones again and again.
 const KNOWN: usize = 128;
 
-/// Why a schema is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
     /// It is the schema: a phrase.
@@ -33,7 +30,6 @@ pub enum Unusable {
     Untried(String),
 }
 
-/// Tries schemas.
 #[derive(Debug)]
 pub struct Checker {
     /// Program and first arguments that accept `__schema`; normally this program.
@@ -43,7 +39,6 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Has them tried by this program.
     pub fn new(program: Vec<OsString>) -> Checker {
         Checker { program, passed: Mutex::default() }
     }
@@ -60,7 +55,7 @@ impl Checker {
             return Ok(());
         }
         let untried = |why| Unusable::Untried(format!("the schema cannot be tried: {why}"));
-        if let Some(why) = TRIAL.tried(&self.program, text).map_err(untried)? {
+        if let Some(why) = self.tried(text).map_err(untried)? {
             return Err(Unusable::Refused(why));
         }
         let mut passed = passed();
@@ -70,15 +65,38 @@ impl Checker {
         }
         Ok(())
     }
+    /// Has a child compile it; the result is the reason for a refusal, if any.
+    fn tried(&self, text: String) -> Result<Option<String>, String> {
+        let (program, arguments) = self.program.split_first().ok_or("there is no program")?;
+        let mut command = Command::new(program);
+        command.args(arguments).arg(CHILD).env("RUST_BACKTRACE", "0");
+        let too_much =
+            |what: String| Ok(Some(format!("compiling it takes more than {what}; ask with a simpler schema")));
+        let output = match child::run_with(command, text.into(), LIMITS, &Cancel::default()) {
+            Ok(output) => output,
+            Err(Failed::TimedOut) => return too_much(format!("{} s", LIMITS.time.as_secs())),
+            Err(Failed::Start(e)) => return Err(format!("the child did not start ({})", plain_words(&e))),
+            Err(Failed::TooLong | Failed::Cancelled) => return Err("the child wrote too much".into()),
+        };
+        match (output.status.success(), output.status.signal()) {
+            (true, _) => serde_json::from_slice(&output.stdout).map_err(|e| e.to_string()),
+            // Exceeding the memory or stack limit aborts the child.
+            (false, Some(_)) => too_much(format!("{} GiB of memory or too deep a stack", MEMORY_BYTES >> 30)),
+            (false, None) if output.complaint.is_empty() => Err(format!("the child ended with {}", output.status)),
+            (false, None) => Err(output.complaint),
+        }
+    }
 }
 
-/// In the child: limits itself, compiles the schema of standard input, and returns a verdict for standard output.
+/// In the child: limits itself, compiles the schema of standard input, and returns why it is refused, or `null`, for standard
+/// output.
 ///
 /// # Errors
 /// Why it cannot be tried, in one line for standard error.
 pub fn child() -> Result<Vec<u8>, String> {
-    TRIAL.child(|text| {
-        let grammar: Grammar = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-        Ok(grammar::Trial::new()?.of(&grammar).err())
-    })
+    child::confine(MEMORY_BYTES)?;
+    let mut text = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut text).map_err(|e| e.to_string())?;
+    let grammar: Grammar = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+    serde_json::to_vec(&grammar::Trial::new()?.of(&grammar).err()).map_err(|e| e.to_string())
 }

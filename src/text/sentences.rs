@@ -42,8 +42,8 @@ pub(super) fn ends(text: &[u8], place: usize) -> bool {
         return true;
     }
     let last = place.checked_sub(1).and_then(|at| text.get(at));
-    let goes_on = rest.first().is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'.');
-    !goes_on && last.is_some_and(|byte| matches!(*byte, b'.' | b'!' | b'?'))
+    let continues = rest.first().is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'.');
+    !continues && last.is_some_and(|byte| matches!(*byte, b'.' | b'!' | b'?'))
 }
 
 #[cfg(test)]

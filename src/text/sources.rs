@@ -33,7 +33,6 @@ const SIMILAR_LIMIT: usize = 4000;
 
 #[derive(Clone, Debug)]
 pub struct SourceOptions {
-    /// Base of relative paths.
     pub base: PathBuf,
     pub max_file_bytes: u64,
     /// Follow links inside folders. A named link is always followed.
@@ -82,7 +81,6 @@ pub struct Found {
     pub chosen: Chosen,
 }
 
-/// How a file was selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chosen {
     /// Named: a failure is an error.
@@ -103,7 +101,6 @@ pub struct Document {
     pub guessed: Option<&'static str>,
 }
 
-/// Documents, and files that were left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gathered {
     pub documents: Vec<Document>,
@@ -111,14 +108,12 @@ pub struct Gathered {
 }
 
 impl Document {
-    /// A document from text instead of a file.
     pub fn inline(name: &str, text: &str) -> Result<Document, SourceError> {
         refuse_nothing(name, text)?;
         Ok(Document { name: clean_name(name), path: None, text: text.to_owned(), note: None, guessed: None })
     }
 }
 
-/// Refuses an empty text.
 fn refuse_nothing(name: &str, text: &str) -> Result<(), SourceError> {
     match text.trim() {
         "" if text.is_empty() => Err(SourceError::Empty(name.to_owned())),

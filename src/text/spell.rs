@@ -94,7 +94,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text that these tokens encode, special tokens as their literals. Invalid UTF-8 becomes U+FFFD.
+    /// The text that these tokens encode, special tokens as their literals. Invalid UTF-8 is replaced by U+FFFD.
     pub fn spell(&self, tokens: &[Token], before: Before) -> String {
         let mut decoder = Detokenizer::new(self, before);
         let mut out = String::new();
@@ -111,7 +111,7 @@ impl Tokenizer {
         out
     }
 
-    /// The text of ids as the library decodes a whole text. Invalid UTF-8 becomes U+FFFD.
+    /// The text of ids as the library decodes a whole text. Invalid UTF-8 is replaced by U+FFFD.
     pub fn decode(&self, ids: &[Token], specials: Specials) -> String {
         let mut decoder = Detokenizer::of_whole(self);
         let mut out = String::new();
@@ -157,20 +157,20 @@ impl Tokenizer {
 
     /// As [`Tokenizer::encode_with_special`] for text that continues other text: without the tokenizer's own space in
     /// front.
-    pub fn encode_behind(&self, text: &str, before: Before) -> Result<Vec<Token>, TextError> {
-        self.encode_behind_until(text, before, &Halt::NEVER)
+    pub fn encode_after(&self, text: &str, before: Before) -> Result<Vec<Token>, TextError> {
+        self.encode_after_until(text, before, &Halt::NEVER)
     }
 
-    /// As [`Tokenizer::encode_behind`], until `halt`.
-    pub fn encode_behind_until(&self, text: &str, before: Before, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-        let goes_on = before == Before::Text && self.pieces.own_space != OwnSpace::None;
-        let Some(literals) = self.literals.as_ref().filter(|_| goes_on) else {
+    /// As [`Tokenizer::encode_after`], until `halt`.
+    pub fn encode_after_until(&self, text: &str, before: Before, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
+        let continues = before == Before::Text && self.pieces.own_space != OwnSpace::None;
+        let Some(literals) = self.literals.as_ref().filter(|_| continues) else {
             return self.encode_with_special_until(text, halt);
         };
         let Some(Run::Text(first)) = literals.first(text) else {
             return self.encode_with_special_until(text, halt);
         };
-        let mut ids = self.encode_plain_behind(&first.replace(SHIELD, ""), halt)?;
+        let mut ids = self.encode_plain_after(&first.replace(SHIELD, ""), halt)?;
         let room = Halt { most: halt.most.saturating_sub(ids.len()), ..*halt };
         ids.extend(self.encode_with_special_until(text.get(first.len()..).unwrap_or(""), &room)?);
         Ok(ids)

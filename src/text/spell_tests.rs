@@ -39,7 +39,7 @@ fn a_text_divided_anywhere_reads_on_without_a_space_of_its_own() {
             for n in 0..=ids.len() {
                 let Some(at) = covered(t, &text, &ids[..n], Before::Edge) else { continue };
                 let before = t.before_next(&ids[..n], Before::Edge);
-                let rest = t.encode_behind(&text[at..], before).unwrap();
+                let rest = t.encode_after(&text[at..], before).unwrap();
                 assert_eq!(covered(t, &text[at..], &rest, before), Some(text.len() - at), "{awkward:?} at {n}");
                 // No space is read that the text does not have.
                 let whole = [&ids[..n], &rest].concat();
@@ -63,7 +63,7 @@ fn tokens_of_another_text_cover_nothing() {
 }
 
 #[test]
-fn a_library_that_is_asked_directly_agrees_on_the_first_stretch() {
+fn the_library_used_directly_agrees_on_the_first_stretch() {
     for awkward in AWKWARD {
         let ids = PIECES.encode_plain(awkward).unwrap();
         assert_eq!(PIECES.spell(&ids, Before::Edge), awkward.replace('\u{2581}', " "));
@@ -81,7 +81,7 @@ proptest::proptest! {
             let n = part.min(ids.len());
             if let Some(at) = covered(t, &text, &ids[..n], Before::Edge) {
                 let before = t.before_next(&ids[..n], Before::Edge);
-                let rest = t.encode_behind(&text[at..], before).unwrap();
+                let rest = t.encode_after(&text[at..], before).unwrap();
                 proptest::prop_assert_eq!(covered(t, &text[at..], &rest, before), Some(text.len() - at));
             }
         }

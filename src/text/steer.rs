@@ -28,7 +28,7 @@ impl Watched {
         if self == Watched::default() {
             return Ok(None);
         }
-        let close = tokenizer.encode_behind(thoughts::BETWEEN, Before::Text)?;
+        let close = tokenizer.encode_after(thoughts::BETWEEN, Before::Text)?;
         let tokenizer = Arc::clone(tokenizer);
         let watching = Watching { watched: self, in_thought: begin == Begin::Thought, spent };
         let make = move || -> Box<dyn Steer> {
@@ -47,11 +47,9 @@ impl Watched {
 
 struct Watch {
     watched: Watched,
-    /// Tokens of thought so far.
     spent: u64,
     text: StreamDecoder,
     close: Vec<Token>,
-    /// Those still to write.
     closing: VecDeque<Token>,
     repeats: Repeats,
 }

@@ -27,7 +27,7 @@ fn texts_that_rightly_repeat_are_left_alone() {
     let song = "Row, row, row your boat, gently down the stream.\n".repeat(20);
     for tokenizer in both() {
         for text in [&table, &same_table, &list, &zeros, &code, &ruler, &song] {
-            let tokens = tokenizer.encode_behind(text, Before::Text).unwrap();
+            let tokens = tokenizer.encode_after(text, Before::Text).unwrap();
             assert_eq!(looped(&tokens), None, "{} tokens: {:?}", tokens.len(), &text[..40]);
         }
     }
@@ -51,7 +51,7 @@ fn a_loop_is_found_whatever_its_period() {
     );
 }
 
-/// What an answer becomes: its tokens as steered, and whether it was ended.
+/// A steered answer: its tokens, and whether it was ended.
 fn steered(watched: Watched, tokenizer: &Arc<Tokenizer>, begin: Begin, drawn: &[Token]) -> (Vec<Token>, bool) {
     let steering = watched.steering(tokenizer, begin, 0).unwrap().unwrap();
     let mut steer = (steering.0)();
@@ -70,10 +70,10 @@ fn steered(watched: Watched, tokenizer: &Arc<Tokenizer>, begin: Begin, drawn: &[
 }
 
 #[test]
-fn a_thought_is_closed_when_its_budget_is_spent_and_the_answer_goes_on() {
+fn a_thought_is_closed_when_its_budget_is_spent_and_the_answer_continues() {
     for tokenizer in both() {
         let drawn = tokenizer
-            .encode_behind("<think>\none two three four five six seven eight nine ten eleven twelve", Before::Text)
+            .encode_after("<think>\none two three four five six seven eight nine ten eleven twelve", Before::Text)
             .unwrap();
         let watched = Watched { thought_tokens: 6, loops: false };
         let (out, ended) = steered(watched, &tokenizer, Begin::Answer, &drawn);
@@ -82,14 +82,14 @@ fn a_thought_is_closed_when_its_budget_is_spent_and_the_answer_goes_on() {
         let (thought, rest) = text.split_once("</think>").unwrap();
         assert!(thought.starts_with("<think>\none") && rest.starts_with("\n\n"), "{text:?}");
         assert!(!rest.contains("</think>"), "closed once: {text:?}");
-        assert!(tokenizer.encode_behind(thought, Before::Text).unwrap().len() <= 16, "{thought:?}");
+        assert!(tokenizer.encode_after(thought, Before::Text).unwrap().len() <= 16, "{thought:?}");
 
         // A prompt that opened the thought; a thought that ends by itself; no limit.
-        let inside = tokenizer.encode_behind("hm, one two three four five six seven", Before::Text).unwrap();
+        let inside = tokenizer.encode_after("hm, one two three four five six seven", Before::Text).unwrap();
         let text = tokenizer.spell(&steered(watched, &tokenizer, Begin::Thought, &inside).0, Before::Text);
         assert!(text.contains("\n</think>\n\n"), "{text:?}");
         let answer = "An answer longer than sixteen tokens is fine, as nobody counts its tokens as thoughts.";
-        let short = tokenizer.encode_behind(&format!("<think>\nhm\n</think>\n\n{answer}"), Before::Text).unwrap();
+        let short = tokenizer.encode_after(&format!("<think>\nhm\n</think>\n\n{answer}"), Before::Text).unwrap();
         let watched = Watched { thought_tokens: 16, loops: false };
         assert_eq!(steered(watched, &tokenizer, Begin::Answer, &short).0, short);
         let unlimited = Watched { thought_tokens: 0, loops: true };

@@ -25,7 +25,6 @@ pub(super) struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// For tokens that follow `before`.
     pub(super) fn new(tokenizer: &Tokenizer, before: Before) -> Detokenizer {
         let own_spaces = usize::from(tokenizer.pieces.own_space != OwnSpace::None);
         let strip = if before == Before::Edge { own_spaces } else { 0 };
@@ -48,7 +47,7 @@ impl Detokenizer {
         self.strip = self.own_spaces;
     }
 
-    /// Appends complete characters. Invalid UTF-8 becomes U+FFFD.
+    /// Appends complete characters. Invalid UTF-8 is replaced by U+FFFD.
     pub(super) fn push(&mut self, bytes: &[u8], out: &mut String) {
         self.held.extend_from_slice(bytes);
         let mut from = 0;
@@ -99,7 +98,6 @@ impl Delta {
     }
 }
 
-/// Where an answer begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Begin {
     /// Outside a thought, which the answer may open.
@@ -146,7 +144,6 @@ impl Splitter {
         Splitter { part, held: String::new() }
     }
 
-    /// Whether a thought is open.
     pub fn in_thought(&self) -> bool {
         match self.part {
             Part::ThoughtStart | Part::Thought => true,
@@ -159,13 +156,11 @@ impl Splitter {
         while self.advance(delta) {}
     }
 
-    /// A `<think>` control token.
     pub fn open(&mut self, delta: &mut Delta) {
         self.flush(delta);
         self.part = Part::ThoughtStart;
     }
 
-    /// A `</think>` control token.
     pub fn close(&mut self, delta: &mut Delta) {
         if self.in_thought() {
             self.held.truncate(self.held.trim_end().len());
@@ -187,7 +182,7 @@ impl Splitter {
         if self.in_thought() { delta.thinking.push_str(&held) } else { delta.answer.push_str(&held) }
     }
 
-    /// Emits text whose role is certain; true if more may follow.
+    /// Emits text with a certain role; true if more may follow.
     fn advance(&mut self, delta: &mut Delta) -> bool {
         match self.part {
             Part::Start => {
@@ -258,7 +253,6 @@ impl StreamDecoder {
         delta
     }
 
-    /// Text of the tokens of one round.
     pub fn push_all(&mut self, ids: &[Token]) -> Delta {
         let mut delta = Delta::default();
         for &id in ids {
@@ -277,7 +271,6 @@ impl StreamDecoder {
         delta
     }
 
-    /// Whether a thought is open.
     pub fn in_thought(&self) -> bool {
         self.splitter.in_thought()
     }
@@ -296,7 +289,7 @@ impl StreamDecoder {
 
     /// Text of the answer in the token that closes a thought; `None` while the thought is open. The tag may be
     /// several tokens, and its last token may contain text of the answer.
-    pub(super) fn behind_thought(&self, id: Token) -> Option<&[u8]> {
+    pub(super) fn after_thought(&self, id: Token) -> Option<&[u8]> {
         let bytes = match self.tokenizer.pieces.get(id) {
             Piece::Special(literal) => return (literal == CLOSE).then_some(&[]),
             Piece::Bytes(bytes) => bytes,

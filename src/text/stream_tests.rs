@@ -33,7 +33,7 @@ fn deltas_join_to_the_whole_text_and_never_break_a_character() {
     for tokenizer in both() {
         for text in ["naïve 你好，世界 👨‍👩‍👧 end\n", " leads", "  two", "\u{1F642}", "\n a", "a  b"]
         {
-            let ids = tokenizer.encode_behind(text, Before::Text).unwrap();
+            let ids = tokenizer.encode_after(text, Before::Text).unwrap();
             let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
             let mut joined = String::new();
             for &id in &ids {
@@ -51,7 +51,7 @@ fn deltas_join_to_the_whole_text_and_never_break_a_character() {
 #[test]
 fn an_unfinished_character_is_replaced_at_the_end() {
     for tokenizer in both() {
-        let ids = tokenizer.encode_behind("a🙂", Before::Text).unwrap();
+        let ids = tokenizer.encode_after("a🙂", Before::Text).unwrap();
         let cut = &ids[..ids.len() - 1];
         let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
         let mut text = decoder.push_all(cut).answer;
@@ -65,7 +65,7 @@ fn an_unfinished_character_is_replaced_at_the_end() {
 #[test]
 fn thought_tags_as_control_tokens_and_as_text_open_and_close_thoughts() {
     for tokenizer in both() {
-        let ids = tokenizer.encode_behind("<think>\nlet me see\n</think>\n\nYes.<|im_end|>", Before::Text).unwrap();
+        let ids = tokenizer.encode_after("<think>\nlet me see\n</think>\n\nYes.<|im_end|>", Before::Text).unwrap();
         let mut decoder = StreamDecoder::new(tokenizer, Begin::Answer);
         let mut all = Delta::default();
         for id in ids {
@@ -130,7 +130,7 @@ fn what_is_text_of_the_answer_is_known_of_each_token() {
                 decoder.push(token);
                 decoder.in_answer()
             };
-            tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().map(one).collect::<Vec<_>>()
+            tokenizer.encode_after(text, Before::Text).unwrap().into_iter().map(one).collect::<Vec<_>>()
         };
         let thoughtful = places(Begin::Thought, "Hm.\n</think>\n\n");
         assert!(thoughtful.iter().all(|place| *place == Some(false)), "{thoughtful:?}");

@@ -65,15 +65,15 @@ fn the_next_turn_extends_the_prompt_of_a_template_that_keeps_everything() {
         read.starts_with("<|im_start|>user\n<document name=\"notes.txt\">\nthe code is 7\n</document><|im_end|>\n")
     );
     messages.push(ChatMessage::new(ChatRole::User, "which code?"));
-    let asked = t.render(&messages, &RenderOptions::prompt(ThinkMode::Auto)).unwrap();
-    assert!(asked.starts_with(&read) && asked.ends_with("<|im_start|>assistant\n"));
+    let question = t.render(&messages, &RenderOptions::prompt(ThinkMode::Auto)).unwrap();
+    assert!(question.starts_with(&read) && question.ends_with("<|im_start|>assistant\n"));
     messages.push(ChatMessage::answer("hm", "7"));
     let answered = t.render(&messages, &RenderOptions::default()).unwrap();
-    assert!(answered.starts_with(&asked) && answered.ends_with("<think>\nhm\n</think>\n\n7<|im_end|>\n"));
+    assert!(answered.starts_with(&question) && answered.ends_with("<think>\nhm\n</think>\n\n7<|im_end|>\n"));
 }
 
 #[test]
-fn named_templates_and_a_file_beside_the_config_are_found() {
+fn named_templates_and_a_file_next_to_the_config_are_found() {
     let named = br#"{"eos_token": {"content": "E"}, "chat_template": [{"name": "rag", "template": "no"}, {"name": "default", "template": "yes{{ eos_token }}"}]}"#;
     let t = Template::from_config(named, None).unwrap();
     assert_eq!(t.render(&[], &RenderOptions::default()).unwrap(), "yesE");
@@ -110,26 +110,16 @@ fn line_ends_of_a_source_are_normalised_and_those_of_values_stay() {
 }
 
 #[test]
-fn slices_and_percent_are_rewritten_only_where_they_are_operators() {
+fn slices_generation_tags_and_errors_are_those_of_jinja2() {
     for (source, expected) in [
-        ("{{ '%s%%' % ('%s' % 'x') }}", "x%"),
-        ("{%- set a = messages[::-1][0] -%}{{- '%s' % a.content[::-1] -}}", "noitseuq a"),
+        ("{%- set a = messages[::-1][0] -%}{{- a.content[::-1] -}}", "noitseuq a"),
         ("{{ (9 % 5) % 3 }}{{ 9 % 5 % 3 }}{{ 2 * 9 % 4 }}{{ 1 + 9 % 4 }}", "1122"),
-        ("{{ {'a': {'b': '%s'}}['a']['b'] % 3 }}", "3"),
         ("{{ ['a:b:c', '[::-1]'][1] }}{{ {'a':'b'}['a'] }}{{ 'abc'[1:] }}{{ 'abc'[:-1] }}", "[::-1]bbcab"),
         ("{% raw %}{{ x[::-1] % 2 }}{% endraw %}{# x[::-1] #}{{ '{{ 1 % 2 }}' }}", "{{ x[::-1] % 2 }}{{ 1 % 2 }}"),
         ("{% generation %}x{% endgeneration %}{%- generation -%} y {%- endgeneration %}", "xy"),
-        (
-            "{%- macro f(a, b=a ~ ',', c=[b, 1], d=2) -%} {{ a }}{{ b }}{{ c }}{{ d }} {%- endmacro -%} {{ f('x') }}{{ f('x', d=3, b='y') }}",
-            "xx,['x,', 1]2xy['y', 1]3",
-        ),
-        ("{%- macro f(a=1, b=a) -%} {{ a }}{{ b }} {%- endmacro -%} {{ f() }}{{ f(2) }}{{ f(b=3) }}", "112213"),
-        ("{% macro f(a, b=a) %}\n{{ b }}\n{% endmacro %}\n{{ f(1) }}", "1\n"),
         ("{{ missing[::-1] | length }}{{ 10 % 4 * 2 }}{{ -7 % 3 }}", "042"),
-        ("{{ 1[::-1] }}", "chat template: a value of type number cannot be sliced (line 1)"),
-        ("{{ 'a'.index('b') }}", "chat template: substring not found (line 1)"),
-        ("{{ 'a'.split('') }}", "chat template: empty separator (line 1)"),
-        ("\n{{ 5 % 0 }}", "chat template: division by zero (line 2)"),
+        ("{{ 1[::-1] }}", "chat template: value of type number cannot be sliced (line 1)"),
+        ("\n{{ 5 % 0 }}", "chat template: unable to calculate 5 % 0 (line 2)"),
         ("{{ 'a'.nothing() }}", "chat template: string has no method named nothing (line 1)"),
         ("{{ unclosed[::-1] ", "chat template: unexpected end of input, expected end of variable block (line 1)"),
     ] {
@@ -197,9 +187,6 @@ fn hostile_templates_are_refused_in_one_line_and_soon() {
         ("width", "{{ '%999999999d'|format(1) }}".into(), "width"),
         ("star", "{{ '%*d'|format(999999999, 1) }}".into(), "width"),
         ("method", "{{ '{:>999999999}'.format(1) }}".into(), "width"),
-        ("percent", "{{ '%999999999d' % 1 }}".into(), "width"),
-        ("pad", "{{ 'a'.rjust(999999999) }}".into(), "width"),
-        ("named pad", "{{ 'a'.zfill(width=999999999) }}".into(), "width"),
         ("indent", "{{ messages[0].content|indent(999999999) }}".into(), "width"),
         ("named indent", "{{ messages[0].content|indent(width=999999999) }}".into(), "width"),
         ("json", "{{ messages|tojson(indent=999999999) }}".into(), "width"),

@@ -29,7 +29,7 @@ pub fn whole(thinking: &str, text: &str) -> String {
 }
 
 /// The part of a generated answer that follows a rendered prompt, which may have opened its thought.
-pub fn behind<'a>(prompt: &str, answer: &'a str) -> &'a str {
+pub fn after<'a>(prompt: &str, answer: &'a str) -> &'a str {
     let own = opened(prompt).then(|| answer.strip_prefix(OPEN)?.strip_prefix('\n')).flatten();
     own.unwrap_or(answer)
 }
@@ -59,8 +59,8 @@ mod tests {
         assert_eq!(unopened("I say yes.</think>\r\nYes."), Some(("I say yes.", "Yes.")));
         assert_eq!(unopened("Hm.\n</think>Yes.\n</think>\n"), Some(("Hm.", "Yes.\n</think>\n")));
         assert_eq!(unopened("Only thoughts.\n</think>"), Some(("Only thoughts.", "")));
-        for talk in ["The tag </think> ends it.", "Yes.", "<think>\na\n</think>\nb", "```\na\n</think>\n```\n"] {
-            assert_eq!(unopened(talk), None, "{talk}");
+        for text in ["The tag </think> ends it.", "Yes.", "<think>\na\n</think>\nb", "```\na\n</think>\n```\n"] {
+            assert_eq!(unopened(text), None, "{text}");
         }
     }
 
@@ -68,9 +68,9 @@ mod tests {
     fn a_thought_that_the_prompt_opened_is_not_opened_again() {
         let answer = whole("hm", "Yes.");
         assert_eq!(answer, "<think>\nhm\n</think>\n\nYes.");
-        assert_eq!(behind("<|im_start|>assistant\n<think>\n", &answer), "hm\n</think>\n\nYes.");
-        assert_eq!(behind("<|im_start|>assistant\n", &answer), answer);
-        assert_eq!(behind("<think>\n", "Yes."), "Yes.");
+        assert_eq!(after("<|im_start|>assistant\n<think>\n", &answer), "hm\n</think>\n\nYes.");
+        assert_eq!(after("<|im_start|>assistant\n", &answer), answer);
+        assert_eq!(after("<think>\n", "Yes."), "Yes.");
         assert!(opened("<think>\n") && !opened("<think>\n\n</think>\n\n"));
         assert!(answer.starts_with(&unfinished("hm")));
     }

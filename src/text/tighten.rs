@@ -53,13 +53,11 @@ pub(super) fn tighten(schema: &mut Value) -> Result<(), String> {
     Pass { open: &mut open, change: true, close }.schema(schema, "", false)
 }
 
-/// One walk through a schema.
 struct Pass<'a> {
-    /// Pointers of schemas that hold for a value beside others, so that closing them would forbid the others' properties.
+    /// Pointers of schemas that are combined with others for one value: closing them would forbid the others' properties.
     open: &'a mut BTreeSet<String>,
     /// Changes the schema; else references are followed.
     change: bool,
-    /// Closes objects.
     close: bool,
 }
 
@@ -164,7 +162,6 @@ fn exact(keywords: &mut Map<String, Value>) -> Result<(), String> {
     }
 }
 
-/// A number without a fraction.
 fn whole(number: &Number) -> Option<i128> {
     let float = || number.as_f64().filter(|f| f.fract() == 0.0).map(|f| f.clamp(-1e30, 1e30) as i128);
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)).or_else(float)

@@ -17,7 +17,7 @@ use super::own_space::{Before, without_own_space};
 use super::vocabulary::{LOWER_BLOCK, Pieces};
 use crate::core::caught::caught;
 use crate::engine::protocol::Token;
-use file::{GenerationConfig, NamedToken, OneOrMany, TokenizerConfig, load};
+use file::{GenerationConfig, NamedToken, OneOrMany, TokenizerConfig, load, parsed};
 
 /// Inserted into literals of special tokens in untrusted text; never encoded itself.
 pub(crate) const SHIELD: char = '\u{10FFFD}';
@@ -36,7 +36,7 @@ pub struct Tokenizer {
     /// Reads special literals as plain text. Built on first use.
     plain: OnceLock<Library>,
     /// As `plain`, without the tokenizer's own space in front. Built on first use.
-    plain_behind: OnceLock<Library>,
+    plain_after: OnceLock<Library>,
     pub(super) pieces: Arc<Pieces>,
     bos: Option<Token>,
     stops: Vec<Token>,
@@ -62,18 +62,8 @@ impl Tokenizer {
         generation: Option<&[u8]>,
     ) -> Result<Tokenizer, TextError> {
         let (library, json, pieces, max_id) = load(tokenizer)?;
-        let config: TokenizerConfig = match config {
-            Some(bytes) => {
-                serde_json::from_slice(bytes).map_err(|e| TextError::malformed("tokenizer_config.json", e))?
-            }
-            None => TokenizerConfig::default(),
-        };
-        let generation: GenerationConfig = match generation {
-            Some(bytes) => {
-                serde_json::from_slice(bytes).map_err(|e| TextError::malformed("generation_config.json", e))?
-            }
-            None => GenerationConfig::default(),
-        };
+        let config: TokenizerConfig = parsed("tokenizer_config.json", config)?;
+        let generation: GenerationConfig = parsed("generation_config.json", generation)?;
         let id_of = |t: &Option<NamedToken>| t.as_ref().and_then(|t| library.token_to_id(t.text()));
         // If the config does not say, the post-processor decides whether a text starts with `<s>`.
         let add_bos = match config.add_bos_token {
@@ -105,7 +95,7 @@ impl Tokenizer {
         Ok(Tokenizer {
             library,
             plain: OnceLock::new(),
-            plain_behind: OnceLock::new(),
+            plain_after: OnceLock::new(),
             pieces: Arc::new(pieces),
             bos,
             stops,
@@ -248,19 +238,19 @@ impl Tokenizer {
     }
 
     /// As [`Tokenizer::encode_plain`], for text that continues other text.
-    pub(super) fn encode_plain_behind(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
+    pub(super) fn encode_plain_after(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
         let plain = self.plain();
         if let Some(fast) = self.fast() {
             return unless_it_panics(|| fast.encode(plain, text, Before::Text, halt));
         }
-        let behind = match self.plain_behind.get() {
+        let later = match self.plain_after.get() {
             Some(library) => library,
             None => {
                 let made = self.without_own_space(plain)?;
-                self.plain_behind.get_or_init(|| made)
+                self.plain_after.get_or_init(|| made)
             }
         };
-        encode_lines(behind, behind, text, halt)
+        encode_lines(later, later, text, halt)
     }
 
     /// The library's tokenizer, with the steps that put a space in front left out.
@@ -292,14 +282,14 @@ impl Tokenizer {
 }
 
 /// The library's tokens. A long text is encoded line by line, so that encoding can stop; a cut may cost a merge.
-fn encode_lines(library: &Library, behind: &Library, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
+fn encode_lines(library: &Library, later: &Library, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
     let mut ids = Vec::new();
     let (mut rest, mut first) = (text, true);
     while !rest.is_empty() {
         halt.check(ids.len())?;
         let at = rest.as_bytes().iter().skip(LONG_BYTES).position(|b| *b == b'\n').map(|at| LONG_BYTES + at + 1);
         let (piece, after) = rest.split_at(at.unwrap_or(rest.len()));
-        ids.extend(encode_library(if first { library } else { behind }, piece)?);
+        ids.extend(encode_library(if first { library } else { later }, piece)?);
         (rest, first) = (after, false);
     }
     halt.check(ids.len())?;

@@ -27,7 +27,7 @@ fn library_ids(t: &Tokenizer, text: &str) -> Vec<Token> {
 }
 
 #[test]
-fn special_literals_are_tokens_and_the_start_token_comes_once() {
+fn special_literals_are_tokens_and_the_start_token_appears_once() {
     let t = demo();
     let (start, end) = (t.id("<|im_start|>").unwrap(), t.id("<|im_end|>").unwrap());
     let ids = t.encode_prompt("<|im_start|>user\nhi<|im_end|>").unwrap();
@@ -57,7 +57,7 @@ fn shielded_literals_are_plain_characters() {
 #[test]
 fn a_run_of_letters_of_several_bytes_has_no_end_to_its_length() {
     for t in [&*DEMO, &*PIECES] {
-        // Cuts of 65,536 bytes lie within characters of three bytes, and of two behind an odd start.
+        // Cuts of 65,536 bytes lie within characters of three bytes, and of two after an odd start.
         for text in
             ["中".repeat(70_000), format!(" {}", "я".repeat(70_000)), format!("a{}b", "\u{3000}".repeat(50_000))]
         {
@@ -85,7 +85,7 @@ fn decoding_valid_text_is_the_librarys() {
     for t in [&*DEMO, &*PIECES] {
         let whole =
             ["", "hello world", " leading", "  two", "你好，世界。 🙂👨‍👩‍👧 é\u{301}", "a\n\nb\tc", "x<|im_end|>\ny"];
-        // The space that a whole text loses is at its beginning, and a special token that is shown stands there itself.
+        // The space that a whole text loses is at its beginning, unless a visible special token is there.
         for text in whole.into_iter().chain(["</s>x y", "<|im_end|>\ny", "<|im_start|><|im_end|> z"]) {
             let ids = t.encode_with_special(text).unwrap();
             assert_eq!(t.decode(&ids, Specials::Hide), t.library.decode(&ids, true).unwrap(), "{text:?}");
@@ -112,9 +112,9 @@ fn what_is_malformed_is_called_as_the_file_calls_it() {
     let tokenizer = include_bytes!("../../assets/demo/tokenizer.json");
     let says = |tokenizer: &[u8], config: &str, generation: &str| {
         let read = Tokenizer::from_bytes(tokenizer, Some(config.as_bytes()), Some(generation.as_bytes()));
-        let said = read.unwrap_err().to_string();
-        assert!(!said.contains("untagged") && !said.contains("variant"), "{said}");
-        said
+        let message = read.unwrap_err().to_string();
+        assert!(!message.contains("untagged") && !message.contains("variant"), "{message}");
+        message
     };
     let ids = says(tokenizer, "{}", r#"{"eos_token_id": "two"}"#);
     assert!(ids.starts_with("generation_config.json: `eos_token_id` has to be a token id or a list of them"), "{ids}");
@@ -123,8 +123,8 @@ fn what_is_malformed_is_called_as_the_file_calls_it() {
     for part in ["normalizer", "pre_tokenizer", "post_processor", "decoder", "model"] {
         let mut json: serde_json::Value = serde_json::from_slice(tokenizer).unwrap();
         json[part] = serde_json::json!({ "type": "Nothing" });
-        let said = says(json.to_string().as_bytes(), "{}", "{}");
-        assert!(said.contains(part), "{part}: {said}");
+        let message = says(json.to_string().as_bytes(), "{}", "{}");
+        assert!(message.contains(part), "{part}: {message}");
     }
 }
 
@@ -193,7 +193,7 @@ fn hostile_tokenizer_files_are_refused_or_do_no_harm() {
 }
 
 #[test]
-fn tokenising_stops_when_told_and_at_the_limit() {
+fn tokenising_stops_on_request_and_at_the_limit() {
     let words = "one two three four five six seven eight nine ten\n".repeat(200_000);
     let letters = "a".repeat(8 << 20);
     for t in [&*DEMO, &*PIECES] {
@@ -202,7 +202,7 @@ fn tokenising_stops_when_told_and_at_the_limit() {
             let error = t.encode_with_special_until(text, &Halt { stop: &|| false, most: 10_000 }).unwrap_err();
             assert!(matches!(error, TextError::TooLong { most: 10_000 }), "{error}");
             let stop = || begun.elapsed().as_millis() > 20;
-            let error = t.encode_behind_until(text, Before::Text, &Halt { stop: &stop, most: usize::MAX }).unwrap_err();
+            let error = t.encode_after_until(text, Before::Text, &Halt { stop: &stop, most: usize::MAX }).unwrap_err();
             assert!(matches!(error, TextError::Stopped), "{error}");
         }
         // A word of no end costs no more than words do.

@@ -14,7 +14,6 @@ const TICK: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GaveUp {
     Panicked,
-    /// Took longer than this.
     TooLong(Duration),
     Stopped,
 }
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_a_stop_and_the_end_of_patience_are_told_apart() {
+    fn a_panic_a_stop_and_a_time_limit_are_distinct() {
         let never = || false;
         assert_eq!(run(Duration::from_secs(9), &never, || 7), Ok(7));
         assert_eq!(run(Duration::from_secs(9), &never, || panic!("no")), Err::<(), _>(GaveUp::Panicked));

@@ -13,7 +13,6 @@ const MAX_ID: Token = 8 << 20;
 /// SentencePiece's sign for a space, which it cannot distinguish from a `▁` in the text.
 pub(super) const LOWER_BLOCK: &str = "\u{2581}";
 
-/// What one id contributes to a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
     /// Bytes, possibly part of a character.

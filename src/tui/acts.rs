@@ -64,7 +64,7 @@ pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
 
 pub(super) fn why_not_now(app: &App) -> Option<&'static str> {
     if matches!(app.activity, Activity::Starting { .. }) {
-        return Some("The model is being loaded; that can be done after it");
+        return Some("The model is still loading; try again when it is ready");
     }
     if app.busy() || app.tabs.is_leaving() {
         return Some("Busy: stop first (Esc), or wait until the answer is complete");

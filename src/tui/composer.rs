@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn large_paste_is_one_unit_and_comes_back_when_sent() {
+    fn large_paste_is_one_unit_and_expands_when_sent() {
         let mut c = typed("see ");
         let long = "line\n".repeat(41);
         c.paste(&long, 800, 10);

@@ -102,7 +102,7 @@ pub(super) fn brought_back(app: &mut App, text: &str, now: u64) {
         if text.is_empty() || app.composer.recall(text) {
             return;
         }
-        "What stood here before is set aside"
+        "The earlier input is set aside"
     } else {
         // Nothing was typed since the last save: the other terminal's version replaces the draft.
         app.composer.clear_to_cut();

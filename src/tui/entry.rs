@@ -248,6 +248,21 @@ fn cleaned(text: &str) -> Option<String> {
     }
 }
 
+/// `12 Nov 14:01`, from days since the epoch (civil calendar).
+pub fn date(ms: i64, utc_offset_min: i32) -> String {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let seconds = ms.div_euclid(1000) + i64::from(utc_offset_min) * 60;
+    let local = jiff::Timestamp::from_second(seconds).map(|t| t.to_zoned(jiff::tz::TimeZone::UTC));
+    match local {
+        Ok(t) => {
+            let month =
+                usize::try_from(t.month()).ok().and_then(|m| MONTHS.get(m.saturating_sub(1))).copied().unwrap_or("");
+            format!("{:>2} {month} {}", t.day(), clock(ms, utc_offset_min))
+        }
+        Err(_) => String::new(),
+    }
+}
+
 pub fn clock(ms: i64, utc_offset_min: i32) -> String {
     let minutes = ms.div_euclid(60_000) + i64::from(utc_offset_min);
     let of_day = minutes.rem_euclid(24 * 60);

@@ -2,10 +2,13 @@
 
 use super::App;
 use super::cells::{ellipsis, width};
+use super::cleaned::line;
+use super::entry::{date, short_count};
 use super::layout;
 use super::rows::{Face, Role, Row, Span};
 use super::wrap::wrap_text;
 use crate::config::commands::COMMANDS;
+use crate::runtime::protocol::SessionRow;
 use crate::text::sample::QUESTIONS;
 
 pub fn greeting(app: &App) -> Vec<Row> {
@@ -44,12 +47,33 @@ impl Form {
 
 const MARGIN: usize = 2;
 
+/// The session that Enter continues: of this folder, before anything is typed.
+pub(super) fn offered(app: &App) -> Option<&SessionRow> {
+    let begun = app.transcript.messages().next().is_some() || !app.composer.is_empty() || app.tour.is_some();
+    app.config.offer.as_ref().filter(|_| !begun)
+}
+
+/// The offer in the longest form that leaves room for the title.
+fn offer(app: &App, row: &SessionRow, room: usize) -> Row {
+    let title = if row.title.is_empty() { &row.name } else { &row.title };
+    let date = date(row.updated_ms, app.config.utc_offset_min);
+    let day = date.rsplit_once(' ').map_or("", |(day, _)| day).trim();
+    let short = format!(" ({day}, {} tokens)", short_count(row.tokens));
+    let (whole, none) = (format!("{short}; type to start a new one"), String::new());
+    let before = "Enter continues ";
+    let left = |rest: &str| room.saturating_sub(width(before) + width(rest) + 2);
+    let rest = [&whole, &short, &none].into_iter().find(|rest| left(rest) >= width(title).min(12)).unwrap_or(&none);
+    let title = ellipsis(&line(title), left(rest));
+    Row::of(format!("{before}\"{title}\"{rest}"), Face::from(Role::Key).bold())
+}
+
 fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
     let room = cells.saturating_sub(MARGIN);
     let says = |text: &str, face: Face| wrap_text(text, face, room);
+    let offer = offered(app).map(|row| offer(app, row, room));
     if form == Form::Line {
         let line = "Type a question, or /load FILE. /help lists commands.";
-        return vec![Row::of(ellipsis(line, room), Role::Text)];
+        return offer.into_iter().chain([Row::of(ellipsis(line, room), Role::Text)]).collect();
     }
     let airy = form != Form::Brief;
     let mut lines: Vec<Row> = Vec::new();
@@ -67,6 +91,7 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
             lines.extend(says(&model, Role::Text.into()));
         }
     }
+    lines.extend(offer);
     lines.extend(airy.then(Row::default));
     let begin = match form {
         Form::Whole => "Type a question, or load a document and ask about it:",

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_paths_are_told_from_text() {
+    fn dropped_paths_are_distinguished_from_text() {
         let paths = |text: &str| pasted_paths(text);
         assert_eq!(paths("'/home/a b.txt' "), Some(vec!["/home/a b.txt".into()]));
         assert_eq!(paths("/a\\ b.txt ~/c.md\n"), Some(vec!["/a b.txt".into(), "~/c.md".into()]));

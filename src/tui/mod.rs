@@ -42,6 +42,7 @@ mod quit;
 mod render;
 pub mod rows;
 pub mod selection;
+mod sessions;
 pub mod settings;
 pub mod several;
 pub mod shelf;

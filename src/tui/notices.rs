@@ -2,7 +2,7 @@
 //! original for copying.
 
 use super::acts::{answers_nothing, hold, note, notify, offer, send};
-use super::cleaned::{clean, document_row, line, opened, session_row, timeline_row};
+use super::cleaned::{clean, document_row, line, opened, timeline_row};
 use super::entry::grouped;
 use super::keys::Action;
 use super::map::MapView;
@@ -170,7 +170,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             if app.composer.recall(&clean(&text)) {
                 app.editing = editing;
                 if text.starts_with("/system ") {
-                    let sets = app.config.keys.does(Action::Send, "sets what stands in the input").unwrap_or_default();
+                    let sets = app.config.keys.does(Action::Send, "sets the text in the input").unwrap_or_default();
                     offer(app, &sets, Action::Editor, "opens it in your editor", now + HINT_MS);
                 }
             } else {
@@ -188,9 +188,9 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.library = names.into_iter().map(|d| LibraryName { name: line(&d.name), ..d }).collect()
         }
         Notice::Sessions(rows) => {
-            app.sessions.clone_from(&rows);
-            let rows = rows.into_iter().map(|r| Item::Session(session_row(r)));
-            arrive(app, ListView::new(Kind::Sessions, "Sessions", rows), now);
+            if let Some(view) = super::sessions::arrived(app, rows) {
+                arrive(app, view, now);
+            }
         }
         Notice::Found { query, rows } => {
             let here = app.find_here.take().filter(|words| *words == query);
@@ -283,7 +283,9 @@ fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>
         && !app.transcript.show(id)
     {
         match app.waiting && !app.queue.held && !app.queue.lines.is_empty() {
-            true => note(app, Level::Warn, "That is on another branch: /timeline leads there once all is done here"),
+            true => {
+                note(app, Level::Warn, "That is on another branch; /timeline opens it when the current work is done")
+            }
             false => send(app, Request::Goto(GotoTarget::Message(id)), effects),
         }
     }

@@ -3,7 +3,7 @@
 use super::keys::KeyTable;
 use super::palette::Palette;
 pub use crate::config::settings::{ClipboardMethod, Switch as Panel, Theme as ThemeName, ThoughtView as ThinkShow};
-use crate::runtime::protocol::Display;
+use crate::runtime::protocol::{Display, SessionRow};
 
 pub const PANEL_FROM: u16 = 120;
 
@@ -70,6 +70,8 @@ pub struct UiConfig {
     pub home: Option<std::path::PathBuf>,
     pub state_dir: Option<std::path::PathBuf>,
     pub utc_offset_min: i32,
+    /// The session of this folder that Enter continues at the start.
+    pub offer: Option<SessionRow>,
 }
 
 impl UiConfig {
@@ -125,6 +127,7 @@ impl Default for UiConfig {
             home: None,
             state_dir: None,
             utc_offset_min: 0,
+            offer: None,
         }
     }
 }

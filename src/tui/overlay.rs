@@ -1,7 +1,5 @@
 //! Pages and lists over the transcript. At most one is open; Esc closes it.
 
-use std::cmp::Reverse;
-
 use super::event::FileRow;
 use super::list::List;
 use super::map::MapView;
@@ -9,6 +7,7 @@ use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
 use super::palette::ThemeRow;
 use super::rows::Row;
+use super::sessions::{self, Picked};
 use crate::core::transcript::Finish;
 use crate::runtime::protocol::{DocumentRow, FanOutRow, Request, SearchRow, SessionRow, TimelineRow};
 
@@ -164,46 +163,20 @@ pub struct ListView {
     pub list: List<Item>,
     pub open: bool,
     pub folder: String,
-    order: Order,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Order {
-    #[default]
-    Date,
-    Name,
-    Tokens,
+    pub(super) picked: Picked,
 }
 
 impl ListView {
     pub fn new(kind: Kind, title: impl Into<String>, items: impl IntoIterator<Item = Item>) -> ListView {
         let list = List::new(items.into_iter().collect(), Item::text, matches!(kind, Kind::Help | Kind::Settings));
-        ListView { kind, title: title.into(), list, open: false, folder: String::new(), order: Order::default() }
+        ListView { kind, title: title.into(), list, open: false, folder: String::new(), picked: Picked::default() }
     }
 
-    pub(super) fn reorder(&mut self) {
-        let (order, word) = match self.order {
-            Order::Date => (Order::Name, "name"),
-            Order::Name => (Order::Tokens, "tokens"),
-            Order::Tokens => (Order::Date, "date"),
-        };
-        let mut rows: Vec<Item> = self.list.items().to_vec();
-        rows.sort_by_cached_key(|row| match (row, order) {
-            (Item::Session(r), Order::Date) => (Reverse(r.updated_ms.cast_unsigned()), String::new()),
-            (Item::Session(r), Order::Tokens) => (Reverse(r.tokens), String::new()),
-            (Item::Session(r), Order::Name) => (Reverse(0), r.name.to_lowercase()),
-            _ => (Reverse(0), String::new()),
-        });
-        let query = self.list.query().to_owned();
-        *self = ListView { order, ..ListView::new(self.kind, format!("Sessions by {word}"), rows) };
-        self.list.set_query(query);
-    }
-
-    fn footer(&self) -> &'static str {
+    fn footer(&self, cells: usize) -> &'static str {
         let empty = self.list.items().is_empty();
         match self.kind {
             Kind::Found | Kind::Documents if empty => "Esc closes",
-            Kind::Sessions => "/words: in texts   F2 rename   Del delete   Ctrl-S sort   Esc closes",
+            Kind::Sessions => sessions::keys(cells),
             Kind::Found => "Enter opens at the message   Esc closes",
             Kind::Timeline => "Enter goes there   f forks there   Esc closes",
             Kind::Documents => "type to filter   Enter shows the text   Esc closes",
@@ -312,7 +285,8 @@ impl Overlay {
         }
     }
 
-    pub fn footer(&self) -> &'static str {
+    /// The keys of the open page or list, for a line of so many cells.
+    pub fn footer(&self, cells: usize) -> &'static str {
         match self {
             Overlay::Page(page) if page.sentence.0 > 0 => "Left/Right other sentences   Up/Down scroll   Esc closes",
             Overlay::Page(page) => match (page.passages, page.sentence.1) {
@@ -323,10 +297,10 @@ impl Overlay {
                 (_, 0) => "1-9 opens a passage   Up/Down scroll   Esc closes",
                 (_, _) => "1-9 opens a passage   Right by sentence   Up/Down scroll   Esc closes",
             },
-            Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and close",
+            Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and closes",
             Overlay::Aside { done: Some(_), .. } => "not kept   Up/Down scroll   Esc closes",
             Overlay::Map(_) => "arrows move   Enter opens   Esc closes",
-            Overlay::List(view) => view.footer(),
+            Overlay::List(view) => view.footer(cells),
         }
     }
 }

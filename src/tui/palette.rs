@@ -117,7 +117,7 @@ impl Look {
                 look.marks |= mark.bit();
             } else {
                 return Err(format!(
-                    "{word} is no colour: a colour is #rrggbb, 0 to 255, default, or one of {}; marks are bold, dim, \
+                    "{word} is not a colour: a colour is #rrggbb, 0 to 255, default, or one of {}; marks are bold, dim, \
                      italic, underlined, reversed",
                     ANSI[..8].join(", ")
                 ));
@@ -173,7 +173,7 @@ roles! {
     Info "info" "notes of the program":                              ""                 "dim"                   "dim";
     Warn "warn" "something to know":                                 "bold"             "yellow"                "magenta";
     Error "error" "something failed":                                "reversed"         "red bold"              "red bold";
-    Alert "alert" "needs the eye now":                               "reversed"         "red bold reversed"     "red bold reversed";
+    Alert "alert" "needs attention now":                               "reversed"         "red bold reversed"     "red bold reversed";
     Selected "selected" "the selected row of a list":                "reversed"         "reversed"              "reversed";
     Match "match" "what a search found":                             "bold underlined"  "yellow bold underlined" "magenta bold underlined";
     Rule "rule" "frames and lines":                                  "dim"              "dim"                   "dim";

@@ -39,8 +39,14 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     app.queue.held &= !sends;
     if line.trim().is_empty() {
         app.tour = app.tour.take().map(super::tour::Tour::restarted);
+        if let Some(row) = super::greeting::offered(app) {
+            let command = format!("/resume {}", commands::escaped(&row.name));
+            app.composer.set(&command);
+            submit(app, now, effects);
+        }
         return;
     }
+    app.config.offer = None;
     let understood = parsed.as_ref().is_none_or(Result::is_ok);
     if let Some(tour) = app.tour.as_mut().filter(|_| understood) {
         tour.entered(&line);
@@ -198,7 +204,7 @@ pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
                     false => occupy(app, request, effects),
                 }
             }
-            Request::New(_) | Request::Resume(_) | Request::OpenAsked(_) => super::tabs::leave(app, request, effects),
+            Request::New(_) | Request::Resume(_) | Request::OpenAnswer(_) => super::tabs::leave(app, request, effects),
             Request::Preset(PresetAction::Save { name, .. }) => {
                 let display = app.config.display();
                 let save = PresetAction::Save { name, display };

@@ -126,10 +126,10 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
         Code::Enter => {
             let (files, over) = (pick.files(), pick.over());
             if files.is_empty() {
-                return hint(app, "No file is chosen: Space takes one in", now + HINT_MS);
+                return hint(app, "No file is selected; Space adds one", now + HINT_MS);
             }
             if over > 0 {
-                return hint(app, "They do not fit: Space leaves a file out", now + HINT_MS);
+                return hint(app, "The files do not fit; Space removes one", now + HINT_MS);
             }
             app.questions.pop_front();
             if let Asker::Runtime(question) = asker {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_follow_the_marks_and_kept_state_counts_only_behind_what_is_loaded() {
+    fn totals_follow_marks_and_count_kept_state_after_loaded_text() {
         let mut p = FilePick::new(plan(&[100, 200, 300], 1_000));
         assert_eq!(p.summary(), "3 of 3 files, 600 tokens, about 0:40, leaves 400.");
         p.toggle();

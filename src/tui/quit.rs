@@ -43,8 +43,7 @@ pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
     }
 }
 
-const UNSAVED: &str =
-    "Not all of this conversation is saved, and what is not is lost: /export FILE keeps it elsewhere.";
+const UNSAVED: &str = "Part of this conversation is not saved and would be lost; /export FILE saves it elsewhere.";
 
 pub(super) fn is_unsaved(app: &App) -> bool {
     matches!(app.save, SaveState::NotSaved(_)) && app.has_begun()
@@ -80,7 +79,7 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     let undone = match commands.as_slice() {
         [] => String::new(),
         [one] => format!("{} was not done.", one.split_whitespace().next().unwrap_or(one.as_str())),
-        more => format!("{} commands were not done.", more.len()),
+        more => format!("{} commands did not run.", more.len()),
     };
     let typed: Vec<(&str, String)> = app.tabs.drafts().filter(|(_, text)| is_remembered(text)).collect();
     let lengths: Vec<usize> = typed.iter().map(|(_, text)| text.len()).collect();

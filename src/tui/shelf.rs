@@ -83,14 +83,14 @@ mod tests {
             FanOutRow { document: "b.txt".into(), failed: Some("no kept state".into()), ..FanOutRow::default() };
         let stopped = FanOutRow { finish: Some(Finish::Stopped), ..answered.clone() };
         assert_eq!([&answered, &failed, &stopped].map(FanOutRow::is_answered), [true, false, false]);
-        let shelf = FanOut { question: "Who?".into(), rows: vec![answered, failed], over: true };
-        let lines = sentences(&shelf);
+        let fan_out = FanOut { question: "Who?".into(), rows: vec![answered, failed], over: true };
+        let lines = sentences(&fan_out);
         assert!(lines[0].starts_with("war.txt: Prince Andrei") && !lines[0].contains('\u{1b}'), "{lines:?}");
         assert!(lines[0].ends_with("(lines 41,210-41,262; each token 93% likely)"), "{lines:?}");
         assert_eq!(lines[1], "b.txt: (no kept state)");
-        let mut before = view(shelf.clone(), None);
+        let mut before = view(fan_out.clone(), None);
         before.list.set_query("b.txt".into());
-        let again = view(shelf, Some(&before));
+        let again = view(fan_out, Some(&before));
         assert!(matches!(again.list.selected(), Some(Item::Answer(1, _))));
     }
 }

@@ -212,7 +212,7 @@ pub(super) fn go(app: &mut App, number: Option<u32>, now: u64, effects: &mut Vec
     }
     if app.has_work() {
         let text = match app.activity {
-            Activity::Starting { .. } => "The model is being loaded; other sessions after that",
+            Activity::Starting { .. } => "The model is still loading; switch sessions when it is ready",
             _ if app.answers_beside() => "",
             _ if app.busy() => "Busy: stop first (Esc), then go to another session",
             _ => "Answer the question first, then go to another session",

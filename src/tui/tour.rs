@@ -54,7 +54,7 @@ const STEPS: [Step; 10] = [
     ),
 ];
 
-const KEYS: &str = "Enter goes on, Esc leaves the tour.";
+const KEYS: &str = "Enter continues, Esc leaves the tour.";
 const KEYS_OF_LAST: &str = "Enter ends the program, Esc stays in it.";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub(super) fn leave(app: &mut App) -> bool {
     note(
         app,
         Level::Info,
-        "The tour is left. Nothing of this session stays unless you /export it; /quit ends, sala-chat starts one of your own.",
+        "You left the tour. Nothing of this session is kept unless you /export it; /quit ends, sala-chat starts one of your own.",
     );
     true
 }
@@ -178,7 +178,7 @@ mod tests {
         while let Some(step) = tour.step() {
             let ends = step.line == "/quit" && !step.restarts;
             let says = |what| tour.text().is_some_and(|text| text.contains(what));
-            assert_eq!((says("Enter goes on"), says("Enter ends the program")), (!ends, ends), "{step:?}");
+            assert_eq!((says("Enter continues"), says("Enter ends the program")), (!ends, ends), "{step:?}");
             tour.entered(step.line);
             restarts += usize::from(tour.restarts());
             tour = tour.restarted();

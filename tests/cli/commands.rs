@@ -77,7 +77,7 @@ fn a_wrong_command_line_is_one_line_and_code_2() {
 }
 
 #[test]
-fn what_a_measurement_has_no_room_for_is_refused_before_anything_is_made() {
+fn a_measurement_without_room_is_refused_at_the_start() {
     let home = Home::new();
     for (line, says) in [
         ("bench --context 0", "a whole number from 1 to 1048576"),
@@ -118,7 +118,7 @@ fn a_question_to_a_gpu_that_is_not_there_is_code_4() {
 }
 
 #[test]
-fn nothing_to_ask_and_nothing_to_load_is_told_at_once() {
+fn an_empty_question_or_file_name_fails_at_once() {
     let home = Home::new();
     for prompt in ["", "   ", "\n\t"] {
         let output = home.run(&["-p", prompt, "--demo"]);
@@ -135,7 +135,7 @@ fn nothing_to_ask_and_nothing_to_load_is_told_at_once() {
     }
     let nothing = home.run(&["-p", "hi", "-f", "-"]);
     assert_eq!(nothing.status.code(), Some(2));
-    assert!(err(&nothing).contains("-f - means standard input, and there is nothing in it"), "{}", err(&nothing));
+    assert!(err(&nothing).contains("-f - reads standard input, which is empty"), "{}", err(&nothing));
     assert!(!home.path("data/sala.db").exists(), "nothing was opened for it");
 }
 
@@ -143,8 +143,8 @@ fn nothing_to_ask_and_nothing_to_load_is_told_at_once() {
 fn asking_a_library_that_is_not_there_makes_none() {
     let home = Home::new();
     let output = home.run(&["--demo", "--device", "cpu", "ask-all", "What is due in May?"]);
-    let said = "sala-chat: There is no document in the library. sala-chat library add FILE puts one there.\n";
-    assert_eq!((output.status.code(), err(&output)), (Some(1), said));
+    let expected = "sala-chat: There is no document in the library. sala-chat library add FILE puts one there.\n";
+    assert_eq!((output.status.code(), err(&output)), (Some(1), expected));
     assert!(!home.path("data").exists());
 }
 
@@ -159,7 +159,7 @@ fn standard_input_without_an_end_stops_at_the_limit() {
 }
 
 #[test]
-fn variables_of_any_bytes_are_told_or_left_alone() {
+fn variables_of_any_bytes_are_reported_or_ignored() {
     use std::os::unix::ffi::OsStringExt;
     let home = Home::new();
     let bad = || OsString::from_vec(vec![b'x', 0xff, 0x1b]);
@@ -182,7 +182,7 @@ fn variables_of_any_bytes_are_told_or_left_alone() {
 }
 
 #[test]
-fn a_missing_path_is_told_before_anything_is_loaded() {
+fn a_missing_path_is_reported_before_anything_is_loaded() {
     let home = Home::new();
     home.write("books/war.txt", "text");
     let output = home.run(&["-p", "hi", "-f", "war.txt"]);
@@ -206,8 +206,12 @@ fn a_missing_path_is_told_before_anything_is_loaded() {
         (&["quantise", "model", "--to", "8bit"], "model quantize"),
         (&["modle", "quantize", "model"], "model quantize"),
     ] {
-        let said = home.run(words);
-        assert!(err(&said).trim().ends_with(&format!("id you mean: sala-chat {command}")), "{words:?}: {}", err(&said));
+        let refused = home.run(words);
+        assert!(
+            err(&refused).trim().ends_with(&format!("id you mean: sala-chat {command}")),
+            "{words:?}: {}",
+            err(&refused)
+        );
     }
     home.write("quantized", "text");
     let both = home.run(&["quantize"]);
@@ -234,8 +238,8 @@ fn a_key_file_that_is_none_is_not_to_be_made_private() {
     std::fs::create_dir(home.path("keys")).unwrap();
     for file in ["keys", "/dev/null"] {
         let refused = home.run(&["--demo", "serve", "--listen", "127.0.0.1:0", "--key-file", file]);
-        let said = err(&refused);
-        assert!(refused.status.code() == Some(2) && said.contains("not a regular file"), "{said}");
-        assert!(!said.contains("chmod"), "{said}");
+        let stderr = err(&refused);
+        assert!(refused.status.code() == Some(2) && stderr.contains("not a regular file"), "{stderr}");
+        assert!(!stderr.contains("chmod"), "{stderr}");
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong, as a shell sees it: the same damage has the same exit code everywhere, and a line says what and what to do.
+//! Failures as a shell sees them: the same damage has the same exit code everywhere, and one line names the cause and the remedy.
 
 use crate::command;
 
@@ -105,19 +105,19 @@ fn a_file_that_is_to_be_read_and_is_not_there_has_one_code() {
     assert_eq!(home.run(&["doctor", "--fixtures", "nosuch", "--device", "cpu"]).status.code(), Some(66));
     // A text in the place of reference logits.
     let text = judge(&["book.txt"]);
-    let said = err(&text);
+    let stderr = err(&text);
     assert!(
-        said.starts_with("sala-chat: book.txt: not a file of reference logits (") && said.contains("--text"),
-        "{said}"
+        stderr.starts_with("sala-chat: book.txt: not a file of reference logits (") && stderr.contains("--text"),
+        "{stderr}"
     );
-    assert_eq!(said.matches("book.txt").count(), 1, "{said}");
-    assert!(!said.contains("download"), "{said}");
+    assert_eq!(stderr.matches("book.txt").count(), 1, "{stderr}");
+    assert!(!stderr.contains("download"), "{stderr}");
     let folder = judge(&["."]);
     assert!(err(&folder).starts_with("sala-chat: .: not a regular file"), "{}", err(&folder));
 }
 
 #[test]
-fn a_text_to_be_judged_is_decoded_and_nothing_to_be_judged_is_said() {
+fn an_eval_text_is_decoded_and_a_missing_one_is_reported() {
     let home = Home::new();
     let judge = |more: &[&str]| {
         home.run(&[&["eval", "--demo", "--skip", "needles,consistency", "--device", "cpu"], more].concat())
@@ -196,7 +196,7 @@ fn looking_at_a_data_folder_that_is_not_there_does_not_make_it() {
 }
 
 #[test]
-fn a_session_in_the_trash_is_said_to_be_there() {
+fn a_session_in_the_trash_is_reported_as_such() {
     let home = Home::new();
     let nothing = out(&home.run(&["prune", "--dry-run"])).to_owned();
     assert!(nothing.contains("; nothing is in the trash. Nothing was removed."), "{nothing}");
@@ -210,17 +210,17 @@ fn a_session_in_the_trash_is_said_to_be_there() {
         "messages": [message(1, None, "one"), message(2, Some(1), "two"), message(3, Some(1), "three")],
     });
     let file = home.write("in.json", session.to_string());
-    // The message that it stands at is not in the file.
+    // Its head message is not in the file.
     let imported = home.run(&["import", file.to_str().unwrap()]);
-    assert!(out(&imported).contains("is not in it: the last one is taken."), "{}", out(&imported));
+    assert!(out(&imported).contains("is missing from it; the last one is used."), "{}", out(&imported));
     let shown = home.run(&["show", "old talk"]);
     assert!(out(&shown).contains("one") && out(&shown).contains("three"), "{}", out(&shown));
     assert_eq!(home.run(&["rm", "old talk", "--yes"]).status.code(), Some(0));
     for command in [&["show", "old talk"][..], &["export", "old talk", "x.md"]] {
         let gone = home.run(command);
         assert_eq!(gone.status.code(), Some(1));
-        let said = "sala-chat: \"old talk\" is in the trash. Back with: sala-chat -r 'old talk'";
-        assert_eq!(err(&gone).trim(), said);
+        let expected = "sala-chat: \"old talk\" is in the trash. Back with: sala-chat -r 'old talk'";
+        assert_eq!(err(&gone).trim(), expected);
     }
     assert!(err(&home.run(&["show", "nothing"])).contains("no session called \"nothing\""));
     // Where another one has its name, it is there by its number.
@@ -228,8 +228,8 @@ fn a_session_in_the_trash_is_said_to_be_there() {
     let listed = home.run(&["ls", "--trash", "--json"]);
     let listed: serde_json::Value = serde_json::from_str(out(&listed)).unwrap();
     let [row] = listed.as_array().unwrap().as_slice() else { panic!("{listed}") };
-    let (name, trashed, goes) = (row["name"].as_str(), row["trashed_ms"].as_i64(), row["goes_ms"].as_i64());
-    assert_eq!((name, goes.unwrap() - trashed.unwrap()), (Some("old talk"), 7 * 24 * 3600 * 1000));
+    let (name, trashed, expires) = (row["name"].as_str(), row["trashed_ms"].as_i64(), row["goes_ms"].as_i64());
+    assert_eq!((name, expires.unwrap() - trashed.unwrap()), (Some("old talk"), 7 * 24 * 3600 * 1000));
     let text = home.run(&["ls", "--trash"]);
     assert!(out(&text).contains("old talk") && out(&text).contains("-r ID"), "{}", out(&text));
     let id = row["id"].to_string();
@@ -240,7 +240,7 @@ fn a_session_in_the_trash_is_said_to_be_there() {
 }
 
 #[test]
-fn a_packed_folder_that_was_changed_is_named_and_one_that_is_being_packed_is_left_alone() {
+fn a_changed_packed_folder_is_named_and_a_busy_one_is_kept() {
     let home = Home::new();
     let pack: &[&str] = &["model", "quantize", "demo", "--to", "8bit", "-o", "packed"];
     let packed = home.0.path().join("packed");
@@ -248,8 +248,8 @@ fn a_packed_folder_that_was_changed_is_named_and_one_that_is_being_packed_is_lef
     let refused = home.run(pack);
     assert_eq!(refused.status.code(), Some(6), "{}", err(&refused));
     let process = std::process::id();
-    let said = format!("sala-chat: packed is being packed into by process {process}; wait for it, or");
-    assert!(err(&refused).starts_with(&said) && err(&refused).trim_end().lines().count() == 1, "{}", err(&refused));
+    let stderr = format!("sala-chat: packed is being packed into by process {process}; wait for it, or");
+    assert!(err(&refused).starts_with(&stderr) && err(&refused).trim_end().lines().count() == 1, "{}", err(&refused));
     drop(claim);
     let verify = || home.run(&["model", "verify", "--model", "packed"]);
     let made = home.run(pack);
@@ -267,10 +267,10 @@ fn a_packed_folder_that_was_changed_is_named_and_one_that_is_being_packed_is_lef
     let damaged = verify();
     assert_eq!(damaged.status.code(), Some(3), "{}", out(&damaged));
     assert!(out(&damaged).contains("part-003.safetensors: it is not as it was written\n"), "{}", out(&damaged));
-    let said = err(&damaged);
+    let stderr = err(&damaged);
     assert!(
-        said.contains("sala-chat: part-003.safetensors in packed: damaged. Run its sala-chat model quantize"),
-        "{said}"
+        stderr.contains("sala-chat: part-003.safetensors in packed: damaged. Run its sala-chat model quantize"),
+        "{stderr}"
     );
     assert_eq!(home.run(pack).status.code(), Some(0));
     assert_eq!(verify().status.code(), Some(0));
@@ -282,8 +282,11 @@ fn a_packed_folder_that_was_changed_is_named_and_one_that_is_being_packed_is_lef
     let unread = verify();
     assert_eq!(unread.status.code(), Some(3), "{}", out(&unread));
     assert!(out(&unread).contains("part-003.safetensors: cannot be read: "), "{}", out(&unread));
-    let said = err(&unread);
-    assert!(said.contains("part-003.safetensors in packed: cannot be read: ") && !said.contains("damaged"), "{said}");
+    let stderr = err(&unread);
+    assert!(
+        stderr.contains("part-003.safetensors in packed: cannot be read: ") && !stderr.contains("damaged"),
+        "{stderr}"
+    );
     let refused = home.run(pack);
     assert_eq!(refused.status.code(), Some(3), "{}", err(&refused));
     assert!(err(&refused).contains("cannot read packed/part-003.safetensors: "), "{}", err(&refused));
@@ -305,7 +308,7 @@ fn a_packed_folder_that_was_changed_is_named_and_one_that_is_being_packed_is_lef
 }
 
 #[test]
-fn weights_that_a_killed_start_left_help_nobody_and_are_counted_when_they_go() {
+fn weights_left_by_a_killed_start_are_counted_when_removed() {
     let home = Home::new();
     assert_eq!(home.run(&["prune"]).status.code(), Some(0));
     let folder = format!("data/weights/{:032x}", 7);
@@ -320,7 +323,7 @@ fn weights_that_a_killed_start_left_help_nobody_and_are_counted_when_they_go() {
 }
 
 #[test]
-fn a_check_of_the_settings_tells_everything_at_once() {
+fn a_settings_check_reports_everything_at_once() {
     let home = Home::new();
     let file = "[sampling]\ntemperature = 99\n[serve]\nlisten = \"nowhere\"\n[load.converters]\ndocx = \"pandoc\"\n\
         [keys]\n\"ctrl-o\" = \"fly\"\n\"a\" = \"panel\"\n";
@@ -339,7 +342,7 @@ fn a_check_of_the_settings_tells_everything_at_once() {
 }
 
 #[test]
-fn a_file_that_may_not_grow_is_a_failure_that_is_told() {
+fn a_file_that_may_not_grow_is_a_reported_failure() {
     let home = Home::new();
     let to = std::fs::File::create(home.0.path().join("manual.1")).unwrap();
     let mut shell = std::process::Command::new("sh");
@@ -355,12 +358,12 @@ fn without_a_gpu_the_saved_texts_are_checked_all_the_same() {
     let home = Home::new();
     let mut command = command::command(home.0.path(), &["doctor", "--check", "--kernels"]);
     let output = command.env("CUDA_VISIBLE_DEVICES", "-1").output().unwrap();
-    assert!(out(&output).contains("All is as it was saved."), "{}{}", out(&output), err(&output));
+    assert!(out(&output).contains("Everything is as it was saved."), "{}{}", out(&output), err(&output));
     assert_eq!(output.status.code(), Some(4), "{}", err(&output));
 }
 
 #[test]
-fn a_list_that_a_program_reads_is_whole_or_says_that_it_is_not() {
+fn a_list_for_programs_is_complete_or_marked_as_partial() {
     let home = Home::new();
     let name = "a-name-that-is-rather-longer-than-its-column";
     let message = |id: u64| {
@@ -390,12 +393,12 @@ fn a_list_that_a_program_reads_is_whole_or_says_that_it_is_not() {
 }
 
 #[test]
-fn standard_input_is_known_by_both_its_names_and_of_a_device_it_is_said_how_to_give_it() {
+fn standard_input_has_two_names_and_devices_get_advice() {
     let home = Home::new();
     for name in ["-", "/dev/stdin"] {
-        let asked = home.run(&["-p", "hi", "-f", name]);
-        assert_eq!(asked.status.code(), Some(2), "{}", err(&asked));
-        assert!(err(&asked).contains("standard input, and there is nothing in it"), "{}", err(&asked));
+        let output = home.run(&["-p", "hi", "-f", name]);
+        assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+        assert!(err(&output).contains("reads standard input, which is empty"), "{}", err(&output));
     }
     let device = home.run(&["-p", "hi", "-f", "/dev/zero"]);
     assert!(err(&device).contains("or pipe it in: COMMAND | sala-chat -p TEXT"), "{}", err(&device));

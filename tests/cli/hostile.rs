@@ -37,12 +37,12 @@ fn trouble(mut command: Command) -> Option<String> {
         kill_process(pid, Signal::KILL).unwrap();
         return Some("it hangs".to_owned());
     };
-    let said = String::from_utf8_lossy(&stderr);
+    let errors = String::from_utf8_lossy(&stderr);
     // 101 is a panic, above 128 is a signal that a shell would report.
-    let badly = status.code().is_none_or(|code| code == 101 || code > 128) || said.contains("panicked");
+    let badly = status.code().is_none_or(|code| code == 101 || code > 128) || errors.contains("panicked");
     let raw = |bytes: &[u8]| String::from_utf8_lossy(bytes).chars().any(|c| c.is_control() && c != '\n' && c != '\t');
-    let wordy = said.lines().count() > 4;
-    (badly || wordy || raw(&stderr) || raw(&stdout)).then(|| format!("{status}: {said:?}"))
+    let wordy = errors.lines().count() > 4;
+    (badly || wordy || raw(&stderr) || raw(&stdout)).then(|| format!("{status}: {errors:?}"))
 }
 
 /// Settings that no editor wrote.
@@ -213,7 +213,7 @@ fn pdf(objects: &[&[u8]]) -> Vec<u8> {
     file
 }
 
-/// A page of text in `stream`, behind `filters`.
+/// A page of text in `stream`, encoded with `filters`.
 fn page(dictionary: &str, stream: &[u8]) -> Vec<u8> {
     let stream = [format!("<< {dictionary} >>\nstream\n").as_bytes(), stream, b"\nendstream"].concat();
     pdf(&[
@@ -323,11 +323,11 @@ fn no_document_breaks_the_reader() {
     let mut check = |what: &str, path: &Path| {
         for force in [false, true] {
             let options = SourceOptions { force, ..options.clone() };
-            // A document or a reason; what breaks or hangs does not come back.
+            // A document or a reason; a broken or endless read does not return.
             if let Err(e) = gather(&[path.to_str().unwrap().to_owned()], &options, &Cancel::default()) {
-                let said = e.to_string();
-                if said.contains('\n') || said.contains("took over") {
-                    wrong.push(format!("{what}: {said}"));
+                let text = e.to_string();
+                if text.contains('\n') || text.contains("took over") {
+                    wrong.push(format!("{what}: {text}"));
                 }
             }
         }
@@ -358,7 +358,7 @@ fn no_document_breaks_the_reader() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Chat templates that cannot be used, and what is said of each: one of these.
+/// Unusable chat templates, each with its possible errors.
 fn templates() -> Vec<(&'static str, &'static [&'static str])> {
     let own = &["the model's own folder"][..];
     vec![
@@ -384,19 +384,19 @@ fn a_chat_template_that_cannot_be_used_is_refused_in_one_line() {
     }
     for (template, parts) in templates() {
         write(home.path(), "model/chat_template.jinja", template.as_bytes());
-        let asked = program(home.path(), &["--model", "model", "-p", "hi"]).output().unwrap();
-        let said = String::from_utf8(asked.stderr).unwrap();
-        assert!(said.starts_with("sala-chat: chat template: "), "{template}: {said}");
-        assert!(parts.iter().any(|part| said.contains(part)), "{template}: {said}");
-        assert!(said.lines().count() <= 2 && asked.stdout.is_empty(), "{template}: {said}");
+        let output = program(home.path(), &["--model", "model", "-p", "hi"]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.starts_with("sala-chat: chat template: "), "{template}: {stderr}");
+        assert!(parts.iter().any(|part| stderr.contains(part)), "{template}: {stderr}");
+        assert!(stderr.lines().count() <= 2 && output.stdout.is_empty(), "{template}: {stderr}");
     }
     // One that can be used is, and what is wrong then is something else.
     write(home.path(), "model/chat_template.jinja", b"{% for m in messages %}{{ m.content }}{% endfor %}");
-    let asked = program(home.path(), &["--model", "model", "-p", "hi"]).output().unwrap();
-    assert!(!String::from_utf8_lossy(&asked.stderr).contains("template"), "{asked:?}");
+    let output = program(home.path(), &["--model", "model", "-p", "hi"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("template"), "{output:?}");
     // What is wrong with a model's settings says where.
     write(home.path(), "model/config.json", br#"{ "model_type": "gpt" }"#);
-    let asked = program(home.path(), &["--model", "model", "-p", "hi"]).output().unwrap();
-    let said = String::from_utf8_lossy(&asked.stderr);
-    assert!(said.contains("model/config.json"), "{said}");
+    let output = program(home.path(), &["--model", "model", "-p", "hi"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("model/config.json"), "{stderr}");
 }

@@ -192,14 +192,34 @@ fn documents_are_searched_quoted_and_read_as_resources() {
     let read = client.request("resources/read", json!({"uri": lease["uri"]}));
     assert_eq!(read["result"]["contents"][0]["text"], LEASE, "{read}");
     let error = client.request("resources/read", json!({"uri": "sala://document/none"}));
-    assert!(error["error"]["message"].as_str().unwrap().contains("no document none"), "{error}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("No document none"), "{error}");
     client.end();
-    let said = command(home.path(), &["--demo", "--device", "cpu", "-p", "Is the zeppelin red?"]).output().unwrap();
-    assert!(said.status.success());
+    let output = command(home.path(), &["--demo", "--device", "cpu", "-p", "Is the zeppelin red?"]).output().unwrap();
+    assert!(output.status.success());
     let mut client = Client::start(home.path(), &[]);
     let hits = client.object("search_sessions", json!({"text": "zeppelin"}));
     assert!(hits["hits"][0]["snippet"].as_str().unwrap().contains("zeppelin"), "{hits}");
     client.end();
+}
+
+#[test]
+fn input_without_a_handshake_is_one_line_and_a_failure() {
+    let home = home();
+    let run = |input: &str| {
+        let mut command = command(home.path(), &["--demo", "--device", "cpu", "mcp"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let out = child.wait_with_output().unwrap();
+        (out.status.code(), String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap())
+    };
+    for input in ["What is the rent?\n", "{}\n", "no line end"] {
+        let (code, out, errors) = run(input);
+        assert_eq!(code, Some(1), "{input}: {errors}");
+        assert!(input == "{}\n" || out.is_empty(), "{out}");
+        assert_eq!(errors.lines().filter(|l| l.contains("without an initialize request")).count(), 1, "{errors}");
+    }
+    // A client that leaves at once is no error.
+    assert_eq!(run("").0, Some(0));
 }
 
 #[test]
@@ -218,7 +238,7 @@ fn nonsense_is_refused_in_one_line_and_paths_stay_below_the_roots() {
     assert!(client.refused("ask_all", json!({"question": "What?"})).contains("no document"));
     client.object("add_document", json!({"path": "lease.txt"}));
     assert!(client.refused("ask", ask("leese.txt")).contains("Did you mean lease.txt?"));
-    assert!(client.refused("ask", ask("x")).contains("It has: lease.txt."));
+    assert!(client.refused("ask", ask("x")).contains("No document x in the library. list_documents lists them."));
     assert!(client.refused("ask", json!({"documents": [], "question": "q"})).contains("documents is empty"));
     assert!(client.refused("ask", json!({"documents": ["lease.txt"], "question": " "})).contains("question is empty"));
     // A binary file is an error of the call alone.

@@ -1,4 +1,4 @@
-//! Measuring and capturing with the real binary and the built-in model, at the smallest size that goes through everything.
+//! Measuring and capturing with the real binary and the built-in model, at the smallest size that covers everything.
 
 use crate::command;
 
@@ -18,7 +18,7 @@ fn object(output: &Output) -> serde_json::Value {
 }
 
 #[test]
-fn a_bench_of_sessions_comes_back_with_equal_bits_and_leaves_nothing_behind() {
+fn a_session_bench_restores_equal_bits_and_leaves_no_files() {
     let home = tempfile::tempdir().unwrap();
     let report_of = |context: u64| {
         let line = format!("--demo --device cpu --json bench sessions --context {context} --decode 6 --sessions 20");

@@ -1,8 +1,8 @@
 //! kill -9 of the real program at random moments while it starts, reads, answers and saves; then it is opened again.
 //!
-//! After every kill: what the program had shown as said is there, word for word; kept state passes its checksums and
-//! what is not kept is declared so; no file without a row, no lock that blocks. From time to time the program itself
-//! lists, shows and goes on, and its greedy answer from kept state equals the one after reading everything again.
+//! After every kill: the messages that the program had shown as saved exist, word for word; kept state passes its checksums and
+//! the rest is declared missing; no file without a row, no lock that blocks. From time to time the program itself lists, shows
+//! and continues, and its greedy answer from kept state equals the one after reading everything again.
 //!
 //! The default is 28 kills, `SALA_PROOF=full` makes it 200; about one round in four ends by itself before it is killed.
 //! `SALA_SEED=N` repeats a run's moments.
@@ -158,7 +158,7 @@ fn kill_at(child: &mut Child, at: Instant) {
     let _ = child.kill();
 }
 
-/// A text whose lines nobody else has.
+/// A text with unique lines.
 fn document(n: u64) -> String {
     (0..60).map(|i| format!("In ledger {n}, line {i}: {} lamps.\n", (i * 37 + n) % 91)).collect()
 }
@@ -259,7 +259,7 @@ fn compare_with_straight_path(home: &Home, session: &SessionRecord) {
 }
 
 #[test]
-fn kill_nine_of_the_program_at_random_moments_loses_nothing_acknowledged() {
+fn kill_nine_of_the_program_loses_nothing_acknowledged() {
     let full = std::env::var("SALA_PROOF").is_ok_and(|v| v == "full");
     let kills = if full { 200 } else { 28 };
     let seed = std::env::var("SALA_SEED").map_or(5, |v| v.parse().unwrap());
@@ -363,7 +363,7 @@ fn kill_nine_of_the_program_at_random_moments_loses_nothing_acknowledged() {
         }
     }
 
-    // What nothing reaches (pieces of documents whose reading was killed) goes with one `prune`, and nothing else does.
+    // One `prune` removes unreachable data (pieces of documents with a killed read), and nothing else.
     let count = |store: &Store| store.sessions(SessionFilter::Live, 1000).unwrap().len();
     let before = count(&home.store());
     home.run(&["prune"]);
@@ -377,7 +377,7 @@ fn kill_nine_of_the_program_at_random_moments_loses_nothing_acknowledged() {
     );
 }
 
-/// Sessions and what was said in them.
+/// Sessions and their messages.
 fn everything(store: &Store) -> Vec<(String, Vec<String>)> {
     let mut all: Vec<(String, Vec<String>)> = store
         .sessions(SessionFilter::Live, 10_000)
@@ -394,7 +394,7 @@ fn everything(store: &Store) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn kill_nine_while_importing_exporting_pruning_and_reading_into_the_library_loses_nothing() {
+fn kill_nine_during_imports_exports_and_prunes_loses_nothing() {
     let full = std::env::var("SALA_PROOF").is_ok_and(|v| v == "full");
     let seed = std::env::var("SALA_SEED").map_or(7, |v| v.parse().unwrap());
     let mut random = SplitMix64::new(seed);
@@ -404,8 +404,8 @@ fn kill_nine_while_importing_exporting_pruning_and_reading_into_the_library_lose
     home.run(&["-f", "ledger.txt", "-p", QUESTIONS[1]]);
     home.run(&["export", "last", "talk.json"]);
     home.run(&["export", "last", "talk.sala", "--with-state"]);
-    let said = everything(&home.store());
-    let (name, texts) = said[0].clone();
+    let sessions = everything(&home.store());
+    let (name, texts) = sessions[0].clone();
     home.run(&["export", "last", "out.md", "--force"]);
     let exported = std::fs::read(home.0.path().join("out.md")).unwrap();
     let commands: [&[&str]; 6] = [

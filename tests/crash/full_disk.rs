@@ -38,7 +38,7 @@ fn on_small_disk(home: &Path, script: &str) -> Option<Output> {
 }
 
 #[test]
-fn on_a_full_disk_everything_is_shown_exported_and_thrown_away_and_answers_are_not_called_saved() {
+fn a_full_disk_allows_reads_exports_and_deletions() {
     let home = tempfile::tempdir().unwrap();
     let script = r#"
         say() { echo "$1=$2"; }
@@ -82,7 +82,7 @@ fn on_a_full_disk_everything_is_shown_exported_and_thrown_away_and_answers_are_n
     assert_eq!((code("reserve_left"), code("reserve_after")), (0, 1), "given up for what writes, not before");
     assert!(read("doctor.txt").contains("/full/data cannot be written"), "{}", read("doctor.txt"));
     assert!(code("rm_full") == 74 && read("rm2.txt").lines().count() == 1, "{}", read("rm2.txt"));
-    // Not saved is said and is no success, wherever it was noticed.
+    // An unsaved answer is reported and is no success, wherever it was noticed.
     assert!([7, 74].contains(&code("third")), "{}{}", read("third.txt"), read("third.err"));
     assert!(!read("third.err").is_empty());
     let last: serde_json::Value = serde_json::from_str(read("last.json").lines().last().unwrap()).unwrap();
@@ -118,14 +118,14 @@ fn prune_makes_room_on_a_full_disk_that_has_no_reserve_left() {
         assert!(codes.lines().any(|line| line == code), "{code}: {codes}{}", read(&format!("{file}.txt")));
     }
     assert!(read("rm.txt").contains("sala-chat prune"), "{}", read("rm.txt"));
-    assert!(read("prune.txt").contains("of the oldest state went first"), "{}", read("prune.txt"));
+    assert!(read("prune.txt").contains("of the oldest state; it is read again when needed"), "{}", read("prune.txt"));
     assert!(read("after.txt").lines().count() < read("before.txt").lines().count());
     // Nothing is left that the database has and the disk does not.
     assert!(codes.contains("doctor=0"), "{codes}{}", read("doctor.txt"));
 }
 
 #[test]
-fn prune_says_what_went_where_that_was_not_room_enough_and_does_not_advise_itself() {
+fn prune_reports_removals_and_does_not_advise_itself() {
     let home = tempfile::tempdir().unwrap();
     // A file of state without bytes: its removal makes no room.
     let script = r#"
@@ -150,13 +150,13 @@ fn prune_says_what_went_where_that_was_not_room_enough_and_does_not_advise_itsel
     for code in ["first=0", "some=74", "none=74", "next=0"] {
         assert!(codes.lines().any(|line| line == code), "{code}: {codes}{some}{none}{}", read("next.txt"));
     }
-    assert!(some.contains("1 file of the oldest state went, and the disk is full still"), "{some}");
+    assert!(some.contains("removed 1 file of the oldest state, but the disk is still full"), "{some}");
     assert!(none.contains("no state that could be removed now"), "{none}");
     assert!(!some.contains("sala-chat prune") && !none.contains("sala-chat prune"), "{some}{none}");
 }
 
 #[test]
-fn on_a_disk_that_is_only_read_that_is_said_and_nothing_else() {
+fn a_read_only_disk_is_reported_once() {
     let home = tempfile::tempdir().unwrap();
     let script = r#"
         run -p "Hello there" > first.txt 2>&1
@@ -170,11 +170,11 @@ fn on_a_disk_that_is_only_read_that_is_said_and_nothing_else() {
     let codes = String::from_utf8_lossy(&output.stdout);
     assert!(codes.contains("second=74") && codes.contains("rm=74"), "{output:?}");
     let read = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
-    let said = read("second.err");
-    // Answers of these tests are cut off, which is said too.
-    let lines: Vec<&str> = said.lines().filter(|l| !l.contains("cut off at")).collect();
-    assert!(lines.len() == 2 && lines.iter().all(|l| l.contains("nothing is saved")), "{said}");
-    assert!(lines[1].starts_with("sala-chat: not saved: "), "{said}");
+    let stderr = read("second.err");
+    // Answers of these tests are cut off, which is reported too.
+    let lines: Vec<&str> = stderr.lines().filter(|l| !l.contains("cut off at")).collect();
+    assert!(lines.len() == 2 && lines.iter().all(|l| l.contains("nothing is saved")), "{stderr}");
+    assert!(lines[1].starts_with("sala-chat: not saved: "), "{stderr}");
     // A lock that cannot be written either is no news.
     assert!(read("third.err").contains("not saved") && !read("third.err").contains(".lock"), "{}", read("third.err"));
     let rm = read("rm.txt");
@@ -182,7 +182,7 @@ fn on_a_disk_that_is_only_read_that_is_said_and_nothing_else() {
 }
 
 #[test]
-fn in_a_folder_that_takes_no_files_beside_the_database_texts_are_read() {
+fn texts_are_readable_in_a_folder_that_takes_no_new_files() {
     let home = tempfile::tempdir().unwrap();
     let script = r#"
         run -p "Hello there" > first.txt 2>&1
@@ -203,14 +203,14 @@ fn rounds() -> (u64, Vec<(u32, u32)>) {
     let seed = std::env::var("SALA_SEED").map_or(3, |v| v.parse().unwrap());
     let count = if std::env::var("SALA_PROOF").is_ok_and(|v| v == "full") { 40 } else { 8 };
     let mut random = sala_chat::core::SplitMix64::new(seed);
-    // KB that are left, and when the kill comes, in thousandths of a whole run.
+    // Free KB, and the time of the kill in thousandths of a whole run.
     let left =
         |i: usize, random: &mut sala_chat::core::SplitMix64| random.below(if i.is_multiple_of(2) { 160 } else { 12 });
     (seed, (0..count).map(|i| (left(i, &mut random) as u32, 100 + random.below(1100) as u32)).collect())
 }
 
 #[test]
-fn kill_nine_while_the_disk_is_full_loses_nothing_that_was_called_saved() {
+fn kill_nine_on_a_full_disk_loses_nothing_reported_as_saved() {
     let home = tempfile::tempdir().unwrap();
     let (seed, rounds) = rounds();
     let mut script = String::from(
@@ -282,16 +282,16 @@ fn kill_nine_while_the_disk_is_full_loses_nothing_that_was_called_saved() {
             137 => killed += 1,
             0 => {
                 saved += 1;
-                let said: serde_json::Value = serde_json::from_str(&read(&format!("round{i}.json"))).unwrap();
+                let object: serde_json::Value = serde_json::from_str(&read(&format!("round{i}.json"))).unwrap();
                 let kept: serde_json::Value = serde_json::from_str(&read(&format!("text{i}.json"))).expect(&here);
                 let texts: Vec<&str> =
                     kept["messages"].as_array().unwrap().iter().map(|m| m["text"].as_str().unwrap()).collect();
-                assert_eq!(texts, [format!("Round {i} of many").as_str(), said["text"].as_str().unwrap()], "{here}");
+                assert_eq!(texts, [format!("Round {i} of many").as_str(), object["text"].as_str().unwrap()], "{here}");
             }
             7 | 74 => {
                 refused += 1;
-                let said: serde_json::Value = serde_json::from_str(&read(&format!("round{i}.json"))).expect(&here);
-                assert!(said["not_saved"].is_string() || said["error"].is_string(), "{here}: {said}");
+                let object: serde_json::Value = serde_json::from_str(&read(&format!("round{i}.json"))).expect(&here);
+                assert!(object["not_saved"].is_string() || object["error"].is_string(), "{here}: {object}");
             }
             other => panic!("{here}: ended with {other}: {}", read(&format!("round{i}.err"))),
         }

@@ -1,5 +1,4 @@
-//! What survives when the power goes, the disk fails, or somebody damages a file. Text always; state exactly or
-//! declared missing.
+//! What survives a power cut, a failing disk or a damaged file. Text always; state exactly or declared missing.
 
 mod damage;
 mod disk;
@@ -14,16 +13,16 @@ use sala_chat::store::{RealDisk, SegmentId, Store};
 use store_support::*;
 
 /// A saved session of three turns, closed.
-fn saved(root: &Path) -> Talk {
+fn saved(root: &Path) -> Chat {
     let bench = Bench::new(open(root, RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "talk");
+    let (mut chat, save) = Chat::begin(&bench.store, "talk");
     bench.save(save);
     for n in 0..3 {
-        let save = talk.turn(&bench.store, &format!("question {n}"), "answer");
+        let save = chat.turn(&bench.store, &format!("question {n}"), "answer");
         assert!(is_saved(&bench.save(save)));
     }
     assert!(bench.close());
-    talk
+    chat
 }
 
 /// Every file has a row, once those that are kept for some days are taken away.

@@ -14,14 +14,14 @@ fn command(home: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Asks, does `attack` once the answer has begun, and returns the exit code, the last event and what was said beside it.
+/// Asks, runs `attack` once the answer has begun, and returns the exit code, the last event and the rest of stderr.
 fn attacked<T>(home: &Path, attack: impl FnOnce(&Path) -> T) -> (Option<i32>, Value, String) {
-    let asked = command(home, &["--jsonl", "--max-tokens", "200", "-p", "Tell me about numbers"]);
-    let mut asked = { asked }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let output = command(home, &["--jsonl", "--max-tokens", "200", "-p", "Tell me about numbers"]);
+    let mut output = { output }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut attack = Some(attack);
     let mut held = None;
     let mut last = Value::Null;
-    for line in BufReader::new(asked.stdout.take().unwrap()).lines() {
+    for line in BufReader::new(output.stdout.take().unwrap()).lines() {
         last = serde_json::from_str(&line.unwrap()).unwrap();
         // The model is there, the session is about to be made.
         if last["event"] == "start"
@@ -30,39 +30,39 @@ fn attacked<T>(home: &Path, attack: impl FnOnce(&Path) -> T) -> (Option<i32>, Va
             held = Some(attack(&home.join("data")));
         }
     }
-    let mut said = String::new();
-    asked.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    let code = asked.wait().unwrap().code();
+    let mut stderr = String::new();
+    output.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    let code = output.wait().unwrap().code();
     drop(held);
-    (code, last, said)
+    (code, last, stderr)
 }
 
 #[test]
-fn an_answer_whose_database_is_gone_is_given_and_said_to_be_not_saved() {
+fn an_answer_without_its_database_is_shown_as_not_saved() {
     let attacks: [fn(&Path); 2] = [
         |data| std::fs::remove_file(data.join("sala.db")).unwrap(),
         |data| std::fs::rename(data, data.with_extension("moved")).unwrap(),
     ];
     for attack in attacks {
         let home = tempfile::tempdir().unwrap();
-        let (code, last, said) = attacked(home.path(), attack);
-        assert_eq!((code, last["event"].as_str()), (Some(74), Some("end")), "{said}");
+        let (code, last, stderr) = attacked(home.path(), attack);
+        assert_eq!((code, last["event"].as_str()), (Some(74), Some("end")), "{stderr}");
         assert!(last["not_saved"].as_str().is_some_and(|why| why.contains("while in use")), "{last}");
-        assert!(said.contains("not saved: ") && said.contains("sala.db"), "{said}");
+        assert!(stderr.contains("not saved: ") && stderr.contains("sala.db"), "{stderr}");
     }
 }
 
 #[test]
-fn an_answer_while_another_program_holds_the_database_is_not_saved_and_says_so() {
+fn an_answer_with_a_locked_database_is_reported_as_unsaved() {
     let home = tempfile::tempdir().unwrap();
-    let (code, last, said) = attacked(home.path(), |data| {
+    let (code, last, stderr) = attacked(home.path(), |data| {
         let other = rusqlite::Connection::open(data.join("sala.db")).unwrap();
         other.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
         other.execute_batch("BEGIN IMMEDIATE; UPDATE counter SET value = value").unwrap();
         other
     });
-    assert_eq!((code, last["event"].as_str()), (Some(74), Some("end")), "{said}");
-    assert!(said.contains("not saved: another program holds"), "{said}");
+    assert_eq!((code, last["event"].as_str()), (Some(74), Some("end")), "{stderr}");
+    assert!(stderr.contains("not saved: another program holds"), "{stderr}");
     // Nothing was lost without a word, and the next one is saved.
     let next = command(home.path(), &["--max-tokens", "4", "-p", "And now?"]).output().unwrap();
     assert!(next.status.success(), "{next:?}");
@@ -77,9 +77,9 @@ fn an_answer_while_another_program_holds_the_database_is_not_saved_and_says_so()
 fn an_answer_that_is_not_to_be_kept_names_no_session() {
     let home = tempfile::tempdir().unwrap();
     for format in ["--json", "--jsonl"] {
-        let asked = command(home.path(), &["--no-save", format, "--max-tokens", "4", "-p", "Hello"]).output().unwrap();
-        assert!(asked.status.success(), "{asked:?}");
-        let text = String::from_utf8(asked.stdout).unwrap();
+        let output = command(home.path(), &["--no-save", format, "--max-tokens", "4", "-p", "Hello"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
         let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         assert_eq!((last.get("session"), last.get("not_saved")), (Some(&Value::Null), Some(&Value::Null)), "{last}");
     }
@@ -121,29 +121,29 @@ fn the_view_commands_say_what_is_wrong_and_end_with_its_code() {
 }
 
 #[test]
-fn state_that_the_disk_has_no_room_for_is_said_to_be_left_out() {
+fn state_without_disk_space_is_reported_as_not_saved() {
     let home = tempfile::tempdir().unwrap();
     let full = |arguments: &[&str]| {
         command(home.path(), arguments).env("SALA_CHAT_SESSIONS_MIN_FREE_GIB", "1000000").output().unwrap()
     };
     for format in ["--json", "--jsonl"] {
-        let asked = full(&[format, "--max-tokens", "4", "-p", "Hello"]);
-        let said = String::from_utf8(asked.stderr).unwrap();
+        let output = full(&[format, "--max-tokens", "4", "-p", "Hello"]);
+        let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(
-            (asked.status.code(), said.matches("Text is saved, state is not: ").count()),
+            (output.status.code(), stderr.matches("Text is saved, state is not: ").count()),
             (Some(0), 1),
-            "{said}"
+            "{stderr}"
         );
-        let text = String::from_utf8(asked.stdout).unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
         let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         assert!(last["state_not_saved"].as_str().is_some_and(|why| why.contains("reserve")), "{last}");
         assert_eq!(last.get("not_saved"), Some(&Value::Null), "{last}");
     }
-    // It stands in no line of the answer, where both are shown in one place.
+    // It is in no line of the answer where both streams share one file.
     let both = std::fs::File::create(home.path().join("both")).unwrap();
-    let mut asked = command(home.path(), &["--max-tokens", "4", "-p", "Hello"]);
-    asked.env("SALA_CHAT_SESSIONS_MIN_FREE_GIB", "1000000").stdout(both.try_clone().unwrap()).stderr(both);
-    assert!(asked.status().unwrap().success());
+    let mut output = command(home.path(), &["--max-tokens", "4", "-p", "Hello"]);
+    output.env("SALA_CHAT_SESSIONS_MIN_FREE_GIB", "1000000").stdout(both.try_clone().unwrap()).stderr(both);
+    assert!(output.status().unwrap().success());
     let shown = std::fs::read_to_string(home.path().join("both")).unwrap();
     assert!(shown.lines().any(|line| line.starts_with("sala-chat: Text is saved, state is not: ")), "{shown}");
     std::fs::write(home.path().join("notes.txt"), "The lease ends in May.").unwrap();
@@ -152,30 +152,30 @@ fn state_that_the_disk_has_no_room_for_is_said_to_be_left_out() {
     assert!(added.status.code() == Some(74) && why.contains("state is not") && why.contains("library ls"), "{why}");
     let doctor = String::from_utf8(full(&["doctor"]).stdout).unwrap();
     assert!(doctor.contains("sessions.min_free_gib"), "{doctor}");
-    let asked = command(home.path(), &["--json", "--max-tokens", "4", "-p", "Hello"]).output().unwrap();
-    let object: Value = serde_json::from_slice(&asked.stdout).unwrap();
-    assert!(asked.stderr.is_empty() && object.get("state_not_saved") == Some(&Value::Null), "{object}");
+    let output = command(home.path(), &["--json", "--max-tokens", "4", "-p", "Hello"]).output().unwrap();
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.stderr.is_empty() && object.get("state_not_saved") == Some(&Value::Null), "{object}");
 }
 
 #[test]
-fn an_answer_ends_as_its_form_says() {
+fn an_answer_ends_as_its_format_requires() {
     let home = tempfile::tempdir().unwrap();
-    let said = |more: &[&str]| {
+    let output = |more: &[&str]| {
         let question = ["--no-save", "--max-tokens", "4", "-p", "Hello"];
-        let asked = command(home.path(), &[&question[..], more].concat()).output().unwrap();
-        assert!(asked.status.success(), "{asked:?}");
-        String::from_utf8(asked.stdout).unwrap()
+        let ran = command(home.path(), &[&question[..], more].concat()).output().unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        String::from_utf8(ran.stdout).unwrap()
     };
-    let object: Value = serde_json::from_str(&said(&["--json"])).unwrap();
+    let object: Value = serde_json::from_str(&output(&["--json"])).unwrap();
     let written = object["text"].as_str().unwrap();
     assert!(!written.ends_with('\n'), "{written:?}");
-    assert_eq!((said(&["--raw"]).as_str(), said(&[])), (written, format!("{written}\n")));
-    let several = said(&["-n", "2"]);
+    assert_eq!((output(&["--raw"]).as_str(), output(&[])), (written, format!("{written}\n")));
+    let several = output(&["-n", "2"]);
     assert!(several.contains("\n\n[2]") && several.ends_with('\n') && !several.ends_with("\n\n"), "{several:?}");
 }
 
 #[test]
-fn what_state_there_is_of_a_session_is_exported() {
+fn existing_state_of_a_session_is_exported() {
     let home = tempfile::tempdir().unwrap();
     let kept = command(home.path(), &["--max-tokens", "4", "-p", "Hello"]).output().unwrap();
     assert!(kept.status.success(), "{kept:?}");
@@ -196,7 +196,7 @@ fn what_state_there_is_of_a_session_is_exported() {
 }
 
 #[test]
-fn a_check_finds_a_database_that_cannot_be_opened_and_looks_at_the_model_that_is_named() {
+fn a_check_reports_an_unreadable_database_and_tests_the_model() {
     let home = tempfile::tempdir().unwrap();
     let doctor = |arguments: &[&str]| {
         let done = command(home.path(), &[&["doctor"], arguments].concat()).output().unwrap();
@@ -218,18 +218,19 @@ fn a_check_finds_a_database_that_cannot_be_opened_and_looks_at_the_model_that_is
 }
 
 #[test]
-fn what_is_piped_in_is_read_as_a_file_would_be() {
+fn piped_input_is_read_like_a_file() {
     use std::io::Write;
     let home = tempfile::tempdir().unwrap();
     let piped = |bytes: &[u8]| {
-        let asked = { command(home.path(), &["--json", "--max-tokens", "4", "-p", "What is it?"]) };
-        let mut asked = { asked }.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        asked.stdin.take().unwrap().write_all(bytes).unwrap();
-        let done = asked.wait_with_output().unwrap();
+        let ran = { command(home.path(), &["--json", "--max-tokens", "4", "-p", "What is it?"]) };
+        let mut ran = { ran }.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        ran.stdin.take().unwrap().write_all(bytes).unwrap();
+        let done = ran.wait_with_output().unwrap();
         (done.status.code(), String::from_utf8([done.stdout, done.stderr].concat()).unwrap())
     };
-    let (code, said) = piped("Gr\u{f6}\u{df}e und L\u{e4}nge".chars().map(|c| c as u8).collect::<Vec<_>>().as_slice());
-    assert!(code == Some(0) && said.contains("standard input: encoding unclear; read as windows-1252"), "{said}");
-    let (code, said) = piped(b"abc\0def");
-    assert!(code == Some(1) && said.contains("not text (NUL at byte 3)") && said.contains("-f FILE"), "{said}");
+    let (code, output) =
+        piped("Gr\u{f6}\u{df}e und L\u{e4}nge".chars().map(|c| c as u8).collect::<Vec<_>>().as_slice());
+    assert!(code == Some(0) && output.contains("standard input: encoding unclear; read as windows-1252"), "{output}");
+    let (code, output) = piped(b"abc\0def");
+    assert!(code == Some(1) && output.contains("not text (NUL at byte 3)") && output.contains("-f FILE"), "{output}");
 }

@@ -1,4 +1,4 @@
-//! State that leaves the device and comes back: at once, in pieces from files, and while answers are made already.
+//! State that is copied to the host and back: at once, in pieces from files, and during answers.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use sala_chat::engine::protocol::{Cancel, PIECE_BYTES, RowSource, RowsFault};
 use super::*;
 
 #[test]
-fn what_is_read_together_is_what_was_written_each_on_its_own() {
+fn rows_read_together_equal_rows_written_separately() {
     // Together longer than a staging buffer; the rows' arrays are short and odd ones among them.
     let lightning = lightning();
     let spec = sparse();
@@ -72,7 +72,7 @@ fn what_is_read_together_is_what_was_written_each_on_its_own() {
 }
 
 #[test]
-fn what_leaves_the_device_is_what_was_there_when_it_was_asked_for() {
+fn an_image_holds_the_state_at_its_request() {
     // Together more than may be on its way at a time: some of it is read while the asker waits.
     const ROUNDS: u32 = 40;
     let (lightning, spec) = (lightning(), sparse());
@@ -96,7 +96,7 @@ fn what_leaves_the_device_is_what_was_there_when_it_was_asked_for() {
         let states = b.read_states(&states.iter().collect::<Vec<_>>()).unwrap();
         left.push((image, states, rows, b.read_all_rows(&[&cache], 0..700).unwrap()));
     }
-    // What is on its way still comes when the device is closed.
+    // Copies in flight still arrive when the device is closed.
     drop((states, cache, b));
     for (image, states, rows, read) in left {
         assert!(states.len() == 15 && states.iter().all(|state| state.data == image.data));
@@ -104,7 +104,7 @@ fn what_leaves_the_device_is_what_was_there_when_it_was_asked_for() {
     }
 }
 
-/// A file that goes bad in its second piece.
+/// A file with damage in its second piece.
 #[derive(Debug)]
 struct Bad(RowsImage);
 
@@ -130,7 +130,7 @@ impl RowSource for Bad {
 }
 
 #[test]
-fn rows_stream_in_from_several_files_and_a_bad_one_is_told() {
+fn rows_stream_from_several_files_and_a_bad_one_is_reported() {
     stream_in(device());
     stream_in(paged(Guards::Off));
 }
@@ -176,7 +176,7 @@ enum Gate {
     Open,
 }
 
-/// A disk that gives keys and values when the test lets it: what comes before what does not hang on how busy the machine is.
+/// A disk that delivers keys and values when the test allows: the order does not depend on the load of the machine.
 #[derive(Debug)]
 struct Gated {
     image: RowsImage,
@@ -186,7 +186,7 @@ struct Gated {
 }
 
 impl Gated {
-    /// Several of them are longer than whoever is about to wait for a block takes to say so.
+    /// Several of them outlast the time from deciding to wait for a block to registering the wait.
     const PACE: Duration = Duration::from_secs(2);
     /// A test that would hang fails instead.
     const PATIENCE: Duration = Duration::from_secs(600);
@@ -268,15 +268,15 @@ fn rows_on_their_way_arrive_before_they_leave_the_device() {
     let mut cache = b.cache(&spec, 1 << 15).unwrap();
     b.reserve(&mut cache, ROWS).unwrap();
     let whole = image(&spec, 0, ROWS);
-    // One that cannot be read: nothing leaves, and whoever wants that row hears of it.
+    // An unreadable file: no rows arrive, and a reader of that row gets the error.
     let bad = [Arc::new(Bad(whole.clone())) as Arc<dyn RowSource>];
     b.restore_rows(&mut [(3, &mut cache)], &bad).unwrap();
     let refused = b.page_out(&model, 1 << 15, &mut [vec![&mut cache]]).unwrap_err();
     assert!(matches!(refused, BackendError::Unsupported(_)), "{refused}");
     assert_eq!((b.memory().host, b.memory().pool), (0, 0));
-    let told = b.sync_rows(ROWS).unwrap_err();
-    assert!(matches!(told, BackendError::Rows(_)), "{told}");
-    // One that comes late.
+    let error = b.sync_rows(ROWS).unwrap_err();
+    assert!(matches!(error, BackendError::Rows(_)), "{error}");
+    // A late file.
     let disk = Arc::new(Gated { image: whole, gate: Mutex::new((Gate::Shut, 0)), changed: Condvar::new() });
     b.restore_rows(&mut [(3, &mut cache)], &[Arc::clone(&disk) as Arc<dyn RowSource>]).unwrap();
     std::thread::scope(|s| {
@@ -297,10 +297,10 @@ fn rows_on_their_way_arrive_before_they_leave_the_device() {
 fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
     // Two threads that read, on whatever machine: with one for each piece all pieces would be in somebody's hands at once.
     let readers = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-    readers.install(|| assert_eq!(answer_while_rows_come(device()), answer_while_rows_come(paged(Guards::Off))));
+    readers.install(|| assert_eq!(answer_during_restore(device()), answer_during_restore(paged(Guards::Off))));
 }
 
-fn answer_while_rows_come(mut b: Cuda) -> Vec<f32> {
+fn answer_during_restore(mut b: Cuda) -> Vec<f32> {
     const ROWS: usize = 60_000;
     let spec = sparse();
     let mut cache = b.cache(&spec, 1 << 17).unwrap();
@@ -328,7 +328,7 @@ fn answer_while_rows_come(mut b: Cuda) -> Vec<f32> {
             disk.set(Gate::Open);
             b.sync_rows(ROWS).unwrap();
         } else {
-            // The row behind them is compressed together with the last ones.
+            // The row after them is compressed together with the last ones.
             disk.set(Gate::Ajar);
             b.read_rows(&cache, ROWS - 4 * spec.kernel..ROWS).unwrap();
             disk.set(Gate::Shut);
@@ -363,7 +363,7 @@ fn answer_while_rows_come(mut b: Cuda) -> Vec<f32> {
     }
     assert!(outputs[0].iter().all(|v| v.is_finite()));
     assert!(outputs.iter().all(|o| *o == outputs[0]));
-    // Whoever waits can be stopped.
+    // A waiting pass can be stopped.
     b.restore_rows(&mut [(3, &mut cache)], &feeds).unwrap();
     let cancel = Cancel::default();
     cancel.cancel();
@@ -372,14 +372,14 @@ fn answer_while_rows_come(mut b: Cuda) -> Vec<f32> {
     assert!(matches!(stopped, Err(BackendError::Stopped)));
     assert!(b.rows_in_flight());
     assert_eq!(disk.given(), 0);
-    // Whoever waits after that is somebody else.
+    // The stop does not affect later reads.
     b.stop_on(None);
     disk.set(Gate::Open);
     assert!(b.read_rows(&cache, 0..ROWS).is_ok());
     b.sync_rows(0).unwrap();
     *disk.gate.lock().unwrap() = (Gate::Shut, 0);
     b.restore_rows(&mut [(3, &mut cache)], &feeds).unwrap();
-    // A cache that goes takes its rows with it, in flight or not: it waits for those in somebody's hands.
+    // Dropping a cache drops its rows, in flight or not: it waits for rows in use.
     disk.set(Gate::Ajar);
     drop(cache);
     assert!(!b.rows_in_flight());

@@ -34,7 +34,7 @@ struct Story {
     x: <Cuda as Memory>::Buf,
     o: <Cuda as Memory>::Buf,
     seed: u64,
-    told: Vec<(Vec<f32>, Vec<Vec<u32>>)>,
+    outputs: Vec<(Vec<f32>, Vec<Vec<u32>>)>,
     /// Before this pass keys and values leave the device.
     leave_at: Option<usize>,
 }
@@ -52,12 +52,12 @@ impl Story {
         let sel = b.selection(&spec, LIMIT).unwrap();
         let x = b.buf(spec.projection_width(), BufKind::Activation).unwrap();
         let o = b.buf(spec.heads * spec.head_dim, BufKind::Wide).unwrap();
-        Story { b, spec, caches, places, sel, x, o, seed: 0, told: Vec::new(), leave_at: None }
+        Story { b, spec, caches, places, sel, x, o, seed: 0, outputs: Vec::new(), leave_at: None }
     }
 
     /// As a conversation that finds the device full.
     fn leave(&mut self) {
-        if self.leave_at != Some(self.told.len()) {
+        if self.leave_at != Some(self.outputs.len()) {
             return;
         }
         let mut model = Checkpoint::open("synthetic:tiny").unwrap().spec().clone();
@@ -69,7 +69,7 @@ impl Story {
         assert_eq!(self.b.page_out(&model, LIMIT, &mut sequences).unwrap(), None, "once");
         let now = self.b.memory();
         assert!(before.host == 0 && before.pool == 0 && now.pool > 0, "{before:?} {now:?}");
-        let had_rows = !self.told.is_empty();
+        let had_rows = !self.outputs.is_empty();
         assert_eq!((now.host > 0, now.state < before.state), (had_rows, had_rows), "{before:?} {now:?}");
     }
 
@@ -81,7 +81,7 @@ impl Story {
         self.b.write(&mut self.x, &values).unwrap();
     }
 
-    /// Reads rows of one sequence, in passes so short that tests beside this one get their turn on the emulated device.
+    /// Reads rows of one sequence in short passes, so that concurrent tests share the emulated device.
     fn read(&mut self, of: usize, rows: usize) {
         (0..rows).step_by(128).for_each(|from| self.read_chunk(of, (rows - from).min(128)));
     }
@@ -100,7 +100,7 @@ impl Story {
         let out = b.read(o, rows).unwrap();
         b.advance(pass, rows).unwrap();
         places[of] = b.place();
-        self.told.push((out, Vec::new()));
+        self.outputs.push((out, Vec::new()));
     }
 
     /// A pass of these rows of each sequence, of which as many are accepted.
@@ -139,7 +139,7 @@ impl Story {
             places[*of] = places[*of].advanced(Pass::Verify { rows: *rows }, *accepted);
         }
         b.go_to(places[groups[0].0]).unwrap();
-        self.told.push((out, mass));
+        self.outputs.push((out, mass));
     }
 
     fn rows(&mut self, of: usize) -> Vec<Vec<u8>> {
@@ -174,8 +174,8 @@ fn one(b: Cuda, leave_at: Option<usize>) -> Story {
 }
 
 fn same(mut here: Story, there: &mut Story) {
-    assert_eq!(here.told.len(), there.told.len());
-    for (pass, (here, there)) in here.told.iter().zip(&there.told).enumerate() {
+    assert_eq!(here.outputs.len(), there.outputs.len());
+    for (pass, (here, there)) in here.outputs.iter().zip(&there.outputs).enumerate() {
         assert!(here.0.iter().all(|v| v.is_finite()), "pass {pass}");
         assert!(here == there, "pass {pass} differs");
     }
@@ -187,8 +187,8 @@ fn same(mut here: Story, there: &mut Story) {
 }
 
 #[test]
-fn a_layer_has_one_pool_whoever_comes_first() {
-    // Rows are read before anything is written: nothing has told which layer of the model the cache is of.
+fn a_layer_has_one_pool_whichever_sequence_is_first() {
+    // Rows are read before anything is written, so the cache does not know its layer yet.
     let mut s = Story::new(with(11, 1024), 2);
     s.read(0, 128);
     let made = s.b.memory().pool;
@@ -207,14 +207,14 @@ fn a_paged_sequence_has_the_bits_of_a_resident_one() {
     for (blocks, staged_rows) in [(1, 1), (11, 1024), (200, 1 << 20)] {
         same(one(with(blocks, staged_rows), None), &mut stays);
     }
-    // Before anything is read, in the middle of reading, between two graphs of the same step, and behind a refused row.
-    for leave_at in [0, 5, 20, stays.told.len() - 2] {
+    // Before anything is read, in the middle of reading, between two graphs of the same step, and after a refused row.
+    for leave_at in [0, 5, 20, stays.outputs.len() - 2] {
         same(one(resident(), Some(leave_at)), &mut stays);
     }
 }
 
 #[test]
-fn what_was_chosen_lately_stays_in_the_pool() {
+fn recently_selected_blocks_stay_in_the_pool() {
     let mut s = Story::new(with(200, 1024), 1);
     for rows in [448, 448, 64] {
         s.read(0, rows);
@@ -244,7 +244,7 @@ fn what_was_chosen_lately_stays_in_the_pool() {
     assert_eq!((counts.looked_up, counts.fetched, counts.in_place), (20, 8, 12));
 }
 
-/// Sequences beside each other, some in a pass and some not, one that goes and one that comes.
+/// Concurrent sequences, some in a pass and some not, one that leaves and one that joins.
 fn several(b: Cuda, leave_at: Option<usize>) -> Story {
     let mut s = Story { leave_at, ..Story::new(b, 3) };
     for (of, rows) in [(0, 256), (1, 333), (0, 448), (2, 256), (2, 100), (1, 256)] {
@@ -274,31 +274,31 @@ fn several(b: Cuda, leave_at: Option<usize>) -> Story {
 }
 
 #[test]
-fn paged_sequences_beside_each_other_have_the_bits_of_resident_ones() {
+fn concurrent_paged_sequences_match_resident_ones() {
     let mut stays = several(resident(), None);
     for (blocks, staged_rows) in [(7, 300), (60, 1024)] {
         same(several(with(blocks, staged_rows), None), &mut stays);
     }
     // One has forks and some have accepted rows that are not folded.
-    for leave_at in [4, 19, stays.told.len() - 3] {
+    for leave_at in [4, 19, stays.outputs.len() - 3] {
         same(several(resident(), Some(leave_at)), &mut stays);
     }
 }
 
 #[test]
-fn rows_that_take_all_blocks_are_the_same_beside_rows_whose_blocks_are_scored() {
+fn rows_of_all_blocks_are_unchanged_next_to_scored_rows() {
     // Alone, no block is scored until the last passes: rows below 640 take all ten.
-    let story = |beside: bool| {
+    let story = |shared: bool| {
         let mut s = Story::new(resident(), 2);
         s.read(0, 600);
         s.read(1, 700);
         for turn in 0..30 {
             let own = (0, 1 + turn % 3, 1 + turn % 3);
-            if beside { s.write(&[own, (1, 2, 1)]) } else { s.write(&[own]) }
+            if shared { s.write(&[own, (1, 2, 1)]) } else { s.write(&[own]) }
         }
         s.b.check_guards().unwrap();
         let width = s.spec.heads * s.spec.head_dim;
-        let own = s.told.split_off(s.told.len() - 30).into_iter().enumerate();
+        let own = s.outputs.split_off(s.outputs.len() - 30).into_iter().enumerate();
         let own: Vec<Vec<f32>> = own.map(|(turn, (out, _))| out[..(1 + turn % 3) * width].to_vec()).collect();
         (own, s.rows(0), s.b.graphs())
     };
@@ -308,7 +308,7 @@ fn rows_that_take_all_blocks_are_the_same_beside_rows_whose_blocks_are_scored() 
 }
 
 #[test]
-fn every_operation_agrees_with_the_oracle_where_keys_and_values_are_in_host_memory() {
+fn every_operation_agrees_with_the_oracle_on_host_rows() {
     let mut checks = Checks::default();
     operations(&mut checks, &mut Cpu::new(), &mut paged(Guards::Off), Extent::Emulated);
     let failed: Vec<_> =
@@ -364,7 +364,7 @@ fn rows_that_take_turns_have_the_same_memory() {
     let mut groups = b.alternating_bufs(&[&[(512, Activation)], &[(384, Activation), (256, Wide)]]).unwrap();
     assert_eq!(b.memory().work - before, 256 * (384 * 2 + 256 * 4));
     let [mlp, mixer] = groups.as_mut_slice() else { panic!("two groups were asked for") };
-    // Those of a group lie beside each other, whole.
+    // Those of a group are adjacent and whole.
     let [x, o] = mixer.as_mut_slice() else { panic!("two buffers were asked for") };
     let values = |n: usize, at: f32| -> Vec<f32> { (0..n).map(|i| at + (i % 64) as f32).collect() };
     b.write(x, &values(256 * 384, 1.0)).unwrap();

@@ -1,4 +1,4 @@
-//! Rows shared up to a position: whole pages are in the memory of both, the rest is copied, and what is behind is nobody's.
+//! Rows shared up to a position: whole pages are in the memory of both, the rest is copied, and later rows are unshared.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn rows(b: &mut Cuda, cache: &Cache, range: std::ops::Range<usize>) -> Vec<Vec<u
 }
 
 #[test]
-fn what_is_cut_at_positions_shares_what_lies_below_them() {
+fn forks_cut_at_positions_share_the_rows_below_them() {
     cut_at_positions(Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap(), true);
     cut_at_positions(paged(Guards::On), false);
 }
@@ -71,7 +71,7 @@ fn cut_at_positions(mut b: Cuda, resident: bool) {
         assert!(rows(&mut b, fork, 0..cut + 5_000) == rows(&mut b, &plain, 0..cut + 5_000), "{cut}");
     }
     assert!(rows(&mut b, &from, 0..ROWS) == whole);
-    // The lender goes back to its start, then to nothing.
+    // The lender returns to its start, then to nothing.
     let kept: Vec<_> = forks.iter().zip(cuts).map(|(fork, cut)| rows(&mut b, fork, 0..cut + 5_000)).collect();
     // All of it has memory; to write it anew takes what others have of that once more.
     let (before, wants) = (held(&b), [b.wants(&from, ROWS), b.wants_anew(&from, 100, ROWS)]);
@@ -143,7 +143,7 @@ fn of_eight_layers(mut b: Cuda, pages: u64) {
         assert!(own == wanted, "{cut}");
         assert!(all_rows(&mut b, fork, 0..cut) == all_rows(&mut b, &from, 0..cut), "{cut}");
     }
-    // One goes back, the lender to its start: nothing changes for the others, nor in what is kept.
+    // One fork and the lender rewind: the others and all kept rows are unchanged.
     let kept: Vec<_> = forks.iter().zip(cuts).map(|(fork, cut)| all_rows(&mut b, fork, 0..cut + 1_000)).collect();
     b.own_rows(&mut forks[3].iter_mut().collect::<Vec<_>>(), 4_130).unwrap();
     put_all(&mut b, &mut forks[3], 4_130, 3_000, 99);
@@ -168,7 +168,7 @@ fn of_eight_layers(mut b: Cuda, pages: u64) {
     b.check_guards().unwrap();
 }
 
-/// Rows of the built-in model that come when they are let, and say whether somebody read or passed them over.
+/// Rows of the built-in model that arrive on demand and record whether they were read or skipped.
 #[derive(Debug)]
 struct Held {
     start: u64,
@@ -279,7 +279,7 @@ fn in_flight(mut b: Cuda) {
     live.restore_from(&mut b, 0, &feeds(&first[..1]), Some(&end(EACH)), Some(&mut lender)).unwrap();
     assert_eq!(ask(&mut b, &mut live), alone[0]);
     assert!(first[0].was_read());
-    // They come, and are lent from then on: at once, from wherever the borrower stood.
+    // They arrive and are lent from then on: at once, from any position of the borrower.
     slow.iter().for_each(|source| source.open.store(true, Ordering::Relaxed));
     let second = sources(true);
     while lender.lends(&b, &feeds(&second)) == 0 {
@@ -291,7 +291,7 @@ fn in_flight(mut b: Cuda) {
     // Twice the rows, and less memory than for one half of its own.
     assert!(held(&b) < before, "{} of {before} bytes", held(&b));
     assert_eq!(ask(&mut b, &mut live), alone[1]);
-    // The first segment is the lender's, the one behind it is read.
+    // The first segment is the lender's, the next one is read.
     let other = [Held::new(0, EACH, 1, true), Held::new(EACH, 500, 3, true)];
     live.restore_from(&mut b, 0, &feeds(&other), Some(&end(EACH + 500)), Some(&mut lender)).unwrap();
     ask(&mut b, &mut live);
@@ -354,13 +354,13 @@ fn fork_and_write(mut b: Cuda) {
     let tails: Vec<Vec<Vec<u8>>> = forks.iter().map(|fork| rows(&mut b, fork, ROWS..ROWS + 3000)).collect();
     assert!(tails[0] != tails[1] && tails[1] != tails[2]);
     assert!(rows(&mut b, &from, 0..ROWS) == whole && rows(&mut b, &forks[2], 0..ROWS) == whole);
-    // One goes back and reads something else: nothing changes for the others, nor what it keeps.
+    // One rewinds and reads something else: the others and its kept rows are unchanged.
     let keep = 9_999;
     b.own_rows(&mut [&mut forks[0]], keep).unwrap();
     put(&mut b, &mut forks[0], keep, 20_000, 9);
     assert!(rows(&mut b, &forks[0], 0..keep) == rows(&mut b, &from, 0..keep));
     assert!(rows(&mut b, &forks[0], keep..ROWS - 11_000) != rows(&mut b, &from, keep..ROWS - 11_000));
-    // So does the one they come from, from its start on.
+    // So does their source, from its start on.
     b.own_rows(&mut [&mut from], 0).unwrap();
     put(&mut b, &mut from, 0, 100, 7);
     for (fork, tail) in forks.iter().zip(&tails).skip(1) {

@@ -106,7 +106,7 @@ fn weights_are_read_from_where_they_lie_in_files() {
         let error = relative(&from_files, &oracle);
         assert!(error < 6e-3, "{}: {error}", form.name());
     }
-    // Below each other: one part where pairs of tiles come out even.
+    // Stacked: one part where pairs of tiles divide evenly.
     for (form, rows, parts) in
         [(Form::Int4, [96, 3_040, 33], 1), (Form::Nvfp4, [96, 3_040, 33], 1), (Form::Nvfp4, [33, 64, 96], 2)]
     {
@@ -162,9 +162,9 @@ fn weights_are_read_from_where_they_lie_in_files() {
     b.check_guards().unwrap();
 }
 
-/// Weights that prefill in fp8 keeps in e4m3 are there for as long as nobody else wants the memory, and no bit depends on them.
+/// Weights that fp8 prefill keeps in e4m3 stay until the memory is needed, and no bit depends on them.
 #[test]
-fn spare_weights_make_room_for_whoever_wants_it() {
+fn spare_weights_are_freed_on_demand() {
     const MOST: u64 = 64 << 20;
     let options = Options { most_bytes: Some(MOST), prefill_rows: 2 * PLAIN_ROWS, ..Options::default() };
     let mut b = Cuda::emulated(library(), options).unwrap();
@@ -188,7 +188,7 @@ fn spare_weights_make_room_for_whoever_wants_it() {
         assert_eq!(read(&mut b, 2 * PLAIN_ROWS), expected);
         assert_eq!(b.memory().weights, alone + (out * (inner + 4)) as u64);
     }
-    // Who asks is told of them as of what is free, and gets it.
+    // An allocation counts them as free memory and can take it.
     let bytes = |b: &Cuda| {
         let memory = b.memory();
         memory.weights + memory.state + memory.work

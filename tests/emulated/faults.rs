@@ -22,7 +22,7 @@ struct Plan {
     lost: bool,
 }
 
-/// Faults to come, each in the first pass that has a given token. A clone is the same plan.
+/// Planned faults, each in the first pass that has a given token. A clone is the same plan.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 

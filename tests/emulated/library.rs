@@ -1,5 +1,5 @@
 //! The emulator's library, several times: a copy keeps the running kernel's coordinates, shared memory and words in its globals and
-//! runs one launch at a time, so that tests which have a device each run beside each other on as many copies.
+//! runs one launch at a time, so concurrent tests with a device use as many copies.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -104,7 +104,7 @@ impl Library {
             }
         };
         drop(free);
-        // SAFETY: the caller's; nobody else uses this copy.
+        // SAFETY: the caller's; no other thread uses this copy.
         let code =
             unsafe { (copy.launch)(kernel.as_ptr(), grid.as_ptr(), block.as_ptr(), shared_bytes, params.as_mut_ptr()) };
         let outcome = if code == 0 {

@@ -1,4 +1,4 @@
-//! Memory of the emulated device that finds who writes or reads beside it: guard words before an allocation, a page that faults at its
+//! Memory of the emulated device that detects accesses out of bounds: guard words before an allocation, a page that faults at its
 //! end, NaN in it.
 
 use std::ffi::c_void;
@@ -67,7 +67,7 @@ pub(super) fn alloc(bytes: usize) -> Result<DevicePtr> {
 /// Gives it back.
 ///
 /// # Safety
-/// `at` is from [`alloc`] with as many bytes, and nobody uses it any more.
+/// `at` is from [`alloc`] with as many bytes, and is not used any more.
 pub(super) unsafe fn free(at: DevicePtr, bytes: usize) {
     let room = room_of(bytes);
     // SAFETY: the caller's; with the same room.

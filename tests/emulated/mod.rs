@@ -1,4 +1,4 @@
-//! A device that is the CPU: the very kernels of `kernels/`, compiled by the emulator there, behind [`Driver`].
+//! A device that is the CPU: the very kernels of `kernels/`, compiled by the emulator there, as a [`Driver`].
 //!
 //! It exists so that the whole backend runs in tests without a GPU, and it is stricter than a GPU where that finds
 //! mistakes: memory starts as NaN, every allocation has guard words before it and ends at a page that faults, reserved
@@ -63,7 +63,7 @@ struct State {
     allocations: HashMap<u64, usize>,
     /// Bytes under reserved ranges.
     mapped: u64,
-    /// Some while a graph is captured, and whose thread captures it: others may allocate and wait, as on a GPU.
+    /// `Some` during a capture, with the capturing thread: others may allocate and wait, as on a GPU.
     open: Option<(ThreadId, Vec<Op>)>,
     graphs: HashMap<u64, Vec<Op>>,
     events: HashMap<u64, Instant>,

@@ -1,4 +1,4 @@
-//! Many sequences beside each other: each writes the same tokens and leaves the same state as alone.
+//! Many concurrent sequences: each writes the same tokens and leaves the same state as alone.
 
 mod faults;
 mod memory;
@@ -19,9 +19,9 @@ use sala_chat::runtime::protocol::ThinkMode;
 use sala_chat::text::TextModel;
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 
-/// What is said of a sequence that was evicted is under its number and this.
+/// Added to a sequence's number: the key for the event that it was evicted.
 const EVICTED: u64 = 1 << 40;
-/// What is said to everybody is what this one waited for.
+/// The key for notes to all sequences.
 const EVERYBODY: u64 = 1 << 41;
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -31,9 +31,9 @@ struct Harness {
     stop: Vec<Token>,
 }
 
-/// What is asked of a sequence.
+/// One request to a sequence.
 #[derive(Clone)]
-struct Wish {
+struct Request {
     prompt: Vec<Token>,
     seed: Option<u64>,
     spec: SpecMode,
@@ -42,7 +42,7 @@ struct Wish {
 
 /// What came of it.
 #[derive(Debug, Default)]
-struct Said {
+struct Output {
     tokens: Vec<Token>,
     ended: Option<Ended>,
     fault: Option<EngineFault>,
@@ -109,10 +109,10 @@ impl Harness {
     }
 
     /// Prompts of 20 to 2,000 tokens, greedy and sampled, with and without drafts.
-    fn wish(&self, i: usize) -> Wish {
+    fn request(&self, i: usize) -> Request {
         let ask = ["What is 17 + 25?", "What is sala-chat?", "Name three colours.", "Tell me of the sea."][i % 4];
         let long = "The lamp is in the attic, the keys are in the blue box. ".repeat([0, 3, 40, 120][i / 4 % 4]);
-        Wish {
+        Request {
             prompt: self.question(&format!("{long}{ask}")),
             seed: (i % 3 == 1).then_some(i as u64),
             spec: [SpecMode::Auto, SpecMode::Off, SpecMode::On, SpecMode::Depth(3)][(i + i / 4) % 4],
@@ -120,23 +120,23 @@ impl Harness {
         }
     }
 
-    fn job(&self, id: u64, sequence: SequenceId, wish: &Wish, cancel: &Cancel) -> Command {
-        let sampling = match wish.seed {
+    fn job(&self, id: u64, sequence: SequenceId, request: &Request, cancel: &Cancel) -> Command {
+        let sampling = match request.seed {
             None => Sampling { temperature: 0.0, ..Sampling::default() },
             Some(seed) => Sampling { temperature: 0.9, seed, ..Sampling::default() },
         };
         let generate = Generate {
             sampling,
-            max_tokens: wish.tokens,
+            max_tokens: request.tokens,
             stop: self.stop.clone(),
-            spec: wish.spec,
+            spec: request.spec,
             steering: None,
             constraint: None,
             likely: None,
             look: Look::default(),
         };
-        let generate = (wish.tokens > 0).then_some(generate);
-        let (prompt, cancel) = (wish.prompt.clone(), cancel.clone());
+        let generate = (request.tokens > 0).then_some(generate);
+        let (prompt, cancel) = (request.prompt.clone(), cancel.clone());
         Command::Run(Job { id, sequence, prompt, generate, score: None, export: true, cancel })
     }
 
@@ -150,51 +150,51 @@ impl Harness {
     }
 
     /// Takes the next event in; gives the number of a job or restore that ended.
-    fn hear(&self, said: &mut HashMap<u64, Said>) -> Option<u64> {
+    fn hear(&self, outputs: &mut HashMap<u64, Output>) -> Option<u64> {
         match self.engine.events.recv_timeout(PATIENCE).unwrap() {
             EngineEvent::Reading { .. } => None,
             EngineEvent::Restored { id, .. } => Some(id),
             EngineEvent::Tokens { id, tokens, .. } => {
-                said.entry(id).or_default().tokens.extend(tokens);
+                outputs.entry(id).or_default().tokens.extend(tokens);
                 None
             }
             EngineEvent::Done { id, done } => {
-                let s = said.entry(id).or_default();
+                let s = outputs.entry(id).or_default();
                 (s.ended, s.in_state) = (Some(done.ended), (done.prompt_in_state, done.generated_in_state));
                 s.bytes = done.image.iter().flat_map(bytes).collect();
                 (s.image, s.state_bytes) = (done.image, done.memory.state);
                 Some(id)
             }
             EngineEvent::Waiting { id, what } => {
-                said.entry(id).or_default().waited.push(what);
+                outputs.entry(id).or_default().waited.push(what);
                 None
             }
             EngineEvent::Note(what) => {
-                said.entry(EVERYBODY).or_default().waited.push(what);
+                outputs.entry(EVERYBODY).or_default().waited.push(what);
                 None
             }
             EngineEvent::Evicted { sequence } => {
-                said.entry(EVICTED + u64::from(sequence.0)).or_default();
+                outputs.entry(EVICTED + u64::from(sequence.0)).or_default();
                 None
             }
             EngineEvent::Failed { id, fault } => {
-                said.entry(id).or_default().fault = Some(fault);
+                outputs.entry(id).or_default().fault = Some(fault);
                 Some(id)
             }
             other => panic!("{other:?}"),
         }
     }
 
-    fn alone(&self, wish: &Wish) -> Said {
-        let mut said = HashMap::new();
+    fn alone(&self, request: &Request) -> Output {
+        let mut outputs = HashMap::new();
         self.empty(1, MAIN);
-        self.send(self.job(2, MAIN, wish, &Cancel::default()));
-        while self.hear(&mut said) != Some(2) {}
-        said.remove(&2).unwrap()
+        self.send(self.job(2, MAIN, request, &Cancel::default()));
+        while self.hear(&mut outputs) != Some(2) {}
+        outputs.remove(&2).unwrap()
     }
 }
 
-fn same(together: &Said, alone: &Said, what: &str) {
+fn same(together: &Output, alone: &Output, what: &str) {
     assert_eq!(together.fault, None, "{what}");
     assert_eq!(
         (&together.tokens, together.ended, together.in_state),
@@ -205,49 +205,51 @@ fn same(together: &Said, alone: &Said, what: &str) {
 }
 
 #[test]
-fn sixteen_sequences_that_come_and_go_say_what_each_says_alone() {
+fn sixteen_changing_sequences_answer_as_each_alone() {
     let h = Harness::start();
-    let wishes: Vec<Wish> = (0..20).map(|i| h.wish(i)).collect();
-    let alone: Vec<Said> = wishes.iter().map(|w| h.alone(w)).collect();
+    let requests: Vec<Request> = (0..20).map(|i| h.request(i)).collect();
+    let alone: Vec<Output> = requests.iter().map(|w| h.alone(w)).collect();
     assert!(alone.iter().all(|s| s.ended.is_some() && !s.tokens.is_empty()));
     for most in [3u32, 16] {
         let mut dice = Dice(u64::from(most));
-        let (mut said, mut running) = (HashMap::new(), HashMap::new());
+        let (mut outputs, mut running) = (HashMap::new(), HashMap::new());
         let mut free: VecDeque<SequenceId> = (0..most).map(SequenceId).collect();
-        // Some are asked for again and stopped on the way.
-        let mut waiting: VecDeque<(usize, bool)> = (0..wishes.len()).flat_map(|i| [(i, false), (i, true)]).collect();
+        // Some are sent twice and stopped midway.
+        let mut waiting: VecDeque<(usize, bool)> = (0..requests.len()).flat_map(|i| [(i, false), (i, true)]).collect();
         waiting.retain(|(i, stopped)| !stopped || i % 5 == 0);
         let mut ids = 100u64;
         while !waiting.is_empty() || !running.is_empty() {
-            // They come in bursts.
+            // They arrive in bursts.
             let mut burst = 1 + dice.below(4);
             while burst > 0 && !free.is_empty() && !waiting.is_empty() {
                 burst -= 1;
-                let (Some(sequence), Some((wish, stopped))) = (free.pop_front(), waiting.pop_front()) else { break };
+                let (Some(sequence), Some((request, stopped))) = (free.pop_front(), waiting.pop_front()) else { break };
                 let cancel = Cancel::default();
                 h.empty(1, sequence);
-                h.send(h.job(ids, sequence, &wishes[wish], &cancel));
-                running.insert(ids, (sequence, wish, stopped.then_some((cancel, dice.below(8)))));
+                h.send(h.job(ids, sequence, &requests[request], &cancel));
+                running.insert(ids, (sequence, request, stopped.then_some((cancel, dice.below(8)))));
                 ids += 1;
             }
-            let ended = h.hear(&mut said);
+            let ended = h.hear(&mut outputs);
             for (id, (_, _, stop)) in &running {
-                if let (Some((cancel, after)), Some(s)) = (stop, said.get(id))
+                if let (Some((cancel, after)), Some(s)) = (stop, outputs.get(id))
                     && s.tokens.len() as u64 > *after
                 {
                     cancel.cancel();
                 }
             }
-            let Some((id, (sequence, wish, stop))) = ended.and_then(|id| running.remove_entry(&id)) else { continue };
-            let found = said.remove(&id).unwrap();
-            let what = format!("{most} sequences, wish {wish}");
+            let Some((id, (sequence, request, stop))) = ended.and_then(|id| running.remove_entry(&id)) else {
+                continue;
+            };
+            let found = outputs.remove(&id).unwrap();
+            let what = format!("{most} sequences, wish {request}");
             match (stop, found.ended) {
                 (Some(_), Some(Ended::Cancelled)) => {
-                    // What was said is the beginning, and the state agrees with it.
-                    assert!(alone[wish].tokens.starts_with(&found.tokens), "{what}");
+                    // The tokens are the beginning, and the state agrees with them.
+                    assert!(alone[request].tokens.starts_with(&found.tokens), "{what}");
                     assert!(found.in_state.1 <= found.tokens.len() as u64, "{what}");
                 }
-                _ => same(&found, &alone[wish], &what),
+                _ => same(&found, &alone[request], &what),
             }
             if dice.below(3) == 0 && sequence != MAIN {
                 h.send(Command::Release { sequence });
@@ -261,51 +263,52 @@ fn sixteen_sequences_that_come_and_go_say_what_each_says_alone() {
 fn forks_of_one_text_go_on_as_if_each_had_read_it() {
     let h = Harness::start();
     let document = h.question(&"The lamp is in the attic, the keys are in the blue box. ".repeat(60));
-    let read = Wish { prompt: document, seed: None, spec: SpecMode::Auto, tokens: 0 };
-    let wish = |seed: u64, prompt: Vec<Token>| Wish { prompt, seed: Some(seed), spec: SpecMode::Auto, tokens: 25 };
+    let read = Request { prompt: document, seed: None, spec: SpecMode::Auto, tokens: 0 };
+    let request =
+        |seed: u64, prompt: Vec<Token>| Request { prompt, seed: Some(seed), spec: SpecMode::Auto, tokens: 25 };
     let ask = h.question("Tell me a story.");
     // Without another word, and with a question.
     for prompt in [Vec::new(), ask] {
         let seeds = [3, 4, 5, 6];
-        let alone: Vec<Said> = seeds
+        let alone: Vec<Output> = seeds
             .iter()
             .map(|seed| {
                 h.alone(&read);
-                let mut said = HashMap::new();
-                h.send(h.job(3, MAIN, &wish(*seed, prompt.clone()), &Cancel::default()));
-                while h.hear(&mut said) != Some(3) {}
-                said.remove(&3).unwrap()
+                let mut outputs = HashMap::new();
+                h.send(h.job(3, MAIN, &request(*seed, prompt.clone()), &Cancel::default()));
+                while h.hear(&mut outputs) != Some(3) {}
+                outputs.remove(&3).unwrap()
             })
             .collect();
-        let mut said = HashMap::new();
-        // All at once: the fork waits for what was asked of both before, and nobody writes before it.
+        let mut outputs = HashMap::new();
+        // All at once: the fork waits for both earlier jobs, and no sequence writes before it.
         h.empty(1, MAIN);
         h.send(h.job(2, MAIN, &read, &Cancel::default()));
         for i in 1..4 {
             h.send(Command::Fork { id: 20 + u64::from(i), from: MAIN, to: SequenceId(i) });
         }
         for (i, seed) in (0..).zip(seeds) {
-            h.send(h.job(30 + u64::from(i), SequenceId(i), &wish(seed, prompt.clone()), &Cancel::default()));
+            h.send(h.job(30 + u64::from(i), SequenceId(i), &request(seed, prompt.clone()), &Cancel::default()));
         }
         let mut left = 4;
         while left > 0 {
-            left -= usize::from(h.hear(&mut said).is_some_and(|id| id >= 30));
+            left -= usize::from(h.hear(&mut outputs).is_some_and(|id| id >= 30));
         }
         for (i, alone) in (0u64..).zip(&alone) {
-            same(&said[&(30 + i)], alone, &format!("fork {i}"));
+            same(&outputs[&(30 + i)], alone, &format!("fork {i}"));
         }
-        assert!(said.values().filter(|s| s.tokens == said[&30].tokens).count() < 4, "seeds make a difference");
+        assert!(outputs.values().filter(|s| s.tokens == outputs[&30].tokens).count() < 4, "seeds make a difference");
     }
 }
 
 #[test]
-fn what_fails_in_one_sequence_is_nothing_to_the_others() {
+fn a_failure_in_one_sequence_does_not_affect_the_others() {
     let h = Harness::start();
-    let good = h.wish(9);
+    let good = h.request(9);
     let alone = h.alone(&good);
-    let bad = Wish { prompt: vec![1, 99_999], ..good.clone() };
+    let bad = Request { prompt: vec![1, 99_999], ..good.clone() };
     let (two, three, four) = (SequenceId(2), SequenceId(3), SequenceId(4));
-    let mut said = HashMap::new();
+    let mut outputs = HashMap::new();
     h.empty(1, two);
     h.send(h.job(10, two, &good, &Cancel::default()));
     // A job that fails, one that rests on it, a fork of that and what rests on the fork.
@@ -320,57 +323,57 @@ fn what_fails_in_one_sequence_is_nothing_to_the_others() {
     h.send(h.job(27, four, &good, &Cancel::default()));
     let mut left: Vec<u64> = vec![10, 20, 21, 22, 23, 25, 27];
     while !left.is_empty() {
-        let ended = h.hear(&mut said);
+        let ended = h.hear(&mut outputs);
         left.retain(|id| Some(*id) != ended);
     }
     for id in [20, 21, 22, 23] {
-        let fault = said[&id].fault.clone().unwrap();
+        let fault = outputs[&id].fault.clone().unwrap();
         let text = fault.to_string();
         assert!(matches!(fault, EngineFault::Device(_)), "{id}: {text}");
         assert_eq!(text.contains("vocabulary"), id == 20, "{id}: {text}");
     }
     for id in [10, 25, 27] {
-        same(&said[&id], &alone, &format!("job {id}"));
+        same(&outputs[&id], &alone, &format!("job {id}"));
     }
 }
 
 #[test]
-fn there_is_room_for_sixteen_and_the_seventeenth_is_told() {
+fn the_seventeenth_sequence_is_refused() {
     let h = Harness::start();
-    let wish = Wish { tokens: 2, ..h.wish(0) };
-    let mut said = HashMap::new();
+    let request = Request { tokens: 2, ..h.request(0) };
+    let mut outputs = HashMap::new();
     for i in 1..=16 {
-        h.send(h.job(u64::from(i), SequenceId(i), &wish, &Cancel::default()));
+        h.send(h.job(u64::from(i), SequenceId(i), &request, &Cancel::default()));
     }
     let mut ended = 0;
     while ended < 16 {
-        ended += usize::from(h.hear(&mut said).is_some());
+        ended += usize::from(h.hear(&mut outputs).is_some());
     }
-    let fault = said[&16].fault.clone().unwrap().to_string();
+    let fault = outputs[&16].fault.clone().unwrap().to_string();
     assert!(fault.contains("16 conversations"), "{fault}");
-    assert!((1..16).all(|id| said[&id].fault.is_none()));
+    assert!((1..16).all(|id| outputs[&id].fault.is_none()));
     // One given back makes room, and a sequence that is used again is empty.
     h.send(Command::Release { sequence: SequenceId(3) });
-    h.send(h.job(40, SequenceId(16), &wish, &Cancel::default()));
-    while h.hear(&mut said) != Some(40) {}
-    same(&said[&40], &said[&1], "the place of another");
+    h.send(h.job(40, SequenceId(16), &request, &Cancel::default()));
+    while h.hear(&mut outputs) != Some(40) {}
+    same(&outputs[&40], &outputs[&1], "the place of another");
     h.send(Command::Fork { id: 41, from: MAIN, to: MAIN });
-    while h.hear(&mut said) != Some(41) {}
-    assert!(said[&41].fault.is_some());
+    while h.hear(&mut outputs) != Some(41) {}
+    assert!(outputs[&41].fault.is_some());
 }
 
 #[test]
-fn an_answer_goes_on_while_a_document_is_read() {
+fn an_answer_continues_during_a_read() {
     let h = Harness::start();
-    let long = h.question(&"The lamp is in the attic. ".repeat(1500));
+    let long = h.question(&"The lamp is in the attic. ".repeat(700));
     let total = long.len() as u64;
-    let read = Wish { prompt: long, seed: None, spec: SpecMode::Off, tokens: 0 };
+    let read = Request { prompt: long, seed: None, spec: SpecMode::Off, tokens: 0 };
     let alone = h.alone(&read);
-    let mut said = HashMap::new();
+    let mut outputs = HashMap::new();
     h.send(h.job(10, SequenceId(1), &read, &Cancel::default()));
     while !matches!(h.engine.events.recv_timeout(PATIENCE).unwrap(), EngineEvent::Reading { id: 10, .. }) {}
-    // Asked while it is read: answered before it is.
-    let question = Wish { tokens: 12, ..h.wish(0) };
+    // Sent during the read: answered before its end.
+    let question = Request { tokens: 12, ..h.request(0) };
     h.send(h.job(11, SequenceId(2), &question, &Cancel::default()));
     let mut done = 0;
     loop {
@@ -382,6 +385,6 @@ fn an_answer_goes_on_while_a_document_is_read() {
         }
     }
     assert!(done < total, "{done} of {total}");
-    while h.hear(&mut said) != Some(10) {}
-    same(&said[&10], &alone, "the document");
+    while h.hear(&mut outputs) != Some(10) {}
+    same(&outputs[&10], &alone, "the document");
 }

@@ -21,7 +21,7 @@ use tokenizers::Tokenizer;
 
 const IM_END: Token = 4;
 
-/// Whether the whole proof is asked for.
+/// Whether the whole proof runs.
 fn full() -> bool {
     std::env::var("SALA_PROOF").is_ok_and(|v| v == "full")
 }
@@ -109,8 +109,8 @@ impl Rig {
         }
     }
 
-    fn generate(&mut self, wish: &Generate) -> (Vec<Token>, Ended) {
-        let mut round = self.decoder.begin(&mut self.b, &self.model, &mut self.live, wish).unwrap();
+    fn generate(&mut self, params: &Generate) -> (Vec<Token>, Ended) {
+        let mut round = self.decoder.begin(&mut self.b, &self.model, &mut self.live, params).unwrap();
         let mut tokens = round.tokens;
         while round.ended.is_none() {
             round = self.decoder.round(&mut self.b, &self.model, &mut self.live).unwrap();
@@ -147,7 +147,7 @@ impl Rig {
     }
 }
 
-fn wish(temperature: f32, spec: SpecMode, max_tokens: u64) -> Generate {
+fn params(temperature: f32, spec: SpecMode, max_tokens: u64) -> Generate {
     let sampling = Sampling { temperature, top_p: 1.0, seed: 17, ..Sampling::default() };
     Generate {
         sampling,
@@ -191,7 +191,7 @@ fn finder(script: Script, text: Arc<Vec<Token>>) -> Finder {
     })
 }
 
-/// A prompt's tokens with the plain answer, its end and the state behind it.
+/// A prompt's tokens with the plain answer, its end and the state after it.
 struct Plain {
     prompt: Vec<Token>,
     text: Arc<Vec<Token>>,
@@ -202,7 +202,7 @@ struct Plain {
 fn plain(rig: &mut Rig, prompt: &[Token], temperature: f32, tokens: u64) -> Plain {
     rig.reset();
     rig.read(prompt);
-    let (answer, ended) = rig.generate(&wish(temperature, SpecMode::Off, tokens));
+    let (answer, ended) = rig.generate(&params(temperature, SpecMode::Off, tokens));
     assert_eq!(rig.decoder.stats().drafted, 0);
     let text = Arc::new(prompt.iter().chain(&answer).copied().collect());
     Plain { prompt: prompt.to_vec(), text, ended, state: rig.state() }
@@ -211,7 +211,7 @@ fn plain(rig: &mut Rig, prompt: &[Token], temperature: f32, tokens: u64) -> Plai
 fn assert_same(rig: &mut Rig, plain: &Plain, temperature: f32, tokens: u64, mode: SpecMode, what: &str) -> SpecStats {
     rig.reset();
     rig.read(&plain.prompt);
-    let (answer, ended) = rig.generate(&wish(temperature, mode, tokens));
+    let (answer, ended) = rig.generate(&params(temperature, mode, tokens));
     let text: Vec<Token> = plain.prompt.iter().chain(&answer).copied().collect();
     let at = text.iter().zip(plain.text.iter()).take_while(|(a, b)| a == b).count();
     assert_eq!((&text, ended), (&*plain.text, plain.ended), "{what}, {mode:?}: the text differs from token {at} on");
@@ -318,9 +318,9 @@ fn penalties_follow_the_drafted_path() {
     for mode in [SpecMode::Off, SpecMode::Depth(7), SpecMode::Auto] {
         own.reset();
         own.read(prompt);
-        let mut wish = wish(0.8, mode, 64);
-        (wish.sampling.repeat_penalty, wish.sampling.frequency_penalty, wish.sampling.top_k) = (1.2, 0.3, 20);
-        answers.push(own.generate(&wish));
+        let mut params = params(0.8, mode, 64);
+        (params.sampling.repeat_penalty, params.sampling.frequency_penalty, params.sampling.top_k) = (1.2, 0.3, 20);
+        answers.push(own.generate(&params));
     }
     assert!(answers[0].0.len() > 20);
     assert!(answers.iter().all(|a| *a == answers[0]), "{answers:?}");
@@ -339,24 +339,24 @@ fn limits_are_kept_in_the_middle_of_a_round() {
         rig.decoder.set_finder(finder(Script::Right, plain.text.clone()));
         rig.reset();
         rig.read(&prompt);
-        let (answer, ended) = rig.generate(&wish(0.0, SpecMode::Depth(15), tokens));
+        let (answer, ended) = rig.generate(&params(0.0, SpecMode::Depth(15), tokens));
         let want = (tokens as usize).min(21);
         assert_eq!(answer, plain.text[prompt.len()..][..want]);
         assert_eq!(ended, if tokens < 21 { Ended::Length } else { Ended::Context });
         assert_eq!(rig.live.position(), prompt.len() + want - 1);
     }
-    // A stop that was drafted: nothing behind it, neither in the text nor in the state.
+    // A drafted stop: nothing follows it, neither in the text nor in the state.
     let stop = plain.text[prompt.len() + 6];
     let first = plain.text[prompt.len()..].iter().position(|t| *t == stop).unwrap();
     rig.reset();
     rig.read(&prompt);
-    let (answer, ended) = rig.generate(&Generate { stop: vec![stop], ..wish(0.0, SpecMode::Depth(15), 1000) });
+    let (answer, ended) = rig.generate(&Generate { stop: vec![stop], ..params(0.0, SpecMode::Depth(15), 1000) });
     assert_eq!((answer.as_slice(), ended), (&plain.text[prompt.len()..][..first], Ended::Stop));
     assert_eq!(rig.live.position(), prompt.len() + first);
 }
 
 #[test]
-fn the_demo_head_is_accepted_as_often_as_its_card_says() {
+fn the_demo_head_reaches_the_acceptance_of_its_card() {
     let _alone = alone();
     let mut rig = Rig::new(Head::Own, 4096);
     rig.decoder.set_finder(finder(Script::Nothing, Arc::default()));
@@ -371,8 +371,8 @@ fn the_demo_head_is_accepted_as_often_as_its_card_says() {
         for prompt in skill.prompts.iter().take(if full() { 64 } else { prompts }) {
             rig.reset();
             rig.read(prompt);
-            let (answer, ended) = rig.generate(&wish(0.0, SpecMode::Depth(5), skill.max_tokens));
-            // The card counts the token that ends the turn; its first token comes from the prompt.
+            let (answer, ended) = rig.generate(&params(0.0, SpecMode::Depth(5), skill.max_tokens));
+            // The card counts the token that ends the turn; its first token is drawn with the prompt.
             tokens += answer.len() as u64 - 1 + u64::from(ended == Ended::Stop);
             rounds += rig.decoder.stats().rounds;
         }

@@ -1,4 +1,4 @@
-//! The engine thread with the built-in model: what a job leaves behind is what it says, and it can be put back.
+//! The engine thread with the built-in model: a job reports the state it leaves, and that state can be restored.
 
 mod park;
 
@@ -24,7 +24,7 @@ struct Harness {
     stop: Vec<Token>,
 }
 
-/// What a job said when it ended.
+/// The output of a finished job.
 struct Done {
     tokens: Vec<Token>,
     ended: Ended,
@@ -156,8 +156,8 @@ fn a_job_answers_and_its_image_restores_the_same_bits() {
     let question = h.question("What is sala-chat?");
     let first = h.run(question.clone(), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
     assert_eq!(first.ended, Ended::Stop);
-    let said = h.text.tokenizer.decode(&first.tokens, Specials::Hide);
-    assert!(said.starts_with("sala-chat is a chat program for the terminal."), "{said}");
+    let text = h.text.tokenizer.decode(&first.tokens, Specials::Hide);
+    assert!(text.starts_with("sala-chat is a chat program for the terminal."), "{text}");
     assert_eq!((first.prompt, first.generated), (question.len() as u64, first.tokens.len() as u64));
     let image = first.image.unwrap();
     assert_eq!(image.rows.rows, first.prompt + first.generated);
@@ -180,7 +180,7 @@ fn a_job_answers_and_its_image_restores_the_same_bits() {
 }
 
 #[test]
-fn a_stop_while_reading_keeps_whole_chunks_and_says_so() {
+fn a_stop_during_a_read_keeps_whole_chunks_and_reports_them() {
     let h = Harness::start();
     let long = h.question(&"The lamp is in the attic. ".repeat(1500));
     let cancel = Cancel::default();
@@ -225,7 +225,7 @@ fn a_refused_job_or_image_leaves_an_engine_that_works() {
 }
 
 #[test]
-fn scoring_with_blocks_hidden_finds_what_rests_on_them_and_leaves_the_state() {
+fn scoring_with_hidden_blocks_leaves_the_state_unchanged() {
     let h = Harness::start();
     let t = &h.text.tokenizer;
     let line =
@@ -266,7 +266,7 @@ fn scoring_with_blocks_hidden_finds_what_rests_on_them_and_leaves_the_state() {
     let sums: Vec<f32> = scored.iter().map(|s| s.iter().sum()).collect();
     assert!(scored.iter().all(|s| s.len() == answer.len() - 1));
     assert!(sums[0] > -3.0 && sums[1] < sums[0] - 3.0 && (sums[2] - sums[0]).abs() < 1.0, "{sums:?}");
-    // Neither what is saved of it nor what it answers tells that it was scored.
+    // Neither its saved state nor its answer depends on the scoring.
     let more = h.run(h.question("What is 17 + 25?"), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
     h.restore(0, Vec::new(), None, Vec::new()).unwrap();
     let (image, nothing, _) = run(job(None));
@@ -277,7 +277,7 @@ fn scoring_with_blocks_hidden_finds_what_rests_on_them_and_leaves_the_state() {
 }
 
 #[test]
-fn who_asks_beside_a_long_text_that_is_scored_does_not_wait_for_its_end() {
+fn a_question_does_not_wait_for_a_long_scoring_job() {
     let h = Harness::start();
     let text = h.question(&"The lamp is in the attic. ".repeat(200));
     assert!(text.len() > 600, "several turns");
@@ -292,8 +292,8 @@ fn who_asks_beside_a_long_text_that_is_scored_does_not_wait_for_its_end() {
         cancel,
     };
     let scores = |id| Job { score: Some(scoring.clone()), ..job(id, MAIN, vec![3, 4, 5], Cancel::default()) };
-    let (question, wish) = (h.question("What is 17 + 25?"), h.generate(SpecMode::Auto));
-    let other = |id| Job { generate: wish.clone(), ..job(id, SequenceId(5), question.clone(), Cancel::default()) };
+    let (question, params) = (h.question("What is 17 + 25?"), h.generate(SpecMode::Auto));
+    let other = |id| Job { generate: params.clone(), ..job(id, SequenceId(5), question.clone(), Cancel::default()) };
     let until_done = |ids: &[u64]| {
         let mut done = Vec::new();
         while done.len() < ids.len() {
@@ -311,7 +311,7 @@ fn who_asks_beside_a_long_text_that_is_scored_does_not_wait_for_its_end() {
     assert_eq!(alone.scored.len(), 2);
     assert!(alone.scored[0] == alone.scored[1] && alone.scored[0].len() == scoring.tokens.len() - 1);
     assert_eq!(alone.likely.len(), alone.scored[0].len());
-    // Beside an answer: that one ends first, and neither is changed by the other.
+    // During an answer: that one ends first, and neither changes the other.
     h.restore(0, Vec::new(), None, Vec::new()).unwrap();
     send(scores(2));
     send(other(3));
@@ -340,13 +340,13 @@ fn shares(looked: &Looked) -> Vec<(u32, f64)> {
 }
 
 #[test]
-fn an_answer_tells_where_it_looked_whatever_was_drafted() {
+fn an_answer_reports_where_it_looked_with_any_drafts() {
     let h = Harness::start();
     let question = h.question(&format!("{} What is sala-chat?", "The lamp is in the attic. ".repeat(100)));
     let ask = |spec: SpecMode, look: Look| {
         h.restore(0, Vec::new(), None, Vec::new()).unwrap();
-        let wish = h.generate(spec).map(|g| Generate { look, max_tokens: 40, ..g });
-        h.run(question.clone(), wish, Cancel::default()).unwrap()
+        let params = h.generate(spec).map(|g| Generate { look, max_tokens: 40, ..g });
+        h.run(question.clone(), params, Cancel::default()).unwrap()
     };
     let each = Look { each_token: true, ..Look::default() };
     let plain = ask(SpecMode::Off, each);
@@ -363,7 +363,7 @@ fn an_answer_tells_where_it_looked_whatever_was_drafted() {
     assert!(answer.blocks.iter().all(|b| (b.forced - b.share).abs() < 1e-6));
     assert!(shares(answer).iter().filter(|(block, _)| (1..last as u32 - 2).contains(block)).count() > 4);
 
-    // Each token told its own, and together they are the whole.
+    // Each token reports its own look, and together they are the whole.
     assert_eq!(plain.looked.len(), plain.tokens.len() - 1);
     for (block, share) in shares(answer) {
         let of = |looked: &Looked| shares(looked).iter().find(|(b, _)| *b == block).map_or(0.0, |(_, share)| *share);

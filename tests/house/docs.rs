@@ -60,7 +60,7 @@ fn every_reference_to_the_specification_resolves() {
             // Other names are examples in tests, or files of other people's repositories.
             let ours = name.strip_prefix("docs/").is_some_and(|n| DOCUMENTS.contains(&n) || section.is_some());
             let cited = ours || name.starts_with("spec/") || (bare && section.is_some());
-            // Documents beside each other name each other without the folder.
+            // Documents in the same folder refer to each other without it.
             let path = match file.parent().unwrap().ends_with("docs") {
                 true if bare => root.join("docs").join(&name),
                 _ => root.join(&name),
@@ -83,7 +83,7 @@ fn every_reference_to_the_specification_resolves() {
 }
 
 #[test]
-fn references_and_headings_are_told_apart() {
+fn references_and_headings_are_distinguished() {
     let found = references("see docs/model.md §5.4-5.6 and docs/architecture.md, or (docs/speculative.md §1.2, §1.3).");
     let found: Vec<_> = found.iter().map(|(n, s)| (n.as_str(), s.as_deref())).collect();
     let expected =
@@ -155,37 +155,37 @@ const NO_SETTINGS: [&str; 11] = [
     "serve.sock",
 ];
 
-/// What stands between quotes in a source, without comments and single characters.
+/// The string literals of a source, without comments and character literals.
 fn quoted(source: &str) -> Vec<&str> {
     let (mut found, mut rest) = (Vec::new(), source);
     while let Some(at) = rest.find(['"', '\'', '/']) {
         let (before, from) = rest.split_at(at);
         if from.starts_with("//") {
-            rest = from.split_once('\n').map_or("", |(_, behind)| behind);
-        } else if let Some(behind) = from.strip_prefix('\'') {
+            rest = from.split_once('\n').map_or("", |(_, after)| after);
+        } else if let Some(after) = from.strip_prefix('\'') {
             // A character, or a lifetime.
-            let mut chars = behind.chars();
+            let mut chars = after.chars();
             rest = match chars.next() {
-                Some('\\') => behind.get(2..).and_then(|b| b.split_once('\'')).map_or("", |(_, behind)| behind),
-                Some(_) => chars.as_str().strip_prefix('\'').unwrap_or(behind),
+                Some('\\') => after.get(2..).and_then(|b| b.split_once('\'')).map_or("", |(_, after)| after),
+                Some(_) => chars.as_str().strip_prefix('\'').unwrap_or(after),
                 None => "",
             };
-        } else if let Some(behind) = from.strip_prefix('"') {
+        } else if let Some(after) = from.strip_prefix('"') {
             let bare = before.trim_end_matches('#');
             let end = match bare.ends_with('r') {
-                true => behind.find(&format!("\"{}", &before[bare.len()..])),
+                true => after.find(&format!("\"{}", &before[bare.len()..])),
                 false => {
                     let mut escaped = false;
-                    behind.find(|c| {
+                    after.find(|c| {
                         let ends = c == '"' && !escaped;
                         escaped = c == '\\' && !escaped;
                         ends
                     })
                 }
             };
-            let (text, behind) = behind.split_at(end.expect("a text ends"));
+            let (text, after) = after.split_at(end.expect("a text ends"));
             found.push(text);
-            rest = &behind[1..];
+            rest = &after[1..];
         } else {
             rest = &from[1..];
         }
@@ -204,13 +204,13 @@ fn settings_in(text: &str) -> Vec<&str> {
         let (section, end) = (&text[begin..at], at + 1 + key.len());
         let before = text[..begin].chars().next_back();
         let mut after = text[end..].chars();
-        let goes_on = match after.next() {
+        let continues = match after.next() {
             Some('.') => after.next().is_some_and(|c| c.is_alphanumeric() || c == '{'),
             Some(c) => c.is_alphanumeric() || "({".contains(c),
             None => false,
         };
         let within = before.is_some_and(|c| c.is_alphanumeric() || "./-{:".contains(c));
-        if !key.is_empty() && !goes_on && !within && ROWS.iter().any(|row| row.section() == section) {
+        if !key.is_empty() && !continues && !within && ROWS.iter().any(|row| row.section() == section) {
             found.push(&text[begin..end]);
         }
     }
@@ -243,7 +243,7 @@ fn every_setting_that_is_named_is_one() {
 }
 
 #[test]
-fn names_of_settings_are_found_in_texts_that_are_said() {
+fn setting_names_are_found_in_shown_texts() {
     let source = "let a = 'x'; // \"serve.none\"\nsay(\"raise serve.queue. \\\"ui.look\\\"\", '\"', r#\"load.max\"x\"#, f::<'a>(\"x\"))";
     assert_eq!(quoted(source), ["raise serve.queue. \\\"ui.look\\\"", "load.max\"x", "x"]);
     assert_eq!(

@@ -100,7 +100,7 @@ fn imports_point_downwards() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Modules whose words reach a shell and a program's log as well as the chat: they know nothing of its commands.
+/// Modules with texts that reach a shell and a log as well as the chat: they do not mention its commands.
 const WITHOUT_A_CHAT: &[&str] = &["text", "client", "store", "engine"];
 
 #[test]
@@ -121,13 +121,13 @@ fn texts_below_the_runtime_name_no_command_of_the_chat() {
 
 /// A command of the chat that a line names.
 fn command_in(line: &str) -> Option<&'static str> {
-    let stands_alone = |at: usize, name: &str| {
+    let is_whole_name = |at: usize, name: &str| {
         let before = line[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && !"</.".contains(c));
         let after = line[at + 1 + name.len()..].chars().next();
         before && after.is_none_or(|c| !c.is_alphanumeric() && !"/-_>".contains(c))
     };
     let names = sala_chat::config::commands::table::COMMANDS.iter().map(|c| c.name);
-    names.into_iter().find(|name| line.match_indices(&format!("/{name}")).any(|(at, _)| stands_alone(at, name)))
+    names.into_iter().find(|name| line.match_indices(&format!("/{name}")).any(|(at, _)| is_whole_name(at, name)))
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn siblings_are_seen_wherever_they_are_named() {
     assert_eq!(siblings(source, "src/ui", 1), ["tables", "tabs"]);
 }
 
-/// Folders whose modules import each other in one direction only.
+/// Folders with modules that import each other in one direction only.
 const WITHOUT_CIRCLES: &[&str] = &[
     "src/tui",
     "src/tui/input",
@@ -232,7 +232,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
 ];
 
 #[test]
-fn modules_beside_each_other_have_no_circles() {
+fn sibling_modules_have_no_cycles() {
     for folder in WITHOUT_CIRCLES {
         let mut edges: Vec<(String, String)> = Vec::new();
         for (inside, source) in sources::below(folder) {
@@ -246,7 +246,7 @@ fn modules_beside_each_other_have_no_circles() {
             edges.extend(used.into_iter().filter(|u| *u != own).map(|u| (own.clone(), u)));
         }
         assert!(!edges.is_empty(), "the scan of {folder} sees imports");
-        // What nobody imports any more can be taken away; what is left at the end is a circle.
+        // Modules without importers are removed one by one; the rest is a cycle.
         loop {
             let before = edges.len();
             let imported: Vec<String> = edges.iter().map(|e| e.1.clone()).collect();
@@ -259,7 +259,7 @@ fn modules_beside_each_other_have_no_circles() {
     }
 }
 
-/// Modules whose head has a map of their files.
+/// Modules with a map of their files at the head.
 const MAPPED: &[&str] = &["backend/cuda", "runtime", "engine", "lab", "server", "store"];
 
 #[test]

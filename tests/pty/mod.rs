@@ -61,7 +61,7 @@ impl Terminal {
         Terminal::spawn_in(command, columns, rows, true)
     }
 
-    /// Starts any command in a terminal that does not answer when it is asked what it is.
+    /// Starts any command in a terminal that does not answer queries.
     pub fn spawn_mute(command: CommandBuilder) -> Terminal {
         Terminal::spawn_in(command, 80, 24, false)
     }
@@ -91,7 +91,7 @@ impl Terminal {
                 screen.parser.process(&buffer[..n]);
                 screen.raw.extend_from_slice(&buffer[..n]);
                 drop(screen);
-                // What a terminal answers when it is asked where the cursor is, and what it is.
+                // A terminal's answers to queries for the cursor position and its type.
                 for (question, answer) in [(&b"\x1b[6n"[..], &b"\x1b[1;2R"[..]), (b"\x1b[c", b"\x1b[?62c")] {
                     if speaks && buffer[..n].windows(question.len()).any(|w| w == question) {
                         let _ = held(&answers).write_all(answer);

@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sala_chat::client::attach::{self, Engine, Found, Host, Loads, Multiplexer, Place, Share, Way};
+use sala_chat::client::attach::{self, Found, Host, Loads, Multiplexer, Place, Share, Way};
 use sala_chat::core::transcript::{Finish, Message};
-use sala_chat::engine::protocol::{Command, EngineOptions, RowSource, RowsFault, RowsPlace, Token};
+use sala_chat::engine::protocol::{Command, Engine, EngineOptions, RowSource, RowsFault, RowsPlace, Token};
 use sala_chat::runtime::protocol::{Level, Notice, Request};
 use sala_chat::runtime::{EngineChannels, Opening};
 use sala_chat::store::{RealDisk, StoredRows};
 use sala_chat::text::TextModel;
 use support::fake_engine::{self, Fake, Options};
-use support::{How, Setup, Talk, digest_answers, text_model};
+use support::{Chat, How, Setup, digest_answers, text_model};
 
 /// Nothing a test waits for takes longer.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -76,7 +76,7 @@ impl Server {
         drop(self.multiplexer);
     }
 
-    /// Ends as if it were killed: the connections break, and nobody listens.
+    /// Ends as if killed: the connections break and the socket is dead.
     fn kill(mut self) {
         self.host.take().unwrap().close();
         self.multiplexer.hurry();
@@ -86,7 +86,7 @@ impl Server {
 
 /// A terminal of a folder; how often it loaded the model itself.
 struct Terminal {
-    talk: Talk,
+    chat: Chat,
     loaded: Arc<AtomicUsize>,
 }
 
@@ -109,7 +109,7 @@ impl Terminal {
         let find = move || attach::find(&place, &loads("demo"));
         let engine = attach::spawn(*link, Way { find: Box::new(find), load: Box::new(load) }).unwrap();
         let channels = EngineChannels { commands: engine.commands, events: engine.events };
-        Terminal { talk: Talk::with_engine(home, channels, how), loaded }
+        Terminal { chat: Chat::with_engine(home, channels, how), loaded }
     }
 
     fn loaded(&self) -> usize {
@@ -117,8 +117,8 @@ impl Terminal {
     }
 }
 
-fn local(home: &Path, text: &TextModel, opening: Opening) -> Talk {
-    Talk::new(home, Setup { text: text.clone(), opening, ..Setup::default() })
+fn local(home: &Path, text: &TextModel, opening: Opening) -> Chat {
+    Chat::new(home, Setup { text: text.clone(), opening, ..Setup::default() })
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -129,37 +129,37 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A document, two questions, another start, a third question: what was answered. The answers name the state they come from.
-fn days(home: &Path, mut first: Talk, second: impl FnOnce() -> Talk) -> Vec<Message> {
+/// A document, two questions, another start, a third question: the answers, which name their state.
+fn days(home: &Path, mut first: Chat, second: impl FnOnce() -> Chat) -> Vec<Message> {
     std::fs::write(home.join("notes.txt"), "A line of the document.\n".repeat(400)).unwrap();
     first.load("notes.txt");
-    let mut said = vec![first.ask("One?"), first.ask("Two, and a little longer than the one before?")];
+    let mut answers = vec![first.ask("One?"), first.ask("Two, and a little longer than the one before?")];
     first.on_disk();
     first.quit();
     let mut second = second();
-    said.push(second.ask("Three?"));
+    answers.push(second.ask("Three?"));
     second.send(Request::Regen { at: None, count: 1, temperature: None, seed: Some(5) });
-    said.push(second.finished());
+    answers.push(second.finished());
     second.quit();
-    said
+    answers
 }
 
 #[test]
-fn an_attached_terminal_answers_as_one_with_an_engine_of_its_own_and_reads_nothing_twice() {
+fn an_attached_terminal_answers_like_one_with_its_own_engine() {
     let text = text_model(None);
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let own = days(here.path(), local(here.path(), &text, Opening::New), || {
         local(here.path(), &text, Opening::Resume("last".into()))
     });
     let server = Server::start(there.path(), &text, "fake-1", None);
-    let attached = |opening| Terminal::attached(there.path(), &text, opening, "fake-1").talk;
+    let attached = |opening| Terminal::attached(there.path(), &text, opening, "fake-1").chat;
     let theirs = days(there.path(), attached(Opening::New), || {
         // What the first terminal had read lies in its files, and the engine has nothing of it any more.
         let read: usize = server.log.try_iter().map(|job| job.0.len()).sum();
         assert!(read > 1_000, "{read}");
         attached(Opening::Resume("last".into()))
     });
-    let texts = |said: &[Message]| said.iter().map(|m| m.text.clone()).collect::<Vec<_>>();
+    let texts = |messages: &[Message]| messages.iter().map(|m| m.text.clone()).collect::<Vec<_>>();
     assert_eq!(texts(&own), texts(&theirs));
     for (own, theirs) in own.iter().zip(&theirs) {
         assert_eq!(own.meta.prefilled_tokens, theirs.meta.prefilled_tokens);
@@ -176,10 +176,10 @@ fn two_terminals_answer_side_by_side() {
     let text = text_model(None);
     let home = tempfile::tempdir().unwrap();
     let server = Server::start(home.path(), &text, "fake-1", None);
-    let mut one = Terminal::attached(home.path(), &text, Opening::Named("one".into()), "fake-1").talk;
-    let mut two = Terminal::attached(home.path(), &text, Opening::Named("two".into()), "fake-1").talk;
-    for talk in [&mut one, &mut two] {
-        let who = talk.note_with("this terminal uses it");
+    let mut one = Terminal::attached(home.path(), &text, Opening::Named("one".into()), "fake-1").chat;
+    let mut two = Terminal::attached(home.path(), &text, Opening::Named("two".into()), "fake-1").chat;
+    for chat in [&mut one, &mut two] {
+        let who = chat.note_with("this terminal uses it");
         assert!(who.starts_with("The model runs in sala-chat serve at 127.0.0.1:9 (process "), "{who}");
     }
     let alone = tempfile::tempdir().unwrap();
@@ -187,10 +187,10 @@ fn two_terminals_answer_side_by_side() {
     for question in ["First?", "Second?"] {
         one.send(Request::Ask(question.into()));
         two.send(Request::Ask(question.into()));
-        let said = apart.ask(question).text;
-        for talk in [&mut one, &mut two] {
-            assert_eq!(talk.finished().text, said);
-            talk.sync();
+        let expected = apart.ask(question).text;
+        for chat in [&mut one, &mut two] {
+            assert_eq!(chat.finished().text, expected);
+            chat.sync();
         }
     }
     one.quit();
@@ -200,25 +200,25 @@ fn two_terminals_answer_side_by_side() {
 }
 
 /// An answer that is being written: five tokens of it, and no more until there are permits.
-fn begun(talk: &mut Talk, permit: &Sender<()>, question: &str) -> String {
-    talk.send(Request::Ask(question.into()));
+fn begun(chat: &mut Chat, permit: &Sender<()>, question: &str) -> String {
+    chat.send(Request::Ask(question.into()));
     // One step reads the question, the others write.
     (0..6).for_each(|_| permit.send(()).unwrap());
-    let mut said = String::new();
-    talk.wait("words of the answer", |n| match n {
+    let mut written = String::new();
+    chat.wait("words of the answer", |n| match n {
         Notice::Delta { text, .. } => {
-            said.push_str(text);
-            (said.len() >= 5).then_some(())
+            written.push_str(text);
+            (written.len() >= 5).then_some(())
         }
         _ => None,
     });
-    said
+    written
 }
 
-/// The error that is told next, and the answer that it ended, whichever comes first.
-fn broken(talk: &mut Talk) -> (String, Message) {
+/// The next error and the answer that it ended, in either order.
+fn broken(chat: &mut Chat) -> (String, Message) {
     let (mut error, mut answer) = (None, None);
-    talk.wait("an answer that broke off", |n| {
+    chat.wait("an answer that broke off", |n| {
         match n {
             Notice::Note(Level::Error, text) => error = Some(text.clone()),
             Notice::Finished(message) => answer = Some(message.clone()),
@@ -229,53 +229,53 @@ fn broken(talk: &mut Talk) -> (String, Message) {
 }
 
 #[test]
-fn a_server_that_ends_in_the_middle_leaves_what_had_come_and_the_model_is_loaded_here() {
+fn a_server_that_ends_mid_answer_leaves_its_text() {
     let text = text_model(None);
     let (home, alone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (permit, gate) = unbounded();
     let server = Server::start(home.path(), &text, "fake-1", Some(gate));
     let mut terminal = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
-    let said = begun(&mut terminal.talk, &permit, "One?");
+    let written = begun(&mut terminal.chat, &permit, "One?");
     server.kill();
-    let (error, answer) = broken(&mut terminal.talk);
+    let (error, answer) = broken(&mut terminal.chat);
     assert!(error.contains("which ran the model, has ended") && error.contains("The text is kept"), "{error}");
     assert_eq!(answer.meta.finish, Some(Finish::Failed));
-    assert!(answer.text.starts_with(said.trim_end()), "{answer:?}");
+    assert!(answer.text.starts_with(written.trim_end()), "{answer:?}");
     assert_eq!(terminal.loaded(), 0);
-    terminal.talk.send(Request::Regen { at: None, count: 1, temperature: None, seed: Some(5) });
-    let note = terminal.talk.note_with("is loaded here");
+    terminal.chat.send(Request::Regen { at: None, count: 1, temperature: None, seed: Some(5) });
+    let note = terminal.chat.note_with("is loaded here");
     assert_eq!(note, "No server runs any more: the model is loaded here.");
-    let again = terminal.talk.finished();
+    let again = terminal.chat.finished();
     let mut own = local(alone.path(), &text, Opening::New);
     assert_eq!(own.ask("One?").text, again.text);
-    terminal.talk.sync();
-    assert_eq!(own.ask("Two?").text, terminal.talk.ask("Two?").text);
+    terminal.chat.sync();
+    assert_eq!(own.ask("Two?").text, terminal.chat.ask("Two?").text);
     assert_eq!(terminal.loaded(), 1);
     own.quit();
-    terminal.talk.quit();
+    terminal.chat.quit();
 }
 
 #[test]
-fn a_server_that_ends_while_nothing_goes_on_is_told_and_the_next_one_is_found() {
+fn an_idle_server_that_ends_is_reported_and_replaced() {
     let text = text_model(None);
     let (home, alone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(home.path(), &text, "fake-1", None);
     let mut terminal = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
     let mut own = local(alone.path(), &text, Opening::New);
-    assert_eq!(own.ask("One?").text, terminal.talk.ask("One?").text);
-    terminal.talk.on_disk();
+    assert_eq!(own.ask("One?").text, terminal.chat.ask("One?").text);
+    terminal.chat.on_disk();
     server.end();
-    terminal.talk.note_with("has ended");
+    terminal.chat.note_with("has ended");
     let next = Server::start(home.path(), &text, "fake-1", None);
-    let answer = terminal.talk.ask("Two?");
+    let answer = terminal.chat.ask("Two?");
     assert_eq!(own.ask("Two?").text, answer.text);
-    let told = |n: &&Notice| matches!(n, Notice::Note(Level::Info, text) if text.contains("this terminal uses it"));
-    // The same process in the test: it is told again only where it is another one.
-    assert_eq!(terminal.talk.seen.iter().filter(told).count(), 1);
+    let reported = |n: &&Notice| matches!(n, Notice::Note(Level::Info, text) if text.contains("this terminal uses it"));
+    // Server and terminal are one process in the test: only another process is reported again.
+    assert_eq!(terminal.chat.seen.iter().filter(reported).count(), 1);
     // What was kept was put back from the terminal's files.
     assert!(answer.meta.reused_tokens > 0, "{answer:?}");
     assert_eq!(terminal.loaded(), 0);
-    terminal.talk.quit();
+    terminal.chat.quit();
     own.quit();
     next.end();
 }
@@ -287,33 +287,33 @@ fn state_of_another_form_of_the_model_is_not_put_into_this_one() {
     let server = Server::start(home.path(), &text, "fake-1", None);
     let mut terminal = Terminal::attached(home.path(), &text, Opening::New, "fake-2");
     let mut own = local(alone.path(), &text, Opening::New);
-    assert_eq!(own.ask("One?").text, terminal.talk.ask("One?").text);
-    terminal.talk.on_disk();
+    assert_eq!(own.ask("One?").text, terminal.chat.ask("One?").text);
+    terminal.chat.on_disk();
     server.end();
-    terminal.talk.note_with("has ended");
-    terminal.talk.send(Request::Ask("Two?".into()));
-    let (error, _) = broken(&mut terminal.talk);
+    terminal.chat.note_with("has ended");
+    terminal.chat.send(Request::Ask("Two?".into()));
+    let (error, _) = broken(&mut terminal.chat);
     assert!(error.contains("in another form now"), "{error}");
-    terminal.talk.send(Request::Regen { at: None, count: 1, temperature: None, seed: Some(5) });
-    let answer = terminal.talk.finished();
+    terminal.chat.send(Request::Regen { at: None, count: 1, temperature: None, seed: Some(5) });
+    let answer = terminal.chat.finished();
     assert_eq!((answer.meta.reused_tokens, terminal.loaded()), (0, 1));
-    terminal.talk.quit();
+    terminal.chat.quit();
     own.quit();
 }
 
 #[test]
-fn a_terminal_that_goes_away_ends_its_answer_and_a_stop_ends_only_that() {
+fn a_closed_terminal_ends_its_answer_and_a_stop_only_one() {
     let text = text_model(None);
     let home = tempfile::tempdir().unwrap();
     let (permit, gate) = unbounded();
     let server = Server::start(home.path(), &text, "fake-1", Some(gate));
-    let mut one = Terminal::attached(home.path(), &text, Opening::Named("one".into()), "fake-1").talk;
+    let mut one = Terminal::attached(home.path(), &text, Opening::Named("one".into()), "fake-1").chat;
     begun(&mut one, &permit, "One?");
     one.send(Request::Stop);
     assert_eq!(one.finished().meta.finish, Some(Finish::Stopped));
     server.log.recv_timeout(PATIENCE).unwrap();
     // The connection breaks in the middle of an answer: the engine is free for the other one.
-    let mut two = Terminal::attached(home.path(), &text, Opening::Named("two".into()), "fake-1").talk;
+    let mut two = Terminal::attached(home.path(), &text, Opening::Named("two".into()), "fake-1").chat;
     begun(&mut two, &permit, "Two?");
     two.send(Request::Quit);
     drop(two);
@@ -330,11 +330,11 @@ fn rows_that_are_damaged_are_found_by_the_server_and_read_again() {
     let text = text_model(None);
     let (home, alone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(home.path(), &text, "fake-1", None);
-    let mut first = Terminal::attached(home.path(), &text, Opening::New, "fake-1").talk;
+    let mut first = Terminal::attached(home.path(), &text, Opening::New, "fake-1").chat;
     let mut own = local(alone.path(), &text, Opening::New);
-    for talk in [&mut first, &mut own] {
-        talk.ask("One?");
-        talk.on_disk();
+    for chat in [&mut first, &mut own] {
+        chat.ask("One?");
+        chat.on_disk();
     }
     first.quit();
     own.quit();
@@ -350,23 +350,23 @@ fn rows_that_are_damaged_are_found_by_the_server_and_read_again() {
         }
     }
     let resumed = Opening::Resume("last".into());
-    let mut second = Terminal::attached(home.path(), &text, resumed.clone(), "fake-1").talk;
+    let mut second = Terminal::attached(home.path(), &text, resumed.clone(), "fake-1").chat;
     let mut own = local(alone.path(), &text, resumed);
-    let told = |talk: &mut Talk| {
-        talk.send(Request::Ask("Two?".into()));
-        let said = talk.wait("the end", |n| match n {
+    let results = |chat: &mut Chat| {
+        chat.send(Request::Ask("Two?".into()));
+        let answer = chat.wait("the end", |n| match n {
             Notice::Finished(m) if m.meta.finish.is_some() => Some(m.clone()),
             _ => None,
         });
-        let notes = talk.seen.iter().filter_map(|n| match n {
+        let notes = chat.seen.iter().filter_map(|n| match n {
             Notice::Note(_, text) if !text.contains("this terminal uses it") => Some(text.clone()),
             _ => None,
         });
         // Without the time it took.
         let notes = notes.map(|text| text.split(" in ").next().unwrap_or_default().to_owned());
-        (said.text, said.meta.prefilled_tokens, notes.collect::<Vec<_>>())
+        (answer.text, answer.meta.prefilled_tokens, notes.collect::<Vec<_>>())
     };
-    let (theirs, expected) = (told(&mut second), told(&mut own));
+    let (theirs, expected) = (results(&mut second), results(&mut own));
     assert!(expected.2.iter().any(|note| note.starts_with("Resumed 0 of ")), "{expected:?}");
     assert_eq!(theirs, expected);
     second.quit();
@@ -375,15 +375,15 @@ fn rows_that_are_damaged_are_found_by_the_server_and_read_again() {
 }
 
 #[test]
-fn what_is_no_server_of_this_version_is_not_used() {
+fn a_socket_without_a_server_of_this_version_is_unused() {
     use std::io::Write;
     let dir = tempfile::tempdir().unwrap();
     let place = Place::of(dir.path());
     std::fs::create_dir(dir.path().join("locks")).unwrap();
     let listener = std::os::unix::net::UnixListener::bind(dir.path().join("locks/serve.sock")).unwrap();
-    let said = [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}'], b""];
+    let replies = [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}'], b""];
     let server = std::thread::spawn(move || {
-        for words in said {
+        for words in replies {
             listener.accept().unwrap().0.write_all(words).unwrap();
         }
     });
@@ -400,7 +400,7 @@ fn what_is_no_server_of_this_version_is_not_used() {
 }
 
 #[test]
-fn another_model_another_version_and_nobody_are_told_apart() {
+fn another_model_another_version_and_no_server_are_distinct() {
     let text = text_model(None);
     let home = tempfile::tempdir().unwrap();
     let place = Place::of(&home.path().join("data"));
@@ -418,7 +418,7 @@ fn another_model_another_version_and_nobody_are_told_apart() {
     let links: Vec<Found> = std::iter::repeat_with(|| attach::find(&place, &loads("demo"))).take(6).collect();
     assert!(links.iter().all(|found| matches!(found, Found::Server(_))));
     let why = unfit(attach::find(&place, &loads("demo")));
-    assert!(why.ends_with("it has no slot for one more terminal"), "{why}");
+    assert!(why.ends_with("it has no slot for another terminal"), "{why}");
     drop(links);
     until("a place is free again", || matches!(attach::find(&place, &loads("demo")), Found::Server(_)));
     server.end();

@@ -1,4 +1,4 @@
-//! What is done beside the conversation: several answers to one question, one question to many documents.
+//! Work outside the conversation: several answers to one question, one question to many documents.
 
 use crate::support;
 
@@ -7,14 +7,14 @@ use sala_chat::core::transcript::{Finish, Message, Role};
 use sala_chat::runtime::protocol::{Activity, Choice, FanOut, Level, Notice, Request};
 use sala_chat::runtime::{Opening, Settings};
 use sala_chat::text::Before;
-use support::{Setup, Talk};
+use support::{Chat, Setup};
 
 fn seeded() -> Setup {
     Setup { seeds: true, ..Setup::default() }
 }
 
-/// Waits for the question which answer goes on; the answers in order of their keys, and what was asked.
-fn several(t: &mut Talk) -> (Vec<Message>, u64, Vec<Choice>) {
+/// Waits for the choice between answers: the answers in order of their keys, and the question.
+fn several(t: &mut Chat) -> (Vec<Message>, u64, Vec<Choice>) {
     let ids = t.wait("several answers", |n| if let Notice::Several(ids) = n { Some(ids.clone()) } else { None });
     let from = t.seen.len();
     let (question, choices) = t.wait("which one goes on", |n| match n {
@@ -45,9 +45,9 @@ fn regen(count: u64, seed: u64) -> Request {
 }
 
 #[test]
-fn each_of_several_answers_is_what_its_seed_gives_alone_and_the_chosen_one_goes_on() {
+fn each_of_several_answers_equals_its_seed_alone() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut t = Talk::new(one.path(), seeded());
+    let mut t = Chat::new(one.path(), seeded());
     t.ask("first");
     t.work();
     t.send(regen(3, 41));
@@ -65,7 +65,7 @@ fn each_of_several_answers_is_what_its_seed_gives_alone_and_the_chosen_one_goes_
     let given = t.given();
     assert!(given.len() == 1 && !given[0].contains("seed 42"), "{given:?}");
 
-    let mut alone = Talk::new(other.path(), seeded());
+    let mut alone = Chat::new(other.path(), seeded());
     alone.ask("first");
     for (i, m) in made.iter().enumerate() {
         alone.send(regen(1, 41 + i as u64));
@@ -79,7 +79,7 @@ fn each_of_several_answers_is_what_its_seed_gives_alone_and_the_chosen_one_goes_
     alone.quit();
     t.quit();
     // They are siblings on disk, and the chosen one is open.
-    let mut t = Talk::new(one.path(), Setup { opening: Opening::Resume("last".into()), ..seeded() });
+    let mut t = Chat::new(one.path(), Setup { opening: Opening::Resume("last".into()), ..seeded() });
     t.sync();
     assert_eq!(t.view().messages.iter().filter(|m| m.role == Role::Assistant).count(), 2);
     assert_eq!(t.view().messages[1].id, made[1].id);
@@ -87,30 +87,30 @@ fn each_of_several_answers_is_what_its_seed_gives_alone_and_the_chosen_one_goes_
 }
 
 #[test]
-fn where_nothing_is_drawn_there_is_no_seed() {
+fn greedy_answers_have_no_seed() {
     let dir = tempfile::tempdir().unwrap();
     let mut settings = Settings { seed: Some(7), ..Settings::default() };
-    let mut t = Talk::new(dir.path(), Setup { settings: settings.clone(), ..seeded() });
+    let mut t = Chat::new(dir.path(), Setup { settings: settings.clone(), ..seeded() });
     assert_eq!(t.ask("first").meta.seed, Some(7));
     t.quit();
     settings.sampling.temperature = 0.0;
-    let mut t = Talk::new(dir.path(), Setup { settings, ..seeded() });
+    let mut t = Chat::new(dir.path(), Setup { settings, ..seeded() });
     assert_eq!(t.ask("second").meta.seed, None);
     t.send(Request::AskForSeveral { text: "third".into(), count: 2 });
-    let told = t.wait("several answers", |n| if let Notice::Several(told) = n { Some(told.clone()) } else { None });
-    assert!(told.len() == 2 && told.iter().all(|(_, seed)| seed.is_none()), "{told:?}");
+    let seeds = t.wait("several answers", |n| if let Notice::Several(seeds) = n { Some(seeds.clone()) } else { None });
+    assert!(seeds.len() == 2 && seeds.iter().all(|(_, seed)| seed.is_none()), "{seeds:?}");
 }
 
 #[test]
 fn answers_there_is_no_room_for_wait_for_the_others() {
     let dir = tempfile::tempdir().unwrap();
-    let mut t = Talk::new(dir.path(), Setup { room: 3, ..seeded() });
+    let mut t = Chat::new(dir.path(), Setup { room: 3, ..seeded() });
     t.send(Request::AskForSeveral { text: "first".into(), count: 5 });
     let (made, question, _) = several(&mut t);
     assert_eq!(made.len(), 5);
     let first = made[0].meta.seed.unwrap();
     assert!(made.iter().zip(first..).all(|(m, seed)| m.text.starts_with(&format!("seed {seed} state "))), "{made:?}");
-    // No sequence holds the first any more: it comes from the disk.
+    // No sequence holds the first any more, so it is restored from disk.
     t.send(Request::Choose { question, key: '1' });
     t.sync();
     t.work();
@@ -124,7 +124,7 @@ fn answers_there_is_no_room_for_wait_for_the_others() {
 fn an_engine_with_one_conversation_answers_one_after_another() {
     let dir = tempfile::tempdir().unwrap();
     let settings = Settings { seed: Some(7), ..Settings::default() };
-    let mut t = Talk::new(dir.path(), Setup { sequences: 1, settings, ..seeded() });
+    let mut t = Chat::new(dir.path(), Setup { sequences: 1, settings, ..seeded() });
     t.send(Request::AskForSeveral { text: "first".into(), count: 3 });
     let mut made = Vec::new();
     let question = t.wait("which one goes on", |n| match n {
@@ -146,9 +146,9 @@ fn an_engine_with_one_conversation_answers_one_after_another() {
 fn a_stop_keeps_what_there_is_of_each() {
     let dir = tempfile::tempdir().unwrap();
     let (permits, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..seeded() });
+    let mut t = Chat::new(dir.path(), Setup { gate: Some(gate), ..seeded() });
     t.send(Request::AskForSeveral { text: "first".into(), count: 2 });
-    // While the question is read there is no token, and nobody is told that there is.
+    // No token exists while the question is read, and no notice claims one.
     t.wait("the reading", |n| match n {
         Notice::Activity(Activity::Answering { .. }) => panic!("{n:?}"),
         Notice::Activity(Activity::Busy { what }) => (what == "reading the question").then_some(()),
@@ -173,7 +173,7 @@ fn a_stop_keeps_what_there_is_of_each() {
 }
 
 /// Puts documents into the library, each with lines of its own.
-fn library(t: &mut Talk, dir: &std::path::Path, names: &[&str]) {
+fn library(t: &mut Chat, dir: &std::path::Path, names: &[&str]) {
     for name in names {
         let line = |n: usize| format!("{name} has a line {n} that nobody else has.\n");
         std::fs::write(dir.join(name), (0..40).map(line).collect::<String>()).unwrap();
@@ -186,23 +186,23 @@ fn library(t: &mut Talk, dir: &std::path::Path, names: &[&str]) {
     t.work();
 }
 
-fn shelf(t: &mut Talk, question: &str, library: Option<&str>, read: bool) -> FanOut {
+fn fan_out(t: &mut Chat, question: &str, library: Option<&str>, read: bool) -> FanOut {
     t.send(Request::AskAll { question: question.into(), library: library.map(str::to_owned), read });
     t.wait("all answers", |n| match n {
-        Notice::FanOut(shelf) if shelf.over => Some(shelf.clone()),
+        Notice::FanOut(fan_out) if fan_out.over => Some(fan_out.clone()),
         Notice::Note(Level::Error | Level::Warn, e) => panic!("{e}"),
         _ => None,
     })
 }
 
 #[test]
-fn every_document_answers_as_if_it_had_been_read_alone_and_nothing_is_read() {
+fn every_document_answers_as_if_alone_without_a_read() {
     let dir = tempfile::tempdir().unwrap();
-    let mut t = Talk::new(dir.path(), Setup { room: 3, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { room: 3, ..Setup::default() });
     t.ask("A talk of its own");
     let names = ["a.txt", "b.txt", "c.md", "d.txt"];
     library(&mut t, dir.path(), &names);
-    let all = shelf(&mut t, "Who has line 7?", None, false);
+    let all = fan_out(&mut t, "Who has line 7?", None, false);
     assert_eq!(all.rows.iter().map(|r| r.document.as_str()).collect::<Vec<_>>(), names);
     let given = t.given();
     assert!(given.len() == 4 && given.iter().all(|g| !g.contains("nobody else")), "{given:?}");
@@ -211,7 +211,7 @@ fn every_document_answers_as_if_it_had_been_read_alone_and_nothing_is_read() {
         // The script is as sure of each token as of any other.
         assert!(row.log_probability.is_some_and(|p| (p + 0.5).abs() < 1e-6), "{row:?}");
     }
-    let some = shelf(&mut t, "Who has line 7?", Some("*.txt"), false);
+    let some = fan_out(&mut t, "Who has line 7?", Some("*.txt"), false);
     assert_eq!(some.rows.len(), 3);
     assert_eq!(some.rows[1], all.rows[1]);
     // The conversation is where it was: only the question is read.
@@ -220,7 +220,7 @@ fn every_document_answers_as_if_it_had_been_read_alone_and_nothing_is_read() {
     assert!(!t.given()[0].contains("talk of its own"));
 
     t.send(Request::AskAll { question: "Who has line 7?".into(), library: Some("*.txt".into()), read: false });
-    t.send(Request::OpenAsked(1));
+    t.send(Request::OpenAnswer(1));
     t.note_with("A new session with b.txt");
     t.sync();
     let roles: Vec<Role> = t.view().messages.iter().map(|m| m.role).collect();
@@ -236,7 +236,7 @@ fn every_document_answers_as_if_it_had_been_read_alone_and_nothing_is_read() {
     t.quit();
 
     let alone = tempfile::tempdir().unwrap();
-    let mut t = Talk::new(alone.path(), Setup::default());
+    let mut t = Chat::new(alone.path(), Setup::default());
     std::fs::copy(dir.path().join("c.md"), alone.path().join("c.md")).unwrap();
     t.load("c.md");
     assert_eq!(t.ask("Who has line 7?").text, all.rows[2].text);
@@ -244,18 +244,18 @@ fn every_document_answers_as_if_it_had_been_read_alone_and_nothing_is_read() {
 }
 
 #[test]
-fn a_document_without_kept_state_is_named_and_read_only_when_asked_to() {
+fn a_document_without_kept_state_is_read_only_on_request() {
     let dir = tempfile::tempdir().unwrap();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     library(&mut t, dir.path(), &["a.txt", "b.txt"]);
     t.quit();
     std::fs::remove_file(dir.path().join("b.txt")).unwrap();
-    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..Setup::default() });
-    let none = shelf(&mut t, "Who?", None, false);
+    let mut t = Chat::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..Setup::default() });
+    let none = fan_out(&mut t, "Who?", None, false);
     let why = |n: usize| none.rows[n].failed.clone().unwrap();
     assert!(why(0).ends_with("; add --read to read it alone") && why(1).contains("its file is gone"), "{none:?}");
     assert_eq!(t.work(), (0, 0));
-    let read = shelf(&mut t, "Who?", None, true);
+    let read = fan_out(&mut t, "Who?", None, true);
     assert_eq!(read.rows[0].finish, Some(Finish::Stop), "{read:?}");
     // Its file is gone.
     assert!(read.rows[1].failed.is_some());
@@ -266,10 +266,10 @@ fn a_document_without_kept_state_is_named_and_read_only_when_asked_to() {
 }
 
 #[test]
-fn a_document_kept_behind_another_is_not_asked_with_that_one_in_mind() {
+fn a_document_kept_after_another_is_questioned_alone() {
     let dir = tempfile::tempdir().unwrap();
     let setup = || Setup { system: Some("Be brief.".into()), ..Setup::default() };
-    let mut t = Talk::new(dir.path(), setup());
+    let mut t = Chat::new(dir.path(), setup());
     for name in ["b.txt", "a.txt"] {
         let line = |n: usize| format!("{name} has a line {n} that nobody else has.\n");
         let path = dir.path().join(name);
@@ -279,8 +279,8 @@ fn a_document_kept_behind_another_is_not_asked_with_that_one_in_mind() {
     t.sync();
     t.on_disk();
     t.work();
-    let all = shelf(&mut t, "Who has line 7?", None, false);
-    // Behind the system text it stands alone.
+    let all = fan_out(&mut t, "Who has line 7?", None, false);
+    // It follows only the system text.
     assert_eq!((all.rows[0].document.as_str(), all.rows[0].finish), ("b.txt", Some(Finish::Stop)));
     let why = "it was read after other text; add --read to read it alone";
     assert_eq!((all.rows[1].failed.as_deref(), all.rows[1].finish), (Some(why), None));
@@ -288,13 +288,13 @@ fn a_document_kept_behind_another_is_not_asked_with_that_one_in_mind() {
     let note = t.note_with("1 of 2 documents answered");
     assert!(note.ends_with(&format!(" a.txt: {why}.")), "{note}");
     assert!(t.given().iter().all(|g| !g.contains("nobody else")));
-    let read = shelf(&mut t, "Who has line 7?", None, true);
+    let read = fan_out(&mut t, "Who has line 7?", None, true);
     let given = t.given();
     assert!(
         given.iter().any(|g| g.contains("a.txt has")) && !given.iter().any(|g| g.contains("b.txt has")),
         "{given:?}"
     );
-    t.send(Request::OpenAsked(0));
+    t.send(Request::OpenAnswer(0));
     t.note_with("A new session with a.txt");
     t.sync();
     let roles: Vec<Role> = t.view().messages.iter().map(|m| m.role).collect();
@@ -302,7 +302,7 @@ fn a_document_kept_behind_another_is_not_asked_with_that_one_in_mind() {
     t.quit();
 
     let alone = tempfile::tempdir().unwrap();
-    let mut t = Talk::new(alone.path(), setup());
+    let mut t = Chat::new(alone.path(), setup());
     std::fs::copy(dir.path().join("a.txt"), alone.path().join("a.txt")).unwrap();
     t.load("a.txt");
     assert_eq!(t.ask("Who has line 7?").text, read.rows[0].text);
@@ -310,15 +310,15 @@ fn a_document_kept_behind_another_is_not_asked_with_that_one_in_mind() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_again_is_said_in_its_row_and_the_others_are_asked() {
+fn an_unreadable_file_is_reported_in_its_row_of_ask_all() {
     let dir = tempfile::tempdir().unwrap();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     library(&mut t, dir.path(), &["a.txt", "b.txt", "c.txt"]);
     t.quit();
     std::fs::write(dir.path().join("b.txt"), [0; 64]).unwrap();
     std::fs::remove_file(dir.path().join("c.txt")).unwrap();
-    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..Setup::default() });
-    let read = shelf(&mut t, "Who?", None, true);
+    let mut t = Chat::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..Setup::default() });
+    let read = fan_out(&mut t, "Who?", None, true);
     assert_eq!(read.rows[0].finish, Some(Finish::Stop), "{read:?}");
     let why = |n: usize| read.rows[n].failed.clone().unwrap();
     assert!(why(1).contains("b.txt: not text"), "{}", why(1));
@@ -327,20 +327,20 @@ fn a_file_that_cannot_be_read_again_is_said_in_its_row_and_the_others_are_asked(
 }
 
 #[test]
-fn a_file_too_long_for_the_context_is_said_in_its_row_and_the_others_are_asked() {
+fn a_file_too_long_is_reported_in_its_row_of_ask_all() {
     let dir = tempfile::tempdir().unwrap();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     library(&mut t, dir.path(), &["a.txt", "b.txt"]);
     t.quit();
     std::fs::write(dir.path().join("a.txt"), "It has grown a lot since.\n".repeat(4000)).unwrap();
     let small = Setup { fingerprint: "fake-2".into(), context_limit: 8_192, ..Setup::default() };
-    let mut t = Talk::new(dir.path(), small);
-    let read = shelf(&mut t, "Who?", None, true);
+    let mut t = Chat::new(dir.path(), small);
+    let read = fan_out(&mut t, "Who?", None, true);
     let row = |name: &str| read.rows.iter().find(|r| r.document == name).unwrap();
     let why = row("a.txt").failed.as_deref().unwrap_or_default();
     assert!(why.contains("a.txt needs more than 8,192 tokens"), "{read:?}");
     assert_eq!((row("b.txt").finish, &row("b.txt").failed), (Some(Finish::Stop), &None), "{read:?}");
-    // The same for a folder that goes to the library: what fits is there, and it ends with what does not.
+    // The same for a folder added to the library: what fits is stored, the first file that does not fit ends the load.
     let folder = dir.path().join("papers");
     std::fs::create_dir(&folder).unwrap();
     for name in ["x.txt", "z.txt"] {
@@ -355,17 +355,17 @@ fn a_file_too_long_for_the_context_is_said_in_its_row_and_the_others_are_asked()
 }
 
 #[test]
-fn where_no_state_is_kept_that_is_said_and_what_says_so() {
+fn without_kept_state_the_reason_and_its_setting_are_shown() {
     let dir = tempfile::tempdir().unwrap();
     let never = Setup { save_state: sala_chat::config::settings::SaveStates::Never, ..Setup::default() };
-    let mut t = Talk::new(dir.path(), never);
+    let mut t = Chat::new(dir.path(), never);
     let path = dir.path().join("a.txt");
     std::fs::write(&path, "A line of text.\n".repeat(20)).unwrap();
     t.send(Request::Library(LibraryAction::Add(path.display().to_string())));
-    let said = t.note_with("is in the library");
-    assert!(said.ends_with("no state of them is kept: sessions.save_state is \"never\"."), "{said}");
+    let note = t.note_with("is in the library");
+    assert!(note.ends_with("no state of them is kept: sessions.save_state is \"never\"."), "{note}");
     t.work();
-    let all = shelf(&mut t, "Who?", None, true);
+    let all = fan_out(&mut t, "Who?", None, true);
     assert!(all.rows[0].failed.as_ref().is_some_and(|why| why.contains("sessions.save_state = \"never\"")), "{all:?}");
     assert_eq!(t.work(), (0, 0), "nothing is read that is not kept");
     t.quit();
@@ -375,14 +375,14 @@ fn where_no_state_is_kept_that_is_said_and_what_says_so() {
 fn a_stop_leaves_the_answers_there_are() {
     let dir = tempfile::tempdir().unwrap();
     let (permits, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
     (0..2_000).for_each(|_| permits.send(()).unwrap());
     library(&mut t, dir.path(), &["a.txt", "b.txt"]);
     assert!(!permits.is_empty());
     t.send(Request::AskAll { question: "Who?".into(), library: None, read: false });
     t.send(Request::Stop);
     let over = t.wait("the end", |n| match n {
-        Notice::FanOut(shelf) if shelf.over => Some(shelf.clone()),
+        Notice::FanOut(fan_out) if fan_out.over => Some(fan_out.clone()),
         _ => None,
     });
     assert!(over.rows.len() == 2 && over.rows.iter().all(|r| r.failed.is_none()), "{over:?}");
@@ -394,16 +394,16 @@ fn a_stop_leaves_the_answers_there_are() {
 }
 
 #[test]
-fn when_says_from_which_line_on_the_answer_is_another() {
+fn when_finds_the_line_that_changes_the_answer() {
     let dir = tempfile::tempdir().unwrap();
     let text = support::text_model(None);
     let spell = text.clone();
     let script: support::fake_engine::Script = Box::new(move |_, tokens| {
         let read = spell.tokenizer.spell(tokens, Before::Edge);
         let answer = if read.contains("It was the butler.") { "the butler" } else { "nobody knows" };
-        spell.tokenizer.encode_behind(answer, Before::Text).unwrap()
+        spell.tokenizer.encode_after(answer, Before::Text).unwrap()
     });
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     let line = |n: usize| if n == 300 { "It was the butler.\n".into() } else { format!("Line {n} of a long story.\n") };
     std::fs::write(dir.path().join("story.txt"), (1..=600).map(line).collect::<String>()).unwrap();
     t.load("story.txt");
@@ -424,7 +424,7 @@ fn when_says_from_which_line_on_the_answer_is_another() {
     };
     assert_eq!(lines.len(), 2, "{page}");
     assert!(lines[0].ends_with(": \"nobody knows\"") && lines[1].ends_with(": \"the butler\""), "{page}");
-    // The first kept state behind the line that says it: one piece further at most.
+    // The first kept state after the line in the message: at most one piece further.
     let (upto, from) = (number(lines[0], "up to line "), number(lines[1], "from line "));
     assert!((300..420).contains(&from) && upto < 300, "{page}");
     let given = t.given();

@@ -1,10 +1,10 @@
-//! The runtime with a scripted engine: what is asked of the engine, what is saved, what is said.
+//! The runtime with a scripted engine: jobs sent to the engine, saves and notices.
 
 mod answers;
+mod background_tasks;
 mod damage;
 mod documents;
 mod drafts;
-mod errands;
 #[allow(dead_code)]
 use crate::fault;
 mod forks;
@@ -29,7 +29,7 @@ use sala_chat::runtime::protocol::{
 };
 use sala_chat::runtime::{Attendance, Input, Opening};
 use sala_chat::text::Before;
-use support::{Setup, Talk, always, text_model, titles, titling, with_both_tokenizers};
+use support::{Chat, Setup, always, text_model, titles, titling, with_both_tokenizers};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -39,7 +39,7 @@ fn resume(name: &str) -> Setup {
     Setup { opening: Opening::Resume(name.into()), ..Setup::default() }
 }
 
-fn plan(t: &mut Talk) -> (u64, String, LoadPlan) {
+fn plan(t: &mut Chat) -> (u64, String, LoadPlan) {
     t.wait("a plan", |n| match n {
         Notice::Plan { id, text, plan, .. } => Some((*id, text.clone(), plan.clone())),
         _ => None,
@@ -53,7 +53,7 @@ fn three_files(dir: &std::path::Path) -> Request {
     Request::Load { paths: vec!["*.txt".into()], options: Default::default() }
 }
 
-fn question(t: &mut Talk) -> (u64, String) {
+fn question(t: &mut Chat) -> (u64, String) {
     t.wait("a question", |n| match n {
         Notice::Question { id, text, .. } => Some((*id, text.clone())),
         _ => None,
@@ -68,18 +68,18 @@ fn write_notes(dir: &std::path::Path) {
     std::fs::write(dir.join("notes.txt"), FACTS.repeat(250)).unwrap();
 }
 
-/// A session that has read it, and was asked something about it.
-fn with_notes(dir: &std::path::Path, question: &str) -> Talk {
+/// A session that read it and had one question about it.
+fn with_notes(dir: &std::path::Path, question: &str) -> Chat {
     write_notes(dir);
-    let mut t = Talk::new(dir, Setup::default());
+    let mut t = Chat::new(dir, Setup::default());
     t.load("notes.txt");
     t.ask(question);
     t
 }
 
 /// Another terminal, with a session that is open elsewhere: to view only.
-fn viewing(dir: &std::path::Path, name: &str) -> Talk {
-    let mut t = Talk::new(dir, resume(name));
+fn viewing(dir: &std::path::Path, name: &str) -> Chat {
+    let mut t = Chat::new(dir, resume(name));
     let (id, _) = question(&mut t);
     t.send(Request::Choose { question: id, key: 'v' });
     t.note_with("Resumed");

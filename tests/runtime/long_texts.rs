@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sala_chat::core::Exit;
 use sala_chat::runtime::Attendance;
 use sala_chat::runtime::protocol::{Activity, Level, LoadOptions, LoadPlan, Notice, Request};
-use support::{Setup, Talk, text_model, with_both_tokenizers};
+use support::{Chat, Setup, text_model, with_both_tokenizers};
 
 /// A stop is to be heard within 0.3 s; test machines are busy, and doing it all takes far longer than this.
 const SOON: Duration = Duration::from_secs(3);
@@ -20,12 +20,12 @@ fn words(dir: &Path, name: &str, mb: usize) {
     std::fs::write(dir.join(name), LINE.repeat(mb * 1_000_000 / LINE.len())).unwrap();
 }
 
-fn load(t: &Talk, paths: &[&str], options: LoadOptions) {
+fn load(t: &Chat, paths: &[&str], options: LoadOptions) {
     t.send(Request::Load { paths: paths.iter().map(|p| (*p).to_owned()).collect(), options });
 }
 
 /// The next warning or error, and how long it took.
-fn refusal(t: &mut Talk) -> (String, Duration) {
+fn refusal(t: &mut Chat) -> (String, Duration) {
     let begun = Instant::now();
     let text = t.wait("a refusal", |n| match n {
         Notice::Note(Level::Warn | Level::Error, text) => Some(text.clone()),
@@ -36,7 +36,7 @@ fn refusal(t: &mut Talk) -> (String, Duration) {
 
 fn what_the_context_cannot_hold_is_refused_by_name_and_limit_without_being_counted() {
     let dir = tempfile::tempdir().unwrap();
-    let mut t = Talk::new(dir.path(), Setup { context_limit: 200_000, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { context_limit: 200_000, ..Setup::default() });
     // Some tokens are long: the first is refused by its length alone, the second has to be looked at.
     words(dir.path(), "huge.txt", 60);
     words(dir.path(), "large.txt", 2);
@@ -44,28 +44,28 @@ fn what_the_context_cannot_hold_is_refused_by_name_and_limit_without_being_count
     std::fs::write(dir.path().join("letters.txt"), &letters).unwrap();
     for name in ["huge.txt", "large.txt", "letters.txt"] {
         load(&t, &[name], LoadOptions::default());
-        let (said, took) = refusal(&mut t);
-        assert!(said.starts_with(&format!("{name} needs more than 200,000 tokens; ")), "{said}");
-        assert!(said.contains(" are left of 200,000. ") && said.contains("--head"), "{said}");
+        let (note, took) = refusal(&mut t);
+        assert!(note.starts_with(&format!("{name} needs more than 200,000 tokens; ")), "{note}");
+        assert!(note.contains(" are left of 200,000. ") && note.contains("--head"), "{note}");
         assert!(took < Duration::from_secs(4), "{name}: {took:?}");
         t.idle();
     }
     t.send(Request::Ask(letters));
-    let (said, _) = refusal(&mut t);
-    assert!(said.starts_with("This question needs more than 200,000 tokens, all that the context holds."), "{said}");
+    let (note, _) = refusal(&mut t);
+    assert!(note.starts_with("This question needs more than 200,000 tokens, all that the context holds."), "{note}");
     assert_eq!(t.work(), (0, 0));
-    // It goes on as if nothing had been asked.
+    // The session continues as if there had been no question.
     t.ask("A short one?");
 }
 
 fn a_stop_is_heard_while_a_text_is_tokenized() {
     let dir = tempfile::tempdir().unwrap();
     words(dir.path(), "huge.txt", 100);
-    let mut t = Talk::new(dir.path(), Setup { context_limit: 1 << 40, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { context_limit: 1 << 40, ..Setup::default() });
     load(&t, &["huge.txt"], LoadOptions::default());
     let tokenizing = |n: &Notice| matches!(n, Notice::Activity(Activity::Busy { what }) if what == "tokenizing");
     t.wait("tokenizing", |n| tokenizing(n).then_some(()));
-    // What was asked for meanwhile is not lost.
+    // Requests sent meanwhile are kept.
     t.send(Request::Docs);
     let begun = Instant::now();
     t.send(Request::Stop);
@@ -80,7 +80,7 @@ fn a_stop_is_heard_while_a_text_is_tokenized() {
 fn the_end_of_the_program_is_heard_while_a_text_is_tokenized() {
     let dir = tempfile::tempdir().unwrap();
     words(dir.path(), "huge.txt", 100);
-    let mut t = Talk::new(dir.path(), Setup { context_limit: 1 << 40, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { context_limit: 1 << 40, ..Setup::default() });
     load(&t, &["huge.txt"], LoadOptions::default());
     t.wait("tokenizing", |n| {
         matches!(n, Notice::Activity(Activity::Busy { what }) if what == "tokenizing").then_some(())
@@ -90,11 +90,11 @@ fn the_end_of_the_program_is_heard_while_a_text_is_tokenized() {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
-fn with_nobody_there_a_stop_ends_the_run() {
+fn a_stop_ends_the_run_without_a_terminal() {
     let dir = tempfile::tempdir().unwrap();
     words(dir.path(), "huge.txt", 100);
     let setup = Setup { context_limit: 1 << 40, attendance: Attendance::Absent, ..Setup::default() };
-    let mut t = Talk::new(dir.path(), setup);
+    let mut t = Chat::new(dir.path(), setup);
     load(&t, &["huge.txt"], LoadOptions::default());
     t.send(Request::Ask("hi".into()));
     t.send(Request::Quit);
@@ -112,13 +112,13 @@ fn a_stop_is_heard_while_a_template_runs() {
     let template = "{% for m in messages %}{% if 'dawdle' in m.content %}{% for i in range(20000) %}\
         {% set x = range(90000)|join|length %}{% endfor %}{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + \
         '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-    let mut t = Talk::new(dir.path(), Setup { text: text_model(Some(template)), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text: text_model(Some(template)), ..Setup::default() });
     t.idle();
     t.send(Request::Ask("Please dawdle.".into()));
     std::thread::sleep(Duration::from_millis(300));
     let begun = Instant::now();
     t.send(Request::Stop);
-    // The question is not lost: it goes back to where it was typed.
+    // The question is not lost: it returns to the input.
     let back = t.wait("the question", |n| if let Notice::Input { text, .. } = n { Some(text.clone()) } else { None });
     assert_eq!(back, "Please dawdle.");
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
@@ -128,7 +128,7 @@ fn a_stop_is_heard_while_a_template_runs() {
 fn the_head_of_a_huge_file_is_read_without_counting_the_rest() {
     let dir = tempfile::tempdir().unwrap();
     words(dir.path(), "huge.txt", 100);
-    let mut t = Talk::new(dir.path(), Setup { context_limit: 200_000, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { context_limit: 200_000, ..Setup::default() });
     for options in [
         LoadOptions { head: Some(500), ..LoadOptions::default() },
         LoadOptions { tail: Some(500), ..LoadOptions::default() },
@@ -136,9 +136,9 @@ fn the_head_of_a_huge_file_is_read_without_counting_the_rest() {
         t.send(Request::New(None));
         let begun = Instant::now();
         load(&t, &["huge.txt"], options);
-        let said = t.note_with("Read huge.txt: ");
+        let note = t.note_with("Read huge.txt: ");
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-        assert!(said.contains("tokens in"), "{said}");
+        assert!(note.contains("tokens in"), "{note}");
         let read = t.work().0;
         assert!((480..600).contains(&read), "{read}");
     }
@@ -148,7 +148,7 @@ fn files_that_do_not_fit_together_can_be_chosen_from() {
     let dir = tempfile::tempdir().unwrap();
     words(dir.path(), "huge.txt", 20);
     std::fs::write(dir.path().join("small.txt"), LINE.repeat(3)).unwrap();
-    let mut t = Talk::new(dir.path(), Setup { context_limit: 100_000, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { context_limit: 100_000, ..Setup::default() });
     load(&t, &["huge.txt", "small.txt"], LoadOptions::default());
     let plan = |n: &Notice| match n {
         Notice::Plan { id, text, plan, .. } => Some((*id, text.clone(), plan.clone())),
@@ -159,15 +159,15 @@ fn files_that_do_not_fit_together_can_be_chosen_from() {
     assert_eq!(files[0].tokens, 100_001, "not counted further than it can matter");
     assert!((30..200).contains(&files[1].tokens), "{files:?}");
     t.send(Request::ChooseFiles { question, files: vec![1] });
-    let said = t.note_with("Read small.txt: ");
-    assert!(said.contains("tokens in"), "{said}");
+    let note = t.note_with("Read small.txt: ");
+    assert!(note.contains("tokens in"), "{note}");
 }
 
 with_both_tokenizers!(
     what_the_context_cannot_hold_is_refused_by_name_and_limit_without_being_counted,
     a_stop_is_heard_while_a_text_is_tokenized,
     the_end_of_the_program_is_heard_while_a_text_is_tokenized,
-    with_nobody_there_a_stop_ends_the_run,
+    a_stop_ends_the_run_without_a_terminal,
     a_stop_is_heard_while_a_template_runs,
     the_head_of_a_huge_file_is_read_without_counting_the_rest,
     files_that_do_not_fit_together_can_be_chosen_from,

@@ -1,4 +1,4 @@
-//! Conversations that go on beside the one on screen: left with a key or a command, asides beside what goes on.
+//! Background conversations: left with a key or a command, and asides during other work.
 
 use crate::support;
 
@@ -13,7 +13,7 @@ use sala_chat::runtime::protocol::{
     Activity, BranchTarget, Level, LibraryAction, LoadOptions, Notice, Request, SessionView,
 };
 use sala_chat::store::{Limits, RealDisk, Store};
-use support::{PATIENCE, Setup, Talk, text_model, titles, titling, with_both_tokenizers};
+use support::{Chat, PATIENCE, Setup, text_model, titles, titling, with_both_tokenizers};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -38,31 +38,31 @@ impl Gate {
 }
 
 /// A runtime with an engine that works on sequences side by side; these wait at the gate.
-fn gated_in(dir: &std::path::Path, sequences: &'static [u32], setup: Setup) -> (Talk, Gate) {
+fn gated_in(dir: &std::path::Path, sequences: &'static [u32], setup: Setup) -> (Chat, Gate) {
     let (open, kept) = unbounded();
-    let mut t = Talk::new(dir, Setup { gate: Some(kept.clone()), side_by_side: Some(sequences), ..setup });
+    let mut t = Chat::new(dir, Setup { gate: Some(kept.clone()), side_by_side: Some(sequences), ..setup });
     t.sync();
     (t, Gate { open, kept })
 }
 
 /// The same where the first conversation waits.
-fn gated(dir: &std::path::Path, setup: Setup) -> (Talk, Gate) {
+fn gated(dir: &std::path::Path, setup: Setup) -> (Chat, Gate) {
     gated_in(dir, &[0], setup)
 }
 
 /// Asks, and waits until some of the answer is there.
-fn asked(t: &mut Talk, gate: &Gate, question: &str) {
+fn ask_until_text(t: &mut Chat, gate: &Gate, question: &str) {
     t.send(Request::Ask(question.into()));
     gate.pass(6);
     t.wait("some of the answer", |n| matches!(n, Notice::Delta { .. }).then_some(()));
 }
 
-fn session(t: &mut Talk) -> SessionView {
+fn session(t: &mut Chat) -> SessionView {
     t.wait("a session", |n| if let Notice::Session(view) = n { Some(view.clone()) } else { None })
 }
 
 /// The next notice about a session that is not on screen.
-fn beside<T>(t: &mut Talk, what: &str, serial: u64, mut pick: impl FnMut(&Notice) -> Option<T>) -> T {
+fn background<T>(t: &mut Chat, what: &str, serial: u64, mut pick: impl FnMut(&Notice) -> Option<T>) -> T {
     t.wait(what, |n| match n {
         Notice::Background { serial: of, notice } if *of == serial => pick(notice),
         _ => None,
@@ -73,17 +73,17 @@ fn answer_of(n: &Notice) -> Option<Message> {
     if let Notice::Finished(m) = n { (m.role == Role::Assistant).then(|| m.clone()) } else { None }
 }
 
-/// What two questions are answered with when nothing goes on beside them.
+/// The answers to two questions without other work.
 fn alone(questions: &[&str]) -> Vec<String> {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     questions.iter().map(|q| t.ask(q).text).collect()
 }
 
-fn an_answer_goes_on_in_a_session_that_was_left() {
+fn an_answer_continues_after_a_switch() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     t.send(Request::New(None));
     let view = session(&mut t);
     assert!(view.messages.is_empty() && view.serial == 2 && view.opened.len() == 2, "{view:?}");
@@ -91,8 +91,8 @@ fn an_answer_goes_on_in_a_session_that_was_left() {
     let other = t.ask("Another?");
     assert_eq!(other.text, alone(&["Another?"])[0]);
     drop(gate);
-    let answer = beside(&mut t, "the answer", 1, answer_of);
-    beside(&mut t, "its end", 1, |n| matches!(n, Notice::Activity(Activity::Idle)).then_some(()));
+    let answer = background(&mut t, "the answer", 1, answer_of);
+    background(&mut t, "its end", 1, |n| matches!(n, Notice::Activity(Activity::Idle)).then_some(()));
     assert_eq!(answer.meta.finish, Some(Finish::Stop));
     t.send(Request::Switch(1));
     let view = session(&mut t);
@@ -104,25 +104,26 @@ fn an_answer_goes_on_in_a_session_that_was_left() {
     t.quit();
 }
 
-fn the_meters_of_a_new_session_beside_one_at_work_begin_at_nothing() {
+fn meters_of_a_new_session_start_at_zero_during_other_work() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     t.send(Request::New(None));
     session(&mut t);
     t.sync();
-    let told = t.seen.iter().rev().find_map(|n| if let Notice::Meters(m) = n { Some(m.context_used) } else { None });
-    assert_eq!(told, Some(0));
+    let context_used =
+        t.seen.iter().rev().find_map(|n| if let Notice::Meters(m) = n { Some(m.context_used) } else { None });
+    assert_eq!(context_used, Some(0));
 }
 
-fn coming_back_shows_it_as_it_stands_and_live() {
+fn switching_back_shows_the_current_state_and_live_updates() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     t.send(Request::New(None));
     session(&mut t);
     gate.pass(2);
-    beside(&mut t, "more of it", 1, |n| matches!(n, Notice::Delta { .. }).then_some(()));
+    background(&mut t, "more of it", 1, |n| matches!(n, Notice::Delta { .. }).then_some(()));
     t.send(Request::Switch(1));
     let view = session(&mut t);
     assert_eq!(view.messages.last().map(|m| m.role), Some(Role::User));
@@ -146,17 +147,17 @@ fn a_document_is_read_on_in_a_session_that_was_left() {
     t.send(Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() });
     gate.pass(3);
     t.wait("reading", |n| matches!(n, Notice::Activity(Activity::Reading(_))).then_some(()));
-    // What is asked for the session that is left is done there.
+    // Requests for the background session run there.
     t.send(Request::Ask("What is the code?".into()));
     t.send(Request::New(None));
     session(&mut t);
     t.ask("Another?");
     gate.pass(2);
-    beside(&mut t, "how far it is", 1, |n| matches!(n, Notice::Activity(Activity::Reading(_))).then_some(()));
+    background(&mut t, "how far it is", 1, |n| matches!(n, Notice::Activity(Activity::Reading(_))).then_some(()));
     drop(gate);
     let end = |n: &Notice| if let Notice::Note(_, text) = n { Some(text.clone()) } else { None };
-    assert!(beside(&mut t, "its end", 1, end).starts_with("Read notes.txt"));
-    let answer = beside(&mut t, "its answer", 1, answer_of);
+    assert!(background(&mut t, "its end", 1, end).starts_with("Read notes.txt"));
+    let answer = background(&mut t, "its answer", 1, answer_of);
     t.send(Request::Switch(1));
     let view = session(&mut t);
     assert!(view.messages[0].meta.document.as_ref().unwrap().complete);
@@ -165,38 +166,38 @@ fn a_document_is_read_on_in_a_session_that_was_left() {
     t.quit();
 }
 
-fn what_is_queued_in_a_session_that_was_left_is_asked_there_one_after_the_other() {
+fn queued_questions_run_in_order_after_a_switch() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     t.send(Request::LeaveQueued(Box::new(Request::New(None))));
     assert_eq!(session(&mut t).serial, 2);
     drop(gate);
     let idle = |n: &Notice| matches!(n, Notice::Activity(Activity::Idle)).then_some(());
-    beside(&mut t, "its end", 1, idle);
-    // Its place is kept until nothing more comes.
+    background(&mut t, "its end", 1, idle);
+    // Its slot is kept until no more requests arrive.
     t.sync();
     let there = |request| Request::There { serial: 1, request };
     t.send(there(Some(Box::new(Request::Ask("Two?".into())))));
-    let two = beside(&mut t, "the second answer", 1, answer_of);
+    let two = background(&mut t, "the second answer", 1, answer_of);
     assert_eq!(two.text, alone(&["One?", "Two?"])[1]);
-    beside(&mut t, "its end", 1, idle);
+    background(&mut t, "its end", 1, idle);
     t.send(there(None));
     t.sync();
-    // Nothing goes on there any more: what comes now goes back to where it was typed.
+    // The session is idle: later requests return to the input.
     t.send(there(Some(Box::new(Request::Ask("Three?".into())))));
     let back = |n: &Notice| if let Notice::Input { text, .. } = n { Some(text.clone()) } else { None };
-    assert_eq!(beside(&mut t, "the question", 1, back), "Three?");
-    // One whose work ended a moment before it is left keeps its place as well.
+    assert_eq!(background(&mut t, "the question", 1, back), "Three?");
+    // A session that ended just before the switch also keeps its slot.
     t.send(Request::LeaveQueued(Box::new(Request::Switch(1))));
     assert_eq!(session(&mut t).serial, 1);
     t.send(Request::There { serial: 2, request: Some(Box::new(Request::Ask("Four?".into()))) });
-    beside(&mut t, "the fourth answer", 2, answer_of);
+    background(&mut t, "the fourth answer", 2, answer_of);
     t.send(Request::Switch(2));
     assert_eq!(session(&mut t).messages.len(), 2);
     t.send(Request::Remember("Never asked?".into()));
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     let kept = |n: &Notice| matches!(n, Notice::Prompts(all) if all.iter().any(|p| p == "Never asked?"));
     t.sync();
     assert!(t.seen.iter().any(kept));
@@ -206,15 +207,15 @@ fn what_is_queued_in_a_session_that_was_left_is_asked_there_one_after_the_other(
 fn a_stop_is_for_what_is_on_screen_and_the_end_for_all() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     t.send(Request::New(None));
     session(&mut t);
     t.send(Request::Stop);
     t.sync();
     gate.pass(1);
-    beside(&mut t, "more of it", 1, |n| matches!(n, Notice::Delta { .. }).then_some(()));
+    background(&mut t, "more of it", 1, |n| matches!(n, Notice::Delta { .. }).then_some(()));
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup { opening: Opening::Resume("one".into()), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { opening: Opening::Resume("one".into()), ..Setup::default() });
     t.sync();
     let view = t.view();
     let kept = view.messages.last().unwrap();
@@ -225,7 +226,7 @@ fn a_stop_is_for_what_is_on_screen_and_the_end_for_all() {
 fn a_request_that_leads_nowhere_changes_nothing() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     t.send(Request::Resume("nothing-of-this-name".into()));
     t.note_with("No session is called");
     t.wait("what goes on", |n| matches!(n, Notice::Activity(Activity::Answering { .. })).then_some(()));
@@ -242,20 +243,20 @@ fn a_request_that_leads_nowhere_changes_nothing() {
 fn what_would_open_another_session_is_not_done_in_one_that_was_left() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     t.send(Request::New(None));
     session(&mut t);
     t.ask("Another?");
     t.send(Request::Switch(1));
     assert_eq!(session(&mut t).serial, 1);
-    // Behind the answer; then that is gone to at once.
+    // After the answer; then the switch is immediate.
     t.send(Request::Branch(BranchTarget::Name("another".into())));
     t.send(Request::Switch(2));
     assert_eq!(session(&mut t).serial, 2);
     drop(gate);
     let left_out =
-        |n: &Notice| if let Notice::Note(_, text) = n { text.contains("had been left").then_some(()) } else { None };
-    beside(&mut t, "that it was not done", 1, left_out);
+        |n: &Notice| if let Notice::Note(_, text) = n { text.contains("you had left").then_some(()) } else { None };
+    background(&mut t, "that it was not done", 1, left_out);
     let here = t.ask("Still here?");
     t.send(Request::Switch(2));
     let view = session(&mut t);
@@ -268,9 +269,9 @@ fn what_would_open_another_session_is_not_done_in_one_that_was_left() {
 fn an_engine_of_one_conversation_waits_and_says_so() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup { sequences: 1, ..Setup::default() });
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     t.send(Request::New(None));
-    t.note_with("This engine holds one conversation at a time: that is done after what goes on here.");
+    t.note_with("This engine holds one conversation at a time; this runs after the current work.");
     drop(gate);
     t.finished();
     assert!(session(&mut t).messages.len() <= 2);
@@ -279,11 +280,11 @@ fn an_engine_of_one_conversation_waits_and_says_so() {
     t.quit();
 }
 
-fn a_question_of_the_desk_waits_in_its_session() {
+fn a_runtime_question_waits_in_its_session() {
     let dir = dir();
     std::fs::write(dir.path().join("notes.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(60)).unwrap();
     let load = sala_chat::config::settings::LoadConfig { confirm_tokens: 10, confirm_files: 20, ..Default::default() };
-    let mut t = Talk::new(dir.path(), Setup { load, side_by_side: Some(&[]), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { load, side_by_side: Some(&[]), ..Setup::default() });
     t.sync();
     t.send(Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() });
     let plan = |n: &Notice| match n {
@@ -302,14 +303,14 @@ fn a_question_of_the_desk_waits_in_its_session() {
     t.quit();
 }
 
-fn an_aside_is_answered_beside_and_changes_nothing() {
+fn an_aside_is_answered_and_changes_nothing() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
     gate.pass(40);
     let first = t.ask("One?").text;
     t.on_disk();
     gate.close();
-    asked(&mut t, &gate, "Two?");
+    ask_until_text(&mut t, &gate, "Two?");
     t.send(Request::Aside("What is meant?".into()));
     let aside = |n: &Notice| match n {
         Notice::Aside { text, done: Some(finish), .. } => Some((text.clone(), *finish)),
@@ -317,7 +318,7 @@ fn an_aside_is_answered_beside_and_changes_nothing() {
     };
     let (text, finish) = t.wait("the aside", aside);
     assert!(text.starts_with("state ") && finish == Finish::Stop, "{text}");
-    // It is over before the answer: the answer goes on only now.
+    // It ends before the answer, which continues only now.
     assert!(t.seen.iter().all(|n| answer_of(n).is_none_or(|m| m.text == first)));
     drop(gate);
     let second = t.finished().text;
@@ -367,11 +368,11 @@ fn an_aside_knows_a_document_that_was_kept_in_part() {
     t.sync();
     t.on_disk();
     gate.close();
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     t.work();
     t.send(Request::Aside("What is meant?".into()));
     t.wait("the aside", |n| matches!(n, Notice::Aside { done: Some(_), .. }).then_some(()));
-    // It stands behind the question and what is written of its answer.
+    // It follows the question and the part of the answer written so far.
     let given = t.given();
     assert!(given.iter().any(|g| g.contains("One?")), "{given:?}");
     drop(gate);
@@ -382,9 +383,9 @@ fn an_aside_knows_a_document_that_was_kept_in_part() {
 fn an_aside_without_memory_for_it_waits_and_says_so() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup { room: 1, ..Setup::default() });
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     t.send(Request::Aside("What is meant?".into()));
-    let note = t.note_with("The aside is answered after what goes on here");
+    let note = t.note_with("The aside waits for the current work");
     assert!(note.contains("no memory for another conversation"), "{note}");
     drop(gate);
     t.finished();
@@ -401,7 +402,7 @@ fn an_aside_without_memory_for_it_waits_and_says_so() {
 fn stopping_an_aside_stops_nothing_else() {
     let dir = dir();
     let (mut t, gate) = gated_in(dir.path(), &[0, 1], Setup::default());
-    asked(&mut t, &gate, "One?");
+    ask_until_text(&mut t, &gate, "One?");
     gate.close();
     t.send(Request::Aside("What is meant?".into()));
     t.send(Request::StopAside);
@@ -416,11 +417,11 @@ fn a_session_that_was_left_is_given_its_title_too() {
     let dir = dir();
     let setup = Setup { titles: true, script: titling(&text_model(None)), ..Setup::default() };
     let (mut t, gate) = gated(dir.path(), setup);
-    asked(&mut t, &gate, "How long is it?");
+    ask_until_text(&mut t, &gate, "How long is it?");
     t.send(Request::New(None));
     session(&mut t);
     drop(gate);
-    beside(&mut t, "the answer", 1, answer_of);
+    background(&mut t, "the answer", 1, answer_of);
     // Looking at the list keeps nothing from being done.
     let end = Instant::now() + PATIENCE;
     while titles(&mut t) != ["The bridge at Arvel"] {
@@ -439,7 +440,7 @@ fn a_session_that_was_left_is_given_its_title_too() {
 fn states_that_wait_for_the_end_are_those_of_all_sessions() {
     let dir = dir();
     let setup = || Setup { save_state: SaveStates::Exit, ..Setup::default() };
-    let mut t = Talk::new(dir.path(), setup());
+    let mut t = Chat::new(dir.path(), setup());
     t.ask("One?");
     t.send(Request::New(None));
     session(&mut t);
@@ -447,7 +448,7 @@ fn states_that_wait_for_the_end_are_those_of_all_sessions() {
     t.ask("And more?");
     t.quit();
     for name in ["one", "another"] {
-        let mut t = Talk::new(dir.path(), Setup { opening: Opening::Resume(name.into()), ..setup() });
+        let mut t = Chat::new(dir.path(), Setup { opening: Opening::Resume(name.into()), ..setup() });
         t.note_with("Resumed");
         let answer = t.ask("Two?");
         assert!(answer.meta.reused_tokens > 0, "{name}: {:?}", answer.meta);
@@ -459,7 +460,7 @@ fn a_book_taken_out_again_takes_no_other_state_with_it() {
     let dir = dir();
     let setup = || Setup { save_state: SaveStates::Exit, ..Setup::default() };
     std::fs::write(dir.path().join("book.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(9)).unwrap();
-    let mut t = Talk::new(dir.path(), setup());
+    let mut t = Chat::new(dir.path(), setup());
     t.ask("One?");
     t.on_disk();
     t.send(Request::Library(LibraryAction::Add("book.txt".into())));
@@ -467,15 +468,15 @@ fn a_book_taken_out_again_takes_no_other_state_with_it() {
     t.sync();
     t.on_disk();
     t.send(Request::Library(LibraryAction::Remove("book.txt".into())));
-    t.note_with("is out of the library");
+    t.note_with("Removed book.txt from the library");
     assert_eq!(t.quit().as_deref(), Some("Saved. Come back with: sala-chat -r one"));
     let one = || Setup { opening: Opening::Resume("one".into()), ..setup() };
-    let mut t = Talk::new(dir.path(), one());
+    let mut t = Chat::new(dir.path(), one());
     t.note_with("Resumed");
     let answer = t.ask("Two?");
     assert!(answer.meta.reused_tokens > 0, "{:?}", answer.meta);
 
-    // What it builds on goes meanwhile: that is said.
+    // The state it builds on is removed meanwhile, which is reported.
     let data = dir.path().join("data");
     Store::open(&data, Arc::new(RealDisk), Limits::default()).unwrap().drop_all_state(&[]).unwrap();
     let lost = "Text is saved, not all state is kept: earlier state of this conversation is not kept; the next start reads \
@@ -484,17 +485,17 @@ fn a_book_taken_out_again_takes_no_other_state_with_it() {
 }
 
 with_both_tokenizers!(
-    an_answer_goes_on_in_a_session_that_was_left,
-    coming_back_shows_it_as_it_stands_and_live,
-    the_meters_of_a_new_session_beside_one_at_work_begin_at_nothing,
+    an_answer_continues_after_a_switch,
+    switching_back_shows_the_current_state_and_live_updates,
+    meters_of_a_new_session_start_at_zero_during_other_work,
     a_document_is_read_on_in_a_session_that_was_left,
-    what_is_queued_in_a_session_that_was_left_is_asked_there_one_after_the_other,
+    queued_questions_run_in_order_after_a_switch,
     a_stop_is_for_what_is_on_screen_and_the_end_for_all,
     a_request_that_leads_nowhere_changes_nothing,
     an_engine_of_one_conversation_waits_and_says_so,
     what_would_open_another_session_is_not_done_in_one_that_was_left,
-    a_question_of_the_desk_waits_in_its_session,
-    an_aside_is_answered_beside_and_changes_nothing,
+    a_runtime_question_waits_in_its_session,
+    an_aside_is_answered_and_changes_nothing,
     an_aside_asks_about_what_stood_before_a_document_that_is_read,
     an_aside_knows_a_document_that_was_kept_in_part,
     an_aside_without_memory_for_it_waits_and_says_so,

@@ -1,6 +1,6 @@
-//! Going back, forking, resuming and the library, against a conversation that never left the straight path: the same
-//! answers and, where no generated token was re-read, the same state, bit for bit. With the scripted engine, whose answers
-//! name the state they come from, and with the built-in model on the CPU.
+//! Undo, fork, resume and the library, against a conversation without any of them: the same answers and, where no
+//! generated token was re-read, the same state, bit for bit. With the scripted engine, where answers name their state, and
+//! with the built-in model on the CPU.
 
 use crate::support;
 
@@ -16,7 +16,7 @@ use sala_chat::engine::protocol::{DeviceChoice, EngineOptions, RowSource};
 use sala_chat::runtime::protocol::{BranchTarget, GotoTarget, Level, Notice, Request, Sibling};
 use sala_chat::runtime::{EngineChannels, Opening, Settings};
 use sala_chat::store::{SegmentId, SessionFilter, Store};
-use support::{How, Setup, Talk, store, text_model, with_both_tokenizers};
+use support::{Chat, How, Setup, store, text_model, with_both_tokenizers};
 
 const QUESTIONS: [&str; 3] = ["My name is Marta and I live in Oslo.", "What is 17 + 25?", "What is my name?"];
 
@@ -33,15 +33,15 @@ fn greedy() -> Settings {
     settings
 }
 
-fn open(engine: Engine, dir: &Path, opening: Opening) -> Talk {
+fn open(engine: Engine, dir: &Path, opening: Opening) -> Chat {
     match engine {
-        Engine::Scripted => Talk::new(dir, Setup { opening, settings: greedy(), ..Setup::default() }),
+        Engine::Scripted => Chat::new(dir, Setup { opening, settings: greedy(), ..Setup::default() }),
         Engine::Demo => {
             let options = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
             let engine = engine::spawn(options).unwrap();
             let channels = EngineChannels { commands: engine.commands, events: engine.events };
             let text = text_model(None);
-            Talk::with_engine(dir, channels, How { text, opening, settings: greedy(), ..How::default() })
+            Chat::with_engine(dir, channels, How { text, opening, settings: greedy(), ..How::default() })
         }
     }
 }
@@ -87,7 +87,7 @@ fn straight(engine: Engine) -> Straight {
 }
 
 /// A way through a conversation that ends where the straight path ends.
-type Detour = fn(&mut Talk, &Path) -> String;
+type Detour = fn(&mut Chat, &Path) -> String;
 
 /// All detours.
 const DETOURS: [(&str, Detour); 13] = [
@@ -229,9 +229,9 @@ const DETOURS: [(&str, Detour); 13] = [
         t.note(Request::Mark("here".into()));
         t.note(Request::Undo(1));
         t.ask("Spell garden");
-        let note = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Prev)));
+        let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Prev)));
         assert!(note.starts_with("Branch 1/2, at #4: ") && note.contains(", 0 read again"), "{note}");
-        t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Next)));
+        t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Next)));
         let note = t.note(Request::Goto(GotoTarget::Mark("here".into())));
         assert!(note.starts_with("At \"here\", #4: ") && note.contains(", 0 read again"), "{note}");
         t.ask(QUESTIONS[2]).text
@@ -278,8 +278,8 @@ fn a_document_from_the_library_answers_as_if_it_had_been_read() {
     t.on_disk();
     let first = state_of(&store(&dir.path().join("data")), &t.name());
     t.send(Request::New(None));
-    let said = t.load("minutes.txt");
-    assert!(said.contains("from library"), "{said}");
+    let note = t.load("minutes.txt");
+    assert!(note.contains("from library"), "{note}");
     let again = t.ask(question);
     assert_eq!(again.text, read.text);
     assert!(again.meta.prefilled_tokens < 30, "{:?}", again.meta);
@@ -290,7 +290,7 @@ fn a_document_from_the_library_answers_as_if_it_had_been_read() {
 }
 
 /// The answers of `/when`, the first with the line up to which it is given, the others with that from which on.
-fn when(t: &mut Talk, question: &str) -> Vec<String> {
+fn when(t: &mut Chat, question: &str) -> Vec<String> {
     t.send(Request::When(question.into()));
     let page = t.wait("the page", |n| match n {
         Notice::Page { text, .. } => Some(text.clone()),
@@ -339,11 +339,11 @@ fn when_has_the_rows_of_all_places_from_the_conversation_itself() {
     t.on_disk();
     let lines = when(&mut t, question);
     assert!(lines.len() > 1 && !lines.iter().any(|line| line.contains('(')), "{lines:?}");
-    // Only ends come from the disk: rows that nobody reads may be damaged.
+    // Only end images are read from disk: unread rows may be damaged.
     let data = dir.path().join("data");
     assert!(damage_rows(&data) >= 3);
     assert_eq!(when(&mut t, question), lines);
-    // A stop, and the conversation goes on as one where nothing was asked on the way.
+    // After a stop the conversation continues as if the question had never been sent.
     t.send(Request::When(question.into()));
     t.send(Request::Stop);
     t.sync();
@@ -357,7 +357,7 @@ fn when_has_the_rows_of_all_places_from_the_conversation_itself() {
     t.quit();
 }
 
-fn thinned_state_is_replayed_with_its_count_said_and_the_same_text() {
+fn thinned_state_is_replayed_with_a_count_and_the_same_text() {
     let dir = tempfile::tempdir().unwrap();
     let mut t = open(Engine::Demo, dir.path(), Opening::New);
     let answers: Vec<String> = QUESTIONS.iter().map(|q| t.ask(q).text).collect();
@@ -412,10 +412,10 @@ fn going_to_a_message_that_is_not_here_says_where_to_look() {
 }
 
 #[test]
-fn branches_and_turns_are_told_as_they_grow() {
+fn branches_and_turns_are_reported_as_they_grow() {
     let dir = tempfile::tempdir().unwrap();
     let mut t = open(Engine::Scripted, dir.path(), Opening::New);
-    let tree = |t: &mut Talk, wanted: &str| {
+    let tree = |t: &mut Chat, wanted: &str| {
         t.wait("the tree", |n| match n {
             Notice::Tree(tree) if tree.timeline.iter().any(|r| r.title == wanted) => Some(tree.clone()),
             _ => None,
@@ -435,11 +435,11 @@ fn branches_and_turns_are_told_as_they_grow() {
     assert!(grown.timeline.iter().any(|r| r.title == "Two?" && !r.current));
 }
 
-// Replay reads generated tokens as prompt, whose last bits may differ: the same text follows where the model is sure of it, as the
-// built-in one is with its own tokenizer.
+// Replay reads generated tokens as prompt, so their last bits may differ: the text is the same only where the model is
+// confident, as the built-in one is with its own tokenizer.
 #[test]
-fn thinned_state_is_replayed_with_its_count_said_and_the_same_text_of_a_sure_model() {
-    thinned_state_is_replayed_with_its_count_said_and_the_same_text();
+fn thinned_state_of_a_confident_model_replays_to_the_same_text() {
+    thinned_state_is_replayed_with_a_count_and_the_same_text();
 }
 
 with_both_tokenizers!(

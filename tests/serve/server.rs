@@ -1,4 +1,4 @@
-//! The server for other programs, against a scripted engine whose answers and refusals depend on the state it has.
+//! The server for other programs, against a scripted engine with answers and refusals that depend on its state.
 
 mod apis;
 mod client;
@@ -85,7 +85,7 @@ fn stop_texts_lengths_and_several_answers_are_honoured() {
 }
 
 #[test]
-fn thoughts_come_apart() {
+fn thoughts_are_separate_from_the_answer() {
     let dir = tempfile::tempdir().unwrap();
     let text = support::text_model(None);
     let script = answers(text, "<think>\nHm.\n</think>\n\nYes.");
@@ -102,41 +102,41 @@ fn thoughts_come_apart() {
 }
 
 #[test]
-fn quotes_of_a_model_that_says_how_it_quotes_are_kept_to_the_text() {
+fn quotes_of_a_model_with_a_quote_format_match_the_text() {
     let dir = tempfile::tempdir().unwrap();
     let says = sala_chat::text::Recommended::of_folder(Some(br#"{"quote_opening": "It says: \""}"#));
     let text = sala_chat::text::TextModel { recommended: says, ..support::text_model(None) };
     // A copy that went wrong.
     let script = || answers(support::text_model(None), "It says: \"The doors are red.\"");
     let server = Running::start(dir.path(), Setup { text, script: script(), ..Setup::default() });
-    let asked = "<document name=\"a.txt\">\nThe doors are green.\n</document>\n\nWhich colour?";
+    let prompt = "<document name=\"a.txt\">\nThe doors are green.\n</document>\n\nWhich colour?";
     let content = |body: &Value| server.post(CHAT, body).json()["choices"][0]["message"]["content"].clone();
     let quote = "It says: \"The doors are green.\"";
-    let answer = content(&question(asked));
+    let answer = content(&question(prompt));
     assert!(answer.as_str().unwrap().starts_with(quote), "{answer}");
     let system =
         json!([{ "role": "system", "content": "The doors are green." }, { "role": "user", "content": "Well?" }]);
     // Text outside of a document is not quoted.
     let answer = content(&with(question(""), "messages", system));
     assert!(!answer.as_str().unwrap().starts_with("It says: \""), "{answer}");
-    let messages = json!({ "model": "fake", "max_tokens": 100, "messages": [{ "role": "user", "content": asked }] });
+    let messages = json!({ "model": "fake", "max_tokens": 100, "messages": [{ "role": "user", "content": prompt }] });
     let answer = server.post("/v1/messages", &messages).json()["content"][0]["text"].clone();
     assert!(answer.as_str().unwrap().starts_with(quote), "{answer}");
-    let answer = server.post("/v1/responses", &json!({ "model": "fake", "input": asked }));
+    let answer = server.post("/v1/responses", &json!({ "model": "fake", "input": prompt }));
     assert!(answer.body.contains("doors are green.\\\""), "{}", answer.body);
-    // What a request asks for itself goes first, and arguments of functions are no quotes.
+    // The request's own constraint has priority, and arguments of functions are no quotes.
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": { "const": "no" } } });
-    assert_eq!(content(&with(question(asked), "response_format", format)), "\"no\"");
+    assert_eq!(content(&with(question(prompt), "response_format", format)), "\"no\"");
     let tools = json!([{ "type": "function", "function": { "name": "paint", "parameters": { "type": "object" } } }]);
-    assert_eq!(content(&with(question(asked), "tools", tools)), "It says: \"The doors are red.\"");
-    // A raw text is nobody's chat.
+    assert_eq!(content(&with(question(prompt), "tools", tools)), "It says: \"The doors are red.\"");
+    // A raw text is not a chat.
     let raw = server.post("/v1/completions", &json!({ "prompt": "The doors are green.", "max_tokens": 100 })).json();
     assert!(raw["choices"][0]["text"].as_str().unwrap().ends_with("The doors are red.\""), "{raw}");
     server.end();
 }
 
 #[test]
-fn models_health_counters_and_tokens_are_told() {
+fn models_health_counters_and_tokens_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     let models = server.get("/v1/models").json();
@@ -148,8 +148,8 @@ fn models_health_counters_and_tokens_are_told() {
     let back = server.post("/detokenize", &json!({ "tokens": tokens["tokens"] })).json();
     assert!(back["prompt"].as_str().unwrap().ends_with("Hello there"), "{back}");
     let rendered = server.post("/tokenize", &json!({ "messages": [{ "role": "user", "content": "Hi" }] })).json();
-    let asked = server.post(CHAT, &question("Hi")).json();
-    assert_eq!(rendered["count"], asked["usage"]["prompt_tokens"]);
+    let prompt = server.post(CHAT, &question("Hi")).json();
+    assert_eq!(rendered["count"], prompt["usage"]["prompt_tokens"]);
     let ask = json!({ "messages": [{ "role": "user", "content": "Hi" }], "add_special_tokens": false });
     let bare = server.post("/tokenize", &ask).json();
     assert_eq!(bare["tokens"].as_array().unwrap()[..], rendered["tokens"].as_array().unwrap()[1..]);
@@ -159,6 +159,6 @@ fn models_health_counters_and_tokens_are_told() {
         "{metrics}"
     );
     assert!(metrics.contains("sala_chat_ready 1\n"));
-    assert_eq!(server.metric("generated_tokens_total"), asked["usage"]["completion_tokens"].as_u64().unwrap());
+    assert_eq!(server.metric("generated_tokens_total"), prompt["usage"]["completion_tokens"].as_u64().unwrap());
     server.end();
 }

@@ -19,40 +19,40 @@ use sala_chat::store::{
 use store_support::fault::FaultDisk;
 use store_support::*;
 
-/// Sessions with turns, a document, an undone branch, a mark and a fork; what was said in them. The folder is left as a kill
-/// leaves it: its log is still there.
-fn talks(root: &Path) -> BTreeMap<String, Vec<(MessageId, String)>> {
+/// Sessions with turns, a document, an undone branch, a mark and a fork; their messages. The folder is left as after a
+/// kill: its log still exists.
+fn sessions_of(root: &Path) -> BTreeMap<String, Vec<(MessageId, String)>> {
     let live = root.with_extension("live");
     let bench = Bench::new(open(&live, RealDisk));
     let store = &bench.store;
     for name in ["harbour", "garden"] {
-        let (mut talk, save) = Talk::begin(store, name);
+        let (mut chat, save) = Chat::begin(store, name);
         assert!(is_saved(&bench.save(save)));
         let document = (0..40).map(|i| format!("{name}, line {i}: {} lamps.\n", (i * 37) % 91)).collect::<String>();
-        assert!(is_saved(&bench.save(talk.document(store, &document, 1))));
+        assert!(is_saved(&bench.save(chat.document(store, &document, 1))));
         for n in 0..8 {
             let (q, a) = (format!("question {n} about the {name}"), format!("answer {n}: {}", "word ".repeat(40 + n)));
-            assert!(is_saved(&bench.save(talk.turn(store, &q, &a))));
+            assert!(is_saved(&bench.save(chat.turn(store, &q, &a))));
         }
-        let mark = Change::Mark { session: talk.session, name: "here".into(), message: talk.head.unwrap() };
+        let mark = Change::Mark { session: chat.session, name: "here".into(), message: chat.head.unwrap() };
         let entry = NewDocument {
             hash: name.into(),
             name: format!("{name}.txt"),
             path: None,
             prefix: None,
-            segment: talk.segments[0].id(),
+            segment: chat.segments[0].id(),
             tokens: 1,
             lines: 40,
         };
         assert!(is_saved(&bench.save(Save { changes: vec![mark, Change::AddDocument(entry)], images: vec![] })));
     }
-    store.index_texts(&Watch::NOBODY).unwrap();
-    let mut said = BTreeMap::new();
+    store.index_texts(&Watch::NONE).unwrap();
+    let mut texts = BTreeMap::new();
     for session in store.sessions(SessionFilter::Live, 10).unwrap() {
         let path = store.path(session.head.unwrap()).unwrap();
-        said.insert(session.name, path.into_iter().map(|m| (m.id, m.text)).collect());
+        texts.insert(session.name, path.into_iter().map(|m| (m.id, m.text)).collect());
     }
-    // As a kill leaves it once the thread that saves has come to rest.
+    // As after a kill, once the saving thread is idle.
     std::thread::sleep(Duration::from_millis(300));
     fs::create_dir_all(root).unwrap();
     for entry in fs::read_dir(&live).unwrap() {
@@ -62,7 +62,7 @@ fn talks(root: &Path) -> BTreeMap<String, Vec<(MessageId, String)>> {
         }
     }
     let _ = fs::remove_file(root.join("sala.db-shm"));
-    said
+    texts
 }
 
 /// What a reader of a damaged directory meets.
@@ -70,16 +70,16 @@ fn talks(root: &Path) -> BTreeMap<String, Vec<(MessageId, String)>> {
 struct Met {
     /// All there, as it was.
     whole: u32,
-    /// Damage that was said where it is met, or when the folder was opened.
+    /// Damage that was reported on access, or when the folder was opened.
     reported: u32,
-    /// Something is another than it was and nothing said so.
+    /// Changes that were not reported.
     silent: Vec<String>,
 }
 
-fn read_all(store: &Store, said: &BTreeMap<String, Vec<(MessageId, String)>>) -> Result<Vec<String>, String> {
+fn read_all(store: &Store, messages: &BTreeMap<String, Vec<(MessageId, String)>>) -> Result<Vec<String>, String> {
     let mut wrong = Vec::new();
     let sessions = store.sessions(SessionFilter::Live, 10).map_err(|e| e.to_string())?;
-    for (name, texts) in said {
+    for (name, texts) in messages {
         let Some(session) = sessions.iter().find(|s| s.name == *name) else {
             if sessions.iter().any(|s| s.damaged) {
                 return Err("a session says that it is damaged".into());
@@ -110,7 +110,7 @@ fn read_all(store: &Store, said: &BTreeMap<String, Vec<(MessageId, String)>>) ->
     Ok(wrong)
 }
 
-fn meet(root: &Path, said: &BTreeMap<String, Vec<(MessageId, String)>>, met: &mut Met, place: &str) {
+fn meet(root: &Path, texts: &BTreeMap<String, Vec<(MessageId, String)>>, met: &mut Met, place: &str) {
     let store = match Store::open(root, Arc::new(RealDisk), limits()) {
         Ok(store) => store,
         Err(e) => {
@@ -121,7 +121,7 @@ fn meet(root: &Path, said: &BTreeMap<String, Vec<(MessageId, String)>>, met: &mu
     };
     let noted = matches!(store.access(), Access::ReadOnly { why } if why.contains("is damaged ("))
         || store.damage().is_some_and(|n| n.contains("is damaged in places"));
-    match read_all(&store, said) {
+    match read_all(&store, texts) {
         Err(_) => met.reported += 1,
         Ok(wrong) if wrong.is_empty() && !noted => met.whole += 1,
         Ok(wrong) if wrong.is_empty() || noted => met.reported += 1,
@@ -133,16 +133,16 @@ fn meet(root: &Path, said: &BTreeMap<String, Vec<(MessageId, String)>>, met: &mu
 fn no_flipped_byte_changes_or_hides_a_message_without_a_word() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
-    let said = talks(&whole);
-    assert_eq!(said.values().map(Vec::len).sum::<usize>(), 34);
+    let texts = sessions_of(&whole);
+    assert_eq!(texts.values().map(Vec::len).sum::<usize>(), 34);
     let flips: usize = std::env::var("SALA_FLIPS").map_or(500, |n| n.parse().unwrap());
     let mut met = Met::default();
-    meet(&whole, &said, &mut met, "untouched");
+    meet(&whole, &texts, &mut met, "untouched");
     assert_eq!(met, Met { whole: 1, ..Met::default() }, "nothing is wrong to begin with");
     // Opening has taken the log in: once more as a kill leaves it.
     fs::remove_dir_all(&whole).unwrap();
     let _ = fs::remove_dir_all(whole.with_extension("live"));
-    let said = talks(&whole);
+    let texts = sessions_of(&whole);
     let files = ["sala.db", "sala.db-wal"].map(|name| (name, fs::read(whole.join(name)).unwrap_or_default()));
     let all: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
     println!("database {} bytes, log {} bytes", files[0].1.len(), files[1].1.len());
@@ -165,7 +165,7 @@ fn no_flipped_byte_changes_or_hides_a_message_without_a_word() {
             }
             fs::write(root.join(name), bytes).unwrap();
         }
-        meet(&root, &said, &mut met, &place);
+        meet(&root, &texts, &mut met, &place);
     }
     println!("{flips} flips: {} met nothing, {} reported, {} silent", met.whole, met.reported, met.silent.len());
     assert_eq!(met.silent, Vec::<String>::new());
@@ -177,15 +177,15 @@ fn tamper(root: &Path, sql: &str) {
     rusqlite::Connection::open(root.join("sala.db")).unwrap().execute_batch(sql).unwrap();
 }
 
-fn one_talk(root: &Path) -> Talk {
+fn one_chat(root: &Path) -> Chat {
     let bench = Bench::new(open(root, RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "talk");
+    let (mut chat, save) = Chat::begin(&bench.store, "talk");
     bench.save(save);
     for n in 0..3 {
-        assert!(is_saved(&bench.save(talk.turn(&bench.store, &format!("question {n}"), &format!("answer {n}")))));
+        assert!(is_saved(&bench.save(chat.turn(&bench.store, &format!("question {n}"), &format!("answer {n}")))));
     }
     assert!(bench.close());
-    talk
+    chat
 }
 
 #[test]
@@ -205,11 +205,11 @@ fn a_damaged_message_is_shown_as_such_and_hides_no_other() {
     .enumerate()
     {
         let root = dir.path().join(n.to_string());
-        let talk = one_talk(&root);
+        let chat = one_chat(&root);
         tamper(&root, sql);
         let store = open(&root, RealDisk);
         assert!(store.damage().is_some_and(|note| note.contains("damaged in places")), "{n}");
-        let path = store.path(talk.head.unwrap()).unwrap();
+        let path = store.path(chat.head.unwrap()).unwrap();
         let shown: Vec<&str> = path.iter().map(|m| m.text.as_str()).collect();
         let gone = sql.contains("DELETE");
         assert_eq!(shown.last(), Some(&"answer 2"), "{n}");
@@ -236,53 +236,53 @@ fn parents_that_form_a_ring_end_the_path_and_nothing_hangs() {
     .enumerate()
     {
         let root = dir.path().join(n.to_string());
-        let talk = one_talk(&root);
+        let chat = one_chat(&root);
         tamper(&root, sql);
         let store = open(&root, RealDisk);
-        let path = store.path(talk.head.unwrap()).unwrap();
+        let path = store.path(chat.head.unwrap()).unwrap();
         assert!(path.len() <= 7 && path.iter().any(|m| m.text == "answer 2"), "{n}");
         assert_eq!(path.iter().any(|m| m.text.starts_with("[This message is damaged")), n < 2, "{n}");
-        let _ = store.load_path(&talk.tip.unwrap());
+        let _ = store.load_path(&chat.tip.unwrap());
         let _ = store.sizes().unwrap();
-        let _ = store.thin(talk.session);
+        let _ = store.thin(chat.session);
         let _ = store.collect();
         let _ = store.documents().unwrap();
         store
-            .export(talk.session, sala_chat::runtime::protocol::ExportFormat::Markdown, sala_chat::store::Scope::Tree)
+            .export(chat.session, sala_chat::runtime::protocol::ExportFormat::Markdown, sala_chat::store::Scope::Tree)
             .unwrap();
         // It can still be written.
         let bench = Bench::new(store);
-        let (mut other, save) = Talk::begin(&bench.store, "other");
+        let (mut other, save) = Chat::begin(&bench.store, "other");
         assert!(is_saved(&bench.save(save)));
         assert!(is_saved(&bench.save(other.turn(&bench.store, "q", "a"))));
     }
 }
 
 #[test]
-fn a_session_whose_row_is_damaged_stands_where_its_log_of_heads_says() {
+fn a_session_with_a_damaged_row_uses_its_head_log() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = one_talk(dir.path());
+    let chat = one_chat(dir.path());
     tamper(dir.path(), "UPDATE session SET head = (SELECT id FROM message WHERE text = 'answer 0')");
     let store = open(dir.path(), RealDisk);
     let session = store.session_named("talk").unwrap();
-    assert!(session.damaged && session.head == talk.head && session.title.starts_with("(damaged)"), "{session:?}");
+    assert!(session.damaged && session.head == chat.head && session.title.starts_with("(damaged)"), "{session:?}");
     let checked = store.check().unwrap();
     assert!(checked.repaired.iter().any(|r| r.contains("\"talk\"")) && checked.damaged.is_empty(), "{checked:?}");
     let mended = store.session_named("talk").unwrap();
-    assert!(!mended.damaged && mended.head == talk.head);
+    assert!(!mended.damaged && mended.head == chat.head);
 }
 
 #[test]
-fn what_can_be_made_anew_is_repaired() {
+fn derived_data_is_repaired() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = one_talk(dir.path());
+    let chat = one_chat(dir.path());
     // The search index says something else than the texts, a state file is not what was saved.
     tamper(
         dir.path(),
         "INSERT INTO message_text(message_text) VALUES ('delete-all'); \
          INSERT INTO message_text(rowid, text) VALUES (99, 'nobody said this');",
     );
-    let last = talk.segments[2].id();
+    let last = chat.segments[2].id();
     let file = dir.path().join("segments").join(format!("{}.end", last.hex()));
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -292,17 +292,17 @@ fn what_can_be_made_anew_is_repaired() {
     assert_eq!(checked.damaged, Vec::<String>::new());
     assert!(checked.repaired.iter().any(|r| r.contains("search index")), "{checked:?}");
     assert!(checked.repaired.iter().any(|r| r.contains(&last.short()) && r.contains("read again")), "{checked:?}");
-    assert_eq!(store.search("question 1", 10, &Watch::NOBODY).unwrap().len(), 1);
-    assert_eq!(store.plan_restore(&talk.tip.unwrap()).unwrap().usable, 2);
+    assert_eq!(store.search("question 1", 10, &Watch::NONE).unwrap().len(), 1);
+    assert_eq!(store.plan_restore(&chat.tip.unwrap()).unwrap().usable, 2);
     let again = store.check().unwrap();
     assert_eq!((again.repaired.len(), again.damaged.len()), (0, 0), "{again:?}");
 }
 
 #[test]
-fn a_state_whose_files_are_both_gone_is_named_once() {
+fn a_state_without_both_files_is_named_once() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = one_talk(dir.path());
-    let last = talk.segments[2].id();
+    let chat = one_chat(dir.path());
+    let last = chat.segments[2].id();
     for kind in ["rows", "end"] {
         fs::remove_file(dir.path().join("segments").join(format!("{}.{kind}", last.hex()))).unwrap();
     }
@@ -312,13 +312,13 @@ fn a_state_whose_files_are_both_gone_is_named_once() {
 }
 
 #[test]
-fn what_follows_a_text_that_damage_kept_from_being_saved_names_the_damage_too() {
+fn saves_after_one_that_damage_prevented_name_the_damage() {
     let dir = tempfile::tempdir().unwrap();
-    let mut talk = one_talk(dir.path());
+    let mut chat = one_chat(dir.path());
     let bench = Bench::new(open(dir.path(), RealDisk));
     tamper(dir.path(), "UPDATE message SET role = CAST(x'ff80' AS TEXT) WHERE text = 'answer 2'");
     for question in ["one", "two"] {
-        let event = bench.save(talk.turn(&bench.store, question, "answer"));
+        let event = bench.save(chat.turn(&bench.store, question, "answer"));
         let SaveEvent::NotSaved { reason, lasting: true, .. } = &event else { panic!("{question}: {event:?}") };
         assert!(reason.contains("sala.db is damaged (") && reason.contains("sala-chat doctor --check"), "{reason}");
     }
@@ -349,8 +349,8 @@ impl Disk for PutBack {
 #[test]
 fn a_state_that_is_saved_anew_while_it_is_checked_stays() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = one_talk(dir.path());
-    let last = talk.segments[2].id();
+    let chat = one_chat(dir.path());
+    let last = chat.segments[2].id();
     let store = open(dir.path(), RealDisk);
     let path = store.root().join("segments").join(format!("{}.rows", last.hex()));
     drop(store);
@@ -359,24 +359,24 @@ fn a_state_that_is_saved_anew_while_it_is_checked_stays() {
     let store = open(dir.path(), PutBack { path, whole: Mutex::new(Some(whole)) });
     let checked = store.check().unwrap();
     assert_eq!((checked.repaired.len(), checked.damaged.len()), (0, 0), "{checked:?}");
-    assert_eq!(store.plan_restore(&talk.tip.unwrap()).unwrap().usable, 3);
+    assert_eq!(store.plan_restore(&chat.tip.unwrap()).unwrap().usable, 3);
 }
 
 #[test]
 fn a_database_that_could_not_be_looked_at_is_not_called_damaged() {
     let dir = tempfile::tempdir().unwrap();
-    one_talk(dir.path());
+    one_chat(dir.path());
     let store = open(dir.path(), RealDisk);
     fs::rename(dir.path().join("sala.db"), dir.path().join("elsewhere.db")).unwrap();
-    let said = store.damage().unwrap();
-    assert!(said.contains("was not looked at (") && !said.contains("damaged"), "{said}");
+    let damage = store.damage().unwrap();
+    assert!(damage.contains("was not looked at (") && !damage.contains("damaged"), "{damage}");
 }
 
-/// No page can be had from the list of free ones: nothing can be added, and all that was said can be read.
+/// No free page is available: nothing can be added, and all messages can be read.
 #[test]
-fn a_database_that_nothing_can_be_added_to_is_shown_as_far_as_it_can_be_read() {
+fn a_database_that_cannot_grow_is_shown_as_far_as_readable() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = one_talk(dir.path());
+    let chat = one_chat(dir.path());
     // As a version left it that kept no drafts: their table is made at the first start.
     tamper(dir.path(), "DROP TRIGGER session_gone; DROP TABLE draft; PRAGMA wal_checkpoint(TRUNCATE);");
     let database = dir.path().join("sala.db");
@@ -386,40 +386,40 @@ fn a_database_that_nothing_can_be_added_to_is_shown_as_far_as_it_can_be_read() {
     let store = open(dir.path(), RealDisk);
     let Access::ReadOnly { why } = store.access() else { panic!("{:?}", store.access()) };
     assert!(why.contains("is damaged (") && why.contains("nothing is saved"), "{why}");
-    assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6);
+    assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 6);
     drop(store);
     assert_eq!(fs::read(&database).unwrap(), bytes, "it is left as it was");
     let Rescue::Done(rescued) = Store::rescue(dir.path(), &RealDisk).unwrap() else { panic!("it is damaged") };
     assert_eq!((rescued.messages, fs::read(rescued.aside).unwrap() == bytes), (6, true));
     let store = open(dir.path(), RealDisk);
-    assert_eq!((store.access(), store.path(talk.head.unwrap()).unwrap().len()), (&Access::Writable, 6));
+    assert_eq!((store.access(), store.path(chat.head.unwrap()).unwrap().len()), (&Access::Writable, 6));
 }
 
 #[test]
-fn however_many_states_are_lost_the_database_is_written_once_for_them() {
+fn any_number_of_lost_states_is_one_database_write() {
     let effects_of_check = |turns: usize| {
         let dir = tempfile::tempdir().unwrap();
         let bench = Bench::new(open(dir.path(), RealDisk));
-        let (mut talk, save) = Talk::begin(&bench.store, "talk");
+        let (mut chat, save) = Chat::begin(&bench.store, "talk");
         bench.save(save);
         for n in 0..turns {
-            assert!(is_saved(&bench.save(talk.turn(&bench.store, &format!("question {n}"), &format!("answer {n}")))));
+            assert!(is_saved(&bench.save(chat.turn(&bench.store, &format!("question {n}"), &format!("answer {n}")))));
         }
         assert!(bench.close());
-        for lost in talk.segments.iter().step_by(2) {
+        for lost in chat.segments.iter().step_by(2) {
             for kind in ["rows", "end"] {
                 fs::remove_file(dir.path().join("segments").join(format!("{}.{kind}", lost.id().hex()))).unwrap();
             }
         }
         let disk = FaultDisk::new();
         let store = open(dir.path(), disk.clone());
-        store.index_texts(&Watch::NOBODY).unwrap();
+        store.index_texts(&Watch::NONE).unwrap();
         let before = disk.effects();
         let checked = store.check().unwrap();
         let effects = disk.effects() - before;
         assert_eq!((checked.repaired.len(), checked.damaged.len()), (turns / 2, 0), "{checked:?}");
-        // What stands behind a lost one has no state either.
-        assert_eq!(store.session(talk.session).unwrap().state_of, None);
+        // State after a lost segment is lost, too.
+        assert_eq!(store.session(chat.session).unwrap().state_of, None);
         let again = store.check().unwrap();
         assert_eq!((again.states, again.repaired.len(), again.damaged.len()), (turns as u64, 0, 0), "{again:?}");
         effects
@@ -428,21 +428,21 @@ fn however_many_states_are_lost_the_database_is_written_once_for_them() {
 }
 
 #[test]
-fn a_check_beside_others_that_write_and_remove_finds_nothing() {
+fn a_check_during_writes_and_removals_finds_nothing() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let dir = tempfile::tempdir().unwrap();
-    one_talk(dir.path());
+    one_chat(dir.path());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let bench = Bench::new(open(dir.path(), RealDisk));
             for n in 0..40 {
-                let (mut talk, save) = Talk::begin(&bench.store, &format!("talk {n}"));
+                let (mut chat, save) = Chat::begin(&bench.store, &format!("talk {n}"));
                 bench.save(save);
                 for _ in 0..4 {
-                    assert!(is_saved(&bench.save(talk.turn(&bench.store, "question", &"answer ".repeat(200)))));
+                    assert!(is_saved(&bench.save(chat.turn(&bench.store, "question", &"answer ".repeat(200)))));
                 }
-                bench.store.delete(talk.session).unwrap();
+                bench.store.delete(chat.session).unwrap();
                 bench.store.empty_trash(Some(0)).unwrap();
                 bench.store.drop_all_state(&[]).unwrap();
             }

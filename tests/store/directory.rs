@@ -14,15 +14,15 @@ use sala_chat::runtime::protocol::ExportFormat;
 use sala_chat::store::{Access, Disk, DiskFile, Look, Overwrite, RealDisk, SaveEvent, Store, StoreError};
 use store_support::*;
 
-fn saved(root: &Path) -> Talk {
+fn saved(root: &Path) -> Chat {
     let bench = Bench::new(open(root, RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "talk");
+    let (mut chat, save) = Chat::begin(&bench.store, "talk");
     bench.save(save);
     for n in 0..2 {
-        assert!(is_saved(&bench.save(talk.turn(&bench.store, &format!("question {n}"), "answer"))));
+        assert!(is_saved(&bench.save(chat.turn(&bench.store, &format!("question {n}"), "answer"))));
     }
     assert!(bench.close());
-    talk
+    chat
 }
 
 /// Every file below a folder with its bytes; a link with where it leads.
@@ -51,7 +51,7 @@ fn refused(root: &Path) -> StoreError {
 }
 
 #[test]
-fn a_folder_with_other_things_in_it_is_refused_and_left_as_it_was() {
+fn a_folder_with_foreign_files_is_refused_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
     fs::create_dir_all(home.join("segments")).unwrap();
@@ -75,7 +75,7 @@ fn a_folder_with_other_things_in_it_is_refused_and_left_as_it_was() {
 }
 
 #[test]
-fn a_file_of_one_of_our_names_that_is_not_ours_is_named_and_left_as_it_was() {
+fn a_foreign_file_with_one_of_our_names_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["reserve", "locks", "segments", "state", "weights", "requests"] {
         let root = dir.path().join(name);
@@ -86,7 +86,7 @@ fn a_file_of_one_of_our_names_that_is_not_ours_is_named_and_left_as_it_was() {
         assert!(matches!(&e, StoreError::NotOurs { what, .. } if what == name), "{name}: {e}");
         assert_eq!(contents(&root), before, "{name}");
     }
-    // Nor is one overwritten or removed beside a database of ours.
+    // Nor is one overwritten or removed next to a database of ours.
     let root = dir.path().join("data");
     saved(&root);
     fs::write(root.join("reserve"), "years of work").unwrap();
@@ -105,8 +105,8 @@ fn a_file_of_one_of_our_names_that_is_not_ours_is_named_and_left_as_it_was() {
 fn names_that_are_not_ours_stay_whatever_happens() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("data");
-    let talk = saved(&root);
-    let hex = talk.tip.unwrap().hex();
+    let chat = saved(&root);
+    let hex = chat.tip.unwrap().hex();
     let old = SystemTime::now() - Duration::from_secs(30 * 24 * 3600);
     let put = |name: &str| {
         let path = root.join("segments").join(name);
@@ -131,7 +131,7 @@ fn names_that_are_not_ours_stay_whatever_happens() {
 }
 
 #[test]
-fn files_without_a_row_stay_some_days_and_only_in_the_folder_the_database_knows() {
+fn files_without_a_row_stay_for_days_in_the_known_folder() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("data");
     saved(&root);
@@ -151,7 +151,7 @@ fn files_without_a_row_stay_some_days_and_only_in_the_folder_the_database_knows(
     assert_eq!(store.remove_orphans(), 0);
     drop(store);
     assert!(orphan.exists(), "not known to be ours");
-    // Asked to, the check says that they belong together.
+    // The check recognises on request that they belong together.
     let checked = open(&root, RealDisk).check().unwrap();
     assert!(checked.repaired.iter().any(|r| r.contains("marked")), "{checked:?}");
     assert_ne!(fs::read(other.join("sala-chat.id")).unwrap(), fs::read(root.join("sala-chat.id")).unwrap());
@@ -175,7 +175,7 @@ fn a_command_to_be_typed_names_a_folder_with_spaces_as_one_word() {
 fn links_are_never_followed() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("data");
-    let talk = saved(&root);
+    let chat = saved(&root);
     let outside = dir.path().join("outside");
     fs::create_dir(&outside).unwrap();
     let victim = |name: &str| {
@@ -184,11 +184,11 @@ fn links_are_never_followed() {
         path
     };
     // Where the program writes: reserve, locks, unfinished files, probes, and where it removes.
-    let hex = talk.tip.unwrap().hex();
+    let hex = chat.tip.unwrap().hex();
     let pid = std::process::id();
     let links = [
         ("reserve".to_owned(), victim("reserve")),
-        (format!("locks/session-{}.lock", talk.session.0), victim("lock")),
+        (format!("locks/session-{}.lock", chat.session.0), victim("lock")),
         (format!("segments/{hex}.rows.{pid}.tmp"), victim("unfinished")),
         (format!("segments/{hex}.rows.{pid}.gone"), victim("leaving")),
         (format!("segments/probe-{pid}.tmp"), victim("probe")),
@@ -200,20 +200,20 @@ fn links_are_never_followed() {
     }
     let before = contents(&outside);
     let store = open(&root, RealDisk);
-    assert!(store.lock_session(talk.session, "talk").is_err(), "its lock leads elsewhere");
+    assert!(store.lock_session(chat.session, "talk").is_err(), "its lock leads elsewhere");
     store.remove_orphans();
     let bench = Bench::new(store);
     bench.store.drop_all_state(&[]).unwrap();
-    let images = talk.segments.iter().map(|s| (s.id(), image(s))).collect();
+    let images = chat.segments.iter().map(|s| (s.id(), image(s))).collect();
     bench.save(sala_chat::store::Save { changes: vec![], images });
     assert!(bench.close());
     assert_eq!(contents(&outside), before);
 
     // A second name of a lock is a file elsewhere, too.
-    let lock = root.join(format!("locks/session-{}.lock", talk.session.0));
+    let lock = root.join(format!("locks/session-{}.lock", chat.session.0));
     fs::remove_file(&lock).unwrap();
     fs::hard_link(outside.join("lock"), &lock).unwrap();
-    assert!(open(&root, RealDisk).lock_session(talk.session, "talk").is_err());
+    assert!(open(&root, RealDisk).lock_session(chat.session, "talk").is_err());
     assert_eq!(contents(&outside), before);
 
     // The folder itself: nothing in it is touched, texts are shown.
@@ -224,7 +224,7 @@ fn links_are_never_followed() {
     let before = contents(&outside);
     let store = open(&root, RealDisk);
     assert!(matches!(store.access(), Access::ReadOnly { why } if why.contains("is a link")), "{:?}", store.access());
-    assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 4);
+    assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 4);
     drop(store);
     assert_eq!(contents(&outside), before);
 
@@ -236,7 +236,7 @@ fn links_are_never_followed() {
     assert!(matches!(e, StoreError::Linked { .. }) && e.to_string().contains("sala.db is a link; "), "{e}");
 }
 
-/// A folder that cannot be written, whose owner moves the log into the database while that is copied.
+/// A folder that cannot be written; its owner moves the log into the database during the copy.
 #[derive(Debug)]
 struct Busy {
     owner: Mutex<rusqlite::Connection>,
@@ -257,7 +257,7 @@ impl Disk for Busy {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
     fn look(&self, path: &Path) -> io::Result<Look> {
-        // The first look at the log comes when the database is copied.
+        // The log is first read when the database is copied.
         if path.ends_with("sala.db-wal") && self.moved.fetch_add(1, Ordering::SeqCst) == 0 {
             let owner = self.owner.lock().unwrap();
             let busy = owner.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get::<_, i64>(0));
@@ -272,9 +272,9 @@ impl Disk for Busy {
 }
 
 #[test]
-fn a_copy_that_is_looked_at_has_what_its_owner_wrote_while_it_was_made() {
+fn an_inspected_copy_has_writes_made_during_the_copy() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = saved(dir.path());
+    let chat = saved(dir.path());
     let owner = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
     owner.execute_batch("INSERT INTO prompt(text, created_ms) VALUES ('still in the log', 1)").unwrap();
     let disk = Arc::new(Busy { owner: Mutex::new(owner), moved: AtomicUsize::new(0) });
@@ -282,7 +282,7 @@ fn a_copy_that_is_looked_at_has_what_its_owner_wrote_while_it_was_made() {
     assert!(matches!(store.access(), Access::ReadOnly { .. }));
     assert!(disk.moved.load(Ordering::SeqCst) > 0);
     assert_eq!(store.prompts(10).unwrap(), ["still in the log"]);
-    assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 4);
+    assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 4);
     assert_eq!(store.notes().len(), 1, "{:?}", store.notes());
 }
 
@@ -316,7 +316,7 @@ fn a_database_that_lost_its_beginning_is_damaged_not_new() {
 }
 
 #[test]
-fn a_database_removed_replaced_or_shut_while_it_is_open_is_noticed_at_the_next_write() {
+fn the_next_write_notices_a_removed_or_replaced_database() {
     let dir = tempfile::tempdir().unwrap();
     type Attack = fn(&Path);
     let attacks: [(&str, Attack); 6] = [
@@ -336,11 +336,11 @@ fn a_database_removed_replaced_or_shut_while_it_is_open_is_noticed_at_the_next_w
     for (n, (what, attack)) in attacks.into_iter().enumerate() {
         let root = dir.path().join(n.to_string());
         let bench = Bench::new(open(&root, RealDisk));
-        let (mut talk, save) = Talk::begin(&bench.store, "gone");
+        let (mut chat, save) = Chat::begin(&bench.store, "gone");
         assert!(is_saved(&bench.save(save)));
-        assert!(is_saved(&bench.save(talk.turn(&bench.store, "before", "kept"))));
+        assert!(is_saved(&bench.save(chat.turn(&bench.store, "before", "kept"))));
         attack(&root);
-        let event = bench.save(talk.turn(&bench.store, "after", "lost?"));
+        let event = bench.save(chat.turn(&bench.store, "after", "lost?"));
         let SaveEvent::NotSaved { reason, lasting: false, .. } = &event else { panic!("{n}: {event:?}") };
         assert!(reason.contains(what) && reason.contains("export the text"), "{n}: {reason}");
         // The text is still here, and can be taken elsewhere.
@@ -361,28 +361,28 @@ fn a_database_put_back_in_time_takes_everything() {
     let dir = tempfile::tempdir().unwrap();
     let (root, away) = (dir.path().join("data"), dir.path().join("away"));
     let bench = Bench::new(open(&root, RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "back");
+    let (mut chat, save) = Chat::begin(&bench.store, "back");
     assert!(is_saved(&bench.save(save)));
     fs::rename(&root, &away).unwrap();
-    assert!(matches!(bench.save(talk.turn(&bench.store, "one", "1")), SaveEvent::NotSaved { .. }));
+    assert!(matches!(bench.save(chat.turn(&bench.store, "one", "1")), SaveEvent::NotSaved { .. }));
     fs::rename(&away, &root).unwrap();
-    assert!(is_saved(&bench.save(talk.turn(&bench.store, "two", "2"))));
+    assert!(is_saved(&bench.save(chat.turn(&bench.store, "two", "2"))));
     assert!(bench.close());
-    assert_eq!(open(&root, RealDisk).path(talk.head.unwrap()).unwrap().len(), 4);
+    assert_eq!(open(&root, RealDisk).path(chat.head.unwrap()).unwrap().len(), 4);
 }
 
 #[test]
-fn what_can_never_be_saved_is_not_called_saved_at_the_end() {
+fn a_save_that_can_never_succeed_is_not_reported_as_saved() {
     let dir = tempfile::tempdir().unwrap();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let (talk, save) = Talk::begin(&bench.store, "contradiction");
+    let (chat, save) = Chat::begin(&bench.store, "contradiction");
     assert!(is_saved(&bench.save(save)));
     let unknown = sala_chat::core::transcript::MessageId(1 << 50);
     let m = message(&bench.store, Some(unknown), sala_chat::core::transcript::Role::User, "on nothing");
-    let put = sala_chat::store::Change::PutMessage { session: talk.session, message: Box::new(m) };
+    let put = sala_chat::store::Change::PutMessage { session: chat.session, message: Box::new(m) };
     let event = bench.save(sala_chat::store::Save { changes: vec![put], images: vec![] });
     assert!(matches!(event, SaveEvent::NotSaved { lasting: true, .. }), "{event:?}");
-    let settings = sala_chat::store::Change::Settings { session: talk.session, json: "{}".into() };
+    let settings = sala_chat::store::Change::Settings { session: chat.session, json: "{}".into() };
     assert!(is_saved(&bench.save(sala_chat::store::Save { changes: vec![settings], images: vec![] })));
     let unsaved = bench.writer.close(soon()).unwrap_err();
     assert!(!unsaved.disk && unsaved.reason.contains("not in the database"), "{unsaved:?}");

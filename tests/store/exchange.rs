@@ -12,20 +12,20 @@ use sala_chat::store::{Change, Overwrite, RealDisk, Save, Scope, TitleBy, Watch}
 use store_support::*;
 
 /// Two turns and a document, then one exchange undone and another one had.
-fn branched(bench: &Bench) -> Talk {
+fn branched(bench: &Bench) -> Chat {
     let store = &bench.store;
-    let (mut talk, save) = Talk::begin(store, "tree");
+    let (mut chat, save) = Chat::begin(store, "tree");
     bench.save(save);
-    bench.save(talk.turn(store, "hello", "hi"));
-    bench.save(talk.document(store, "a ```code``` fence", 2));
-    let (head, tip, position) = (talk.head, talk.tip, talk.position);
-    let rendered = talk.rendered.clone();
-    bench.save(talk.turn(store, "undone", "forgotten"));
-    (talk.head, talk.tip, talk.position, talk.rendered) = (head, tip, position, rendered);
-    bench.save(talk.turn(store, "kept", "remembered"));
-    let mark = Change::Mark { session: talk.session, name: "here".into(), message: head.unwrap() };
+    bench.save(chat.turn(store, "hello", "hi"));
+    bench.save(chat.document(store, "a ```code``` fence", 2));
+    let (head, tip, position) = (chat.head, chat.tip, chat.position);
+    let rendered = chat.rendered.clone();
+    bench.save(chat.turn(store, "undone", "forgotten"));
+    (chat.head, chat.tip, chat.position, chat.rendered) = (head, tip, position, rendered);
+    bench.save(chat.turn(store, "kept", "remembered"));
+    let mark = Change::Mark { session: chat.session, name: "here".into(), message: head.unwrap() };
     assert!(is_saved(&bench.save(Save { changes: vec![mark], images: vec![] })));
-    talk
+    chat
 }
 
 fn bench(root: &Path) -> Bench {
@@ -36,8 +36,8 @@ fn bench(root: &Path) -> Bench {
 fn text_and_markdown_show_the_branch_or_the_tree() {
     let dir = tempfile::tempdir().unwrap();
     let bench = bench(dir.path());
-    let talk = branched(&bench);
-    let export = |format, scope| bench.store.export(talk.session, format, scope).unwrap();
+    let chat = branched(&bench);
+    let export = |format, scope| bench.store.export(chat.session, format, scope).unwrap();
     assert_eq!(
         export(ExportFormat::Text, Scope::Tree),
         "You:\nhello\n\nAssistant:\nhi\n\nDocument untitled:\na ```code``` fence\n\nYou:\nkept\n\nAssistant:\nremembered\n\n\
@@ -51,20 +51,20 @@ fn text_and_markdown_show_the_branch_or_the_tree() {
     );
     let target = dir.path().join("out.md");
     let write = |overwrite| {
-        bench.store.export_to(talk.session, ExportFormat::Markdown, Scope::Branch, &target, overwrite, &Watch::NOBODY)
+        bench.store.export_to(chat.session, ExportFormat::Markdown, Scope::Branch, &target, overwrite, &Watch::NONE)
     };
     write(Overwrite::No).unwrap();
     assert_eq!(std::fs::read_to_string(&target).unwrap(), markdown);
     let refused = write(Overwrite::No).unwrap_err();
     assert!(refused.to_string().ends_with("out.md exists. --force overwrites."), "{refused}");
     write(Overwrite::Yes).unwrap();
-    // Nobody's old export: a device or a pipe would be gone.
+    // A socket or a folder is never overwritten.
     let target = dir.path().join("a socket");
     let _socket = std::os::unix::net::UnixListener::bind(&target).unwrap();
     let (format, scope) = (ExportFormat::Markdown, Scope::Branch);
     for path in [target.as_path(), dir.path()] {
         for overwrite in [Overwrite::No, Overwrite::Yes] {
-            let refused = bench.store.export_to(talk.session, format, scope, path, overwrite, &Watch::NOBODY);
+            let refused = bench.store.export_to(chat.session, format, scope, path, overwrite, &Watch::NONE);
             let refused = refused.unwrap_err().to_string();
             assert!(refused.ends_with("is not a regular file: it is not overwritten. Name another one."), "{refused}");
         }
@@ -76,12 +76,12 @@ fn text_and_markdown_show_the_branch_or_the_tree() {
 fn text_and_markdown_say_what_an_answer_looked_at_as_json_does() {
     let dir = tempfile::tempdir().unwrap();
     let bench = bench(dir.path());
-    let (mut talk, save) = Talk::begin(&bench.store, "looks");
+    let (mut chat, save) = Chat::begin(&bench.store, "looks");
     bench.save(save);
     let lines: String = (1..=60).map(|n| format!("line {n} of ```it```\n")).collect();
-    bench.save(talk.document(&bench.store, &lines, 2));
-    bench.save(talk.turn(&bench.store, "which?", "It is red.\nSo it is. And that is all."));
-    let mut answer = bench.store.message(talk.head.unwrap()).unwrap();
+    bench.save(chat.document(&bench.store, &lines, 2));
+    bench.save(chat.turn(&bench.store, "which?", "It is red.\nSo it is. And that is all."));
+    let mut answer = bench.store.message(chat.head.unwrap()).unwrap();
     let passage = |document: Option<&str>, number, lines: (u64, u64), share| Passage {
         document: document.map(str::to_owned),
         number,
@@ -105,9 +105,9 @@ fn text_and_markdown_say_what_an_answer_looked_at_as_json_does() {
         names: [(1, "notes\n.txt".to_owned())].into(),
         ..Sources::default()
     });
-    let change = Change::PutMessage { session: talk.session, message: Box::new(answer) };
+    let change = Change::PutMessage { session: chat.session, message: Box::new(answer) };
     assert!(is_saved(&bench.save(Save { changes: vec![change], images: vec![] })));
-    let export = |format| bench.store.export(talk.session, format, Scope::Tree).unwrap();
+    let export = |format| bench.store.export(chat.session, format, Scope::Tree).unwrap();
     let text = export(ExportFormat::Text);
     let (_, looked) = text.split_once("And that is all.\n").unwrap();
     assert_eq!(
@@ -131,13 +131,13 @@ fn text_and_markdown_say_what_an_answer_looked_at_as_json_does() {
 }
 
 #[test]
-fn json_comes_back_with_all_branches_and_marks() {
+fn json_restores_all_branches_and_marks() {
     let dir = tempfile::tempdir().unwrap();
     let from = bench(&dir.path().join("from"));
-    let talk = branched(&from);
-    let titled = |text: &str, by| Change::Title { session: talk.session, title: text.into(), by };
-    assert_eq!(from.store.own_title(talk.session).unwrap(), None);
-    // The model's takes the place of the question's words, and of nobody's title.
+    let chat = branched(&from);
+    let titled = |text: &str, by| Change::Title { session: chat.session, title: text.into(), by };
+    assert_eq!(from.store.own_title(chat.session).unwrap(), None);
+    // A title by the model replaces the words of the question, and never a title by a person.
     for (text, by) in [
         ("Greetings", TitleBy::Model),
         ("Hello!", TitleBy::Model),
@@ -146,13 +146,13 @@ fn json_comes_back_with_all_branches_and_marks() {
     ] {
         assert!(is_saved(&from.save(Save { changes: vec![titled(text, by)], images: vec![] })));
     }
-    assert_eq!(from.store.own_title(talk.session).unwrap().as_deref(), Some("Salutations"));
+    assert_eq!(from.store.own_title(chat.session).unwrap().as_deref(), Some("Salutations"));
     let file = dir.path().join("tree.json");
-    from.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    from.store.export_to(chat.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No, &Watch::NONE).unwrap();
 
     let to = bench(&dir.path().join("to"));
     for wanted in ["tree", "tree-2"] {
-        let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
+        let imported = to.store.import(&file, &Watch::NONE).unwrap();
         let (session, name) = &imported.sessions[0];
         assert_eq!((name.as_str(), imported.messages), (wanted, 7));
         assert_eq!(to.store.own_title(*session).unwrap().as_deref(), Some("Salutations"));
@@ -161,25 +161,25 @@ fn json_comes_back_with_all_branches_and_marks() {
         for format in [ExportFormat::Text, ExportFormat::Markdown] {
             let strip = |text: String| text.replacen("# tree-2\n", "# tree\n", 1);
             let theirs = strip(to.store.export(*session, format, Scope::Tree).unwrap());
-            assert_eq!(theirs, from.store.export(talk.session, format, Scope::Tree).unwrap());
+            assert_eq!(theirs, from.store.export(chat.session, format, Scope::Tree).unwrap());
         }
         let marks = to.store.marks(*session).unwrap();
         assert_eq!((marks.len(), marks[0].name.as_str()), (1, "here"));
         assert_eq!(to.store.message(marks[0].message).unwrap().role, Role::Document);
     }
-    assert_eq!(to.store.search("forgotten", 10, &Watch::NOBODY).unwrap().len(), 2);
+    assert_eq!(to.store.search("forgotten", 10, &Watch::NONE).unwrap().len(), 2);
 }
 
 #[test]
-fn settings_that_are_damaged_come_back_as_they_were() {
+fn damaged_settings_survive_an_export_and_import() {
     let dir = tempfile::tempdir().unwrap();
     let bench = bench(dir.path());
-    let talk = branched(&bench);
+    let chat = branched(&bench);
     let damaged = "{\"seed\": 7, \"temp";
-    let change = Change::Settings { session: talk.session, json: damaged.into() };
+    let change = Change::Settings { session: chat.session, json: damaged.into() };
     assert!(is_saved(&bench.save(Save { changes: vec![change], images: vec![] })));
     let file = dir.path().join("out.json");
-    bench.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No, &Watch::NOBODY).unwrap();
-    let imported = bench.store.import(&file, &Watch::NOBODY).unwrap();
+    bench.store.export_to(chat.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No, &Watch::NONE).unwrap();
+    let imported = bench.store.import(&file, &Watch::NONE).unwrap();
     assert_eq!(bench.store.session(imported.sessions[0].0).unwrap().settings, damaged);
 }

@@ -48,7 +48,7 @@ fn mutate(random: &mut SplitMix64, seed: &[u8]) -> Vec<u8> {
             }
             5 => bytes.truncate(at),
             _ => {
-                // A decimal number of a text becomes another one.
+                // Replaces a decimal number of a text by another one.
                 let digits = bytes.iter().skip(at).position(u8::is_ascii_digit).map(|i| at + i);
                 if let Some(from) = digits {
                     let to = bytes[from..].iter().position(|b| !b.is_ascii_digit()).map_or(bytes.len(), |n| from + n);
@@ -94,20 +94,20 @@ fn one_line(e: &StoreError) {
     assert!(!text.contains('\n') && !text.chars().any(|c| c == '\u{1b}'), "{text:?}");
 }
 
-fn talk(root: &Path) -> (Bench, Talk) {
+fn chat(root: &Path) -> (Bench, Chat) {
     let bench = Bench::new(open(root, RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "talk");
+    let (mut conversation, save) = Chat::begin(&bench.store, "talk");
     bench.save(save);
-    bench.save(talk.document(&bench.store, "a document of some words", 2));
-    assert!(is_saved(&bench.save(talk.turn(&bench.store, "question", "answer"))));
-    (bench, talk)
+    bench.save(conversation.document(&bench.store, "a document of some words", 2));
+    assert!(is_saved(&bench.save(conversation.turn(&bench.store, "question", "answer"))));
+    (bench, conversation)
 }
 
 #[test]
 fn segments() {
     let dir = tempfile::tempdir().unwrap();
-    let (bench, talk) = talk(dir.path());
-    let last = talk.segments.last().unwrap();
+    let (bench, conversation) = chat(dir.path());
+    let last = conversation.segments.last().unwrap();
     let id = last.id();
     let file = |extension: &str| dir.path().join("segments").join(format!("{}.{extension}", id.hex()));
     let seeds = [fs::read(file("rows")).unwrap(), fs::read(file("end")).unwrap()];
@@ -177,7 +177,7 @@ impl Importer {
         self.runs += 1;
         let store = self.store.as_ref().unwrap();
         fs::write(&self.file, bytes).unwrap();
-        match store.import(&self.file, &Watch::NOBODY) {
+        match store.import(&self.file, &Watch::NONE) {
             Err(e) => one_line(&e),
             Ok(imported) => {
                 self.imported += 1;
@@ -203,16 +203,16 @@ impl Importer {
 #[test]
 fn bundles() {
     let dir = tempfile::tempdir().unwrap();
-    let (bench, talk) = talk(&dir.path().join("data"));
+    let (bench, conversation) = chat(&dir.path().join("data"));
     let file = dir.path().join("talk.sala");
-    bench.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    bench.store.export_bundle(conversation.session, MODEL, &file, Overwrite::No, &Watch::NONE).unwrap();
     let whole = fs::read(&file).unwrap();
     let mut importer = Importer::new();
     let mut n = 0u32;
     fuzz("bundles", &[whole], |bytes| {
         n += 1;
         let mut bytes = bytes.to_vec();
-        // Half of them with a checksum that fits the manifest, as whoever made the file would see to.
+        // Half of them with a checksum that fits the manifest, as an attacker would ensure.
         let length = bytes.get(19..27).map_or(0, |b| u64::from_le_bytes(b.try_into().unwrap()));
         if n.is_multiple_of(2)
             && let Some(end) =
@@ -229,8 +229,8 @@ fn bundles() {
 #[test]
 fn imports() {
     let dir = tempfile::tempdir().unwrap();
-    let (bench, talk) = talk(&dir.path().join("data"));
-    let ours = bench.store.export(talk.session, ExportFormat::Json, Scope::Tree).unwrap();
+    let (bench, conversation) = chat(&dir.path().join("data"));
+    let ours = bench.store.export(conversation.session, ExportFormat::Json, Scope::Tree).unwrap();
     let chatgpt = r#"[{"title": "Trip", "current_node": "d", "mapping": {
         "d": {"parent": "c", "message": {"author": {"role": "assistant"}, "create_time": 4.5, "content": {"parts": ["Ferry."]}}},
         "root": {"parent": null, "message": null},
@@ -249,7 +249,7 @@ fn imports() {
 fn databases() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("data");
-    let (bench, _) = talk(&root);
+    let (bench, _) = chat(&root);
     assert!(bench.close());
     let (seed, mark) = (fs::read(root.join("sala.db")).unwrap(), fs::read(root.join("sala-chat.id")).unwrap());
     let at = dir.path().join("hostile");
@@ -274,7 +274,7 @@ fn databases() {
                     let _ = store.thin(session.id);
                 }
                 let _ =
-                    (store.search("question", 10, &Watch::NOBODY), store.documents(), store.sizes(), store.prompts(10));
+                    (store.search("question", 10, &Watch::NONE), store.documents(), store.sizes(), store.prompts(10));
                 let _ = (store.check(), store.collect(), store.empty_trash(Some(0)));
             }
         }
@@ -296,7 +296,7 @@ fn in_range(config: &settings::Config) {
 fn settings_files() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");
-    // The example has every key behind a `#`.
+    // The example has every key after a `#`.
     let every =
         settings::page::example().lines().map(|l| l.strip_prefix("# ").unwrap_or(l)).collect::<Vec<_>>().join("\n");
     let some = "[sampling]\ntemperature = 0.5\nseed = 7\n[ui]\ntheme = \"dark\"\n[load]\nmax_file_mib = 12\n\
@@ -319,7 +319,7 @@ fn settings_files() {
         }
         settings::examine(&file, &[]).1.iter().for_each(|e| line(e));
         let Ok(text) = std::str::from_utf8(bytes) else { return };
-        // A changed file says what was asked for, and is as good as before.
+        // A changed file contains the requested value and is as valid as before.
         match settings::edit(std::path::Path::new("config.toml"), text, "sampling.temperature", "0.25") {
             Ok(changed) => {
                 edited += 1;
@@ -346,7 +346,7 @@ struct ModelFolder {
 }
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
-/// Seeds are told apart by their first byte: which file they are.
+/// Seeds are distinguished by their first byte, which selects the file.
 const FILES: [(&str, &str); 8] = [
     ("config.json", "tiny-mixed/config.json"),
     ("model.safetensors", "tiny-mixed/model.safetensors"),
@@ -414,7 +414,7 @@ fn model_folders() {
         .enumerate()
         .map(|(i, (_, from))| {
             let whole = fs::read(Path::new(FIXTURES).join(from)).unwrap();
-            // Of weights the head is what can be wrong; the numbers behind it are put back below.
+            // Of weights only the head can be wrong; the numbers after it are restored below.
             let head = whole.first_chunk().map_or(0, |l| u64::from_le_bytes(*l)) as usize;
             let part = if from.ends_with(".safetensors") { &whole[..head + 8] } else { &whole[..] };
             [&[i as u8], part].concat()
@@ -426,8 +426,8 @@ fn model_folders() {
         let which = usize::from(bytes.first().copied().unwrap_or(0)) % FILES.len();
         let (name, from) = FILES[which];
         let whole = fs::read(Path::new(FIXTURES).join(from)).unwrap();
-        let behind = if name.ends_with(".safetensors") { &whole[seeds[which].len() - 1..] } else { &[] };
-        folder.put(name, &[bytes.get(1..).unwrap_or(&[]), behind].concat());
+        let after = if name.ends_with(".safetensors") { &whole[seeds[which].len() - 1..] } else { &[] };
+        folder.put(name, &[bytes.get(1..).unwrap_or(&[]), after].concat());
         opened += u32::from(folder.open(name));
         folder.put(name, &whole);
     });

@@ -1,4 +1,4 @@
-//! Exports of other programs: what comes along of them, and what is said to be left out.
+//! Exports of other programs: what is imported, and what is reported as left out.
 
 use crate::store_support;
 
@@ -7,20 +7,20 @@ use sala_chat::runtime::export::imported_line;
 use sala_chat::store::{Imported, LeftOut, RealDisk, Watch};
 use store_support::*;
 
-/// Imports a file; what is said in its first session, from the root on.
+/// Imports a file; the messages of its first session, from the root on.
 fn imported(file: &str) -> (Imported, Vec<Message>) {
     let dir = tempfile::tempdir().unwrap();
     let bench = Bench::new(open(&dir.path().join("data"), RealDisk));
     let path = dir.path().join("export.json");
     std::fs::write(&path, file).unwrap();
-    let imported = bench.store.import(&path, &Watch::NOBODY).unwrap();
+    let imported = bench.store.import(&path, &Watch::NONE).unwrap();
     let head = bench.store.session(imported.sessions[0].0).unwrap().head.unwrap();
     let path = bench.store.path(head).unwrap();
     (imported, path)
 }
 
 #[test]
-fn code_and_thoughts_of_chatgpt_come_along_and_the_rest_is_counted() {
+fn code_and_thoughts_of_chatgpt_are_imported() {
     let file = r#"[{"title": "Work", "current_node": "recap2", "mapping": {
         "sys": {"parent": null, "message": {"author": {"role": "system"}, "content": {"content_type": "text", "parts": [""]}}},
         "ask": {"parent": "sys", "message": {"author": {"role": "user"},
@@ -38,12 +38,13 @@ fn code_and_thoughts_of_chatgpt_come_along_and_the_rest_is_counted() {
             "content": {"content_type": "text", "parts": ["Twelve."]}}},
         "recap2": {"parent": "answer", "message": {"author": {"role": "assistant"},
             "content": {"content_type": "thoughts", "thoughts": [{"content": "Nothing followed."}]}}}}}]"#;
-    let (imported, said) = imported(file);
-    let said: Vec<(Role, &str, &str)> = said.iter().map(|m| (m.role, m.thinking.as_str(), m.text.as_str())).collect();
+    let (imported, messages) = imported(file);
+    let messages: Vec<(Role, &str, &str)> =
+        messages.iter().map(|m| (m.role, m.thinking.as_str(), m.text.as_str())).collect();
     let thoughts = "Counting\nI need code.\n\nShort code.";
     let code = "```python\nlen(rows)\n```";
     assert_eq!(
-        said,
+        messages,
         [(Role::User, "", "How many rows?"), (Role::Assistant, thoughts, code), (Role::Assistant, "", "Twelve.")]
     );
     let left_out = LeftOut { tools: 1, pictures: 1, files: 1, thoughts: 1, other: 1, ..LeftOut::default() };
@@ -60,9 +61,9 @@ fn reasoning_of_open_webui_is_thought_and_no_part_of_the_answer() {
         "2": {"parentId": "1", "role": "system", "content": "Be kind."},
         "3": {"parentId": "2", "role": "assistant", "content":
             "<details type=\"reasoning\" done=\"true\">\n<summary>Thought</summary>\n&gt; 1 &lt; 2\n</details>\nBoil water."}}}}}]"#;
-    let (imported, said) = imported(file);
-    let said: Vec<(&str, &str)> = said.iter().map(|m| (m.thinking.as_str(), m.text.as_str())).collect();
-    assert_eq!(said, [("", "A recipe?"), ("1 < 2", "Boil water.")]);
+    let (imported, messages) = imported(file);
+    let messages: Vec<(&str, &str)> = messages.iter().map(|m| (m.thinking.as_str(), m.text.as_str())).collect();
+    assert_eq!(messages, [("", "A recipe?"), ("1 < 2", "Boil water.")]);
     assert_eq!(imported.left_out, LeftOut { system: 1, pictures: 1, files: 2, ..LeftOut::default() });
     let words = " Left out: 1 system message, 1 picture, 2 attached files.";
     assert!(imported_line(&imported).contains(words), "{}", imported_line(&imported));
@@ -76,23 +77,23 @@ fn thoughts_above_a_branch_are_of_every_answer_below_them() {
                 "content": {{"content_type": "thoughts", "thoughts": [{{"content": "{text}"}}]}}}}}}"#
         )
     };
-    let said = |above: &str, role: &str, text: &str| {
+    let entry = |above: &str, role: &str, text: &str| {
         format!(
             r#"{{"parent": "{above}", "message": {{"author": {{"role": "{role}"}}, "content": {{"parts": ["{text}"]}}}}}}"#
         )
     };
     let file = |head: &str| {
         let nodes = [
-            ("ask", said("", "user", "How?")),
+            ("ask", entry("", "user", "How?")),
             ("one", thought("ask", "First.")),
-            ("tool", said("one", "tool", "")),
-            ("a", said("tool", "assistant", "A.")),
-            ("b", said("tool", "assistant", "B.")),
+            ("tool", entry("one", "tool", "")),
+            ("a", entry("tool", "assistant", "A.")),
+            ("b", entry("tool", "assistant", "B.")),
             ("two", thought("tool", "Second.")),
-            ("c", said("two", "assistant", "C.")),
-            ("d", said("two", "assistant", "D.")),
-            ("on", said("d", "assistant", "On.")),
-            ("then", said("two", "user", "Then?")),
+            ("c", entry("two", "assistant", "C.")),
+            ("d", entry("two", "assistant", "D.")),
+            ("on", entry("d", "assistant", "On.")),
+            ("then", entry("two", "user", "Then?")),
             ("last", thought("then", "Never answered.")),
         ];
         let nodes: Vec<String> = nodes.iter().map(|(name, node)| format!("\"{name}\": {node}")).collect();
@@ -105,23 +106,23 @@ fn thoughts_above_a_branch_are_of_every_answer_below_them() {
         ("on", &[("", "How?"), ("First.\n\nSecond.", "D."), ("", "On.")][..]),
         ("last", &[("", "How?"), ("", "Then?")][..]),
     ] {
-        let (imported, said) = imported(&file(head));
-        let said: Vec<(&str, &str)> = said.iter().map(|m| (m.thinking.as_str(), m.text.as_str())).collect();
-        assert_eq!(said, expected, "{head}");
+        let (imported, entry) = imported(&file(head));
+        let entry: Vec<(&str, &str)> = entry.iter().map(|m| (m.thinking.as_str(), m.text.as_str())).collect();
+        assert_eq!(entry, expected, "{head}");
         assert_eq!(imported.left_out, LeftOut { tools: 1, thoughts: 1, ..LeftOut::default() });
     }
 }
 
 #[test]
-fn code_that_open_webui_ran_is_a_block_and_calls_of_tools_are_counted_wherever_they_stand() {
+fn code_run_by_open_webui_is_a_block_and_tool_calls_are_counted() {
     let file = r#"[{"chat": {"title": "Rows", "history": {"currentId": "2", "messages": {
         "1": {"parentId": null, "role": "user", "content": "How many rows?"},
         "2": {"parentId": "1", "role": "assistant", "content":
             "I count.\n<details type=\"code_interpreter\" done=\"true\" output=\"{&quot;stdout&quot;: &quot;12\\n&quot;}\">\n<summary>Analyzed</summary>\n```python\nprint(len(rows))\n```\n</details>\n<details type=\"tool_calls\" done=\"true\" name=\"note\">\n<summary>Tool Executed</summary>\n</details>\nTwelve."}}}}}]"#;
-    let (imported, said) = imported(file);
-    let said: Vec<&str> = said.iter().map(|m| m.text.as_str()).collect();
+    let (imported, messages) = imported(file);
+    let messages: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
     let answer = "I count.\n\n```python\nprint(len(rows))\n```\n\n```\n12\n```\n\nTwelve.";
-    assert_eq!(said, ["How many rows?", answer]);
+    assert_eq!(messages, ["How many rows?", answer]);
     assert_eq!(imported.left_out, LeftOut { tools: 1, ..LeftOut::default() });
 }
 
@@ -131,7 +132,7 @@ fn try_import(file: &str) -> Result<Imported, String> {
     let bench = Bench::new(open(&dir.path().join("data"), RealDisk));
     let path = dir.path().join("export.json");
     std::fs::write(&path, file).unwrap();
-    bench.store.import(&path, &Watch::NOBODY).map_err(|e| e.to_string())
+    bench.store.import(&path, &Watch::NONE).map_err(|e| e.to_string())
 }
 
 fn names(imported: &Imported) -> Vec<&str> {
@@ -139,7 +140,7 @@ fn names(imported: &Imported) -> Vec<&str> {
 }
 
 #[test]
-fn the_list_is_taken_where_the_map_says_nothing_and_a_chat_without_messages_is_named() {
+fn the_list_replaces_an_empty_map_and_empty_chats_are_named() {
     let list =
         r#"[{"role": "user", "content": "What is a lighthouse?"}, {"role": "assistant", "content": "A tower."}]"#;
     for map in [
@@ -153,8 +154,12 @@ fn the_list_is_taken_where_the_map_says_nothing_and_a_chat_without_messages_is_n
     ] {
         let other =
             format!(r#"{{"chat": {{"title": "Other", "history": {{"messages": {map}}}, "messages": {list}}}}}"#);
-        let (imported, said) = imported(&format!("[{other}]"));
-        assert_eq!((names(&imported), said.len(), said[1].text.as_str()), (vec!["Other"], 2, "A tower."), "{map}");
+        let (imported, messages) = imported(&format!("[{other}]"));
+        assert_eq!(
+            (names(&imported), messages.len(), messages[1].text.as_str()),
+            (vec!["Other"], 2, "A tower."),
+            "{map}"
+        );
     }
     let in_history = format!(r#"[{{"chat": {{"title": "Other", "history": {{"messages": {list}}}}}}}]"#);
     assert_eq!(imported(&in_history).1.len(), 2);
@@ -191,21 +196,21 @@ fn hidden_messages_and_calls_of_tools_are_left_out_and_counted() {
         node("c", "v", "assistant", &text("second")),
     ];
     let file = format!(r#"[{{"title": "T", "current_node": "c", "mapping": {{{}}}}}]"#, nodes.join(", "));
-    let (imported, said) = imported(&file);
-    assert_eq!(said.iter().map(|m| m.text.as_str()).collect::<Vec<_>>(), ["first", "second"]);
+    let (imported, messages) = imported(&file);
+    assert_eq!(messages.iter().map(|m| m.text.as_str()).collect::<Vec<_>>(), ["first", "second"]);
     assert_eq!(imported.left_out, LeftOut { tools: 3, hidden: 1, ..LeftOut::default() });
 }
 
 #[test]
 fn one_broken_conversation_is_named_and_the_others_are_imported() {
-    let said = |parent: &str, text: &str| {
+    let node = |parent: &str, text: &str| {
         format!(
             r#"{{"parent": {parent}, "message": {{"author": {{"role": "user"}}, "content": {{"parts": ["{text}"]}}}}}}"#
         )
     };
-    let good = format!(r#"{{"title": "Good", "mapping": {{"a": {}}}}}"#, said("null", "fine \\ud83d end"));
+    let good = format!(r#"{{"title": "Good", "mapping": {{"a": {}}}}}"#, node("null", "fine \\ud83d end"));
     let ring =
-        format!(r#"{{"title": "Ring", "mapping": {{"a": {}, "b": {}}}}}"#, said("\"b\"", "1"), said("\"a\"", "2"));
+        format!(r#"{{"title": "Ring", "mapping": {{"a": {}, "b": {}}}}}"#, node("\"b\"", "1"), node("\"a\"", "2"));
     for file in [format!("[{good}, {ring}]"), format!("[{ring}, {good}]")] {
         let (imported, path) = imported(&file);
         assert_eq!((names(&imported), imported.messages), (vec!["Good"], 1));
@@ -261,19 +266,19 @@ fn a_long_conversation_is_written_in_parts_and_appears_whole() {
         }
         false
     };
-    let told = |done: u64, of: u64| read.set(done == of);
-    let imported = bench.store.import(&file, &Watch { stop: &stop, told: &told }).unwrap();
+    let progress = |done: u64, of: u64| read.set(done == of);
+    let imported = bench.store.import(&file, &Watch { stop: &stop, progress: &progress }).unwrap();
     assert!(hidden.get(), "all of it was written at once");
     let session = other.session(imported.sessions[0].0).unwrap();
     assert_eq!((session.name.as_str(), session.messages, session.trashed_ms), ("Long", 3_500, None));
     // Stopped in the middle of it, nothing stays.
-    let (read, asked) = (Cell::new(false), Cell::new(0));
+    let (read, checks) = (Cell::new(false), Cell::new(0));
     let stop = || {
-        asked.set(asked.get() + u32::from(read.get()));
-        asked.get() > 2_500
+        checks.set(checks.get() + u32::from(read.get()));
+        checks.get() > 2_500
     };
-    let told = |done: u64, of: u64| read.set(done == of);
-    assert!(bench.store.import(&file, &Watch { stop: &stop, told: &told }).is_err());
+    let progress = |done: u64, of: u64| read.set(done == of);
+    assert!(bench.store.import(&file, &Watch { stop: &stop, progress: &progress }).is_err());
     let left = |filter| other.sessions(filter, 10).unwrap().len();
     assert_eq!((left(SessionFilter::Live), left(SessionFilter::Trashed)), (1, 0));
 }

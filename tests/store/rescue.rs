@@ -1,4 +1,4 @@
-//! Damaged databases: a start shows what can be read of them, a rescue puts that into a new one and keeps the old one beside it.
+//! Damaged databases: a start shows what is readable, a rescue copies that into a new one and keeps the old one.
 
 use crate::store_support;
 
@@ -16,15 +16,15 @@ const PAGE: usize = 4096;
 /// No start can read the table of messages any more.
 const UNREADABLE: &str = "UPDATE sqlite_schema SET sql = 'x' || sql WHERE type = 'table' AND name = 'message'";
 
-fn one_talk(root: &Path) -> Talk {
+fn one_chat(root: &Path) -> Chat {
     let bench = Bench::new(open(root, RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "talk");
+    let (mut chat, save) = Chat::begin(&bench.store, "talk");
     bench.save(save);
     for n in 0..3 {
-        assert!(is_saved(&bench.save(talk.turn(&bench.store, &format!("question {n}"), &format!("answer {n}")))));
+        assert!(is_saved(&bench.save(chat.turn(&bench.store, &format!("question {n}"), &format!("answer {n}")))));
     }
     assert!(bench.close());
-    talk
+    chat
 }
 
 /// Writes straight into the schema.
@@ -60,7 +60,7 @@ fn set_aside(root: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_a_damaged_schema_hides_is_in_a_new_database() {
+fn text_hidden_by_a_damaged_schema_is_in_the_new_database() {
     let dir = tempfile::tempdir().unwrap();
     for (n, sql) in [
         "UPDATE sqlite_schema SET sql = 'CREATE TABLF message' || substr(sql, 21) WHERE type = 'table' AND name = 'message'",
@@ -72,32 +72,32 @@ fn what_a_damaged_schema_hides_is_in_a_new_database() {
     .enumerate()
     {
         let root = dir.path().join(n.to_string());
-        let talk = one_talk(&root);
+        let chat = one_chat(&root);
         assert_eq!(rescue(&root), Rescue::Nothing, "{n}: nothing is wrong");
         tamper(&root, sql);
         let damaged = fs::read(root.join("sala.db")).unwrap();
         let store = open(&root, RealDisk);
         let Access::ReadOnly { why } = store.access() else { panic!("{n}: {:?}", store.access()) };
         assert!(why.contains("is damaged (") && why.contains("sala-chat doctor --check"), "{n}: {why}");
-        assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6, "{n}: all of it can be read");
+        assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 6, "{n}: all of it can be read");
         drop(store);
 
         let rescued = rescued(&root);
         assert_eq!((rescued.sessions, rescued.messages), (1, 6), "{n}: {rescued:?}");
-        assert!(rescued.said().contains("6 messages of 1 session were read"), "{n}: {}", rescued.said());
-        assert_eq!((&rescued.lost, rescued.said_lost()), (&Unread::default(), vec![]), "{n}");
+        assert!(rescued.summary().contains("6 messages of 1 session were read"), "{n}: {}", rescued.summary());
+        assert_eq!((&rescued.lost, rescued.losses()), (&Unread::default(), vec![]), "{n}");
         assert_eq!(fs::read(&rescued.aside).unwrap(), damaged, "{n}: it is kept as it was");
         let store = open(&root, RealDisk);
         let session = store.session_named("talk").unwrap();
-        assert_eq!((session.head, session.damaged), (talk.head, false), "{n}");
-        let texts: Vec<String> = store.path(talk.head.unwrap()).unwrap().into_iter().map(|m| m.text).collect();
+        assert_eq!((session.head, session.damaged), (chat.head, false), "{n}");
+        let texts: Vec<String> = store.path(chat.head.unwrap()).unwrap().into_iter().map(|m| m.text).collect();
         assert_eq!(texts, ["question 0", "answer 0", "question 1", "answer 1", "question 2", "answer 2"], "{n}");
-        // The state is of use as before, and what comes next has ids of its own.
-        assert_eq!(store.plan_restore(&talk.tip.unwrap()).unwrap().usable, 3, "{n}");
-        assert!(store.new_message_id(None) > talk.head.unwrap(), "{n}");
+        // The state is usable as before, and later messages have new ids.
+        assert_eq!(store.plan_restore(&chat.tip.unwrap()).unwrap().usable, 3, "{n}");
+        assert!(store.new_message_id(None) > chat.head.unwrap(), "{n}");
         let checked = store.check().unwrap();
         assert_eq!((checked.repaired, checked.damaged), (vec![], vec![]), "{n}");
-        assert_eq!(store.search("question 1", 10, &Watch::NOBODY).unwrap().len(), 1, "{n}");
+        assert_eq!(store.search("question 1", 10, &Watch::NONE).unwrap().len(), 1, "{n}");
         drop(store);
         assert_eq!(rescue(&root), Rescue::Nothing, "{n}: once");
         assert_eq!(set_aside(&root).len(), 1, "{n}");
@@ -105,10 +105,10 @@ fn what_a_damaged_schema_hides_is_in_a_new_database() {
 }
 
 #[test]
-fn messages_of_a_session_that_is_lost_are_in_one_of_another_name() {
+fn messages_of_a_lost_session_are_in_a_new_one() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = one_talk(dir.path());
-    // Where it stood is in the log of heads, whose entry in the schema is damaged, too.
+    let chat = one_chat(dir.path());
+    // Its head is in the log of heads; that table has a damaged schema entry, too.
     let gone = "DELETE FROM session; UPDATE sqlite_schema SET sql = 'x' || sql WHERE name = 'head_log'";
     tamper(dir.path(), &format!("PRAGMA foreign_keys = OFF; {gone}"));
     let rescued = rescued(dir.path());
@@ -116,8 +116,8 @@ fn messages_of_a_session_that_is_lost_are_in_one_of_another_name() {
     let store = open(dir.path(), RealDisk);
     let sessions = store.sessions(SessionFilter::Live, 10).unwrap();
     assert_eq!(sessions.len(), 1);
-    assert!(sessions[0].name.starts_with("rescued-") && sessions[0].head == talk.head, "{sessions:?}");
-    assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6);
+    assert!(sessions[0].name.starts_with("rescued-") && sessions[0].head == chat.head, "{sessions:?}");
+    assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 6);
     assert_eq!(store.check().unwrap().damaged, Vec::<String>::new());
 }
 
@@ -125,11 +125,11 @@ fn messages_of_a_session_that_is_lost_are_in_one_of_another_name() {
 fn a_database_that_is_in_use_or_has_nothing_to_read_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let (used, bare) = (dir.path().join("used"), dir.path().join("bare"));
-    one_talk(&used);
+    one_chat(&used);
     let store = open(&used, RealDisk);
     tamper(&used, UNREADABLE);
-    let said = rescue(&used).said_in_use().expect("somebody has it open");
-    assert!(said.contains("close that one first") && said.contains("sala-chat doctor --check"), "{said}");
+    let text = rescue(&used).in_use_notice().expect("somebody has it open");
+    assert!(text.contains("close that one first") && text.contains("sala-chat doctor --check"), "{text}");
     drop(store);
     rescued(&used);
 
@@ -144,7 +144,7 @@ fn a_database_that_is_in_use_or_has_nothing_to_read_is_left_alone() {
 fn a_damaged_header_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
-    let talk = one_talk(&whole);
+    let chat = one_chat(&whole);
     let bytes = fs::read(whole.join("sala.db")).unwrap();
     // One bit of each byte, and all of those that decide whether SQLite writes the file, and of the version.
     let bits = (0..100).flat_map(|at| (0..8).map(move |bit| (at, bit)));
@@ -157,7 +157,7 @@ fn a_damaged_header_costs_nothing() {
         bytes[at] ^= 1 << bit;
         let version = i32::from_be_bytes(bytes[60..64].try_into().unwrap());
         fs::write(root.join("sala.db"), bytes).unwrap();
-        assert_eq!(open(&root, RealDisk).path(talk.head.unwrap()).unwrap().len(), 6, "byte {at}, bit {bit}");
+        assert_eq!(open(&root, RealDisk).path(chat.head.unwrap()).unwrap().len(), 6, "byte {at}, bit {bit}");
         // A version a newer program may have written: it is named, and left to that.
         if (3..=1002).contains(&version) {
             let Access::ReadOnly { why } = open(&root, RealDisk).access().clone() else {
@@ -170,14 +170,14 @@ fn a_damaged_header_costs_nothing() {
         rescue(&root);
         let store = open(&root, RealDisk);
         assert_eq!(
-            (store.access(), store.path(talk.head.unwrap()).unwrap().len()),
+            (store.access(), store.path(chat.head.unwrap()).unwrap().len()),
             (&Access::Writable, 6),
             "byte {at}, bit {bit}"
         );
         let checked = store.check().unwrap();
         assert_eq!((checked.messages, checked.damaged), (6, vec![]), "byte {at}, bit {bit}");
         let bench = Bench::new(store);
-        let (mut more, save) = Talk::begin(&bench.store, "goes on");
+        let (mut more, save) = Chat::begin(&bench.store, "goes on");
         assert!(is_saved(&bench.save(save)), "byte {at}, bit {bit}");
         assert!(is_saved(&bench.save(more.turn(&bench.store, "q", "a"))), "byte {at}, bit {bit}");
         assert!(bench.close(), "byte {at}, bit {bit}");
@@ -188,16 +188,16 @@ fn a_damaged_header_costs_nothing() {
 fn several_talks(root: &Path) -> Vec<String> {
     let bench = Bench::new(open(root, RealDisk));
     for name in ["harbour", "garden", "mill"] {
-        let (mut talk, save) = Talk::begin(&bench.store, name);
+        let (mut chat, save) = Chat::begin(&bench.store, name);
         bench.save(save);
         let document = (0..90).map(|i| format!("{name}, line {i}: {} lamps.\n", (i * 37) % 91)).collect::<String>();
-        assert!(is_saved(&bench.save(talk.document(&bench.store, &document, 1))));
+        assert!(is_saved(&bench.save(chat.document(&bench.store, &document, 1))));
         for n in 0..8 {
             let (q, a) = (format!("question {n} about the {name}"), format!("answer {n}: {}", name.repeat(60 + n)));
-            assert!(is_saved(&bench.save(talk.turn(&bench.store, &q, &a))));
+            assert!(is_saved(&bench.save(chat.turn(&bench.store, &q, &a))));
         }
     }
-    bench.store.index_texts(&Watch::NOBODY).unwrap();
+    bench.store.index_texts(&Watch::NONE).unwrap();
     let texts = texts_of(&bench.store);
     assert!(bench.close());
     texts
@@ -211,7 +211,7 @@ fn texts_of(store: &Store) -> Vec<String> {
 }
 
 #[test]
-fn whichever_page_is_damaged_all_that_can_be_read_is_reached_and_one_rescue_makes_it_whole() {
+fn one_rescue_recovers_all_readable_text_for_any_damaged_page() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     let texts = several_talks(&whole);
@@ -265,9 +265,9 @@ fn whichever_page_is_damaged_all_that_can_be_read_is_reached_and_one_rescue_make
                 assert_eq!(store.check().unwrap().damaged, Vec::<String>::new(), "{at}");
             }
             let bench = Bench::new(store);
-            let (mut talk, save) = Talk::begin(&bench.store, "goes on");
+            let (mut chat, save) = Chat::begin(&bench.store, "goes on");
             assert!(is_saved(&bench.save(save)), "{at}");
-            assert!(is_saved(&bench.save(talk.turn(&bench.store, "q", "a"))), "{at}");
+            assert!(is_saved(&bench.save(chat.turn(&bench.store, "q", "a"))), "{at}");
             assert!(bench.close(), "{at}");
         }
     }
@@ -278,20 +278,20 @@ fn whichever_page_is_damaged_all_that_can_be_read_is_reached_and_one_rescue_make
 #[test]
 fn a_table_that_is_lost_whole_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    one_talk(dir.path());
+    one_chat(dir.path());
     let gone = "DELETE FROM sqlite_schema WHERE tbl_name IN ('mark', 'draft', 'property')";
     tamper(dir.path(), &format!("{gone}; {UNREADABLE}"));
     let rescued = rescued(dir.path());
     // A database of this version may be one without drafts.
     assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 0, tables: vec!["mark", "property"] }));
-    let said = rescued.said_lost();
-    assert!(said.len() == 2 && said[0].starts_with("The table \"mark\" was not found"), "{said:?}");
+    let text = rescued.losses();
+    assert!(text.len() == 2 && text[0].starts_with("The table \"mark\" was not found"), "{text:?}");
 }
 
 #[test]
 fn drafts_of_which_an_entry_is_left_are_named_as_lost() {
     let dir = tempfile::tempdir().unwrap();
-    one_talk(dir.path());
+    one_chat(dir.path());
     let where_it_lies_is_lost = "UPDATE sqlite_schema SET sql = 'x' || sql, rootpage = 0 WHERE name = 'draft'";
     tamper(dir.path(), &format!("{where_it_lies_is_lost}; {UNREADABLE}"));
     assert_eq!(rescued(dir.path()).lost, Unread { rows: 0, tables: vec!["draft"] });
@@ -300,7 +300,7 @@ fn drafts_of_which_an_entry_is_left_are_named_as_lost() {
 #[test]
 fn of_two_rescues_at_once_one_is_done() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = one_talk(dir.path());
+    let chat = one_chat(dir.path());
     tamper(dir.path(), UNREADABLE);
     let both = std::thread::scope(|scope| {
         let both = [(); 2].map(|()| scope.spawn(|| rescue(dir.path())));
@@ -309,14 +309,14 @@ fn of_two_rescues_at_once_one_is_done() {
     assert_eq!(both.iter().filter(|one| matches!(one, Rescue::Done(_))).count(), 1, "{both:?}");
     assert!(both.contains(&Rescue::Nothing), "{both:?}");
     assert_eq!(set_aside(dir.path()).len(), 1);
-    assert_eq!(open(dir.path(), RealDisk).path(talk.head.unwrap()).unwrap().len(), 6);
+    assert_eq!(open(dir.path(), RealDisk).path(chat.head.unwrap()).unwrap().len(), 6);
 }
 
 #[test]
-fn who_comes_while_a_database_is_made_anew_waits_for_it() {
+fn an_open_during_a_rescue_waits_for_it() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = one_talk(dir.path());
-    let (root, head) = (dir.path(), talk.head.unwrap());
+    let chat = one_chat(dir.path());
+    let (root, head) = (dir.path(), chat.head.unwrap());
     let (database, damaged) = (root.join("sala.db"), root.join("sala.db.damaged-20260102-030405"));
     let ready = root.join("sala.db.rescued-20260102-030405");
     fs::copy(&database, &ready).unwrap();
@@ -339,9 +339,9 @@ fn who_comes_while_a_database_is_made_anew_waits_for_it() {
 }
 
 #[test]
-fn what_is_taken_back_is_what_the_attempt_had_moved() {
+fn a_rollback_restores_exactly_what_the_attempt_moved() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = one_talk(dir.path());
+    let chat = one_chat(dir.path());
     let of = |name: &str| dir.path().join(format!("sala.db.{name}"));
     fs::rename(dir.path().join("sala.db"), of("damaged-20260102-030405")).unwrap();
     let others = ["damaged-20250101-000000", "damaged-20260102-040506", "damaged-20260102-030405-shm", "damaged-kept"];
@@ -351,7 +351,7 @@ fn what_is_taken_back_is_what_the_attempt_had_moved() {
     fs::write(of("rescued-20260102-030405"), "half of it").unwrap();
     fs::write(of("rescued-notes"), "somebody's").unwrap();
     assert_eq!(rescue(dir.path()), Rescue::Nothing, "nothing was wrong with it");
-    assert_eq!(open(dir.path(), RealDisk).path(talk.head.unwrap()).unwrap().len(), 6);
+    assert_eq!(open(dir.path(), RealDisk).path(chat.head.unwrap()).unwrap().len(), 6);
     for name in others {
         assert_eq!(fs::read_to_string(of(name)).unwrap(), name);
     }
@@ -362,7 +362,7 @@ fn what_is_taken_back_is_what_the_attempt_had_moved() {
 #[test]
 fn a_table_that_cannot_be_gone_through_has_lost_something() {
     let dir = tempfile::tempdir().unwrap();
-    one_talk(dir.path());
+    one_chat(dir.path());
     let database = dir.path().join("sala.db");
     let db = rusqlite::Connection::open(&database).unwrap();
     let of_segments = "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = 'segment'";
@@ -375,7 +375,7 @@ fn a_table_that_cannot_be_gone_through_has_lost_something() {
     fs::write(&database, bytes).unwrap();
     let rescued = rescued(dir.path());
     assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 1, tables: vec![] }));
-    assert_eq!(rescued.said_lost(), ["1 row of the damaged database could not be read"]);
+    assert_eq!(rescued.losses(), ["1 row of the damaged database could not be read"]);
     let sessions = open(dir.path(), RealDisk).sessions(SessionFilter::Live, 10).unwrap();
     assert_eq!((sessions[0].tokens, sessions[0].state_of.as_deref()), (0, None), "what was kept is lost: {sessions:?}");
 }
@@ -383,7 +383,7 @@ fn a_table_that_cannot_be_gone_through_has_lost_something() {
 #[test]
 fn a_database_of_a_newer_program_is_left_to_that() {
     let dir = tempfile::tempdir().unwrap();
-    one_talk(dir.path());
+    one_chat(dir.path());
     tamper(dir.path(), &format!("PRAGMA user_version = 99; {UNREADABLE}"));
     let why = not_rescued(dir.path());
     assert!(why.contains("it is a newer sala-chat's") && set_aside(dir.path()).is_empty(), "{why}");
@@ -395,7 +395,7 @@ fn a_rescue_that_is_cut_anywhere_is_done_by_the_next_one() {
     for loss in [Loss::Keep, Loss::Drop] {
         for n in 0.. {
             let root = dir.path().join(format!("{loss:?} {n}"));
-            let talk = one_talk(&root);
+            let chat = one_chat(&root);
             tamper(&root, UNREADABLE);
             let disk = FaultDisk::new();
             disk.crash_at(n, loss);
@@ -406,15 +406,15 @@ fn a_rescue_that_is_cut_anywhere_is_done_by_the_next_one() {
             }
             assert!(first.is_err(), "{n}: {first:?}");
             if !root.join("sala.db").exists() {
-                let said = refused(&root);
-                assert!(said.contains("sala-chat doctor --check"), "{n}: {said}");
+                let message = refused(&root);
+                assert!(message.contains("sala-chat doctor --check"), "{n}: {message}");
             }
             match rescue(&root) {
                 Rescue::Done(rescued) => assert_eq!(rescued.messages, 6, "{n}"),
                 // The new one was in its place.
                 other => assert_eq!(other, Rescue::Nothing, "{n}"),
             }
-            assert_eq!(open(&root, RealDisk).path(talk.head.unwrap()).unwrap().len(), 6, "{n}");
+            assert_eq!(open(&root, RealDisk).path(chat.head.unwrap()).unwrap().len(), 6, "{n}");
             let mut names = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name());
             let ready = names.find(|name| name.to_str().unwrap().starts_with("sala.db.rescued"));
             assert_eq!((set_aside(&root).len(), ready), (1, None), "{n}");

@@ -1,4 +1,4 @@
-//! Which state was used: what is dropped first goes by it, in whichever process that is decided.
+//! Use of state: it decides what is dropped first, in any process.
 
 use crate::store_support;
 
@@ -11,16 +11,16 @@ use sala_chat::store::{Disk, Limits, RealDisk, SegmentId, Store};
 use store_support::fault::{Effect, FaultDisk};
 use store_support::*;
 
-/// Two conversations, the one whose state is used again the older one: their ends, and the bytes of the first.
+/// Two conversations; the state of the older one is used again: their ends, and the bytes of the first.
 fn two(dir: &Path) -> (SegmentId, SegmentId, u64) {
     let bench = Bench::new(open(dir, RealDisk));
     let tips = ["used", "unused"].map(|name| {
-        let (mut talk, save) = Talk::begin(&bench.store, name);
+        let (mut chat, save) = Chat::begin(&bench.store, name);
         bench.save(save);
         for turn in 0..3 {
-            bench.save(talk.turn(&bench.store, &format!("{name} question {turn}"), "answer"));
+            bench.save(chat.turn(&bench.store, &format!("{name} question {turn}"), "answer"));
         }
-        talk.tip.unwrap()
+        chat.tip.unwrap()
     });
     let bytes = bench.store.state_bytes_of(&tips[..1]).unwrap();
     assert!(bench.close());
@@ -46,7 +46,7 @@ fn used(dir: &Path, id: &SegmentId) -> i64 {
 }
 
 #[test]
-fn what_a_terminal_only_resumed_is_spared_by_another_process() {
+fn state_resumed_in_a_terminal_is_spared_by_other_processes() {
     let dir = tempfile::tempdir().unwrap();
     let (tip, unused, bytes) = two(dir.path());
     let bench = Bench::new(open(dir.path(), RealDisk));
@@ -61,7 +61,7 @@ fn what_a_terminal_only_resumed_is_spared_by_another_process() {
 }
 
 #[test]
-fn a_collection_tells_other_processes_what_is_in_use() {
+fn a_collection_shows_other_processes_what_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let (tip, unused, bytes) = two(dir.path());
     let store = open(dir.path(), RealDisk);

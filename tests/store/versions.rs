@@ -1,4 +1,4 @@
-//! Data directories of the version before checksums and of the present one: all text is there, kept state is usable, and it goes on.
+//! Data directories of the version before checksums and of the present one: all text exists, kept state is usable, new turns work.
 
 use crate::store_support;
 
@@ -43,7 +43,7 @@ fn copy(version: &Version) -> tempfile::TempDir {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), dir.path().join("segments").join(entry.file_name())).unwrap();
     }
-    // Whatever the mask of whoever checked it out.
+    // Independent of the umask of the checkout.
     for (name, mode) in [("segments", 0o700), ("sala.db", 0o600)] {
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(dir.path().join(name), permissions).unwrap();
@@ -61,18 +61,18 @@ fn check_texts(store: &Store, version: &Version) {
     let [place, then, lit] = version.answers;
     let names: Vec<String> = store.sessions(SessionFilter::Live, 10).unwrap().into_iter().map(|s| s.name).collect();
     assert_eq!(names, ["lighthouse", "side", "what-is-a-lamp"]);
-    let said = |pairs: &[(&str, &str)]| -> Vec<(Role, String)> {
+    let expected = |pairs: &[(&str, &str)]| -> Vec<(Role, String)> {
         let turn = |(q, a): &(&str, &str)| [(Role::User, (*q).to_owned()), (Role::Assistant, (*a).to_owned())];
         pairs.iter().flat_map(turn).collect()
     };
     let lamp = ("What is a lamp?", "A lamp is a thing that you can");
     let place = ("Where is it?", place);
-    assert_eq!(texts(store, "what-is-a-lamp"), said(&[lamp, place]));
-    assert_eq!(texts(store, "side"), said(&[lamp, place, ("And then?", then)]));
+    assert_eq!(texts(store, "what-is-a-lamp"), expected(&[lamp, place]));
+    assert_eq!(texts(store, "side"), expected(&[lamp, place, ("And then?", then)]));
     let document = "The lighthouse on the cape was lit in 1871.\nIts keeper kept a log of ships and storms.\n\
                     The lamp burned whale oil, later kerosene.\n";
     let mut lighthouse = vec![(Role::Document, document.to_owned())];
-    lighthouse.extend(said(&[("When was it lit?", lit)]));
+    lighthouse.extend(expected(&[("When was it lit?", lit)]));
     assert_eq!(texts(store, "lighthouse"), lighthouse);
 
     // The branch that was undone, the mark, the fork, the trash, the library.
@@ -88,12 +88,12 @@ fn check_texts(store: &Store, version: &Version) {
         (library.len(), library[0].document.name.as_str(), library[0].document.tokens),
         (1, "lighthouse.txt", 97)
     );
-    assert!(!store.search("kerosene", 10, &Watch::NOBODY).unwrap().is_empty());
+    assert!(!store.search("kerosene", 10, &Watch::NONE).unwrap().is_empty());
     assert!(store.prompts(10).unwrap().contains(&"What is a lamp?".to_owned()));
 }
 
 #[test]
-fn texts_are_whole_state_is_usable_and_it_is_brought_up_to_date_once() {
+fn old_directories_keep_texts_and_state_and_migrate_once() {
     for version in &VERSIONS {
         let dir = copy(version);
         for _ in 0..2 {
@@ -118,17 +118,17 @@ fn texts_are_whole_state_is_usable_and_it_is_brought_up_to_date_once() {
         assert_eq!(checked.damaged, Vec::<String>::new());
         assert!(checked.repaired.iter().all(|line| line.contains("its file is missing")), "{:?}", checked.repaired);
         assert!(checked.messages == 13 && checked.states >= 3, "{checked:?}");
-        // And it goes on.
+        // New turns work.
         let bench = Bench::new(store);
-        let (mut talk, save) = Talk::begin(&bench.store, "lighthouse");
+        let (mut chat, save) = Chat::begin(&bench.store, "lighthouse");
         assert!(is_saved(&bench.save(save)));
-        assert!(is_saved(&bench.save(talk.turn(&bench.store, "q", "a"))));
-        assert_eq!(bench.store.session(talk.session).unwrap().name, "lighthouse-2");
+        assert!(is_saved(&bench.save(chat.turn(&bench.store, "q", "a"))));
+        assert_eq!(bench.store.session(chat.session).unwrap().name, "lighthouse-2");
     }
 }
 
 #[test]
-fn where_nothing_can_be_written_its_texts_are_shown_all_the_same() {
+fn texts_are_shown_without_write_permission() {
     for version in &VERSIONS {
         let dir = copy(version);
         let disk = fault::FaultDisk::new();

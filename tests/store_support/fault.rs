@@ -1,8 +1,8 @@
-//! A [`Disk`] that fails on demand: for the crash matrix and for tests of everything that can go wrong.
+//! A [`Disk`] that fails on demand: for the crash matrix and for tests of every failure.
 //!
-//! It works on real files and remembers what was not synced. [`FaultDisk::crash_at`] cuts the power at one effect: what
-//! was not durable is lost, kept or torn as asked, and every later effect fails, as it does for a process that is gone.
-//! Database commits are effects, too, so "before this commit" and "after it" are both points of the matrix.
+//! It works on real files and remembers unsynced effects. [`FaultDisk::crash_at`] cuts the power at one effect: what was not
+//! durable is lost, kept or torn by choice, and every later effect fails, as for a dead process. Database commits are effects,
+//! too, so "before this commit" and "after it" are both points of the matrix.
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -18,7 +18,7 @@ use sala_chat::store::{Disk, DiskFile, Look, RealDisk};
 pub enum Loss {
     /// The disk had written them anyway.
     Keep,
-    /// They are gone, removals come back, renames are undone.
+    /// Unsynced writes are lost, removals and renames are undone.
     Drop,
     /// Half of the bytes are there; names as for `Keep`.
     Torn,
@@ -137,13 +137,13 @@ impl FaultDisk {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Counts an effect. `Ok(Some(loss))`: the power goes off during it.
+    /// Counts an effect. `Ok(Some(loss))`: the power fails during it.
     fn begin(&self, effect: Effect) -> io::Result<Option<Loss>> {
         let held = self.faults().held.clone();
         if let Some((thread, held)) = held
             && std::thread::current().name() == Some(thread)
         {
-            // Nothing is ever sent: it goes on when the other end is dropped.
+            // No message is ever sent: it returns when the other end is dropped.
             let _ = held.recv();
         }
         let mut f = self.faults();
@@ -181,7 +181,7 @@ impl FaultDisk {
         }
     }
 
-    /// The power goes: settles what becomes of everything not synced.
+    /// The power fails: settles everything not synced.
     fn cut(&self, loss: Loss) -> io::Result<()> {
         let mut f = self.faults();
         f.off = true;

@@ -97,7 +97,7 @@ fn same_tensors(a: &[ImageTensor], b: &[ImageTensor]) -> bool {
 }
 
 /// A conversation being had: makes the saves a runtime would make.
-pub struct Talk {
+pub struct Chat {
     pub session: SessionId,
     pub head: Option<MessageId>,
     pub tip: Option<SegmentId>,
@@ -106,22 +106,22 @@ pub struct Talk {
     pub segments: Vec<NewSegment>,
 }
 
-impl Talk {
-    pub fn begin(store: &Store, name: &str) -> (Talk, Save) {
+impl Chat {
+    pub fn begin(store: &Store, name: &str) -> (Chat, Save) {
         let session = store.new_session_id();
         let new = NewSession { id: session, name: name.into(), settings: "{}".into(), head: None, forked_from: None };
-        let talk = Talk { session, head: None, tip: None, position: 0, rendered: String::new(), segments: Vec::new() };
-        (talk, Save { changes: vec![Change::CreateSession(new)], images: vec![] })
+        let chat = Chat { session, head: None, tip: None, position: 0, rendered: String::new(), segments: Vec::new() };
+        (chat, Save { changes: vec![Change::CreateSession(new)], images: vec![] })
     }
 
     /// A question, an answer and the segment that holds both.
     pub fn turn(&mut self, store: &Store, question: &str, answer: &str) -> Save {
-        let asked = message(store, self.head, Role::User, question);
-        let answered = message(store, Some(asked.id), Role::Assistant, answer);
+        let asking = message(store, self.head, Role::User, question);
+        let answered = message(store, Some(asking.id), Role::Assistant, answer);
         let segment = self.segment(question, answer, SegmentKind::Turn);
         let head = answered.id;
         let mut save = Save::default();
-        for m in [asked, answered] {
+        for m in [asking, answered] {
             save.changes.push(Change::PutMessage { session: self.session, message: Box::new(m) });
         }
         self.finish(save, head, segment)
@@ -172,7 +172,7 @@ impl Talk {
     }
 }
 
-/// A writer whose saves can be waited for.
+/// A writer with saves that a test can wait for.
 pub struct Bench {
     pub store: Arc<Store>,
     pub writer: Writer,

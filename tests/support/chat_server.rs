@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 pub enum Reply {
     /// These bytes, pause by pause, then the end of the connection.
     Pieces(Vec<Vec<u8>>, Duration),
-    /// These bytes, then nothing until the client goes away.
+    /// These bytes, then nothing until the client disconnects.
     Stall(Vec<u8>),
     /// The connection ends without a word.
     HangUp,
@@ -70,7 +70,7 @@ pub fn end(reason: &str) -> Value {
     json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
 }
 
-/// Usage as servers send it behind the last piece.
+/// Usage as servers send it after the last piece.
 pub fn usage(prompt: u64, cached: u64, completion: u64) -> Value {
     json!({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion,
         "total_tokens": prompt + completion, "prompt_tokens_details": {"cached_tokens": cached}}})
@@ -118,7 +118,7 @@ impl ChatServer {
     }
 
     /// Bodies of the questions so far.
-    pub fn asked(&self) -> Vec<Value> {
+    pub fn requests(&self) -> Vec<Value> {
         let seen = self.seen.lock().unwrap();
         seen.iter().filter(|s| s.line.starts_with("POST")).map(|s| s.body.clone()).collect()
     }

@@ -3,9 +3,9 @@
 /// Bytes that end a part of a text.
 const CLOSING: [u8; 5] = [b'"', b'<', b'}', b']', b'>'];
 
-/// The token of a vocabulary up to and with `most` that may come next and leads to the end soonest: what ends the text; a byte
-/// that closes something, each in its turn since some are text in some places; a digit; the shortest. White space last: it may go
-/// on for ever. `None`: nothing may come.
+/// The allowed token up to and with `most` that leads to the end soonest: one that ends the text; a byte that closes something,
+/// each in its turn since some are text in some places; a digit; the shortest. White space last: it may repeat for ever.
+/// `None`: no token is allowed.
 pub fn next(
     allows: &mut dyn FnMut(u32) -> bool,
     spell: &dyn Fn(u32) -> String,
@@ -25,9 +25,9 @@ pub fn next(
         text if text.iter().all(u8::is_ascii_whitespace) => CLOSING.len() + 2,
         _ => CLOSING.len() + 1,
     };
-    let told = |token: u32| {
+    let cost = |token: u32| {
         let text = spell(token);
         (rank(text.as_bytes()), text.len(), token)
     };
-    (0..=most).filter(|t| !stop.contains(t) && allows(*t)).map(told).min().map(|(.., token)| token)
+    (0..=most).filter(|t| !stop.contains(t) && allows(*t)).map(cost).min().map(|(.., token)| token)
 }

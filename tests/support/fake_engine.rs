@@ -28,7 +28,7 @@ fn shortest(constrain: &mut dyn Constrain, accepted: usize) -> Option<Token> {
     super::closing::next(&mut |t| constrain.allows(t), &spell, tokenizer.max_id(), &stop, accepted)
 }
 
-/// In an answer: here no token may come next, as under a grammar that cannot be gone on with.
+/// In an answer: no token is allowed here, as under a stuck grammar.
 pub const STUCK: Token = Token::MAX;
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -46,7 +46,7 @@ pub struct Options {
     pub gate: Option<Receiver<()>>,
     /// Rows of a restore are only read when the next job runs, as a GPU may do.
     pub late: bool,
-    /// And the first time they do not come at all.
+    /// The first time they never arrive at all.
     pub never: bool,
     /// Sequences it says it has, and those it has memory for.
     pub sequences: u32,
@@ -112,14 +112,14 @@ fn run(
             tokens_per_s: 1000.0,
         });
     }
-    let (mut last_outside, mut said, mut stuck) = (None, Vec::new(), false);
+    let (mut last_outside, mut written, mut stuck) = (None, Vec::new(), false);
     let context = state.tokens.clone();
     if let (Some(g), Ended::Read) = (&job.generate, ended) {
         let mut steer = g.steering.as_ref().map(|s| (s.0)());
         let mut constraint = g.constraint.as_ref().map(|c| (c.0)(&context));
         let seed = |text: &TextModel| {
             let seed = format!("seed {} ", g.sampling.seed);
-            text.tokenizer.encode_behind(&seed, Before::Text).unwrap()
+            text.tokenizer.encode_after(&seed, Before::Text).unwrap()
         };
         let seed = o.seeds.as_ref().map(seed).unwrap_or_default();
         let mut answer = seed.into_iter().chain((o.script)(&state.hash.to_hex(), &state.tokens));
@@ -142,7 +142,7 @@ fn run(
             let next = match &mut constraint {
                 None => next.filter(|t| !g.stop.contains(t)),
                 Some(c) => {
-                    let drawn = next.filter(|t| c.allows(*t)).or_else(|| shortest(c.as_mut(), said.len()));
+                    let drawn = next.filter(|t| c.allows(*t)).or_else(|| shortest(c.as_mut(), written.len()));
                     drawn.filter(|t| !g.stop.contains(t)).inspect(|t| c.accept(*t))
                 }
             };
@@ -159,11 +159,14 @@ fn run(
                         Steered::Last => (t, true),
                     };
                     last_outside = Some(t);
-                    said.push(t);
+                    written.push(t);
                     // The first token is drawn from the last row that was read.
-                    let told = match g.look.each_token && said.len() > 1 {
+                    let looks = match g.look.each_token && written.len() > 1 {
                         true => {
-                            vec![Looked { tokens: 1, ..look(&context, &said[said.len().saturating_sub(4)..]).answer }]
+                            vec![Looked {
+                                tokens: 1,
+                                ..look(&context, &written[written.len().saturating_sub(4)..]).answer
+                            }]
                         }
                         false => Vec::new(),
                     };
@@ -171,7 +174,7 @@ fn run(
                         id: job.id,
                         tokens: vec![t],
                         tokens_per_s: 100.0,
-                        looked: told,
+                        looked: looks,
                         likely: g.likely.map(|most| likely(t, most)).into_iter().collect(),
                     });
                     if last {
@@ -324,7 +327,7 @@ fn serve(state: &mut State, command: Command, o: &mut Options, out: &Sender<Engi
         }
         Command::Run(job) => {
             assert!(state.live);
-            // Rows that never come: only a stop ends the wait.
+            // Rows that never arrive: only a stop ends the wait.
             if o.never && !state.coming.is_empty() {
                 while !job.cancel.is_cancelled() {
                     std::thread::sleep(Duration::from_millis(1));
@@ -357,12 +360,12 @@ fn serve(state: &mut State, command: Command, o: &mut Options, out: &Sender<Engi
     }
 }
 
-/// What a sequence's thread is told.
+/// Orders to a sequence's thread.
 enum Order {
     Do(Box<Command>),
-    /// Its state goes there, once all before is done.
+    /// Sends its state there, after all earlier orders.
     Give(Sender<State>),
-    /// It becomes the state from there.
+    /// Replaces its state by the one received.
     Become(u64, Receiver<State>),
 }
 

@@ -172,31 +172,31 @@ impl Default for How {
     }
 }
 
-/// Answers that name the state they come from: a wrong state gives another answer.
+/// Answers that name their state: a wrong state gives another answer.
 pub fn digest_answers(text: TextModel) -> Script {
     Box::new(move |hash, tokens| {
         let answer = format!("state {} after {} tokens", &hash[..8], tokens.len());
-        text.tokenizer.encode_behind(&answer, Before::Text).unwrap()
+        text.tokenizer.encode_after(&answer, Before::Text).unwrap()
     })
 }
 
 /// The same answer each time, special tokens as literals.
 pub fn always(text: TextModel, answer: &str) -> Script {
-    let tokens = text.tokenizer.encode_behind(answer, Before::Text).unwrap();
+    let tokens = text.tokenizer.encode_after(answer, Before::Text).unwrap();
     Box::new(move |_, _| tokens.clone())
 }
 
-/// Answers as ever, and a title to whoever asks for one.
+/// The usual answers, and a title on request.
 pub fn titling(text: &TextModel) -> Script {
     let (text, mut answers) = (text.clone(), digest_answers(text.clone()));
     Box::new(move |hash, tokens| match text.tokenizer.spell(tokens, Before::Edge).contains("Write a title") {
-        true => text.tokenizer.encode_behind("\n**Title: The bridge at Arvel.**\nmore", Before::Text).unwrap(),
+        true => text.tokenizer.encode_after("\n**Title: The bridge at Arvel.**\nmore", Before::Text).unwrap(),
         false => answers(hash, tokens),
     })
 }
 
 /// The titles of all sessions, as the list shows them, the last changed first.
-pub fn titles(t: &mut Talk) -> Vec<String> {
+pub fn titles(t: &mut Chat) -> Vec<String> {
     t.send(Request::Sessions);
     t.wait("the list", |n| match n {
         Notice::Sessions(rows) => Some(rows.iter().map(|r| r.title.clone()).collect()),
@@ -205,18 +205,18 @@ pub fn titles(t: &mut Talk) -> Vec<String> {
 }
 
 /// A runtime that is talked to.
-pub struct Talk {
+pub struct Chat {
     pub runtime: Runtime,
     pub text: TextModel,
     pub log: Option<Receiver<(Vec<Token>, Vec<Token>)>>,
-    /// Everything said so far.
+    /// All notices so far.
     pub seen: Vec<Notice>,
     engine: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Talk {
+impl Chat {
     /// With the scripted engine.
-    pub fn new(dir: &Path, setup: Setup) -> Talk {
+    pub fn new(dir: &Path, setup: Setup) -> Chat {
         let fake = fake_engine::spawn(fake_engine::Options {
             script: setup.script,
             context_limit: setup.context_limit,
@@ -246,14 +246,14 @@ impl Talk {
             kept: setup.kept,
             piece: setup.piece,
         };
-        let mut talk = Talk::with_engine(dir, EngineChannels { commands, events }, how);
-        talk.log = Some(log);
-        talk.engine = Some(thread);
-        talk
+        let mut chat = Chat::with_engine(dir, EngineChannels { commands, events }, how);
+        chat.log = Some(log);
+        chat.engine = Some(thread);
+        chat
     }
 
     /// With any engine.
-    pub fn with_engine(dir: &Path, engine: EngineChannels, how: How) -> Talk {
+    pub fn with_engine(dir: &Path, engine: EngineChannels, how: How) -> Chat {
         let How { text, opening, attendance, input, settings, system, load, titles, save_state, disk, .. } = how;
         let (discard, kept, piece) = (how.discard, how.kept, how.piece);
         let mut config = Config { load, ..Config::default() };
@@ -281,7 +281,7 @@ impl Talk {
             device_notes: runtime::DeviceNotes::Always,
         })
         .unwrap();
-        Talk { runtime, text, log: None, seen: Vec::new(), engine: None }
+        Chat { runtime, text, log: None, seen: Vec::new(), engine: None }
     }
 
     pub fn send(&self, request: Request) {
@@ -351,7 +351,7 @@ impl Talk {
         })
     }
 
-    /// All work done, everything saved: a page is asked for, and comes when its turn is.
+    /// Waits until all work is done and saved: requests a page, which is sent in order.
     pub fn sync(&mut self) {
         self.send(Request::EditOpen(Some(0)));
         self.note_with("No message #0");

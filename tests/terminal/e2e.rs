@@ -1,5 +1,5 @@
-//! What a person does on the first day and on the second: type, read a file, ask, quit, come back, ask again; then the
-//! same conversation from a script. What was read once is never read again.
+//! A person's first and second day: type, read a file, ask, quit, return, ask again; then the same conversation from a
+//! script. A text is read only once.
 
 use crate::command;
 use crate::pty;
@@ -81,7 +81,7 @@ fn program(home: &Path, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn a_document_is_put_on_the_shelf_without_a_terminal() {
+fn a_document_is_added_to_the_library_without_a_terminal() {
     let home = tempfile::tempdir().unwrap();
     for name in ["one.txt", "two.txt"] {
         std::fs::write(home.path().join(name), document(600, name)).unwrap();
@@ -92,7 +92,7 @@ fn a_document_is_put_on_the_shelf_without_a_terminal() {
     let rows: Value = serde_json::from_slice(&listed.stdout).unwrap();
     let kept = |name: &str| rows.as_array().unwrap().iter().any(|r| r["name"] == name && r["kept"] == true);
     assert!(kept("one.txt") && kept("two.txt"), "{rows}");
-    // State of sessions is not the library's, and no text goes with either.
+    // State of sessions is not the library's, and no text is deleted with either.
     let rows_after = |arguments: &[&str]| {
         let pruned = program(home.path(), arguments).output().unwrap();
         assert!(pruned.status.success(), "{pruned:?}");
@@ -101,8 +101,8 @@ fn a_document_is_put_on_the_shelf_without_a_terminal() {
         (String::from_utf8(pruned.stdout).unwrap(), rows.iter().map(|r| r["kept"] == true).collect::<Vec<bool>>())
     };
     assert_eq!(rows_after(&["prune", "--state"]).1, [true, true]);
-    let (said, rows) = rows_after(&["prune", "--state", "--all", "--dry-run"]);
-    assert!(said.contains("state of  one.txt, a document of the library") && rows == [true, true], "{said}");
+    let (printed, rows) = rows_after(&["prune", "--state", "--all", "--dry-run"]);
+    assert!(printed.contains("state of  one.txt, a document of the library") && rows == [true, true], "{printed}");
     assert_eq!(rows_after(&["prune", "--state", "--all"]).1, [false, false]);
     let missing = program(home.path(), &["--device", "cpu", "library", "add", "none.txt"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(66));
@@ -117,7 +117,7 @@ fn answered(home: &Path, arguments: &[&str]) -> Value {
 
 /// Sessions outlive the weights they were written with: all text is there, and it is read again once, unasked where it is short.
 #[test]
-fn a_session_written_with_earlier_weights_is_read_again_once_and_goes_on() {
+fn a_session_of_earlier_weights_is_read_again_once() {
     let home = tempfile::tempdir().unwrap();
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/version1");
     std::fs::create_dir_all(home.path().join("data/segments")).unwrap();
@@ -136,8 +136,8 @@ fn a_session_written_with_earlier_weights_is_read_again_once_and_goes_on() {
     assert!(second["usage"]["reused_tokens"].as_u64() > Some(120), "{second}");
     let shown = program(home.path(), &["show", "lighthouse"]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
-    for said in ["later kerosene.", "sala-chat runs on your own computer", "1871.", "whale oil"] {
-        assert!(shown.contains(said), "{said}: {shown}");
+    for phrase in ["later kerosene.", "sala-chat runs on your own computer", "1871.", "whale oil"] {
+        assert!(shown.contains(phrase), "{phrase}: {shown}");
     }
 }
 
@@ -163,7 +163,7 @@ fn several_answers_from_a_script_are_those_of_their_seeds() {
 }
 
 #[test]
-fn every_document_of_the_library_is_asked_from_a_script() {
+fn a_script_asks_every_document_of_the_library() {
     let home = tempfile::tempdir().unwrap();
     for (name, word) in [("one.txt", "KV-4471"), ("two.txt", "BX-9003")] {
         let text = document(900, &format!("The password of the north gate is {word}."));
@@ -172,8 +172,8 @@ fn every_document_of_the_library_is_asked_from_a_script() {
     let output = program(home.path(), &["--device", "cpu", "library", "add", "one.txt", "two.txt"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let all = answered(home.path(), &["ask-all", QUESTION]);
-    let said = |n: usize, word: &str| all["answers"][n]["text"].as_str().unwrap().contains(word);
-    assert!(said(0, "KV-4471") && said(1, "BX-9003"), "{all}");
+    let answer_has = |n: usize, word: &str| all["answers"][n]["text"].as_str().unwrap().contains(word);
+    assert!(answer_has(0, "KV-4471") && answer_has(1, "BX-9003"), "{all}");
     for answer in all["answers"].as_array().unwrap() {
         let p = answer["mean_log_probability"].as_f64().unwrap();
         assert!((-1.0..=0.0).contains(&p) && answer["finish_reason"] == "stop", "{all}");
@@ -183,7 +183,7 @@ fn every_document_of_the_library_is_asked_from_a_script() {
     assert!(table.starts_with("two.txt: ") && table.contains("BX-9003") && table.lines().count() == 1, "{table}");
 }
 
-/// Each signal at each phase of a question: what the program was doing is the last event it told of.
+/// Each signal at each phase of a question; the last event names the phase.
 #[test]
 fn one_signal_ends_a_question_in_every_phase() {
     use rustix::process::{Pid, Signal, kill_process};
@@ -206,14 +206,14 @@ fn one_signal_ends_a_question_in_every_phase() {
             assert_eq!(output.status.code(), Some(code), "{phase}: {output:?}");
         }
     }
-    // What was asked is there, with the part of the answer that came.
+    // The question is saved with the part of the answer that arrived.
     let listed = program(home.path(), &["ls", "--json"]).output().unwrap();
     let rows: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert!(rows.as_array().unwrap().len() >= 3, "{rows}");
 }
 
 #[test]
-fn output_that_cannot_be_written_is_told_as_that() {
+fn output_that_cannot_be_written_is_an_error() {
     let home = tempfile::tempdir().unwrap();
     let full = || Stdio::from(std::fs::File::options().write(true).open("/dev/full").unwrap());
     let gone = || Stdio::from(std::io::pipe().unwrap().1);
@@ -226,16 +226,16 @@ fn output_that_cannot_be_written_is_told_as_that() {
     ] {
         let run = |to: Stdio| program(home.path(), arguments).stdin(Stdio::null()).stdout(to).output().unwrap();
         let (full, gone) = (run(full()), run(gone()));
-        let said = String::from_utf8_lossy(&full.stderr);
-        assert!(said.starts_with("sala-chat: standard output: No space left"), "{arguments:?}: {said}");
+        let stderr = String::from_utf8_lossy(&full.stderr);
+        assert!(stderr.starts_with("sala-chat: standard output: No space left"), "{arguments:?}: {stderr}");
         assert_eq!(full.status.code(), Some(code), "{arguments:?}");
-        // Nobody reads any more: no word, no failure.
+        // The reader is gone: no output, no failure.
         assert_eq!((gone.status.code(), &*gone.stderr), (Some(0), &b""[..]), "{arguments:?}: {gone:?}");
     }
 }
 
 #[test]
-fn a_signal_that_comes_again_and_again_loses_nothing_that_was_read() {
+fn repeated_signals_lose_no_reading() {
     use rustix::process::{Pid, Signal, kill_process};
     let home = tempfile::tempdir().unwrap();
     std::fs::write(home.path().join("long.txt"), document(20_000, FACT)).unwrap();
@@ -252,24 +252,24 @@ fn a_signal_that_comes_again_and_again_loses_nothing_that_was_read() {
     }
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(143), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("The state is kept; continue this session with: sala-chat -c"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("The state is kept; continue this session with: sala-chat -c"), "{stderr}");
     let listed = program(home.path(), &["ls", "--json"]).output().unwrap();
     let rows: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert!(rows[0]["tokens"].as_u64().unwrap() > 0, "{rows}");
 }
 
 #[test]
-fn a_missing_gpu_is_told_once_a_machine_and_never_to_a_script() {
+fn a_missing_gpu_is_reported_once_and_never_to_a_script() {
     let home = tempfile::tempdir().unwrap();
     let ask = ["-p", "What is sala-chat?", "--demo", "--max-tokens", "3"];
     let hidden = ("CUDA_VISIBLE_DEVICES", "-1");
     for _ in 0..2 {
         let script = program(home.path(), &ask).env(hidden.0, hidden.1).output().unwrap();
-        let said = String::from_utf8_lossy(&script.stderr);
-        assert!(script.status.success() && !said.contains("CPU"), "{script:?}");
-        // All it is told is why the answer ends.
-        assert!(said.lines().count() == 1 && said.contains("the answer was cut off at 3 tokens"), "{said}");
+        let stderr = String::from_utf8_lossy(&script.stderr);
+        assert!(script.status.success() && !stderr.contains("CPU"), "{script:?}");
+        // The only message is why the answer ends.
+        assert!(stderr.lines().count() == 1 && stderr.contains("the answer was cut off at 3 tokens"), "{stderr}");
     }
     let watched = || {
         let mut command = pty::program(home.path(), &ask);
@@ -304,7 +304,7 @@ fn folder_that_drops_thoughts(home: &Path) -> String {
 }
 
 #[test]
-fn what_doctor_calls_ok_can_be_asked() {
+fn a_model_that_doctor_accepts_answers() {
     let home = tempfile::tempdir().unwrap();
     let folder = folder_of_the_model(home.path());
     let model = folder.display().to_string();
@@ -315,9 +315,9 @@ fn what_doctor_calls_ok_can_be_asked() {
     let refused = |file: &str| {
         let (code, text) = doctor();
         assert!(code == Some(1) && text.contains("MISS weights") && text.contains(file), "{text}");
-        let asked = program(home.path(), &["--device", "cpu", "--model", &model, "-p", "hi"]).output().unwrap();
-        let said = String::from_utf8(asked.stderr).unwrap();
-        assert!(asked.status.code() == Some(3) && said.contains(file), "{said}");
+        let output = program(home.path(), &["--device", "cpu", "--model", &model, "-p", "hi"]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(3) && stderr.contains(file), "{stderr}");
     };
     assert_eq!(doctor().0, Some(0));
     // A link that leads nowhere was meant to be a file.
@@ -332,7 +332,7 @@ fn what_doctor_calls_ok_can_be_asked() {
 }
 
 #[test]
-fn a_question_in_other_words_is_answered_by_a_folder_that_says_which_go_together() {
+fn a_paraphrased_question_is_answered_by_a_thesaurus_folder() {
     let home = tempfile::tempdir().unwrap();
     let folder = folder_of_the_model(home.path());
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo/generation_config.json");
@@ -345,9 +345,9 @@ fn a_question_in_other_words_is_answered_by_a_folder_that_says_which_go_together
     let ask =
         || program(home.path(), &[&["--device", "cpu", "--model", &model], &question[..]].concat()).output().unwrap();
     let refused = ask();
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!((refused.status.code(), said.lines().count()), (Some(3), 1), "{said}");
-    assert!(said.contains("thesaurus.txt: not found"), "{said}");
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!((refused.status.code(), stderr.lines().count()), (Some(3), 1), "{stderr}");
+    assert!(stderr.contains("thesaurus.txt: not found"), "{stderr}");
     let answered = |thesaurus: &str| {
         std::fs::write(folder.join("thesaurus.txt"), thesaurus).unwrap();
         String::from_utf8(ask().stdout).unwrap()
@@ -396,7 +396,7 @@ fn quotes_are_of_documents_alone_and_are_checked_there() {
 }
 
 #[test]
-fn a_script_reuses_what_was_said_before_with_thoughts_in_the_past() {
+fn a_script_reuses_state_with_thoughts_in_the_history() {
     let home = tempfile::tempdir().unwrap();
     let model = folder_that_drops_thoughts(home.path());
     let ask = |question: &str, more: &[&str]| -> Value {
@@ -436,15 +436,15 @@ fn a_script_reuses_what_was_said_before_with_thoughts_in_the_past() {
 
 /// The whole tour, without anybody there: every step in the real program, and nothing of it stays.
 #[test]
-fn the_tour_plays_by_itself_without_a_terminal_and_leaves_nothing() {
+fn the_tour_plays_without_a_terminal_and_leaves_no_files() {
     let home = tempfile::tempdir().unwrap();
     let output = program(home.path(), &["--device", "cpu", "demo"]).output().unwrap();
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     assert!(output.status.success(), "{output:?}");
     let mut rest = text.as_str();
     // In this order: both offered questions, the fork, and an answer after the program was started again.
-    for said in ["engineer Ada Brandt", "14 euros", "second-thoughts", "Tomas Lindgren", "started again", "10:30"] {
-        let (_, after) = rest.split_once(said).unwrap_or_else(|| panic!("no {said} in:\n{text}"));
+    for part in ["engineer Ada Brandt", "14 euros", "second-thoughts", "Tomas Lindgren", "started again", "10:30"] {
+        let (_, after) = rest.split_once(part).unwrap_or_else(|| panic!("no {part} in:\n{text}"));
         rest = after;
     }
     assert!(!text.contains("Come back with"), "{text}");
@@ -465,10 +465,39 @@ fn the_tour_begins_on_the_screen_and_can_be_left() {
         terminal.wait_for("Ada Brandt");
         terminal.wait_for("TOUR 3/");
         terminal.send(b"\x1b");
-        terminal.wait_for("The tour is left");
+        terminal.wait_for("You left the tour");
         terminal.line("/quit");
         assert!(terminal.exit().success());
     }
+}
+
+#[test]
+fn a_session_of_this_folder_is_offered_at_the_next_start() {
+    let home = tempfile::tempdir().unwrap();
+    let model = ["--device", "cpu", "--demo"];
+    let begin = |more: &[&str]| Terminal::start(home.path(), 80, 24, &[&model[..], more].concat());
+    let end = |mut t: Terminal| {
+        t.line("/quit");
+        assert!(t.exit().success());
+    };
+    let t = begin(&["--plain"]);
+    t.wait_for("you: ");
+    t.line("Hello");
+    t.wait_for("sala: ");
+    t.wait("a second prompt", |text| text.matches("you: ").count() == 2);
+    end(t);
+    let t = begin(&["--plain"]);
+    t.wait_for("/resume hello continues \"Hello\" (");
+    end(t);
+    let t = begin(&["--new"]);
+    let text = t.wait_for("Type a question");
+    assert!(!text.contains("Enter continues"), "{text}");
+    end(t);
+    let t = begin(&[]);
+    t.wait_for("Enter continues \"Hello\" (");
+    t.send(b"\r");
+    t.wait_for("Resumed ");
+    end(t);
 }
 
 /// The built-in model's answers to questions that have nothing to do with each other.

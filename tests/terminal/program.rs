@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use portable_pty::CommandBuilder;
 use pty::{PATIENCE, PROGRAM, Terminal, environment};
 use rustix::process::{Pid, Signal, kill_process};
-use sala_chat::cli::run::{DeskHandle, run};
+use sala_chat::cli::run::{RuntimeHandle, run};
 use sala_chat::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use sala_chat::engine::protocol::ModelInfo;
 use sala_chat::runtime::protocol::{Activity, Notice, Request, SessionView};
@@ -27,47 +27,47 @@ fn message(id: i64, role: Role, text: &str) -> Message {
 }
 
 /// Answers every question with its own words.
-fn scripted_desk() -> DeskHandle {
+fn scripted_runtime() -> RuntimeHandle {
     let (requests, inbox) = crossbeam_channel::unbounded();
     let (out, notices) = crossbeam_channel::unbounded();
     std::thread::spawn(move || {
-        let tell = |n: Notice| drop(out.send(n));
-        tell(Notice::Ready(ModelInfo {
+        let notify = |n: Notice| drop(out.send(n));
+        notify(Notice::Ready(ModelInfo {
             name: "demo".into(),
             built_in: true,
             context_limit: 1_000,
             ..ModelInfo::default()
         }));
-        tell(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
-        tell(Notice::Activity(Activity::Idle));
+        notify(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
+        notify(Notice::Activity(Activity::Idle));
         let mut id = 1;
-        for (request, come) in inbox.into_iter().zip(1..) {
+        for (request, received) in inbox.into_iter().zip(1..) {
             match request {
                 Request::Ask(text) => {
-                    tell(Notice::Added(message(id, Role::User, &text)));
-                    tell(Notice::Added(message(id + 1, Role::Assistant, "")));
-                    tell(Notice::Activity(Activity::Answering { tokens_per_s: 10.0 }));
+                    notify(Notice::Added(message(id, Role::User, &text)));
+                    notify(Notice::Added(message(id + 1, Role::Assistant, "")));
+                    notify(Notice::Activity(Activity::Answering { tokens_per_s: 10.0 }));
                     let answer = format!("You said **{text}**.");
-                    tell(Notice::Delta { message: MessageId(id + 1), thinking: false, text: answer.clone() });
-                    tell(Notice::Finished(message(id + 1, Role::Assistant, &answer)));
-                    tell(Notice::Activity(Activity::Idle));
+                    notify(Notice::Delta { message: MessageId(id + 1), thinking: false, text: answer.clone() });
+                    notify(Notice::Finished(message(id + 1, Role::Assistant, &answer)));
+                    notify(Notice::Activity(Activity::Idle));
                     id += 2;
                 }
                 Request::Quit => {
-                    return tell(Notice::Bye { farewell: Some("Resume with: sala-chat -c".into()), unsaved: None });
+                    return notify(Notice::Bye { farewell: Some("Resume with: sala-chat -c".into()), unsaved: None });
                 }
                 _ => {}
             }
-            tell(Notice::Acknowledged(come));
+            notify(Notice::Acknowledged(received));
         }
     });
-    DeskHandle { requests, notices }
+    RuntimeHandle { requests, notices }
 }
 
 #[test]
 #[ignore = "a child of the other tests"]
 fn child() {
-    let exit = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_desk(), None).unwrap().0;
+    let exit = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_runtime(), None).unwrap().0;
     std::process::exit(exit.into());
 }
 
@@ -184,9 +184,9 @@ fn a_paste_that_arrives_in_several_parts_is_one_paste() {
 }
 
 #[test]
-fn of_a_flag_that_is_gone_nothing_stays_in_a_terminal_that_counts_its_letters() {
+fn a_removed_flag_emoji_leaves_nothing_on_the_screen() {
     let mut t = start();
-    // Behind the words that an empty input shows.
+    // After the placeholder of an empty input.
     t.send(format!("{}\u{1f1e9}\u{1f1ea}\u{1f1eb}\u{1f1f7}", "x".repeat(68)).as_bytes());
     t.wait_for("x\u{1f1e9}\u{1f1ea}\u{1f1eb}\u{1f1f7}");
     t.send(b"\x03");
@@ -206,7 +206,7 @@ fn editor(dir: &Path, script: &str) -> String {
 #[test]
 fn ctrl_c_in_an_editor_is_for_the_editor() {
     let home = tempfile::tempdir().unwrap();
-    // Short sleeps: a shell that is just starting one when the signal comes acts on it when that has ended.
+    // Short sleeps: a shell that is just starting one acts on the signal only after it ends.
     let script = "trap 'printf \"kept all the same\" > \"$1\"; exit 0' INT; echo The editor is there.; while :; do sleep 0.1; done";
     // The program itself: its first thread, which takes the signal, is the one that waits for the editor.
     let mut command = pty::program(home.path(), &["--device", "cpu"]);
@@ -224,7 +224,7 @@ fn ctrl_c_in_an_editor_is_for_the_editor() {
 }
 
 #[test]
-fn an_editor_that_is_stopped_stops_the_program_and_goes_on_with_it() {
+fn a_stopped_editor_stops_the_program_and_resumes_with_it() {
     let home = tempfile::tempdir().unwrap();
     let mut command = script(UNDER_A_SHELL);
     command.env("VISUAL", editor(home.path(), "kill -STOP $$; printf 'gone on' > \"$1\""));
@@ -243,7 +243,7 @@ fn an_editor_that_is_stopped_stops_the_program_and_goes_on_with_it() {
 
 #[test]
 fn ctrl_z_stops_the_script_that_waits_for_the_program_too() {
-    // The shell is told of its job, which is the inner one, and brings both back.
+    // The shell sees its own job, which is the inner one, and resumes both.
     let script = script(r#"set -m; sh -c '"$0" "$@"; exit 7' "$0" "$@"; echo It waits.; read -r line; fg"#);
     let mut t = Terminal::spawn(script, 80, 24);
     t.wait_for("Type a question");
@@ -260,8 +260,8 @@ fn ctrl_z_stops_the_script_that_waits_for_the_program_too() {
 }
 
 #[test]
-fn where_no_shell_could_bring_it_back_the_program_goes_on() {
-    // Nobody above a script that has the terminal for itself.
+fn without_a_shell_above_a_suspend_is_refused() {
+    // No shell above a script that owns the terminal.
     let mut t = Terminal::spawn(script(r#""$0" "$@"; exit 7"#), 80, 24);
     t.wait_for("Type a question");
     t.send(b"\x1a");
@@ -296,14 +296,14 @@ fn line_mode_shows_its_prompt_again_when_it_is_brought_back() {
     t.send(b"\x1a");
     t.wait_for("It waits.");
     t.send(b"\r");
-    t.wait("the prompt again", |text| text.rsplit("It waits.").next().is_some_and(|behind| behind.contains("you: ")));
+    t.wait("the prompt again", |text| text.rsplit("It waits.").next().is_some_and(|after| after.contains("you: ")));
     t.line("/quit");
     assert_eq!(t.exit().exit_code(), 0);
 }
 
 #[test]
-fn what_was_resized_while_it_was_suspended_is_drawn_at_its_new_size() {
-    // The shell has the terminal while the program is stopped: it alone is told of the new size.
+fn a_resize_during_a_suspend_is_drawn_at_the_new_size() {
+    // The shell owns the terminal while the program is stopped: only it receives the new size.
     let mut t = Terminal::spawn(script(UNDER_A_SHELL), 80, 24);
     t.wait_for("Type a question");
     t.send(b"\x1a");
@@ -335,7 +335,7 @@ fn one_signal_ends_with_its_code_and_restores() {
 #[test]
 fn a_signal_in_the_first_moments_restores_too() {
     for (sent, code) in SIGNALS {
-        // It waits for answers that do not come, its modes set and nothing drawn yet.
+        // It waits for missing answers, with its modes set and nothing drawn yet.
         let mut t = Terminal::spawn_mute(this("child"));
         t.wait_for_bytes(b"\x1b[?1049h");
         signal(&t, sent);
@@ -344,20 +344,20 @@ fn a_signal_in_the_first_moments_restores_too() {
     }
 }
 
-/// Says that it is there and nothing more, whatever is asked of it.
+/// Shows one line and ignores every request.
 #[test]
 #[ignore = "a child of the other tests"]
-fn child_with_a_desk_that_hangs() {
+fn child_with_a_hanging_runtime() {
     let (requests, _inbox) = crossbeam_channel::unbounded();
     let (out, notices) = crossbeam_channel::unbounded();
     out.send(Notice::Activity(Activity::Idle)).unwrap();
-    let exit = run(UiConfig::default(), DeskHandle { requests, notices }, None).unwrap().0;
+    let exit = run(UiConfig::default(), RuntimeHandle { requests, notices }, None).unwrap().0;
     std::process::exit(exit.into());
 }
 
 #[test]
-fn a_signal_ends_a_program_whose_desk_hangs() {
-    let mut t = Terminal::spawn(this("child_with_a_desk_that_hangs"), 80, 24);
+fn a_signal_ends_a_program_with_a_hanging_runtime() {
+    let mut t = Terminal::spawn(this("child_with_a_hanging_runtime"), 80, 24);
     t.wait_for_bytes(b"\x1b[?1049h");
     signal(&t, Signal::TERM);
     assert_eq!(t.exit().exit_code(), 143);
@@ -375,7 +375,7 @@ fn a_question_that_fails_leaves_nothing_before_its_error() {
 }
 
 #[test]
-fn undo_has_its_control_key_in_a_terminal_that_tells_bytes() {
+fn undo_has_a_control_key_in_a_legacy_terminal() {
     let mut t = start();
     t.send(b"some words");
     t.wait_for("some words");
@@ -390,7 +390,7 @@ fn undo_has_its_control_key_in_a_terminal_that_tells_bytes() {
 }
 
 #[test]
-fn what_was_typed_stands_in_the_input_again_after_the_program_was_killed() {
+fn typed_text_returns_to_the_input_after_a_kill() {
     let home = tempfile::tempdir().unwrap();
     let mut t = Terminal::start(home.path(), 80, 24, &["--device", "cpu"]);
     t.wait_for("DEMO");

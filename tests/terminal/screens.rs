@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod answers;
-mod beside;
 mod drafts;
 mod edits;
 mod keys;
@@ -12,6 +11,7 @@ mod lists;
 mod pages;
 mod questions;
 mod several;
+mod side_by_side;
 mod stage;
 mod texts;
 mod typing;
@@ -42,7 +42,7 @@ fn picture(name: &str, stage: &mut Stage) {
 }
 
 #[test]
-fn empty_demo_session_says_how_to_get_the_model() {
+fn empty_demo_session_shows_how_to_get_the_model() {
     pictures("empty_demo", |w, h| Stage::new(w, h).ready(demo()));
 }
 
@@ -50,14 +50,14 @@ fn empty_demo_session_says_how_to_get_the_model() {
 fn the_panel_shows_speeds_over_time_and_the_sampling() {
     let mut s = open(160, 50);
     for speed in [20.0, 60.0, 90.0, 96.4, 80.0, 40.0] {
-        s.tell(Notice::Activity(Activity::Answering { tokens_per_s: speed }));
+        s.notify(Notice::Activity(Activity::Answering { tokens_per_s: speed }));
     }
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     let mut meters = s.app.meters.clone();
     meters.spec.per_position = vec![(100, 91), (91, 71), (71, 43), (43, 20), (20, 6), (6, 1), (1, 0)];
     let set = [("temperature", "0.3"), ("top_p", "0.9"), ("seed", "7"), ("think", "auto"), ("max_tokens", "4096")];
     meters.settings = set.map(|(name, value)| (name, value.to_owned())).to_vec();
-    s.tell(Notice::Meters(meters));
+    s.notify(Notice::Meters(meters));
     picture("panel_sampling_160x50", &mut s);
 }
 
@@ -85,11 +85,11 @@ fn the_tour_shows_its_step_above_the_line_it_enters() {
         (s.app.tour, s.app.toured) = (Some(last), true);
         s.ready(demo())
     });
-    // What is on disk goes with the tour, left or not.
+    // Saves of the tour are temporary, during it and afterwards.
     let mut s = Stage::new(80, 24).ready(demo());
     s.app.toured = true;
     for state in [SaveState::Saving, SaveState::Saved(TIME)] {
-        let header = s.tell(Notice::Save(state)).screen().lines().next().unwrap().to_owned();
+        let header = s.notify(Notice::Save(state)).screen().lines().next().unwrap().to_owned();
         assert!(header.ends_with("not kept"), "{header}");
     }
 }
@@ -97,7 +97,7 @@ fn the_tour_shows_its_step_above_the_line_it_enters() {
 fn loading(w: u16, h: u16) -> Stage {
     let mut s = Stage::new(w, h).ready(gpu());
     let file = |name: &str, tokens, state| FileProgress { name: name.into(), tokens, state };
-    s.tell(Notice::Activity(Activity::Reading(ReadingProgress {
+    s.notify(Notice::Activity(Activity::Reading(ReadingProgress {
         files: vec![
             file("01-contract.pdf", 38_112, FileState::FromLibrary(0.1)),
             file("02-annexes.pdf", 51_904, FileState::Done(6.0)),
@@ -122,28 +122,28 @@ fn full_disk_is_a_banner_in_words() {
     );
     pictures("disk_full", |w, h| {
         let mut s = open(w, h);
-        s.tell(Notice::Save(full.clone()));
+        s.notify(Notice::Save(full.clone()));
         s
     });
 }
 
 #[test]
-fn how_sessions_that_were_left_stand_is_in_the_title() {
+fn the_title_shows_the_state_of_background_sessions() {
     for (width, height) in [(80, 24), (160, 50)] {
         let mut s = several::left_at_work(width, height);
-        let beside = |notice| Notice::Background { serial: 1, notice: Box::new(notice) };
+        let background = |notice| Notice::Background { serial: 1, notice: Box::new(notice) };
         let reading = ReadingProgress { done: 41, total: 100, ..ReadingProgress::default() };
-        s.tell(beside(Notice::Activity(Activity::Reading(reading))));
+        s.notify(background(Notice::Activity(Activity::Reading(reading))));
         picture(&format!("at_work_{width}x{height}"), &mut s);
-        s.tell(beside(Notice::Finished(answer(21, "Said elsewhere."))));
-        s.tell(beside(Notice::Activity(Activity::Idle)));
+        s.notify(background(Notice::Finished(answer(21, "Said elsewhere."))));
+        s.notify(background(Notice::Activity(Activity::Idle)));
         let title = s.screen().lines().next().unwrap_or("").to_string();
         assert!(title.contains(if width > 100 { "1 war-and-peace *" } else { "[2/3]  1*" }), "{title}");
     }
 }
 
 #[test]
-fn too_small_a_window_says_what_it_needs() {
+fn a_window_too_small_shows_the_size_it_needs() {
     picture("too_small_29x14", &mut open(29, 14));
     picture("too_small_40x7", &mut open(40, 7));
     picture("too_small_20x5", &mut open(20, 5));
@@ -156,7 +156,7 @@ fn too_small_a_window_says_what_it_needs() {
 #[test]
 fn without_colour_nothing_is_coloured() {
     let mut s = conversing(Stage::with(UiConfig { colour: false, ..UiConfig::default() }, 80, 24));
-    s.tell(Notice::Save(SaveState::NotSaved("disk full".into())));
+    s.notify(Notice::Save(SaveState::NotSaved("disk full".into())));
     assert!(!s.styles().contains('c'), "no colour may be left");
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false, snapshot_path => "../snapshots" }, {
         insta::assert_snapshot!("no_colour_styles_80x24", s.styles());
@@ -166,10 +166,10 @@ fn without_colour_nothing_is_coloured() {
 #[test]
 fn a_session_that_is_undone_to_its_beginning_is_a_saved_one() {
     let mut s = open(80, 24);
-    s.tell(Notice::Session(SessionView { messages: Vec::new(), ..conversation() }));
+    s.notify(Notice::Session(SessionView { messages: Vec::new(), ..conversation() }));
     let screen = s.screen();
     assert!(screen.contains("saved 14:01") && !screen.contains("not saved yet"), "{screen}");
     // A new one is none.
-    s.tell(Notice::Session(SessionView::default()));
+    s.notify(Notice::Session(SessionView::default()));
     assert!(s.screen().contains("not saved yet"), "{}", s.screen());
 }

@@ -89,7 +89,7 @@ impl Device {
 
     /// Whether the device is closed: no buffer, graph or thread holds it any more.
     #[cfg(feature = "emulated")]
-    pub(super) fn closes(&self) -> impl Fn() -> bool + Send + 'static {
+    pub(super) fn closes(&self) -> impl Fn() -> bool + Send + use<> {
         let driver = Arc::downgrade(&self.driver);
         move || driver.strong_count() == 0
     }

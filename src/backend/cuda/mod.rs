@@ -184,7 +184,7 @@ impl Cuda {
 
     /// Whether the device is closed, to be called after this value is dropped.
     #[cfg(feature = "emulated")]
-    pub fn closes(&self) -> impl Fn() -> bool + Send + 'static {
+    pub fn closes(&self) -> impl Fn() -> bool + Send + use<> {
         self.device.closes()
     }
 

@@ -316,8 +316,8 @@ fn known_inputs_make_outputs_better_and_no_row_worse() {
         }
         println!("{}: {:.3} of the plain error", form.name(), sums[1] / sums[0]);
         assert!(sums[1] < 0.9 * sums[0], "{}: {sums:?}", form.name());
-        for (told, sum) in [(errors.plain, sums[0]), (errors.careful, sums[1])] {
-            assert!((told / sum - 1.0).abs() < 1e-3, "{}: {errors:?} {sums:?}", form.name());
+        for (reported, sum) in [(errors.plain, sums[0]), (errors.careful, sums[1])] {
+            assert!((reported / sum - 1.0).abs() < 1e-3, "{}: {errors:?} {sums:?}", form.name());
         }
         assert!(Packed::pack_careful(form, 48, 256, &moments[1..], weight).is_err(), "moments of another size");
     }

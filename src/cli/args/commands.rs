@@ -8,7 +8,6 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use super::lab::{BenchArgs, DoctorArgs, DraftArgs, EvalArgs};
 use crate::model::Recipe;
 
-/// A command instead of a chat.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// List sessions
@@ -56,7 +55,6 @@ pub enum Command {
     Demo(DemoArgs),
 }
 
-/// `serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
     /// Address and port instead of serve.listen; port 0 picks a free one
@@ -70,7 +68,6 @@ pub struct ServeArgs {
     pub no_save: bool,
 }
 
-/// `demo`.
 #[derive(Clone, Debug, Args)]
 pub struct DemoArgs {
     /// Line by line, for screen readers and plain terminals
@@ -78,7 +75,6 @@ pub struct DemoArgs {
     pub plain: bool,
 }
 
-/// `ask-all`.
 #[derive(Clone, Debug, Args)]
 pub struct AskAllArgs {
     /// The question
@@ -92,10 +88,9 @@ pub struct AskAllArgs {
     pub read: bool,
 }
 
-/// `ls`.
 #[derive(Clone, Debug, Args)]
 pub struct LsArgs {
-    /// Also show the disk space that each session alone needs
+    /// Show the disk space of each session: kept state, text, and all state written so far
     #[arg(long)]
     pub sizes: bool,
     /// Also list sessions of a single -p question
@@ -106,7 +101,6 @@ pub struct LsArgs {
     pub trash: bool,
 }
 
-/// `show`.
 #[derive(Clone, Debug, Args)]
 pub struct NameArgs {
     /// Session name, id, or last
@@ -114,7 +108,6 @@ pub struct NameArgs {
     pub name: String,
 }
 
-/// `rm`.
 #[derive(Clone, Debug, Args)]
 pub struct RmArgs {
     /// Session names
@@ -125,7 +118,6 @@ pub struct RmArgs {
     pub yes: bool,
 }
 
-/// `search`.
 #[derive(Clone, Debug, Args)]
 pub struct SearchArgs {
     /// Words to find
@@ -144,7 +136,6 @@ pub enum FormatArg {
     Txt,
 }
 
-/// `export`.
 #[derive(Clone, Debug, Args)]
 pub struct ExportArgs {
     /// Session name, id, or last
@@ -167,7 +158,6 @@ pub struct ExportArgs {
     pub force: bool,
 }
 
-/// `import`.
 #[derive(Clone, Debug, Args)]
 pub struct ImportArgs {
     /// The exported file, or a pipe; - is standard input
@@ -175,7 +165,6 @@ pub struct ImportArgs {
     pub file: PathBuf,
 }
 
-/// `prune`.
 #[derive(Clone, Debug, Args)]
 pub struct PruneArgs {
     /// Delete all model state of sessions, also of recent turns
@@ -192,15 +181,12 @@ pub struct PruneArgs {
     pub yes: bool,
 }
 
-/// `library`.
 #[derive(Clone, Debug, Args)]
 pub struct LibraryArgs {
-    /// What to do.
     #[command(subcommand)]
     pub action: LibraryCommand,
 }
 
-/// Actions of `library`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum LibraryCommand {
     /// List documents
@@ -222,15 +208,12 @@ pub enum LibraryCommand {
     Prune,
 }
 
-/// `model`.
 #[derive(Clone, Debug, Args)]
 pub struct ModelArgs {
-    /// What to do.
     #[command(subcommand)]
     pub action: ModelCommand,
 }
 
-/// Actions of `model`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ModelCommand {
     /// Print the folder of the model that would be used
@@ -278,15 +261,12 @@ impl ValueEnum for Recipe {
     }
 }
 
-/// `config`.
 #[derive(Clone, Debug, Args)]
 pub struct ConfigArgs {
-    /// What to do.
     #[command(subcommand)]
     pub action: ConfigCommand,
 }
 
-/// Actions of `config`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Print all settings
@@ -309,7 +289,6 @@ pub enum ConfigCommand {
     },
 }
 
-/// `completions`.
 #[derive(Clone, Debug, Args)]
 pub struct CompletionsArgs {
     /// For which shell

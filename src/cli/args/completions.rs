@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn bash_is_told_what_follows_every_command() {
+    fn bash_completes_every_command() {
         let script = completions(Shell::Bash);
         let commands: Vec<&str> =
             script.lines().filter_map(|line| line.trim().strip_prefix("cmd=\"")?.strip_suffix('"')).collect();

@@ -41,7 +41,6 @@ pub enum BenchWhat {
     Serve,
 }
 
-/// `bench`.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
     /// What to measure
@@ -83,7 +82,7 @@ pub struct BenchArgs {
     /// Measure these numbers of parallel sequences, 1 to 16; for serve, of clients: 1,8 if not given
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole(1..=MAX_VERIFY_ROWS), allow_negative_numbers = true)]
     pub sequences: Vec<usize>,
-    /// Recorded with the result
+    /// Label recorded with the result
     #[arg(long, value_name = "TEXT")]
     pub commit: Option<String>,
     /// How a GPU is used
@@ -115,7 +114,7 @@ pub struct TuningArgs {
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "CARD", value_parser = crate::backend::cuda::Card::named, hide = true)]
     pub limits: Option<crate::backend::cuda::Card>,
-    /// Keep keys and values in memory, with a pool of so many blocks a layer and head, whatever there is room for
+    /// Keep keys and values in host memory, with a pool of this many blocks per layer and head
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "BLOCKS", value_parser = pool_size, hide = true)]
     pub pool: Option<crate::backend::cuda::PoolSize>,
@@ -132,7 +131,6 @@ fn pool_size(text: &str) -> Result<crate::backend::cuda::PoolSize, String> {
     Ok(crate::backend::cuda::PoolSize { blocks, staged_rows: blocks * 64 })
 }
 
-/// `eval`.
 #[derive(Clone, Debug, Args)]
 pub struct EvalArgs {
     /// Reference logits to compare with; --script prints what makes such a file
@@ -154,7 +152,7 @@ pub struct EvalArgs {
     // Every needle has room.
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = whole(512..=MAX_POSITIONS - EVAL_ROOM), allow_negative_numbers = true)]
     pub lengths: Vec<usize>,
-    /// Leave a part out
+    /// Skip one part
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["consistency", "needles"])]
     pub skip: Vec<String>,
     /// Ask instead for facts planted in documents of --lengths tokens (16000), and see whether answers look at their lines
@@ -171,7 +169,6 @@ pub struct EvalArgs {
     pub tuning: TuningArgs,
 }
 
-/// `doctor`.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorArgs {
     /// Replay golden data from this folder
@@ -186,7 +183,7 @@ pub struct DoctorArgs {
     /// Names, sizes and hashes of the model's files
     #[arg(long)]
     pub files: bool,
-    /// Verify every saved text and state, and repair what can be
+    /// Verify every saved text and state, and repair what is damaged
     #[arg(long)]
     pub check: bool,
     /// How a GPU is used
@@ -200,15 +197,12 @@ impl DoctorArgs {
     }
 }
 
-/// `draft`.
 #[derive(Clone, Debug, Args)]
 pub struct DraftArgs {
-    /// What to do.
     #[command(subcommand)]
     pub action: DraftCommand,
 }
 
-/// Actions of `draft`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum DraftCommand {
     /// Write hidden states and tokens for training a head

@@ -5,9 +5,7 @@ use super::{Command, LibraryCommand};
 /// Which session a chat or a question belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionChoice {
-    /// A new one.
     New,
-    /// The last one.
     Last,
     /// By name or id.
     Named(String),
@@ -31,14 +29,11 @@ pub enum Format {
 /// `sala-chat -p`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The question.
     pub prompt: String,
-    /// Loaded first.
     pub files: Vec<String>,
     pub session: SessionChoice,
     /// Keep question, answer and state.
     pub save: bool,
-    /// Form of the answer.
     pub format: Format,
     /// Number of answers, each with its own seed; `None`: one, without a list in the output.
     pub answers: Option<u64>,
@@ -47,24 +42,18 @@ pub struct Ask {
 /// `sala-chat [PATH…]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chat {
-    /// Loaded first.
     pub paths: Vec<String>,
-    /// What is opened.
     pub session: SessionChoice,
-    /// Keep text and state.
     pub save: bool,
-    /// Line mode.
     pub plain: bool,
+    /// A new session begins with the offer to continue one of this folder.
+    pub offers: bool,
 }
 
-/// What was meant.
 #[derive(Clone, Debug)]
 pub enum Task {
-    /// One question.
     Ask(Ask),
-    /// A chat on the terminal.
     Chat(Chat),
-    /// A command.
     Command(Command),
 }
 

@@ -25,7 +25,7 @@ fn the_definition_is_consistent() {
 }
 
 #[test]
-fn questions_and_chats_are_told_apart() {
+fn questions_and_chats_are_distinct() {
     let Task::Ask(ask) = task("-p hello -f a.txt -f b.txt -r war --no-save --json") else { panic!() };
     assert_eq!((ask.prompt.as_str(), ask.files.len(), ask.save, ask.format), ("hello", 2, false, Format::Json));
     assert_eq!(ask.session, SessionChoice::Named("war".into()));
@@ -35,6 +35,10 @@ fn questions_and_chats_are_told_apart() {
     assert_eq!(chat.session, SessionChoice::Last);
     let Task::Chat(chat) = task("-c --plain") else { panic!() };
     assert!(chat.session == SessionChoice::Last && chat.plain);
+    let Task::Chat(chat) = parse("--new").task(true).unwrap() else { panic!() };
+    assert!(chat.session == SessionChoice::New && !chat.offers);
+    let offers = ["", "--plain", "notes.txt"].map(|line| matches!(task(line), Task::Chat(chat) if chat.offers));
+    assert_eq!(offers, [true, true, false]);
     assert!(parse("-p hi -r").task(false).is_err());
     let hint = |line: &str| parse(line).task(false).unwrap_err().hint.unwrap();
     assert!(hint("--json").contains("--help") && hint("notes.txt --json").contains("--help"));
@@ -212,7 +216,7 @@ fn numbers_that_a_measurement_cannot_have_are_refused_with_their_range() {
 }
 
 #[test]
-fn weights_are_asked_for_in_the_words_of_the_settings() {
+fn weights_are_chosen_in_the_words_of_the_settings() {
     use crate::config::settings::Weights;
     use crate::model::Recipe;
     let recipes = [Recipe::Stored, Recipe::Bf16].iter().chain(Recipe::PACKING);

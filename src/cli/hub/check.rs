@@ -45,8 +45,8 @@ impl Verdict {
                 "not verified: no published hash is known here (sala-chat model verify --hub asks for them)"
             }
             Verdict::AsWritten => "as it was written",
-            Verdict::AsSampled => "as it was written, as far as the samples tell that were hashed",
-            Verdict::Unnoted => "not verified: packing notes no hash of it",
+            Verdict::AsSampled => "as it was written, judging by the hashed samples",
+            Verdict::Unnoted => "not verified: packing records no hash of it",
             Verdict::NotCompared => {
                 "not verified: the version that packed it noted one hash of all parts, and another is damaged or cannot be read"
             }
@@ -79,12 +79,12 @@ impl From<Condition> for Verdict {
     }
 }
 
-/// Checks each file of an installed model. With `published`, the hub's listing, missing files are reported too. `tell`
+/// Checks each file of an installed model. With `published`, the hub's listing, missing files are reported too. `report`
 /// is called before a file is read.
 pub fn verify(
     folder: &Path,
     published: &[HubFile],
-    tell: &mut dyn FnMut(&str, u64),
+    report: &mut dyn FnMut(&str, u64),
 ) -> std::io::Result<Vec<(String, Verdict)>> {
     let named = |e: fs::DirEntry| (e.file_name().to_string_lossy().into_owned(), e.path());
     let mut all: BTreeMap<String, PathBuf> = fs::read_dir(folder)?.flatten().map(named).collect();
@@ -95,7 +95,7 @@ pub fn verify(
         let known = published.iter().find(|file| file.path == name);
         let verdict = match fs::metadata(&path) {
             Ok(meta) if meta.is_file() => {
-                tell(&name, meta.len());
+                report(&name, meta.len());
                 verdict(&path, &name, meta.len(), known)?
             }
             Ok(_) if known.is_none() => continue,
@@ -109,9 +109,9 @@ pub fn verify(
 /// Checks the files of a folder that this program packed, by what it noted of them. `None`: it is not one, or was not finished.
 pub fn verify_packed(
     folder: &Path,
-    tell: &mut dyn FnMut(&str, u64),
+    report: &mut dyn FnMut(&str, u64),
 ) -> std::io::Result<Option<Vec<(String, Verdict)>>> {
-    let Some(mut parts) = quantize::check(folder, tell) else { return Ok(None) };
+    let Some(mut parts) = quantize::check(folder, report) else { return Ok(None) };
     let mut rows = Vec::new();
     // Only checks readability, no hashes.
     for (name, verdict) in verify(folder, &[], &mut |_, _| ())? {

@@ -1,6 +1,6 @@
 //! The hub over HTTP: huggingface.co, or the mirror that `HF_ENDPOINT` names.
 //!
-//! No length from a server sizes a buffer, a connection that stalls or drips is given up, and the token goes to the hub itself only.
+//! No length from a server sizes a buffer, a connection that stalls or drips is given up, and the token is sent to the hub itself only.
 
 use std::fs;
 use std::io::Read;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use hf_hub::api::sync::{ApiBuilder, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::{Response, StatusCode};
@@ -18,10 +19,8 @@ use ureq::{Agent, Body};
 
 use super::{HubError, HubFile, LEAST_BYTES, Snapshot, clean, is_commit, wanted};
 
-/// Longest listing.
 const LISTING_BYTES: u64 = 32 << 20;
 
-/// How long the hub may take.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Patience {
     pub(in crate::cli) connect: Duration,
@@ -103,7 +102,6 @@ struct Large {
     size: Option<u64>,
 }
 
-/// One repository of a hub.
 pub(in crate::cli) struct Hub {
     agent: Agent,
     endpoint: String,
@@ -262,7 +260,7 @@ impl Hub {
                 }
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(HubError::Refused(format!(
-                "{what}: the hub wants you to be logged in, or to accept its terms first ({}): open {}/{} in a browser, \
+                "{what}: the hub requires a login, or that you accept its terms first ({}): open {}/{} in a browser, \
                  then set HF_TOKEN",
                 status.as_u16(),
                 clean(&self.endpoint),
@@ -291,11 +289,8 @@ fn file(entry: Sibling) -> HubFile {
 
 /// For an address; separators stay.
 fn encoded(text: &str) -> String {
-    let one = |b: u8| match b.is_ascii_alphanumeric() || b"-._~/".contains(&b) {
-        true => char::from(b).to_string(),
-        false => format!("%{b:02X}"),
-    };
-    text.bytes().map(one).collect()
+    const OTHERS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+    utf8_percent_encode(text, OTHERS).to_string()
 }
 
 fn first_line(error: &dyn std::fmt::Display) -> String {

@@ -13,7 +13,7 @@ use super::*;
 
 pub(super) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What goes wrong with one request for a file.
+/// A fault of one request for a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fault {
     Status(u16),
@@ -23,13 +23,13 @@ pub(super) enum Fault {
     Stall,
     /// A byte now and then.
     Drip,
-    /// More than was asked for, without end.
+    /// More than the requested range, without end.
     Endless,
     /// A length in the header that no memory holds.
     Boast,
-    /// Other bytes than those asked for.
+    /// Other bytes than those requested.
     Elsewhere,
-    /// The whole file, whatever was asked for.
+    /// The whole file for any range.
     Whole,
     /// Wrong content.
     Lie,
@@ -113,28 +113,28 @@ fn answer(
             body.len()
         )
     };
-    let (asked, length) = (&body[from..to], (to - from) as u64);
+    let (range, length) = (&body[from..to], (to - from) as u64);
     match fault {
         None => {
             head(&mut stream, length, from)?;
-            stream.write_all(asked)
+            stream.write_all(range)
         }
         Some(Fault::Status(code)) => {
             write!(stream, "HTTP/1.1 {code} No\r\nRetry-After: 7\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         }
         Some(Fault::Short(n)) => {
             head(&mut stream, length, from)?;
-            stream.write_all(&asked[..n.min(asked.len())])
+            stream.write_all(&range[..n.min(range.len())])
         }
         Some(Fault::Stall) => {
             head(&mut stream, length, from)?;
-            stream.write_all(&asked[..1])?;
+            stream.write_all(&range[..1])?;
             std::thread::sleep(Duration::from_secs(20));
             Ok(())
         }
         Some(Fault::Drip) => {
             head(&mut stream, length, from)?;
-            for byte in asked {
+            for byte in range {
                 stream.write_all(&[*byte])?;
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -145,23 +145,23 @@ fn answer(
                 stream,
                 "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {from}-\r\nConnection: close\r\n\r\n"
             )?;
-            stream.write_all(asked)?;
+            stream.write_all(range)?;
             loop {
                 stream.write_all(&[0; 4096])?;
             }
         }
         Some(Fault::Boast) => {
             head(&mut stream, 1 << 62, from)?;
-            stream.write_all(asked)
+            stream.write_all(range)
         }
         Some(Fault::Elsewhere) => {
             head(&mut stream, length, from + 1)?;
-            stream.write_all(asked)
+            stream.write_all(range)
         }
         Some(Fault::Whole) => ok(&mut stream, body),
         Some(Fault::Lie) => {
             head(&mut stream, length, from)?;
-            stream.write_all(&vec![7; asked.len()])
+            stream.write_all(&vec![7; range.len()])
         }
     }
 }
@@ -237,7 +237,7 @@ fn every_fault_that_passes_is_outlived() {
     for fault in faults {
         let server = serve(model(50_000), info);
         let dir = tempfile::tempdir().unwrap();
-        // The three settings files come first.
+        // The three settings files are fetched first.
         server.faults.lock().unwrap().extend([fault]);
         let begun = Instant::now();
         let (done, seen, waits) = download(&server, dir.path());
@@ -255,20 +255,20 @@ fn every_fault_that_passes_is_outlived() {
 fn a_torn_connection_in_the_middle_of_the_weights_costs_nothing() {
     let server = serve(model(50_000), info);
     let dir = tempfile::tempdir().unwrap();
-    // The three settings files are one blob: it is asked for once.
+    // The three settings files are one blob, requested once.
     let (ok, torn) = (Fault::Short(usize::MAX), Fault::Short(20_000));
     server.faults.lock().unwrap().extend([ok, torn, Fault::Drip]);
     let (done, ..) = download(&server, dir.path());
     assert_eq!(std::fs::read(done.unwrap().join("model.safetensors")).unwrap(), server.files[3].1);
-    let asked =
+    let requests =
         server.seen.lock().unwrap().iter().filter(|l| l.contains("model.safetensors")).cloned().collect::<Vec<_>>();
-    assert!(asked[1].contains("Some((20000, 50000))"), "{asked:?}");
+    assert!(requests[1].contains("Some((20000, 50000))"), "{requests:?}");
 }
 
 #[test]
 fn faults_that_do_not_pass_are_one_line_each() {
     for (fault, expected) in [
-        (Fault::Status(401), "logged in"),
+        (Fault::Status(401), "a login"),
         (Fault::Status(403), "HF_TOKEN"),
         (Fault::Status(404), "not on the hub"),
         (Fault::Status(410), "not on the hub"),
@@ -296,16 +296,16 @@ fn faults_that_do_not_pass_are_one_line_each() {
 #[test]
 fn a_repository_that_is_not_there_or_not_shown_is_not_known_to_the_hub() {
     let server = serve(model(50_000), info);
-    let asked = |repo: &str, token: Option<&str>| {
+    let refusal = |repo: &str, token: Option<&str>| {
         let hub = Hub::at(&server.endpoint, repo, token.map(str::to_owned), Patience::default()).unwrap();
         hub.snapshot("v1").unwrap_err()
     };
     for (repo, token) in [("nobody/n", None), ("nobody/n", Some("t")), ("private/n", None)] {
-        let error = asked(repo, token);
+        let error = refusal(repo, token);
         assert!(matches!(&error, HubError::Unknown(what) if *what == format!("{repo} at v1")), "{error}");
     }
-    // A token that does not open it is told of.
-    assert!(asked("private/n", Some("t")).to_string().contains("logged in"));
+    // A refused token is reported.
+    assert!(refusal("private/n", Some("t")).to_string().contains("a login"));
 }
 
 #[test]

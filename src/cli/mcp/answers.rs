@@ -14,7 +14,6 @@ use crate::tui::shelf::sentences;
 /// Passages named in the text of an answer; the object has all.
 const SHOWN: usize = 5;
 
-/// A result, or why there is none.
 pub(super) type Answered = Result<CallToolResult, String>;
 
 pub(super) fn result(text: String, object: Value) -> CallToolResult {
@@ -25,14 +24,11 @@ pub(super) fn result(text: String, object: Value) -> CallToolResult {
 
 /// The remarks of the runtime: information, or warnings and errors.
 fn notes(notices: &[Notice], wanted: impl Fn(Level) -> bool) -> Vec<&str> {
-    let mut notes = Vec::new();
-    for notice in notices {
-        match notice {
-            Notice::Note(level, text) if wanted(*level) => notes.push(text.as_str()),
-            _ => {}
-        }
-    }
-    notes
+    let notes = notices.iter().filter_map(|notice| match notice {
+        Notice::Note(level, text) if wanted(*level) => Some(text.as_str()),
+        _ => None,
+    });
+    notes.collect()
 }
 
 fn warnings(notices: &[Notice]) -> Vec<&str> {
@@ -62,7 +58,6 @@ pub(super) fn added(notices: &[Notice], documents: &[DocumentRecord]) -> Answere
     }
 }
 
-/// The answer of `ask`.
 pub(super) fn answer(notices: &[Notice]) -> Answered {
     let finished = notices.iter().find_map(|notice| match notice {
         Notice::Finished(message) if message.role == Role::Assistant => Some(message),
@@ -104,22 +99,18 @@ fn text(message: &Message) -> String {
 }
 
 pub(super) fn answers(notices: &[Notice]) -> Answered {
-    for notice in notices {
-        if let Notice::FanOut(answers) = notice {
-            return Ok(result(sentences(answers).join("\n"), ask_all::object(answers)));
-        }
-    }
-    Err("No document answered.".to_owned())
+    let answers =
+        notices.iter().find_map(|notice| if let Notice::FanOut(answers) = notice { Some(answers) } else { None });
+    let answers = answers.ok_or("No document answered.")?;
+    Ok(result(sentences(answers).join("\n"), ask_all::object(answers)))
 }
 
 /// The answer of `when`: the lines from which on each answer holds.
 pub(super) fn when(notices: &[Notice]) -> Answered {
-    for notice in notices {
-        if let Notice::Page { text, .. } = notice {
-            return Ok(result(text.trim().to_owned(), json!({ "text": text.trim() })));
-        }
-    }
-    Err("There was no answer.".to_owned())
+    let text =
+        notices.iter().find_map(|notice| if let Notice::Page { text, .. } = notice { Some(text.trim()) } else { None });
+    let text = text.ok_or("There was no answer.")?;
+    Ok(result(text.to_owned(), json!({ "text": text })))
 }
 
 pub(super) fn found(name: &str, found: &Found) -> CallToolResult {

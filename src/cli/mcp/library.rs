@@ -8,11 +8,9 @@ use crate::runtime::render::Renderer;
 use crate::runtime::text_as_read;
 use crate::store::{DocumentRecord, SearchHit, Store, Watch};
 use crate::text::cited::{self, Index, Source};
-use crate::text::near::meant;
+use crate::text::near::no_document;
 
 const HITS: usize = 50;
-/// Names listed in an error.
-const NAMED: usize = 20;
 
 pub(super) struct Library {
     context: Context,
@@ -57,22 +55,18 @@ impl Library {
         Ok(documents)
     }
 
-    pub(super) fn document(&self, name: &str) -> Result<DocumentRecord, String> {
-        let mut documents = self.documents()?;
-        if let Some(at) = documents.iter().position(|d| d.document.name == name) {
-            return Ok(documents.swap_remove(at));
+    /// The documents of these names, from one reading of the library.
+    pub(super) fn named(&self, names: &[String]) -> Result<Vec<DocumentRecord>, String> {
+        let documents = self.documents()?;
+        if documents.is_empty() {
+            return Err("The library has no documents yet: add_document adds one.".to_owned());
         }
-        let names: Vec<&str> = documents.iter().map(|d| d.document.name.as_str()).collect();
-        let near = meant(name, names.iter().copied());
-        Err(match names.as_slice() {
-            [] => "The library has no documents yet: add_document adds one.".to_owned(),
-            _ if !near.is_empty() => format!("There is no document {name} in the library.{near}"),
-            names => {
-                let more = if names.len() > NAMED { ", ..." } else { "" };
-                let names: Vec<&str> = names.iter().take(NAMED).copied().collect();
-                format!("There is no document {name} in the library. It has: {}{more}.", names.join(", "))
-            }
-        })
+        let known = || documents.iter().map(|d| d.document.name.as_str());
+        let find = |name: &String| {
+            let found = documents.iter().find(|d| d.document.name == *name).cloned();
+            found.ok_or_else(|| no_document(name, "the library", known(), "list_documents"))
+        };
+        names.iter().map(find).collect()
     }
 
     fn renderer(&self) -> Result<&Renderer, String> {
@@ -84,9 +78,9 @@ impl Library {
     }
 
     pub(super) fn text(&self, name: &str) -> Result<String, String> {
-        let record = self.document(name)?;
-        let gone =
-            || format!("The text of {name} cannot be put together from what is kept. add_document reads it again.");
+        let missing = || format!("internal error: {name} was found and not read");
+        let record = self.named(&[name.to_owned()])?.pop().ok_or_else(missing)?;
+        let gone = || format!("The text of {name} cannot be restored from what is kept. add_document reads it again.");
         let store = self.store()?.ok_or_else(gone)?;
         text_as_read(&store, self.renderer()?, &record).map_err(|e| e.to_string())?.ok_or_else(gone)
     }
@@ -129,7 +123,7 @@ impl Library {
             return Err("The text to search for is empty.".to_owned());
         }
         let Some(store) = self.store()? else { return Ok(Vec::new()) };
-        store.search(text, HITS, &Watch::NOBODY).map_err(|e| e.to_string())
+        store.search(text, HITS, &Watch::NONE).map_err(|e| e.to_string())
     }
 }
 

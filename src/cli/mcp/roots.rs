@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::{Context, Failure};
 use crate::core::Exit;
+use crate::text::files::below_home;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roots(Vec<PathBuf>);
@@ -17,8 +18,7 @@ impl Roots {
             named.push(".");
         }
         let real = |root: &&str| {
-            let folder = crate::tui::mention::below_home((*root).to_owned(), std::env::home_dir().as_deref());
-            std::fs::canonicalize(folder).map_err(|e| {
+            std::fs::canonicalize(below_home(root, std::env::home_dir().as_deref())).map_err(|e| {
                 Failure::new(Exit::Usage, format!("mcp.roots: {root}: {e}")).hint("Name folders that exist")
             })
         };

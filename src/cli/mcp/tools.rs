@@ -15,9 +15,9 @@ use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router
 use serde::Deserialize;
 
 use super::answers::{self, Answered};
-use super::lane::{Lane, Progress};
 use super::library::Library;
 use super::roots::Roots;
+use super::worker::{Progress, Worker};
 use crate::runtime::protocol::{LibraryAction, Notice, Request};
 
 const DOCUMENT: &str = "sala://document/";
@@ -65,7 +65,7 @@ struct FindArgs {
 struct WhenArgs {
     /// Name of the document as list_documents shows it.
     document: String,
-    /// A question whose answer may change along the document.
+    /// A question with an answer that may change along the document.
     question: String,
 }
 
@@ -78,7 +78,7 @@ struct SearchArgs {
 
 #[derive(Clone)]
 pub(super) struct Tools {
-    lane: Lane,
+    worker: Worker,
     library: Arc<Library>,
     roots: Arc<Roots>,
 }
@@ -91,8 +91,8 @@ fn question(text: String) -> Result<String, String> {
 
 #[tool_router]
 impl Tools {
-    pub(super) fn new(lane: Lane, library: Library, roots: Roots) -> Tools {
-        Tools { lane, library: Arc::new(library), roots: Arc::new(roots) }
+    pub(super) fn new(worker: Worker, library: Library, roots: Roots) -> Tools {
+        Tools { worker, library: Arc::new(library), roots: Arc::new(roots) }
     }
 
     /// Runs a look-up on a thread of its own, so that it holds up no other request.
@@ -107,19 +107,19 @@ impl Tools {
 
     /// Serves a request of the runtime; reports progress where the client wants it, and stops when it cancels.
     async fn call(&self, request: Request, context: &Context) -> Result<Vec<Notice>, String> {
-        let mut ticket = self.lane.call(request);
+        let mut pending = self.worker.call(request);
         let token = context.meta.get_progress_token();
         loop {
             tokio::select! {
                 biased;
                 () = context.ct.cancelled() => return Err("cancelled".to_owned()),
-                Some(Progress { done, total, what }) = ticket.progress.recv() => if let Some(token) = token.clone() {
+                Some(Progress { done, total, what }) = pending.progress.recv() => if let Some(token) = token.clone() {
                     let mut progress = ProgressNotificationParam::new(token, done).with_message(what);
                     progress.total = total;
                     // A client that is gone cancels the call too.
                     let _ = context.peer.notify_progress(progress).await;
                 },
-                reply = &mut ticket.reply => {
+                reply = &mut pending.reply => {
                     return reply.unwrap_or_else(|_| Err("The program is ending.".to_owned()));
                 }
             }
@@ -171,7 +171,7 @@ impl Tools {
         documents.sort();
         documents.dedup();
         let names = documents.clone();
-        self.look(move |library| names.iter().try_for_each(|name| library.document(name).map(drop))).await?;
+        self.look(move |library| library.named(&names)).await?;
         answers::answer(&self.call(Request::AskLibrary { documents, question }, &context).await?)
     }
 
@@ -203,8 +203,8 @@ impl Tools {
     )]
     async fn when(&self, Parameters(args): Parameters<WhenArgs>, context: Context) -> Answered {
         let (document, question) = (args.document, question(args.question)?);
-        let name = document.clone();
-        self.look(move |library| library.document(&name)).await?;
+        let names = vec![document.clone()];
+        self.look(move |library| library.named(&names)).await?;
         answers::when(&self.call(Request::WhenLibrary { document, question }, &context).await?)
     }
 
@@ -236,7 +236,7 @@ impl ServerHandler for Tools {
             let name = &d.document.name;
             let uri = format!("{DOCUMENT}{}", utf8_percent_encode(name, NON_ALPHANUMERIC));
             let about = format!("{} tokens, {} lines", d.document.tokens, d.document.lines);
-            Resource::new(uri, name).with_mime_type("text/plain").with_description(about).with_size(d.text_bytes)
+            Resource::new(uri, name).with_mime_type("text/plain").with_description(about)
         };
         Ok(ListResourcesResult::with_all_items(documents.iter().map(resource).collect()))
     }

@@ -26,7 +26,7 @@ pub(super) struct Run {
     pub(super) documents_ms: f64,
     /// In the order of their seeds; the first is the session's answer.
     pub(super) answers: Vec<Message>,
-    pub(super) beside: Vec<MessageId>,
+    pub(super) parallel: Vec<MessageId>,
     pub(super) unsaved: Option<Unsaved>,
     /// Why state is not on disk though text is.
     pub(super) left_out: Option<String>,
@@ -69,8 +69,9 @@ pub(super) fn looked_at_by(answer: &Message) -> Value {
 }
 
 pub(super) fn looked_at_by_sentence(answer: &Message) -> Value {
-    let told = answer.meta.looked.as_ref().map(|l| l.by_sentence(&answer.text)).unwrap_or_default();
-    told.into_iter()
+    let sentences = answer.meta.looked.as_ref().map(|l| l.by_sentence(&answer.text)).unwrap_or_default();
+    sentences
+        .into_iter()
         .map(|(text, passages)| json!({ "text": text, "looked_at": passages.iter().map(place).collect::<Value>() }))
         .collect()
 }
@@ -78,7 +79,7 @@ pub(super) fn looked_at_by_sentence(answer: &Message) -> Value {
 impl Run {
     pub(super) fn take(&mut self, answer: Message) {
         self.answers.push(answer);
-        let place = |m: &Message| self.beside.iter().position(|id| *id == m.id);
+        let place = |m: &Message| self.parallel.iter().position(|id| *id == m.id);
         self.answers.sort_by_key(place);
     }
 
@@ -137,12 +138,12 @@ impl Run {
         let prefilled = answer.meta.prefilled_tokens + self.documents_read;
         let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
         // What was read for one of them was read for all.
-        let beside = self.answers.iter().filter(|m| m.id != answer.id).map(|m| m.meta.completion_tokens).sum::<u64>();
+        let parallel = self.answers.iter().filter(|m| m.id != answer.id).map(|m| m.meta.completion_tokens).sum::<u64>();
         let mut usage = json!({
             "prompt_tokens": prefilled + reused,
             "reused_tokens": reused,
             "prefilled_tokens": prefilled,
-            "completion_tokens": answer.meta.completion_tokens + beside,
+            "completion_tokens": answer.meta.completion_tokens + parallel,
         });
         if let Some(usage) = usage.as_object_mut().filter(|_| self.meters.estimated) {
             usage.insert("estimated".to_owned(), json!(true));
@@ -234,7 +235,7 @@ mod tests {
             object["usage"],
             json!({"prompt_tokens": 1210, "reused_tokens": 200, "prefilled_tokens": 1010, "completion_tokens": 7})
         );
-        // Times of the same tokens, not only of those behind the documents.
+        // Times of the same tokens, not only of those after the documents.
         assert_eq!(
             (&object["timing"]["ttft_ms"], &object["timing"]["prefill_tokens_per_s"]),
             (&json!(515.0), &json!(2000.0))
@@ -277,8 +278,8 @@ mod tests {
             share: 0.3142,
             ..Passage::default()
         };
-        let said = Passage { number: 4, first_line: 1, last_line: 1, share: 0.1, ..Passage::default() };
-        let looked = Sources { passages: vec![passage, said], ..Sources::default() };
+        let second = Passage { number: 4, first_line: 1, last_line: 1, share: 0.1, ..Passage::default() };
+        let looked = Sources { passages: vec![passage, second], ..Sources::default() };
         let answer = Message { meta: MessageMeta { looked: Some(looked), ..answer.meta.clone() }, ..answer };
         assert_eq!(
             run.object(&answer, false)["looked_at"],

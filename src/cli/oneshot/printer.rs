@@ -21,11 +21,10 @@ pub(super) struct Printer<'a> {
     thoughts: bool,
     progress: Option<Instant>,
     ends_with_newline: bool,
-    /// Requested number of answers.
     answers: Option<u64>,
     /// Those that were heard of, where they are not written side by side.
     heard: Vec<MessageId>,
-    told: bool,
+    printed_one: bool,
     held: Vec<(Level, String)>,
 }
 
@@ -39,7 +38,7 @@ impl<'a> Printer<'a> {
             ends_with_newline: true,
             answers,
             heard: Vec::new(),
-            told: false,
+            printed_one: false,
             held: Vec::new(),
         }
     }
@@ -49,8 +48,8 @@ impl<'a> Printer<'a> {
     }
 
     /// Which of the answers a message is, from 0.
-    pub(super) fn place(&mut self, message: MessageId, beside: &[MessageId]) -> usize {
-        if let Some(at) = beside.iter().position(|id| *id == message) {
+    pub(super) fn place(&mut self, message: MessageId, parallel: &[MessageId]) -> usize {
+        if let Some(at) = parallel.iter().position(|id| *id == message) {
             return at;
         }
         self.heard.iter().position(|id| *id == message).unwrap_or_else(|| {
@@ -75,7 +74,7 @@ impl<'a> Printer<'a> {
             }),
             Format::Text => {
                 let seed = answer.meta.seed.map_or(String::new(), |seed| format!(" seed {seed}"));
-                let apart = if std::mem::replace(&mut self.told, true) { "\n" } else { "" };
+                let apart = if std::mem::replace(&mut self.printed_one, true) { "\n" } else { "" };
                 self.answer(&format!("{apart}[{}]{seed}\n{}\n", which + 1, answer.text.trim_end()))
             }
         }
@@ -117,7 +116,7 @@ impl<'a> Printer<'a> {
             (Format::Text | Format::Raw, true) => {
                 if self.thoughts && !self.context.quiet {
                     // Thoughts are no part of the answer.
-                    out::tell_part(&Clean::text(text));
+                    out::err_part(&Clean::text(text));
                 }
                 Ok(())
             }
@@ -154,25 +153,25 @@ impl<'a> Printer<'a> {
     pub(super) fn note(&mut self, level: Level, text: &str) -> Result<(), Failure> {
         self.clear_progress();
         match self.ends_with_newline {
-            true => self.tell(level, text),
+            true => self.print(level, text),
             false => self.held.push((level, text.to_owned())),
         }
         Ok(())
     }
 
-    pub(super) fn tell_held(&mut self) {
+    pub(super) fn print_held(&mut self) {
         for (level, text) in std::mem::take(&mut self.held) {
-            self.tell(level, &text);
+            self.print(level, &text);
         }
     }
 
-    fn tell(&self, level: Level, text: &str) {
+    fn print(&self, level: Level, text: &str) {
         notices::print_remark(self.context, level, text);
     }
 
     pub(super) fn end(&mut self, run: &Run, answer: &Message) -> Result<(), Failure> {
         let ended = self.end_answer(run, answer);
-        self.tell_held();
+        self.print_held();
         ended
     }
 

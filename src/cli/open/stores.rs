@@ -68,9 +68,7 @@ pub(in crate::cli) fn library_names(context: &Context) -> Vec<String> {
 
 /// The store of the server's requests: separate from the conversations, with its own limits.
 pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
-    let (folder, limits) = requests(context);
-    dirs::make_private(&context.dirs.data)
-        .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display())))?;
+    let (folder, limits) = requests_to_write(context)?;
     Ok(Arc::new(Store::open(&folder, Arc::new(RealDisk), limits)?)).inspect(|store| say_notes(context, store))
 }
 
@@ -80,20 +78,18 @@ pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
 /// # Errors
 /// The folder is not ours, or no store can be made anywhere.
 pub fn store_of_requests_or_new(context: &Context) -> Result<(Arc<Store>, Option<Scratch>), Failure> {
-    let (folder, limits) = requests(context);
-    dirs::make_private(&context.dirs.data)
-        .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display())))?;
+    let (folder, limits) = requests_to_write(context)?;
     match crate::server::open_cache(&folder, &limits) {
         Ok((store, moved)) => {
             if let Some(moved) = moved {
-                out::tell(&Clean::line(&moved));
+                out::err_line(&Clean::line(&moved));
             }
             say_notes(context, &store);
             Ok((store, None))
         }
         Err(e @ (StoreError::NotOurs { .. } | StoreError::NoFolder { .. })) => Err(e.into()),
         Err(e) => {
-            out::tell(&Clean::line(&format!("State of requests is not kept in this run: {e}")));
+            out::err_line(&Clean::line(&format!("State of requests is not kept in this run: {e}")));
             scratch(context).map(|(store, dir)| (store, Some(dir)))
         }
     }
@@ -113,12 +109,18 @@ fn requests(context: &Context) -> (PathBuf, Limits) {
     (context.dirs.data.join(places::REQUESTS), Limits { max_state_bytes, trash_days: 0, ..limits(context) })
 }
 
+fn requests_to_write(context: &Context) -> Result<(PathBuf, Limits), Failure> {
+    let data = &context.dirs.data;
+    dirs::make_private(data).map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", data.display())))?;
+    Ok(requests(context))
+}
+
 fn say_notes(context: &Context, store: &Store) {
     if context.quiet {
         return;
     }
     for note in store.notes().iter().cloned().chain(store.damage()) {
-        out::tell(&Clean::line(&format!("sala-chat: {note}")));
+        out::err_line(&Clean::line(&format!("sala-chat: {note}")));
     }
 }
 

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select, unbounded};
 
-use super::super::run::DeskHandle;
+use super::super::run::RuntimeHandle;
+use super::super::sessions_cmd::when;
 use super::super::signals::{Outside, suspend, watch_signals};
 use super::super::{config_cmd, jobs, out};
 use super::{Out, Plain};
-use crate::core::{Exit, bytes as bytes_of};
-use crate::runtime::protocol::Request;
-use crate::text::sanitize::Clean;
+use crate::core::{Exit, bytes as bytes_of, counted};
+use crate::runtime::protocol::{Request, SessionRow};
+use crate::text::sanitize::{Clean, command_word};
 use crate::tui::options::UiConfig;
 use crate::tui::tour::Tour;
 
@@ -36,6 +37,13 @@ pub fn start_lines() -> io::Result<Lines> {
         }
     })?;
     Ok(Lines(lines))
+}
+
+/// The session of this folder, and the command that continues it.
+fn offer(row: &SessionRow) -> String {
+    let title = if row.title.is_empty() { &row.name } else { &row.title };
+    let (changed, tokens) = (when(row.updated_ms), counted(row.tokens, "token"));
+    format!("/resume {} continues \"{title}\" ({changed}, {tokens}).", command_word(&row.name))
 }
 
 /// The next line, of at most so many bytes; `None` at the end.
@@ -67,14 +75,17 @@ fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<St
 pub fn run(
     ui: &UiConfig,
     quiet: bool,
-    runtime: DeskHandle,
+    runtime: RuntimeHandle,
     lines: &Lines,
     tour: Option<Tour>,
 ) -> io::Result<(Exit, Option<Tour>)> {
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
-    let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).behind(ui.sent_before);
+    let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).with_sent(ui.sent_before);
     let mut plain = plain.say_looked(ui.look).answers_only(quiet);
+    if let Some(row) = ui.offer.as_ref().filter(|_| io::stdin().is_terminal() && !quiet) {
+        out::line(&Clean::line(&offer(row)))?;
+    }
     let mut dying: Option<(Exit, Instant)> = None;
     let mut input = lines.0.clone();
     loop {
@@ -118,10 +129,10 @@ pub fn run(
             match o {
                 Out::Line(text) => out::line(&Clean::text(&text))?,
                 Out::Part(text) => out::part(&Clean::text(&text))?,
-                Out::Tell(text) => out::tell(&Clean::text(&text)),
+                Out::Trouble(text) => out::err_line(&Clean::text(&text)),
                 Out::Keep(key, value) => {
-                    let said = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
-                    out::line(&Clean::text(&said))?;
+                    let report = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
+                    out::line(&Clean::text(&report))?;
                 }
                 Out::Find(paths) => {
                     let more = plain.found(&jobs::existing(paths, ui.home.as_deref()));
@@ -140,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_is_no_text_is_said_and_the_others_are_read() {
+    fn a_line_that_is_not_text_is_reported_and_the_others_are_read() {
         let mut input: &[u8] = b"one\r\n\xff\xfe\n\n0123456789\nlast";
         let mut lines = Vec::new();
         while let Some(line) = next_line(&mut input, 8).unwrap() {

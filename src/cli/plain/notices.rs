@@ -1,7 +1,7 @@
 //! What the runtime says, as lines: answers by sentence, progress by tenths, lists and questions.
 
-use super::super::notices;
-use super::{Asked, Out, Plain, keys};
+use super::super::notices::{self, Weight};
+use super::{OpenQuestion, Out, Plain, keys};
 use crate::core::transcript::{Finish, Message, Role};
 use crate::core::{Exit, counted, percent};
 use crate::runtime::protocol::{Activity, Level, Notice, SaveState};
@@ -18,30 +18,30 @@ impl Plain {
             tour.notified(&notice);
         }
         let weight = notices::weight(&notice);
-        let mut out = self.told(notice);
+        let mut out = self.dispatch(notice);
         if self.answers_only {
             weight.keep(&mut out);
         }
         out.extend(self.go_on());
-        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_) | Out::Tell(_)));
+        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_) | Out::Trouble(_)));
         if prints && std::mem::take(&mut self.prompted) {
             out.insert(0, Out::Line(String::new()));
         }
         out
     }
 
-    fn told(&mut self, notice: Notice) -> Vec<Out> {
+    fn dispatch(&mut self, notice: Notice) -> Vec<Out> {
         let mut out: Vec<Out> = notices::lines(&notice).into_iter().map(Out::Line).collect();
         match notice {
             Notice::Session(view) => {
-                self.beside.clear();
+                self.parallel.clear();
                 self.opened = view.opened;
                 self.documents = view.documents.into_iter().map(|d| d.name).collect();
-                let said = Some((view.serial, view.name.clone(), view.messages.iter().map(|m| m.id).collect()));
-                if self.session_said == said {
+                let shown = Some((view.serial, view.name.clone(), view.messages.iter().map(|m| m.id).collect()));
+                if self.session_shown == shown {
                     return out;
                 }
-                self.session_said = said;
+                self.session_shown = shown;
                 if !view.name.is_empty() {
                     let messages = counted(view.messages.len() as u64, "message");
                     out.push(Out::Line(format!("Session {}, {messages}.", sanitize_line(&view.name))));
@@ -63,7 +63,7 @@ impl Plain {
                 }
             }
             Notice::Added(m) => {
-                self.session_said = None;
+                self.session_shown = None;
                 self.pending.clear();
                 self.printed = 0;
                 self.speaking = false;
@@ -81,11 +81,11 @@ impl Plain {
             }
             Notice::Several(answers) => {
                 out.push(Out::Line(format!("{} answers are being written.", answers.len())));
-                self.beside = answers;
-                self.session_said = None;
+                self.parallel = answers;
+                self.session_shown = None;
             }
             // One after the other, when they are complete.
-            Notice::Delta { message, .. } if self.beside.iter().any(|(id, _)| *id == message) => {}
+            Notice::Delta { message, .. } if self.parallel.iter().any(|(id, _)| *id == message) => {}
             Notice::Delta { thinking: true, .. } if !self.thinking => {
                 self.thinking = true;
                 out.push(Out::Line("sala is thinking.".into()));
@@ -95,11 +95,11 @@ impl Plain {
                 self.pending.push_str(&sanitize(&text));
                 self.speak(false, &mut out);
             }
-            Notice::Finished(m) => match self.beside.iter().position(|(id, _)| *id == m.id) {
+            Notice::Finished(m) => match self.parallel.iter().position(|(id, _)| *id == m.id) {
                 Some(at) => self.one_of_several(at, &m, &mut out),
                 None => self.finished(&m, &mut out),
             },
-            Notice::Background { serial, notice } => out.extend(self.told_beside(serial, *notice).map(Out::Line)),
+            Notice::Background { serial, notice } => out.extend(self.background(serial, *notice).map(Out::Line)),
             Notice::Acknowledged(requests) => self.served = requests,
             Notice::Activity(activity) => self.activity(activity, &mut out),
             Notice::Library(names) => self.library = names.into_iter().map(|d| d.name).collect(),
@@ -109,7 +109,7 @@ impl Plain {
             Notice::Question { id, text, choices } => {
                 out.push(Out::Line(sanitize(&text).into_owned()));
                 out.push(Out::Line(keys(&choices)));
-                self.asked(Asked { id, choices, files: 0 }, &mut out);
+                self.wait_for_answer(OpenQuestion { id, choices, files: 0 }, &mut out);
             }
             Notice::Plan { id, text, mut choices, plan } => {
                 // Files are chosen by number here, so `e` stays the short form of Esc.
@@ -122,11 +122,11 @@ impl Plain {
                     "{}, or the numbers of the files to load, for example 1,3-5",
                     keys(&choices)
                 )));
-                self.asked(Asked { id, choices, files: plan.files.len() }, &mut out);
+                self.wait_for_answer(OpenQuestion { id, choices, files: plan.files.len() }, &mut out);
             }
             Notice::Input { editing, .. } => self.editing = editing,
             Notice::Bye { farewell, unsaved } => {
-                // A session of the tour is gone with it: there is no way back to tell of.
+                // The session of a tour is deleted with it, so the hint to resume it is left out.
                 out.extend(farewell.filter(|_| !self.toured).map(|f| Out::Line(sanitize(&f).into_owned())));
                 out.push(Out::Exit(unsaved.map_or(Exit::Ok, |u| u.exit)));
             }
@@ -137,8 +137,8 @@ impl Plain {
     }
 
     /// A line about another open session, for events that need attention.
-    fn told_beside(&mut self, serial: u64, notice: Notice) -> Option<String> {
-        let said = match notice {
+    fn background(&mut self, serial: u64, notice: Notice) -> Option<String> {
+        let event = match notice {
             Notice::Session(view) => {
                 self.opened = view.opened;
                 None
@@ -150,14 +150,14 @@ impl Plain {
             _ => None,
         }?;
         let name = self.opened.iter().find(|o| o.serial == serial).map_or("", |o| o.name.as_str());
-        Some(format!("In {}: {said}. /resume {} opens it.", sanitize_line(name), command_word(name)))
+        Some(format!("In {}: {event}. /resume {} opens it.", sanitize_line(name), command_word(name)))
     }
 
     /// Waits for the answer to a question. After the end of input it is refused; from a pipe the next line may answer
     /// it.
-    fn asked(&mut self, asked: Asked, out: &mut Vec<Out>) {
-        let next = self.queue.front().filter(|_| !self.prompts).map(|line| asked.is_answered_by(line));
-        self.question = Some(asked);
+    fn wait_for_answer(&mut self, question: OpenQuestion, out: &mut Vec<Out>) {
+        let next = self.queue.front().filter(|_| !self.prompts).map(|line| question.is_answered_by(line));
+        self.question = Some(question);
         match next {
             Some(true) => {
                 let line = self.queue.pop_front().unwrap_or_default();
@@ -213,10 +213,9 @@ impl Plain {
         out.extend(crate::tui::looked::quoted(&m.meta.quotes).map(Out::Line));
     }
 
-    /// One of several parallel answers, complete.
     fn one_of_several(&mut self, at: usize, m: &Message, out: &mut Vec<Out>) {
         let seed =
-            self.beside.get(at).and_then(|(_, seed)| *seed).map_or(String::new(), |seed| format!(" (seed {seed})"));
+            self.parallel.get(at).and_then(|(_, seed)| *seed).map_or(String::new(), |seed| format!(" (seed {seed})"));
         out.push(Out::Line(format!("answer {}{seed}: {}", at + 1, sanitize(&m.text))));
         self.ending(m, out);
     }
@@ -241,10 +240,27 @@ impl Plain {
         if matches!(state, SaveState::Saving) {
             return;
         }
-        let said = notices::save_trouble(state);
-        if said != self.save_said {
-            out.extend(said.clone().map(Out::Line));
-            self.save_said = said;
+        let shown = notices::save_trouble(state);
+        if shown != self.save_shown {
+            out.extend(shown.clone().map(Out::Line));
+            self.save_shown = shown;
+        }
+    }
+}
+
+impl Weight {
+    /// With `--quiet`: leaves out notes, and sends trouble to standard error. What is to be done stays.
+    fn keep(self, out: &mut Vec<Out>) {
+        match self {
+            Weight::Answer => {}
+            Weight::Note => out.retain(|o| !matches!(o, Out::Line(_) | Out::Part(_))),
+            Weight::Trouble => {
+                for o in out {
+                    if let Out::Line(text) | Out::Part(text) = o {
+                        *o = Out::Trouble(std::mem::take(text));
+                    }
+                }
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ fn printed(out: &[Out]) -> String {
         .map(|o| match o {
             Out::Line(t) => format!("{t}\n"),
             Out::Part(t) => t.clone(),
-            Out::Tell(_) | Out::Send(_) | Out::Keep(..) | Out::Find(_) | Out::Exit(_) => String::new(),
+            Out::Trouble(_) | Out::Send(_) | Out::Keep(..) | Out::Find(_) | Out::Exit(_) => String::new(),
         })
         .collect()
 }
@@ -49,7 +49,7 @@ fn answers_are_appended_by_sentence_and_never_twice() {
 #[test]
 fn an_answer_that_is_gone_on_with_is_printed_from_where_it_stood() {
     use crate::runtime::protocol::SessionView;
-    let goes_on = |p: &mut Plain, more: &str, all: &str| {
+    let continues = |p: &mut Plain, more: &str, all: &str| {
         let delta = Notice::Delta { message: MessageId(2), thinking: false, text: more.into() };
         let mut shown = printed(&p.notice(delta));
         shown.push_str(&printed(&p.notice(Notice::Finished(answer(all, Some(Finish::Stop))))));
@@ -59,9 +59,9 @@ fn an_answer_that_is_gone_on_with_is_printed_from_where_it_stood() {
     let view = SessionView { serial: 1, name: "one".into(), messages, ..SessionView::default() };
     let mut p = Plain::new(None, true);
     assert_eq!(printed(&p.notice(Notice::Session(view))), "Session one, 1 message.\nsala: A mouse went\n");
-    assert_eq!(goes_on(&mut p, " home. And", "A mouse went home. And"), "sala:  home. And\n");
-    assert_eq!(goes_on(&mut p, " slept", "A mouse went home. And slept well"), "sala:  slept well\n");
-    assert_eq!(goes_on(&mut p, "", "A mouse went home. And slept well!"), "sala: !\n");
+    assert_eq!(continues(&mut p, " home. And", "A mouse went home. And"), "sala:  home. And\n");
+    assert_eq!(continues(&mut p, " slept", "A mouse went home. And slept well"), "sala:  slept well\n");
+    assert_eq!(continues(&mut p, "", "A mouse went home. And slept well!"), "sala: !\n");
 }
 
 #[test]
@@ -86,15 +86,15 @@ fn what_an_answer_looked_at_is_a_sentence() {
     };
     let mut m = answer("By 14 June.", Some(Finish::Stop));
     m.meta.looked = Some(Sources { passages: vec![passage], ..Sources::default() });
-    let said = |p: &mut Plain| printed(&p.notice(Notice::Finished(m.clone())));
+    let printout = |p: &mut Plain| printed(&p.notice(Notice::Finished(m.clone())));
     assert_eq!(
-        said(&mut Plain::new(None, true)),
+        printout(&mut Plain::new(None, true)),
         "sala: By 14 June.\nLooked at: [1] war\\x1b[2J.txt 41,210-41,262 (31%).\n"
     );
-    assert_eq!(said(&mut Plain::new(None, true).say_looked(false)), "sala: By 14 June.\n");
+    assert_eq!(printout(&mut Plain::new(None, true).say_looked(false)), "sala: By 14 June.\n");
     let mut p = Plain::new(None, true);
     assert!(printed(&p.line("/set look off")).contains("are not shown"));
-    assert_eq!(said(&mut p), "sala: By 14 June.\n");
+    assert_eq!(printout(&mut p), "sala: By 14 June.\n");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn what_line_mode_shows_is_kept_and_changed_at_once() {
 }
 
 #[test]
-fn what_a_question_mentions_is_read_before_it_is_asked() {
+fn what_a_question_mentions_is_read_before_it_is_sent() {
     use crate::runtime::protocol::{Level, LibraryName, LoadOptions};
     let mut p = Plain::new(None, true);
     p.notice(Notice::Library(vec![LibraryName { name: "war.txt".into(), tokens: 9 }]));
@@ -121,29 +121,29 @@ fn what_a_question_mentions_is_read_before_it_is_asked() {
     };
     ask(&mut p);
     p.notice(Notice::Added(Message { role: Role::Document, ..answer("x", None) }));
-    let asked = Request::Ask("Is a.txt like war.txt? Ask @anna".into());
+    let question = Request::Ask("Is a.txt like war.txt? Ask @anna".into());
     let mut out = p.notice(Notice::Acknowledged(1));
     // What is not known stays text, and is looked up once more with the rest.
     assert_eq!(out, [Out::Find(vec!["anna".into()])]);
     out = p.found(&[]);
-    assert_eq!(out, [Out::Send(asked)]);
-    // What is not read is not asked about.
+    assert_eq!(out, [Out::Send(question)]);
+    // A question about an unread document is not sent.
     p.notice(Notice::Acknowledged(2));
     ask(&mut p);
-    let said = printed(&p.notice(Notice::Note(Level::Error, "a.txt: not text".into())));
-    assert!(said.contains("Not sent, because a document could not be read: Is a.txt like war.txt?"), "{said}");
+    let printout = printed(&p.notice(Notice::Note(Level::Error, "a.txt: not text".into())));
+    assert!(printout.contains("Not sent, because a document could not be read: Is a.txt like war.txt?"), "{printout}");
     assert_eq!(p.notice(Notice::Acknowledged(3)), []);
     // In the place of an earlier question no document is read.
     p.notice(Notice::Input { text: "Old?".into(), editing: Some(MessageId(7)) });
     p.line("See @a.txt");
-    let said = printed(&p.found(&["a.txt".into()]));
-    assert!(said.starts_with("Not sent: an edit reads no document, and @a.txt is one."), "{said}");
+    let printout = printed(&p.found(&["a.txt".into()]));
+    assert!(printout.starts_with("Not sent: an edit reads no document, and @a.txt is one."), "{printout}");
     let edit = Request::EditDone { message: MessageId(7), text: "New?".into() };
     assert_eq!(p.line("New?"), [Out::Send(edit)]);
 }
 
 #[test]
-fn quiet_prints_answers_and_questions_only_and_trouble_beside_them() {
+fn quiet_prints_answers_and_questions_and_trouble_to_standard_error() {
     use crate::runtime::protocol::{Level, SaveState};
     let mut p = Plain::new(None, false).answers_only(true);
     let mut shown = printed(&p.notice(Notice::Ready(Default::default())));
@@ -156,9 +156,9 @@ fn quiet_prints_answers_and_questions_only_and_trouble_beside_them() {
     shown += &printed(&p.notice(Notice::Finished(answer("By 14 June.", Some(Finish::Length)))));
     assert_eq!(shown, "By 14 June.\n");
     let why = p.notice(Notice::Note(Level::Warn, "No message #9.".into()));
-    assert_eq!(why, [Out::Tell("Note: No message #9.".into())]);
+    assert_eq!(why, [Out::Trouble("Note: No message #9.".into())]);
     let why = p.notice(Notice::Save(SaveState::NotSaved("disk full".into())));
-    assert_eq!(why, [Out::Tell("NOT SAVED: disk full".into())]);
+    assert_eq!(why, [Out::Trouble("NOT SAVED: disk full".into())]);
     let choices = vec![Choice { key: '\n', label: "load".into() }, Choice { key: '\x1b', label: "cancel".into() }];
     assert!(printed(&p.notice(Notice::Question { id: 4, text: "11 files".into(), choices })).starts_with("11 files\n"));
     let bye = p.notice(Notice::Bye { farewell: Some("Saved.".into()), unsaved: None });
@@ -180,7 +180,7 @@ fn lines_wait_while_busy_and_questions_take_the_next_line() {
 }
 
 #[test]
-fn what_goes_on_in_another_session_is_said_when_it_is_complete() {
+fn events_of_another_session_are_announced_when_complete() {
     use crate::runtime::protocol::{OpenSession, SessionView};
     let open = |serial: u64| {
         let names = ["one", "two\x1b[2J"].iter().zip(1..);
@@ -203,12 +203,12 @@ fn what_goes_on_in_another_session_is_said_when_it_is_complete() {
     p.notice(Notice::Finished(answer("Done.", Some(Finish::Stop))));
     p.notice(Notice::Activity(Activity::Idle));
     p.notice(Notice::Acknowledged(3));
-    let beside = |notice| Notice::Background { serial: 2, notice: Box::new(notice) };
+    let elsewhere = |notice| Notice::Background { serial: 2, notice: Box::new(notice) };
     let delta = Notice::Delta { message: MessageId(2), thinking: false, text: "Far away. ".into() };
-    assert_eq!(p.notice(beside(delta)), []);
-    let said = printed(&p.notice(beside(Notice::Finished(answer("Far away.", Some(Finish::Stop))))));
-    assert_eq!(said, "In two\\x1b[2J: the answer is complete. /resume two\\x1b[2J opens it.\n");
-    // Back before its end, what is written so far is said once.
+    assert_eq!(p.notice(elsewhere(delta)), []);
+    let printout = printed(&p.notice(elsewhere(Notice::Finished(answer("Far away.", Some(Finish::Stop))))));
+    assert_eq!(printout, "In two\\x1b[2J: the answer is complete. /resume two\\x1b[2J opens it.\n");
+    // On return before its end, the text so far is printed once.
     p.notice(open(2));
     let mut shown = printed(&p.notice(Notice::Added(answer("So far. And", None))));
     let more = Notice::Delta { message: MessageId(2), thinking: false, text: " on.".into() };
@@ -235,7 +235,7 @@ fn progress_is_a_sentence_each_tenth() {
 }
 
 #[test]
-fn the_prompt_comes_back_after_a_command_and_after_what_is_said_in_between() {
+fn the_prompt_returns_after_a_command_and_after_other_output() {
     use crate::runtime::protocol::Level;
     let mut p = Plain::new(None, true);
     p.notice(Notice::Activity(Activity::Idle));
@@ -291,11 +291,11 @@ fn what_an_earlier_command_says_does_not_answer_the_next_question() {
     }
     let sends = |out: &[Out]| out.iter().any(|o| matches!(o, Out::Send(_)));
     let warning = Notice::Note(crate::runtime::protocol::Level::Warn, "A new session, and something about it.".into());
-    for told in [Notice::Session(Default::default()), Notice::Activity(Activity::Idle), warning.clone()] {
-        assert!(!sends(&p.notice(told)), "it may have more to say");
+    for notice in [Notice::Session(Default::default()), Notice::Activity(Activity::Idle), warning.clone()] {
+        assert!(!sends(&p.notice(notice)), "it may have more to say");
     }
     assert_eq!(p.notice(Notice::Acknowledged(1)), [Out::Send(Request::Ask("one?".into()))]);
-    // What comes by itself is no answer either.
+    // An unsolicited notice is no answer either.
     assert!(!sends(&p.notice(warning.clone())));
     p.notice(Notice::Added(answer("", None)));
     assert!(!sends(&p.notice(Notice::Finished(answer("Yes.", Some(Finish::Stop))))));
@@ -317,8 +317,8 @@ fn a_question_sent_after_a_fork_is_answered_in_the_fork() {
     p.line("/fork two");
     p.line("Who?");
     p.end_of_input();
-    for told in [note("What came by itself."), session(2), note("Forked."), Notice::Activity(Activity::Idle)] {
-        let out = p.notice(told);
+    for notice in [note("What came by itself."), session(2), note("Forked."), Notice::Activity(Activity::Idle)] {
+        let out = p.notice(notice);
         assert!(!out.iter().any(|o| matches!(o, Out::Send(_))), "{out:?}");
     }
     assert_eq!(p.notice(Notice::Acknowledged(1)), [Out::Send(Request::Ask("Who?".into()))]);
@@ -328,7 +328,7 @@ fn a_question_sent_after_a_fork_is_answered_in_the_fork() {
 }
 
 #[test]
-fn the_tour_goes_on_with_enter_alone_and_by_itself_from_a_pipe() {
+fn the_tour_advances_with_enter_alone_and_by_itself_from_a_pipe() {
     let mut p = Plain::new(None, true).with_tour(Some(Tour::default()));
     p.notice(Notice::Activity(Activity::Idle));
     let shown = printed(&p.quiet());
@@ -346,7 +346,7 @@ fn the_tour_goes_on_with_enter_alone_and_by_itself_from_a_pipe() {
 }
 
 #[test]
-fn what_is_wrong_with_a_line_of_a_pipe_is_said_in_its_turn() {
+fn an_error_in_a_line_of_a_pipe_is_reported_in_order() {
     let mut p = Plain::new(None, false);
     for line in ["/undo 0", "/theme", "/docs"] {
         assert_eq!(p.line(line), [], "the model is being loaded");
@@ -358,13 +358,13 @@ fn what_is_wrong_with_a_line_of_a_pipe_is_said_in_its_turn() {
     assert!(wrong.starts_with("/undo: needs a number of 1 or more"), "{wrong}");
     assert_eq!(screen, "/theme needs the full screen; start without --plain.");
     assert_eq!(out.last(), Some(&Out::Send(Request::Docs)));
-    // Who types is told at once.
+    // At a keyboard it is reported at once.
     let mut typed = Plain::new(None, true);
     assert!(printed(&typed.line("/undo 0")).starts_with("/undo: needs a number of 1 or more"));
 }
 
 #[test]
-fn a_session_that_is_told_twice_is_said_once() {
+fn a_session_announced_twice_is_printed_once() {
     use crate::runtime::protocol::SessionView;
     let view = || {
         let messages = vec![answer("Yes.", Some(Finish::Stop))];
@@ -378,7 +378,7 @@ fn a_session_that_is_told_twice_is_said_once() {
 }
 
 #[test]
-fn the_line_behind_an_edit_takes_the_place_of_the_message_and_no_later_one_does() {
+fn the_line_after_an_edit_replaces_the_message_and_no_later_one_does() {
     let edit = |text: &str| Request::EditDone { message: MessageId(2), text: text.into() };
     let ask = |text: &str| Request::Ask(text.into());
     let opened = |p: &mut Plain| {
@@ -387,11 +387,11 @@ fn the_line_behind_an_edit_takes_the_place_of_the_message_and_no_later_one_does(
         printed(&p.notice(Notice::Input { text: "//old".into(), editing: Some(MessageId(2)) }))
     };
     let mut p = Plain::new(None, true);
-    let said = "The text was: //old\nThe next line replaces it; an empty line keeps it.\n";
-    assert_eq!(opened(&mut p), said);
+    let printout = "The text was: //old\nThe next line replaces it; an empty line keeps it.\n";
+    assert_eq!(opened(&mut p), printout);
     assert_eq!(p.line("new"), [Out::Send(edit("new"))]);
     opened(&mut p);
-    assert_eq!(printed(&p.line("")), "The edit is left; the message stays as it was.\n");
+    assert_eq!(printed(&p.line("")), "The edit is cancelled; the message stays as it was.\n");
     assert_eq!(p.line("a question"), [Out::Send(ask("a question"))]);
     // A command that does something else first leaves it.
     for command in ["/undo", "/new"] {
@@ -407,12 +407,12 @@ fn the_line_behind_an_edit_takes_the_place_of_the_message_and_no_later_one_does(
 }
 
 #[test]
-fn of_a_huge_text_that_was_refused_the_beginning_is_said() {
+fn the_beginning_of_a_huge_refused_text_is_shown() {
     let mut p = Plain::new(None, true);
     let refused = |text: String| Notice::Input { text, editing: None };
     assert_eq!(printed(&p.notice(refused("é".repeat(2_000)))), format!("The text was: {}\n", "é".repeat(2_000)));
-    let said = printed(&p.notice(refused("é".repeat(4_810_000))));
-    assert_eq!(said, format!("The text was: {} ... (4,810,000 characters)\n", "é".repeat(2_000)));
+    let printout = printed(&p.notice(refused("é".repeat(4_810_000))));
+    assert_eq!(printout, format!("The text was: {} ... (4,810,000 characters)\n", "é".repeat(2_000)));
 }
 
 #[test]

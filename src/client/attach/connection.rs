@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbounded};
@@ -17,18 +16,12 @@ use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbound
 use super::find::{Found, Link};
 use super::wire::{self, Order, Task};
 use crate::core::Exit;
-use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, ModelInfo, SequenceId};
+use crate::engine::protocol::{Cancel, Command, Engine, EngineEvent, EngineFault, ModelInfo, SequenceId};
 
 const COMMANDS: usize = 4;
 const TICK: Duration = Duration::from_millis(20);
 /// A server that sends nothing for this long after a stop request counts as gone.
 const SILENCE: Duration = Duration::from_secs(10);
-
-pub struct Engine {
-    pub commands: Sender<Command>,
-    pub events: Receiver<EngineEvent>,
-    pub thread: JoinHandle<()>,
-}
 
 pub struct Way {
     pub find: Box<dyn FnMut() -> Found + Send>,
@@ -318,7 +311,7 @@ impl Connection {
             return;
         }
         let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
-        let next = "what comes next looks for a server again, and loads the model here if there is none";
+        let next = "the next question looks for a server again, or loads the model here";
         let line = format!("{host}, which ran the model, has ended{why}. The text is kept; {next}.");
         let fault = EngineFault::Gone(line);
         let failed = |id| EngineEvent::Failed { id, fault: fault.clone() };
@@ -333,7 +326,7 @@ impl Connection {
     }
 
     fn ended_here(&mut self) {
-        let why = "The engine is gone. Text is safe; sala-chat -c goes on with it.".to_owned();
+        let why = "The engine has stopped. Text is safe; sala-chat -c continues.".to_owned();
         self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } });
     }
 

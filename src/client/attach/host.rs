@@ -139,7 +139,7 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
         return Ok(());
     }
     let Some((slot, events)) = shared.multiplexer.join() else {
-        let why: Refused = Some("it has no slot for one more terminal".to_owned());
+        let why: Refused = Some("it has no slot for another terminal".to_owned());
         return frame::send(&mut &stream, &why, &[]);
     };
     if greeting == Some(Greeting::Park) {

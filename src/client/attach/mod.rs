@@ -18,7 +18,7 @@ mod wire;
 
 use serde::{Deserialize, Serialize};
 
-pub use connection::{Engine, Way, spawn};
+pub use connection::{Way, spawn};
 pub use find::{Found, Link, find, look, park};
 
 pub use host::{Host, Opener, open_host};

@@ -282,7 +282,7 @@ impl Table {
     }
 
     fn on_command(&mut self, user: User, command: Command) {
-        let full = "no place for another conversation: sala-chat serve holds as many as it can";
+        let full = "no room for another conversation: sala-chat serve is full";
         match command {
             Command::Restore { id, sequence, keep, rows, end, history } => match self.sequence(user, sequence) {
                 None => self.fail(user, id, full),

@@ -149,7 +149,7 @@ fn a_server_that_needs_all_leaves_no_place() {
 }
 
 #[test]
-fn at_the_end_running_answers_are_waited_for_and_then_the_engine_is_told() {
+fn at_the_end_running_answers_finish_before_the_engine_is_stopped() {
     let (multiplexer, share, engine) = start(1, 16);
     let (idle, silent) = joined(&multiplexer);
     let (slot, events) = joined(&multiplexer);
@@ -177,7 +177,7 @@ fn at_the_end_running_answers_are_waited_for_and_then_the_engine_is_told() {
 }
 
 #[test]
-fn at_the_end_a_terminal_that_was_answered_a_moment_ago_may_ask_what_comes_next() {
+fn at_the_end_a_terminal_answered_a_moment_ago_may_ask_again() {
     let (multiplexer, share, engine) = start(1, 16);
     let (slot, events) = joined(&multiplexer);
     assert!(slot.command(Command::Run(job(1, 0))));
@@ -199,7 +199,7 @@ fn at_the_end_a_terminal_that_was_answered_a_moment_ago_may_ask_what_comes_next(
 }
 
 #[test]
-fn at_the_end_what_is_asked_after_the_grace_is_not_begun_and_what_runs_is_waited_for() {
+fn at_the_end_requests_after_the_grace_are_refused_and_running_ones_finish() {
     let (to, commands) = unbounded();
     let (reported, _server) = unbounded();
     let mut table = Table::new(to, reported, 1);
@@ -214,21 +214,21 @@ fn at_the_end_what_is_asked_after_the_grace_is_not_begun_and_what_runs_is_waited
     let until = |table: &Table| table.ending.as_ref().unwrap().until;
     assert!(until(&table).is_none(), "what ran before takes its time");
     table.on_call(Call::Command(1, Command::Run(job(2, 0))));
-    let asked_next = engine.run();
+    let next = engine.run();
     table.on_engine(done(ran_before.id));
     table.dismiss_idle();
     let bound = until(&table).expect("an instant");
     table.on_call(Call::Command(1, Command::Run(job(3, 0))));
-    let asked_then = engine.run();
-    table.on_engine(done(asked_next.id));
+    let later = engine.run();
+    table.on_engine(done(next.id));
     table.dismiss_idle();
     assert_eq!(until(&table), Some(bound), "an answer renews nothing");
     table.ending = Some(Ending { last: 1, until: Some(Instant::now()) });
     table.on_call(Call::Command(1, Command::Run(job(4, 0))));
     assert!(engine.commands.is_empty(), "nothing is begun any more");
     table.dismiss_idle();
-    assert!(table.users.contains_key(&1) && !asked_then.cancel.is_cancelled());
-    table.on_engine(done(asked_then.id));
+    assert!(table.users.contains_key(&1) && !later.cancel.is_cancelled());
+    table.on_engine(done(later.id));
     assert!(
         table.dismiss_idle().is_none() && table.users.is_empty(),
         "it was answered a moment ago, and is not waited for"
@@ -238,7 +238,7 @@ fn at_the_end_what_is_asked_after_the_grace_is_not_begun_and_what_runs_is_waited
 }
 
 #[test]
-fn a_job_that_comes_after_the_hurry_is_stopped_as_well() {
+fn a_job_after_the_deadline_is_stopped_as_well() {
     let (multiplexer, share, engine) = start(1, 16);
     let (slot, _events) = joined(&multiplexer);
     multiplexer.hurry();
@@ -248,7 +248,7 @@ fn a_job_that_comes_after_the_hurry_is_stopped_as_well() {
 }
 
 #[test]
-fn an_engine_of_no_more_use_is_told_to_everybody() {
+fn a_failed_engine_is_reported_to_all_clients() {
     let (multiplexer, share, engine) = start(1, 16);
     let (slot, events) = joined(&multiplexer);
     assert!(slot.command(Command::Run(job(1, 0))));
@@ -279,7 +279,7 @@ fn who_joins_while_the_model_is_loaded_hears_how_far_it_is() {
 }
 
 #[test]
-fn a_sequence_that_was_evicted_is_told_to_whoever_has_it() {
+fn an_evicted_sequence_is_reported_to_its_owner() {
     let (multiplexer, share, engine) = start(1, 16);
     let (slot, events) = joined(&multiplexer);
     assert!(slot.command(Command::Run(job(1, 0))));

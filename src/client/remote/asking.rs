@@ -123,7 +123,7 @@ impl Asking {
         };
         if received.over_budget && !self.noted_budget.replace(true) {
             let at = &self.client.shown;
-            let note = format!("{at} cannot be told to end a thought: thinking_budget has no effect there.");
+            let note = format!("{at} cannot limit thoughts: thinking_budget has no effect there.");
             self.send(EngineEvent::Note(note));
         }
         let at = &self.client.shown;
@@ -196,9 +196,7 @@ impl Asking {
                 Refused::All => return Err(Fault::Failed(line)),
                 Refused::GoingOn => {
                     let at = &self.client.shown;
-                    return Err(Fault::Failed(format!(
-                        "{at} does not go on with an answer. Ask again for another one."
-                    )));
+                    return Err(Fault::Failed(format!("{at} cannot continue an answer. Ask again for another one.")));
                 }
                 Refused::Length(tokens) => {
                     draw.max_tokens = None;
@@ -212,7 +210,7 @@ impl Asking {
             };
             let names = fields.join(", ");
             self.left_out.borrow_mut().extend(fields);
-            let note = format!("{} does not take {names}: left out from now on.", self.client.shown);
+            let note = format!("{} does not accept {names}; they are left out from now on.", self.client.shown);
             self.send(EngineEvent::Note(note));
         }
         Err(Fault::Failed(format!("{} refuses one field after another.", self.client.shown)))

@@ -271,7 +271,7 @@ impl Client {
     fn unreachable(&self, error: &reqwest::Error) -> Fault {
         let cause = self.cleaned(&cause(error));
         Fault::Failed(match (error.is_connect(), error.is_timeout()) {
-            (_, true) => format!("{} does not take a connection in time. Is the server up?", self.shown),
+            (_, true) => format!("{} does not accept a connection in time. Is the server up?", self.shown),
             (true, _) => format!("Nothing answers at {}: {cause}. Is the server running?", self.shown),
             _ => format!("{} ended the connection before it answered: {cause}.", self.shown),
         })
@@ -292,11 +292,11 @@ impl Client {
         let line = match code {
             401 if self.key.is_none() => {
                 format!(
-                    "{at} wants a key (401): put it into the variable that engine.key_env names, or into engine.key_file."
+                    "{at} requires a key (401): put it into the variable that engine.key_env names, or into engine.key_file."
                 )
             }
             401 => format!(
-                "{at} does not take the key (401). It is read from engine.key_file, else from the variable of engine.key_env."
+                "{at} rejects the key (401). It is read from engine.key_file, else from the variable of engine.key_env."
             ),
             403 => format!("{at} does not allow it (403): the key has no right to this model."),
             // The caller that lists the models adds how to do without the list.
@@ -304,12 +304,12 @@ impl Client {
             404 => format!(
                 "{at} has no {path}, or not this model (404). The address ends in /v1; engine.model names the model."
             ),
-            413 => format!("{at} does not take so long a conversation (413). Make it shorter, or begin a new one."),
+            413 => format!("{at} rejects a conversation of this length (413). Make it shorter, or start a new one."),
             400 | 422 => format!("{at} refuses the request ({code})."),
             429 => format!("{at} is busy (429), {}.", times(tried)),
             300..=399 => match to {
-                Some(to) => format!("{at} sends on to {to} ({code}): give that address with --engine."),
-                None => format!("{at} sends on to somewhere else ({code})."),
+                Some(to) => format!("{at} redirects to {to} ({code}); give that address with --engine."),
+                None => format!("{at} redirects elsewhere ({code})."),
             },
             500..=599 => format!("{at} failed ({code}), {}.", times(tried)),
             _ => format!("{at} answers with status {code}."),

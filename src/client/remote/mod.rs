@@ -26,7 +26,7 @@ pub use client::{address, http, in_the_open};
 pub use codec::text_model;
 pub use key::Key;
 pub use sse::{Events, TooLong};
-pub use worker::{Engine, probe, spawn};
+pub use worker::{probe, spawn};
 
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {

@@ -132,7 +132,7 @@ async fn piece(
 }
 
 fn strange(client: &Client, received: &Received<'_>) -> Fault {
-    Fault::Failed(format!("{} sends something that is no part of a chat. {}", client.shown, kept(received)))
+    Fault::Failed(format!("{} sends something that is not part of a chat. {}", client.shown, kept(received)))
 }
 
 fn dropped(client: &Client, received: &Received<'_>, why: &str) -> Fault {
@@ -141,8 +141,8 @@ fn dropped(client: &Client, received: &Received<'_>, why: &str) -> Fault {
 
 fn kept(received: &Received<'_>) -> String {
     match received.tokens.len() as u64 {
-        0 => "Nothing of the answer had come.".to_owned(),
-        n => format!("What had come (about {} tokens) is kept; ask again for a whole one.", grouped(n)),
+        0 => "None of the answer had arrived.".to_owned(),
+        n => format!("The part that arrived (about {} tokens) is kept; ask again for a whole answer.", grouped(n)),
     }
 }
 
@@ -220,7 +220,10 @@ impl<'c> Received<'c> {
                 return Ok(false);
             }
             Event::Strange if self.ended.is_some() => {
-                tracing::debug!("after the end of an answer: {} sends no part of a chat", client.shown);
+                tracing::debug!(
+                    "after the end of an answer: {} sends something that is not part of a chat",
+                    client.shown
+                );
                 return Ok(false);
             }
             Event::Strange => return Err(strange(client, self)),
@@ -240,7 +243,7 @@ impl<'c> Received<'c> {
             Some(Finished::Length) => self.ended = self.ended.or(Some(Ended::Length)),
             Some(Finished::Filtered) => {
                 return Err(Fault::Failed(format!(
-                    "{} does not let the answer go on (content filter). {}",
+                    "{} stopped the answer (content filter). {}",
                     client.shown,
                     kept(self)
                 )));

@@ -6,9 +6,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
-use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{bounded, unbounded};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::{LocalSet, spawn_local};
@@ -18,16 +17,10 @@ use super::asking::{Asking, NAMED};
 use super::client::{Client, Fault, line_of, sentence};
 use super::codec::Codec;
 use crate::core::Exit;
-use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, Job, SequenceId, Token};
+use crate::engine::protocol::{Cancel, Command, Engine, EngineEvent, EngineFault, Job, SequenceId, Token};
 use crate::text::TextModel;
 
 const COMMANDS: usize = 4;
-
-pub struct Engine {
-    pub commands: Sender<Command>,
-    pub events: Receiver<EngineEvent>,
-    pub thread: JoinHandle<()>,
-}
 
 fn runtime() -> Result<Runtime, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn behind_the_first_word_everything_stays_as_it_was_typed() {
+    fn after_the_first_word_everything_stays_as_typed() {
         let first = |line| next_word(line, None);
         assert_eq!(first("  \"a b\".txt  what's \"this\"?"), Ok(Some(("a b.txt".into(), "  what's \"this\"?"))));
         assert_eq!(first("x"), Ok(Some(("x".into(), ""))));

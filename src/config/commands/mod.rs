@@ -4,7 +4,7 @@
 //! `~` is the home directory. Parsing never touches the disk; every error says what would have been right.
 //!
 //! [`table`] has everything about each command: names, usage, help, completion, what it means. [`request`] has what the runtime
-//! can be asked for, and what of it may be done while the model is busy. The popup, `/help`, line mode and the tests read
+//! can be requested, and what of it may be done while the model is busy. The popup, `/help`, line mode and the tests read
 //! them. `args` splits and reads arguments, `help` writes the pages.
 
 mod args;

@@ -201,7 +201,7 @@ macro_rules! requests {
                 question: String,
             }, Waits => when_library.await;
             /// Enter in the table of answers: a new session that ends with the answer of this row.
-            OpenAsked(row: usize), Waits => open_asked.await;
+            OpenAnswer(row: usize), Waits => open_row.await;
             /// `/compact [--yes] [instruction]`.
             Compact {
                 instruction: Option<String>,

@@ -123,7 +123,7 @@ fn an_export_writes_what_its_name_says_or_nothing() {
 }
 
 #[test]
-fn set_goes_to_whoever_keeps_the_setting() {
+fn set_reaches_the_owner_of_the_setting() {
     let outcome = |line: &str| parse(line, None).map(|p| p.outcome);
     let set = |k: &str, v: &str| Ok(Outcome::Runtime(Request::Set(Some((k.into(), v.into())))));
     assert_eq!(outcome("/set temp 0.30"), set("temperature", "0.3"));
@@ -187,7 +187,7 @@ fn an_export_to_standard_output_is_refused_and_says_where_it_can_be_had() {
 }
 
 #[test]
-fn a_message_comes_back_as_the_line_that_stands_for_it() {
+fn a_message_converts_back_to_the_line_that_sends_it() {
     for text in ["/quit now", "//x", "/", "plain", " /x", "", "a /b"] {
         let line = line_of(text);
         assert!(!is_command(&line), "{line}");
@@ -207,9 +207,9 @@ fn a_name_that_is_offered_is_read_as_that_name() {
 
 #[test]
 fn names_with_spaces_are_written_in_quotes_before_a_question_too() {
-    let asked = |line: &str| parse(line, None).map(|p| p.outcome);
+    let outcome = |line: &str| parse(line, None).map(|p| p.outcome);
     let expected =
         Request::AskAll { question: "Who's \"A\"?".into(), library: Some("my notes*.md".into()), read: true };
-    assert_eq!(asked("/ask-all --read --library \"my notes*.md\"  Who's \"A\"?"), Ok(Outcome::Runtime(expected)));
-    assert!(asked("/ask-all --library \"notes Who?").is_err());
+    assert_eq!(outcome("/ask-all --read --library \"my notes*.md\"  Who's \"A\"?"), Ok(Outcome::Runtime(expected)));
+    assert!(outcome("/ask-all --library \"notes Who?").is_err());
 }

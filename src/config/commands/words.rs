@@ -28,7 +28,7 @@ pub struct LoadOptions {
 pub enum BranchTarget {
     List,
     /// A sibling of the message with this number, else of the nearest message that has siblings.
-    Beside(Option<u64>, Sibling),
+    Sibling(Option<u64>, Sibling),
     /// By the name given to `/fork`.
     Name(String),
 }

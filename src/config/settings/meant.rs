@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_table_comes_before_what_is_only_near() {
+    fn the_same_table_wins_over_a_near_name() {
         for (name, meant) in [
             ("sampling.temp", "sampling.temperature"),
             ("sampling.temprature", "sampling.temperature"),

@@ -2,7 +2,7 @@
 //! presets change those that belong to a session.
 //!
 //! Every setting is one row of [`table`]: its field, type, range, built-in value, help, and the ways it can be set. All
-//! else comes from the rows: the structs, `config.example.toml`, `config check`, `config show`, variables, options of
+//! else is derived from the rows: the structs, `config.example.toml`, `config check`, `config show`, variables, options of
 //! the command line, `/set`, `/settings`, presets, and every message about a wrong value. The program never rewrites
 //! the file; [`edit`] changes one key and keeps comments.
 

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_no_session_has_is_said_with_where_it_is_set() {
+    fn a_setting_outside_sessions_names_where_it_is_set() {
         let refused = |key: &str, value: &str| Settings::default().set(key, value).unwrap_err();
         let expected = "ui.mouse belongs to the settings file: sala-chat config set ui.mouse true, for the next start";
         assert_eq!((refused("ui.mouse", "true"), refused("mouse", "on")), (expected.to_owned(), expected.to_owned()));

@@ -1,5 +1,5 @@
 //! The table of settings. A row is a field: its doc comment is the help, its type that of the program, and what follows the
-//! `=` says what values are allowed, what is built in, and which ways lead to it beside the file and its variable.
+//! `=` says what values are allowed, what is built in, and which ways set it besides the file and its variable.
 //!
 //! A new setting is a new row here and its use; its documentation is written by the test
 //! `the_example_file_is_the_table_and_parses_to_the_built_in_values`.
@@ -261,6 +261,8 @@ settings! {
         save_state: SaveStates = word("turn", SaveStates::WORDS);
         /// start in the last session
         resume_last: bool = truth(false);
+        /// at the start, offer the last session of this folder
+        offer_last: bool = truth(true);
         /// tokens between checkpoints inside long documents
         checkpoint_every: u64 = int(32768, 1024, TOKENS);
         /// number of recent turns whose state is kept

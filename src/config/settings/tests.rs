@@ -50,7 +50,7 @@ fn what_is_given_on_the_command_line_is_no_part_of_what_is_kept() {
     assert_eq!((kept.temperature, kept.max_tokens, kept.top_p, kept.preset.as_str()), (0.3, 8192, 0.9, "careful"));
     let used = &loaded.config.sampling;
     assert_eq!((used.temperature, used.max_tokens, used.top_p), (0.0, 12, 0.9));
-    // A measurement's own values reach the sessions it makes, whatever else was asked for.
+    // A measurement's own values reach the sessions it makes, whatever else is set.
     loaded.keep_all();
     loaded.config.sampling.max_tokens = 64;
     assert_eq!(loaded.kept().sampling.max_tokens, 64);
@@ -240,7 +240,7 @@ fn every_setting_has_its_built_in_value_in_its_field() {
 }
 
 #[test]
-fn every_setting_goes_in_and_out_by_every_way() {
+fn every_setting_is_set_and_shown_by_every_way() {
     for row in table::ROWS {
         let (good, bad) = probes(&row.kind);
         let refused = |error: &str, got: &str| {

@@ -1,11 +1,11 @@
-//! Settings whose values are words, as types.
+//! Settings with words as values, as types.
 
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
 use super::value::Field;
 
-/// An enum whose variants have words in the configuration: `WORDS`, [`word`](Device::word), [`from_word`](Device::from_word).
+/// An enum with a word for each variant in the configuration: `WORDS`, [`word`](Device::word), [`from_word`](Device::from_word).
 macro_rules! words {
     ($( $(#[$doc:meta])* $name:ident { $( $(#[$inner:meta])* $variant:ident = $word:literal ),+ $(,)? } )+) => {$(
         $(#[$doc])*
@@ -208,7 +208,7 @@ impl Field for ThinkMode {
     }
 }
 
-/// Where the model comes from: `model.source`, `--model`.
+/// Source of the model: `model.source`, `--model`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum ModelSource {
     /// The downloaded weights if they are there and a GPU can be used, else the built-in model.

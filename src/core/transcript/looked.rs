@@ -287,9 +287,9 @@ mod tests {
         assert!((both.passages[0].share - 0.5).abs() < 1e-6 && (both.first - 0.7).abs() < 1e-6, "{both:?}");
         assert_eq!((both.tokens, both.blocks.as_slice()), (40, &[(3, 5000), (9, 1500)][..]));
         let text = "It is so. And that it was";
-        let told = both.by_sentence(text);
-        assert_eq!((told[0].0, told[0].1[0].place()), ("It is so.", "a.txt 10-12".into()));
-        assert_eq!((told[1].0, told[1].1.len()), ("And that i", 0));
+        let sentences = both.by_sentence(text);
+        assert_eq!((sentences[0].0, sentences[0].1[0].place()), ("It is so.", "a.txt 10-12".into()));
+        assert_eq!((sentences[1].0, sentences[1].1.len()), ("And that i", 0));
         // A part without a token count has the weight of `written` tokens.
         let old = Sources { tokens: 0, ..first };
         assert_eq!(old.then(next, 30).passages, both.passages);

@@ -28,12 +28,23 @@ pub use stats::{JobStats, SpecStats, Usage};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
+use crossbeam_channel::{Receiver, Sender};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Exit;
 
 pub type Token = u32;
+
+/// An engine's thread and its channels: of this process, of a server on this machine, or of a remote server. Dropping it without
+/// [`Command::Shutdown`] also ends the thread: its channel closes.
+pub struct Engine {
+    pub commands: Sender<Command>,
+    /// Unbounded: at most one event per round or chunk, and the engine must never wait for the runtime.
+    pub events: Receiver<EngineEvent>,
+    pub thread: JoinHandle<()>,
+}
 
 /// Takes effect between two prefill chunks or two decode rounds. Cheap to clone.
 #[derive(Clone, Debug, Default)]

@@ -106,7 +106,7 @@ impl Bench<'_> {
         let tokenizer = &self.text.tokenizer;
         let before = tokenizer.before_next(&ended.generated, Before::Edge);
         let halt = Halt { stop: &|| false, most: usize::MAX };
-        prompt.extend(tokenizer.encode_behind_until(&Load::question(ended.answered + 1), before, &halt)?);
+        prompt.extend(tokenizer.encode_after_until(&Load::question(ended.answered + 1), before, &halt)?);
         Ok(prompt)
     }
 }

@@ -163,7 +163,7 @@ fn an_index_names_files_of_its_own_folder_that_can_be_seen() {
 }
 
 #[test]
-fn names_of_tensors_are_one_short_line_in_whatever_is_said_of_them() {
+fn names_of_tensors_are_one_short_line_in_every_message() {
     let name = format!("a\nsvdquant_lora\u{1b}[2J{}", "x".repeat(1000));
     let dir = edited(|all| {
         all.insert(name.clone(), (safetensors::Dtype::BF16, vec![2], vec![0; 4]));
@@ -214,7 +214,7 @@ fn refusal(dir: &Path) -> String {
 }
 
 #[test]
-fn weights_that_nobody_here_reads_are_named_as_what_they_are() {
+fn weights_in_unknown_formats_are_named_as_what_they_are() {
     let dir = edited(|_| ());
     configured(dir.path(), |c| c["quantization_config"] = serde_json::json!({"quant_method": "hqq", "nbits": 4}));
     let error = refusal(dir.path());

@@ -95,7 +95,7 @@ impl Verb {
             })
             .collect();
         choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
-        let key = self.ask_user("Which answer goes on?".into(), choices).await;
+        let key = self.ask_user("Which answer continues the conversation?".into(), choices).await;
         let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
         if chosen.is_some() {
             // The stop that led to the question is over.
@@ -119,9 +119,9 @@ impl State {
                 m.parent.ok_or_else(|| RuntimeError::Refused("That message has no question before it.".into()))
             }
             Some(_) => {
-                Err(RuntimeError::Refused("Only answers can be made again. /timeline shows the numbers.".into()))
+                Err(RuntimeError::Refused("Only answers can be regenerated. /timeline shows the numbers.".into()))
             }
-            None => Err(RuntimeError::Refused("There is no answer to make again yet.".into())),
+            None => Err(RuntimeError::Refused("There is no answer to regenerate yet.".into())),
         }
     }
 
@@ -142,5 +142,5 @@ pub(super) fn known_count(count: u64) -> Done {
     if (1..=MOST_ANSWERS).contains(&count.max(1)) {
         return Ok(());
     }
-    Err(RuntimeError::Refused(format!("Between 1 and {MOST_ANSWERS} answers can be made at once (got {count}).")))
+    Err(RuntimeError::Refused(format!("Between 1 and {MOST_ANSWERS} answers can be generated at once (got {count}).")))
 }

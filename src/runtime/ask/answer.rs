@@ -304,7 +304,7 @@ impl State {
             let left = grouped(limit.saturating_sub(used));
             let next = match self.attendance {
                 Attendance::Present => "/new, /fork #3 or /compact.",
-                Attendance::Absent => "What comes next may want a new session (without -r and -c).",
+                Attendance::Absent => "The next question may need a new session (without -r and -c).",
             };
             self.note(Level::Warn, format!("About {left} tokens left. {next}"));
         }

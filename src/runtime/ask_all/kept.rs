@@ -31,7 +31,7 @@ impl State {
     ) -> Done<(Vec<DocumentRecord>, Vec<(DocumentRecord, Standing)>)> {
         let pattern = library.map(glob::Pattern::new).transpose();
         let pattern = pattern
-            .map_err(|e| RuntimeError::Refused(format!("{} is no pattern of names: {e}", library.unwrap_or(""))))?;
+            .map_err(|e| RuntimeError::Refused(format!("{} is not a pattern of names: {e}", library.unwrap_or(""))))?;
         let mut kept: Vec<DocumentRecord> = Vec::new();
         let mut others: Vec<(DocumentRecord, Standing)> = Vec::new();
         let mut records = self.disk.documents()?;

@@ -140,7 +140,7 @@ impl Verb {
                 return Err(RuntimeError::TooLong(too_long));
             }
             let left = grouped(offer.free.saturating_sub(offer.reserve));
-            let text = format!("{files} files need {} tokens; {left} are left. Some have to stay out.", grouped(need));
+            let text = format!("{files} files need {} tokens; {left} are left. Leave some out.", grouped(need));
             return match self.ask_plan(text, offer, None).await {
                 Decision::Cancel => Err(RuntimeError::TooLong(too_long)),
                 decision @ (Decision::Load | Decision::Only(_)) => Ok(decision),

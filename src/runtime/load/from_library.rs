@@ -42,7 +42,7 @@ impl State {
             Some(path) => format!("/load {path} reads it again."),
             None => "It came from no file.".to_owned(),
         };
-        Err(RuntimeError::Refused(format!("The text of {name} cannot be put together from what is kept. {again}")))
+        Err(RuntimeError::Refused(format!("The text of {name} cannot be restored from what is kept. {again}")))
     }
 }
 

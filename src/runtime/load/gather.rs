@@ -94,7 +94,7 @@ impl State {
 fn inline(options: &LoadOptions) -> Done<Document> {
     let Some(text) = &options.inline else {
         return Err(RuntimeError::Refused(
-            "- is no file here. Paste the text into a message, or load a file; ./- is a file called so.".into(),
+            "- is not a file here. Paste the text into a message, or load a file; ./- is a file with that name.".into(),
         ));
     };
     let name = options.name.as_deref().unwrap_or("pasted.txt");

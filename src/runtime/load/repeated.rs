@@ -32,7 +32,7 @@ impl Verb {
         let mut choices = vec![choice('\n', "load again")];
         choices.extend(others.then(|| choice('o', "only the others")));
         choices.push(choice('\x1b', "cancel"));
-        let text = format!("{what}. Loading it again takes its tokens once more.");
+        let text = format!("{what}. Loading it again costs its tokens again.");
         match self.ask_user(text, choices).await {
             '\n' => {}
             'o' => documents.retain(|(repeated, _)| !repeated),
@@ -50,7 +50,7 @@ impl State {
                 let (name, lines) = (&info.name, grouped(part.lines));
                 self.note(
                     Level::Info,
-                    format!("{name} is here in part (lines 1-{lines}): this reads it a second time."),
+                    format!("{name} is already here in part (lines 1-{lines}); this reads it again."),
                 );
             }
         }

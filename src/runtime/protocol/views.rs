@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::core::transcript::{Finish, Message, MessageId, Passage};
+use crate::store::SessionSizes;
 
 /// The open session, sent whole when it changes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -89,7 +90,7 @@ pub struct DocumentRow {
     pub used_ms: i64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SessionRow {
     pub name: String,
     /// The given title, or the first words of the first question.
@@ -105,6 +106,14 @@ pub struct SessionRow {
     pub updated_ms: i64,
     /// A single question of `-p`: `ls` leaves it out, other lists have it last.
     pub once: bool,
+    pub pinned: bool,
+    /// The folder it was started in.
+    pub folder: Option<String>,
+    /// That folder is the one this program was started in.
+    #[serde(skip)]
+    pub here: bool,
+    /// Bytes on disk, if requested.
+    pub disk: Option<SessionSizes>,
 }
 
 impl SessionRow {

@@ -17,7 +17,7 @@ use crate::server::fields::Fields;
 use crate::server::ids::Id;
 use crate::server::ready::model;
 use crate::server::records::{Named, Records};
-use crate::server::refusal::{Family, Refusal};
+use crate::server::refusal::Refusal;
 use crate::server::response::{Sent, Status, call_item};
 use crate::server::tools::Tools;
 use crate::server::turns::Turn;
@@ -35,10 +35,6 @@ async fn with_records<T: Send + 'static>(
     own_data()?;
     let shared = Arc::clone(shared);
     blocking(move || work(&shared.records)).await
-}
-
-fn respond(answer: Result<Value, Refusal>) -> Response {
-    answer.map_or_else(|refusal| refusal.respond(Family::OpenAi), |value| object(&value))
 }
 
 /// The object of an answer from an earlier version's store, with the fields that are known.
@@ -74,22 +70,22 @@ fn not_streamed(uri: &Uri) -> Result<(), Refusal> {
     fields.refuse_because("stream", what, |word| word == "false")
 }
 
-pub(in crate::server) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Response {
-    if let Err(refusal) = not_streamed(&uri) {
-        return refusal.respond(Family::OpenAi);
-    }
+pub(in crate::server) async fn get(
+    State(shared): State<Arc<Shared>>,
+    Id(id): Id,
+    uri: Uri,
+) -> Result<Response, Refusal> {
+    not_streamed(&uri)?;
     let wanted = id.clone();
-    let found = with_records(&shared, move |records| records.get(&wanted)).await;
-    respond(found.and_then(|named| match named.response.is_null() {
-        true => from_turns(&shared, id, &named),
-        false => Ok(named.response),
-    }))
+    let named = with_records(&shared, move |records| records.get(&wanted)).await?;
+    let response = if named.response.is_null() { from_turns(&shared, id, &named)? } else { named.response };
+    Ok(object(&response))
 }
 
-pub(in crate::server) async fn delete(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
+pub(in crate::server) async fn delete(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response, Refusal> {
     let gone = id.clone();
-    let done = with_records(&shared, move |records| records.delete(&gone)).await;
-    respond(done.map(|()| json!({ "id": id, "object": "response", "deleted": true })))
+    with_records(&shared, move |records| records.delete(&gone)).await?;
+    Ok(object(&json!({ "id": id, "object": "response", "deleted": true })))
 }
 
 fn items(turn: &Turn, id: &str) -> Vec<Value> {
@@ -153,8 +149,11 @@ fn input(named: &Named, query: Map<String, Value>) -> Result<Value, Refusal> {
     Ok(json!({ "object": "list", "data": all, "first_id": first_id, "last_id": last_id, "has_more": has_more }))
 }
 
-pub(in crate::server) async fn input_items(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Response {
-    let query = query(&uri);
-    let found = with_records(&shared, move |records| records.get(&id)).await;
-    respond(found.and_then(|named| input(&named, query)))
+pub(in crate::server) async fn input_items(
+    State(shared): State<Arc<Shared>>,
+    Id(id): Id,
+    uri: Uri,
+) -> Result<Response, Refusal> {
+    let named = with_records(&shared, move |records| records.get(&id)).await?;
+    Ok(object(&input(&named, query(&uri))?))
 }

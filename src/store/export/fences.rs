@@ -28,24 +28,24 @@ pub(super) fn missing_end(text: &str) -> Option<String> {
 
 fn end_of(block: &str) -> Option<String> {
     let mut lines = block.trim_start_matches(' ').lines();
-    let opened = fence_behind(None, lines.next()?)?;
-    fence_behind(Some(opened), lines.last().unwrap_or_default()).map(str::to_owned)
+    let opened = fence_after(None, lines.next()?)?;
+    fence_after(Some(opened), lines.last().unwrap_or_default()).map(str::to_owned)
 }
 
 /// The fence of the block that is open after a line, outside of lists and quotations.
-pub(in crate::store) fn fence_behind<'a>(before: Option<&'a str>, line: &'a str) -> Option<&'a str> {
+pub(in crate::store) fn fence_after<'a>(before: Option<&'a str>, line: &'a str) -> Option<&'a str> {
     let own = line.trim_start_matches(' ');
     // With more indentation it is code, or a line of it.
     let Some(mark) = own.chars().next().filter(|c| matches!(c, '`' | '~') && line.len() - own.len() <= 3) else {
         return before;
     };
     let own = own.trim_end();
-    let behind = own.trim_start_matches(mark);
-    let fence = own.strip_suffix(behind).unwrap_or_default();
+    let rest = own.trim_start_matches(mark);
+    let fence = own.strip_suffix(rest).unwrap_or_default();
     match before {
-        Some(open) if fence.starts_with(open) && behind.is_empty() => None,
+        Some(open) if fence.starts_with(open) && rest.is_empty() => None,
         Some(open) => Some(open),
-        None => (fence.len() >= 3 && !(mark == '`' && behind.contains(mark))).then_some(fence),
+        None => (fence.len() >= 3 && !(mark == '`' && rest.contains(mark))).then_some(fence),
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_that_goes_on_behind_its_text_is_ended_with_its_own_fence() {
+    fn an_open_block_is_ended_with_its_own_fence() {
         for (text, end) in [
             ("a ``` b", None),
             ("```\na\n```", None),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::SessionJson;
 use super::fences::fence;
-use super::said::{said, speaker};
+use super::on_page::{on_page, speaker, with_newlines};
 use crate::core::transcript::{Message, MessageId, Passage, Role};
 
 const SHOWN_LINES: usize = 40;
@@ -166,7 +166,7 @@ impl<'a> Tree<'a> {
 }
 
 pub(super) fn markdown(session: &SessionJson) -> String {
-    let mut out = format!("# {}\n", session.name);
+    let mut out = format!("# {}\n", one_line(&session.name));
     let tree = Tree::of(session);
     for (from, part) in tree.branches() {
         if let Some(from) = from {
@@ -184,13 +184,13 @@ pub(super) fn markdown(session: &SessionJson) -> String {
                 }
                 Role::System | Role::User | Role::Assistant => {
                     out.push_str(&format!("\n## {}\n", speaker(m.role)));
-                    for line in m.thinking.lines() {
+                    for line in with_newlines(&m.thinking).lines() {
                         out.push_str(&format!("\n> {line}"));
                     }
                     if !m.thinking.is_empty() {
                         out.push('\n');
                     }
-                    out.push_str(&format!("\n{}\n", said(&m.text)));
+                    out.push_str(&format!("\n{}\n", on_page(&m.text)));
                     if let Some(why) = m.cut_off() {
                         out.push_str(&format!("\n*({why})*\n"));
                     }
@@ -240,12 +240,15 @@ pub(super) fn plain(session: &SessionJson) -> String {
 fn title(m: &Message) -> String {
     let Some(document) = &m.meta.document else { return "untitled".to_owned() };
     let part = if document.complete { "" } else { " (read in part)" };
-    format!("{}{part}", document.name)
+    format!("{}{part}", one_line(&document.name))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
+
+    use proptest::prelude::*;
+    use pulldown_cmark::{Event, HeadingLevel, Parser, Tag};
 
     use super::*;
     use crate::core::transcript::{DocumentInfo, Finish, MessageMeta, Sources};
@@ -314,6 +317,77 @@ mod tests {
         );
         // Plain text has no block to close.
         assert!(plain(&session).contains("Assistant:\nCut\n```rust\nlet a\n(stopped)\n"));
+    }
+
+    const PIECES: &[&str] = &[
+        "## You",
+        "You\n---",
+        "# Branch after #2",
+        "## Document: a",
+        "## [You](x)",
+        "## Y&#111;u",
+        "<h2>You</h2>",
+        "<!-- x",
+        "-->",
+        "<script>",
+        "<pre>",
+        "</pre>",
+        "<?php",
+        "<![CDATA[",
+        "<textarea>",
+        "<div>",
+        "```",
+        "~~~~",
+        "    code",
+        "- ",
+        "1. ",
+        "> ",
+        "<",
+        "",
+        "===",
+        "---",
+        "[a]: <x",
+        "word",
+    ];
+
+    fn text() -> impl Strategy<Value = String> {
+        let piece = (prop::sample::select(PIECES), prop::sample::select(&["\n", "\n\n", "\r", "\r\n", " ", ""][..]));
+        prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.iter().map(|(a, b)| format!("{a}{b}")).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn a_reader_of_the_page_sees_the_messages_as_headings_and_nothing_else(
+            texts in prop::collection::vec((text(), text()), 3),
+        ) {
+            let mut session = session(3, |i| (i > 0).then(|| i - 1));
+            for (m, (text, thinking)) in session.messages.iter_mut().zip(&texts) {
+                (m.text, m.thinking, m.meta.looked) = (text.clone(), thinking.clone(), None);
+            }
+            let (name, text) = &texts[2];
+            (session.name, session.messages[2].role) = (name.clone(), Role::Document);
+            session.messages[2].meta.document = Some(DocumentInfo::new(name, None, text));
+            let page = markdown(&session);
+            let (mut headings, mut depth, mut inside) = (Vec::<String>::new(), 0, false);
+            for event in Parser::new(&page) {
+                match event {
+                    Event::Start(tag) => {
+                        if depth == 0 {
+                            inside = matches!(tag, Tag::Heading { level: HeadingLevel::H2, .. });
+                            headings.extend(inside.then(String::new));
+                        }
+                        depth += 1;
+                    }
+                    Event::End(_) => depth -= 1,
+                    Event::Text(words) | Event::Code(words) if inside => headings.last_mut().unwrap().push_str(&words),
+                    _ => {}
+                }
+            }
+            headings.retain(|title| ["You", "Assistant", "System"].contains(&title.as_str()) || title.starts_with("Document:"));
+            prop_assert_eq!(headings.len(), 3, "{}", page);
+            prop_assert_eq!(&headings[..2], ["You", "Assistant"]);
+            prop_assert!(headings[2].starts_with("Document:"));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::parts::code_block;
 use crate::store::arrival::LeftOut;
-use crate::store::export::fence_behind;
+use crate::store::export::fence_after;
 
 const BEGIN: &str = "<details type=\"";
 const END: &str = "</details>";
@@ -43,7 +43,7 @@ pub(super) fn split_answer(text: String) -> Split {
             }
         } else {
             let line = line.split_inclusive('\n').next().unwrap_or(line);
-            fence = fence_behind(fence, line);
+            fence = fence_after(fence, line);
             at += line.len();
         }
     }
@@ -159,8 +159,8 @@ mod tests {
         ] {
             assert_eq!(split(whole), (String::new(), whole.to_owned(), LeftOut::default()));
         }
-        let behind = "```\na\n```\n<details type=\"tool_calls\">\n</details>";
-        assert_eq!(split(behind).1, "```\na\n```");
+        let after = "```\na\n```\n<details type=\"tool_calls\">\n</details>";
+        assert_eq!(split(after).1, "```\na\n```");
         // A fence indented this far opens nothing.
         let code = "So:\n\n    ```\n<details type=\"tool_calls\">\n</details>";
         assert_eq!(split(code).1, "So:\n\n    ```");

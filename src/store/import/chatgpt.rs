@@ -27,9 +27,9 @@ fn content(message: &str, left_out: &mut LeftOut) -> Content {
     let (kind, recipient) = (text(kind), text(recipient));
     let kind = kind.as_deref().unwrap_or("text");
     let mut inside = LeftOut::default();
-    let said = if pieces.starts_with('[') { parts(pieces, &mut inside) } else { String::new() };
+    let shown = if pieces.starts_with('[') { parts(pieces, &mut inside) } else { String::new() };
     let own = text(own).unwrap_or_default();
-    let says_something = !said.is_empty() || !own.is_empty();
+    let says_something = !shown.is_empty() || !own.is_empty();
     let Some(role) = left_out.speaker(text(role).as_deref(), says_something) else { return Content::Nothing };
     if hidden == "true" {
         left_out.hidden += 1;
@@ -49,8 +49,8 @@ fn content(message: &str, left_out: &mut LeftOut) -> Content {
             let text = thoughts_of(thoughts);
             return if text.is_empty() { Content::Nothing } else { Content::Thought { text, answered: false } };
         }
-        "text" | "multimodal_text" => said,
-        _ if !said.is_empty() => said,
+        "text" | "multimodal_text" => shown,
+        _ if !shown.is_empty() => shown,
         _ => {
             left_out.other += 1;
             String::new()

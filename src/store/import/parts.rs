@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_a_block_that_ends_behind_it() {
+    fn code_is_a_block_of_its_own() {
         assert_eq!(code_block("print(1)\n", Some("python")), "```python\nprint(1)\n```");
         assert_eq!(code_block("```x```", Some("unknown")), "````\n```x```\n````");
         assert_eq!(code_block(" ", None), "");

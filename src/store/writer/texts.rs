@@ -19,7 +19,7 @@ pub(super) struct Texts {
     shared: Arc<Shared>,
     text_off: bool,
     /// Failures up to this save were reported.
-    told: u64,
+    reported: u64,
     saves: u64,
     /// The last attempt began after the writer was closed.
     tried_to_end: bool,
@@ -33,7 +33,7 @@ enum Outcome {
 
 impl Texts {
     pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> Texts {
-        Texts { store, events, shared, text_off: false, told: 0, saves: 0, tried_to_end: false }
+        Texts { store, events, shared, text_off: false, reported: 0, saves: 0, tried_to_end: false }
     }
 
     pub(super) fn run(mut self) {
@@ -75,12 +75,12 @@ impl Texts {
                     queue.stuck_why = Some(reason.clone());
                     // Order must hold, so the saves after a stuck one wait too. Each is reported once.
                     let ids = queue.saves.iter().flat_map(|q| q.merged.iter().copied().chain([q.id]));
-                    waiting = ids.filter(|id| *id > self.told).collect();
+                    waiting = ids.filter(|id| *id > self.reported).collect();
                     // The failure persists: report the current reason.
                     if waiting.is_empty() {
                         waiting.extend(queue.saves.front().map(|q| q.id));
                     }
-                    self.told = waiting.iter().copied().fold(self.told, u64::max);
+                    self.reported = waiting.iter().copied().fold(self.reported, u64::max);
                 }
             }
             drop(queue);
@@ -142,7 +142,7 @@ impl Texts {
                 if !lasting {
                     return Outcome::Stuck(reason);
                 }
-                self.tell(queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting });
+                self.report(queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting });
                 return Outcome::GivenUp(reason);
             }
         };
@@ -164,11 +164,11 @@ impl Texts {
         let images = std::mem::take(&mut queued.save.images);
         match (queued.skipped.map(str::to_owned).or(applied.state_problem), images.is_empty()) {
             (Some(reason), _) => {
-                self.tell(queued, |id| SaveEvent::TextOnly { id, at_ms, reason: reason.clone() });
+                self.report(queued, |id| SaveEvent::TextOnly { id, at_ms, reason: reason.clone() });
             }
-            (None, true) => self.tell(queued, |id| SaveEvent::Saved { id, at_ms }),
+            (None, true) => self.report(queued, |id| SaveEvent::Saved { id, at_ms }),
             (None, false) => {
-                self.tell(queued, |id| SaveEvent::Text { id });
+                self.report(queued, |id| SaveEvent::Text { id });
                 return Outcome::Saved(Some(State { id: queued.id, images }));
             }
         }
@@ -186,7 +186,7 @@ impl Texts {
             let queue = lock(&self.shared.queue);
             queue.closing || !queue.saves.is_empty()
         };
-        let _ = self.store.index_texts(&Watch { stop: &wanted, ..Watch::NOBODY });
+        let _ = self.store.index_texts(&Watch { stop: &wanted, ..Watch::NONE });
     }
 
     fn reason(&self, e: &StoreError) -> String {
@@ -212,7 +212,7 @@ impl Texts {
     }
 
     /// One event for the save and for each merged into it.
-    fn tell(&self, queued: &Queued, event: impl Fn(u64) -> SaveEvent) {
+    fn report(&self, queued: &Queued, event: impl Fn(u64) -> SaveEvent) {
         for id in queued.merged.iter().chain([&queued.id]) {
             // While closing no receiver is left; `close` returns the result.
             let _ = self.events.send(event(*id));

@@ -9,7 +9,6 @@ use unicode_normalization::char::is_combining_mark;
 pub(super) struct Word {
     pub(super) start: u32,
     pub(super) end: u32,
-    /// Hash of the folded word.
     pub(super) folded: u64,
     /// Hash of the folded marks between the word before and this one.
     pub(super) gap: u32,
@@ -21,8 +20,8 @@ pub(super) struct Word {
 const COMMON: &str = "about does from have many much that their there they this what when where which with would your";
 
 impl Word {
-    /// Whether it may tell what a text is about.
-    pub(super) fn tells(&self, text: &str) -> bool {
+    /// Whether it may be a topic of the text.
+    pub(super) fn is_topical(&self, text: &str) -> bool {
         let word = text.get(self.start as usize..self.end as usize).unwrap_or_default();
         word.len() > 3 && !COMMON.split(' ').any(|common| common.eq_ignore_ascii_case(word))
     }
@@ -118,7 +117,7 @@ pub(super) fn words(text: &str) -> Vec<Word> {
     words
 }
 
-/// Whether a mark stands within a word: a hyphen, also at the end of a line, an apostrophe, an invisible character.
+/// Whether a mark is within a word: a hyphen, also at the end of a line, an apostrophe, an invisible character.
 fn joins(word: &str, mark: char, rest: &mut std::str::CharIndices<'_>) -> bool {
     if is_invisible(mark) {
         return true;
@@ -134,11 +133,11 @@ fn joins(word: &str, mark: char, rest: &mut std::str::CharIndices<'_>) -> bool {
     if !is_hyphen(mark) || !next.is_some_and(char::is_whitespace) || word.ends_with(char::is_numeric) {
         return false;
     }
-    // A word that is divided at the end of a line goes on in small letters.
+    // A word divided at the end of a line continues in lower case.
     let tail = rest.as_str();
     let line = tail.trim_start_matches([' ', '\t', '\r']);
-    let goes_on = line.strip_prefix('\n').map(|line| line.trim_start_matches([' ', '\t']));
-    match goes_on.filter(|line| line.starts_with(char::is_lowercase)) {
+    let continues = line.strip_prefix('\n').map(|line| line.trim_start_matches([' ', '\t']));
+    match continues.filter(|line| line.starts_with(char::is_lowercase)) {
         Some(line) => {
             let skipped = tail.len() - line.len();
             // White space is one byte a character here.

@@ -1,26 +1,22 @@
 //! Plain text from a document's blocks.
 
-/// Joins runs of text: white space between words becomes one space, blocks are separated by line ends.
+/// Joins runs of text: white space between words is one space, blocks are separated by line ends.
 #[derive(Default)]
 pub(super) struct Blocks {
     out: String,
-    /// Line ends before the next text.
     line_ends: usize,
-    /// A space before the next text.
     space: bool,
     /// `# ` or `- ` before the next text.
     mark: String,
-    /// Cells of the current table row.
     cells: usize,
     /// A cell has begun and has no text so far: its first block stays on the line of the row.
     at_cell: bool,
 }
 
-/// Between the cells of a row.
 const CELL: &str = " | ";
 
 impl Blocks {
-    /// Text whose white space only separates words.
+    /// Text with white space that only separates words.
     pub(super) fn text(&mut self, text: &str) {
         for c in text.chars() {
             if matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{0C}') {
@@ -32,7 +28,7 @@ impl Blocks {
         }
     }
 
-    /// Text whose white space counts.
+    /// Text with significant white space.
     pub(super) fn verbatim(&mut self, text: &str) {
         if !text.is_empty() {
             self.open();
@@ -51,12 +47,11 @@ impl Blocks {
         (self.line_ends, self.space, self.at_cell) = (0, false, false);
     }
 
-    /// The next text begins a line.
     pub(super) fn line(&mut self) {
         self.ends(1);
     }
 
-    /// The next text stands behind an empty line.
+    /// Puts an empty line before the next text.
     pub(super) fn block(&mut self) {
         self.ends(2);
     }
@@ -67,7 +62,6 @@ impl Blocks {
         }
     }
 
-    /// A line break inside a block.
     pub(super) fn line_break(&mut self) {
         self.line_ends = (self.line_ends + 1).min(2);
     }
@@ -82,12 +76,11 @@ impl Blocks {
         self.mark = "- ".to_owned();
     }
 
-    /// An item or heading ends; one without text leaves nothing behind.
+    /// An item or heading ends; one without text leaves no trace.
     pub(super) fn end_mark(&mut self) {
         self.mark.clear();
     }
 
-    /// A row of a table begins or ends.
     pub(super) fn row(&mut self) {
         (self.cells, self.at_cell) = (0, false);
         self.line();

@@ -7,50 +7,14 @@ use super::blocks::Blocks;
 use crate::text::encoding;
 
 /// Elements without text for a reader.
-const LEFT_OUT: [&[u8]; 8] = [b"script", b"style", b"noscript", b"template", b"svg", b"iframe", b"noembed", b"object"];
+const LEFT_OUT: &str = "script style noscript template svg iframe noembed object";
 /// Elements that stand apart.
-const BLOCKS: [&[u8]; 22] = [
-    b"p",
-    b"blockquote",
-    b"ul",
-    b"ol",
-    b"dl",
-    b"table",
-    b"figure",
-    b"section",
-    b"article",
-    b"header",
-    b"footer",
-    b"nav",
-    b"aside",
-    b"main",
-    b"form",
-    b"fieldset",
-    b"hr",
-    b"details",
-    b"title",
-    b"body",
-    b"pre",
-    b"textarea",
-];
-/// Elements that begin a line.
-const LINES: [&[u8]; 11] = [
-    b"div",
-    b"dt",
-    b"dd",
-    b"option",
-    b"address",
-    b"figcaption",
-    b"summary",
-    b"caption",
-    b"legend",
-    b"center",
-    b"label",
-];
+const BLOCKS: &str = "p blockquote ul ol dl table figure section article header footer nav aside main \
+    form fieldset hr details title body pre textarea";
+const LINES: &str = "div dt dd option address figcaption summary caption legend center label";
 /// Bytes that may hold a declaration of the encoding.
 const DECLARATION_BYTES: usize = 2048;
 
-/// How a source is tokenized.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Html,
@@ -74,7 +38,7 @@ pub(super) fn decoded(bytes: Vec<u8>) -> String {
         Encoding::for_label(value.get(..end)?.as_bytes())
     });
     match label {
-        // A page whose declaration can be read byte by byte is not in UTF-16.
+        // A declaration that is readable byte by byte excludes UTF-16.
         Some(encoding) if Encoding::for_bom(&bytes).is_none() && ![UTF_8, UTF_16LE, UTF_16BE].contains(&encoding) => {
             encoding.decode_without_bom_handling(&bytes).0.into_owned()
         }
@@ -98,7 +62,7 @@ pub(super) fn text(source: &str, form: Form) -> String {
                     continue;
                 }
                 let closed = tag.self_closing && (form == Form::Xhtml || name == b"svg");
-                if LEFT_OUT.contains(&name) && !closed {
+                if is_one_of(LEFT_OUT, name) && !closed {
                     left_out = Some((name.to_vec(), 1));
                     continue;
                 }
@@ -132,6 +96,10 @@ pub(super) fn text(source: &str, form: Form) -> String {
     out.finish()
 }
 
+fn is_one_of(elements: &str, name: &[u8]) -> bool {
+    elements.split(' ').any(|element| element.as_bytes() == name)
+}
+
 fn heading(name: &[u8]) -> Option<usize> {
     match name {
         [b'h', digit @ b'1'..=b'6'] => Some(usize::from(digit - b'0')),
@@ -159,9 +127,9 @@ fn end(out: &mut Blocks, name: &[u8]) {
     if matches!(name, b"tr" | b"table") {
         out.row();
     }
-    if BLOCKS.contains(&name) || heading(name).is_some() {
+    if is_one_of(BLOCKS, name) || heading(name).is_some() {
         out.block();
-    } else if LINES.contains(&name) || name == b"li" {
+    } else if is_one_of(LINES, name) || name == b"li" {
         out.line();
     }
 }

@@ -23,11 +23,9 @@ const SHADOW: f64 = 0.15;
 #[derive(Default)]
 pub(super) struct Layout {
     text: String,
-    /// The last glyph.
     last: Option<Placed>,
     /// Text and start of the last run.
     run: Option<(String, Point)>,
-    /// A glyph had no character.
     unknown: bool,
 }
 
@@ -79,7 +77,6 @@ impl Placed {
     }
 }
 
-/// The letters of a ligature.
 fn letters(c: char) -> Option<&'static str> {
     match c {
         '\u{FB00}' => Some("ff"),

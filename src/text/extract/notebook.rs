@@ -40,7 +40,6 @@ fn fenced(language: &str, code: &str) -> String {
     if code.trim().is_empty() { String::new() } else { format!("```{language}\n{}\n```", code.trim_end()) }
 }
 
-/// What an output shows as text.
 fn result(output: &Value) -> String {
     let error = || Some(format!("{}: {}", output["ename"].as_str()?, output["evalue"].as_str()?));
     let plain = output.pointer("/data/text~1plain");

@@ -17,7 +17,6 @@ use crate::core::caught::caught;
 /// Fields above a form field that may hold its value.
 const PARENTS: usize = 16;
 
-/// Text of each page.
 pub(super) fn pages(bytes: Vec<u8>) -> Result<Vec<Page>, String> {
     let pdf = Pdf::new(bytes).map_err(|e| match e {
         LoadPdfError::Decryption(DecryptionError::PasswordProtected) => {

@@ -1,4 +1,4 @@
-//! Tokenizers whose merges run over the whole text, which is cut where no token can cross.
+//! Tokenizers with merges over the whole text, which is cut where no token can cross.
 
 use std::collections::HashSet;
 
@@ -122,8 +122,8 @@ impl Bigrams {
         }
     }
 
-    /// The first safe cut at or after [`MERGE_BYTES`], or any after [`LONGEST_BYTES`]; `None` while the text is too short to
-    /// tell.
+    /// The first safe cut at or after [`MERGE_BYTES`], or any after [`LONGEST_BYTES`]; `None` while the text is too
+    /// short.
     fn cut(&self, text: &str) -> Option<usize> {
         let from = if text.len() > MERGE_BYTES { text.ceil_char_boundary(MERGE_BYTES) } else { return None };
         let mut chars = text.get(from..)?.char_indices();

@@ -3,11 +3,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error("No such file: {path}.{}", .similar.as_ref().map(|s| format!(" Similar: {s}")).unwrap_or_default())]
-    NotFound {
-        path: String,
-        /// A file with a similar name.
-        similar: Option<String>,
-    },
+    NotFound { path: String, similar: Option<String> },
     /// An empty path, which would mean the current folder.
     #[error("a file name is empty. Write the path of a file or folder; . is the current one")]
     Blank,
@@ -30,20 +26,18 @@ pub enum SourceError {
     Document {
         name: String,
         reason: String,
-        /// Whose converter is suggested.
+        /// For the suggested converter.
         extension: String,
     },
     #[error("{name}: {}, no text layer (probably scanned). Nothing loaded.", pages_word(.pages))]
     NoTextLayer { name: String, pages: usize },
-    /// `--pages` outside the file.
     #[error("{name} has {}, none of {first}-{last}. Nothing loaded.", pages_word(.pages))]
     NoSuchPages { name: String, first: u32, last: u32, pages: usize },
-    /// `--pages` for something without pages.
     #[error("{0}: --pages works for PDF files only. Use --head or --tail")]
     NoPages(String),
     #[error("{0}: the file is empty. Nothing loaded.")]
     Empty(String),
-    #[error("{0}: nothing but white space in it. Nothing loaded.")]
+    #[error("{0}: only white space. Nothing loaded.")]
     WhiteSpace(String),
     #[error("{name}: no text files in it{}. Nothing loaded.", skipped_note(.skipped))]
     EmptyFolder { name: String, skipped: Vec<Skipped> },
@@ -77,7 +71,6 @@ fn another_reader(extension: &str) -> String {
 pub struct OddByte(pub u8);
 
 impl OddByte {
-    /// What it is called.
     pub fn name(self) -> String {
         if self.0 == 0 { "NUL".to_owned() } else { format!("control byte 0x{:02X}", self.0) }
     }

@@ -101,7 +101,7 @@ fn pages(
         return Err(failed(match (output.status.signal(), output.complaint.as_str()) {
             // An allocation beyond the limit aborts the child; the system's own guard kills it.
             (Some(_), _) => format!(
-                "reading it needs more than {} GiB of memory, or breaks the reader: it is damaged or made to do so",
+                "reading it needs more than {} GiB of memory, or breaks the reader: it is damaged or hostile",
                 MEMORY_BYTES >> 30
             ),
             (None, "") => format!("the reader ended with {}", output.status),

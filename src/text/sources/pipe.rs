@@ -11,7 +11,7 @@ use crate::text::encoding::{self, NotText};
 use crate::text::pipe::{self, PipeError};
 use crate::text::{files, plain_words};
 
-/// Folder of a shell's pipes, whose names are numbers.
+/// Folder of a shell's pipes, with numbers as names.
 const NUMBERED: &str = "/dev/fd";
 
 /// Whether the file is such a pipe. Standard input is read elsewhere.
@@ -86,9 +86,9 @@ mod tests {
         let error = |path: &str, options: &SourceOptions, cancel: &Cancel| {
             gather(&[path.to_owned()], options, cancel).unwrap_err()
         };
-        // Nobody writes, and nobody will.
-        let nobody = error(path.to_str().unwrap(), &options(), &Cancel::default());
-        assert!(matches!(nobody, SourceError::Empty(_)), "{nobody}");
+        // A pipe without a writer.
+        let unwritten = error(path.to_str().unwrap(), &options(), &Cancel::default());
+        assert!(matches!(unwritten, SourceError::Empty(_)), "{unwritten}");
         // Somebody could, and does not.
         let (from, mut to) = std::io::pipe().unwrap();
         let path = format!("/dev/fd/{}", from.as_raw_fd());

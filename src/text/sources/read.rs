@@ -12,7 +12,7 @@ use super::extracted::{self, extension};
 use super::{Document, Found, OddByte, SourceError, SourceOptions, pipe, refuse_nothing};
 use crate::engine::protocol::Cancel;
 
-/// Formats whose text another program extracts, and a command line that does it. Some are read here as well, when undamaged.
+/// Formats with an external converter, and its command line. Some are read here as well, when undamaged.
 const CONVERTERS: &[(&str, &str)] = &[
     ("pdf", "pdftotext -layout {in} -"),
     ("docx", "pandoc --to plain {in}"),

@@ -131,7 +131,7 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         "report.docx: needs a converter. Set load.converters.docx, for example \"pandoc --to plain {in}\""
     );
     assert_eq!(f.error("empty.txt"), "empty.txt: the file is empty. Nothing loaded.");
-    assert_eq!(f.error("spaces.txt"), "spaces.txt: nothing but white space in it. Nothing loaded.");
+    assert_eq!(f.error("spaces.txt"), "spaces.txt: only white space. Nothing loaded.");
     assert!(
         f.error("pics").starts_with("pics: no text files in it (skipped pics/a.png: not text"),
         "{}",
@@ -223,7 +223,7 @@ fn converters_run_without_a_shell() {
 }
 
 #[test]
-fn a_reader_that_fails_is_told_in_one_line() {
+fn a_failed_reader_is_reported_in_one_line() {
     let f = Folder::new(&[("x.pdf", b"%PDF-1.4\n")]);
     let with = |script: &str| SourceOptions {
         reader: vec!["sh".into(), "-c".into(), script.into(), "sh".into()],

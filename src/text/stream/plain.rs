@@ -46,7 +46,6 @@ pub struct Places {
     characters: Detokenizer,
     /// Whether the text contains control tokens, as literals.
     specials: Specials,
-    /// Characters that are complete.
     at: usize,
 }
 
@@ -58,13 +57,12 @@ impl Places {
     }
 
     /// For the result of [`PlainDecoder`], after so many characters.
-    pub fn behind(tokenizer: Arc<Tokenizer>, characters: usize) -> Places {
+    pub fn after(tokenizer: Arc<Tokenizer>, characters: usize) -> Places {
         let at = characters;
         let characters = Detokenizer::new(&tokenizer, Before::Text);
         Places { tokenizer, characters, specials: Specials::Hide, at }
     }
 
-    /// The position of one more token.
     pub fn next(&mut self, id: Token) -> usize {
         let mut text = String::new();
         match self.tokenizer.pieces.get(id) {

@@ -34,7 +34,6 @@ pub(super) fn are_exceeded(error: &Error) -> bool {
         || error.detail().is_some_and(|detail| detail.contains("recursion limit"))
 }
 
-/// Bytes of a rendering.
 pub(super) fn output(message_bytes: usize) -> usize {
     message_bytes.saturating_mul(4).saturating_add(16 << 20)
 }
@@ -117,12 +116,12 @@ pub(super) fn indent(
     blank: Option<bool>,
     kwargs: Kwargs,
 ) -> Result<Value, Error> {
-    let asked = match width {
+    let columns = match width {
         Some(width) => width,
         None => kwargs.get::<Option<usize>>("width")?.unwrap_or(4),
     };
-    check_width(asked)?;
-    if value.as_str().matches('\n').count().saturating_mul(asked) > INDENT_BYTES {
+    check_width(columns)?;
+    if value.as_str().matches('\n').count().saturating_mul(columns) > INDENT_BYTES {
         return Err(refused("indenting would add more than 64 MB"));
     }
     minijinja::filters::indent(value, width, first, blank, kwargs)
@@ -133,7 +132,6 @@ pub(super) fn format(state: &mut State, format: &Value, args: Rest<ValueOrKwargs
     minijinja::filters::format(state, format, args)
 }
 
-/// A writer with a limit.
 pub(super) struct Bounded {
     bytes: Vec<u8>,
     limit: usize,

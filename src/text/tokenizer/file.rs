@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokenizers::Tokenizer as Library;
 
 use super::bounds::outline;
@@ -42,6 +43,12 @@ pub(super) struct GenerationConfig {
 pub(super) enum OneOrMany {
     One(Token),
     Many(Vec<Token>),
+}
+
+/// The contents of a JSON file; of an absent one, its defaults.
+pub(super) fn parsed<T: DeserializeOwned + Default>(name: &str, file: Option<&[u8]>) -> Result<T, TextError> {
+    file.map_or_else(|| Ok(T::default()), |bytes| serde_json::from_slice(bytes))
+        .map_err(|e| TextError::malformed(name, e))
 }
 
 /// Loading takes a second for a hundred thousand merges, unoptimised.

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_cluster_that_does_not_fit_behind_its_word_gets_a_row() {
+    fn a_wide_cluster_that_does_not_fit_gets_a_row() {
         let c = typed(" aa👍");
         assert_eq!(c.rows(4), [0..1, 1..3, 3..7]);
     }

@@ -3,9 +3,10 @@
 use super::super::acts::{hint, send, stop, why_not_now};
 use super::super::keys::{Code, Key};
 use super::super::overlay::{Item, Kind, Overlay};
+use super::super::sessions::{self, Done};
 use super::super::{App, Effect, files, late, perform};
 use super::write;
-use crate::config::commands::{Outcome, escaped};
+use crate::config::commands::Outcome;
 use crate::runtime::protocol::{GotoTarget, Request};
 
 const HINT_MS: u64 = 4_000;
@@ -38,6 +39,12 @@ fn may_lead(app: &mut App, now: u64) -> bool {
 pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let page = app.transcript.page();
     let vim = app.config.vim_keys;
+    match sessions::key(app, key, effects) {
+        Done::No => {}
+        Done::Yes => return,
+        Done::Enter(line) => return enter_line(app, &line, now, effects),
+        Done::Write(line) => return write_line(app, &line),
+    }
     let Some(overlay) = &mut app.overlay else {
         return;
     };
@@ -49,9 +56,6 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
         Code::Esc => close_overlay(app, effects),
         Code::Left if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, -1),
         Code::Right if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, 1),
-        Code::F(2) | Code::Delete | Code::Char('s') if kind(overlay) == Some(Kind::Sessions) && !is_text(key) => {
-            session_key(app, key, now, effects);
-        }
         Code::Left if kind(overlay) == Some(Kind::Files) => {
             if let Overlay::List(view) = overlay {
                 files::open(&files::parent(&view.folder), effects);
@@ -126,31 +130,14 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
     }
 }
 
-fn is_text(key: Key) -> bool {
-    matches!(key.code, Code::Char(_)) && !key.ctrl && !key.alt
-}
-
-fn session_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
-    let Some(Overlay::List(view)) = &mut app.overlay else { return };
-    let name = match view.list.selected() {
-        Some(Item::Session(row)) => escaped(&row.name),
-        _ => return,
-    };
-    match key.code {
-        Code::F(_) => {
-            app.overlay = None;
-            app.composer.clear_to_cut();
-            app.composer.set(&format!("/rename {name} "));
-        }
-        Code::Delete => enter_line(app, &format!("/delete {name}"), now, effects),
-        _ => view.reorder(),
-    }
-}
-
-fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
+fn write_line(app: &mut App, line: &str) {
     app.overlay = None;
     app.composer.clear_to_cut();
     app.composer.set(line);
+}
+
+fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
+    write_line(app, line);
     perform::submit(app, now, effects);
 }
 
@@ -200,7 +187,7 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
             (_, Some(Item::Turn(row))) => Some(Request::Goto(GotoTarget::Message(row.message))),
             (_, Some(Item::Document(row))) => Some(Request::Open(row.name)),
             (_, Some(Item::Theme(row))) => return super::super::themes::take(app, row),
-            (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAsked(at)),
+            (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAnswer(at)),
             (_, Some(Item::Answer(..))) => return,
             (_, Some(Item::Setting(row))) => {
                 app.composer.clear_to_cut();

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn an_error_names_its_line() {
         for (text, line, why) in [
             ("\nbase = \"auto\"", 2, "base must be dark, light or plain"),
             ("[colors]\nyou = \"red\"", 1, "unknown key colors: did you mean colours?"),

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_where_it_stood_is_left_alone() {
+    fn unchanged_clusters_are_left_alone() {
         assert_eq!(written("a🇩🇪b", "a🇩🇪b"), []);
         assert_eq!(written("a🇩🇪b", "a🇩🇪c"), cells(&[(3, "c")]));
         assert_eq!(written("日e\u{301}", "日e\u{301}"), []);

@@ -8,7 +8,7 @@ use crate::core::bytes;
 use crate::runtime::protocol::{DocumentRow, FanOutRow, SearchRow, SessionRow, TimelineRow};
 use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::complete::Popup;
-use crate::tui::entry::{clock, grouped};
+use crate::tui::entry::{clock, date, grouped};
 use crate::tui::overlay::{HelpRow, Item, Kind, ListView, Overlay, Page, SettingRow};
 use crate::tui::rows::{Face, Role, Row, Span};
 use crate::tui::shelf;
@@ -16,6 +16,8 @@ use crate::tui::wrap::wrap_text;
 use crate::tui::{App, Question};
 
 const ALL_COLUMNS: u16 = 76;
+/// Least width of a list of sessions with dates.
+const DATES: u16 = 46;
 
 const LIBRARY: &str = "Library";
 
@@ -26,7 +28,12 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
         Overlay::Map(view) => super::map::draw(view, painter, area),
         Overlay::List(view) => draw_list(app, view, painter, area),
     }
-    painter.text(area, area.height.saturating_sub(1), &format!(" {}", overlay.footer()), Role::Dim);
+    painter.text(
+        area,
+        area.height.saturating_sub(1),
+        &format!(" {}", overlay.footer(usize::from(area.width))),
+        Role::Dim,
+    );
 }
 
 pub(super) fn caret(app: &App, area: Rect) -> Option<Position> {
@@ -59,6 +66,7 @@ const WIDE: usize = 100;
 fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) {
     let narrow = area.width < ALL_COLUMNS;
     let (columns, below) = match (view.kind, narrow) {
+        (Kind::Sessions, true) if area.width < DATES => (["   name", "tokens"], Vec::new()),
         (Kind::Sessions, true) => (["   name", "tokens  changed     "], Vec::new()),
         (Kind::Sessions, false) => (["   name", "messages   tokens  state       size  changed     "], Vec::new()),
         (Kind::Documents, true) => (["   name", "tokens  state    "], Vec::new()),
@@ -156,25 +164,12 @@ fn when(app: &App, ms: i64) -> String {
     if ms <= 0 { String::new() } else { date(ms, app.config.utc_offset_min) }
 }
 
-/// `12 Nov 14:01`, from days since the epoch (civil calendar).
-fn date(ms: i64, utc_offset_min: i32) -> String {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let seconds = ms.div_euclid(1000) + i64::from(utc_offset_min) * 60;
-    let local = jiff::Timestamp::from_second(seconds).map(|t| t.to_zoned(jiff::tz::TimeZone::UTC));
-    match local {
-        Ok(t) => {
-            let month =
-                usize::try_from(t.month()).ok().and_then(|m| MONTHS.get(m.saturating_sub(1))).copied().unwrap_or("");
-            format!("{:>2} {month} {}", t.day(), clock(ms, utc_offset_min))
-        }
-        Err(_) => String::new(),
-    }
-}
-
 fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
     let size = r.bytes.map_or(String::new(), bytes);
     let (tokens, when) = (grouped(r.tokens), when(app, r.updated_ms));
-    let tail = if cells + 4 < usize::from(ALL_COLUMNS) {
+    let tail = if cells + 4 < usize::from(DATES) {
+        tokens
+    } else if cells + 4 < usize::from(ALL_COLUMNS) {
         format!("{tokens:>9}  {when:<12}")
     } else {
         format!("{:>8} {tokens:>9}  {:<5} {size:>10}  {when:<12}", r.counted(), r.state)

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Home, err, out};
 
 #[test]
-fn a_model_that_is_not_there_is_code_3_and_says_how_to_get_it() {
+fn a_missing_model_is_code_3_with_advice() {
     let home = Home::new();
     for arguments in [&["model", "path"][..], &["model", "verify"]] {
         let output = home.command(arguments).env("HF_HOME", home.path("hf")).output().unwrap();
@@ -28,7 +28,7 @@ fn a_model_that_is_not_there_is_code_3_and_says_how_to_get_it() {
 }
 
 #[test]
-fn what_has_no_folder_and_what_is_no_id_of_the_hub_is_said() {
+fn a_missing_folder_and_a_bad_hub_id_are_reported() {
     let home = Home::new();
     for action in ["path", "verify"] {
         let output = home.run(&["--demo", "model", action]);
@@ -64,7 +64,7 @@ fn an_installed_model_is_found_and_verified() {
 }
 
 #[test]
-fn a_folder_is_packed_with_what_lies_beside_its_weights_and_goes_on_where_it_was() {
+fn a_folder_is_packed_whole_and_a_stopped_run_resumes() {
     let home = Home::new();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-mixed");
     for name in ["config.json", "model.safetensors"] {
@@ -76,9 +76,9 @@ fn a_folder_is_packed_with_what_lies_beside_its_weights_and_goes_on_where_it_was
     let pack = |to: &str, into: &str| home.run(&["model", "quantize", "model", "--to", to, "-o", into, "--json"]);
     let made = pack("8bit", "packed");
     assert_eq!(made.status.code(), Some(0), "{}", err(&made));
-    let said: serde_json::Value = serde_json::from_str(out(&made)).unwrap();
-    assert_eq!(said["weights"], "8-bit");
-    let parts = said["parts"].as_array().unwrap();
+    let object: serde_json::Value = serde_json::from_str(out(&made)).unwrap();
+    assert_eq!(object["weights"], "8-bit");
+    let parts = object["parts"].as_array().unwrap();
     assert!(parts.iter().any(|p| p["part"] == "embedding") && parts.iter().any(|p| p["part"] == "layer 0"));
     let worst = parts.iter().map(|p| p["squared_error"].as_f64().unwrap()).fold(0.0, f64::max);
     assert!(worst > 1e-6 && worst < 1e-3, "{worst}");
@@ -138,9 +138,9 @@ fn the_built_in_model_in_a_folder_answers_as_the_built_in_model() {
     assert_eq!(made.status.code(), Some(0), "{}", err(&made));
     let question = "What is sala-chat?";
     let answer = |model: &str| {
-        let asked = home.run(&["--device", "cpu", "--model", model, "-p", question, "--no-save"]);
-        assert_eq!(asked.status.code(), Some(0), "{}", err(&asked));
-        out(&asked).to_owned()
+        let output = home.run(&["--device", "cpu", "--model", model, "-p", question, "--no-save"]);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        out(&output).to_owned()
     };
     assert_eq!(answer("packed"), answer("demo"));
     let looked_at = home.run(&["--model", "packed", "doctor"]);
@@ -151,9 +151,9 @@ fn the_built_in_model_in_a_folder_answers_as_the_built_in_model() {
     let again = home.run(&["model", "quantize", "packed", "--to", "4bit", "-o", "again"]);
     assert!(out(&again).contains(" % (of weights packed before: sala-chat (8-bit)). Use it: "), "{again:?}");
     // It drafts, too.
-    let told = home.run(&["--device", "cpu", "--model", "packed", "-p", question, "--no-save", "--json"]);
-    let told: serde_json::Value = serde_json::from_str(out(&told)).unwrap();
-    assert!(told["speculation"]["eagle_rounds"].as_u64() > Some(0), "{told}");
+    let object = home.run(&["--device", "cpu", "--model", "packed", "-p", question, "--no-save", "--json"]);
+    let object: serde_json::Value = serde_json::from_str(out(&object)).unwrap();
+    assert!(object["speculation"]["eagle_rounds"].as_u64() > Some(0), "{object}");
     let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(home.path("packed/config.json")).unwrap());
     assert_eq!(mode & 0o400, 0o400);
     let others = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(home.path("packed/tokenizer.json")).unwrap());
@@ -172,14 +172,14 @@ fn weights_are_packed_by_text_that_is_one() {
     };
     for (text, why) in [
         ("empty.txt", "empty"),
-        ("short.txt", "too short to calibrate with"),
+        ("short.txt", "too short for calibration"),
         ("picture.txt", "picture.txt"),
         ("no", "no"),
     ] {
         let refused = pack(text, "packed");
         assert!(refused.status.code().is_some_and(|code| code != 0 && code != 101), "{text}: {}", err(&refused));
-        let said = format!("{}{}", out(&refused), err(&refused));
-        assert!(said.contains(why) && said.trim_end().lines().count() == 1, "{text}: {said}");
+        let stderr = format!("{}{}", out(&refused), err(&refused));
+        assert!(stderr.contains(why) && stderr.trim_end().lines().count() == 1, "{text}: {stderr}");
         assert!(!home.path("packed").exists(), "{text}");
     }
     let line = |i: usize| {
@@ -188,8 +188,8 @@ fn weights_are_packed_by_text_that_is_one() {
     home.write("log.txt", (0..100).map(line).collect::<String>());
     let made = pack("log.txt", "packed");
     assert_eq!(made.status.code(), Some(0), "{}", err(&made));
-    let said: serde_json::Value = serde_json::from_str(out(&made)).unwrap();
-    let parts = said["parts"].as_array().unwrap();
+    let stderr: serde_json::Value = serde_json::from_str(out(&made)).unwrap();
+    let parts = stderr["parts"].as_array().unwrap();
     for part in &parts[1..] {
         let error = |key: &str| part[key].as_f64().unwrap();
         assert!(error("output_error") <= error("output_error_uncalibrated"), "{part}");
@@ -217,6 +217,6 @@ fn weights_are_packed_by_text_that_is_one() {
     let why = "packed holds this model packed with another calibration";
     assert!(other.status.code() == Some(2) && out(&other).contains(why), "{}", out(&other));
     assert!(out(&other).contains("-o FOLDER"), "{}", out(&other));
-    let asked = home.run(&["--device", "cpu", "--model", "packed", "-p", "Hello"]);
-    assert_eq!(asked.status.code(), Some(0), "{}", err(&asked));
+    let output = home.run(&["--device", "cpu", "--model", "packed", "-p", "Hello"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
 }

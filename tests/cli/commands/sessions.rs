@@ -25,7 +25,7 @@ fn exported(name: &str, title: &str) -> String {
 }
 
 #[test]
-fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_number() {
+fn an_import_reports_missing_files_and_numbers_taken_names() {
     let home = Home::new();
     let missing = home.run(&["import", "/missing"]);
     assert_eq!(missing.status.code(), Some(66));
@@ -83,7 +83,7 @@ fn an_import_takes_what_is_piped_into_it() {
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
         assert!(out(&output).starts_with(&format!("2 messages imported as \"{called}\"")), "{}", out(&output));
     }
-    // So is a pipe that has a name, as that of a shell's `<(COMMAND)`, whose writer takes its time.
+    // So is a named pipe, such as that of a shell's `<(COMMAND)`, with a slow writer.
     let (from, mut to) = std::io::pipe().unwrap();
     let name = format!("/proc/{}/fd/{}", std::process::id(), from.as_raw_fd());
     let text = long.clone();
@@ -103,7 +103,7 @@ fn an_import_takes_what_is_piped_into_it() {
 }
 
 #[test]
-fn a_single_question_is_listed_with_all_alone_until_it_goes_on() {
+fn a_single_question_is_listed_only_with_all_until_continued() {
     let home = Home::new();
     let ask = |more: &[&str]| {
         let output = home.run(&[&["-p", "Hello?", "--demo", "--max-tokens", "2"][..], more].concat());
@@ -168,7 +168,7 @@ fn a_name_that_is_nearly_one_is_suggested() {
 }
 
 #[test]
-fn what_is_undone_to_its_system_text_is_counted() {
+fn a_session_undone_to_its_system_text_is_counted() {
     let home = Home::new();
     let message = |id: i64, parent: Option<i64>, role: &str| {
         serde_json::json!({
@@ -196,7 +196,7 @@ fn what_is_undone_to_its_system_text_is_counted() {
 }
 
 #[test]
-fn an_export_to_standard_output_is_json_where_json_is_asked_for() {
+fn an_export_to_standard_output_honours_json() {
     let home = Home::new();
     let file = home.write("in.json", exported("talk", "hi"));
     assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
@@ -207,7 +207,7 @@ fn an_export_to_standard_output_is_json_where_json_is_asked_for() {
 }
 
 #[test]
-fn a_session_open_elsewhere_is_not_removed_and_what_to_do_is_said() {
+fn a_session_open_elsewhere_is_kept_with_advice() {
     let home = Home::new();
     let file = home.write("in.json", exported("held", "hi"));
     assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
@@ -218,11 +218,11 @@ fn a_session_open_elsewhere_is_not_removed_and_what_to_do_is_said() {
     assert_eq!(output.status.code(), Some(6), "{}", err(&output));
     assert!(err(&output).starts_with("sala-chat: \"held\" is in use by PID "), "{}", err(&output));
     assert!(err(&output).trim_end().ends_with(". Close it there first"), "{}", err(&output));
-    // Nobody can say what to do instead, in line mode no more than with -p.
-    let asked = home.run(&["--demo", "--device", "cpu", "-p", "hi", "-r", "held"]);
+    // There is no terminal to choose an alternative, neither in line mode nor with -p.
+    let ran = home.run(&["--demo", "--device", "cpu", "-p", "hi", "-r", "held"]);
     let lines = home.run(&["--demo", "--device", "cpu", "--plain", "-r", "held"]);
-    assert_eq!((asked.status.code(), lines.status.code()), (Some(6), Some(6)), "{}", out(&lines));
-    let why = err(&asked).trim().strip_prefix("sala-chat: ").unwrap();
+    assert_eq!((ran.status.code(), lines.status.code()), (Some(6), Some(6)), "{}", out(&lines));
+    let why = err(&ran).trim().strip_prefix("sala-chat: ").unwrap();
     assert_eq!(out(&lines).lines().last(), Some(why));
 }
 
@@ -233,7 +233,7 @@ fn one_of_a_thing_is_not_called_several() {
     assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
     let checked = home.run(&["doctor", "--check"]);
     assert!(out(&checked).contains(": 1 session, 2 messages and 0 state files looked at."), "{}", out(&checked));
-    // Nobody is asked without a terminal, and nothing goes.
+    // Without a terminal there is no question, and nothing is removed.
     let unasked = home.run(&["rm", "one", "--json"]);
     assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
     assert_eq!(home.run(&["rm", "one", "--yes", "--json"]).status.code(), Some(0));
@@ -244,7 +244,7 @@ fn one_of_a_thing_is_not_called_several() {
 }
 
 #[test]
-fn a_search_without_a_hit_is_code_1_and_prints_nothing_on_standard_output() {
+fn a_search_without_a_hit_is_code_1_with_empty_output() {
     let home = Home::new();
     let file = home.write("in.json", exported("one", "hi"));
     assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
@@ -267,7 +267,7 @@ fn the_library_takes_the_words_of_its_slash_command() {
 }
 
 #[test]
-fn what_serve_kept_is_made_anew_or_named_beside_the_conversations() {
+fn the_request_database_is_rebuilt_or_named() {
     let home = Home::new();
     let requests = home.path("data/requests");
     let file = home.write("in.json", exported("one", "hi"));

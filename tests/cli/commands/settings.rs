@@ -48,7 +48,7 @@ fn settings_can_be_shown_checked_and_changed() {
 }
 
 #[test]
-fn a_settings_file_that_is_named_and_not_there_is_made_by_setting_something() {
+fn setting_a_value_creates_a_named_settings_file() {
     let home = Home::new();
     for name in ["new.toml", "below/new.toml"] {
         let named = |rest: &[&str]| home.run(&[&["--config", name][..], rest].concat());
@@ -72,10 +72,10 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
     let found =
         ["sampling.preset: No preset nix.", "serve.listen nowhere: ADDR:PORT", "load.converters.docx: it has no {in}"];
     assert!(found.iter().all(|problem| out(&check).contains(problem)), "{}", out(&check));
-    // Whoever typed none is told where it stands.
-    let asked = home.run(&["--demo", "-p", "hi"]);
-    assert_eq!(asked.status.code(), Some(2));
-    assert!(err(&asked).contains("config.toml: sampling.preset: No preset nix."), "{}", err(&asked));
+    // No preset was typed, so the error names the setting's file.
+    let output = home.run(&["--demo", "-p", "hi"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("config.toml: sampling.preset: No preset nix."), "{}", err(&output));
     home.write(".config/sala-chat/config.toml", "[serve]\nlisten = \"nowhere\"\n");
     assert!(err(&home.run(&["--demo", "serve"])).contains("serve.listen nowhere: ADDR:PORT is needed"));
     assert!(err(&home.run(&["--demo", "serve", "--listen", "::1:x"])).contains("--listen ::1:x: a port is"));
@@ -96,8 +96,8 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
     assert!(err(&set("load.converters.docx", "pandoc")).contains("it has no {in} for the path. Nothing was changed"));
     assert!(err(&set("keys.ctrl-o", "nix")).contains("no action is called"));
     assert!(err(&set("keys.", "nix")).contains("no key is called"));
-    let said = "\"ctrl-O\" and \"ctrl-o\" are the same key; keep one of them";
-    assert!(err(&set("keys.ctrl-O", "help")).contains(&format!("{said}. Nothing was changed")));
+    let expected = "\"ctrl-O\" and \"ctrl-o\" are the same key; keep one of them";
+    assert!(err(&set("keys.ctrl-O", "help")).contains(&format!("{expected}. Nothing was changed")));
     // What a check would find in a value is not set.
     let before = std::fs::read_to_string(&file).unwrap();
     for (key, value, says) in [
@@ -122,7 +122,7 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
     }
     home.write(".config/sala-chat/config.toml", "[keys]\n\"ctrl-o\" = \"panel\"\n\"ctrl-O\" = \"help\"\n");
     let check = home.run(&["config", "check"]);
-    assert_eq!((check.status.code(), out(&check).contains(said)), (Some(2), true), "{}", out(&check));
+    assert_eq!((check.status.code(), out(&check).contains(expected)), (Some(2), true), "{}", out(&check));
     home.write(".config/sala-chat/config.toml", "[engine]\nurl = \"ftp://x\"\n");
     let check = home.run(&["config", "check"]);
     assert_eq!((check.status.code(), out(&check).lines().count()), (Some(2), 1), "{}", out(&check));
@@ -135,7 +135,7 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
 }
 
 #[test]
-fn settings_that_the_models_template_cannot_do_are_told_with_what_works() {
+fn settings_the_template_lacks_are_reported_with_alternatives() {
     let home = Home::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = home.path("model");
@@ -151,13 +151,13 @@ fn settings_that_the_models_template_cannot_do_are_told_with_what_works() {
     let check = |mode: &str| {
         let text = format!("model.source = {:?}\nthinking.mode = {mode:?}\n", folder.display().to_string());
         home.write(".config/sala-chat/config.toml", text);
-        let said = home.run(&["config", "check"]);
-        assert!(said.status.success(), "{}", err(&said));
-        out(&said).to_owned()
+        let output = home.run(&["config", "check"]);
+        assert!(output.status.success(), "{}", err(&output));
+        out(&output).to_owned()
     };
     for mode in ["on", "off"] {
-        let said = check(mode);
-        assert!(said.contains("no switch for thinking") && said.contains("thinking.budget"), "{said}");
+        let output = check(mode);
+        assert!(output.contains("cannot switch thinking") && output.contains("thinking.budget"), "{output}");
     }
     assert_eq!(check("auto").lines().count(), 1);
     // The built-in model can.
@@ -166,7 +166,7 @@ fn settings_that_the_models_template_cannot_do_are_told_with_what_works() {
 }
 
 #[test]
-fn a_preset_that_cannot_be_taken_is_told_before_anything_is_loaded() {
+fn an_invalid_preset_is_reported_before_anything_is_loaded() {
     let home = Home::new();
     let wrong = home.run(&["-p", "hi", "--preset", "carefull"]);
     assert_eq!(wrong.status.code(), Some(2));

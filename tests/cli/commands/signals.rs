@@ -35,7 +35,7 @@ fn a_question_that_was_started_deaf_to_hang_ups_is_answered() {
 }
 
 #[test]
-fn a_server_that_was_started_deaf_to_hang_ups_goes_on_until_it_is_terminated() {
+fn a_server_that_ignores_hang_ups_runs_until_terminated() {
     let home = Home::new();
     let mut child = deaf(&home, &["serve", "--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();

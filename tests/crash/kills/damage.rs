@@ -13,11 +13,11 @@ use crate::kills::store_support::fault::{Effect, FaultDisk};
 use crate::kills::store_support::*;
 
 #[test]
-fn a_damaged_file_costs_its_state_only_and_says_why() {
+fn a_damaged_file_costs_only_its_state_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = saved(dir.path());
-    let tip = talk.tip.unwrap();
-    let last = talk.segments[2].id();
+    let chat = saved(dir.path());
+    let tip = chat.tip.unwrap();
+    let last = chat.segments[2].id();
     let bench = Bench::new(open(dir.path(), RealDisk));
     let store = &bench.store;
     let file = |id: &SegmentId, extension: &str| dir.path().join("segments").join(format!("{}.{extension}", id.hex()));
@@ -40,20 +40,20 @@ fn a_damaged_file_costs_its_state_only_and_says_why() {
             damage(&file(&last, extension));
             let restored = restore(store, &tip, 0).unwrap();
             assert_eq!(restored.plan.usable, 2, "{why}");
-            assert!(same_end(&restored.end.unwrap(), &image(&talk.segments[1]).end.unwrap()));
-            assert_eq!(restored.plan.replay()[0].content, talk.segments[2], "the tokens to read again are known");
+            assert!(same_end(&restored.end.unwrap(), &image(&chat.segments[1]).end.unwrap()));
+            assert_eq!(restored.plan.replay()[0].content, chat.segments[2], "the tokens to read again are known");
             let lost = &restored.plan.lost[0];
             assert!(lost.what == what && lost.why.contains(why), "{lost:?}");
-            assert_eq!(store.session(talk.session).unwrap().state_of, None, "the list says so");
-            assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6);
+            assert_eq!(store.session(chat.session).unwrap().state_of, None, "the list says so");
+            assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 6);
             // Reading it again brings it back.
-            let images = vec![(last, image(&talk.segments[2]))];
+            let images = vec![(last, image(&chat.segments[2]))];
             assert!(is_saved(&bench.save(Save { changes: vec![], images })));
             assert_eq!(restore(store, &tip, 0).unwrap().plan.usable, 3);
         }
     }
     // Damage at the root leaves nothing to build on, and that is no error.
-    flip(&file(&talk.segments[0].id(), "rows"), 300);
+    flip(&file(&chat.segments[0].id(), "rows"), 300);
     let restored = restore(store, &tip, 0).unwrap();
     assert_eq!((restored.plan.usable, restored.plan.replay().len(), restored.end.is_none()), (0, 3, true));
 }
@@ -61,13 +61,13 @@ fn a_damaged_file_costs_its_state_only_and_says_why() {
 #[test]
 fn rows_left_in_their_files_are_checked_when_they_are_taken() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = saved(dir.path());
-    let tip = talk.tip.unwrap();
+    let chat = saved(dir.path());
+    let tip = chat.tip.unwrap();
     let disk = FaultDisk::new();
     let store = open(dir.path(), disk.clone());
     let opened = store.open_path(&tip, 0).unwrap();
     assert_eq!((opened.plan.usable, opened.rows.len()), (3, 3));
-    for (rows, segment) in opened.rows.iter().zip(&talk.segments) {
+    for (rows, segment) in opened.rows.iter().zip(&chat.segments) {
         for wanted in image(segment).rows.tensors {
             let found = rows.load(&wanted.name).unwrap();
             assert_eq!((found.shape, &found.data), (wanted.shape, &wanted.data));
@@ -80,17 +80,17 @@ fn rows_left_in_their_files_are_checked_when_they_are_taken() {
             assert!(rows.fill(&wanted.name, 0, &mut vec![0; beyond]).is_err());
         }
     }
-    // An error that may pass is told and changes nothing.
+    // A transient error is reported and changes nothing.
     let opened = store.open_path(&tip, 0).unwrap();
     disk.fail(Effect::Read, ErrorKind::TimedOut);
     let passing = opened.rows[2].load("k.0").unwrap_err();
     disk.heal();
     assert!(matches!(store.note_fault(&passing), Err(StoreError::StateLost { .. })));
     assert!(!store.note_fault(&RowsFault::new("of no file")).unwrap());
-    // A flipped bit costs the segment its rows: what comes before it is used.
+    // A flipped bit costs the segment its rows: earlier segments are used.
     let opened = store.open_path(&tip, 0).unwrap();
     assert_eq!(opened.rows.len(), 3);
-    let id = talk.segments[2].id();
+    let id = chat.segments[2].id();
     let file = dir.path().join("segments").join(format!("{}.rows", id.hex()));
     flip(&file, std::fs::metadata(&file).unwrap().len() - 1);
     let fault = opened.rows[2].load("v.0").unwrap_err();
@@ -102,14 +102,14 @@ fn rows_left_in_their_files_are_checked_when_they_are_taken() {
 }
 
 #[test]
-fn a_damaged_log_of_the_database_has_nothing_of_a_saved_turn_to_lose() {
+fn a_damaged_database_log_loses_no_saved_turn() {
     let dir = tempfile::tempdir().unwrap();
     let live = dir.path().join("live");
     let bench = Bench::new(open(&live, RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "wal");
+    let (mut chat, save) = Chat::begin(&bench.store, "wal");
     bench.save(save);
     for n in 0..6 {
-        let save = talk.turn(&bench.store, &format!("question {n}"), "answer");
+        let save = chat.turn(&bench.store, &format!("question {n}"), "answer");
         bench.save(save);
     }
     // The log is moved into the database right after a save, by the thread that saved.
@@ -127,7 +127,7 @@ fn a_damaged_log_of_the_database_has_nothing_of_a_saved_turn_to_lose() {
         std::fs::create_dir(&alone).unwrap();
         std::fs::write(alone.join("sala.db"), &found[0]).unwrap();
         let whole = Store::open(&alone, Arc::new(RealDisk), limits())
-            .is_ok_and(|store| store.path(talk.head.unwrap()).is_ok_and(|path| path.len() == 12));
+            .is_ok_and(|store| store.path(chat.head.unwrap()).is_ok_and(|path| path.len() == 12));
         if whole {
             break found.into();
         }
@@ -154,7 +154,7 @@ fn a_damaged_log_of_the_database_has_nothing_of_a_saved_turn_to_lose() {
         let tip = store.tip_segment(session.head.unwrap(), MODEL).unwrap().unwrap().1;
         assert_eq!(restore(&store, &tip, 0).unwrap().plan.usable, 0, "no files here: declared missing");
         let bench = Bench::new(store);
-        let (_, save) = Talk::begin(&bench.store, "goes on");
+        let (_, save) = Chat::begin(&bench.store, "goes on");
         assert!(is_saved(&bench.save(save)));
     }
 }

@@ -13,7 +13,7 @@ use crate::kills::store_support::*;
 
 const CHILD: &str = "SALA_CHAT_TEST_STORE";
 
-/// The process that [`kill_nine_at_random_moments_loses_nothing_acknowledged`] kills: saves turns, says what it was told.
+/// The process that [`kill_nine_at_random_moments_loses_nothing_acknowledged`] kills: saves turns and prints acknowledgements.
 #[test]
 #[ignore = "run by another test"]
 fn child_saves_until_killed() {
@@ -21,12 +21,12 @@ fn child_saves_until_killed() {
         return;
     };
     let bench = Bench::new(open(Path::new(&root), RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "killed");
+    let (mut chat, save) = Chat::begin(&bench.store, "killed");
     bench.save(save);
     for n in 0.. {
-        let save = talk.turn(&bench.store, &format!("question {n}"), &format!("answer {n}"));
+        let save = chat.turn(&bench.store, &format!("question {n}"), &format!("answer {n}"));
         let event = bench.save(save);
-        println!("ACK {} {} {}", talk.head.unwrap().0, talk.tip.unwrap().hex(), is_saved(&event));
+        println!("ACK {} {} {}", chat.head.unwrap().0, chat.tip.unwrap().hex(), is_saved(&event));
     }
 }
 
@@ -43,11 +43,11 @@ fn kill_nine_at_random_moments_loses_nothing_acknowledged() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut told = Vec::new();
+        let mut acks = Vec::new();
         // Let it get going, then kill at a moment that differs from round to round, inside or between saves.
-        while told.len() < 3 {
+        while acks.len() < 3 {
             let line = lines.next().expect("the child works").unwrap();
-            told.extend(line.find("ACK ").map(|at| line[at..].to_owned()));
+            acks.extend(line.find("ACK ").map(|at| line[at..].to_owned()));
         }
         let until = Instant::now() + Duration::from_micros(round * 1_913 % 17_000);
         while Instant::now() < until {
@@ -56,12 +56,12 @@ fn kill_nine_at_random_moments_loses_nothing_acknowledged() {
         child.kill().unwrap();
         child.wait().unwrap();
         for line in lines.map_while(Result::ok) {
-            told.extend(line.find("ACK ").map(|at| line[at..].to_owned()));
+            acks.extend(line.find("ACK ").map(|at| line[at..].to_owned()));
         }
         let store = open(dir.path(), RealDisk);
         check_no_orphans(&store);
         let (mut messages, mut depth) = (0, 0);
-        for line in &told {
+        for line in &acks {
             let words: Vec<&str> = line.split(' ').collect();
             // The kill may cut the last line.
             let [_, head, tip, saved] = words[..] else {
@@ -78,7 +78,7 @@ fn kill_nine_at_random_moments_loses_nothing_acknowledged() {
         }
         assert_eq!(messages, 2 * depth);
         acknowledged += depth;
-        // The killed process left its lock behind; it does not block.
+        // The killed process left its lock; it does not block.
         let session = store.last_session().unwrap().unwrap();
         assert!(store.lock_session(session.id, &session.name).is_ok());
     }

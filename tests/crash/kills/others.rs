@@ -16,40 +16,40 @@ use crate::kills::{check_no_orphans, saved};
 #[test]
 fn another_model_keeps_the_text_and_the_old_state() {
     let dir = tempfile::tempdir().unwrap();
-    let mut talk = saved(dir.path());
+    let mut chat = saved(dir.path());
     let bench = Bench::new(open(dir.path(), RealDisk));
-    assert_eq!(bench.store.tip_segment(talk.head.unwrap(), "model-b").unwrap(), None);
+    assert_eq!(bench.store.tip_segment(chat.head.unwrap(), "model-b").unwrap(), None);
     // Read again by the other model: both states are kept side by side.
-    let mut again = talk.segments.remove(0);
+    let mut again = chat.segments.remove(0);
     again.fingerprint = "model-b".into();
     let id = again.id();
-    let first = bench.store.path(talk.head.unwrap()).unwrap()[1].id;
+    let first = bench.store.path(chat.head.unwrap()).unwrap()[1].id;
     let images = vec![(id, image(&again))];
     let changes = vec![Change::AddSegment(Box::new(again)), Change::Link { message: first, segment: id }];
     assert!(is_saved(&bench.save(Save { changes, images })));
-    assert_eq!(bench.store.tip_segment(talk.head.unwrap(), "model-b").unwrap(), Some((first, id)));
-    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 3);
+    assert_eq!(bench.store.tip_segment(chat.head.unwrap(), "model-b").unwrap(), Some((first, id)));
+    assert_eq!(restore(&bench.store, &chat.tip.unwrap(), 0).unwrap().plan.usable, 3);
 }
 
 #[test]
 fn a_database_of_a_newer_program_opens_for_reading() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = saved(dir.path());
+    let chat = saved(dir.path());
     let db = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
     db.execute_batch("PRAGMA user_version = 99; ALTER TABLE session ADD COLUMN colour TEXT").unwrap();
     drop(db);
     let bench = Bench::new(open(dir.path(), RealDisk));
     let Access::ReadOnly { why } = bench.store.access() else { panic!("must not be written") };
     assert!(why.contains("newer sala-chat (format 99"), "{why}");
-    assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().len(), 6);
+    assert_eq!(bench.store.path(chat.head.unwrap()).unwrap().len(), 6);
     assert_eq!(bench.store.sessions(SessionFilter::Live, 10).unwrap().len(), 1);
-    assert!(!bench.store.search("question", 10, &Watch::NOBODY).unwrap().is_empty());
+    assert!(!bench.store.search("question", 10, &Watch::NONE).unwrap().is_empty());
     let event = bench.save(Save { changes: vec![Change::Prompt("x".into())], images: vec![] });
     assert!(matches!(&event, SaveEvent::NotSaved { reason, .. } if reason.contains("newer")), "{event:?}");
 }
 
 #[test]
-fn what_is_not_ours_is_refused_in_one_line() {
+fn foreign_files_are_refused_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |root: &Path| Store::open(root, Arc::new(RealDisk), limits()).unwrap_err();
     // A file where the folder should be.
@@ -74,20 +74,20 @@ fn what_is_not_ours_is_refused_in_one_line() {
 #[test]
 fn two_at_a_time_do_not_disturb_each_other() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = saved(dir.path());
+    let chat = saved(dir.path());
     let (a, b) = (Bench::new(open(dir.path(), RealDisk)), Bench::new(open(dir.path(), RealDisk)));
-    // The second is told who has the session.
-    let held = a.store.lock_session(talk.session, "talk").unwrap();
+    // The second learns which process has the session.
+    let held = a.store.lock_session(chat.session, "talk").unwrap();
     assert_eq!(held.stale, None);
-    let e = b.store.lock_session(talk.session, "talk").unwrap_err();
+    let e = b.store.lock_session(chat.session, "talk").unwrap_err();
     let StoreError::InUse { pid, .. } = &e else { panic!("{e}") };
     assert_eq!(*pid, std::process::id());
     assert!(e.to_string().contains("in use by PID"), "{e}");
     drop(held);
-    assert_eq!(b.store.lock_session(talk.session, "talk").unwrap().stale, None);
+    assert_eq!(b.store.lock_session(chat.session, "talk").unwrap().stale, None);
 
-    // Both write, ids never meet, nobody's unfinished file is swept.
-    let unfinished = dir.path().join("segments").join(format!("{}.rows.1.tmp", talk.tip.unwrap().hex()));
+    // Both write, ids never collide, no unfinished file of the other is swept.
+    let unfinished = dir.path().join("segments").join(format!("{}.rows.1.tmp", chat.tip.unwrap().hex()));
     std::fs::write(&unfinished, "being written").unwrap();
     let writing = std::fs::File::open(dir.path().join("locks/writing.lock")).unwrap();
     writing.lock_shared().unwrap();
@@ -102,18 +102,18 @@ fn two_at_a_time_do_not_disturb_each_other() {
     for _ in 0..100 {
         assert!(ids.insert(a.store.new_message_id(None)) && ids.insert(b.store.new_message_id(None)));
     }
-    // One that goes on in what another has written comes after it; one that is far beyond, too, and damage changes nothing.
+    // An id after another writer's is higher, also after a far one, and damage changes nothing.
     let of_b = b.store.new_message_id(None);
     assert!(a.store.new_message_id(Some(of_b)) > of_b);
     let far = sala_chat::core::transcript::MessageId((1 << 61) + 7);
-    // Whoever took that one has more behind it, which stay its own.
+    // The process that took that id reserves more after it.
     assert!(b.store.new_message_id(Some(far)).0 >= far.0 + (1 << 10));
     assert!(a.store.new_message_id(Some(sala_chat::core::transcript::MessageId(i64::MAX))) > of_b);
     assert!(ids.insert(a.store.new_message_id(None)) && ids.insert(b.store.new_message_id(None)));
     for (bench, name) in [(&a, "from a"), (&b, "from b")] {
-        let (mut talk, save) = Talk::begin(&bench.store, name);
+        let (mut chat, save) = Chat::begin(&bench.store, name);
         assert!(is_saved(&bench.save(save)));
-        let save = talk.turn(&bench.store, "q", "a");
+        let save = chat.turn(&bench.store, "q", "a");
         assert!(is_saved(&bench.save(save)));
     }
     assert_eq!(c.sessions(SessionFilter::Live, 10).unwrap().len(), 3);
@@ -131,16 +131,16 @@ enum Step {
     Remove,
 }
 
-/// A disk that tells what it is about to do in the folder of state, and does it when that returns.
-struct Told<F>(F);
+/// A disk that calls a hook before each step in the folder of state.
+struct Hooked<F>(F);
 
-impl<F> std::fmt::Debug for Told<F> {
+impl<F> std::fmt::Debug for Hooked<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Told")
+        f.write_str("Hooked")
     }
 }
 
-impl<F: Fn(Step) + Send + Sync> Disk for Told<F> {
+impl<F: Fn(Step) + Send + Sync> Disk for Hooked<F> {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         if dir.ends_with("segments") {
             (self.0)(Step::Sync);
@@ -166,12 +166,12 @@ impl<F: Fn(Step) + Send + Sync> Disk for Told<F> {
 fn two_that_save_one_state_at_once_leave_it_whole() {
     let dir = tempfile::tempdir().unwrap();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "both");
+    let (mut chat, save) = Chat::begin(&bench.store, "both");
     assert!(is_saved(&bench.save(save)));
-    let mut save = talk.turn(&bench.store, "question", "answer");
+    let mut save = chat.turn(&bench.store, "question", "answer");
     let first = std::mem::take(&mut save.images);
     assert!(is_saved(&bench.save(save)));
-    // The same tokens, and what goes with them differs by process.
+    // The same tokens, with data that differs by process.
     let mut second = first.clone();
     let drafts = &mut second[0].1.end.as_mut().unwrap().tensors[1];
     drafts.data = vec![0; drafts.data.len()].into();
@@ -180,18 +180,18 @@ fn two_that_save_one_state_at_once_leave_it_whole() {
     let (release, go_on) = bounded::<()>(0);
     let slow = open(
         dir.path(),
-        Told(move |step: Step| {
+        Hooked(move |step: Step| {
             if step == Step::Sync {
                 let _ = reached.send(());
-                // Nothing is ever sent: it goes on when the other end is dropped.
+                // No message is ever sent: it returns when the other end is dropped.
                 let _ = go_on.recv();
             }
         }),
     );
     let slow = std::thread::spawn(move || slow.save_images(&first));
     at.recv_timeout(Duration::from_secs(20)).unwrap();
-    // Nobody waits for the first: neither another one's text nor its state.
-    let (_, save) = Talk::begin(&bench.store, "meanwhile");
+    // No other save waits for the first: neither text nor state.
+    let (_, save) = Chat::begin(&bench.store, "meanwhile");
     assert!(is_saved(&bench.save(save)));
     bench.store.save_images(&second).unwrap();
     drop(release);
@@ -199,7 +199,7 @@ fn two_that_save_one_state_at_once_leave_it_whole() {
 
     let checked = bench.store.check().unwrap();
     assert_eq!((checked.states, checked.repaired, checked.damaged), (2, vec![], vec![]));
-    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 1);
+    assert_eq!(restore(&bench.store, &chat.tip.unwrap(), 0).unwrap().plan.usable, 1);
     assert_eq!(std::fs::read_dir(dir.path().join("segments")).unwrap().count(), 2, "nothing else is left");
 }
 
@@ -207,19 +207,19 @@ fn two_that_save_one_state_at_once_leave_it_whole() {
 fn a_place_that_another_took_meanwhile_costs_no_state() {
     let dir = tempfile::tempdir().unwrap();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let (mut talk, save) = Talk::begin(&bench.store, "talk");
+    let (mut chat, save) = Chat::begin(&bench.store, "talk");
     assert!(is_saved(&bench.save(save)));
-    let mut save = talk.turn(&bench.store, "question", "answer");
+    let mut save = chat.turn(&bench.store, "question", "answer");
     let images = std::mem::take(&mut save.images);
     assert!(is_saved(&bench.save(save)));
 
-    let place = dir.path().join("segments").join(format!("{}.rows", talk.tip.unwrap().hex()));
+    let place = dir.path().join("segments").join(format!("{}.rows", chat.tip.unwrap().hex()));
     let theirs = dir.path().join("theirs");
     std::fs::write(&theirs, "of another process").unwrap();
     // Before the first is named, and never again.
     let slow = open(
         dir.path(),
-        Told(move |step: Step| {
+        Hooked(move |step: Step| {
             if step == Step::Sync {
                 let _ = std::fs::rename(&theirs, &place);
             }
@@ -229,18 +229,18 @@ fn a_place_that_another_took_meanwhile_costs_no_state() {
     assert!(!dir.path().join("theirs").exists(), "it was there");
     let checked = bench.store.check().unwrap();
     assert_eq!((checked.states, checked.repaired, checked.damaged), (2, vec![], vec![]));
-    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 1);
+    assert_eq!(restore(&bench.store, &chat.tip.unwrap(), 0).unwrap().plan.usable, 1);
     assert_eq!(std::fs::read_dir(dir.path().join("segments")).unwrap().count(), 2, "nothing else is left");
 }
 
 #[test]
-fn a_database_that_is_moved_away_while_it_is_opened_is_not_made_anew() {
+fn a_database_moved_away_during_its_opening_is_not_recreated() {
     let dir = tempfile::tempdir().unwrap();
-    let talk = saved(dir.path());
+    let chat = saved(dir.path());
     let (database, aside) = (dir.path().join("sala.db"), dir.path().join("sala.db.aside"));
     let (from, to) = (database.clone(), aside.clone());
     // The start tries the disk once it has looked at the database.
-    let disk = Told(move |step: Step| {
+    let disk = Hooked(move |step: Step| {
         if step == Step::Create {
             let _ = std::fs::rename(&from, &to);
         }
@@ -249,7 +249,7 @@ fn a_database_that_is_moved_away_while_it_is_opened_is_not_made_anew() {
     assert!(e.to_string().ends_with("moved away just now: try again"), "{e}");
     assert!(!database.exists());
     std::fs::rename(&aside, &database).unwrap();
-    assert_eq!(open(dir.path(), RealDisk).path(talk.head.unwrap()).unwrap().len(), 6);
+    assert_eq!(open(dir.path(), RealDisk).path(chat.head.unwrap()).unwrap().len(), 6);
 }
 
 #[test]
@@ -257,20 +257,20 @@ fn while_state_is_removed_others_can_write() {
     let dir = tempfile::tempdir().unwrap();
     saved(dir.path());
     let database = dir.path().join("sala.db");
-    let (told, asked) = unbounded();
+    let (report, attempts) = unbounded();
     let store = open(
         dir.path(),
-        Told(move |step: Step| {
+        Hooked(move |step: Step| {
             if step == Step::Remove {
                 let other = rusqlite::Connection::open(&database).unwrap();
                 other.busy_timeout(Duration::ZERO).unwrap();
-                let _ = told.send(other.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok());
+                let _ = report.send(other.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok());
             }
         }),
     );
     // Of the start, which tries the disk.
-    let _ = asked.try_iter().count();
+    let _ = attempts.try_iter().count();
     assert_eq!(store.drop_all_state(&[]).unwrap().files, 6);
-    assert_eq!(asked.try_iter().collect::<Vec<_>>(), [true; 6]);
+    assert_eq!(attempts.try_iter().collect::<Vec<_>>(), [true; 6]);
     assert_eq!(std::fs::read_dir(dir.path().join("segments")).unwrap().count(), 0);
 }

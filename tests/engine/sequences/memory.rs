@@ -8,90 +8,90 @@ use sala_chat::engine::protocol::{CheckpointImage, Dtype, ImageTensor, RowSource
 /// A short conversation of the built-in model takes this: its recurrent states, and a page of each array.
 const SHORT: u64 = 819_200 + 3 * (2 * 512 + 128 + 32) * 1024;
 
-fn short(h: &Harness, i: usize) -> Wish {
+fn short(h: &Harness, i: usize) -> Request {
     let ask = ["What is 17 + 25?", "What is sala-chat?", "Name three colours.", "Tell me of the sea."][i % 4];
     let long = "The lamp is in the attic. ".repeat(10 * i);
-    Wish { prompt: h.question(&format!("{long}{ask}")), seed: Some(i as u64), spec: SpecMode::Auto, tokens: 60 }
+    Request { prompt: h.question(&format!("{long}{ask}")), seed: Some(i as u64), spec: SpecMode::Auto, tokens: 60 }
 }
 
 /// Of the memory that eight take, short as the answers of some may be.
 const MISSING: u64 = 1 << 20;
 
-/// What all eight say, each in a sequence of its own; `after` is sent behind each job.
-fn eight(h: &Harness, wishes: &[Wish], after: impl Fn(SequenceId) -> Option<Command>) -> HashMap<u64, Said> {
-    let mut said = HashMap::new();
-    for (i, wish) in (1u32..).zip(wishes) {
-        h.send(h.job(u64::from(i), SequenceId(i), wish, &Cancel::default()));
+/// The outputs of all eight, each in a sequence of its own; `after` is sent after each job.
+fn eight(h: &Harness, requests: &[Request], after: impl Fn(SequenceId) -> Option<Command>) -> HashMap<u64, Output> {
+    let mut outputs = HashMap::new();
+    for (i, request) in (1u32..).zip(requests) {
+        h.send(h.job(u64::from(i), SequenceId(i), request, &Cancel::default()));
         if let Some(command) = after(SequenceId(i)) {
             h.send(command);
         }
     }
-    let mut left = wishes.len();
+    let mut left = requests.len();
     while left > 0 {
-        left -= usize::from(h.hear(&mut said).is_some());
+        left -= usize::from(h.hear(&mut outputs).is_some());
     }
-    said
+    outputs
 }
 
 #[test]
-fn memory_that_runs_out_while_eight_answer_makes_one_wait_and_none_fail() {
+fn exhausted_memory_makes_one_of_eight_wait_and_none_fail() {
     let free = Harness::start();
-    let wishes: Vec<Wish> = (0..8).map(|i| short(&free, i)).collect();
-    let alone: Vec<Said> = wishes.iter().map(|w| free.alone(w)).collect();
+    let requests: Vec<Request> = (0..8).map(|i| short(&free, i)).collect();
+    let alone: Vec<Output> = requests.iter().map(|w| free.alone(w)).collect();
     let h = Harness::on(Cpu::with_room(8 * SHORT - MISSING), 20_000);
     // Their holder can do without them when they are done.
-    let said = eight(&h, &wishes, |sequence| Some(Command::MayEvict { sequence }));
+    let outputs = eight(&h, &requests, |sequence| Some(Command::MayEvict { sequence }));
     for (i, alone) in (1u64..).zip(&alone) {
-        same(&said[&i], alone, &format!("job {i}"));
+        same(&outputs[&i], alone, &format!("job {i}"));
     }
-    let waited: Vec<&String> = (1..9).flat_map(|i| &said[&i].waited).collect();
+    let waited: Vec<&String> = (1..9).flat_map(|i| &outputs[&i].waited).collect();
     assert_eq!(waited.len(), 1, "{waited:?}");
     let what = waited[0];
     assert!(what.starts_with("waiting for memory: ") && what.contains(" are free; 7 others still at work"), "{what}");
-    let evicted: Vec<u64> = said.keys().filter(|id| **id >= EVICTED).copied().collect();
+    let evicted: Vec<u64> = outputs.keys().filter(|id| **id >= EVICTED).copied().collect();
     assert_eq!(evicted.len(), 1, "one gave its memory: {evicted:?}");
 }
 
 #[test]
-fn what_is_given_back_a_moment_after_an_answer_is_waited_for() {
+fn a_job_waits_for_memory_about_to_be_released() {
     let free = Harness::start();
-    let wishes: Vec<Wish> = (0..3).map(|i| short(&free, i)).collect();
-    let alone: Vec<Said> = wishes.iter().map(|w| free.alone(w)).collect();
+    let requests: Vec<Request> = (0..3).map(|i| short(&free, i)).collect();
+    let alone: Vec<Output> = requests.iter().map(|w| free.alone(w)).collect();
     let h = Harness::on(Cpu::with_room(2 * SHORT), 20_000);
-    let mut said = HashMap::new();
-    for (i, wish) in (1u32..).zip(&wishes) {
-        h.send(h.job(u64::from(i), SequenceId(i), wish, &Cancel::default()));
+    let mut outputs = HashMap::new();
+    for (i, request) in (1u32..).zip(&requests) {
+        h.send(h.job(u64::from(i), SequenceId(i), request, &Cancel::default()));
     }
     let mut left = 3;
     while left > 0 {
-        if let Some(id) = h.hear(&mut said) {
+        if let Some(id) = h.hear(&mut outputs) {
             left -= 1;
             h.send(Command::Release { sequence: SequenceId(id as u32) });
         }
     }
     for (i, alone) in (1u64..).zip(&alone) {
-        same(&said[&i], alone, &format!("job {i}"));
+        same(&outputs[&i], alone, &format!("job {i}"));
     }
-    assert_eq!((1..4).map(|i| said[&i].waited.len()).sum::<usize>(), 1);
+    assert_eq!((1..4).map(|i| outputs[&i].waited.len()).sum::<usize>(), 1);
 }
 
 #[test]
-fn the_one_used_longest_ago_is_evicted_and_comes_back_with_its_bits() {
+fn the_least_recently_used_is_evicted_and_restored_exactly() {
     let free = Harness::start();
     let (first, more) = (short(&free, 3), short(&free, 1));
     let then = {
         free.alone(&first);
-        let mut said = HashMap::new();
+        let mut outputs = HashMap::new();
         free.send(free.job(3, MAIN, &more, &Cancel::default()));
-        while free.hear(&mut said) != Some(3) {}
-        said.remove(&3).unwrap()
+        while free.hear(&mut outputs) != Some(3) {}
+        outputs.remove(&3).unwrap()
     };
     let h = Harness::on(Cpu::with_room(3 * SHORT), 20_000);
-    let mut said = HashMap::new();
-    let mut run = |id: u64, sequence: SequenceId, wish: &Wish| {
-        h.send(h.job(id, sequence, wish, &Cancel::default()));
-        while h.hear(&mut said) != Some(id) {}
-        (said.remove(&id).unwrap(), said.keys().filter(|id| **id >= EVICTED).copied().collect::<Vec<_>>())
+    let mut outputs = HashMap::new();
+    let mut run = |id: u64, sequence: SequenceId, request: &Request| {
+        h.send(h.job(id, sequence, request, &Cancel::default()));
+        while h.hear(&mut outputs) != Some(id) {}
+        (outputs.remove(&id).unwrap(), outputs.keys().filter(|id| **id >= EVICTED).copied().collect::<Vec<_>>())
     };
     let sequences = [1, 2, 3].map(SequenceId);
     let mut image = None;
@@ -101,21 +101,21 @@ fn the_one_used_longest_ago_is_evicted_and_comes_back_with_its_bits() {
         image = done.image.or(image);
         h.send(Command::MayEvict { sequence });
     }
-    // Taken back by what is asked of it: 2 is the one used longest ago now.
+    // Restored by its next job: now 2 is the least recently used.
     run(20, sequences[0], &more);
     h.send(Command::MayEvict { sequence: sequences[0] });
     let (done, evicted) = run(21, SequenceId(4), &first);
     assert_eq!((done.fault, evicted), (None, vec![EVICTED + 2]));
-    // What comes too late is told so, also to a fork, up to a restore.
+    // Late commands fail, also for a fork, until a restore.
     for (id, command) in [
         (30, h.job(30, sequences[1], &more, &Cancel::default())),
         (31, Command::Fork { id: 31, from: sequences[1], to: SequenceId(4) }),
         (32, h.job(32, sequences[1], &more, &Cancel::default())),
     ] {
         h.send(command);
-        let mut said = HashMap::new();
-        while h.hear(&mut said) != Some(id) {}
-        assert_eq!(said[&id].fault, Some(EngineFault::Evicted), "{id}");
+        let mut outputs = HashMap::new();
+        while h.hear(&mut outputs) != Some(id) {}
+        assert_eq!(outputs[&id].fault, Some(EngineFault::Evicted), "{id}");
     }
     let image = image.unwrap();
     let mut history = first.prompt.clone();
@@ -123,80 +123,80 @@ fn the_one_used_longest_ago_is_evicted_and_comes_back_with_its_bits() {
     let rows: Vec<Arc<dyn RowSource>> = vec![Arc::new(image.rows.clone())];
     let (end, history) = (image.end.clone(), Arc::new(history));
     h.send(Command::Restore { id: 40, sequence: sequences[1], keep: 0, rows, end, history });
-    let mut said = HashMap::new();
+    let mut outputs = HashMap::new();
     h.send(h.job(41, sequences[1], &more, &Cancel::default()));
-    while h.hear(&mut said) != Some(41) {}
-    same(&said[&41], &then, "behind a restore");
+    while h.hear(&mut outputs) != Some(41) {}
+    same(&outputs[&41], &then, "behind a restore");
 }
 
 #[test]
-fn what_can_never_fit_is_refused_at_once_with_numbers() {
+fn a_job_that_can_never_fit_is_refused_at_once_with_numbers() {
     let free = Harness::start();
-    let long = free.question(&"The lamp is in the attic. ".repeat(1500));
+    let long = free.question(&"The lamp is in the attic. ".repeat(500));
     let tokens = long.len();
     assert!(tokens > 4_096);
-    let read = Wish { prompt: long, seed: None, spec: SpecMode::Off, tokens: 0 };
-    let wish = short(&free, 0);
-    let alone = free.alone(&wish);
+    let read = Request { prompt: long, seed: None, spec: SpecMode::Off, tokens: 0 };
+    let request = short(&free, 0);
+    let alone = free.alone(&request);
     let h = Harness::on(Cpu::with_room(3 * SHORT), 20_000);
-    let mut said: HashMap<u64, Said> = HashMap::new();
-    h.send(h.job(1, SequenceId(1), &wish, &Cancel::default()));
+    let mut outputs: HashMap<u64, Output> = HashMap::new();
+    h.send(h.job(1, SequenceId(1), &request, &Cancel::default()));
     h.send(h.job(2, SequenceId(2), &read, &Cancel::default()));
-    while !said.contains_key(&1) || said[&1].ended.is_none() || !said.contains_key(&2) {
-        h.hear(&mut said);
+    while !outputs.contains_key(&1) || outputs[&1].ended.is_none() || !outputs.contains_key(&2) {
+        h.hear(&mut outputs);
     }
-    let fault = said[&2].fault.clone().unwrap().to_string();
+    let fault = outputs[&2].fault.clone().unwrap().to_string();
     assert!(fault.contains("memory for a context of") && fault.contains(" are free; "), "{fault}");
-    same(&said[&1], &alone, "beside it");
-    // A question that fits with a shorter answer than it asks for is answered, as far as memory goes.
-    let endless = Wish { tokens: 19_000, ..wish };
+    same(&outputs[&1], &alone, "beside it");
+    // A question that fits with a shorter answer than requested is answered as far as memory allows.
+    let endless = Request { tokens: 19_000, ..request };
     h.send(h.job(3, MAIN, &endless, &Cancel::default()));
     h.send(Command::Release { sequence: SequenceId(1) });
-    while h.hear(&mut said) != Some(3) {}
-    assert_eq!((said[&3].fault.clone(), &said[&3].tokens), (None, &alone.tokens));
+    while h.hear(&mut outputs) != Some(3) {}
+    assert_eq!((outputs[&3].fault.clone(), &outputs[&3].tokens), (None, &alone.tokens));
 }
 
 #[test]
-fn keys_and_values_leave_the_device_before_anything_is_refused_or_cut_short() {
+fn rows_leave_the_device_before_any_job_is_refused() {
     let free = Harness::start();
-    let long = free.question(&"The lamp is in the attic. ".repeat(1500));
-    let read = Wish { prompt: long, seed: None, spec: SpecMode::Off, tokens: 12 };
-    let wish = short(&free, 0);
-    let (alone, long_alone) = (free.alone(&wish), free.alone(&read));
+    let long = free.question(&"The lamp is in the attic. ".repeat(500));
+    let read = Request { prompt: long, seed: None, spec: SpecMode::Off, tokens: 12 };
+    let request = short(&free, 0);
+    let (alone, long_alone) = (free.alone(&request), free.alone(&read));
     let h = Harness::on(Cpu::with_room_until_paged(3 * SHORT), 20_000);
-    let mut said: HashMap<u64, Said> = HashMap::new();
-    // One that answers meanwhile, and one that nobody may evict.
-    for (id, wish) in [(1, &wish), (2, &read), (3, &wish)] {
-        h.send(h.job(id, SequenceId(id as u32), wish, &Cancel::default()));
+    let mut outputs: HashMap<u64, Output> = HashMap::new();
+    // One that answers meanwhile, and one that may not be evicted.
+    for (id, request) in [(1, &request), (2, &read), (3, &request)] {
+        h.send(h.job(id, SequenceId(id as u32), request, &Cancel::default()));
     }
     let mut left = 3;
     while left > 0 {
-        left -= usize::from(h.hear(&mut said).is_some());
+        left -= usize::from(h.hear(&mut outputs).is_some());
     }
     for (id, alone) in [(1, &alone), (2, &long_alone), (3, &alone)] {
-        same(&said[&id], alone, &format!("job {id}"));
+        same(&outputs[&id], alone, &format!("job {id}"));
     }
-    let told = &said[&EVERYBODY].waited;
-    assert_eq!(told, &["Keys and values move to this machine's memory. 20000 tokens."], "once is enough");
+    let notes = &outputs[&EVERYBODY].waited;
+    assert_eq!(notes, &["Keys and values move to this machine's memory. 20000 tokens."], "once is enough");
 }
 
 #[test]
 fn a_job_that_waits_for_memory_can_be_stopped() {
     let free = Harness::start();
-    let wish = |tokens| Wish { tokens, ..short(&free, 0) };
+    let request = |tokens| Request { tokens, ..short(&free, 0) };
     let h = Harness::on(Cpu::with_room(SHORT), 20_000);
-    let (mut said, cancel) = (HashMap::new(), Cancel::default());
-    let steady = Wish { prompt: h.question("Tell me of the sea."), seed: Some(1), spec: SpecMode::Off, tokens: 900 };
+    let (mut outputs, cancel) = (HashMap::new(), Cancel::default());
+    let steady = Request { prompt: h.question("Tell me of the sea."), seed: Some(1), spec: SpecMode::Off, tokens: 900 };
     h.send(h.job(1, SequenceId(1), &steady, &Cancel::default()));
-    h.send(h.job(2, SequenceId(2), &wish(20), &cancel));
-    while said.get(&2).is_none_or(|s: &Said| s.waited.is_empty()) {
-        assert_eq!(h.hear(&mut said), None, "{said:?}");
+    h.send(h.job(2, SequenceId(2), &request(20), &cancel));
+    while outputs.get(&2).is_none_or(|s: &Output| s.waited.is_empty()) {
+        assert_eq!(h.hear(&mut outputs), None, "{outputs:?}");
     }
     cancel.cancel();
-    while said[&2].ended.is_none() && said[&2].fault.is_none() {
-        h.hear(&mut said);
+    while outputs[&2].ended.is_none() && outputs[&2].fault.is_none() {
+        h.hear(&mut outputs);
     }
-    assert_eq!((said[&2].ended, said[&2].in_state), (Some(Ended::Cancelled), (0, 0)));
+    assert_eq!((outputs[&2].ended, outputs[&2].in_state), (Some(Ended::Cancelled), (0, 0)));
 }
 
 /// Rows of zeros that were never computed, from a position to another: a segment of that name.
@@ -263,8 +263,8 @@ fn places_along_60_000_tokens_share_their_rows() {
 fn shares_60_000_tokens(another: impl Fn(u32) -> Command) {
     let h = Harness::on(Cpu::new(), 80_000);
     h.send(zeros(1, MAIN, &[20_000, 40_000, 60_000]));
-    let wish = Wish { tokens: 1, ..short(&h, 0) };
-    let mut said = HashMap::new();
+    let request = Request { tokens: 1, ..short(&h, 0) };
+    let mut outputs = HashMap::new();
     let (mut bytes, mut forks) = (Vec::new(), Vec::new());
     for i in 0..4 {
         if i > 0 {
@@ -279,10 +279,10 @@ fn shares_60_000_tokens(another: impl Fn(u32) -> Command) {
             forks.push(ms);
         }
         let id = 10 + u64::from(i);
-        h.send(h.job(id, SequenceId(i), &wish, &Cancel::default()));
-        while h.hear(&mut said) != Some(id) {}
-        assert_eq!(said[&id].fault, None);
-        bytes.push(said[&id].state_bytes);
+        h.send(h.job(id, SequenceId(i), &request, &Cancel::default()));
+        while h.hear(&mut outputs) != Some(id) {}
+        assert_eq!(outputs[&id].fault, None);
+        bytes.push(outputs[&id].state_bytes);
     }
     // Keys and values alone are 184 MB.
     assert!(bytes[0] > 180_000_000, "{bytes:?}");

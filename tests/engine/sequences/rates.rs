@@ -1,4 +1,4 @@
-//! Chat beside a read: what each gets of the other's time. `--nocapture` prints the figures.
+//! Chat during a read: how the time is shared. `--nocapture` prints the figures.
 
 use std::time::Instant;
 
@@ -41,8 +41,9 @@ impl Harness {
 
     /// It writes on and on.
     fn chat(&self, tokens: u64, cancel: &Cancel) -> Command {
-        let wish = Wish { prompt: self.question("Tell me of the sea."), seed: Some(3), spec: SpecMode::Off, tokens };
-        let mut command = self.job(1, SequenceId(1), &wish, cancel);
+        let request =
+            Request { prompt: self.question("Tell me of the sea."), seed: Some(3), spec: SpecMode::Off, tokens };
+        let mut command = self.job(1, SequenceId(1), &request, cancel);
         if let Command::Run(Job { generate: Some(generate), .. }) = &mut command {
             generate.stop.clear();
         }
@@ -51,10 +52,10 @@ impl Harness {
 }
 
 #[test]
-fn chat_goes_on_beside_a_read_and_a_question_is_answered_within_a_chunk() {
+fn chat_continues_during_a_read_within_one_chunk() {
     let h = Harness::start();
     let document = h.question(&"The lamp is in the attic, the keys are in the blue box. ".repeat(800));
-    let read = Wish { prompt: document.clone(), seed: None, spec: SpecMode::Off, tokens: 0 };
+    let read = Request { prompt: document.clone(), seed: None, spec: SpecMode::Off, tokens: 0 };
     let far = Instant::now() + PATIENCE;
     h.send(h.job(2, SequenceId(2), &read, &Cancel::default()));
     let read_alone = Watched::rate(&h.watch(2).read, far);
@@ -76,9 +77,9 @@ fn chat_goes_on_beside_a_read_and_a_question_is_answered_within_a_chunk() {
     h.send(h.job(2, SequenceId(2), &read, &Cancel::default()));
     while !matches!(h.engine.events.recv_timeout(PATIENCE).unwrap(), EngineEvent::Reading { id: 2, .. }) {}
     h.empty(93, SequenceId(1));
-    let asked = Instant::now();
+    let sent_at = Instant::now();
     h.send(h.chat(1, &Cancel::default()));
-    let first = h.watch(1).chat[0].0.duration_since(asked);
+    let first = h.watch(1).chat[0].0.duration_since(sent_at);
     let read_again = Watched::rate(&h.watch(2).read, far);
     println!(
         "chat {chat:.1} of {chat_alone:.1} t/s alone; read {reading:.0} of {read_alone:.0} t/s alone; first token {first:.0?}"

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use sala_chat::engine::protocol::{Generate, Sampling, SpecMode, Token};
 
-use super::{Head, Rig, Script, alone, finder, full, skill, wish};
+use super::{Head, Rig, Script, alone, finder, full, params, skill};
 
 #[test]
 fn a_saved_window_drafts_on_and_a_foreign_one_is_left_alone() {
@@ -14,7 +14,7 @@ fn a_saved_window_drafts_on_and_a_foreign_one_is_left_alone() {
     let prompt = &skill("story").prompts[2];
     let mut rig = Rig::new(Head::Own, 4096);
     rig.read(prompt);
-    let (first, _) = rig.generate(&wish(0.0, SpecMode::Depth(5), 60));
+    let (first, _) = rig.generate(&params(0.0, SpecMode::Depth(5), 60));
     let (_, mut end) = rig.image();
     end.tensors = rig.decoder.export(&mut rig.b, &rig.model).unwrap();
     let pending = *first.last().unwrap();
@@ -35,7 +35,7 @@ fn a_saved_window_drafts_on_and_a_foreign_one_is_left_alone() {
             rig.decoder.restore(&mut rig.b, &history, Some(&end)).unwrap();
         }
         rig.read(&[pending]);
-        let (answer, _) = rig.generate(&wish(0.0, SpecMode::Depth(5), 60));
+        let (answer, _) = rig.generate(&params(0.0, SpecMode::Depth(5), 60));
         rounds.push((answer, rig.decoder.stats().clone()));
     }
     assert!(rounds.iter().all(|r| r.0 == rounds[0].0));
@@ -62,7 +62,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 #[test]
-fn any_history_of_rounds_cancels_and_resumes_equals_plain_decoding() {
+fn any_history_of_rounds_equals_plain_decoding() {
     let _alone = alone();
     let rigs = RefCell::new((Rig::new(Head::Own, 4096), Rig::new(Head::None, 4096)));
     let story = skill("story").prompts.remove(3);
@@ -91,13 +91,13 @@ fn any_history_of_rounds_cancels_and_resumes_equals_plain_decoding() {
                     continue;
                 }
                 Event::Rounds(n) => {
-                    let wish = Generate { stop: vec![], sampling: Sampling { seed, ..wish(0.9, mode, 100).sampling }, ..wish(0.9, mode, 100) };
-                    let mut tokens = own.decoder.begin(&mut own.b, &own.model, &mut own.live, &wish).unwrap().tokens;
+                    let params = Generate { stop: vec![], sampling: Sampling { seed, ..params(0.9, mode, 100).sampling }, ..params(0.9, mode, 100) };
+                    let mut tokens = own.decoder.begin(&mut own.b, &own.model, &mut own.live, &params).unwrap().tokens;
                     for _ in 0..n {
                         tokens.extend(own.decoder.round(&mut own.b, &own.model, &mut own.live).unwrap().tokens);
                     }
-                    let wish = Generate { max_tokens: tokens.len() as u64, spec: SpecMode::Off, ..wish };
-                    prop_assert_eq!(&twin.generate(&wish).0, &tokens);
+                    let params = Generate { max_tokens: tokens.len() as u64, spec: SpecMode::Off, ..params };
+                    prop_assert_eq!(&twin.generate(&params).0, &tokens);
                 }
             }
             if own.live.position() == own.decoder.history().len() {

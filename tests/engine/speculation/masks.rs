@@ -1,12 +1,12 @@
-//! Tokens that may not come next: the text under a mask is the same with any drafts.
+//! Tokens ruled out by a mask: the text is the same with any drafts.
 
 use std::sync::Arc;
 
 use sala_chat::engine::protocol::{Constrain, Constraint, Generate, SpecMode, Token};
 
-use super::{Head, Rig, Script, alone, finder, skill, wish};
+use super::{Head, Rig, Script, alone, finder, params, skill};
 
-/// Lets every third id come next, favours some, and counts what became text.
+/// Allows every third id, favours some, and counts what became text.
 struct Thirds(Vec<Token>);
 
 impl Constrain for Thirds {
@@ -27,7 +27,7 @@ impl Constrain for Thirds {
     }
 }
 
-/// Looks behind these tokens twice before the first one is drawn.
+/// Looks ahead twice after these tokens, before the first one is drawn.
 struct Looks(Vec<Token>, usize);
 
 impl Constrain for Looks {
@@ -51,7 +51,7 @@ impl Constrain for Looks {
 }
 
 #[test]
-fn what_was_looked_at_ahead_leaves_nothing_behind() {
+fn a_constraint_that_looks_ahead_leaves_no_trace() {
     let _alone = alone();
     let prompt = skill("story").prompts.remove(1);
     let mut rig = Rig::new(Head::Own, 8192);
@@ -62,14 +62,15 @@ fn what_was_looked_at_ahead_leaves_nothing_behind() {
             let constraint = Constraint(Arc::new(move |_| Box::new(Looks(path.clone(), 0))), None);
             rig.reset();
             rig.read(&prompt);
-            let (text, _) = rig.generate(&Generate { constraint: looks.then_some(constraint), ..wish(0.0, mode, 40) });
+            let (text, _) =
+                rig.generate(&Generate { constraint: looks.then_some(constraint), ..params(0.0, mode, 40) });
             texts.push((text, rig.state()));
         }
         assert!(texts[0] == texts[1], "{mode:?}: {:?} {:?}", texts[0].0, texts[1].0);
     }
 }
 
-/// Lets only these come next.
+/// Allows only these.
 struct Only(Vec<Token>);
 
 impl Constrain for Only {
@@ -85,7 +86,7 @@ impl Constrain for Only {
 }
 
 #[test]
-fn tokens_that_are_not_among_the_likeliest_are_drawn_by_how_likely_they_are() {
+fn tokens_outside_the_shortlist_are_drawn_by_probability() {
     let _alone = alone();
     let prompt = skill("story").prompts.remove(1);
     let mut rig = Rig::new(Head::Own, 8192);
@@ -98,7 +99,7 @@ fn tokens_that_are_not_among_the_likeliest_are_drawn_by_how_likely_they_are() {
     assert!(least.iter().all(|t| !row.ids.contains(t)));
     let only = least.clone();
     let constraint = Some(Constraint(Arc::new(move |_| Box::new(Only(only.clone()))), None));
-    let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..wish(0.0, spec, 12) };
+    let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..params(0.0, spec, 12) };
     rig.reset();
     rig.read(&prompt);
     let (plain, _) = rig.generate(&masked(SpecMode::Off));
@@ -116,13 +117,13 @@ fn tokens_that_are_not_among_the_likeliest_are_drawn_by_how_likely_they_are() {
 }
 
 #[test]
-fn a_mask_holds_and_the_text_under_it_is_the_same_with_any_drafts() {
+fn a_mask_holds_and_its_text_is_the_same_with_any_drafts() {
     let _alone = alone();
     let prompt = skill("story").prompts.remove(1);
     let mut rig = Rig::new(Head::Own, 8192);
     for temperature in [0.0, 0.9] {
         let constraint = Some(Constraint(Arc::new(|_| Box::new(Thirds(Vec::new()))), None));
-        let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..wish(temperature, spec, 40) };
+        let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..params(temperature, spec, 40) };
         rig.reset();
         rig.read(&prompt);
         let (plain, _) = rig.generate(&masked(SpecMode::Off));

@@ -70,7 +70,7 @@ fn object(output: &Output) -> Value {
 }
 
 #[test]
-fn two_terminals_use_one_server_and_write_what_an_engine_of_their_own_writes() {
+fn two_terminals_on_one_server_write_the_text_of_a_local_engine() {
     let home = tempfile::tempdir().unwrap();
     let serve = Serve::start(home.path());
     for sampling in [&["--temp", "0"][..], &["--temp", "1.3"]] {
@@ -95,24 +95,24 @@ fn two_terminals_use_one_server_and_write_what_an_engine_of_their_own_writes() {
 }
 
 #[test]
-fn a_document_that_was_read_at_a_server_is_kept_for_an_engine_of_its_own_and_the_other_way_round() {
+fn a_document_is_shared_between_a_server_and_a_local_engine() {
     let home = tempfile::tempdir().unwrap();
     let text: String = (0..300).map(|i| format!("Line {i} of the notes about the harbour.\n")).collect();
     std::fs::write(home.path().join("notes.txt"), text).unwrap();
     let serve = Serve::start(home.path());
     let read = object(&ask(home.path(), &["--temp", "0", "-f", "notes.txt"]).output().unwrap());
-    let tokens = |said: &Value, name: &str| said["usage"][name].as_u64().unwrap();
+    let tokens = |reply: &Value, name: &str| reply["usage"][name].as_u64().unwrap();
     assert!(tokens(&read, "prefilled_tokens") > 2_000, "{read}");
     let own = object(&ask(home.path(), &["--temp", "0", "-c", "--engine", "here"]).output().unwrap());
     let theirs = object(&ask(home.path(), &["--temp", "0", "-c"]).output().unwrap());
-    for said in [&own, &theirs] {
-        assert!(tokens(said, "prefilled_tokens") < 100 && tokens(said, "reused_tokens") > 2_000, "{said}");
+    for reply in [&own, &theirs] {
+        assert!(tokens(reply, "prefilled_tokens") < 100 && tokens(reply, "reused_tokens") > 2_000, "{reply}");
     }
     serve.end();
 }
 
 #[test]
-fn a_killed_server_is_nobody_and_a_new_one_takes_its_place() {
+fn a_killed_server_is_ignored_and_replaced() {
     let home = tempfile::tempdir().unwrap();
     let mut serve = Serve::start(home.path());
     serve.child.kill().unwrap();
@@ -130,23 +130,23 @@ fn a_killed_server_is_nobody_and_a_new_one_takes_its_place() {
 }
 
 #[test]
-fn a_server_that_is_told_to_end_answers_the_question_behind_the_document_that_it_reads() {
+fn a_terminated_server_finishes_its_document_and_question() {
     let home = tempfile::tempdir().unwrap();
     let text: String = (0..300).map(|i| format!("Line {i} of the notes about the harbour.\n")).collect();
     std::fs::write(home.path().join("notes.txt"), text).unwrap();
     let mut serve = Serve::start(home.path());
     let question = ["-p", QUESTION, "--jsonl", "--temp", "0", "--max-tokens", "8", "-f", "notes.txt"];
-    let mut asked = command(home.path(), &question).spawn().unwrap();
-    let (mut told, mut last) = (false, Value::Null);
-    for line in BufReader::new(asked.stdout.take().unwrap()).lines() {
+    let mut client = command(home.path(), &question).spawn().unwrap();
+    let (mut reported, mut last) = (false, Value::Null);
+    for line in BufReader::new(client.stdout.take().unwrap()).lines() {
         last = serde_json::from_str(&line.unwrap()).unwrap();
-        if last["event"] == "prefill" && !std::mem::replace(&mut told, true) {
+        if last["event"] == "prefill" && !std::mem::replace(&mut reported, true) {
             serve.signal(rustix::process::Signal::TERM);
         }
     }
-    let asked = asked.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&asked.stderr);
-    assert!(asked.status.success() && told && last["event"] == "end", "{last} {said}");
-    assert!(!said.contains("loaded here"), "{said}");
+    let client = client.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&client.stderr);
+    assert!(client.status.success() && reported && last["event"] == "end", "{last} {stderr}");
+    assert!(!stderr.contains("loaded here"), "{stderr}");
     assert!(serve.child.wait().unwrap().success());
 }

@@ -1,4 +1,4 @@
-//! Servers that refuse, fail, stall, hang up or send no chat: what is asked again, what is kept and what is said.
+//! Servers that refuse, fail, stall, hang up or send no chat: what is retried, kept and reported.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use super::chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, 
 use super::{Client, QUICK, options};
 
 #[test]
-fn a_stream_cut_at_every_byte_keeps_what_came() {
-    let said = "Eins 🙂 zwei.";
-    let whole = stream(said);
+fn a_stream_cut_at_any_byte_keeps_the_text_so_far() {
+    let text = "Eins 🙂 zwei.";
+    let whole = stream(text);
     let complete = whole.windows(9).position(|w| w == b"\"stop\"}]}").unwrap() + 9;
     let replies: Vec<Reply> =
         (STREAM.len()..whole.len()).map(|n| Reply::Pieces(vec![whole[..n].to_vec()], Duration::ZERO)).collect();
@@ -21,34 +21,38 @@ fn a_stream_cut_at_every_byte_keeps_what_came() {
     let mut client = Client::of(&server);
     let mut longest = 0;
     for cut in STREAM.len()..whole.len() {
-        let told = client.ask("q");
-        assert!(said.starts_with(&told.text), "cut at {cut}: {}", told.text);
-        assert!(told.text.len() >= longest, "cut at {cut}: less than with a byte less");
-        longest = told.text.len();
+        let received = client.ask("q");
+        assert!(text.starts_with(&received.text), "cut at {cut}: {}", received.text);
+        assert!(received.text.len() >= longest, "cut at {cut}: less than with a byte less");
+        longest = received.text.len();
         // The end of the event that says so is what makes it the end.
-        match &told.failed {
+        match &received.failed {
             Some(line) => {
                 assert!(cut < complete && line.contains("in the middle of the answer"), "cut at {cut}: {line}")
             }
             None => {
-                assert_eq!((cut >= complete, told.ended, &*told.text), (true, Some(Ended::Stop), said), "cut at {cut}")
+                assert_eq!(
+                    (cut >= complete, received.ended, &*received.text),
+                    (true, Some(Ended::Stop), text),
+                    "cut at {cut}"
+                )
             }
         }
     }
-    assert_eq!(longest, said.len());
-    assert_eq!(server.asked().len(), whole.len() - STREAM.len(), "nothing is asked again once an answer began");
+    assert_eq!(longest, text.len());
+    assert_eq!(server.requests().len(), whole.len() - STREAM.len(), "nothing is asked again once an answer began");
 }
 
 #[test]
-fn every_status_has_its_words_and_only_some_are_asked_again() {
+fn every_status_has_a_message_and_only_some_are_retried() {
     let says = "say \u{1b}[31mno\u{1b}[0m\nand\u{202e} more";
-    for (status, asked, words) in [
-        ("301 Moved", 1, "sends on to http://elsewhere/v1"),
+    for (status, count, words) in [
+        ("301 Moved", 1, "redirects to http://elsewhere/v1"),
         ("400 Bad Request", 1, "refuses the request (400)"),
-        ("401 Unauthorized", 1, "wants a key (401)"),
+        ("401 Unauthorized", 1, "requires a key (401)"),
         ("403 Forbidden", 1, "does not allow it (403)"),
         ("404 Not Found", 1, "has no chat/completions, or not this model (404)"),
-        ("413 Payload Too Large", 1, "so long a conversation (413)"),
+        ("413 Payload Too Large", 1, "a conversation of this length (413)"),
         ("418 Teapot", 1, "status 418"),
         ("422 Unprocessable", 1, "refuses the request (422)"),
         ("429 Too Many Requests", 3, "is busy (429), asked 3 times"),
@@ -58,40 +62,40 @@ fn every_status_has_its_words_and_only_some_are_asked_again() {
         let body = json!({"error": {"message": says}}).to_string();
         let headers = "content-type: application/json\r\nlocation: http://elsewhere/v1\r\n";
         let server = ChatServer::start(vec![reply(status, headers, &body); 5]);
-        let told = Client::of(&server).ask("q");
-        let line = told.failed.unwrap();
+        let received = Client::of(&server).ask("q");
+        let line = received.failed.unwrap();
         assert!(line.contains(words) && line.contains(&server.url), "{line}");
         assert!(line.contains("It says: say \\x1b[31mno\\x1b[0m andU+202E more"), "{line}");
         assert!(!line.contains(|c: char| c.is_control()), "{line:?}");
-        assert_eq!(server.asked().len(), asked, "{status}");
+        assert_eq!(server.requests().len(), count, "{status}");
     }
 }
 
 #[test]
-fn a_server_that_recovers_is_asked_until_it_answers() {
+fn a_recovering_server_is_retried_until_it_answers() {
     let busy = reply("429 Too Many Requests", "retry-after: 0.2\r\n", "{}");
     let server = ChatServer::start(vec![busy, Reply::HangUp, answer("Yes.")]);
     let mut client = Client::of(&server);
-    let told = client.ask("q");
-    assert_eq!(told.text, "Yes.");
+    let received = client.ask("q");
+    assert_eq!(received.text, "Yes.");
     let seen = server.seen.lock().unwrap();
     let times: Vec<Instant> = seen.iter().filter(|s| s.line.starts_with("POST")).map(|s| s.at).collect();
     assert_eq!(times.len(), 3);
     assert!(times[1] - times[0] >= Duration::from_millis(200), "the server's own wait is kept");
-    assert!(told.waits.iter().any(|w| w.contains("(429)") && w.contains("Trying again")), "{:?}", told.waits);
+    assert!(received.waits.iter().any(|w| w.contains("(429)") && w.contains("Trying again")), "{:?}", received.waits);
 }
 
 #[test]
 fn a_wait_of_hours_is_not_waited_for() {
     let server = ChatServer::start(vec![reply("429 Too Many Requests", "retry-after: 86400\r\n", "{}"), answer("no")]);
     let began = Instant::now();
-    let told = Client::of(&server).ask("q");
-    assert!(told.failed.unwrap().contains("(429), asked once"));
+    let received = Client::of(&server).ask("q");
+    assert!(received.failed.unwrap().contains("(429), asked once"));
     assert!(began.elapsed() < Duration::from_secs(5));
 }
 
-/// Stops a question a moment after it was asked: how long it took to be told so, and the server to be left.
-fn stopped(reply: Reply, said: &str, leaves: bool) -> (Duration, Duration) {
+/// Stops a question a moment after it was sent: the time until the end is reported, and until the connection closes.
+fn stopped(reply: Reply, expected: &str, leaves: bool) -> (Duration, Duration) {
     let server = ChatServer::start(vec![reply]);
     let patience = Patience { stall: Duration::from_secs(30), first: Duration::from_secs(30), ..QUICK };
     let mut client = Client::new(RemoteOptions { patience, ..options(&server.url) });
@@ -104,11 +108,11 @@ fn stopped(reply: Reply, said: &str, leaves: bool) -> (Duration, Duration) {
         flag.cancel();
         Instant::now()
     });
-    let told = client.told(id);
+    let received = client.receive(id);
     let ended = Instant::now();
     let stopped = stopper.join().unwrap();
-    assert_eq!((told.ended, told.text.as_str()), (Some(Ended::Cancelled), said));
-    assert_eq!(told.generated_in_state, told.tokens);
+    assert_eq!((received.ended, received.text.as_str()), (Some(Ended::Cancelled), expected));
+    assert_eq!(received.generated_in_state, received.tokens);
     let deadline = Instant::now() + Duration::from_secs(10);
     while leaves && server.left.lock().unwrap().is_empty() {
         assert!(Instant::now() < deadline, "the connection is not closed");
@@ -122,13 +126,13 @@ fn stopped(reply: Reply, said: &str, leaves: bool) -> (Duration, Duration) {
 #[test]
 fn a_stop_leaves_the_server_at_once() {
     let begun = [STREAM.as_bytes(), &events(&[delta("content", "Eins ")])].concat();
-    // While it waits for an answer, while one comes, and while it waits to try again.
+    // While it waits for an answer, during one, and while it waits for a retry.
     let busy = reply("503 Unavailable", "retry-after: 30\r\n", "{}");
-    for (reply, said, leaves) in
+    for (reply, expected, leaves) in
         [(Reply::Stall(Vec::new()), "", true), (Reply::Stall(begun), "Eins ", true), (busy, "", false)]
     {
         // The best of some: a machine that builds something else meanwhile is slow.
-        let took: Vec<_> = (0..5).map(|_| stopped(reply.clone(), said, leaves)).collect();
+        let took: Vec<_> = (0..5).map(|_| stopped(reply.clone(), expected, leaves)).collect();
         let quick = |t: &(Duration, Duration)| t.0.max(t.1) < Duration::from_millis(100);
         assert!(took.iter().any(quick), "{took:?}");
     }
@@ -139,24 +143,24 @@ fn a_stream_that_stalls_is_given_up_and_kept() {
     let begun = [STREAM.as_bytes(), &events(&[delta("content", "Eins")])].concat();
     let server = ChatServer::start(vec![Reply::Stall(begun), answer("Zwei.")]);
     let mut client = Client::of(&server);
-    let told = client.ask("q");
-    let line = told.failed.unwrap();
+    let received = client.ask("q");
+    let line = received.failed.unwrap();
     assert!(line.contains("sent nothing for 0.3 s (engine.stall_s)") && line.contains("is kept"), "{line}");
-    assert_eq!(told.text, "Eins");
+    assert_eq!(received.text, "Eins");
     assert_eq!(client.ask("q").text, "Zwei.", "the engine goes on");
 }
 
 #[test]
-fn what_comes_behind_a_complete_answer_neither_fails_it_nor_holds_it_up() {
-    let said = [STREAM.as_bytes(), b"data:\n\n", &events(&[delta("content", "Eins."), end("stop")])].concat();
+fn bytes_after_a_complete_answer_are_ignored() {
+    let text = [STREAM.as_bytes(), b"data:\n\n", &events(&[delta("content", "Eins."), end("stop")])].concat();
     let odd: [&[u8]; 4] =
         [b"data: {\"usage\":{\"prompt_tokens\":-1}}\n\n", b"data:\n\n", b"data: {\"x\n\n", b"data: {\"hello\":1}\n\n"];
     let comments = std::iter::repeat_n(b": keep alive\n\n".to_vec(), 100);
-    let pieces = [said.clone(), odd.concat()].into_iter().chain(comments).collect();
+    let pieces = [text.clone(), odd.concat()].into_iter().chain(comments).collect();
     let server = ChatServer::start(vec![Reply::Pieces(pieces, Duration::from_millis(50))]);
     let begun = Instant::now();
-    let told = Client::of(&server).ask("q");
-    assert_eq!((told.text.as_str(), told.ended), ("Eins.", Some(Ended::Stop)), "{:?}", told.failed);
+    let received = Client::of(&server).ask("q");
+    assert_eq!((received.text.as_str(), received.ended), ("Eins.", Some(Ended::Stop)), "{:?}", received.failed);
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
@@ -168,9 +172,9 @@ fn an_answer_without_end_is_left_and_kept() {
     let server = ChatServer::start(vec![Reply::Stall(begun), answer("Zwei.")]);
     let patience = Patience { stall: Duration::from_secs(30), first: Duration::from_secs(30), ..QUICK };
     let mut client = Client::new(RemoteOptions { patience, ..options(&server.url) });
-    let told = client.ask("q");
-    assert_eq!((told.text.as_str(), told.ended), ("Eins.", Some(Ended::Length)), "{:?}", told.failed);
-    assert_eq!(told.generated_in_state, told.tokens);
+    let received = client.ask("q");
+    assert_eq!((received.text.as_str(), received.ended), ("Eins.", Some(Ended::Length)), "{:?}", received.failed);
+    assert_eq!(received.generated_in_state, received.tokens);
     let deadline = Instant::now() + Duration::from_secs(20);
     while server.left.lock().unwrap().is_empty() {
         assert!(Instant::now() < deadline, "the connection is not closed");
@@ -180,7 +184,7 @@ fn an_answer_without_end_is_left_and_kept() {
 }
 
 #[test]
-fn what_is_no_chat_is_named() {
+fn a_reply_that_is_no_chat_is_named() {
     let html = reply("200 OK", "content-type: text/html\r\n", "<html><script>");
     let strange = Reply::Pieces(vec![[STREAM.as_bytes(), b"data: {\"hello\":1}\n\n"].concat()], Duration::ZERO);
     let broken = Reply::Pieces(vec![[STREAM.as_bytes(), b"data: {\"choices\n\n"].concat()], Duration::ZERO);
@@ -195,11 +199,11 @@ fn what_is_no_chat_is_named() {
     let mut client = Client::of(&server);
     for words in [
         "answers with text/html, not with a chat",
-        "sends something that is no part of a chat",
-        "sends something that is no part of a chat",
-        "failed while it answered: out of \\x07memory. What had come (about",
+        "sends something that is not part of a chat",
+        "sends something that is not part of a chat",
+        "failed while it answered: out of \\x07memory. The part that arrived (about",
         "sends a line without end",
-        "does not let the answer go on (content filter)",
+        "stopped the answer (content filter)",
     ] {
         let line = client.ask("q").failed.unwrap();
         assert!(line.contains(words), "{line}");
@@ -215,22 +219,25 @@ fn bytes_that_are_no_text_are_marked() {
 }
 
 #[test]
-fn a_field_that_a_server_does_not_take_is_said_once_and_not_sent_again() {
+fn a_field_a_server_rejects_is_reported_once_and_dropped() {
     let odd = refusal("422 Unprocessable", "Unsupported fields in the request: {'stream_options', 'seed'}");
     let server = ChatServer::start(vec![odd, answer("Yes."), answer("Again.")]);
     let mut client = Client::of(&server);
-    let told = client.ask("q");
-    assert_eq!(told.text, "Yes.");
-    assert_eq!(told.notes, [format!("{} does not take stream_options, seed: left out from now on.", server.url)]);
+    let received = client.ask("q");
+    assert_eq!(received.text, "Yes.");
+    assert_eq!(
+        received.notes,
+        [format!("{} does not accept stream_options, seed; they are left out from now on.", server.url)]
+    );
     assert!(client.ask("q").notes.is_empty());
-    let asked = server.asked();
-    assert_eq!(asked.len(), 3);
-    assert!(asked[0].get("seed").is_some());
-    assert!(asked[1..].iter().all(|b| b.get("seed").is_none() && b.get("stream_options").is_none()));
+    let requests = server.requests();
+    assert_eq!(requests.len(), 3);
+    assert!(requests[0].get("seed").is_some());
+    assert!(requests[1..].iter().all(|b| b.get("seed").is_none() && b.get("stream_options").is_none()));
 }
 
 #[test]
-fn a_server_that_is_away_is_asked_again_by_each_question() {
+fn each_question_retries_an_unreachable_server() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut client = Client::new(options(&format!("http://127.0.0.1:{port}/v1")));
     assert!(client.notes[0].starts_with("Nothing answers at http://127.0.0.1"), "{:?}", client.notes);
@@ -270,7 +277,7 @@ fn an_answer_without_text_fails_and_names_the_tool() {
 }
 
 #[test]
-fn an_error_outside_of_data_fails_the_answer_in_the_servers_words() {
+fn an_error_outside_of_data_fails_with_the_servers_message() {
     let half = events(&[delta("content", "The first half of ")]);
     let bare = r#"{"error":{"code":500,"message":"failed to decode"}}"#;
     let plain = |kind: &str| reply("200 OK", &format!("content-type: {kind}\r\n"), bare);
@@ -301,16 +308,16 @@ fn signs_of_life_neither_fail_an_answer_nor_hold_it() {
         let pieces = [vec![begun.clone()], more].concat();
         let server = ChatServer::start(vec![Reply::Pieces(pieces, Duration::from_millis(50))]);
         let begun = Instant::now();
-        let told = Client::of(&server).ask("q");
-        assert_eq!(told.text, "Eins");
-        assert!(told.failed.unwrap().contains("sent nothing for 0.3 s (engine.stall_s)"));
+        let received = Client::of(&server).ask("q");
+        assert_eq!(received.text, "Eins");
+        assert!(received.failed.unwrap().contains("sent nothing for 0.3 s (engine.stall_s)"));
         assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     }
     let before = [vec![STREAM.as_bytes().to_vec()], vec![alive; 60]].concat();
     let server = ChatServer::start(vec![Reply::Pieces(before, Duration::from_millis(50))]);
     let patience = Patience { first: Duration::from_millis(300), ..QUICK };
-    let told = Client::new(RemoteOptions { patience, ..options(&server.url) }).ask("q");
-    assert!(told.failed.unwrap().contains("not begun to answer within 0.3 s (engine.wait_s)"));
+    let received = Client::new(RemoteOptions { patience, ..options(&server.url) }).ask("q");
+    assert!(received.failed.unwrap().contains("not begun to answer within 0.3 s (engine.wait_s)"));
 }
 
 #[test]
@@ -319,10 +326,10 @@ fn an_answer_has_an_end() {
     let pieces = std::iter::once(STREAM.as_bytes().to_vec()).chain(words).collect();
     let server = ChatServer::start(vec![Reply::Pieces(pieces, Duration::from_millis(50))]);
     let patience = Patience { answer: Duration::from_millis(500), ..QUICK };
-    let told = Client::new(RemoteOptions { patience, ..options(&server.url) }).ask("q");
-    let line = told.failed.unwrap();
+    let received = Client::new(RemoteOptions { patience, ..options(&server.url) }).ask("q");
+    let line = received.failed.unwrap();
     assert!(line.contains("not ended its answer after 0.5 s (engine.answer_s)") && line.contains("is kept"), "{line}");
-    assert!(told.text.starts_with("word word "), "{}", told.text);
+    assert!(received.text.starts_with("word word "), "{}", received.text);
 }
 
 #[test]
@@ -339,7 +346,7 @@ fn halves_of_characters_are_joined_over_events() {
     ]);
     let mut client = Client::of(&server);
     for text in ["smile 😀 end", "two \u{FFFD} three", "last \u{FFFD}"] {
-        let told = client.ask("q");
-        assert_eq!((told.text.as_str(), told.ended), (text, Some(Ended::Stop)));
+        let received = client.ask("q");
+        assert_eq!((received.text.as_str(), received.ended), (text, Some(Ended::Stop)));
     }
 }

@@ -1,4 +1,4 @@
-//! The program itself with `--engine`: one-shot answers, line mode, what is kept and what is said.
+//! The program itself with `--engine`: one-shot answers, line mode, saves and messages.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -33,13 +33,13 @@ fn lines(home: &Path, arguments: &[&str], lines: &[&str]) -> String {
             printed.send(piece[..n].to_vec()).unwrap();
         }
     });
-    let mut said = Vec::new();
-    let has = |said: &[u8], words: &str| String::from_utf8_lossy(said).contains(words);
+    let mut shown = Vec::new();
+    let has = |shown: &[u8], words: &str| String::from_utf8_lossy(shown).contains(words);
     for line in lines {
         match line.strip_prefix('@') {
             Some(words) => {
-                while !has(&said, words) {
-                    said.extend(all.recv_timeout(Duration::from_secs(60)).expect(words));
+                while !has(&shown, words) {
+                    shown.extend(all.recv_timeout(Duration::from_secs(60)).expect(words));
                 }
             }
             None => writeln!(stdin, "{line}").unwrap(),
@@ -48,8 +48,8 @@ fn lines(home: &Path, arguments: &[&str], lines: &[&str]) -> String {
     drop(stdin);
     child.wait().unwrap();
     reader.join().unwrap();
-    said.extend(all.iter().flatten());
-    String::from_utf8(said).unwrap()
+    shown.extend(all.iter().flatten());
+    String::from_utf8(shown).unwrap()
 }
 
 #[test]
@@ -59,13 +59,13 @@ fn one_question_is_answered_with_the_servers_counts() {
     let server = ChatServer::start(vec![answer("Red \u{1b}[31m.")]);
     let output = run(home.path(), &["--engine", &server.url, "-p", "Which colour?", "-f", "notes.txt", "--json"]);
     assert!(output.status.success(), "{output:?}");
-    let said = object(&output);
-    assert_eq!((&said["text"], &said["finish_reason"]), (&json!("Red \u{1b}[31m."), &json!("stop")));
-    assert_eq!((&said["model"], &said["device"]), (&json!("tiny"), &json!(server.url)));
+    let reply = object(&output);
+    assert_eq!((&reply["text"], &reply["finish_reason"]), (&json!("Red \u{1b}[31m."), &json!("stop")));
+    assert_eq!((&reply["model"], &reply["device"]), (&json!("tiny"), &json!(server.url)));
     let usage = json!({"prompt_tokens": 100, "reused_tokens": 60, "prefilled_tokens": 40, "completion_tokens": 5});
-    assert_eq!(said["usage"], usage);
-    let asked = server.asked();
-    let messages = asked[0]["messages"].as_array().unwrap();
+    assert_eq!(reply["usage"], usage);
+    let requests = server.requests();
+    let messages = requests[0]["messages"].as_array().unwrap();
     let contents: Vec<&str> = messages.iter().map(|m| m["content"].as_str().unwrap()).collect();
     assert_eq!(contents[0], "<document name=\"notes.txt\">\nThe gate is red.\n</document>");
     assert_eq!(contents[2], "Which colour?");
@@ -86,7 +86,7 @@ fn quotes_of_a_servers_answer_are_checked_here() {
 }
 
 #[test]
-fn what_a_question_mentions_is_read_and_a_blank_end_keeps_the_servers_counts() {
+fn mentioned_files_are_read_and_server_counts_are_kept() {
     let home = tempfile::tempdir().unwrap();
     std::fs::write(home.path().join("notes.txt"), "The gate is red.\n").unwrap();
     let server = ChatServer::start(vec![answer("Red.\n\n")]);
@@ -94,9 +94,9 @@ fn what_a_question_mentions_is_read_and_a_blank_end_keeps_the_servers_counts() {
     assert!(output.status.success(), "{output:?}");
     let usage = json!({"prompt_tokens": 100, "reused_tokens": 60, "prefilled_tokens": 40, "completion_tokens": 5});
     assert_eq!(object(&output)["usage"], usage);
-    let asked = server.asked();
+    let requests = server.requests();
     let contents: Vec<&str> =
-        asked[0]["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
+        requests[0]["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
     assert_eq!(contents[0], "<document name=\"notes.txt\">\nThe gate is red.\n</document>");
     assert_eq!(contents[2], "Which colour, notes.txt? Ask @anna.");
 }
@@ -106,13 +106,13 @@ fn a_server_without_counts_is_estimated_and_marked() {
     let home = tempfile::tempdir().unwrap();
     let bytes = [STREAM.as_bytes(), &events(&[delta("content", "Yes."), end("stop")])].concat();
     let server = ChatServer::start(vec![Reply::Pieces(vec![bytes], Duration::ZERO)]);
-    let said = object(&run(home.path(), &["--engine", &server.url, "-p", "q", "--json"]));
-    assert_eq!((&said["usage"]["estimated"], &said["usage"]["reused_tokens"]), (&json!(true), &json!(0)));
-    assert!(said["usage"]["prompt_tokens"].as_u64().unwrap() > 0);
+    let reply = object(&run(home.path(), &["--engine", &server.url, "-p", "q", "--json"]));
+    assert_eq!((&reply["usage"]["estimated"], &reply["usage"]["reused_tokens"]), (&json!(true), &json!(0)));
+    assert!(reply["usage"]["prompt_tokens"].as_u64().unwrap() > 0);
 }
 
 #[test]
-fn a_failure_is_one_line_with_a_code_and_what_came_is_kept() {
+fn a_failure_is_one_line_with_a_code_and_keeps_the_text() {
     let home = tempfile::tempdir().unwrap();
     let begun = [STREAM.as_bytes(), &events(&[delta("content", "Half an ")])].concat();
     let begun = Reply::Pieces(vec![begun], Duration::ZERO);
@@ -126,14 +126,18 @@ fn a_failure_is_one_line_with_a_code_and_what_came_is_kept() {
     assert_eq!(output.status.code(), Some(1));
     let message = object(&output)["error"]["message"].as_str().map(str::to_owned);
     let message = message.unwrap_or_else(|| object(&output).to_string());
-    assert!(message.contains("wants a key (401)") && message.contains("\\x1b]0;key"), "{message}");
+    assert!(message.contains("requires a key (401)") && message.contains("\\x1b]0;key"), "{message}");
 
     // The half answer is part of the conversation.
     let output = run(home.path(), &["--engine", &server.url, "-p", "and now?", "-c"]);
     assert!(output.status.success(), "{output:?}");
-    let asked = server.asked();
-    let contents: Vec<&str> =
-        asked.last().unwrap()["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
+    let requests = server.requests();
+    let contents: Vec<&str> = requests.last().unwrap()["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| m["content"].as_str().unwrap())
+        .collect();
     assert_eq!(contents[..2], ["q", "Half an "]);
     assert_eq!(contents.last().unwrap(), &"and now?");
 }
@@ -202,7 +206,7 @@ fn settings_that_are_none_are_usage_errors() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said_once() {
+fn an_unreachable_server_is_reported_once() {
     let home = tempfile::tempdir().unwrap();
     let output = run(home.path(), &["--engine", "http://127.0.0.1:1/v1", "-p", "q"]);
     assert_eq!(output.status.code(), Some(1));
@@ -210,15 +214,15 @@ fn a_server_that_is_not_there_is_said_once() {
 }
 
 #[test]
-fn a_servers_model_is_not_the_built_in_one_whatever_it_is_called() {
+fn a_server_model_named_demo_is_not_the_built_in_one() {
     let home = tempfile::tempdir().unwrap();
     let server = ChatServer::with_models(json!({"data": [{"id": "demo"}]}), vec![answer("Yes.")]);
-    let said = lines(home.path(), &["--engine", &server.url, "--plain"], &["Is it?", "@Yes.", "/quit"]);
-    assert!(said.contains("demo on ") && !said.contains("built-in"), "{said}");
+    let printed = lines(home.path(), &["--engine", &server.url, "--plain"], &["Is it?", "@Yes.", "/quit"]);
+    assert!(printed.contains("demo on ") && !printed.contains("built-in"), "{printed}");
 }
 
 #[test]
-fn a_conversation_goes_back_forth_and_on_over_text_alone() {
+fn undo_redo_and_continue_work_over_text_alone() {
     let home = tempfile::tempdir().unwrap();
     let server = ChatServer::start((1..=6).map(|n| answer(&format!("Answer {n}."))).collect());
     let typed = [
@@ -243,20 +247,20 @@ fn a_conversation_goes_back_forth_and_on_over_text_alone() {
         "@Answer 4.",
         "/quit",
     ];
-    let said = lines(home.path(), &["--engine", &server.url, "--plain"], &typed);
+    let printed = lines(home.path(), &["--engine", &server.url, "--plain"], &typed);
     for words in [
-        "does not tell where an answer looked",
-        "does not tell how likely a text is",
-        "does not tell what it has in its context",
-        "A server tells nothing of drafts",
+        "does not report where an answer looked",
+        "does not report how likely a text is",
+        "does not report what it has in its context",
+        "A server does not report drafts",
         "100 tokens read, 60 of them cached there",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(printed.contains(words), "{words}: {printed}");
     }
-    assert!(!said.contains("read again,"), "{said}");
-    let asked = server.asked();
+    assert!(!printed.contains("read again,"), "{printed}");
+    let requests = server.requests();
     let contents = |n: usize| -> Vec<String> {
-        let messages = asked[n]["messages"].as_array().unwrap();
+        let messages = requests[n]["messages"].as_array().unwrap();
         messages.iter().map(|m| m["content"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(contents(1), ["first", "Answer 1.", "second"]);
@@ -264,10 +268,10 @@ fn a_conversation_goes_back_forth_and_on_over_text_alone() {
     assert_eq!(contents(3), ["first", "Answer 1.", "third", "Answer 3.", "by the way"]);
 
     // Another day, the other way round, and another branch.
-    let said = lines(home.path(), &["--engine", &server.url, "--plain", "-c"], &["fourth", "@Answer 5.", "/quit"]);
-    assert!(said.contains("No kept state: a resumed conversation is read again by the server"), "{said}");
-    let asked = server.asked();
-    let last = asked.last().unwrap()["messages"].as_array().unwrap();
+    let printed = lines(home.path(), &["--engine", &server.url, "--plain", "-c"], &["fourth", "@Answer 5.", "/quit"]);
+    assert!(printed.contains("No kept state: the server reads a resumed conversation again"), "{printed}");
+    let requests = server.requests();
+    let last = requests.last().unwrap()["messages"].as_array().unwrap();
     assert_eq!(last.len(), 5, "{last:?}");
     assert_eq!(last[4]["content"], json!("fourth"));
     let found = run(home.path(), &["search", "third", "--json"]);
@@ -275,7 +279,7 @@ fn a_conversation_goes_back_forth_and_on_over_text_alone() {
 }
 
 #[test]
-fn a_prompt_that_the_server_finds_too_long_ends_with_its_own_code() {
+fn a_prompt_too_long_for_the_server_has_its_own_code() {
     let home = tempfile::tempdir().unwrap();
     let words = "the request exceeds the available context size";
     let stream = format!("error: {{\"code\":400,\"message\":\"{words}\"}}\n\n");
@@ -286,7 +290,7 @@ fn a_prompt_that_the_server_finds_too_long_ends_with_its_own_code() {
         refusal("500 Internal Server Error", words),
         streamed,
     ]);
-    for words in [words, "so long a conversation", words, words] {
+    for words in [words, "a conversation of this length", words, words] {
         let output = run(home.path(), &["--engine", &server.url, "--no-save", "-p", "q"]);
         assert_eq!(output.status.code(), Some(5), "{output:?}");
         assert!(err(&output).contains(words), "{output:?}");
@@ -294,15 +298,15 @@ fn a_prompt_that_the_server_finds_too_long_ends_with_its_own_code() {
 }
 
 #[test]
-fn a_thought_without_its_opening_is_a_thought_and_is_not_sent_again() {
+fn a_thought_without_an_opening_is_not_sent_again() {
     let home = tempfile::tempdir().unwrap();
     let pieces = ["The user asks. ", "I should say yes.\n</th", "ink>\n\nYes."].map(|text| delta("content", text));
     let bytes = [STREAM.as_bytes(), &events(&pieces), &events(&[end("stop")])].concat();
     let server = ChatServer::start(vec![Reply::Pieces(vec![bytes], Duration::ZERO), answer("Again.")]);
-    let said = object(&run(home.path(), &["--engine", &server.url, "-p", "q", "--json"]));
-    assert_eq!(said["text"], json!("Yes."));
+    let reply = object(&run(home.path(), &["--engine", &server.url, "-p", "q", "--json"]));
+    assert_eq!(reply["text"], json!("Yes."));
     let output = run(home.path(), &["--engine", &server.url, "-p", "and now?", "-c"]);
     assert!(output.status.success(), "{output:?}");
-    let asked = server.asked();
-    assert_eq!(asked.last().unwrap()["messages"][1], json!({"role": "assistant", "content": "Yes."}));
+    let requests = server.requests();
+    assert_eq!(requests.last().unwrap()["messages"][1], json!({"role": "assistant", "content": "Yes."}));
 }

@@ -1,12 +1,12 @@
-//! The full screen with a server behind it: a stop, thoughts, estimates and counts, a server that is away.
+//! The full screen with a remote server: a stop, thoughts, estimates and counts, a server that is away.
 
 use std::time::Duration;
 
 use super::chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, reply, usage};
 use super::pty::Terminal;
 
-fn pieces(said: &[serde_json::Value]) -> Vec<u8> {
-    [STREAM.as_bytes(), &events(said)].concat()
+fn pieces(sent: &[serde_json::Value]) -> Vec<u8> {
+    [STREAM.as_bytes(), &events(sent)].concat()
 }
 
 #[test]
@@ -24,17 +24,17 @@ fn a_stopped_answer_is_kept_and_the_server_is_left() {
     terminal.wait_for("Well.");
     terminal.line("/quit");
     assert!(terminal.exit().success());
-    let asked = server.asked();
-    assert_eq!(asked[1]["messages"][1]["content"], serde_json::json!("Once upon a "));
+    let requests = server.requests();
+    assert_eq!(requests[1]["messages"][1]["content"], serde_json::json!("Once upon a "));
 }
 
 #[test]
 fn thoughts_fold_and_the_meter_turns_from_estimates_to_counts() {
     let home = tempfile::tempdir().unwrap();
-    let said =
+    let sent =
         [delta("reasoning_content", "Let me see."), delta("content", "Forty-two."), end("stop"), usage(2000, 0, 48)];
     let busy = reply("503 Unavailable", "retry-after: 1\r\n", "{}");
-    let server = ChatServer::start(vec![busy, Reply::Pieces(vec![pieces(&said)], Duration::ZERO)]);
+    let server = ChatServer::start(vec![busy, Reply::Pieces(vec![pieces(&sent)], Duration::ZERO)]);
     let mut terminal = Terminal::start(home.path(), 160, 50, &["--engine", &server.url]);
     terminal.wait_for("a server, no kept state");
     terminal.line("What is the answer?");
@@ -50,20 +50,20 @@ fn thoughts_fold_and_the_meter_turns_from_estimates_to_counts() {
 }
 
 #[test]
-fn the_speed_of_a_server_that_does_not_count_is_of_its_pieces_and_marked() {
+fn without_server_counts_the_speed_is_estimated_and_marked() {
     let home = tempfile::tempdir().unwrap();
     // Six pieces of some tokens of the code each, with pauses between them.
-    let mut said = vec![pieces(&[])];
-    said.extend((0..6).map(|n| events(&[delta("content", &format!("Qx{n}zj "))])));
-    said.push(events(&[end("stop")]));
-    let server = ChatServer::start(vec![Reply::Pieces(said, Duration::from_millis(300))]);
+    let mut sent = vec![pieces(&[])];
+    sent.extend((0..6).map(|n| events(&[delta("content", &format!("Qx{n}zj "))])));
+    sent.push(events(&[end("stop")]));
+    let server = ChatServer::start(vec![Reply::Pieces(sent, Duration::from_millis(300))]);
     let mut terminal = Terminal::start(home.path(), 80, 24, &["--engine", &server.url]);
     terminal.wait_for("tiny");
     terminal.line("Say something");
     let text = terminal.wait("the answer", |text| text.contains("Qx5zj") && text.contains("idle"));
     let speed = |line: &str| line.split_once('~')?.1.split_once(" t/s")?.0.parse::<f64>().ok();
     let speed = text.lines().filter(|line| line.contains("#2")).find_map(speed);
-    // Five pieces behind the first, in a second and a half.
+    // Five pieces after the first, in a second and a half.
     assert!(speed.is_some_and(|speed| speed < 8.0), "{speed:?}: {text}");
     terminal.line("/quit");
     assert!(terminal.exit().success());

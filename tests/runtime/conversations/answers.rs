@@ -3,9 +3,9 @@
 use super::*;
 
 #[test]
-fn how_much_fits_is_known_before_anything_is_asked() {
+fn the_remaining_context_is_known_before_a_question() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.sync();
     let meters = t.seen.iter().rev().find_map(|n| if let Notice::Meters(m) = n { Some(m.clone()) } else { None });
     let meters = meters.expect("meters without a question");
@@ -14,13 +14,13 @@ fn how_much_fits_is_known_before_anything_is_asked() {
 
 fn the_second_question_gives_only_what_is_new() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("First question?");
     t.ask("Second?");
     let given = t.given();
     assert_eq!(given.len(), 2, "{given:?}");
     assert_eq!(given[0], "<s><|im_start|>user\nFirst question?<|im_end|>\n<|im_start|>assistant\n");
-    // The last drawn token is outside the state and comes with the next text, then the token that ends the turn.
+    // The last drawn token is outside the state; it is read with the next text, before the token that ends the turn.
     assert!(
         given[1].ends_with("<|im_end|>\n<|im_start|>user\nSecond?<|im_end|>\n<|im_start|>assistant\n"),
         "{}",
@@ -40,7 +40,7 @@ fn an_answer_remembers_which_lines_it_looked_at() {
     let text = text_model(None);
     // It answers with words of line 120.
     let script = always(text.clone(), line(120).trim_end());
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     t.load("notes.txt");
     let answer = t.ask("Who keeps it?");
     let looked = answer.meta.looked.clone().unwrap();
@@ -68,18 +68,18 @@ fn an_answer_remembers_which_lines_it_looked_at() {
     assert!(one.starts_with("Entry 120:") && one.contains("notes.txt 1"), "{one}");
     t.send(Request::LookSentence { at: None, sentence: 9 });
     t.note_with("has no sentence s9: there is s1 only");
-    // The next answer says the same, and looks at what was said too.
+    // The next answer has the same text and also looks at the first.
     let second = t.ask("Again?").meta.looked.unwrap();
     assert!(second.passages.iter().any(|p| p.document.is_some()), "{second:?}");
     assert!(second.blocks.iter().any(|b| b.0 >= best.first_block), "{second:?}");
-    // It is kept with the message, and leaves and comes back with an export.
+    // It is kept with the message and survives an export and import.
     let name = t.name();
     let file = dir.path().join("out.json").display().to_string();
     t.on_disk();
     let export = Request::Export { path: file.clone(), format: None, tree: false, with_state: false, force: false };
     t.note(export);
     t.quit();
-    let mut t = Talk::new(dir.path(), resume(&name));
+    let mut t = Chat::new(dir.path(), resume(&name));
     t.note_with("Resumed");
     assert_eq!(t.view().messages[2].meta.looked.as_ref(), Some(&looked));
     t.note(Request::Import(file));
@@ -95,17 +95,17 @@ fn passages_on_a_rebuilt_branch_are_of_the_messages_there() {
     std::fs::write(dir.path().join("notes.txt"), (1..=200).map(line).collect::<String>()).unwrap();
     let text = text_model(None);
     let script = always(text.clone(), line(120).trim_end());
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     t.load("a.txt");
     t.load("notes.txt");
     let looked = t.ask("Who keeps it?").meta.looked.unwrap();
     let places = |of: &Sources| of.passages.iter().map(|p| (p.number, p.document.clone())).collect::<Vec<_>>();
     assert_eq!(places(&looked)[0], (2, Some("notes.txt".into())));
-    let mut rebuilt = |request, said: &str| {
+    let mut rebuilt = |request, part: &str| {
         t.send(request);
         let id = question(&mut t).0;
         t.send(Request::Choose { question: id, key: '\n' });
-        t.note_with(said);
+        t.note_with(part);
         t.sync();
         t.view().messages
     };
@@ -121,17 +121,17 @@ fn passages_on_a_rebuilt_branch_are_of_the_messages_there() {
 }
 
 fn why_names_what_rests_on_a_passage_and_the_next_answer_is_the_same() {
-    let asked = |why: bool| {
+    let ask = |why: bool| {
         let dir = dir();
         let line = |n: usize| format!("Entry {n}: the station at {} is kept by {}.\n", n * 37 % 101, n * 7919 % 9973);
         let notes: String = (1..=200).map(line).collect();
         std::fs::write(dir.path().join("notes.txt"), &notes).unwrap();
         let text = text_model(None);
         // It answers with words of line 120, then with the state it is in.
-        let mut first = Some(text.tokenizer.encode_behind(line(120).trim_end(), Before::Text).unwrap());
+        let mut first = Some(text.tokenizer.encode_after(line(120).trim_end(), Before::Text).unwrap());
         let mut then = support::digest_answers(text.clone());
         let script = Box::new(move |hash: &str, tokens: &[u32]| first.take().unwrap_or_else(|| then(hash, tokens)));
-        let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+        let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
         t.load("notes.txt");
         t.ask("Who keeps it?");
         if why {
@@ -150,7 +150,7 @@ fn why_names_what_rests_on_a_passage_and_the_next_answer_is_the_same() {
         }
         t.ask("And now?").text
     };
-    assert_eq!(asked(true), asked(false));
+    assert_eq!(ask(true), ask(false));
 }
 
 fn dropped_thoughts_are_read_again_in_the_background() {
@@ -160,7 +160,7 @@ fn dropped_thoughts_are_read_again_in_the_background() {
         {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
     let text = text_model(Some(template));
     let script = always(text.clone(), "<think>\nlet me see\n</think>\n\nIt is four.");
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     let answer = t.ask("What is 2+2?");
     assert_eq!((answer.thinking.as_str(), answer.text.as_str()), ("let me see", "It is four."));
     let given = t.given();
@@ -171,32 +171,32 @@ fn dropped_thoughts_are_read_again_in_the_background() {
     assert_eq!(t.given()[0], "<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n");
 }
 
-fn stopping_keeps_what_was_said_and_continue_goes_on_from_there() {
+fn a_stop_keeps_the_text_and_continue_extends_it() {
     let dir = dir();
     let (permit, gate) = crossbeam_channel::unbounded();
     let text = text_model(None);
     let script = {
         let text = text.clone();
-        let all = text.tokenizer.encode_behind("one two three four five six seven eight", Before::Text).unwrap();
+        let all = text.tokenizer.encode_after("one two three four five six seven eight", Before::Text).unwrap();
         Box::new(move |_: &str, tokens: &[u32]| {
-            // Goes on after what is in the context already.
-            let said = text.tokenizer.spell(tokens, Before::Edge);
-            let said = said.rsplit("assistant\n").next().unwrap().to_owned();
-            let done = (0..=all.len()).find(|n| text.tokenizer.spell(&all[..*n], Before::Text) == said);
+            // Continues after the text already in the context.
+            let written = text.tokenizer.spell(tokens, Before::Edge);
+            let written = written.rsplit("assistant\n").next().unwrap().to_owned();
+            let done = (0..=all.len()).find(|n| text.tokenizer.spell(&all[..*n], Before::Text) == written);
             all[done.unwrap_or(0)..].to_vec()
         })
     };
-    let mut t = Talk::new(dir.path(), Setup { text, script, gate: Some(gate), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, gate: Some(gate), ..Setup::default() });
     for _ in 0..5 {
         permit.send(()).unwrap();
     }
     t.send(Request::Ask("Count".into()));
-    let mut said = String::new();
+    let mut written = String::new();
     t.wait("some words", |n| {
         if let Notice::Delta { text, .. } = n {
-            said.push_str(text);
+            written.push_str(text);
         }
-        said.contains("two").then_some(())
+        written.contains("two").then_some(())
     });
     t.send(Request::Stop);
     let stopped = t.finished();
@@ -216,14 +216,14 @@ fn one_token(text: &sala_chat::text::TextModel) -> support::fake_engine::Script 
 }
 
 #[test]
-fn a_question_whose_kept_state_ends_at_the_prompt_is_answered_again() {
+fn a_question_with_state_up_to_the_prompt_is_answered_again() {
     let dir = dir();
     let text = text_model(None);
     let script = one_token(&text);
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     let first = t.ask("Is it?");
     assert_eq!((first.meta.completion_tokens, first.meta.finish), (1, Some(Finish::Stop)));
-    // One token comes from the prompt's own pass: there is no speed to tell.
+    // One token is drawn in the prompt's own pass, so there is no speed.
     assert_eq!(first.meta.tokens_per_s, 0.0);
     for count in [1, 2] {
         t.send(Request::Regen { at: None, count, temperature: None, seed: None });
@@ -248,10 +248,10 @@ fn a_question_whose_kept_state_ends_at_the_prompt_is_answered_again() {
 }
 
 #[test]
-fn a_question_stopped_after_its_first_token_can_be_asked_again() {
+fn a_question_stopped_after_one_token_can_be_repeated() {
     let dir = dir();
     let (permit, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
     // One for the prompt, one for the first token.
     permit.send(()).unwrap();
     permit.send(()).unwrap();
@@ -267,10 +267,10 @@ fn a_question_stopped_after_its_first_token_can_be_asked_again() {
 #[test]
 fn an_empty_question_is_refused_at_once() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     assert_eq!(t.note(Request::Ask("  \n".into())), "The question is empty. Nothing was asked.");
     assert_eq!(t.work(), (0, 0));
-    let mut t = Talk::new(dir.path(), Setup { attendance: Attendance::Absent, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { attendance: Attendance::Absent, ..Setup::default() });
     t.send(Request::Ask(String::new()));
     let exit = t.wait("the end", |n| match n {
         Notice::Fatal { exit, .. } => Some(*exit),
@@ -280,39 +280,39 @@ fn an_empty_question_is_refused_at_once() {
 }
 
 #[test]
-fn whoever_asks_in_a_shell_is_told_what_a_shell_can_do() {
+fn advice_in_a_shell_names_options_of_the_shell() {
     let dir = dir();
     std::fs::write(dir.path().join("big.txt"), "word ".repeat(5000)).unwrap();
     let load = Request::Load { paths: vec!["big.txt".into()], options: Default::default() };
     for request in [load, Request::Ask("word ".repeat(5000))] {
         let absent = Setup { context_limit: 1000, attendance: Attendance::Absent, ..Setup::default() };
-        let mut t = Talk::new(dir.path(), absent);
+        let mut t = Chat::new(dir.path(), absent);
         t.send(request);
-        let said = t.wait("the end", |n| match n {
+        let note = t.wait("the end", |n| match n {
             Notice::Fatal { error, .. } => Some(error.clone()),
             _ => None,
         });
-        assert!(said.contains("--ctx") && !said.contains("/load") && !said.contains("/new"), "{said}");
+        assert!(note.contains("--ctx") && !note.contains("/load") && !note.contains("/new"), "{note}");
     }
-    let mut t = Talk::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
-    let said = t.load("big.txt");
-    assert!(said.contains("/big.txt --head") && !said.contains("/new"), "a new session is no way out of one: {said}");
+    let mut t = Chat::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
+    let note = t.load("big.txt");
+    assert!(note.contains("/big.txt --head") && !note.contains("/new"), "a new session is no way out of one: {note}");
 }
 
-/// The last that was said of branch and timeline.
-fn outline(t: &Talk) -> ((u64, u64), usize) {
-    let said = |n: &Notice| match n {
+/// The last notice of branch and timeline.
+fn outline(t: &Chat) -> ((u64, u64), usize) {
+    let outline_in = |n: &Notice| match n {
         Notice::Tree(o) => Some((o.branch, o.timeline.len())),
         Notice::Session(v) => Some((v.branch, v.timeline.len())),
         _ => None,
     };
-    t.seen.iter().rev().find_map(said).unwrap()
+    t.seen.iter().rev().find_map(outline_in).unwrap()
 }
 
 #[test]
 fn timeline_and_branch_follow_every_exchange() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     for (i, question) in ["One?", "Two?", "Three?", "Four?"].iter().enumerate() {
         t.ask(question);
         assert_eq!(outline(&t), ((1, 1), i + 1));
@@ -324,21 +324,21 @@ fn timeline_and_branch_follow_every_exchange() {
 }
 
 #[test]
-fn what_is_said_of_shared_tokens_is_what_is_in_the_state() {
+fn reported_shared_tokens_match_the_state() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     for question in ["One?", "Two?", "Three?"] {
         t.ask(question);
     }
     t.note(Request::Undo(1));
-    let said = t.note(Request::Fork { at: Some(4), name: None });
-    assert!(said.contains("forked at #4: ") && !said.contains(" 0 tokens shared"), "{said}");
+    let note = t.note(Request::Fork { at: Some(4), name: None });
+    assert!(note.contains("forked at #4: ") && !note.contains(" 0 tokens shared"), "{note}");
     t.note(Request::Undo(1));
     t.ask(&"And what else is there to say about it? ".repeat(20));
     t.send(Request::Compact { instruction: None, yes: true });
-    let said = t.note_with(" tokens before, ");
-    assert!(!said.starts_with("0 tokens before"), "{said}");
-    // A session nothing was said in has no speeds of its own.
+    let note = t.note_with(" tokens before, ");
+    assert!(!note.starts_with("0 tokens before"), "{note}");
+    // An empty session has no speeds of its own.
     t.send(Request::New(None));
     t.sync();
     let meters =
@@ -353,7 +353,7 @@ fn thoughts_end_at_their_budget_and_an_answer_that_repeats_itself_is_stopped() {
     let dir = dir();
     let text = text_model(None);
     let script = always(text.clone(), &format!("<think>\n{}", "one two three four five six ".repeat(20)));
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     assert!(t.note(Request::Set(Some(("thinking_budget".into(), "12".into())))).contains("12"));
     let answer = t.ask("Why?");
     assert!(answer.thinking.starts_with("one two") && answer.thinking.len() < 80, "{:?}", answer.thinking);
@@ -362,7 +362,7 @@ fn thoughts_end_at_their_budget_and_an_answer_that_repeats_itself_is_stopped() {
 
     let text = text_model(None);
     let script = always(text.clone(), &"and so on, ".repeat(3_000));
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     let answer = t.ask("Why?");
     assert_eq!(answer.meta.finish, Some(Finish::Repeats));
     assert!((1_500..1_700).contains(&answer.meta.completion_tokens), "{:?}", answer.meta);
@@ -377,7 +377,7 @@ fn a_switch_for_thinking_that_does_nothing_is_refused_with_what_works() {
     let dir = dir();
     let text = text_model(Some(include_str!("../../templates/released.jinja")));
     let script = always(text.clone(), "Yes.");
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     let note = t.note(Request::Think(sala_chat::config::settings::ThinkMode::Off));
     assert!(note.contains("no switch") && note.contains("thinking.budget"), "{note}");
     let set = |key: &str, value: &str| Request::Set(Some((key.into(), value.into())));
@@ -390,7 +390,7 @@ fn a_summary_replaces_the_context_after_a_look_and_only_if_it_is_shorter() {
     let dir = dir();
     let text = text_model(None);
     let script = always(text.clone(), "All of it in short.");
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     let compact = |yes| Request::Compact { instruction: None, yes };
     t.ask("One?");
     for yes in [false, true] {
@@ -419,13 +419,13 @@ fn a_summary_replaces_the_context_after_a_look_and_only_if_it_is_shorter() {
 #[test]
 fn the_built_in_model_and_a_run_without_a_user_get_no_summary() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup { model: "demo", ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { model: "demo", ..Setup::default() });
     t.ask("One?");
     t.work();
     let note = t.note(Request::Compact { instruction: None, yes: true });
     assert!(note.starts_with("The built-in model cannot summarize"), "{note}");
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup { attendance: Attendance::Absent, ..resume("last") });
+    let mut t = Chat::new(dir.path(), Setup { attendance: Attendance::Absent, ..resume("last") });
     t.send(Request::Compact { instruction: None, yes: false });
     let error = t.wait("the refusal", |n| match n {
         Notice::Fatal { error, .. } => Some(error.clone()),
@@ -444,5 +444,5 @@ with_both_tokenizers!(
     passages_on_a_rebuilt_branch_are_of_the_messages_there,
     why_names_what_rests_on_a_passage_and_the_next_answer_is_the_same,
     dropped_thoughts_are_read_again_in_the_background,
-    stopping_keeps_what_was_said_and_continue_goes_on_from_there,
+    a_stop_keeps_the_text_and_continue_extends_it,
 );

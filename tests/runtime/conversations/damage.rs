@@ -20,13 +20,13 @@ fn damage(dir: &std::path::Path) {
 }
 
 /// A session that is resumed by an engine which only finds out later that its rows are damaged.
-fn resumed_damaged(dir: &std::path::Path) -> Talk {
-    let mut t = Talk::new(dir, Setup::default());
+fn resumed_damaged(dir: &std::path::Path) -> Chat {
+    let mut t = Chat::new(dir, Setup::default());
     t.ask("One?");
     let name = t.name();
     t.quit();
     damage(dir);
-    let mut t = Talk::new(dir, Setup { late: true, ..resume(&name) });
+    let mut t = Chat::new(dir, Setup { late: true, ..resume(&name) });
     t.note_with("Resumed");
     t
 }
@@ -45,19 +45,19 @@ fn rows_found_damaged_by_a_question_are_read_again_and_it_is_answered() {
     let name = t.name();
     t.quit();
     // What was read again was kept.
-    let mut t = Talk::new(dir.path(), resume(&name));
+    let mut t = Chat::new(dir.path(), resume(&name));
     t.ask("Three?");
     assert!(t.work().0 < 40);
 }
 
 fn state_that_cannot_be_read_now_is_read_again_from_the_text() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     let first = t.ask("One?").text;
     let name = t.name();
     t.quit();
     let disk = FaultDisk::new();
-    let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     disk.fail(Effect::Read, ErrorKind::PermissionDenied);
     t.send(Request::Resume(name.clone()));
     t.note_with("its file cannot be read");
@@ -66,7 +66,7 @@ fn state_that_cannot_be_read_now_is_read_again_from_the_text() {
     t.quit();
     // The answer is that of the state that was kept, and that is still there.
     disk.heal();
-    let mut t = Talk::new(dir.path(), resume(&name));
+    let mut t = Chat::new(dir.path(), resume(&name));
     t.send(Request::Undo(1));
     t.sync();
     assert_eq!(t.view().messages[1].text, first);
@@ -75,14 +75,14 @@ fn state_that_cannot_be_read_now_is_read_again_from_the_text() {
     t.quit();
 }
 
-fn lost_state_is_told_with_nobody_there() {
+fn lost_state_is_reported_without_a_terminal() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     let name = t.name();
     t.quit();
     damage(dir.path());
-    let mut t = Talk::new(dir.path(), Setup { attendance: Attendance::Absent, ..resume(&name) });
+    let mut t = Chat::new(dir.path(), Setup { attendance: Attendance::Absent, ..resume(&name) });
     t.send(Request::Ask("Two?".into()));
     t.send(Request::Quit);
     t.finished();
@@ -91,13 +91,13 @@ fn lost_state_is_told_with_nobody_there() {
     t.wait("goodbye", |n| matches!(n, Notice::Bye { .. }).then_some(()));
 }
 
-fn a_question_that_waits_for_rows_can_be_stopped_and_asked_again() {
+fn a_question_waiting_for_rows_can_be_stopped_and_repeated() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     let name = t.name();
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup { late: true, never: true, ..resume(&name) });
+    let mut t = Chat::new(dir.path(), Setup { late: true, never: true, ..resume(&name) });
     t.note_with("Resumed");
     t.send(Request::Ask("Two?".into()));
     t.wait("the question's wait", |n| match n {
@@ -133,7 +133,7 @@ fn rows_found_damaged_by_a_load_are_read_again_and_no_document_twice() {
     assert!(view.messages.iter().all(|m| { m.meta.document.as_ref().is_none_or(|d| d.complete) }));
     let name = t.name();
     t.quit();
-    let mut t = Talk::new(dir.path(), resume(&name));
+    let mut t = Chat::new(dir.path(), resume(&name));
     t.ask("Well?");
     assert!(t.work().0 < 40);
 }
@@ -141,7 +141,7 @@ fn rows_found_damaged_by_a_load_are_read_again_and_no_document_twice() {
 fn what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there() {
     let dir = dir();
     let disk = FaultDisk::new();
-    let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     t.ask("One?");
     t.on_disk();
     let name = t.name();
@@ -159,10 +159,10 @@ fn what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there() {
     t.send(export(false, false));
     t.note_with("from memory");
     assert!(std::fs::read_to_string(&file).unwrap().contains("Two?"));
-    // Left, it is there as it was before; a question below that would be said to an older conversation.
+    // Back in this session it is unchanged; a question below it would reach an older conversation.
     t.send(Request::New(None));
     t.send(Request::Resume(name.clone()));
-    t.note_with("is not opened: what was said there last is not on disk yet");
+    t.note_with("is not opened: its latest messages are not on disk yet");
     let serial = t.view().opened.iter().find(|o| o.name == name).map(|o| o.serial).unwrap();
     t.send(Request::Switch(serial));
     t.note_with("is not opened");
@@ -170,8 +170,8 @@ fn what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there() {
     t.ask("Three?");
     let third = t.name();
     t.send(Request::Rename("fourth".into()));
-    let said = t.note_with("is not renamed");
-    assert!(said.starts_with(&format!("\"{third}\" is not renamed: it is not on disk yet (")), "{said}");
+    let note = t.note_with("is not renamed");
+    assert!(note.starts_with(&format!("\"{third}\" is not renamed: it is not on disk yet (")), "{note}");
     assert_eq!(t.name(), third);
     t.send(Request::New(None));
     t.send(Request::Resume(third.clone()));
@@ -187,9 +187,9 @@ fn what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there() {
     t.quit();
 }
 
-/// A session of two questions, in whose database something is done meanwhile.
+/// A session of two questions; `sql` changes its database meanwhile.
 fn tampered(dir: &std::path::Path, sql: &str) -> String {
-    let mut t = Talk::new(dir, Setup::default());
+    let mut t = Chat::new(dir, Setup::default());
     t.ask("One?");
     t.ask("Two?");
     let name = t.name();
@@ -198,10 +198,10 @@ fn tampered(dir: &std::path::Path, sql: &str) -> String {
     name
 }
 
-fn what_stands_for_a_damaged_message_is_never_given_to_the_model() {
+fn the_placeholder_of_a_damaged_message_never_reaches_the_model() {
     let whole = dir();
     tampered(whole.path(), "");
-    let mut t = Talk::new(whole.path(), resume("last"));
+    let mut t = Chat::new(whole.path(), resume("last"));
     let expected = t.ask("Three?").text;
     for sql in [
         "UPDATE message SET text = 'Obey?' WHERE text = 'One?'",
@@ -210,10 +210,10 @@ fn what_stands_for_a_damaged_message_is_never_given_to_the_model() {
         "UPDATE message SET text = 'Obey?' WHERE text = 'Two?'",
         "PRAGMA foreign_keys = 0; DELETE FROM message WHERE text = 'One?'",
     ] {
-        // The state was made of what was said: it goes on from there.
+        // The state is intact, so the conversation continues from it.
         let dir = dir();
         let name = tampered(dir.path(), sql);
-        let mut t = Talk::new(dir.path(), resume(&name));
+        let mut t = Chat::new(dir.path(), resume(&name));
         t.note_with("Resumed");
         let damaged = t.view().messages.iter().filter(|m| m.text.starts_with("[This message is damaged")).count();
         assert_eq!(damaged, 1, "{sql}");
@@ -226,17 +226,17 @@ fn what_stands_for_a_damaged_message_is_never_given_to_the_model() {
         for file in std::fs::read_dir(dir.path().join("data/segments")).unwrap() {
             std::fs::remove_file(file.unwrap().path()).unwrap();
         }
-        let mut t = Talk::new(dir.path(), resume(&name));
+        let mut t = Chat::new(dir.path(), resume(&name));
         t.ask("Four?");
         let given = t.given().concat();
-        for said in ["One?", "Two?", "Three?", "Four?", &expected] {
-            assert_eq!(given.matches(said).count(), 1, "{sql}: {said}: {given}");
+        for text in ["One?", "Two?", "Three?", "Four?", &expected] {
+            assert_eq!(given.matches(text).count(), 1, "{sql}: {text}: {given}");
         }
         assert!(!given.contains("damaged") && !given.contains("Obey"), "{sql}: {given}");
     }
 }
 
-fn a_question_behind_a_damaged_message_is_refused_where_nothing_is_kept() {
+fn a_question_after_a_damaged_message_needs_kept_state() {
     for (sql, number, back) in [
         ("UPDATE message SET text = 'Obey?' WHERE text = 'One?'", 1, 2),
         ("UPDATE message SET text = 'Obeyed.' WHERE id = (SELECT min(id) FROM message WHERE role = 'assistant')", 2, 2),
@@ -246,10 +246,10 @@ fn a_question_behind_a_damaged_message_is_refused_where_nothing_is_kept() {
         let dir = dir();
         let name = tampered(dir.path(), sql);
         let what = format!(
-            "Message #{number} is damaged, and what it said is not kept for this model: it cannot go on behind it. /undo {back} "
+            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it. /undo {back} "
         );
         let other = || Setup { fingerprint: "fake-2".into(), ..resume(&name) };
-        let mut t = Talk::new(dir.path(), other());
+        let mut t = Chat::new(dir.path(), other());
         t.note_with(&what);
         assert_eq!(t.view().messages.len(), 4, "all of it is shown");
         t.send(Request::Ask("Three?".into()));
@@ -281,14 +281,14 @@ fn what_a_killed_run_left_open_is_whole_or_stopped() {
     for name in ["notes.txt", "part.txt"] {
         std::fs::write(dir.path().join(name), format!("A line of {name}.\n").repeat(40)).unwrap();
     }
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.load("notes.txt");
     t.load("part.txt");
     t.ask("One?");
     let name = t.name();
     t.quit();
     {
-        // As it stands on disk while a document is read and an answer is written.
+        // The data on disk while a document is read and an answer is written.
         let store = support::store(&dir.path().join("data"));
         let record = store.session_named(&name).unwrap();
         let mut save = Save::default();
@@ -303,12 +303,12 @@ fn what_a_killed_run_left_open_is_whole_or_stopped() {
             }
             save.changes.push(Change::PutMessage { session: record.id, message: Box::new(m) });
         }
-        let (told, _) = crossbeam_channel::unbounded();
-        let writer = Writer::start(store, told).unwrap();
+        let (events, _) = crossbeam_channel::unbounded();
+        let writer = Writer::start(store, events).unwrap();
         writer.save(save);
         writer.close(std::time::Instant::now() + std::time::Duration::from_secs(20)).unwrap();
     }
-    let mut t = Talk::new(dir.path(), resume(&name));
+    let mut t = Chat::new(dir.path(), resume(&name));
     t.note_with("Resumed");
     let shown = t.view().messages;
     let whole: Vec<bool> = shown.iter().filter_map(|m| Some(m.meta.document.as_ref()?.complete)).collect();
@@ -317,18 +317,18 @@ fn what_a_killed_run_left_open_is_whole_or_stopped() {
     assert_eq!(shown[2].meta.finish, None, "a question has no end");
 }
 
-fn a_document_that_is_whole_after_a_kill_goes_to_the_library_once_it_is_read() {
+fn a_complete_document_enters_the_library_after_a_kill_and_read() {
     for once in [false, true] {
         let dir = dir();
         std::fs::write(dir.path().join("notes.txt"), "A line of notes.\n".repeat(40)).unwrap();
-        let mut t = Talk::new(dir.path(), Setup::default());
+        let mut t = Chat::new(dir.path(), Setup::default());
         let options = LoadOptions { once, ..LoadOptions::default() };
         t.send(Request::Load { paths: vec!["notes.txt".into()], options });
         t.note_with("Read notes.txt");
         t.sync();
         let name = t.name();
         t.quit();
-        // As it stands on disk while the document is read: its text, and nothing of its state.
+        // The data on disk while the document is read: its text without any state.
         let data = dir.path().join("data");
         let store = support::store(&data);
         let record = store.session_named(&name).unwrap();
@@ -338,20 +338,20 @@ fn a_document_that_is_whole_after_a_kill_goes_to_the_library_once_it_is_read() {
             changes: vec![Change::PutMessage { session: record.id, message: Box::new(message) }],
             ..Save::default()
         };
-        let (told, _) = crossbeam_channel::unbounded();
-        let writer = Writer::start(store, told).unwrap();
+        let (events, _) = crossbeam_channel::unbounded();
+        let writer = Writer::start(store, events).unwrap();
         writer.save(save);
         writer.close(std::time::Instant::now() + std::time::Duration::from_secs(20)).unwrap();
         let sql = "DELETE FROM document; DELETE FROM message_segment; DELETE FROM segment";
         rusqlite::Connection::open(data.join("sala.db")).unwrap().execute_batch(sql).unwrap();
 
-        let mut t = Talk::new(dir.path(), resume(&name));
+        let mut t = Chat::new(dir.path(), resume(&name));
         t.note_with("Resumed");
         t.ask("One?");
         t.quit();
         let store = support::store(&data);
-        let shelf = store.documents().unwrap();
-        let names: Vec<&str> = shelf.iter().map(|d| d.document.name.as_str()).collect();
+        let documents = store.documents().unwrap();
+        let names: Vec<&str> = documents.iter().map(|d| d.document.name.as_str()).collect();
         assert_eq!(names, if once { &[][..] } else { &["notes.txt"][..] });
         let record = store.session_named(&name).unwrap();
         let document = store.path(record.head.unwrap()).unwrap()[0].meta.document.clone().unwrap();
@@ -360,9 +360,9 @@ fn a_document_that_is_whole_after_a_kill_goes_to_the_library_once_it_is_read() {
 }
 
 #[test]
-fn damage_that_keeps_something_from_being_saved_is_what_the_banner_goes_on_saying() {
+fn the_banner_keeps_damage_that_prevents_a_save() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     t.on_disk();
     let sql = "UPDATE message SET role = CAST(x'ff80' AS TEXT) WHERE role = 'assistant'";
@@ -377,27 +377,27 @@ fn damage_that_keeps_something_from_being_saved_is_what_the_banner_goes_on_sayin
 }
 
 #[test]
-fn damage_in_the_database_is_told_at_every_start() {
+fn database_damage_is_reported_at_every_start() {
     let dir = dir();
     tampered(dir.path(), "UPDATE message SET text = 'Obey?' WHERE text = 'One?'");
     for attendance in [Attendance::Present, Attendance::Absent] {
-        let mut t = Talk::new(dir.path(), Setup { attendance, ..Setup::default() });
+        let mut t = Chat::new(dir.path(), Setup { attendance, ..Setup::default() });
         t.send(Request::Quit);
         t.wait("goodbye", |n| matches!(n, Notice::Bye { .. }).then_some(()));
-        let told = |n: &&Notice| matches!(n, Notice::Damage(text) if text.contains("damaged in places"));
-        assert_eq!(t.seen.iter().filter(told).count(), 1, "{:?}", t.seen);
+        let reported = |n: &&Notice| matches!(n, Notice::Damage(text) if text.contains("damaged in places"));
+        assert_eq!(t.seen.iter().filter(reported).count(), 1, "{:?}", t.seen);
     }
 }
 
 #[test]
-fn what_is_used_for_a_setting_that_cannot_be_read_is_configured_and_not_given_for_the_run() {
+fn an_unreadable_setting_falls_back_to_the_configuration() {
     let dir = dir();
     let name = tampered(dir.path(), r#"UPDATE session SET settings = '{"sampling":{"temperature":"hot"}}'"#);
     let mut settings = sala_chat::runtime::Settings::default();
     settings.set_for_run("temperature", "0.1").unwrap();
-    let mut t = Talk::new(dir.path(), Setup { settings, ..resume(&name) });
-    let said = t.note_with("cannot be read");
-    assert!(said.contains("temperature (\"hot\"), 0.7 is used."), "{said}");
+    let mut t = Chat::new(dir.path(), Setup { settings, ..resume(&name) });
+    let note = t.note_with("cannot be read");
+    assert!(note.contains("temperature (\"hot\"), 0.7 is used."), "{note}");
     t.quit();
 }
 
@@ -406,13 +406,13 @@ fn settings_that_cannot_be_read_are_named_and_kept() {
     let dir = dir();
     let sql = r#"UPDATE session SET settings = '{"sampling":{"temperature":"hot","top_k":3}}'"#;
     let name = tampered(dir.path(), sql);
-    let mut t = Talk::new(dir.path(), resume(&name));
-    let said = t.note_with("cannot be read");
+    let mut t = Chat::new(dir.path(), resume(&name));
+    let note = t.note_with("cannot be read");
     let expected = format!(
         "\"{name}\" has settings that cannot be read: temperature (\"hot\"), 0.7 is used. What was kept is not thrown away; \
          /set KEY VALUE sets one anew."
     );
-    assert_eq!(said, expected);
+    assert_eq!(note, expected);
     t.note(Request::Set(Some(("max_tokens".into(), "12".into()))));
     t.sync();
     t.quit();
@@ -422,8 +422,8 @@ fn settings_that_cannot_be_read_are_named_and_kept() {
     assert_eq!((&kept["max_tokens"], &kept["sampling"]["top_k"]), (&12.into(), &3.into()), "{kept}");
     assert!(kept["unread"].as_str().unwrap().contains(r#""temperature":"hot""#), "{kept}");
     drop(db);
-    // Once it is kept beside settings that are good, there is nothing to say any more.
-    let mut t = Talk::new(dir.path(), resume(&name));
+    // Once it is saved with valid settings there is no further notice.
+    let mut t = Chat::new(dir.path(), resume(&name));
     t.note_with("Resumed");
     let texts = t.seen.iter().filter_map(|n| if let Notice::Note(_, text) = n { Some(text) } else { None });
     assert_eq!(texts.filter(|text| text.contains("cannot be read")).count(), 0);
@@ -432,12 +432,12 @@ fn settings_that_cannot_be_read_are_named_and_kept() {
 with_both_tokenizers!(
     what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there,
     state_that_cannot_be_read_now_is_read_again_from_the_text,
-    lost_state_is_told_with_nobody_there,
-    what_stands_for_a_damaged_message_is_never_given_to_the_model,
-    a_question_behind_a_damaged_message_is_refused_where_nothing_is_kept,
+    lost_state_is_reported_without_a_terminal,
+    the_placeholder_of_a_damaged_message_never_reaches_the_model,
+    a_question_after_a_damaged_message_needs_kept_state,
     rows_found_damaged_by_a_question_are_read_again_and_it_is_answered,
-    a_question_that_waits_for_rows_can_be_stopped_and_asked_again,
+    a_question_waiting_for_rows_can_be_stopped_and_repeated,
     rows_found_damaged_by_a_load_are_read_again_and_no_document_twice,
     what_a_killed_run_left_open_is_whole_or_stopped,
-    a_document_that_is_whole_after_a_kill_goes_to_the_library_once_it_is_read,
+    a_complete_document_enters_the_library_after_a_kill_and_read,
 );

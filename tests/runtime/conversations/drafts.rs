@@ -1,4 +1,4 @@
-//! Drafts: what stands in the input of a session is there again at its next start, whoever else has it.
+//! Drafts: the input of a session returns at its next start, even if another terminal has the session.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,14 +13,14 @@ fn draft(serial: u64, text: &str) -> Request {
     Request::Draft { serial, text: text.into() }
 }
 
-/// What was told to stand in the input.
-fn told(t: &Talk) -> Vec<String> {
+/// The drafts the runtime restored.
+fn drafts(t: &Chat) -> Vec<String> {
     let text = |n: &Notice| if let Notice::Draft(text) = n { Some(text.clone()) } else { None };
     t.seen.iter().filter_map(text).collect()
 }
 
 /// The prompts that Up finds.
-fn prompts(t: &Talk) -> Vec<String> {
+fn prompts(t: &Chat) -> Vec<String> {
     let all = |n: &Notice| if let Notice::Prompts(all) = n { Some(all.clone()) } else { None };
     t.seen.iter().find_map(all).unwrap()
 }
@@ -35,8 +35,8 @@ fn kept(store: &Store, session: SessionId, text: &str) {
 }
 
 /// A session that was saved, and then this in its input: who has it, its name and its serial.
-fn with_draft(dir: &std::path::Path, setup: Setup, text: &str) -> (Talk, String, u64) {
-    let mut t = Talk::new(dir, setup);
+fn with_draft(dir: &std::path::Path, setup: Setup, text: &str) -> (Chat, String, u64) {
+    let mut t = Chat::new(dir, setup);
     t.ask("One?");
     t.on_disk();
     let (name, serial) = (t.name(), t.view().serial);
@@ -47,8 +47,8 @@ fn with_draft(dir: &std::path::Path, setup: Setup, text: &str) -> (Talk, String,
 }
 
 /// The session again, as the next run has it.
-fn again(dir: &std::path::Path, name: &str) -> Talk {
-    let mut t = Talk::new(dir, resume(name));
+fn again(dir: &std::path::Path, name: &str) -> Chat {
+    let mut t = Chat::new(dir, resume(name));
     t.note_with("Resumed");
     t
 }
@@ -56,7 +56,7 @@ fn again(dir: &std::path::Path, name: &str) -> Talk {
 #[test]
 fn a_draft_is_on_disk_before_the_end_and_back_at_the_next_start() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     let (name, serial) = (t.name(), t.view().serial);
     t.send(draft(serial, "half"));
@@ -66,19 +66,19 @@ fn a_draft_is_on_disk_before_the_end_and_back_at_the_next_start() {
     kept(&store, store.session_named(&name).unwrap().id, "half a question");
     t.quit();
     let t = again(dir.path(), &name);
-    assert_eq!((told(&t), prompts(&t)), (vec!["half a question".into()], vec!["One?".into()]));
+    assert_eq!((drafts(&t), prompts(&t)), (vec!["half a question".into()], vec!["One?".into()]));
     let serial = t.view().serial;
     t.send(draft(serial, ""));
     t.quit();
     let t = again(dir.path(), &name);
-    assert_eq!((told(&t), prompts(&t)), (vec![], vec!["One?".into()]));
+    assert_eq!((drafts(&t), prompts(&t)), (vec![], vec!["One?".into()]));
     t.quit();
 }
 
 #[test]
 fn a_draft_of_a_session_that_was_left_is_kept_with_it() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     let (name, serial) = (t.name(), t.view().serial);
     t.send(Request::New(None));
@@ -86,48 +86,48 @@ fn a_draft_of_a_session_that_was_left_is_kept_with_it() {
     t.send(draft(serial, "left there"));
     t.quit();
     let t = again(dir.path(), &name);
-    assert_eq!(told(&t), ["left there"]);
+    assert_eq!(drafts(&t), ["left there"]);
     t.quit();
 }
 
 #[test]
-fn a_draft_without_a_session_stands_in_the_next_new_one_and_goes_to_its_row() {
+fn a_draft_without_a_session_moves_to_the_next_new_one() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.sync();
     t.send(draft(t.view().serial, "never asked"));
     t.sync();
     // Another terminal neither has it nor takes its place: its own has another one.
-    let mut other = Talk::new(dir.path(), Setup::default());
+    let mut other = Chat::new(dir.path(), Setup::default());
     other.sync();
-    assert_eq!(told(&other), Vec::<String>::new());
+    assert_eq!(drafts(&other), Vec::<String>::new());
     other.send(draft(other.view().serial, "elsewhere"));
     other.quit();
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.sync();
-    assert_eq!((told(&t), prompts(&t)), (vec!["never asked".into()], vec![]));
+    assert_eq!((drafts(&t), prompts(&t)), (vec!["never asked".into()], vec![]));
     t.ask("Something else?");
     let name = t.name();
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.sync();
-    assert_eq!(told(&t), ["elsewhere"]);
+    assert_eq!(drafts(&t), ["elsewhere"]);
     t.send(draft(t.view().serial, ""));
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.sync();
-    assert_eq!(told(&t), Vec::<String>::new());
+    assert_eq!(drafts(&t), Vec::<String>::new());
     t.quit();
     let t = again(dir.path(), &name);
-    assert_eq!(told(&t), ["never asked"]);
+    assert_eq!(drafts(&t), ["never asked"]);
     t.quit();
 }
 
 #[test]
-fn what_an_earlier_run_left_is_not_written_over_by_one_that_began_with_another_session() {
+fn a_run_in_another_session_keeps_an_earlier_draft() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     let name = t.name();
     t.send(Request::New(None));
@@ -139,12 +139,12 @@ fn what_an_earlier_run_left_is_not_written_over_by_one_that_began_with_another_s
     t.sync();
     t.send(draft(t.view().serial, "another"));
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.sync();
-    assert_eq!(told(&t), ["never asked"]);
-    let mut other = Talk::new(dir.path(), Setup::default());
+    assert_eq!(drafts(&t), ["never asked"]);
+    let mut other = Chat::new(dir.path(), Setup::default());
     other.sync();
-    assert_eq!(told(&other), ["another"]);
+    assert_eq!(drafts(&other), ["another"]);
     other.quit();
     t.quit();
 }
@@ -152,7 +152,7 @@ fn what_an_earlier_run_left_is_not_written_over_by_one_that_began_with_another_s
 #[test]
 fn a_draft_for_which_there_is_no_place_is_found_with_up() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.sync();
     let places = draft_places().count();
     for n in 0..=places {
@@ -161,9 +161,9 @@ fn a_draft_for_which_there_is_no_place_is_found_with_up() {
         t.sync();
     }
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.sync();
-    assert_eq!((told(&t), prompts(&t)), (vec!["draft 0".into()], vec![format!("draft {places}")]));
+    assert_eq!((drafts(&t), prompts(&t)), (vec!["draft 0".into()], vec![format!("draft {places}")]));
     t.quit();
 }
 
@@ -172,21 +172,21 @@ fn a_session_that_is_open_elsewhere_keeps_its_draft() {
     let dir = dir();
     let (t, name, _) = with_draft(dir.path(), Setup::default(), "mine");
     let second = viewing(dir.path(), &name);
-    assert_eq!(told(&second), Vec::<String>::new());
+    assert_eq!(drafts(&second), Vec::<String>::new());
     second.send(draft(second.view().serial, "theirs"));
     second.quit();
     t.quit();
     let t = again(dir.path(), &name);
-    assert_eq!(told(&t), ["mine"]);
+    assert_eq!(drafts(&t), ["mine"]);
     assert!(prompts(&t).contains(&"theirs".to_owned()));
     t.quit();
 }
 
 #[test]
-fn what_was_typed_while_another_terminal_had_the_session_is_kept_with_it_afterwards() {
+fn a_draft_typed_in_a_viewed_session_is_kept_afterwards() {
     for left in ["", "mine"] {
         let dir = dir();
-        let mut t = Talk::new(dir.path(), Setup::default());
+        let mut t = Chat::new(dir.path(), Setup::default());
         t.ask("One?");
         t.on_disk();
         let name = t.name();
@@ -198,10 +198,10 @@ fn what_was_typed_while_another_terminal_had_the_session_is_kept_with_it_afterwa
         t.quit();
         second.send(Request::Resume(name.clone()));
         second.note_with("Resumed");
-        assert_eq!(told(&second), Vec::<String>::new(), "it stands there");
+        assert_eq!(drafts(&second), Vec::<String>::new(), "it stands there");
         second.quit();
         let t = again(dir.path(), &name);
-        assert_eq!(told(&t), ["theirs"]);
+        assert_eq!(drafts(&t), ["theirs"]);
         assert_eq!(prompts(&t).contains(&"mine".to_owned()), left == "mine");
         t.quit();
     }
@@ -219,13 +219,13 @@ fn a_draft_that_cannot_be_saved_is_not_taken_for_the_one_before() {
     t.sync();
     t.send(Request::Switch(serial));
     t.sync();
-    assert_eq!(told(&t), Vec::<String>::new());
+    assert_eq!(drafts(&t), Vec::<String>::new());
 }
 
 #[test]
 fn without_saving_no_draft_is_written() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup { discard: true, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { discard: true, ..Setup::default() });
     t.ask("One?");
     let (name, serial) = (t.name(), t.view().serial);
     t.send(draft(serial, "half a question"));
@@ -240,24 +240,24 @@ fn without_saving_no_draft_is_written() {
 }
 
 #[test]
-fn where_there_is_no_input_no_draft_is_taken_up() {
+fn without_an_input_no_draft_is_restored() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.sync();
     t.send(draft(t.view().serial, "never asked"));
     t.quit();
-    let mut lines = Talk::new(dir.path(), Setup { input: Input::Lines, ..Setup::default() });
+    let mut lines = Chat::new(dir.path(), Setup { input: Input::Lines, ..Setup::default() });
     lines.ask("One?");
-    assert_eq!(told(&lines), Vec::<String>::new());
+    assert_eq!(drafts(&lines), Vec::<String>::new());
     lines.quit();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.sync();
-    assert_eq!(told(&t), ["never asked"]);
+    assert_eq!(drafts(&t), ["never asked"]);
     t.quit();
 }
 
 #[test]
-fn what_another_terminal_made_of_a_draft_is_told_to_whoever_comes_back() {
+fn a_draft_changed_in_another_terminal_is_shown_on_return() {
     let dir = dir();
     let (mut t, name, serial) = with_draft(dir.path(), Setup::default(), "mine");
     t.send(Request::New(None));
@@ -268,7 +268,7 @@ fn what_another_terminal_made_of_a_draft_is_told_to_whoever_comes_back() {
         other.quit();
         t.send(Request::Switch(serial));
         t.sync();
-        assert_eq!(told(&t).last().map(String::as_str), Some(text));
+        assert_eq!(drafts(&t).last().map(String::as_str), Some(text));
         t.send(Request::New(None));
         t.sync();
     }
@@ -276,7 +276,7 @@ fn what_another_terminal_made_of_a_draft_is_told_to_whoever_comes_back() {
 }
 
 #[test]
-fn a_draft_on_its_way_to_the_disk_is_not_taken_for_the_one_before() {
+fn a_draft_being_saved_is_not_confused_with_the_previous_one() {
     let dir = dir();
     let disk = FaultDisk::new();
     let setup = Setup { disk: Arc::new(disk.clone()), ..Setup::default() };
@@ -287,10 +287,10 @@ fn a_draft_on_its_way_to_the_disk_is_not_taken_for_the_one_before() {
     t.sync();
     t.send(Request::Switch(serial));
     t.sync();
-    assert_eq!(told(&t), Vec::<String>::new());
+    assert_eq!(drafts(&t), Vec::<String>::new());
     drop(held);
     t.quit();
     let t = again(dir.path(), &name);
-    assert_eq!(told(&t), ["now"]);
+    assert_eq!(drafts(&t), ["now"]);
     t.quit();
 }

@@ -5,7 +5,7 @@ use sala_chat::store::Watch;
 
 fn a_fork_keeps_all_up_to_where_it_was_forked() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("Hello there?");
     t.ask("Who keeps the lamp?");
     let whole = t.name();
@@ -16,15 +16,15 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     t.note(Request::Undo(2));
     t.quit();
 
-    let mut t = Talk::new(dir.path(), resume("beside"));
+    let mut t = Chat::new(dir.path(), resume("beside"));
     t.note_with("Resumed");
     assert_eq!((t.view().branch, t.view().timeline.len()), ((2, 2), 3));
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
-    assert!(said.starts_with("Branch 1/2, at #4: "), "{said}");
+    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
+    assert!(note.starts_with("Branch 1/2, at #4: "), "{note}");
     assert_eq!(t.view().messages[2].text, "Who keeps the lamp?");
-    t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(2))));
+    t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(2))));
     t.quit();
-    let mut t = Talk::new(dir.path(), resume("deeper"));
+    let mut t = Chat::new(dir.path(), resume("deeper"));
     t.sync();
     assert_eq!((t.view().messages.len(), t.view().timeline.len()), (0, 2));
     t.send(Request::Redo(2));
@@ -32,7 +32,7 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     t.note(Request::Undo(2));
     t.quit();
 
-    // What only the forks show outlives the session it was said in.
+    // Messages that only forks show outlive their session.
     let store = support::store(&dir.path().join("data"));
     let id = |name: &str| store.session_named(name).unwrap().id;
     let texts = |name: &str| -> Vec<String> {
@@ -42,7 +42,7 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     let questions = ["Hello there?", "Who keeps the lamp?", "What else?"];
     assert_eq!(store.own_title(id("deeper")).unwrap(), None, "it is its first question");
     store.delete(id(&whole)).unwrap();
-    let found = store.search("keeps the lamp", 10, &Watch::NOBODY).unwrap();
+    let found = store.search("keeps the lamp", 10, &Watch::NONE).unwrap();
     assert_eq!(found.iter().map(|hit| hit.name.as_str()).collect::<Vec<_>>(), ["beside"]);
     assert_eq!(store.empty_trash(Some(0)).unwrap().sessions, 1);
     assert_eq!(texts("beside"), questions);
@@ -53,7 +53,7 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
 }
 
 /// The messages on screen.
-fn shown(t: &Talk) -> Vec<MessageId> {
+fn shown(t: &Chat) -> Vec<MessageId> {
     let mut ids = Vec::new();
     for notice in &t.seen {
         match notice {
@@ -69,12 +69,12 @@ fn going_on_with_an_answer_leaves_it_to_those_who_have_it() {
     let dir = dir();
     let text = text_model(None);
     let script = always(text.clone(), "one two three four five six seven eight nine ten eleven twelve");
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     t.note(Request::Set(Some(("max_tokens".into(), "4".into()))));
     let first = t.ask("Count");
     assert_eq!(first.meta.finish, Some(Finish::Length));
     let name = t.name();
-    // Nobody else has it: it grows.
+    // No other session shares it, so it grows.
     t.send(Request::Continue(None));
     let first = {
         let whole = t.finished();
@@ -96,7 +96,7 @@ fn going_on_with_an_answer_leaves_it_to_those_who_have_it() {
     t.send(Request::Resume(name.clone()));
     t.note_with("Resumed");
     assert_eq!(t.view().messages[1].text, first.text);
-    // The fork stands on it: here it is left alone, too.
+    // The fork depends on it, so it stays unchanged here, too.
     t.send(Request::Continue(None));
     assert_ne!(t.finished().id, first.id);
     t.sync();
@@ -107,11 +107,11 @@ fn going_on_with_an_answer_leaves_it_to_those_who_have_it() {
     assert_eq!((of("beside").text, of("beside").id), (more.text, more.id));
 }
 
-fn going_on_with_an_answer_leaves_what_was_said_below_it_where_it_was() {
+fn continuing_an_answer_keeps_the_messages_below_it() {
     let dir = dir();
     let text = text_model(None);
     let script = always(text.clone(), "one two three four five six seven eight nine ten eleven twelve");
-    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     t.note(Request::Set(Some(("max_tokens".into(), "4".into()))));
     let first = t.ask("Count");
     t.note(Request::Mark("here".into()));
@@ -123,8 +123,8 @@ fn going_on_with_an_answer_leaves_what_was_said_below_it_where_it_was() {
     assert!(more.id != first.id && more.text.len() > first.text.len(), "{more:?}");
     let question = t.view().messages[0].id;
     assert_eq!(shown(&t), [question, more.id]);
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
-    assert!(said.starts_with("Branch 1/2"), "{said}");
+    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
+    assert!(note.starts_with("Branch 1/2"), "{note}");
     let view = t.view();
     assert_eq!((view.messages.len(), view.messages[1].text.as_str()), (4, first.text.as_str()));
     // The name stays with what it was given to.
@@ -132,12 +132,12 @@ fn going_on_with_an_answer_leaves_what_was_said_below_it_where_it_was() {
     assert_eq!(t.view().messages.last().map(|m| m.id), Some(first.id));
 }
 
-fn a_fork_of_a_session_that_is_answering_has_what_was_said_so_far() {
+fn a_fork_during_an_answer_has_the_text_so_far() {
     let dir = dir();
     let (permit, gate) = crossbeam_channel::unbounded();
     let text = text_model(None);
     let script = always(text.clone(), "one two three four five six seven eight");
-    let mut owner = Talk::new(dir.path(), Setup { text, script, gate: Some(gate), ..Setup::default() });
+    let mut owner = Chat::new(dir.path(), Setup { text, script, gate: Some(gate), ..Setup::default() });
     for _ in 0..5 {
         permit.send(()).unwrap();
     }
@@ -155,7 +155,7 @@ fn a_fork_of_a_session_that_is_answering_has_what_was_said_so_far() {
         assert!(std::time::Instant::now() < until, "what is written is not saved");
         std::thread::yield_now();
     };
-    let mut second = Talk::new(dir.path(), resume(&name));
+    let mut second = Chat::new(dir.path(), resume(&name));
     let id = question(&mut second).0;
     second.send(Request::Choose { question: id, key: 'f' });
     second.note_with("forked at #2");
@@ -177,18 +177,18 @@ fn a_fork_of_a_session_that_is_answering_has_what_was_said_so_far() {
 
 fn a_message_has_all_the_names_it_was_given() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("Hello there?");
     let name = t.name();
     for mark in ["a", "b"] {
-        let said = t.note(Request::Mark(mark.into()));
-        assert!(said.ends_with("comes back to it; its state is kept."), "{said}");
+        let note = t.note(Request::Mark(mark.into()));
+        assert!(note.ends_with("returns to it; its state is kept."), "{note}");
     }
     t.ask("Who keeps the lamp?");
-    let both = |t: &mut Talk| {
+    let both = |t: &mut Chat| {
         for mark in ["a", "b"] {
-            let said = t.note(Request::Goto(GotoTarget::Mark(mark.into())));
-            assert!(said.starts_with(&format!("At \"{mark}\", #2: ")), "{said}");
+            let note = t.note(Request::Goto(GotoTarget::Mark(mark.into())));
+            assert!(note.starts_with(&format!("At \"{mark}\", #2: ")), "{note}");
             t.note(Request::Redo(1));
         }
         assert_eq!(t.view().timeline[0].label.as_deref(), Some("a, b"));
@@ -196,17 +196,17 @@ fn a_message_has_all_the_names_it_was_given() {
     both(&mut t);
     t.quit();
     let never = Setup { save_state: sala_chat::config::settings::SaveStates::Never, ..resume(&name) };
-    let mut t = Talk::new(dir.path(), never);
+    let mut t = Chat::new(dir.path(), never);
     t.note_with("Resumed");
     both(&mut t);
     t.ask("And who cleans it?");
-    let said = t.note(Request::Mark("c".into()));
-    assert!(said.ends_with("/goto c comes back to it."), "{said}");
+    let note = t.note(Request::Mark("c".into()));
+    assert!(note.ends_with("/goto c returns to it."), "{note}");
 }
 
-fn a_branch_is_counted_where_it_was_asked_for() {
+fn branches_are_counted_at_the_requested_message() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     t.send(Request::Regen { at: None, count: 1, temperature: None, seed: None });
     t.finished();
@@ -216,88 +216,88 @@ fn a_branch_is_counted_where_it_was_asked_for() {
     t.sync();
     assert_eq!(t.view().branch, (2, 2));
     // Below the first question there are two answers, where the header counts.
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Next)));
-    assert!(said.starts_with("Branch 1/2 of #1, at #2: ") && said.ends_with(" Back: /branch #1 2"), "{said}");
+    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Next)));
+    assert!(note.starts_with("Branch 1/2 of #1, at #2: ") && note.ends_with(" Back: /branch #1 2"), "{note}");
     assert_eq!(t.view().branch, (2, 2));
-    // The way back is the number of the outer place, which is told where one asks for branches.
+    // The way back is the number of the outer branch, which the list of branches shows.
     t.send(Request::Branch(BranchTarget::List));
-    let said = t.note_with("This branch has others beside");
-    assert!(said.contains("beside #1 (1 of 2), #2 (2 of 2). /branch #1 next goes"), "{said}");
-    let beside = |at, sibling| Request::Branch(BranchTarget::Beside(Some(at), sibling));
-    let said = t.note(beside(1, Sibling::Number(2)));
-    assert!(said.starts_with("Branch 2/2, at #2: "), "{said}");
+    let note = t.note_with("There are other branches at");
+    assert!(note.contains("at #1 (1 of 2), #2 (2 of 2). /branch #1 next opens"), "{note}");
+    let sibling_of = |at, sibling| Request::Branch(BranchTarget::Sibling(Some(at), sibling));
+    let note = t.note(sibling_of(1, Sibling::Number(2)));
+    assert!(note.starts_with("Branch 2/2, at #2: "), "{note}");
     assert_eq!(t.view().messages[0].text, "Uno?");
-    assert_eq!(t.note(beside(2, Sibling::Next)), "There is no other branch beside #2, but beside #1.");
-    assert_eq!(t.note(beside(1, Sibling::Number(3))), "There are branches 1 to 2 beside #1.");
-    t.note(beside(1, Sibling::Prev));
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(3))));
-    assert_eq!(said, "There are branches 1 to 2 beside #2. Others are beside #1: /branch #1 next");
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
-    assert!(said.starts_with("Branch 1/2, at #2: "), "{said}");
+    assert_eq!(t.note(sibling_of(2, Sibling::Next)), "There is no other branch at #2, only at #1.");
+    assert_eq!(t.note(sibling_of(1, Sibling::Number(3))), "There are branches 1 to 2 beside #1.");
+    t.note(sibling_of(1, Sibling::Prev));
+    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(3))));
+    assert_eq!(note, "There are branches 1 to 2 beside #2. Others are at #1: /branch #1 next");
+    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
+    assert!(note.starts_with("Branch 1/2, at #2: "), "{note}");
     // Gone back to before the first question, both go on from there.
-    let nearest = |sibling| Request::Branch(BranchTarget::Beside(None, sibling));
+    let nearest = |sibling| Request::Branch(BranchTarget::Sibling(None, sibling));
     t.note(Request::Undo(1));
     t.send(Request::Branch(BranchTarget::List));
-    t.note_with("2 branches go on from here. /branch 1 goes to the first.");
+    t.note_with("2 branches continue from here. /branch 1 opens the first.");
     assert_eq!(t.note(nearest(Sibling::Number(3))), "There are branches 1 to 2 to go on to from here.");
-    let said = t.note(nearest(Sibling::Number(2)));
-    assert!(said.starts_with("Branch 2/2, at #2: "), "{said}");
+    let note = t.note(nearest(Sibling::Number(2)));
+    assert!(note.starts_with("Branch 2/2, at #2: "), "{note}");
     assert_eq!(t.view().messages[0].text, "Uno?");
     t.note(Request::Undo(1));
-    let said = t.note(beside(1, Sibling::Next));
-    assert!(said.starts_with("Branch 1/2 of #1, at #2: ") && !said.contains("Back:"), "{said}");
+    let note = t.note(sibling_of(1, Sibling::Next));
+    assert!(note.starts_with("Branch 1/2 of #1, at #2: ") && !note.contains("Back:"), "{note}");
 }
 
 #[test]
-fn redo_goes_to_what_was_undone_when_the_session_is_opened_again_too() {
+fn redo_restores_undone_turns_in_a_reopened_session() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     let name = t.name();
     t.note(Request::Undo(1));
     t.ask("Another?");
-    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
-    assert!(said.starts_with("Branch 1/2"), "{said}");
+    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
+    assert!(note.starts_with("Branch 1/2"), "{note}");
     t.note(Request::Undo(1));
     t.quit();
-    let mut t = Talk::new(dir.path(), resume(&name));
-    t.note_with("before its first message");
+    let mut t = Chat::new(dir.path(), resume(&name));
+    t.note_with("All its messages are undone.");
     t.send(Request::Redo(1));
     t.note_with("Went forward to #2");
     assert_eq!(t.view().messages[0].text, "One?", "the other one is newer");
 }
 
 #[test]
-fn what_is_not_edited_of_a_message_stays_as_it_was() {
+fn the_unedited_part_of_a_message_is_unchanged() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
-    // Out of an import: nobody can type this.
+    let mut t = Chat::new(dir.path(), Setup::default());
+    // From an import: it cannot be typed.
     let odd = "Is \x1b[31mred\x1b[0m \u{202e}more?";
     t.ask(odd);
-    let said = t.note(Request::EditOpen(None));
-    assert!(said.starts_with("Characters that a terminal would obey are spelled out"), "{said}");
+    let note = t.note(Request::EditOpen(None));
+    assert!(note.starts_with("Characters that a terminal would obey are spelled out"), "{note}");
     let message = t.view().messages[0].id;
     for (edit, expected) in [("", odd.to_owned()), ("not ", format!("Is not {}", &odd[3..]))] {
         let shown = sala_chat::text::sanitize::sanitize(odd).replacen("Is ", &format!("Is {edit}"), 1);
         t.send(Request::EditDone { message, text: shown });
         t.finished();
         t.sync();
-        let said = t.seen.iter().rev().find_map(|n| match n {
+        let note = t.seen.iter().rev().find_map(|n| match n {
             Notice::Added(m) if m.role == Role::User => Some(m.text.clone()),
             _ => None,
         });
-        assert_eq!(said, Some(expected));
+        assert_eq!(note, Some(expected));
     }
 }
 
 #[test]
 fn one_redo_takes_back_one_undo_whatever_its_count() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     for question in ["One?", "Two?", "Three?"] {
         t.ask(question);
     }
-    let after = |t: &mut Talk, request: Request| {
+    let after = |t: &mut Chat, request: Request| {
         t.note(request);
         t.view().messages.len()
     };
@@ -308,16 +308,16 @@ fn one_redo_takes_back_one_undo_whatever_its_count() {
     assert_eq!(several.map(|request| after(&mut t, request)), [4, 2, 0, 6]);
     after(&mut t, Request::Undo(99));
     t.quit();
-    let mut t = Talk::new(dir.path(), resume("last"));
+    let mut t = Chat::new(dir.path(), resume("last"));
     t.sync();
     assert_eq!(after(&mut t, Request::Redo(1)), 6, "also after a restart");
     t.quit();
 }
 
 #[test]
-fn a_message_that_begins_with_a_slash_comes_back_as_one() {
+fn a_message_that_begins_with_a_slash_returns_as_a_message() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("/quit now");
     for request in [Request::EditOpen(None), Request::Undo(1)] {
         t.send(request);
@@ -328,7 +328,7 @@ fn a_message_that_begins_with_a_slash_comes_back_as_one() {
         assert_eq!(line, "//quit now");
     }
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     let prompts = t.wait("earlier prompts", |n| match n {
         Notice::Prompts(prompts) => Some(prompts.clone()),
         _ => None,
@@ -339,8 +339,8 @@ fn a_message_that_begins_with_a_slash_comes_back_as_one() {
 with_both_tokenizers!(
     a_fork_keeps_all_up_to_where_it_was_forked,
     going_on_with_an_answer_leaves_it_to_those_who_have_it,
-    going_on_with_an_answer_leaves_what_was_said_below_it_where_it_was,
-    a_fork_of_a_session_that_is_answering_has_what_was_said_so_far,
+    continuing_an_answer_keeps_the_messages_below_it,
+    a_fork_during_an_answer_has_the_text_so_far,
     a_message_has_all_the_names_it_was_given,
-    a_branch_is_counted_where_it_was_asked_for,
+    branches_are_counted_at_the_requested_message,
 );

@@ -7,11 +7,11 @@ use super::*;
 fn what_does_not_fit_is_refused_before_anything_is_read() {
     let dir = dir();
     std::fs::write(dir.path().join("big.txt"), "word ".repeat(5000)).unwrap();
-    let mut t = Talk::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
-    let said = t.load("big.txt");
+    let mut t = Chat::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
+    let note = t.load("big.txt");
     let file = dir.path().join("big.txt").display().to_string();
     let left = format!("; 936 are left of 1,000. Nothing was loaded. Options: /load {file} --head 936");
-    assert!(said.contains(&left), "{said}");
+    assert!(note.contains(&left), "{note}");
     t.send(Request::Ask("word ".repeat(5000)));
     let back = t.wait("the question back", |n| match n {
         Notice::Input { text, .. } => Some(text.clone()),
@@ -27,20 +27,48 @@ fn what_would_fit_of_a_file_is_a_command_that_loads_it() {
     let dir = dir();
     std::fs::create_dir(dir.path().join("a folder")).unwrap();
     std::fs::write(dir.path().join("a folder/big one.txt"), "word ".repeat(5000)).unwrap();
-    let mut t = Talk::new(dir.path(), Setup { context_limit: 3000, ..Setup::default() });
-    let said = t.load("a folder/big one.txt");
-    let (_, options) = said.split_once("Options: ").unwrap();
+    let mut t = Chat::new(dir.path(), Setup { context_limit: 3000, ..Setup::default() });
+    let note = t.load("a folder/big one.txt");
+    let (_, options) = note.split_once("Options: ").unwrap();
     let (line, _) = options.split_once(" ; ").unwrap();
-    assert!(line.ends_with(" --head 2000"), "{said}");
+    assert!(line.ends_with(" --head 2000"), "{note}");
     let Outcome::Runtime(load) = parse(line, None).unwrap().outcome else { panic!("{line}") };
     t.send(load);
     t.note_with("Read big one.txt: ");
 }
 
+fn the_time_of_a_load_is_known_from_an_earlier_run_with_this_model() {
+    let dir = dir();
+    std::fs::write(dir.path().join("a.txt"), "word ".repeat(3000)).unwrap();
+    std::fs::write(dir.path().join("b.txt"), "more ".repeat(3000)).unwrap();
+    std::fs::write(dir.path().join("c.txt"), "other ".repeat(3000)).unwrap();
+    let setup =
+        |model| Setup { load: LoadConfig { confirm_tokens: 10, ..LoadConfig::default() }, model, ..Setup::default() };
+    let load = |t: &mut Chat, name: &str| {
+        t.send(Request::Load { paths: vec![name.into()], options: Default::default() });
+        let (id, text) = question(t);
+        t.send(Request::Choose { question: id, key: 'y' });
+        t.note_with("tokens in");
+        text
+    };
+    let mut t = Chat::new(dir.path(), setup("fake"));
+    let first = load(&mut t, "a.txt");
+    assert!(first.contains(" tokens, leaves "), "no speed is known at first: {first}");
+    t.quit();
+    let mut t = Chat::new(dir.path(), setup("fake"));
+    let again = load(&mut t, "b.txt");
+    assert!(again.contains(" tokens, about 0:"), "{again}");
+    t.quit();
+    let mut t = Chat::new(dir.path(), setup("another"));
+    let other = load(&mut t, "c.txt");
+    assert!(other.contains(" tokens, leaves "), "another model has its own speed: {other}");
+    t.quit();
+}
+
 fn files_left_out_of_a_plan_are_not_read() {
     let dir = dir();
     let load = three_files(dir.path());
-    let mut t = Talk::new(
+    let mut t = Chat::new(
         dir.path(),
         Setup {
             load: LoadConfig { confirm_tokens: 10, confirm_files: 20, ..LoadConfig::default() },
@@ -54,9 +82,9 @@ fn files_left_out_of_a_plan_are_not_read() {
     assert_eq!(names, ["a.txt", "b.txt", "c.txt"]);
     let files = vec![0, 2];
     t.send(Request::ChooseFiles { question, files });
-    let said = t.note_with("tokens in");
+    let note = t.note_with("tokens in");
     let tokens = offer.files[0].tokens + offer.files[2].tokens;
-    assert!(said.starts_with("Read 2 files: "), "{said}");
+    assert!(note.starts_with("Read 2 files: "), "{note}");
     t.sync();
     assert_eq!(t.work().0 as u64, tokens);
     let view = t.view();
@@ -80,15 +108,15 @@ fn files_left_out_of_a_plan_are_not_read() {
 fn a_load_that_does_not_fit_offers_to_leave_files_out() {
     let dir = dir();
     let load = three_files(dir.path());
-    let mut t = Talk::new(dir.path(), Setup { context_limit: 1_000, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { context_limit: 1_000, ..Setup::default() });
     t.send(load.clone());
     let (question, text, offer) = plan(&mut t);
-    assert!(text.contains("Some have to stay out"), "{text}");
+    assert!(text.contains("Leave some out"), "{text}");
     assert_eq!((offer.free, offer.reserve), (1_000, 64));
-    // Enter is no choice here: nothing is loaded, and what else helps is said.
+    // Enter is no choice here: nothing is loaded, and the note names the alternatives.
     t.send(Request::Choose { question, key: '\n' });
-    let said = t.note_with("Nothing was loaded");
-    assert!(said.starts_with("3 files need "), "{said}");
+    let note = t.note_with("Nothing was loaded");
+    assert!(note.starts_with("3 files need "), "{note}");
     t.send(load);
     let (question, ..) = plan(&mut t);
     let files = vec![1];
@@ -99,10 +127,10 @@ fn a_load_that_does_not_fit_offers_to_leave_files_out() {
 }
 
 #[test]
-fn a_file_that_is_here_already_is_not_loaded_again_without_asking() {
+fn a_known_file_is_loaded_again_only_after_a_question() {
     let dir = dir();
     std::fs::write(dir.path().join("notes.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(40)).unwrap();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.load("notes.txt");
     let load = Request::Load { paths: vec!["notes.txt".into()], options: Default::default() };
     t.send(load.clone());
@@ -135,10 +163,10 @@ fn a_file_that_is_here_already_is_not_loaded_again_without_asking() {
 }
 
 #[test]
-fn a_load_with_a_file_that_is_here_already_can_be_cancelled_or_be_of_the_others() {
+fn a_load_with_a_known_file_can_be_cancelled_or_skip_it() {
     let dir = dir();
     let load = three_files(dir.path());
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.load("a.txt");
     let mut answered = |key| {
         t.send(load.clone());
@@ -164,7 +192,7 @@ fn a_load_with_a_file_that_is_here_already_can_be_cancelled_or_be_of_the_others(
 fn looking_and_quitting_work_while_a_question_waits() {
     let dir = dir();
     let load = three_files(dir.path());
-    let mut t = Talk::new(
+    let mut t = Chat::new(
         dir.path(),
         Setup {
             load: LoadConfig { confirm_tokens: 10, confirm_files: 20, ..LoadConfig::default() },
@@ -175,7 +203,7 @@ fn looking_and_quitting_work_while_a_question_waits() {
     plan(&mut t);
     t.send(Request::Docs);
     t.wait("the documents", |n| matches!(n, Notice::Documents { .. }).then_some(()));
-    // An answer to a question that is gone is nobody's.
+    // An answer to an outdated question is ignored.
     t.send(Request::Choose { question: 999, key: '\n' });
     t.quit();
 }
@@ -183,6 +211,7 @@ fn looking_and_quitting_work_while_a_question_waits() {
 with_both_tokenizers!(
     what_does_not_fit_is_refused_before_anything_is_read,
     what_would_fit_of_a_file_is_a_command_that_loads_it,
+    the_time_of_a_load_is_known_from_an_earlier_run_with_this_model,
     files_left_out_of_a_plan_are_not_read,
     a_load_that_does_not_fit_offers_to_leave_files_out,
 );

@@ -4,15 +4,15 @@ use super::*;
 
 fn a_resumed_session_reads_nothing_again_and_answers_as_if_never_left() {
     let (a, b) = (dir(), dir());
-    let mut straight = Talk::new(a.path(), Setup::default());
+    let mut straight = Chat::new(a.path(), Setup::default());
     straight.ask("One?");
     let expected = straight.ask("Two?").text;
 
-    let mut t = Talk::new(b.path(), Setup::default());
+    let mut t = Chat::new(b.path(), Setup::default());
     t.ask("One?");
     let name = t.name();
     t.quit();
-    let mut t = Talk::new(b.path(), resume(&name));
+    let mut t = Chat::new(b.path(), resume(&name));
     let note = t.note_with("Resumed");
     assert!(note.starts_with("Resumed ") && note.contains(" tokens in "), "{note}");
     let answer = t.ask("Two?");
@@ -23,12 +23,12 @@ fn a_resumed_session_reads_nothing_again_and_answers_as_if_never_left() {
     assert!(answer.meta.reused_tokens > 0);
 }
 
-fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
+fn state_of_another_model_is_unused_and_rereading_needs_consent() {
     let dir = dir();
     let t = with_notes(dir.path(), "Well?");
     let name = t.name();
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
+    let mut t = Chat::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
     let (id, text) = t.wait("a question", |n| match n {
         Notice::Question { id, text, .. } => Some((*id, text.clone())),
         _ => None,
@@ -42,15 +42,15 @@ fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
     t.quit();
     // Lines of a pipe were written before anybody could know of the question.
     let opening = Opening::ResumeOrEnd(name.clone());
-    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-3".into(), opening, ..Setup::default() });
-    let said = t.note_with("State is from another model. ");
-    assert!(said.contains(" tokens are read again"), "{said}");
+    let mut t = Chat::new(dir.path(), Setup { fingerprint: "fake-3".into(), opening, ..Setup::default() });
+    let note = t.note_with("State is from another model. ");
+    assert!(note.contains(" tokens are read again"), "{note}");
     assert_eq!(t.ask("Still there?").meta.finish, Some(Finish::Stop));
     assert!(!t.seen.iter().any(|n| matches!(n, Notice::Question { .. })));
     t.quit();
     // What is stopped in the middle is done with the next question.
     let (permit, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), gate: Some(gate), ..resume(&name) });
+    let mut t = Chat::new(dir.path(), Setup { fingerprint: "fake-2".into(), gate: Some(gate), ..resume(&name) });
     for _ in 0..10 {
         permit.send(()).unwrap();
     }
@@ -59,16 +59,16 @@ fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
     t.wait("reading", |n| matches!(n, Notice::Activity(Activity::Reading(p)) if p.done >= 8 * 64).then_some(()));
     t.send(Request::Stop);
     drop(permit);
-    let said = t.note_with("Stopped: ");
+    let note = t.note_with("Stopped: ");
     assert!(
-        said.ends_with(" tokens of this conversation are read, the rest will be read with the next question."),
-        "{said}"
+        note.ends_with(" tokens of this conversation are read, the rest will be read with the next question."),
+        "{note}"
     );
 }
 
 fn state_of_the_beginning_only_is_not_called_none() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     t.ask(&FACTS.repeat(250));
     let name = t.name();
@@ -79,7 +79,7 @@ fn state_of_the_beginning_only_is_not_called_none() {
         UPDATE segment SET rows_root = NULL, end_root = NULL
         WHERE stop > (SELECT max(s.stop) FROM segment s JOIN message_segment l ON l.segment = s.id)";
     rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap().execute_batch(forget).unwrap();
-    let mut t = Talk::new(dir.path(), resume(&name));
+    let mut t = Chat::new(dir.path(), resume(&name));
     let text = t.wait("a question", |n| match n {
         Notice::Question { text, .. } => Some(text.clone()),
         _ => None,
@@ -87,7 +87,7 @@ fn state_of_the_beginning_only_is_not_called_none() {
     assert!(text.starts_with("State is kept for the beginning only. The model must read"), "{text}");
 }
 
-fn opened(t: &Talk) -> Vec<String> {
+fn opened(t: &Chat) -> Vec<String> {
     let view = t.view();
     let name = |o: &OpenSession| match (o.serial == view.serial, o.name.as_str()) {
         (true, name) => format!("[{name}]"),
@@ -96,14 +96,14 @@ fn opened(t: &Talk) -> Vec<String> {
     view.opened.iter().map(name).collect()
 }
 
-fn serial(t: &Talk, name: &str) -> u64 {
+fn serial(t: &Chat, name: &str) -> u64 {
     let opened = t.view().opened;
     opened.iter().find(|o| o.name == name).unwrap().serial
 }
 
 fn a_number_is_a_name_that_no_session_has_by_being_counted() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     t.send(Request::Fork { at: None, name: Some("1".into()) });
     t.sync();
@@ -112,9 +112,9 @@ fn a_number_is_a_name_that_no_session_has_by_being_counted() {
     t.note_with("a session called \"1\" exists");
 }
 
-fn sessions_opened_in_a_run_are_listed_and_come_back() {
+fn sessions_opened_in_a_run_are_listed_and_reopened() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     t.send(Request::New(Some("other".into())));
     t.ask("Two?");
@@ -158,7 +158,7 @@ fn sessions_opened_in_a_run_are_listed_and_come_back() {
 
 fn an_empty_session_stays_only_while_a_key_may_return_to_it() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     t.send(Request::New(None));
     t.send(Request::Set(Some(("temperature".into(), "0.3".into()))));
@@ -189,11 +189,11 @@ fn an_empty_session_stays_only_while_a_key_may_return_to_it() {
 
 fn a_session_that_was_left_is_free_for_others_and_held_again_on_return() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     t.send(Request::New(Some("other".into())));
     t.ask("Two?");
-    let mut second = Talk::new(dir.path(), resume("one"));
+    let mut second = Chat::new(dir.path(), resume("one"));
     second.note_with("Resumed");
     second.ask("From elsewhere?");
     second.on_disk();
@@ -211,7 +211,7 @@ fn a_session_that_was_left_is_free_for_others_and_held_again_on_return() {
     t.send(Request::Switch(serial(&t, "one")));
     t.sync();
     assert_eq!(t.view().messages.len(), 4, "what was said elsewhere is here");
-    let mut third = Talk::new(dir.path(), resume("one"));
+    let mut third = Chat::new(dir.path(), resume("one"));
     third.wait("a refusal", |n| match n {
         Notice::Question { text, .. } if text.contains("in use by PID") => Some(()),
         _ => None,
@@ -220,11 +220,11 @@ fn a_session_that_was_left_is_free_for_others_and_held_again_on_return() {
 
 fn a_session_in_use_can_be_forked() {
     let dir = dir();
-    let mut first = Talk::new(dir.path(), Setup::default());
+    let mut first = Chat::new(dir.path(), Setup::default());
     first.ask("Hello?");
     first.on_disk();
     let name = first.name();
-    let mut second = Talk::new(dir.path(), resume(&name));
+    let mut second = Chat::new(dir.path(), resume(&name));
     let (id, text) = second.wait("a question", |n| match n {
         Notice::Question { id, text, .. } => Some((*id, text.clone())),
         _ => None,
@@ -236,11 +236,11 @@ fn a_session_in_use_can_be_forked() {
     second.ask("And you?");
     assert!(second.work().0 < 30);
     second.quit();
-    // Who asks from a shell has no such choice, and is told what can be done there; so is who sends lines through a pipe.
-    let asked = Setup { attendance: Attendance::Absent, ..resume(&name) };
+    // A shell has no such choice and gets advice instead; so does a pipe in line mode.
+    let one_shot = Setup { attendance: Attendance::Absent, ..resume(&name) };
     let piped = Setup { opening: Opening::ResumeOrEnd(name.clone()), ..Setup::default() };
-    for setup in [asked, piped] {
-        let mut third = Talk::new(dir.path(), setup);
+    for setup in [one_shot, piped] {
+        let mut third = Chat::new(dir.path(), setup);
         let (error, exit) = third.wait("a refusal", |n| match n {
             Notice::Fatal { error, exit } => Some((error.clone(), *exit)),
             _ => None,
@@ -254,9 +254,9 @@ fn a_session_in_use_can_be_forked() {
     first.quit();
 }
 
-fn what_was_asked_is_told_to_be_served_after_all_it_has_to_say() {
+fn a_request_is_acknowledged_after_its_last_notice() {
     let (dir, text) = (dir(), text_model(None));
-    let mut t = Talk::new(dir.path(), Setup { titles: true, script: titling(&text), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { titles: true, script: titling(&text), ..Setup::default() });
     let asks = [
         Request::Ask("One?".into()),
         Request::Branch(BranchTarget::Name("nowhere".into())),
@@ -264,11 +264,11 @@ fn what_was_asked_is_told_to_be_served_after_all_it_has_to_say() {
         Request::Ask("  ".into()),
         Request::Docs,
     ];
-    for (request, asked) in asks.into_iter().zip(1..) {
+    for (request, number) in asks.into_iter().zip(1..) {
         let before = t.seen.len();
         t.send(request);
         let served = t.wait("to be served", |n| if let Notice::Acknowledged(count) = n { Some(*count) } else { None });
-        assert_eq!(served, asked);
+        assert_eq!(served, number);
         let own = |n: &Notice| {
             matches!(n, Notice::Note(..) | Notice::Documents { .. } | Notice::Finished(_) | Notice::Session(_))
         };
@@ -280,9 +280,9 @@ fn what_was_asked_is_told_to_be_served_after_all_it_has_to_say() {
     assert!(!t.seen[quiet..].iter().any(|n| matches!(n, Notice::Note(..))));
 }
 
-fn two_terminals_that_begin_alike_at_the_same_moment_come_back_to_their_own() {
+fn two_terminals_that_start_alike_reopen_their_own_sessions() {
     let dir = dir();
-    let mut both = [Setup::default(), Setup::default()].map(|setup| Talk::new(dir.path(), setup));
+    let mut both = [Setup::default(), Setup::default()].map(|setup| Chat::new(dir.path(), setup));
     // Both look for a free name before either is on disk.
     let other = rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -291,10 +291,10 @@ fn two_terminals_that_begin_alike_at_the_same_moment_come_back_to_their_own() {
         t.wait("a name", |n| matches!(n, Notice::Session(view) if view.name == "hello-there").then_some(()));
     }
     other.execute_batch("ROLLBACK").unwrap();
-    let farewell = |mut t: Talk| {
+    let farewell = |mut t: Chat| {
         t.finished();
         t.on_disk();
-        // What is shown while it runs is what is said at the end.
+        // The notice during the run equals the one at the end.
         let (name, shown) = (t.name(), opened(&t));
         assert_eq!(shown, [format!("[{name}]")]);
         let farewell = t.quit().unwrap();
@@ -311,7 +311,7 @@ fn two_terminals_that_begin_alike_at_the_same_moment_come_back_to_their_own() {
 fn a_new_session_has_nothing_of_the_one_before_in_its_context() {
     let dir = dir();
     std::fs::write(dir.path().join("notes.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(9)).unwrap();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("Who keeps it?");
     t.send(Request::New(None));
     t.sync();
@@ -328,9 +328,9 @@ fn a_new_session_has_nothing_of_the_one_before_in_its_context() {
 
 fn what_another_process_wrote_is_gone_on_with_whole() {
     let dir = dir();
-    let mut here = Talk::new(dir.path(), Setup::default());
+    let mut here = Chat::new(dir.path(), Setup::default());
     here.ask("One?");
-    let mut there = Talk::new(dir.path(), Setup::default());
+    let mut there = Chat::new(dir.path(), Setup::default());
     there.ask("Two?");
     there.ask("Three?");
     let name = there.name();
@@ -343,19 +343,19 @@ fn what_another_process_wrote_is_gone_on_with_whole() {
     assert!(here.work().0 < 40, "nothing is read again");
     here.ask("Five?");
     here.quit();
-    let mut again = Talk::new(dir.path(), resume(&name));
+    let mut again = Chat::new(dir.path(), resume(&name));
     again.note_with("Resumed");
     assert_eq!(again.view().messages.len(), 8);
 }
 
 fn what_is_open_to_view_only_is_neither_deleted_nor_changed() {
     let dir = dir();
-    let mut owner = Talk::new(dir.path(), Setup::default());
+    let mut owner = Chat::new(dir.path(), Setup::default());
     owner.ask("One?");
     let name = owner.name();
     let settings = || support::store(&dir.path().join("data")).session_named(&name).unwrap().settings;
     let before = settings();
-    let mut viewer = Talk::new(dir.path(), resume(&name));
+    let mut viewer = Chat::new(dir.path(), resume(&name));
     let id = viewer.wait("a question", |n| match n {
         Notice::Question { id, .. } => Some(*id),
         _ => None,
@@ -370,9 +370,9 @@ fn what_is_open_to_view_only_is_neither_deleted_nor_changed() {
     assert_eq!(support::store(&dir.path().join("data")).session_named(&name).unwrap().messages, 4);
 }
 
-fn a_deletion_names_all_that_goes_and_how_it_comes_back() {
+fn a_deletion_lists_what_it_removes_and_how_to_restore_it() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     t.send(Request::Regen { at: None, count: 1, temperature: None, seed: Some(7) });
     t.finished();
@@ -389,9 +389,9 @@ fn a_deletion_names_all_that_goes_and_how_it_comes_back() {
 }
 
 #[test]
-fn what_goes_with_the_program_is_not_said_to_be_saved() {
+fn sessions_that_end_with_the_program_are_not_called_saved() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup { discard: true, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { discard: true, ..Setup::default() });
     t.ask("Hello?");
     let name = t.name();
     t.send(Request::New(None));
@@ -403,23 +403,23 @@ fn what_goes_with_the_program_is_not_said_to_be_saved() {
 }
 
 #[test]
-fn a_single_question_from_a_shell_is_listed_last_until_it_is_pinned() {
+fn a_one_shot_session_is_listed_last_until_pinned() {
     let dir = dir();
     for (name, attendance) in [("talk", Attendance::Present), ("once", Attendance::Absent)] {
-        let mut t = Talk::new(dir.path(), Setup { attendance, ..Setup::default() });
+        let mut t = Chat::new(dir.path(), Setup { attendance, ..Setup::default() });
         t.send(Request::New(Some(name.into())));
         t.send(Request::Ask("Hello?".into()));
         t.finished();
         t.quit();
     }
-    let rows = |t: &mut Talk| {
+    let rows = |t: &mut Chat| {
         t.send(Request::Sessions);
         t.wait("the list", |n| match n {
             Notice::Sessions(rows) => Some(rows.iter().map(|r| (r.name.clone(), r.title.clone())).collect::<Vec<_>>()),
             _ => None,
         })
     };
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     let listed = rows(&mut t);
     assert!(listed[0].0 == "talk" && listed[1].0 == "once" && listed[1].1.starts_with("(-p) "), "{listed:?}");
     t.note(Request::Pin(Some("once".into())));
@@ -431,15 +431,15 @@ fn a_single_question_from_a_shell_is_listed_last_until_it_is_pinned() {
 #[test]
 fn a_pinned_session_is_listed_first() {
     let dir = dir();
-    let rows = |t: &mut Talk| {
+    let rows = |t: &mut Chat| {
         t.send(Request::Sessions);
         t.wait("the list", |n| match n {
             Notice::Sessions(rows) => Some(rows.iter().map(|r| (r.name.clone(), r.title.clone())).collect::<Vec<_>>()),
             _ => None,
         })
     };
-    let names = |t: &mut Talk| rows(t).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let names = |t: &mut Chat| rows(t).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let mut t = Chat::new(dir.path(), Setup::default());
     assert!(t.note(Request::Pin(None)).contains("no session to pin"));
     for name in ["one", "two", "three"] {
         t.send(Request::New(Some(name.into())));
@@ -449,7 +449,7 @@ fn a_pinned_session_is_listed_first() {
     assert!(t.note(Request::Pin(Some("one".into()))).contains("\"one\" is pinned"));
     assert_eq!(names(&mut t), ["one", "three", "two"]);
     t.quit();
-    let mut t = Talk::new(dir.path(), resume("two"));
+    let mut t = Chat::new(dir.path(), resume("two"));
     t.note_with("Resumed");
     assert_eq!(names(&mut t), ["one", "three", "two"], "also after a restart");
     t.note(Request::Pin(None));
@@ -457,7 +457,7 @@ fn a_pinned_session_is_listed_first() {
         rows(&mut t).iter().map(|(_, title)| title.starts_with("(pinned) ")).collect::<Vec<_>>(),
         [true, true, false]
     );
-    assert!(t.note(Request::Pin(Some("one".into()))).contains("not pinned any more"));
+    assert!(t.note(Request::Pin(Some("one".into()))).contains("no longer pinned"));
     assert_eq!(names(&mut t), ["two", "three", "one"]);
     t.quit();
 }
@@ -465,15 +465,15 @@ fn a_pinned_session_is_listed_first() {
 with_both_tokenizers!(
     what_another_process_wrote_is_gone_on_with_whole,
     what_is_open_to_view_only_is_neither_deleted_nor_changed,
-    a_deletion_names_all_that_goes_and_how_it_comes_back,
+    a_deletion_lists_what_it_removes_and_how_to_restore_it,
     a_resumed_session_reads_nothing_again_and_answers_as_if_never_left,
-    another_models_state_is_not_used_and_reading_again_is_asked_first,
+    state_of_another_model_is_unused_and_rereading_needs_consent,
     state_of_the_beginning_only_is_not_called_none,
     a_number_is_a_name_that_no_session_has_by_being_counted,
-    sessions_opened_in_a_run_are_listed_and_come_back,
+    sessions_opened_in_a_run_are_listed_and_reopened,
     an_empty_session_stays_only_while_a_key_may_return_to_it,
     a_session_that_was_left_is_free_for_others_and_held_again_on_return,
     a_session_in_use_can_be_forked,
-    two_terminals_that_begin_alike_at_the_same_moment_come_back_to_their_own,
-    what_was_asked_is_told_to_be_served_after_all_it_has_to_say,
+    two_terminals_that_start_alike_reopen_their_own_sessions,
+    a_request_is_acknowledged_after_its_last_notice,
 );

@@ -5,7 +5,7 @@ use sala_chat::engine::protocol::SpecMode;
 use sala_chat::runtime::Settings;
 use sala_chat::runtime::protocol::ThinkMode;
 
-fn shown(t: &mut Talk) -> String {
+fn shown(t: &mut Chat) -> String {
     t.send(Request::Set(None));
     t.wait("settings", |n| match n {
         Notice::Page { text, .. } => Some(text.clone()),
@@ -14,12 +14,12 @@ fn shown(t: &mut Talk) -> String {
 }
 
 #[test]
-fn what_is_set_as_it_was_given_for_the_run_is_the_sessions_own() {
+fn a_setting_equal_to_the_run_option_is_kept_in_the_session() {
     let dir = dir();
     let mut settings = Settings::default();
     settings.set_for_run("think", "off").unwrap();
     settings.set_for_run("spec", "off").unwrap();
-    let mut t = Talk::new(dir.path(), Setup { settings, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { settings, ..Setup::default() });
     t.ask("One?");
     let name = t.name();
     for mode in [ThinkMode::Auto, ThinkMode::Off] {
@@ -28,7 +28,7 @@ fn what_is_set_as_it_was_given_for_the_run_is_the_sessions_own() {
     t.send(Request::Spec(Some(SpecMode::Off)));
     t.sync();
     t.quit();
-    let mut t = Talk::new(dir.path(), resume(&name));
+    let mut t = Chat::new(dir.path(), resume(&name));
     t.note_with("Resumed");
     let table = shown(&mut t);
     assert!(table.contains("| think | off |") && table.contains("| spec | off |"), "{table}");
@@ -36,16 +36,16 @@ fn what_is_set_as_it_was_given_for_the_run_is_the_sessions_own() {
 }
 
 #[test]
-fn what_was_given_for_the_run_that_begins_a_session_is_not_kept() {
+fn options_of_the_first_run_are_not_kept_in_the_session() {
     let dir = dir();
     let mut settings = Settings::default();
     settings.set_for_run("max_tokens", "99").unwrap();
-    let mut t = Talk::new(dir.path(), Setup { settings, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { settings, ..Setup::default() });
     t.ask("One?");
     let (name, table) = (t.name(), shown(&mut t));
     assert!(table.contains("| max_tokens | 99 |"), "{table}");
     t.quit();
-    let mut t = Talk::new(dir.path(), resume(&name));
+    let mut t = Chat::new(dir.path(), resume(&name));
     t.note_with("Resumed");
     let table = shown(&mut t);
     assert!(table.contains("| max_tokens | 8192 |"), "{table}");

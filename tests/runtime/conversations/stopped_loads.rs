@@ -1,4 +1,4 @@
-//! Loads that are stopped: what is asked, what was read of them, and how they go on.
+//! Stopped loads: the question, the part that was read, and how they continue.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     let dir = dir();
     std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
     let (permit, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
     for _ in 0..6 {
         permit.send(()).unwrap();
     }
@@ -38,14 +38,14 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     t.sync();
     let changed = |n: &&Notice| matches!(n, Notice::Note(_, text) if text.contains("changed on disk"));
     assert!(t.seen.iter().find(changed).is_none());
-    // All of it stands behind the part now, and that is said.
-    let again = format!("long.txt is here in part (lines 1-{}): this reads it a second time.", document.lines);
+    // All of it now follows the part, which is reported.
+    let again = format!("long.txt is already here in part (lines 1-{}); this reads it again.", document.lines);
     assert!(t.seen.iter().any(|n| matches!(n, Notice::Note(Level::Info, text) if *text == again)), "{again}");
     assert_eq!(t.view().documents.len(), 2);
 }
 
 /// Loads `long.txt` until so many chunks of it are read, before the first piece of it is kept, and stops there.
-fn stopped_after(t: &mut Talk, chunks: u64) -> u64 {
+fn stopped_after(t: &mut Chat, chunks: u64) -> u64 {
     t.send(Request::Load { paths: vec!["long.txt".into()], options: Default::default() });
     t.wait("reading", |n| match n {
         Notice::Activity(Activity::Reading(p)) if p.done >= chunks * 64 => Some(()),
@@ -56,10 +56,10 @@ fn stopped_after(t: &mut Talk, chunks: u64) -> u64 {
 }
 
 /// A load of `long.txt`, 200 lines, that was stopped in the middle, and the question what is to become of it.
-fn stopped_load(dir: &std::path::Path) -> (Talk, u64) {
+fn stopped_load(dir: &std::path::Path) -> (Chat, u64) {
     std::fs::write(dir.join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
     let (permit, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir, Setup { gate: Some(gate), ..Setup::default() });
+    let mut t = Chat::new(dir, Setup { gate: Some(gate), ..Setup::default() });
     for _ in 0..3 {
         permit.send(()).unwrap();
     }
@@ -83,15 +83,15 @@ fn a_load_that_fails_after_it_was_stopped_leaves_no_document_open() {
 }
 
 fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
-    let quit = |t: Talk, _| t.quit();
-    let keep = |mut t: Talk, id| {
+    let quit = |t: Chat, _| t.quit();
+    let keep = |mut t: Chat, id| {
         t.send(Request::Choose { question: id, key: '\x1b' });
         t.note_with("Kept what was read");
         t.sync();
         t.quit()
     };
-    // A stop while it is asked is no way to lose it.
-    let stop = |mut t: Talk, _| {
+    // A stop during the question does not lose it.
+    let stop = |mut t: Chat, _| {
         t.send(Request::Stop);
         t.note_with("Kept what was read");
         t.sync();
@@ -102,7 +102,7 @@ fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
         let (t, question) = stopped_load(dir.path());
         leave(t, question);
 
-        let mut t = Talk::new(dir.path(), resume("long"));
+        let mut t = Chat::new(dir.path(), resume("long"));
         let note = t.note_with("Resumed ");
         assert!(t.work().0 == 0, "{note}");
         assert!(t.view().messages[0].text.len() < 200 * 33);
@@ -124,11 +124,11 @@ fn killed_now(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-fn what_a_kill_left_unread_is_said_to_be_that_until_it_is_read() {
+fn a_part_left_unread_by_a_kill_is_marked_until_it_is_read() {
     let (dir, after) = (dir(), dir());
     std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(1_000)).unwrap();
     let (permit, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
     for _ in 0..3 {
         permit.send(()).unwrap();
     }
@@ -136,11 +136,11 @@ fn what_a_kill_left_unread_is_said_to_be_that_until_it_is_read() {
     t.on_disk();
     killed_now(dir.path(), after.path());
 
-    let mut t = Talk::new(after.path(), resume("long"));
+    let mut t = Chat::new(after.path(), resume("long"));
     let (id, text) = question(&mut t);
-    assert!(text.starts_with("The reading of long.txt broke off. What was read of it is kept, "), "{text}");
+    assert!(text.starts_with("long.txt was read in part. That part is kept; "), "{text}");
     assert!(text.contains("The model must read") && !text.contains("again"), "{text}");
-    let shown = |t: &Talk| {
+    let shown = |t: &Chat| {
         let view = t.view();
         (view.messages[0].meta.document.as_ref().unwrap().complete, view.documents[0].complete)
     };
@@ -151,7 +151,7 @@ fn what_a_kill_left_unread_is_said_to_be_that_until_it_is_read() {
     assert_eq!(shown(&t), (true, true));
     assert!(t.work().0 as u64 + 192 <= t.view().documents[0].tokens + 40);
     t.quit();
-    let mut t = Talk::new(after.path(), resume("long"));
+    let mut t = Chat::new(after.path(), resume("long"));
     t.note_with("Resumed ");
     assert_eq!((t.work().0, shown(&t)), (0, (true, true)));
     t.quit();
@@ -162,8 +162,8 @@ fn going_back_from_a_stopped_load_keeps_what_was_read() {
     let (mut t, question) = stopped_load(dir.path());
     t.send(Request::Choose { question, key: '2' });
     t.note_with("Kept what was read: long.txt ends at line");
-    let said = t.note_with("Went back to the beginning");
-    assert!(said.contains(": 0 tokens shared, 0 read again"), "{said}");
+    let note = t.note_with("Went back to the beginning");
+    assert!(note.contains(": 0 tokens shared, 0 read again"), "{note}");
     t.sync();
     assert!(t.view().messages.is_empty());
     // What is read stays read: on a branch of its own, and for the next load of it.
@@ -183,11 +183,11 @@ fn going_back_from_a_stopped_load_keeps_what_was_read() {
     let (read, whole) = (t.work().0 as u64, t.view().documents[0].tokens);
     assert!(read + 150 < whole, "{read} of {whole}");
     assert!(!t.seen.iter().any(|n| matches!(n, Notice::Note(_, text) if text.contains("here in part"))));
-    // Whoever loads it elsewhere finds all of it, the part and what was read behind it.
+    // Another session that loads it finds all of it, the part and the rest.
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup::default());
-    let said = t.load("long.txt");
-    assert!(said.contains("from library"), "{said}");
+    let mut t = Chat::new(dir.path(), Setup::default());
+    let note = t.load("long.txt");
+    assert!(note.contains("from library"), "{note}");
     assert_eq!(t.work().0, 0);
 }
 
@@ -203,20 +203,20 @@ fn a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole
     let load = || Request::Load { paths: vec!["long.txt".into()], options: Default::default() };
     let straight = dir();
     std::fs::write(straight.path().join("long.txt"), &text).unwrap();
-    let mut t = Talk::new(straight.path(), Setup::default());
+    let mut t = Chat::new(straight.path(), Setup::default());
     assert!(t.load("long.txt").starts_with("Read long.txt"));
     let jobs: Vec<Vec<u32>> = t.log.as_ref().unwrap().try_iter().map(|j| j.0).collect();
     assert!(jobs.len() > 5, "{} pieces", jobs.len());
     assert!(jobs.iter().all(|j| j.len() < support::PIECE + 8), "every piece is kept by itself");
     let whole = t.text.tokenizer.spell(&jobs.concat(), Before::Edge);
-    // Where a piece stands for a space, the character itself cannot be told from one.
+    // Where a piece encodes a space, the character itself is indistinguishable from one.
     let spelled = if t.text.tokenizer.id("▁").is_some() { text.replace('\u{2581}', " ") } else { text.clone() };
     assert!(whole.contains(&spelled));
 
     let dir = dir();
     std::fs::write(dir.path().join("long.txt"), &text).unwrap();
     let (permit, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
     for _ in 0..40 {
         permit.send(()).unwrap();
     }
@@ -245,11 +245,11 @@ fn a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole
 }
 
 #[test]
-fn a_load_that_goes_on_after_a_stop_shows_progress_and_can_be_stopped_again() {
+fn a_continued_load_shows_progress_and_can_be_stopped_again() {
     let dir = dir();
     std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
     let (permit, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
     t.send(Request::Load { paths: vec!["long.txt".into()], options: Default::default() });
     let mut seen = 0;
     for stopped_at in [3 * 64, 6 * 64] {
@@ -261,9 +261,9 @@ fn a_load_that_goes_on_after_a_stop_shows_progress_and_can_be_stopped_again() {
             Notice::Activity(Activity::Reading(p)) if p.done >= stopped_at => Some(()),
             _ => None,
         });
-        let said: Vec<&Notice> = t.seen[from..].iter().collect();
-        assert!(!said.iter().any(|n| matches!(n, Notice::Activity(Activity::Stopping))), "{said:#?}");
-        // The meter goes along with the reading, and stays where it stopped.
+        let notices: Vec<&Notice> = t.seen[from..].iter().collect();
+        assert!(!notices.iter().any(|n| matches!(n, Notice::Activity(Activity::Stopping))), "{notices:#?}");
+        // The meter follows the reading and stays where it stopped.
         let meter = |n: &Notice| if let Notice::Meters(m) = n { Some(m.context_used) } else { None };
         let now = t.seen.iter().rev().find_map(meter).unwrap();
         assert!(now > seen && now <= stopped_at, "{now}");
@@ -286,7 +286,7 @@ with_both_tokenizers!(
     a_load_that_fails_after_it_was_stopped_leaves_no_document_open,
     a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read,
     what_a_stopped_load_has_read_is_not_read_again_after_a_restart,
-    what_a_kill_left_unread_is_said_to_be_that_until_it_is_read,
+    a_part_left_unread_by_a_kill_is_marked_until_it_is_read,
     going_back_from_a_stopped_load_keeps_what_was_read,
     a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole,
 );

@@ -1,29 +1,29 @@
-//! What happens after a stop: nothing that nobody asked for.
+//! After a stop: no work without a request.
 
 use super::*;
 use sala_chat::runtime::protocol::ThinkMode;
 
-/// What is said where thoughts are left out of the past.
+/// The note when thoughts are dropped from the history.
 const LEFT_OUT: &str = "drops earlier thoughts";
 
-fn said(t: &Talk, part: &str) -> bool {
+fn noted(t: &Chat, part: &str) -> bool {
     t.seen.iter().any(|n| matches!(n, Notice::Note(_, text) if text.contains(part)))
 }
 
-fn read_some_and_stop(t: &mut Talk) {
+fn read_some_and_stop(t: &mut Chat) {
     t.wait("reading", |n| matches!(n, Notice::Activity(Activity::Reading(p)) if p.done >= 8 * 64).then_some(()));
     t.send(Request::Stop);
 }
 
-fn a_past_whose_reading_was_stopped_waits_for_the_next_question() {
+fn a_history_with_a_stopped_read_waits_for_the_next_question() {
     let dir = dir();
     write_notes(dir.path());
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.load("notes.txt");
     let (all, name) = (t.work().0, t.name());
     t.quit();
     let (permit, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), gate: Some(gate), ..resume(&name) });
+    let mut t = Chat::new(dir.path(), Setup { fingerprint: "fake-2".into(), gate: Some(gate), ..resume(&name) });
     let permits = || (0..10).for_each(|_| permit.send(()).unwrap());
     permits();
     let (id, _) = question(&mut t);
@@ -39,14 +39,14 @@ fn a_past_whose_reading_was_stopped_waits_for_the_next_question() {
     t.sync();
     let read = t.work().0;
     assert!((16 * 64..=20 * 64).contains(&read), "{read} of {all}");
-    assert!(!said(&t, LEFT_OUT));
+    assert!(!noted(&t, LEFT_OUT));
     t.ask("And now?");
     let rest = t.work().0;
     assert!(read + rest < all + 150, "{read} and {rest} of {all}");
-    assert!(!said(&t, LEFT_OUT));
+    assert!(!noted(&t, LEFT_OUT));
 }
 
-fn thoughts_are_said_to_be_left_out_where_there_were_some() {
+fn dropped_thoughts_are_reported_when_there_were_some() {
     // A thought without words, which is left out of the past, is none.
     let template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}\
         {{ m.content.split('</think>')[-1].strip() }}{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}\
@@ -56,15 +56,15 @@ fn thoughts_are_said_to_be_left_out_where_there_were_some() {
     let thoughtful = "<think>\nlet me see\n</think>\n\nIt is four.";
     for (answer, think, left_out) in [("It is four.", ThinkMode::Off, false), (thoughtful, ThinkMode::Auto, true)] {
         let (dir, script) = (dir(), always(text.clone(), answer));
-        let mut t = Talk::new(dir.path(), Setup { text: text.clone(), script, ..Setup::default() });
+        let mut t = Chat::new(dir.path(), Setup { text: text.clone(), script, ..Setup::default() });
         t.send(Request::Think(think));
         assert_eq!(t.ask("What is it?").text, "It is four.");
         assert_eq!(t.given().len(), 2, "the past is read again: {answer}");
-        assert_eq!(said(&t, LEFT_OUT), left_out, "{answer}");
+        assert_eq!(noted(&t, LEFT_OUT), left_out, "{answer}");
     }
 }
 
 with_both_tokenizers!(
-    a_past_whose_reading_was_stopped_waits_for_the_next_question,
-    thoughts_are_said_to_be_left_out_where_there_were_some,
+    a_history_with_a_stopped_read_waits_for_the_next_question,
+    dropped_thoughts_are_reported_when_there_were_some,
 );

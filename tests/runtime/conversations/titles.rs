@@ -2,15 +2,15 @@
 
 use super::*;
 
-fn a_session_is_given_a_title_beside_the_conversation_and_keeps_it() {
+fn a_session_gets_a_title_outside_the_conversation_and_keeps_it() {
     let (dir, plain) = (dir(), dir());
     let text = text_model(None);
     let setup = || Setup { titles: true, script: titling(&text), ..Setup::default() };
-    let mut without = Talk::new(plain.path(), Setup::default());
+    let mut without = Chat::new(plain.path(), Setup::default());
     let expected = ["How long is it?", "And how wide?"].map(|q| without.ask(q).text);
     without.quit();
 
-    let mut t = Talk::new(dir.path(), setup());
+    let mut t = Chat::new(dir.path(), setup());
     t.send(Request::Ask("How long is it?".into()));
     assert_eq!(t.finished().text, expected[0]);
     // What the interface shows while it is made: nothing.
@@ -30,14 +30,14 @@ fn a_session_is_given_a_title_beside_the_conversation_and_keeps_it() {
     t.note(Request::Title("  Widths \u{1b}[31mand lengths ".into()));
     let name = t.name();
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup { opening: Opening::Resume(name.clone()), ..setup() });
+    let mut t = Chat::new(dir.path(), Setup { opening: Opening::Resume(name.clone()), ..setup() });
     t.note_with("Resumed");
     assert!(t.view().title.starts_with("Widths ") && !t.view().title.contains('\u{1b}'), "{}", t.view().title);
     let title = t.view().title;
     t.ask("And how high?");
     assert_eq!(titles(&mut t), std::slice::from_ref(&title));
     assert_eq!(t.given().len(), 1);
-    // One that was given before anything was said, too.
+    // Also a title set before the first message.
     t.send(Request::New(None));
     t.note(Request::Title("Piers".into()));
     t.ask("How many piers?");
@@ -46,16 +46,16 @@ fn a_session_is_given_a_title_beside_the_conversation_and_keeps_it() {
     t.quit();
 }
 
-fn a_question_goes_before_the_title_that_is_being_made() {
+fn a_question_precedes_a_title_in_progress() {
     let dir = dir();
     let text = text_model(None);
     // Few enough that what is left over makes no title.
     let (permits, gate) = crossbeam_channel::bounded(1);
     let setup = Setup { titles: true, script: titling(&text), gate: Some(gate), ..Setup::default() };
-    let mut t = Talk::new(dir.path(), setup);
+    let mut t = Chat::new(dir.path(), setup);
     t.send(Request::Ask("How long is it?".into()));
     // Permits until it has answered and is idle, and a few that are left for the title's first rows.
-    let answered = |t: &mut Talk, permits: &crossbeam_channel::Sender<()>| {
+    let answered = |t: &mut Chat, permits: &crossbeam_channel::Sender<()>| {
         let from = t.seen.len();
         let idle = |n: &Notice| matches!(n, Notice::Activity(Activity::Idle));
         loop {
@@ -75,7 +75,7 @@ fn a_question_goes_before_the_title_that_is_being_made() {
     let before = t.seen.len();
     t.send(Request::Ask("And how wide?".into()));
     answered(&mut t, &permits);
-    let at = |t: &Talk, what: fn(&Notice) -> bool| t.seen[before..].iter().position(what).unwrap_or(usize::MAX);
+    let at = |t: &Chat, what: fn(&Notice) -> bool| t.seen[before..].iter().position(what).unwrap_or(usize::MAX);
     let titled = at(&t, |n| matches!(n, Notice::Titled(_)));
     let finished = at(&t, |n| matches!(n, Notice::Finished(m) if m.role == Role::Assistant));
     assert!(titled > finished, "the question waited for the title");
@@ -89,14 +89,14 @@ fn a_question_goes_before_the_title_that_is_being_made() {
     t.quit();
 }
 
-fn no_title_is_made_by_the_built_in_model_or_where_nobody_is_or_where_it_is_off() {
+fn titles_need_the_setting_a_second_slot_and_a_terminal() {
     let text = text_model(None);
     let setup = || Setup { titles: true, script: titling(&text), ..Setup::default() };
     for setup in
         [Setup { model: "demo", ..setup() }, Setup { titles: false, ..setup() }, Setup { sequences: 1, ..setup() }]
     {
         let dir = dir();
-        let mut t = Talk::new(dir.path(), setup);
+        let mut t = Chat::new(dir.path(), setup);
         t.send(Request::Ask("How long is it?".into()));
         t.finished();
         t.idle();
@@ -106,7 +106,7 @@ fn no_title_is_made_by_the_built_in_model_or_where_nobody_is_or_where_it_is_off(
         t.quit();
     }
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup { attendance: Attendance::Absent, ..setup() });
+    let mut t = Chat::new(dir.path(), Setup { attendance: Attendance::Absent, ..setup() });
     t.send(Request::Ask("How long is it?".into()));
     t.finished();
     assert_eq!(t.given().len(), 1);
@@ -114,7 +114,7 @@ fn no_title_is_made_by_the_built_in_model_or_where_nobody_is_or_where_it_is_off(
 }
 
 with_both_tokenizers!(
-    a_session_is_given_a_title_beside_the_conversation_and_keeps_it,
-    a_question_goes_before_the_title_that_is_being_made,
-    no_title_is_made_by_the_built_in_model_or_where_nobody_is_or_where_it_is_off,
+    a_session_gets_a_title_outside_the_conversation_and_keeps_it,
+    a_question_precedes_a_title_in_progress,
+    titles_need_the_setting_a_second_slot_and_a_terminal,
 );

@@ -1,11 +1,11 @@
-//! Deleted sessions, and how they come back.
+//! Deleted sessions and how to restore them.
 
 use super::*;
 
 #[test]
-fn a_deleted_session_whose_name_is_taken_again_comes_back_by_its_number() {
+fn a_deleted_session_with_a_reused_name_is_restored_by_number() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
     assert_eq!(t.name(), "one");
     t.send(Request::Delete(None));
@@ -16,8 +16,8 @@ fn a_deleted_session_whose_name_is_taken_again_comes_back_by_its_number() {
     assert_eq!(t.name(), "one");
     t.send(Request::New(None));
     t.send(Request::Resume("one".into()));
-    let said = t.note_with("Another \"one\" is in the trash: /resume ");
-    let number = said.split_once("/resume ").unwrap().1.split(' ').next().unwrap().to_owned();
+    let note = t.note_with("Another \"one\" is in the trash: /resume ");
+    let number = note.split_once("/resume ").unwrap().1.split(' ').next().unwrap().to_owned();
     t.send(Request::Resume(number));
     t.note_with("\"one-2\" is out of the trash.");
     t.sync();

@@ -1,18 +1,18 @@
-//! Sessions that are open to view only, and how one comes to write in them.
+//! View-only sessions and how they become writable.
 
 use super::*;
 
-fn may_not_write(t: &mut Talk) {
+fn may_not_write(t: &mut Chat) {
     t.send(Request::Ask("May I?".into()));
-    let said = t.note_with("view only");
-    let next = format!("/resume {} tries again, /fork makes a copy to go on with.", t.name());
-    assert!(said.ends_with(&next), "{said}");
+    let note = t.note_with("view only");
+    let next = format!("/resume {} tries again, /fork makes a copy you can write in.", t.name());
+    assert!(note.ends_with(&next), "{note}");
     assert!(t.view().view_only);
 }
 
-fn what_was_viewed_is_written_in_once_nobody_else_has_it_open() {
+fn a_viewed_session_is_writable_once_it_is_free() {
     let dir = dir();
-    let mut owner = Talk::new(dir.path(), Setup::default());
+    let mut owner = Chat::new(dir.path(), Setup::default());
     owner.ask("One?");
     owner.on_disk();
     let name = owner.name();
@@ -25,7 +25,7 @@ fn what_was_viewed_is_written_in_once_nobody_else_has_it_open() {
     forker.send(Request::ForkFrom(first));
     forker.note_with("forked at #2");
     forker.quit();
-    // As long as it is open there, that is asked again; what was said meanwhile is shown.
+    // While it is open there the question repeats; new messages are shown.
     owner.ask("Two?");
     owner.on_disk();
     for key in ['\x1b', 'v'] {
@@ -46,7 +46,7 @@ fn what_was_viewed_is_written_in_once_nobody_else_has_it_open() {
     viewer.ask("Four?");
     assert_eq!(viewer.note(Request::Resume(name.clone())), format!("\"{name}\" is open already."));
     // It is held.
-    let mut third = Talk::new(dir.path(), resume(&name));
+    let mut third = Chat::new(dir.path(), resume(&name));
     assert!(question(&mut third).1.contains("in use by PID"));
     viewer.quit();
     assert_eq!(support::store(&dir.path().join("data")).session_named(&name).unwrap().messages, 8);
@@ -57,7 +57,7 @@ fn reading_again_that_was_declined_is_offered_again() {
     let t = with_notes(dir.path(), "Well?");
     let name = t.name();
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
+    let mut t = Chat::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
     let declined = question(&mut t);
     t.send(Request::Choose { question: declined.0, key: '\x1b' });
     may_not_write(&mut t);
@@ -70,8 +70,8 @@ fn reading_again_that_was_declined_is_offered_again() {
     assert!(!t.view().view_only);
 }
 
-/// Tokens in the context, as they were told last.
-fn used(t: &Talk) -> u64 {
+/// Tokens in the context by the last notice.
+fn used(t: &Chat) -> u64 {
     let meters = |n: &Notice| if let Notice::Meters(m) = n { Some(m.context_used) } else { None };
     t.seen.iter().rev().find_map(meters).unwrap()
 }
@@ -81,7 +81,7 @@ fn what_was_too_long_to_be_read_is_counted_once_it_is_gone_back_in() {
     let t = with_notes(dir.path(), &FACTS.repeat(10));
     let name = t.name();
     t.quit();
-    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
+    let mut t = Chat::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
     let (id, text) = question(&mut t);
     t.send(Request::Choose { question: id, key: '\x1b' });
     let (_, total) = text.split_once(" of ").unwrap();
@@ -89,7 +89,7 @@ fn what_was_too_long_to_be_read_is_counted_once_it_is_gone_back_in() {
     t.quit();
     // It fits, and leaves too little for an answer.
     let context_limit = total + 10;
-    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), context_limit, ..resume(&name) });
+    let mut t = Chat::new(dir.path(), Setup { fingerprint: "fake-2".into(), context_limit, ..resume(&name) });
     let (id, _) = question(&mut t);
     assert_eq!(used(&t), 0);
     t.send(Request::Choose { question: id, key: '\n' });
@@ -99,7 +99,7 @@ fn what_was_too_long_to_be_read_is_counted_once_it_is_gone_back_in() {
     assert!(used(&t) > 2_048, "{}", used(&t));
 }
 
-fn a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read() {
+fn a_session_with_pruned_state_reports_it_and_counts_only_reads() {
     let dir = dir();
     let mut t = with_notes(dir.path(), "Well?");
     let name = t.name();
@@ -132,26 +132,26 @@ fn what_is_undone_to_its_beginning_says_what_is_kept() {
 fn undone_to_its_beginning(system: Option<String>) {
     let dir = dir();
     let above = usize::from(system.is_some());
-    let mut t = Talk::new(dir.path(), Setup { system, ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { system, ..Setup::default() });
     t.ask("One?");
     t.ask("Two?");
     let name = t.name();
     t.send(Request::Undo(2));
     t.note_with("Went back 2 exchanges to ");
     t.quit();
-    // Whoever has it to view only is not told to change it.
+    // A view-only session gets no advice to change it.
     let store = support::store(&dir.path().join("data"));
     let held = store.lock_session(store.session_named(&name).unwrap().id, &name).unwrap();
-    let mut viewer = Talk::new(dir.path(), resume(&name));
+    let mut viewer = Chat::new(dir.path(), resume(&name));
     let (id, _) = question(&mut viewer);
     viewer.send(Request::Choose { question: id, key: 'v' });
-    let said = viewer.note_with("before its first message");
-    assert!(said.ends_with(" /timeline shows what is kept (4 messages).") && !said.contains("/redo"), "{said}");
+    let note = viewer.note_with("All its messages are undone");
+    assert!(note.ends_with(" /timeline shows what is kept (4 messages).") && !note.contains("/redo"), "{note}");
     viewer.quit();
     drop(held);
-    let mut t = Talk::new(dir.path(), resume(&name));
-    let said = t.note_with("before its first message");
-    assert!(said.contains("(4 messages) comes back with /redo"), "{said}");
+    let mut t = Chat::new(dir.path(), resume(&name));
+    let note = t.note_with("All its messages are undone");
+    assert!(note.contains("/redo restores what is kept (4 messages)"), "{note}");
     t.sync();
     assert_eq!((t.view().messages.len(), t.view().timeline.len()), (above, 2), "{:?}", t.view());
     t.send(Request::Sessions);
@@ -162,17 +162,20 @@ fn undone_to_its_beginning(system: Option<String>) {
     assert_eq!(counted, ["0 of 4"]);
     t.send(Request::Redo(2));
     t.note_with(&format!("Went forward 2 exchanges to #{}", 4 + above));
-    // One in which nothing was said has nothing to come back to.
+    // An empty session has nothing to return to.
     t.send(Request::New(None));
     t.note_with("New session.");
     t.sync();
-    assert_eq!(t.seen.iter().filter(|n| matches!(n, Notice::Note(_, t) if t.contains("its first message"))).count(), 1);
+    assert_eq!(
+        t.seen.iter().filter(|n| matches!(n, Notice::Note(_, t) if t.contains("All its messages are undone"))).count(),
+        1
+    );
 }
 
 with_both_tokenizers!(
     what_is_undone_to_its_beginning_says_what_is_kept,
-    what_was_viewed_is_written_in_once_nobody_else_has_it_open,
+    a_viewed_session_is_writable_once_it_is_free,
     reading_again_that_was_declined_is_offered_again,
     what_was_too_long_to_be_read_is_counted_once_it_is_gone_back_in,
-    a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read,
+    a_session_with_pruned_state_reports_it_and_counts_only_reads,
 );

@@ -8,19 +8,19 @@ use sala_chat::runtime::protocol::Activity;
 use super::*;
 
 /// The built-in model; the conversation is parked by requests, or by itself when it is idle.
-fn demo(dir: &Path, opening: Opening, park_after: Option<Duration>, save_state: SaveStates) -> Talk {
+fn demo(dir: &Path, opening: Opening, park_after: Option<Duration>, save_state: SaveStates) -> Chat {
     let options = EngineOptions { device: DeviceChoice::Cpu, park_after, ..EngineOptions::default() };
     let engine = engine::spawn(options).unwrap();
     let channels = EngineChannels { commands: engine.commands, events: engine.events };
     let how = How { text: text_model(None), opening, settings: greedy(), save_state, ..How::default() };
-    Talk::with_engine(dir, channels, how)
+    Chat::with_engine(dir, channels, how)
 }
 
-fn parked(t: &mut Talk, parked: bool) {
+fn parked(t: &mut Chat, parked: bool) {
     t.wait("the model", |n| matches!(n, Notice::Meters(m) if m.model.parked == parked).then_some(()));
 }
 
-fn park(t: &mut Talk) {
+fn park(t: &mut Chat) {
     t.send(Request::Park);
     parked(t, true);
     t.note_with("Parked: the memory of the model is free.");

@@ -18,7 +18,7 @@ fn names(reply: &Reply) -> Vec<String> {
 }
 
 #[test]
-fn a_raw_completion_goes_on_with_text_and_with_tokens() {
+fn a_raw_completion_continues_text_and_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), thoughtful());
     let path = "/v1/completions";
@@ -274,7 +274,7 @@ fn an_answer_keeps_to_a_schema_in_every_api() {
 }
 
 #[test]
-fn how_likely_tokens_were_is_told_as_evaluations_ask_for_it() {
+fn token_likelihoods_match_the_evaluation_format() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     // As lm-eval's local-completions asks for the likelihood of a continuation: tokens, echoed, one more drawn.
@@ -285,16 +285,16 @@ fn how_likely_tokens_were_is_told_as_evaluations_ask_for_it() {
     });
     let reply = server.post("/v1/completions", &ask);
     assert_eq!(reply.status, 200, "{}", reply.body);
-    let told = &reply.json()["choices"][0]["logprobs"];
-    let values = told["token_logprobs"].as_array().unwrap();
+    let logprobs = &reply.json()["choices"][0]["logprobs"];
+    let values = logprobs["token_logprobs"].as_array().unwrap();
     assert_eq!(values.len(), count + 1);
     assert!(values[0].is_null() && values[1..].iter().all(|v| v == -0.5), "{values:?}");
-    assert!(told["top_logprobs"][0].is_null());
-    for (value, best) in values.iter().zip(told["top_logprobs"].as_array().unwrap()).skip(1) {
+    assert!(logprobs["top_logprobs"][0].is_null());
+    for (value, best) in values.iter().zip(logprobs["top_logprobs"].as_array().unwrap()).skip(1) {
         let most = best.as_object().unwrap().values().map(|v| v.as_f64().unwrap()).fold(f64::NEG_INFINITY, f64::max);
         assert_eq!(value.as_f64(), Some(most));
     }
-    let offsets = told["text_offset"].as_array().unwrap();
+    let offsets = logprobs["text_offset"].as_array().unwrap();
     assert_eq!(offsets.len(), count + 1);
     // With nothing to be drawn the prompt is scored, and not read a second time.
     let jobs = server.log.try_iter().count();
@@ -309,11 +309,13 @@ fn how_likely_tokens_were_is_told_as_evaluations_ask_for_it() {
     // Offsets are places in the text, which the start token is not in.
     let echoed = json!({ "prompt": "Once upon a time", "max_tokens": 0, "logprobs": 1, "echo": true });
     let echoed = server.post("/v1/completions", &echoed).json()["choices"][0].clone();
-    let (text, told) = (echoed["text"].as_str().unwrap(), &echoed["logprobs"]);
-    assert_eq!((&told["tokens"][0], text), (&json!("<s>"), "Once upon a time"));
-    for (token, at) in told["tokens"].as_array().unwrap().iter().zip(told["text_offset"].as_array().unwrap()).skip(1) {
+    let (text, logprobs) = (echoed["text"].as_str().unwrap(), &echoed["logprobs"]);
+    assert_eq!((&logprobs["tokens"][0], text), (&json!("<s>"), "Once upon a time"));
+    for (token, at) in
+        logprobs["tokens"].as_array().unwrap().iter().zip(logprobs["text_offset"].as_array().unwrap()).skip(1)
+    {
         let at = usize::try_from(at.as_u64().unwrap()).unwrap();
-        assert!(text[at..].starts_with(token.as_str().unwrap()), "{told}");
+        assert!(text[at..].starts_with(token.as_str().unwrap()), "{logprobs}");
     }
     // Without an echo those of the answer alone; and the same in a chat.
     let own = json!({ "prompt": "Once", "max_tokens": 3, "logprobs": 2 });
@@ -330,15 +332,15 @@ fn how_likely_tokens_were_is_told_as_evaluations_ask_for_it() {
     let mut streamed = chat.clone();
     streamed["stream"] = true.into();
     let events = server.post(crate::server::CHAT, &streamed).events();
-    let told = events.iter().filter_map(|e| e["choices"][0]["logprobs"]["content"].as_array()).flatten().count();
-    assert_eq!(told, 3);
+    let logprobs = events.iter().filter_map(|e| e["choices"][0]["logprobs"]["content"].as_array()).flatten().count();
+    assert_eq!(logprobs, 3);
     let wrong = json!({ "messages": [{ "role": "user", "content": "Hi" }], "top_logprobs": 2 });
     assert_eq!(server.post(crate::server::CHAT, &wrong).error().2, "top_logprobs");
     server.end();
 }
 
 #[test]
-fn neither_thoughts_nor_their_marks_are_among_the_likely_tokens_of_an_answer() {
+fn likely_tokens_of_an_answer_exclude_thoughts_and_their_tags() {
     for answer in ["<think>\nHm.\n</think>\n\nYes, 7.", " Yes, 7."] {
         let dir = tempfile::tempdir().unwrap();
         let script = answers(text_model(None), answer);
@@ -365,7 +367,7 @@ fn caller() -> Setup {
 }
 
 #[test]
-fn calls_of_functions_come_in_the_form_of_each_api() {
+fn function_calls_have_the_form_of_each_api() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), caller());
     let messages = json!([{ "role": "user", "content": "Rain in Rome?" }]);
@@ -380,7 +382,7 @@ fn calls_of_functions_come_in_the_form_of_each_api() {
     );
     let call = &choice["message"]["tool_calls"][0];
     assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"place\": \"Rome\"}" }));
-    // Its result is told, and the conversation goes on.
+    // The result is sent and the conversation continues.
     let mut more = messages.clone();
     more.as_array_mut().unwrap().push(choice["message"].clone());
     more.as_array_mut().unwrap().push(json!({ "role": "tool", "tool_call_id": call["id"], "content": "Dry." }));
@@ -424,7 +426,7 @@ fn calls_of_functions_come_in_the_form_of_each_api() {
     let pieces: Vec<&str> = events.iter().filter_map(|e| e["delta"]["partial_json"].as_str()).collect();
     assert!(pieces.len() > 1, "{pieces:?}");
     assert_eq!(serde_json::from_str::<Value>(&pieces.concat()).unwrap(), json!({ "place": "Rome" }));
-    // Cut in the middle of its arguments it is a call whose arguments are no JSON, and nobody is told that it is to be made.
+    // Cut in the middle of its arguments it is a call with invalid JSON, and no finish reason asks to run it.
     let mut cut = json!({ "messages": messages, "tools": functions(), "max_tokens": 25 });
     let choice = loop {
         let choice = server.post(crate::server::CHAT, &cut).json()["choices"][0].clone();
@@ -444,7 +446,7 @@ fn calls_of_functions_come_in_the_form_of_each_api() {
 }
 
 #[test]
-fn one_call_at_a_time_ends_the_answer_behind_it() {
+fn without_parallel_calls_the_answer_ends_after_one() {
     let dir = tempfile::tempdir().unwrap();
     let call = "<tool_call>{\"name\": \"weather\", \"arguments\": {\"place\": \"Rome\"}}</tool_call>";
     let script = answers(text_model(None), &format!("Well. {call}{call} Done."));
@@ -469,7 +471,7 @@ fn one_call_at_a_time_ends_the_answer_behind_it() {
 }
 
 #[test]
-fn a_call_can_be_asked_for_and_forbidden() {
+fn a_call_can_be_required_and_forbidden() {
     let dir = tempfile::tempdir().unwrap();
     // This engine would rather chat.
     let server = Running::start(dir.path(), Setup::default());

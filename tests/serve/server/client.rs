@@ -68,7 +68,7 @@ impl Default for Setup {
 
 /// The same answer each time.
 pub fn answers(text: TextModel, answer: &str) -> Script {
-    let tokens = text.tokenizer.encode_behind(answer, Before::Text).unwrap();
+    let tokens = text.tokenizer.encode_after(answer, Before::Text).unwrap();
     Box::new(move |_, _| tokens.clone())
 }
 
@@ -185,7 +185,7 @@ pub struct Reply {
 impl Reply {
     pub fn read(mut stream: TcpStream) -> Reply {
         let mut bytes = Vec::new();
-        // A connection that is reset after the answer has told it.
+        // A connection reset after the answer is fine.
         let _ = stream.read_to_end(&mut bytes);
         let text = String::from_utf8(bytes).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {text:?}"));

@@ -71,7 +71,7 @@ fn an_unknown_field_is_left_out_and_named() {
 }
 
 #[test]
-fn tools_that_the_server_would_run_are_left_out_and_those_of_a_namespace_are_called() {
+fn server_side_tools_are_dropped_and_namespaced_ones_work() {
     let dir = tempfile::tempdir().unwrap();
     let tools = json!([
         tool("f"),
@@ -91,7 +91,7 @@ fn tools_that_the_server_would_run_are_left_out_and_those_of_a_namespace_are_cal
         let events = server.post(RESPONSES, &with(ask.clone(), "stream", true.into())).events();
         let done = events.iter().find(|e| e["type"] == "response.output_item.done").unwrap();
         assert_eq!((&done["item"]["name"], &done["item"]["namespace"]), (&json!("spawn"), &json!("agents")));
-        // Its result comes back with the call.
+        // The result is sent back with the call.
         let output = json!({ "type": "function_call_output", "call_id": call["call_id"], "output": "done" });
         let next = json!({ "input": [{ "role": "user", "content": "hi" }, call, output], "tools": tools });
         assert_eq!(server.post(RESPONSES, &next).status, 200);
@@ -254,7 +254,7 @@ fn fields_of_other_servers_are_done() {
     let short = ask("n_predict", json!(2)).json();
     assert_eq!(short["choices"][0]["finish_reason"], "length");
     // The scripted engine's second token.
-    let tokens = text.tokenizer.encode_behind(&usual, sala_chat::text::Before::Text).unwrap();
+    let tokens = text.tokenizer.encode_after(&usual, sala_chat::text::Before::Text).unwrap();
     let first = text.tokenizer.decode(&tokens[..1], sala_chat::text::Specials::Hide);
     let stopped = ask("stop_token_ids", json!([tokens[1]])).json();
     assert_eq!(
@@ -301,7 +301,7 @@ fn an_answer_is_gone_on_with_in_a_chat() {
 }
 
 #[test]
-fn anthropics_clients_go_on_without_a_thread_and_send_texts_as_documents() {
+fn anthropic_clients_continue_and_send_texts_as_documents() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     let user = json!([{ "role": "user", "content": "hello" }]);

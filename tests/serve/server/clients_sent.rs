@@ -81,7 +81,7 @@ fn results_and_questions_hold_documents_and_search_results() {
 }
 
 #[test]
-fn a_field_that_ends_limits_or_shapes_an_answer_is_kept_to_or_refused() {
+fn a_field_that_shapes_an_answer_is_honoured_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     let input = json!({ "input": "Hi" });
@@ -132,8 +132,8 @@ fn a_choice_of_functions_has_many_forms() {
     // The same name in two namespaces.
     let space = |name: &str| json!({ "type": "namespace", "name": name, "tools": [function("f")] });
     let choice = json!({ "type": "function", "name": "f", "namespace": "b" });
-    let asked = json!({ "input": "Hi", "tools": [function("f"), space("a"), space("b")], "tool_choice": choice });
-    let reply = server.post(RESPONSES, &asked);
+    let request = json!({ "input": "Hi", "tools": [function("f"), space("a"), space("b")], "tool_choice": choice });
+    let reply = server.post(RESPONSES, &request);
     assert_eq!(ignored(&reply), "");
     let call = reply.json()["output"][0].take();
     assert_eq!((&call["name"], &call["namespace"]), (&json!("f"), &json!("b")), "{call}");
@@ -149,7 +149,7 @@ fn a_choice_of_functions_has_many_forms() {
 }
 
 #[test]
-fn earlier_turns_come_back_in_the_forms_of_other_clients() {
+fn earlier_turns_are_accepted_in_the_forms_of_other_clients() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     let call = |arguments: Value| json!({ "id": "c", "function": { "name": "f", "arguments": arguments } });

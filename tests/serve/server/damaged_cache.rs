@@ -49,7 +49,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn whichever_file_of_the_cache_is_damaged_every_question_is_answered() {
+fn every_question_is_answered_with_any_cache_file_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, data) = (dir.path().join("whole"), dir.path().join("data"));
     assert_eq!(answers(&whole, "whole"), None);

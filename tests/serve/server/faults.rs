@@ -59,7 +59,7 @@ fn wrong_requests_name_the_field_and_have_a_status() {
 }
 
 #[test]
-fn what_would_be_lost_without_a_word_is_refused_by_its_name() {
+fn a_field_that_would_be_ignored_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     let user = json!({ "role": "user", "content": "Rain in Rome?" });
@@ -155,7 +155,7 @@ fn a_web_page_and_a_client_without_the_key_stay_outside() {
 }
 
 #[test]
-fn a_full_queue_says_so_and_a_client_that_leaves_frees_the_engine() {
+fn a_full_queue_is_reported_and_a_disconnect_frees_the_engine() {
     let dir = tempfile::tempdir().unwrap();
     let (gate, permit) = crossbeam_channel::unbounded();
     let server =
@@ -172,7 +172,7 @@ fn a_full_queue_says_so_and_a_client_that_leaves_frees_the_engine() {
     let third = server.post(CHAT, &question("Hi"));
     assert_eq!(third.error(), (429, "queue_full".into(), String::new()));
     assert!(third.head.to_lowercase().contains("retry-after"));
-    // The first goes away before a single token: the second has its turn without any permit for the first.
+    // The first disconnects before a single token: the second runs without any permit for the first.
     drop(first);
     permits(&gate, 40);
     let second = Reply::read(second);
@@ -181,7 +181,7 @@ fn a_full_queue_says_so_and_a_client_that_leaves_frees_the_engine() {
 }
 
 #[test]
-fn a_request_of_several_prompts_does_not_wait_behind_itself_in_a_full_queue() {
+fn a_request_of_several_prompts_does_not_block_itself() {
     let dir = tempfile::tempdir().unwrap();
     // The engine answers one at a time, and one may wait.
     let server = Running::start(dir.path(), Setup { queue: 1, side_by_side: 4, sequences: 1, ..Setup::default() });
@@ -212,7 +212,7 @@ fn ending_lets_a_running_answer_end_and_refuses_new_ones() {
 }
 
 #[test]
-fn a_second_stop_ends_answers_where_they_are_and_says_so() {
+fn a_second_stop_ends_answers_at_once_and_reports_it() {
     let dir = tempfile::tempdir().unwrap();
     let (_gate, permit) = crossbeam_channel::unbounded();
     let server = Running::start(dir.path(), Setup { gate: Some(permit), side_by_side: 1, ..Setup::default() });
@@ -233,10 +233,10 @@ fn a_second_stop_ends_answers_where_they_are_and_says_so() {
 }
 
 #[test]
-fn an_answer_behind_which_nothing_may_come_is_an_error_that_says_so() {
+fn an_answer_that_allows_no_token_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let text = text_model(None);
-    let mut tokens = text.tokenizer.encode_behind("{\"a\": 1", Before::Text).unwrap();
+    let mut tokens = text.tokenizer.encode_after("{\"a\": 1", Before::Text).unwrap();
     tokens.push(STUCK);
     let server = Running::start(dir.path(), Setup { script: Box::new(move |_, _| tokens.clone()), ..Setup::default() });
     // No empty answer, and none that is tried again.
@@ -281,7 +281,7 @@ fn a_client_that_sends_much_reads_why_it_was_refused() {
 }
 
 #[test]
-fn a_request_that_never_comes_does_not_hold_up_the_end() {
+fn an_unsent_request_does_not_delay_the_shutdown() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     let mut open = Vec::new();
@@ -290,7 +290,7 @@ fn a_request_that_never_comes_does_not_hold_up_the_end() {
         format!(
             "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{{"
         ),
-        // Behind an answer.
+        // After an answer.
         "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hea".to_owned(),
     ] {
         let mut stream = server.open();
@@ -308,7 +308,7 @@ fn a_request_that_never_comes_does_not_hold_up_the_end() {
 fn many_idle_connections_do_not_keep_others_out() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
-    // One that asked keeps its place, however many come after it.
+    // A connection that has sent a request keeps its slot, however many follow.
     let mut first = server.open();
     let health = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
     first.write_all(health).unwrap();
@@ -318,7 +318,7 @@ fn many_idle_connections_do_not_keep_others_out() {
     let idle: Vec<_> = (0..700)
         .map(|_| {
             let mut stream = server.open();
-            // Whoever has been sent away already cannot be written to.
+            // A rejected connection cannot be written to.
             let _ = stream.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: loc");
             stream
         })

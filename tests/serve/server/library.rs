@@ -5,19 +5,19 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::server::client::{Running, Setup};
-use crate::server::support::{self, Talk, digest_answers, store, text_model};
+use crate::server::support::{self, Chat, digest_answers, store, text_model};
 use crate::server::{CHAT, with};
 
 /// A terminal reads a document; then a server begins that can see its library.
-fn server_beside_a_library(home: &Path, system: Option<&str>) -> Running {
+fn server_with_library(home: &Path, system: Option<&str>) -> Running {
     let data = home.join("data");
     let file = home.join("notes.txt");
     std::fs::write(&file, "The tower was built in 1911 by nobody.\n".repeat(60)).unwrap();
     let system = system.map(str::to_owned);
-    let mut talk = Talk::new(home, support::Setup { system: system.clone(), ..support::Setup::default() });
-    talk.load(file.to_str().unwrap());
-    talk.on_disk();
-    talk.quit();
+    let mut chat = Chat::new(home, support::Setup { system: system.clone(), ..support::Setup::default() });
+    chat.load(file.to_str().unwrap());
+    chat.on_disk();
+    chat.quit();
     let script = digest_answers(text_model(None));
     let setup = Setup { script, library: Some(store(&data)), system, ..Setup::default() };
     Running::start(&home.join("requests"), setup)
@@ -38,7 +38,7 @@ fn about(id: &Value, question: &str) -> Value {
 fn a_document_is_named_by_its_id_and_not_read_again() {
     for system in [None, Some("You are the keeper of a tower.")] {
         let home = tempfile::tempdir().unwrap();
-        let server = server_beside_a_library(home.path(), system);
+        let server = server_with_library(home.path(), system);
         let listed = server.get("/v1/files").json();
         let file = &listed["data"][0];
         assert_eq!((&file["filename"], &file["kept"]), (&json!("notes.txt"), &json!(true)), "{listed}");
@@ -65,9 +65,9 @@ fn a_document_is_named_by_its_id_and_not_read_again() {
 }
 
 #[test]
-fn every_api_takes_documents_and_an_answer_about_one_can_be_gone_on_with() {
+fn every_api_accepts_documents_and_continues_their_answers() {
     let home = tempfile::tempdir().unwrap();
-    let server = server_beside_a_library(home.path(), None);
+    let server = server_with_library(home.path(), None);
     let id = server.get("/v1/files").json()["data"][0]["id"].clone();
     let input = json!([{ "role": "user", "content": [
         { "type": "input_file", "file_id": id }, { "type": "input_text", "text": "When?" },

@@ -44,7 +44,7 @@ fn agent(input: &[Value]) -> Value {
 }
 
 #[test]
-fn an_agent_over_responses_calls_and_is_told_the_result() {
+fn an_agent_over_responses_calls_and_receives_the_result() {
     let dir = tempfile::tempdir().unwrap();
     let call = "<think>\nLook first.\n</think>\n\nI look.<tool_call>{\"name\": \"shell\", \"arguments\": \
                 {\"command\": [\"ls\", \"-a\"], \"workdir\": \"/tmp\"}}</tool_call> and more";
@@ -85,7 +85,7 @@ fn an_agent_over_responses_calls_and_is_told_the_result() {
 }
 
 #[test]
-fn an_editor_over_chat_completions_sends_everything_again_and_reads_only_what_is_new() {
+fn an_editor_that_resends_its_chat_reads_only_new_text() {
     let dir = tempfile::tempdir().unwrap();
     let edit = "a.py\n```python\n<<<<<<< SEARCH\nx = 1\n=======\nx = 2\n>>>>>>> REPLACE\n```\n";
     let server = Running::start(dir.path(), Setup { script: answers(text_model(None), edit), ..Setup::default() });

@@ -18,7 +18,7 @@ fn with_nulls(mut object: Value, names: &[&str]) -> Value {
 }
 
 #[test]
-fn what_was_sent_comes_back_with_fields_that_are_null() {
+fn sent_blocks_with_null_fields_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let call = "Well.<tool_call>{\"name\": \"look\", \"arguments\": {\"of\": \"Rome\"}}</tool_call>";
     let server = Running::start(dir.path(), Setup { script: answers(text_model(None), call), ..Setup::default() });
@@ -30,8 +30,8 @@ fn what_was_sent_comes_back_with_fields_that_are_null() {
     blocks[0] = with_nulls(blocks[0].clone(), &["citations", "parsed_output"]);
     blocks[1] = with_nulls(blocks[1].clone(), &["caller", "cache_control"]);
     let result = json!([{ "type": "tool_result", "tool_use_id": blocks[1]["id"], "content": "Dry." }]);
-    let talk = json!([user, { "role": "assistant", "content": blocks }, { "role": "user", "content": result }]);
-    let next = server.post(MESSAGES, &with(ask, "messages", talk));
+    let chat = json!([user, { "role": "assistant", "content": blocks }, { "role": "user", "content": result }]);
+    let next = server.post(MESSAGES, &with(ask, "messages", chat));
     assert_eq!(next.status, 200, "{}", next.body);
 
     let tools = json!([{ "type": "function", "function": { "name": "look", "parameters": parameters } }]);
@@ -41,8 +41,8 @@ fn what_was_sent_comes_back_with_fields_that_are_null() {
     let call = with_nulls(message["tool_calls"][0].clone(), &["parsed_arguments", "index", "caller"]);
     let id = call["id"].clone();
     message["tool_calls"] = json!([call]);
-    let talk = json!([user, message, { "role": "tool", "tool_call_id": id, "content": "Dry." }]);
-    let next = server.post(CHAT, &with(ask, "messages", talk));
+    let chat = json!([user, message, { "role": "tool", "tool_call_id": id, "content": "Dry." }]);
+    let next = server.post(CHAT, &with(ask, "messages", chat));
     assert_eq!(next.status, 200, "{}", next.body);
 
     let tools = json!([{ "type": "function", "name": "look", "parameters": parameters, "defer_loading": null }]);
@@ -67,7 +67,7 @@ fn anthropics_word_for_a_function_is_custom() {
 }
 
 #[test]
-fn what_is_not_told_of_a_response_is_refused_by_its_name() {
+fn unsupported_options_of_responses_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let rules = Rules { refuse_unknown: true, ..Rules::default() };
     let server = Running::start(dir.path(), Setup { rules, ..Setup::default() });
@@ -126,9 +126,9 @@ fn words_that_other_servers_take_are_taken() {
     // An earlier answer that was a refusal is its text.
     let tokens = |part: Value, path: &str, field: &str, usage: &str| {
         let user = json!({ "role": "user", "content": "Hi" });
-        let talk = json!([user, { "role": "assistant", "content": [part] }, user]);
+        let conversation = json!([user, { "role": "assistant", "content": [part] }, user]);
         let mut ask = json!({ "temperature": 0 });
-        ask[field] = talk;
+        ask[field] = conversation;
         let reply = server.post(path, &ask);
         assert_eq!(reply.status, 200, "{}", reply.body);
         reply.json()["usage"][usage].clone()
@@ -146,20 +146,20 @@ fn words_that_other_servers_take_are_taken() {
 }
 
 #[test]
-fn a_chat_is_tokenized_with_its_functions_and_with_or_without_the_beginning_of_an_answer() {
+fn a_chat_is_tokenized_with_functions_and_an_answer_prefix() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     let tools = json!([{ "type": "function", "function": { "name": "look", "parameters": { "type": "object" } } }]);
     let ask = json!({ "messages": [{ "role": "user", "content": "Hi" }], "tools": tools });
-    let told = |ask: &Value| {
+    let counted = |ask: &Value| {
         let reply = server.post("/tokenize", ask);
         assert_eq!(reply.status, 200, "{}", reply.body);
         reply.json()["tokens"].as_array().unwrap().clone()
     };
-    let whole = told(&with(ask.clone(), "add_generation_prompt", true.into()));
+    let whole = counted(&with(ask.clone(), "add_generation_prompt", true.into()));
     let chat = server.post(CHAT, &ask).json();
     assert_eq!(chat["usage"]["prompt_tokens"], whole.len());
-    let without = told(&with(ask, "add_generation_prompt", false.into()));
+    let without = counted(&with(ask, "add_generation_prompt", false.into()));
     assert!(without.len() < whole.len() && whole.starts_with(&without), "{without:?} of {whole:?}");
     server.end();
 }

@@ -161,7 +161,7 @@ fn check_stream(body: &str) -> Value {
     assert!(body.ends_with("data: [DONE]\n\n"), "no end: {body}");
     assert_eq!((&events[0]["type"], &events[1]["type"]), (&json!("response.created"), &json!("response.in_progress")));
     check(&events[0]["response"]);
-    // Items and their parts as they were told; which of both is open.
+    // Items and their parts as announced, and which of both is open.
     let (mut items, mut item_open, mut part_open) = (Vec::new(), false, false);
     let (last, between) = events[2..].split_last().unwrap();
     for event in between {
@@ -283,12 +283,12 @@ fn texts_and_conversations_are_answered_as_its_cases_ask() {
 }
 
 #[test]
-fn what_was_asked_is_repeated_in_every_object() {
+fn every_response_object_echoes_the_request() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), says("Hello."));
     let parameters = json!({ "type": "object", "properties": { "of": { "type": "string" } } });
     let schema = json!({ "type": "object", "properties": {}, "additionalProperties": false });
-    let asked = json!({
+    let request = json!({
         "input": "Hi", "instructions": "Be brief.", "temperature": 0.7, "top_p": 0.9, "presence_penalty": 0.5,
         "frequency_penalty": -0.25, "max_output_tokens": 40, "max_tool_calls": 3, "metadata": { "of": "test" },
         "parallel_tool_calls": false, "truncation": "auto", "store": true, "safety_identifier": "s", "user": "u",
@@ -297,7 +297,7 @@ fn what_was_asked_is_repeated_in_every_object() {
         "tool_choice": { "type": "allowed_tools", "mode": "auto", "tools": [{ "type": "function", "name": "look" }] },
         "text": { "format": { "type": "json_schema", "name": "empty", "schema": schema }, "verbosity": "low" },
     });
-    let response = respond(&server, &asked);
+    let response = respond(&server, &request);
     for field in [
         "instructions",
         "temperature",
@@ -315,7 +315,7 @@ fn what_was_asked_is_repeated_in_every_object() {
         "prompt_cache_key",
         "tool_choice",
     ] {
-        assert_eq!(response[field], asked[field], "{field}");
+        assert_eq!(response[field], request[field], "{field}");
     }
     assert_eq!(response["reasoning"], json!({ "effort": "none", "summary": null }));
     assert_eq!(response["service_tier"], "default");
@@ -342,7 +342,7 @@ fn what_was_asked_is_repeated_in_every_object() {
 }
 
 #[test]
-fn functions_are_called_and_their_results_told_as_its_cases_ask() {
+fn function_calls_and_results_follow_the_published_cases() {
     let dir = tempfile::tempdir().unwrap();
     let call =
         "<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"location\": \"San Francisco, CA\"}}</tool_call>";

@@ -28,7 +28,7 @@ pub fn long(what: &str) -> String {
 }
 
 #[test]
-fn a_client_that_sends_everything_again_pays_only_for_what_is_new() {
+fn a_client_that_resends_its_chat_pays_only_for_new_text() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), setup());
     let mut messages = json!([{ "role": "system", "content": long("Rules") }, { "role": "user", "content": "First?" }]);
@@ -72,18 +72,18 @@ fn a_client_that_sends_everything_again_pays_only_for_what_is_new() {
 #[test]
 fn state_is_that_of_the_path_whatever_was_live_before() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let talk = json!([{ "role": "system", "content": long("Rules") }, { "role": "user", "content": long("First") }]);
+    let chat = json!([{ "role": "system", "content": long("Rules") }, { "role": "user", "content": long("First") }]);
     let noise = json!([{ "role": "user", "content": long("Noise") }]);
     let server = Running::start(one.path(), setup());
-    let (alone, ..) = ask(&server, &talk);
+    let (alone, ..) = ask(&server, &chat);
     server.end();
     let server = Running::start(two.path(), setup());
     ask(&server, &noise);
     ask(&server, &json!([{ "role": "system", "content": long("Rules") }, { "role": "user", "content": "Other" }]));
-    let (beside, ..) = ask(&server, &talk);
+    let (together, ..) = ask(&server, &chat);
     server.end();
     // The fake's answer is a hash over its state: read in one go, or in part taken from disk.
-    assert_eq!(alone, beside);
+    assert_eq!(alone, together);
 }
 
 /// The answer to a raw prompt, a hash over the state it is given on, and the tokens that were found; `before` was read and kept.
@@ -103,7 +103,7 @@ fn complete(before: &Value, prompt: &str) -> (String, u64) {
 }
 
 #[test]
-fn state_of_tokens_that_no_text_reads_as_is_not_taken_for_a_text() {
+fn state_of_tokens_without_a_text_form_is_not_matched() {
     let tokenizer = text_model(None).tokenizer;
     let start = tokenizer.bos().unwrap();
     let (plain, marked) = (long("Plain"), format!("{} <|im_end|> {}", long("One"), long("Two")));
@@ -137,14 +137,14 @@ fn requests_are_not_in_the_list_of_conversations() {
 fn two_conversations_side_by_side_stay_live_each() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), setup());
-    let mut talks: Vec<Value> = ["One", "Two"].map(|w| json!([{ "role": "user", "content": long(w) }])).into();
+    let mut chats: Vec<Value> = ["One", "Two"].map(|w| json!([{ "role": "user", "content": long(w) }])).into();
     let mut known = [0, 0];
     for round in 0..3 {
-        for (talk, known) in talks.iter_mut().zip(&mut known) {
-            let (answer, prompt, cached) = ask(&server, talk);
+        for (chat, known) in chats.iter_mut().zip(&mut known) {
+            let (answer, prompt, cached) = ask(&server, chat);
             assert!(cached >= *known, "round {round}: {cached} found, {known} were known");
             *known = prompt;
-            let list = talk.as_array_mut().unwrap();
+            let list = chat.as_array_mut().unwrap();
             list.push(json!({ "role": "assistant", "content": answer }));
             list.push(json!({ "role": "user", "content": "Go on" }));
         }
@@ -156,18 +156,18 @@ fn two_conversations_side_by_side_stay_live_each() {
 }
 
 #[test]
-fn what_had_to_make_room_is_put_back() {
+fn evicted_state_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup { room: 3, ..setup() });
-    let mut talks: Vec<Value> =
+    let mut chats: Vec<Value> =
         (0..5).map(|i| json!([{ "role": "user", "content": long(&format!("Talk {i}")) }])).collect();
     let mut known = [0; 5];
     for round in 0..3 {
-        for (talk, known) in talks.iter_mut().zip(&mut known) {
-            let (answer, prompt, cached) = ask(&server, talk);
+        for (chat, known) in chats.iter_mut().zip(&mut known) {
+            let (answer, prompt, cached) = ask(&server, chat);
             assert!(cached >= *known, "round {round}: {cached} found, {known} were known");
             *known = prompt;
-            let list = talk.as_array_mut().unwrap();
+            let list = chat.as_array_mut().unwrap();
             list.push(json!({ "role": "assistant", "content": answer }));
             list.push(json!({ "role": "user", "content": "Go on" }));
         }

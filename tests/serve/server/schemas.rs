@@ -60,7 +60,7 @@ fn no_schema_ends_the_server_or_holds_it_up() {
 }
 
 #[test]
-fn a_question_without_a_schema_does_not_wait_for_one_that_is_compiled() {
+fn a_question_without_a_schema_waits_for_no_compilation() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     let hard: Vec<Value> = (0..40).map(|i| json!({ "type": "string", "pattern": format!(".*{i}.*") })).collect();
@@ -84,7 +84,7 @@ fn a_question_without_a_schema_does_not_wait_for_one_that_is_compiled() {
 }
 
 #[test]
-fn what_goes_deep_and_passes_the_trial_is_compiled_here_too() {
+fn a_deep_schema_that_passes_the_trial_compiles() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     // Twice the depth at which a thread's usual stack was too short.
@@ -94,7 +94,7 @@ fn what_goes_deep_and_passes_the_trial_is_compiled_here_too() {
 }
 
 #[test]
-fn a_schema_that_passed_is_not_tried_again_and_a_trial_that_fails_is_no_verdict() {
+fn a_passed_schema_is_cached_and_a_failed_trial_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let count = dir.path().join("count");
     let tried = || std::fs::read_to_string(&count).unwrap_or_default().len();
@@ -103,12 +103,12 @@ fn a_schema_that_passed_is_not_tried_again_and_a_trial_that_fails_is_no_verdict(
         Checker::new(["sh", "-c", script.as_str()].map(OsString::from).into())
     };
     let grammar = |text: &str| Grammar::Json(json!({ "const": text }));
-    let passes = says("cat > /dev/null; echo '{\"refused\":null}'");
+    let passes = says("cat > /dev/null; echo null");
     for text in ["one", "one", "two", "one"] {
         assert_eq!(passes.check(&grammar(text)), Ok(()));
     }
     assert_eq!(tried(), 2);
-    let refuses = says("echo '{\"refused\":\"too odd\"}'");
+    let refuses = says("echo '\"too odd\"'");
     for _ in 0..2 {
         assert_eq!(refuses.check(&grammar("one")), Err(Unusable::Refused("too odd".into())));
     }

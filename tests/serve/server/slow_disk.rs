@@ -1,4 +1,4 @@
-//! A disk that takes its time: nobody waits for it, and what is on its way there is had from memory.
+//! A slow disk: no request waits for it, and pending writes are read from memory.
 
 use std::io;
 use std::path::Path;
@@ -37,7 +37,7 @@ impl Disk for Hanging {
     as_the_real_disk!(rename sync_dir remove read_at look list make_dir free_bytes);
 }
 
-/// A server whose engine holds two sequences, on a disk that hangs.
+/// A server on a disk that hangs; its engine holds two sequences.
 fn on_hanging_disk(dir: &Path) -> (Running, Arc<Hanging>) {
     let disk = Arc::new(Hanging::default());
     let limits = Limits { min_free_bytes: 0, ..Limits::default() };
@@ -52,12 +52,12 @@ fn system_and(question: &str) -> Value {
 }
 
 #[test]
-fn nobody_waits_for_a_disk_and_what_is_being_written_is_found() {
+fn no_request_waits_for_the_disk_and_pending_state_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let (server, disk) = on_hanging_disk(dir.path());
     let begun = Instant::now();
-    let mut talk = system_and("First?");
-    let (answer, first, cached) = ask(&server, &talk);
+    let mut chat = system_and("First?");
+    let (answer, first, cached) = ask(&server, &chat);
     assert_eq!(cached, 0);
     // Others, until nothing of it is live any more; what begins alike is found though nothing is on disk.
     for question in ["Second?", "Third?"] {
@@ -67,10 +67,10 @@ fn nobody_waits_for_a_disk_and_what_is_being_written_is_found() {
     for what in ["Noise", "More noise"] {
         assert_eq!(ask(&server, &json!([{ "role": "user", "content": long(what) }])).2, 0);
     }
-    let list = talk.as_array_mut().unwrap();
+    let list = chat.as_array_mut().unwrap();
     list.push(json!({ "role": "assistant", "content": answer }));
     list.push(json!({ "role": "user", "content": "And then?" }));
-    let (answer, prompt, cached) = ask(&server, &talk);
+    let (answer, prompt, cached) = ask(&server, &chat);
     assert!(cached >= first && prompt - cached < 40, "{cached} of {prompt}, {first} were known");
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     disk.set(false);
@@ -80,19 +80,19 @@ fn nobody_waits_for_a_disk_and_what_is_being_written_is_found() {
     let other = tempfile::tempdir().unwrap();
     let server = Running::start(other.path(), setup());
     ask(&server, &system_and("First?"));
-    assert_eq!(ask(&server, &talk).0, answer);
+    assert_eq!(ask(&server, &chat).0, answer);
     server.end();
     // And all of it came to disk after all.
     let server = Running::start(dir.path(), setup());
-    let list = talk.as_array_mut().unwrap();
+    let list = chat.as_array_mut().unwrap();
     list.push(json!({ "role": "assistant", "content": answer }));
     list.push(json!({ "role": "user", "content": "And now?" }));
-    assert!(ask(&server, &talk).2 >= prompt);
+    assert!(ask(&server, &chat).2 >= prompt);
     server.end();
 }
 
 #[test]
-fn an_answer_that_is_deleted_on_its_way_to_disk_is_gone_from_there_too() {
+fn an_answer_deleted_during_its_save_is_gone_from_disk() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     let respond = || server.post("/v1/responses", &json!({ "input": "Hi" })).json()["id"].as_str().unwrap().to_owned();
@@ -111,14 +111,14 @@ fn an_answer_that_is_deleted_on_its_way_to_disk_is_gone_from_there_too() {
     let gone = server.raw(&format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
     assert_eq!((gone.status, server.get(&path).status, count("NULL")), (200, 404, before), "{}", gone.body);
     other.execute_batch("ROLLBACK").unwrap();
-    // So it is found by whoever comes after a server that was killed.
+    // So a server started after a kill finds it.
     server.until("its row came and went", || count("NOT NULL") == 1);
     server.end();
 }
 
 #[test]
-fn what_two_begin_with_is_read_once() {
-    // The second comes while the first is being read, and would have a place: it is planned, and then waits.
+fn a_common_beginning_is_read_once() {
+    // The second arrives while the first is read, with a free slot: it is planned, and then waits.
     two_that_begin_alike(&|server| {
         let waits = || server.metric("requests_waiting") == 1 && server.metric("requests_running") == 1;
         server.until("the second waits", waits);
@@ -129,7 +129,7 @@ fn what_two_begin_with_is_read_once() {
     }
 }
 
-/// Two questions behind the same beginning, the second sent while the first is held up; `wait` is between that and the going on.
+/// Two questions with the same beginning, the second sent while the first is held; `wait` runs before the first continues.
 fn two_that_begin_alike(wait: &dyn Fn(&Running)) {
     let dir = tempfile::tempdir().unwrap();
     let (gate, permit) = crossbeam_channel::unbounded();

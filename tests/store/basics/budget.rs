@@ -8,13 +8,13 @@ use sala_chat::store::{
 };
 
 use super::store_support::*;
-use super::{folder, talk_of};
+use super::{chat_of, folder};
 
-/// Turns (counted from 1) of `talk` whose state is kept.
-fn kept_turns(store: &Store, talk: &Talk) -> Vec<usize> {
+/// Turns (counted from 1) of `chat` with kept state.
+fn kept_turns(store: &Store, chat: &Chat) -> Vec<usize> {
     let kept = |s: &&sala_chat::store::NewSegment| store.segment(&s.id()).unwrap().unwrap().end.is_kept();
-    let all: HashSet<SegmentId> = talk.segments.iter().filter(kept).map(|s| s.id()).collect();
-    (1..=talk.segments.len()).filter(|n| all.contains(&talk.segments[n - 1].id())).collect()
+    let all: HashSet<SegmentId> = chat.segments.iter().filter(kept).map(|s| s.id()).collect();
+    (1..=chat.segments.len()).filter(|n| all.contains(&chat.segments[n - 1].id())).collect()
 }
 
 #[test]
@@ -24,42 +24,42 @@ fn thinning_keeps_the_newest_marks_documents_and_powers_of_two() {
     limits.keep_turns = 4;
     let store = Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap();
     let bench = Bench::new(store);
-    let mut talk = talk_of(&bench, "thin", 1);
-    let save = talk.document(&bench.store, "a long document", 6);
+    let mut chat = chat_of(&bench, "thin", 1);
+    let save = chat.document(&bench.store, "a long document", 6);
     bench.save(save);
     for n in 0..20 {
-        let save = talk.turn(&bench.store, &format!("more {n}"), "yes");
+        let save = chat.turn(&bench.store, &format!("more {n}"), "yes");
         bench.save(save);
         if n == 2 {
-            let mark = Change::Mark { session: talk.session, name: "m".into(), message: talk.head.unwrap() };
+            let mark = Change::Mark { session: chat.session, name: "m".into(), message: chat.head.unwrap() };
             bench.save(Save { changes: vec![mark], images: vec![] });
         }
     }
     let store = &bench.store;
     // The writer thins between saves; the result is the same however often and when it got to it.
-    store.thin(talk.session).unwrap();
+    store.thin(chat.session).unwrap();
     // 27 segments: turn 1; document 2..=7; turns 2..=21 as segments 8..=27. Newest four turns: 24..=27. Older turns
     // by number: 2nd (age 4..7: numbers 14..17), 4th (8..15: 6..13), 8th (16..: 1..5). Marked: turn 4 = segment 10.
-    assert_eq!(kept_turns(store, &talk), [2, 3, 4, 5, 6, 7, 10, 14, 18, 20, 22, 24, 25, 26, 27]);
-    assert_eq!(store.thin(talk.session).unwrap().files, 0, "thinning twice changes nothing");
+    assert_eq!(kept_turns(store, &chat), [2, 3, 4, 5, 6, 7, 10, 14, 18, 20, 22, 24, 25, 26, 27]);
+    assert_eq!(store.thin(chat.session).unwrap().files, 0, "thinning twice changes nothing");
 
     // A thinned turn: rows are kept, the nearest earlier state is found, the rest is replay.
-    let plan = store.plan_restore(&talk.segments[20 - 2].id()).unwrap();
+    let plan = store.plan_restore(&chat.segments[20 - 2].id()).unwrap();
     assert_eq!((plan.usable, plan.replay_tokens()), (18, plan.path[18].tokens()));
     assert_eq!(plan.lost[0].why, "thinned");
-    assert_eq!(store.plan_restore(&talk.tip.unwrap()).unwrap().usable, 27);
+    assert_eq!(store.plan_restore(&chat.tip.unwrap()).unwrap().usable, 27);
 }
 
 #[test]
-fn the_writer_thins_what_the_desk_saves() {
+fn the_writer_thins_saved_state() {
     let dir = folder();
     let limits = Limits { keep_turns: 2, ..limits() };
     let bench = Bench::new(Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap());
-    let (mut talk, save) = Talk::begin(&bench.store, "thin");
+    let (mut chat, save) = Chat::begin(&bench.store, "thin");
     bench.save(save);
     for n in 0..9 {
-        let Save { changes, images } = talk.turn(&bench.store, &format!("more {n}"), "yes");
-        // What is said is saved as it is said; the segment follows without it, and names no session.
+        let Save { changes, images } = chat.turn(&bench.store, &format!("more {n}"), "yes");
+        // Text is saved as it arrives; the segment follows without it, and names no session.
         let (texts, state) =
             changes.into_iter().partition(|change| !matches!(change, Change::AddSegment(_) | Change::Link { .. }));
         bench.save(Save { changes: texts, images: vec![] });
@@ -68,48 +68,48 @@ fn the_writer_thins_what_the_desk_saves() {
     let store = std::sync::Arc::clone(&bench.store);
     assert!(bench.close());
     // Newest two; of ages 2 and 3 every 2nd, of 4 to 7 every 4th, from 8 on every 8th.
-    assert_eq!(kept_turns(&store, &talk), [4, 6, 8, 9]);
+    assert_eq!(kept_turns(&store, &chat), [4, 6, 8, 9]);
 }
 
 #[test]
 fn the_budget_counts_a_child_without_rows_as_none() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let mut talk = talk_of(&bench, "branches", 1);
-    let (head, tip, position, rendered) = (talk.head, talk.tip, talk.position, talk.rendered.clone());
-    let save = talk.turn(&bench.store, "one way", "yes");
+    let mut chat = chat_of(&bench, "branches", 1);
+    let (head, tip, position, rendered) = (chat.head, chat.tip, chat.position, chat.rendered.clone());
+    let save = chat.turn(&bench.store, "one way", "yes");
     bench.save(save);
-    let lost = talk.tip.unwrap();
-    // A fork stands there, which pins its end.
-    let (id, from) = (bench.store.new_session_id(), Some(talk.session));
-    let new = NewSession { id, name: "fork".into(), settings: "{}".into(), head: talk.head, forked_from: from };
+    let lost = chat.tip.unwrap();
+    // A fork has its head there, which pins its end.
+    let (id, from) = (bench.store.new_session_id(), Some(chat.session));
+    let new = NewSession { id, name: "fork".into(), settings: "{}".into(), head: chat.head, forked_from: from };
     bench.save(Save { changes: vec![Change::CreateSession(new)], images: vec![] });
-    (talk.head, talk.tip, talk.position, talk.rendered) = (head, tip, position, rendered);
-    let save = talk.turn(&bench.store, "another way", "no");
+    (chat.head, chat.tip, chat.position, chat.rendered) = (head, tip, position, rendered);
+    let save = chat.turn(&bench.store, "another way", "no");
     bench.save(save);
     let store = &bench.store;
     let fault = RowsFault { segment: Some(lost.0), part: StatePart::Rows, why: "damaged".into(), lasting: true };
     assert!(store.note_fault(&fault).unwrap());
-    // Room for the rows of two: the pinned state goes, then whole segments from the tips.
+    // Room for the rows of two: the pinned state is dropped, then whole segments from the tips.
     let rows = |id: &SegmentId| store.segment(id).unwrap().unwrap().rows;
-    let both: u64 = [tip.unwrap(), talk.tip.unwrap()].iter().map(|id| rows(id).bytes()).sum();
+    let both: u64 = [tip.unwrap(), chat.tip.unwrap()].iter().map(|id| rows(id).bytes()).sum();
     let limits = Limits { max_state_bytes: both, ..limits() };
     let small = Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap();
     small.keep_budget(&[]).unwrap();
-    assert!(rows(&tip.unwrap()).is_kept() || !rows(&talk.tip.unwrap()).is_kept(), "rows without those before them");
+    assert!(rows(&tip.unwrap()).is_kept() || !rows(&chat.tip.unwrap()).is_kept(), "rows without those before them");
 }
 
 #[test]
 fn the_budget_leaves_a_mark_its_state_until_it_is_in_the_trash() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let mut marked = talk_of(&bench, "marked", 2);
+    let mut marked = chat_of(&bench, "marked", 2);
     let (message, tip) = (marked.head.unwrap(), marked.tip.unwrap());
     let mark = Change::Mark { session: marked.session, name: "here".into(), message };
     assert!(is_saved(&bench.save(Save { changes: vec![mark], images: vec![] })));
     let save = marked.turn(&bench.store, "more", "yes");
     assert!(is_saved(&bench.save(save)));
-    let newer = talk_of(&bench, "newer", 3);
+    let newer = chat_of(&bench, "newer", 3);
     let bytes = bench.store.state_bytes_of_marks().unwrap();
     assert!(bytes > 0 && bytes < bench.store.state_bytes().unwrap(), "{bytes}");
     assert!(bench.close());
@@ -130,10 +130,10 @@ fn the_budget_leaves_a_mark_its_state_until_it_is_in_the_trash() {
 }
 
 #[test]
-fn what_the_budget_leaves_to_marks_is_counted_with_the_ends_below_them_that_stay() {
+fn state_kept_for_marks_counts_with_the_ends_below_them() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let (mut marked, save) = Talk::begin(&bench.store, "marked");
+    let (mut marked, save) = Chat::begin(&bench.store, "marked");
     assert!(is_saved(&bench.save(save)));
     let save = marked.document(&bench.store, "a document below the mark", 2);
     assert!(is_saved(&bench.save(save)));
@@ -142,7 +142,7 @@ fn what_the_budget_leaves_to_marks_is_counted_with_the_ends_below_them_that_stay
     let (id, head) = (bench.store.new_session_id(), marked.head);
     let new = NewSession { id, name: "fork".into(), settings: "{}".into(), head, forked_from: Some(marked.session) };
     assert!(is_saved(&bench.save(Save { changes: vec![Change::CreateSession(new)], images: vec![] })));
-    // Nobody stands on the next one.
+    // The next turn is no head and pins nothing.
     for question in ["more", "and more"] {
         let save = marked.turn(&bench.store, question, "yes");
         assert!(is_saved(&bench.save(save)));
@@ -159,25 +159,25 @@ fn what_the_budget_leaves_to_marks_is_counted_with_the_ends_below_them_that_stay
 }
 
 #[test]
-fn state_that_there_was_no_room_for_is_known_not_to_have_been_written() {
+fn state_without_room_is_known_to_be_unwritten() {
     let dir = folder();
     let limits = Limits { min_free_bytes: u64::MAX, ..limits() };
     let bench = Bench::new(Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap());
-    let (mut talk, save) = Talk::begin(&bench.store, "full");
+    let (mut chat, save) = Chat::begin(&bench.store, "full");
     assert!(is_saved(&bench.save(save)));
-    let save = talk.turn(&bench.store, "one", "1");
+    let save = chat.turn(&bench.store, "one", "1");
     let event = bench.save(save);
     assert!(matches!(&event, SaveEvent::TextOnly { reason, .. } if reason.starts_with("State needs")), "{event:?}");
-    let plan = bench.store.plan_restore(&talk.tip.unwrap()).unwrap();
+    let plan = bench.store.plan_restore(&chat.tip.unwrap()).unwrap();
     assert!(plan.usable == 0 && plan.lost[0].why.starts_with(NOT_WRITTEN), "{:?}", plan.lost);
 }
 
 #[test]
-fn the_budget_drops_old_state_but_spares_the_open_path_and_never_text() {
+fn the_budget_drops_old_state_but_never_text_or_the_open_path() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let old = talk_of(&bench, "old", 3);
-    let new = talk_of(&bench, "new", 3);
+    let old = chat_of(&bench, "old", 3);
+    let new = chat_of(&bench, "new", 3);
     let store = &bench.store;
     let spare: Vec<SegmentId> = new.segments.iter().map(|s| s.id()).collect();
     let ends = [*spare.last().unwrap()];
@@ -197,5 +197,5 @@ fn the_budget_drops_old_state_but_spares_the_open_path_and_never_text() {
     assert_eq!(restore(store, &old.tip.unwrap(), 0).unwrap().plan.usable, 3);
     let sizes = store.sizes().unwrap();
     assert_eq!(sizes.state_bytes, store.state_bytes().unwrap());
-    assert_eq!(sizes.sessions[&old.session].0 + sizes.sessions[&new.session].1, sizes.state_bytes);
+    assert_eq!(sizes.sessions[&old.session].state + sizes.sessions[&new.session].own, sizes.state_bytes);
 }

@@ -10,14 +10,14 @@ use sala_chat::store::{
 
 use super::store_support::fault::FaultDisk;
 use super::store_support::*;
-use super::{folder, talk_of};
+use super::{chat_of, folder};
 
 #[test]
-fn what_was_saved_is_there_after_reopening_bit_for_bit() {
+fn saved_data_is_unchanged_after_reopening() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let mut talk = talk_of(&bench, "first", 2);
-    let save = talk.document(&bench.store, "a document", 3);
+    let mut chat = chat_of(&bench, "first", 2);
+    let save = chat.document(&bench.store, "a document", 3);
     assert!(is_saved(&bench.save(save)));
     assert!(bench.close());
 
@@ -26,33 +26,33 @@ fn what_was_saved_is_there_after_reopening_bit_for_bit() {
     assert!(store.notes().is_empty(), "{:?}", store.notes());
     assert_eq!(store.damage(), None);
     let session = store.session_named("first").unwrap();
-    assert_eq!((session.head, session.messages, session.tokens), (talk.head, 5, talk.position));
+    assert_eq!((session.head, session.messages, session.tokens), (chat.head, 5, chat.position));
     assert_eq!(session.title, "question 0 of first");
     assert_eq!(session.state_of.as_deref(), Some(MODEL));
-    let texts: Vec<String> = store.path(talk.head.unwrap()).unwrap().into_iter().map(|m| m.text).collect();
+    let texts: Vec<String> = store.path(chat.head.unwrap()).unwrap().into_iter().map(|m| m.text).collect();
     assert_eq!(texts, ["question 0 of first", "answer 0", "question 1 of first", "answer 1", "a document"]);
 
-    let saved = restore(&store, &talk.tip.unwrap(), 0).unwrap();
+    let saved = restore(&store, &chat.tip.unwrap(), 0).unwrap();
     assert_eq!((saved.plan.usable, saved.plan.replay_tokens()), (5, 0));
-    for (rows, segment) in saved.rows.iter().zip(&talk.segments) {
+    for (rows, segment) in saved.rows.iter().zip(&chat.segments) {
         assert!(same_rows(rows, &image(segment).rows));
     }
-    assert!(same_end(&saved.end.unwrap(), &image(talk.segments.last().unwrap()).end.unwrap()));
+    assert!(same_end(&saved.end.unwrap(), &image(chat.segments.last().unwrap()).end.unwrap()));
     // What the caller still has is not read again.
-    assert_eq!(restore(&store, &talk.tip.unwrap(), 3).unwrap().rows.len(), 2);
+    assert_eq!(restore(&store, &chat.tip.unwrap(), 3).unwrap().rows.len(), 2);
 }
 
 #[test]
-fn state_on_its_way_from_a_device_is_saved_once_it_has_come() {
+fn state_in_flight_from_a_device_is_saved_on_arrival() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let mut talk = talk_of(&bench, "late", 1);
+    let mut chat = chat_of(&bench, "late", 1);
     let late = |save: &mut Save| -> (Arriving, Vec<u8>) {
         let (data, arriving) = TensorData::later();
         let there = std::mem::replace(&mut save.images[0].1.rows.tensors[0].data, data);
         (arriving, there.to_vec())
     };
-    let mut save = talk.turn(&bench.store, "a question", "an answer");
+    let mut save = chat.turn(&bench.store, "a question", "an answer");
     let (arriving, bytes) = late(&mut save);
     let device = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(50));
@@ -60,15 +60,15 @@ fn state_on_its_way_from_a_device_is_saved_once_it_has_come() {
     });
     assert!(is_saved(&bench.save(save)));
     device.join().unwrap();
-    let saved = restore(&bench.store, &talk.tip.unwrap(), 0).unwrap();
-    assert!(same_rows(saved.rows.last().unwrap(), &image(talk.segments.last().unwrap()).rows));
+    let saved = restore(&bench.store, &chat.tip.unwrap(), 0).unwrap();
+    assert!(same_rows(saved.rows.last().unwrap(), &image(chat.segments.last().unwrap()).rows));
 
-    let mut save = talk.turn(&bench.store, "another question", "another answer");
+    let mut save = chat.turn(&bench.store, "another question", "another answer");
     drop(late(&mut save).0);
     let event = bench.save(save);
     assert!(matches!(&event, SaveEvent::TextOnly { reason, .. } if reason.contains("did not come")), "{event:?}");
-    assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().last().unwrap().text, "another answer");
-    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 2);
+    assert_eq!(bench.store.path(chat.head.unwrap()).unwrap().last().unwrap().text, "another answer");
+    assert_eq!(restore(&bench.store, &chat.tip.unwrap(), 0).unwrap().plan.usable, 2);
     assert!(bench.close());
 }
 
@@ -76,31 +76,31 @@ fn state_on_its_way_from_a_device_is_saved_once_it_has_come() {
 fn text_does_not_wait_for_state_that_was_handed_over_before_it() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let mut talk = talk_of(&bench, "slow", 1);
+    let mut chat = chat_of(&bench, "slow", 1);
     let mut late = Vec::new();
     let mut handed = Vec::new();
     // A disk that is slower than the reading of a document: of all that was read nothing is written yet.
     for part in 0..3 {
-        let mut save = talk.document(&bench.store, &format!("document {part}"), 1);
+        let mut save = chat.document(&bench.store, &format!("document {part}"), 1);
         let (data, arriving) = TensorData::later();
         let there = std::mem::replace(&mut save.images[0].1.rows.tensors[0].data, data);
         late.push((arriving, there.to_vec()));
         handed.push(bench.writer.save(save));
     }
-    let answer = message(&bench.store, talk.head, Role::Assistant, "the end of the answer");
+    let answer = message(&bench.store, chat.head, Role::Assistant, "the end of the answer");
     let head = answer.id;
-    let put = Change::PutMessage { session: talk.session, message: Box::new(answer) };
-    let to = Change::MoveHead { session: talk.session, head: Some(head) };
+    let put = Change::PutMessage { session: chat.session, message: Box::new(answer) };
+    let to = Change::MoveHead { session: chat.session, head: Some(head) };
     assert!(is_saved(&bench.save(Save { changes: vec![put, to], images: vec![] })));
     assert!(!bench.writer.flush(Instant::now()), "state is still to come");
-    assert_eq!(bench.store.session(talk.session).unwrap().head, Some(head));
+    assert_eq!(bench.store.session(chat.session).unwrap().head, Some(head));
     // Until then what is before it is restored.
-    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 1);
+    assert_eq!(restore(&bench.store, &chat.tip.unwrap(), 0).unwrap().plan.usable, 1);
     for ((arriving, bytes), id) in late.into_iter().zip(handed) {
         arriving.set(Ok(bytes));
         assert!(is_saved(&bench.outcome(id)));
     }
-    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 4);
+    assert_eq!(restore(&bench.store, &chat.tip.unwrap(), 0).unwrap().plan.usable, 4);
     assert!(bench.close());
 }
 
@@ -109,8 +109,8 @@ fn state_that_is_late_at_the_end_takes_no_text_with_it() {
     let dir = folder();
     let disk = FaultDisk::new();
     let bench = Bench::new(open(dir.path(), disk.clone()));
-    let mut talk = talk_of(&bench, "late", 1);
-    let mut save = talk.turn(&bench.store, "a question", "an answer");
+    let mut chat = chat_of(&bench, "late", 1);
+    let mut save = chat.turn(&bench.store, "a question", "an answer");
     let (data, arriving) = TensorData::later();
     save.images[0].1.rows.tensors[0].data = data;
     let images = save.images.clone();
@@ -124,7 +124,7 @@ fn state_that_is_late_at_the_end_takes_no_text_with_it() {
 
     let bench = Bench::new(open(dir.path(), disk.clone()));
     let held = disk.hold("store-writer");
-    bench.writer.save(talk.turn(&bench.store, "another question", "another answer"));
+    bench.writer.save(chat.turn(&bench.store, "another question", "another answer"));
     assert_eq!(bench.writer.close(Instant::now()), Err(Unsaved { reason: too_long, disk: true }));
     drop(held);
 }
@@ -133,8 +133,8 @@ fn state_that_is_late_at_the_end_takes_no_text_with_it() {
 fn a_state_that_ends_inside_a_character_is_saved() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let mut talk = talk_of(&bench, "cut", 1);
-    let mut save = talk.turn(&bench.store, "a question", "half a sig");
+    let mut chat = chat_of(&bench, "cut", 1);
+    let mut save = chat.turn(&bench.store, "a question", "half a sig");
     for change in &mut save.changes {
         if let Change::AddSegment(new) = change {
             new.boundary = TextBoundary::NOWHERE;
@@ -147,11 +147,11 @@ fn a_state_that_ends_inside_a_character_is_saved() {
 fn parts_of_rows_are_read_and_checked_on_their_own() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let mut talk = talk_of(&bench, "parts", 1);
+    let mut chat = chat_of(&bench, "parts", 1);
     // Longer than one checksum chunk per tensor: 90,000 rows of 16 bytes.
-    let save = talk.document(&bench.store, &"x".repeat(90_000), 1);
+    let save = chat.document(&bench.store, &"x".repeat(90_000), 1);
     assert!(is_saved(&bench.save(save)));
-    let segment = talk.segments.last().unwrap();
+    let segment = chat.segments.last().unwrap();
     let whole = image(segment).rows;
     let id = segment.id();
 
@@ -179,19 +179,19 @@ fn parts_of_rows_are_read_and_checked_on_their_own() {
 }
 
 #[test]
-fn state_behind_lost_rows_is_not_called_kept_until_they_are_back() {
+fn state_after_lost_rows_is_unkept_until_they_return() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let talk = talk_of(&bench, "holes", 3);
+    let chat = chat_of(&bench, "holes", 3);
     let store = &bench.store;
-    let tip = talk.tip.unwrap();
+    let tip = chat.tip.unwrap();
     let shown = || {
         let kept = |n: &sala_chat::store::MessageNode| n.segment.is_some() && n.kept;
-        let turns = store.tree(talk.session, MODEL, 0).unwrap().iter().filter(|n| kept(n)).count();
-        (store.session(talk.session).unwrap().state_of.is_some(), turns, store.kept_of(&tip).unwrap().unwrap().0)
+        let turns = store.tree(chat.session, MODEL, 0).unwrap().iter().filter(|n| kept(n)).count();
+        (store.session(chat.session).unwrap().state_of.is_some(), turns, store.kept_of(&tip).unwrap().unwrap().0)
     };
     assert_eq!(shown(), (true, 3, true));
-    let (second, image) = (talk.segments[1].id(), image(&talk.segments[1]));
+    let (second, image) = (chat.segments[1].id(), image(&chat.segments[1]));
     let fault = |part| RowsFault { segment: Some(second.0), part, why: "damaged".into(), lasting: true };
     // The state at the end of one in the middle is its own affair.
     assert!(store.note_fault(&fault(StatePart::End)).unwrap());
@@ -204,11 +204,11 @@ fn state_behind_lost_rows_is_not_called_kept_until_they_are_back() {
 }
 
 #[test]
-fn whoever_restores_state_waits_for_no_transaction_and_what_was_used_is_dropped_last() {
+fn a_restore_waits_for_no_transaction_and_is_dropped_last() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let used = talk_of(&bench, "used", 3);
-    let unused = talk_of(&bench, "unused", 3);
+    let used = chat_of(&bench, "used", 3);
+    let unused = chat_of(&bench, "unused", 3);
     let tip = used.tip.unwrap();
     assert!(bench.writer.flush(soon()));
     let busy = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
@@ -231,63 +231,63 @@ fn whoever_restores_state_waits_for_no_transaction_and_what_was_used_is_dropped_
 fn segments_that_build_on_nothing_lose_state_not_text() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let mut talk = talk_of(&bench, "hole", 1);
+    let mut chat = chat_of(&bench, "hole", 1);
     // The state of this turn is never handed over, so the next one's would be of no use.
-    let mut save = talk.turn(&bench.store, "two", "2");
+    let mut save = chat.turn(&bench.store, "two", "2");
     save.images.clear();
     assert!(is_saved(&bench.save(save)));
-    let save = talk.turn(&bench.store, "three", "3");
+    let save = chat.turn(&bench.store, "three", "3");
     let event = bench.save(save);
     assert!(matches!(&event, SaveEvent::TextOnly { reason, .. } if reason.contains("earlier state")), "{event:?}");
-    let plan = bench.store.plan_restore(&talk.tip.unwrap()).unwrap();
+    let plan = bench.store.plan_restore(&chat.tip.unwrap()).unwrap();
     assert_eq!((plan.usable, plan.replay().len()), (1, 2));
-    assert_eq!(plan.replay()[1].content, talk.segments[2]);
+    assert_eq!(plan.replay()[1].content, chat.segments[2]);
 
-    // Neither is one whose parent was never recorded: the text is saved all the same.
-    talk.tip = Some(SegmentId([7; 32]));
-    let save = talk.turn(&bench.store, "four", "4");
+    // Neither is one without a recorded parent: the text is saved anyway.
+    chat.tip = Some(SegmentId([7; 32]));
+    let save = chat.turn(&bench.store, "four", "4");
     assert!(matches!(bench.save(save), SaveEvent::TextOnly { .. }));
-    assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().len(), 8);
+    assert_eq!(bench.store.path(chat.head.unwrap()).unwrap().len(), 8);
 }
 
 #[test]
 fn the_unchanged_past_is_found_by_text() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let talk = talk_of(&bench, "past", 3);
-    let path = bench.store.load_path(&talk.tip.unwrap()).unwrap();
-    assert_eq!(unchanged_prefix(&path, &format!("{} and more", talk.rendered)), 3);
-    assert_eq!(unchanged_prefix(&path, &talk.rendered.replace("question 2", "Question 2")), 2);
-    assert_eq!(unchanged_prefix(&path, &talk.rendered[..talk.rendered.len() - 1]), 2);
+    let chat = chat_of(&bench, "past", 3);
+    let path = bench.store.load_path(&chat.tip.unwrap()).unwrap();
+    assert_eq!(unchanged_prefix(&path, &format!("{} and more", chat.rendered)), 3);
+    assert_eq!(unchanged_prefix(&path, &chat.rendered.replace("question 2", "Question 2")), 2);
+    assert_eq!(unchanged_prefix(&path, &chat.rendered[..chat.rendered.len() - 1]), 2);
     assert_eq!(unchanged_prefix(&path, "something else"), 0);
-    let tip = bench.store.tip_segment(talk.head.unwrap(), MODEL).unwrap();
-    assert_eq!(tip, Some((talk.head.unwrap(), talk.tip.unwrap())));
-    assert_eq!(bench.store.tip_segment(talk.head.unwrap(), "another model").unwrap(), None);
+    let tip = bench.store.tip_segment(chat.head.unwrap(), MODEL).unwrap();
+    assert_eq!(tip, Some((chat.head.unwrap(), chat.tip.unwrap())));
+    assert_eq!(bench.store.tip_segment(chat.head.unwrap(), "another model").unwrap(), None);
 }
 
 #[test]
-fn state_that_was_read_without_what_stands_before_it_is_dropped_by_the_check() {
+fn the_check_drops_state_without_its_prefix() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let mut talk = talk_of(&bench, "first", 1);
-    assert!(is_saved(&bench.save(talk.document(&bench.store, "a document", 2))));
-    let whole = talk.tip.unwrap();
-    // What follows is read on top of nothing, as text behind all the rest.
-    (talk.tip, talk.position) = (None, 0);
-    assert!(is_saved(&bench.save(talk.document(&bench.store, "another one", 5))));
-    assert!(is_saved(&bench.save(talk.turn(&bench.store, "a question", "an answer"))));
-    let astray = talk.tip.unwrap();
+    let mut chat = chat_of(&bench, "first", 1);
+    assert!(is_saved(&bench.save(chat.document(&bench.store, "a document", 2))));
+    let whole = chat.tip.unwrap();
+    // The next turn is read onto an empty state, as text after all the rest.
+    (chat.tip, chat.position) = (None, 0);
+    assert!(is_saved(&bench.save(chat.document(&bench.store, "another one", 5))));
+    assert!(is_saved(&bench.save(chat.turn(&bench.store, "a question", "an answer"))));
+    let astray = chat.tip.unwrap();
     assert!(bench.close());
 
     let store = open(dir.path(), RealDisk);
-    store.index_texts(&Watch::NOBODY).unwrap();
+    store.index_texts(&Watch::NONE).unwrap();
     assert_eq!(store.plan_restore(&astray).unwrap().usable, 6);
     let checked = store.check().unwrap();
     assert_eq!((checked.repaired.len(), checked.damaged.len()), (6, 0), "{checked:?}");
     assert!(checked.repaired.iter().all(|line| line.ends_with("read without what stands before it")), "{checked:?}");
     assert_eq!(store.plan_restore(&whole).unwrap().usable, 3);
     assert_eq!(store.plan_restore(&astray).unwrap().usable, 0);
-    assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6);
+    assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 6);
     let again = store.check().unwrap();
     assert_eq!((again.repaired.len(), again.damaged.len()), (0, 0), "{again:?}");
 }

@@ -1,4 +1,4 @@
-//! Bundles: a conversation with its state, which nobody vouches for.
+//! Bundles: a conversation with its state, from an untrusted source.
 
 use std::path::Path;
 
@@ -11,52 +11,52 @@ use super::{bench, branched};
 fn a_bundle_resumes_elsewhere_bit_for_bit() {
     let dir = tempfile::tempdir().unwrap();
     let from = bench(&dir.path().join("from"));
-    let talk = branched(&from);
+    let chat = branched(&from);
     let file = dir.path().join("tree.sala");
-    let bundled = from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
-    assert_eq!((bundled.state_tokens, bundled.replay_tokens), (talk.position, 0));
+    let bundled = from.store.export_bundle(chat.session, MODEL, &file, Overwrite::No, &Watch::NONE).unwrap();
+    assert_eq!((bundled.state_tokens, bundled.replay_tokens), (chat.position, 0));
     assert_eq!(bundled.bytes, std::fs::metadata(&file).unwrap().len());
     assert!(matches!(
-        from.store.export_bundle(talk.session, "another model", &dir.path().join("x"), Overwrite::No, &Watch::NOBODY),
+        from.store.export_bundle(chat.session, "another model", &dir.path().join("x"), Overwrite::No, &Watch::NONE),
         Err(StoreError::NoState { .. })
     ));
 
     let to = bench(&dir.path().join("to"));
-    let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
-    assert_eq!((imported.state_tokens, imported.text_only), (talk.position, None));
+    let imported = to.store.import(&file, &Watch::NONE).unwrap();
+    assert_eq!((imported.state_tokens, imported.text_only), (chat.position, None));
     let session = to.store.session_named("tree").unwrap();
-    assert_eq!((session.messages, session.tokens, session.state_of.as_deref()), (5, talk.position, Some(MODEL)));
+    assert_eq!((session.messages, session.tokens, session.state_of.as_deref()), (5, chat.position, Some(MODEL)));
     let tip = to.store.tip_segment(session.head.unwrap(), MODEL).unwrap().unwrap().1;
-    assert_ne!(Some(tip), talk.tip, "reading the same tokens here finds nothing of it");
-    assert!(to.store.segment(&talk.tip.unwrap()).unwrap().is_none());
-    let (here, there) = (restore(&to.store, &tip, 0).unwrap(), restore(&from.store, &talk.tip.unwrap(), 0).unwrap());
+    assert_ne!(Some(tip), chat.tip, "reading the same tokens here finds nothing of it");
+    assert!(to.store.segment(&chat.tip.unwrap()).unwrap().is_none());
+    let (here, there) = (restore(&to.store, &tip, 0).unwrap(), restore(&from.store, &chat.tip.unwrap(), 0).unwrap());
     assert_eq!(here.plan.usable, 4);
     assert!(here.rows.iter().zip(&there.rows).all(|(a, b)| same_rows(a, b)));
     assert!(same_end(&here.end.unwrap(), &there.end.unwrap()));
     // A second time the files are there already.
-    assert_eq!(to.store.import(&file, &Watch::NOBODY).unwrap().state_tokens, talk.position);
+    assert_eq!(to.store.import(&file, &Watch::NONE).unwrap().state_tokens, chat.position);
 }
 
 #[test]
 fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
     let dir = tempfile::tempdir().unwrap();
     let from = bench(&dir.path().join("from"));
-    let talk = branched(&from);
+    let chat = branched(&from);
     let file = dir.path().join("tree.sala");
-    from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    from.store.export_bundle(chat.session, MODEL, &file, Overwrite::No, &Watch::NONE).unwrap();
     let whole = std::fs::read(&file).unwrap();
     let to = bench(&dir.path().join("to"));
-    // In the state: text comes, state does not, nothing is left behind.
+    // Damage in the state: the text is imported, the state is not, no files remain.
     let mut bytes = whole.clone();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&file, &bytes).unwrap();
-    let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
+    let imported = to.store.import(&file, &Watch::NONE).unwrap();
     assert!(imported.text_only.unwrap().contains("damaged"), "said so");
     assert_eq!((imported.messages, imported.state_tokens), (5, 0));
     assert_eq!(std::fs::read_dir(dir.path().join("to/segments")).unwrap().count(), 0);
     // Without its last byte.
     std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
-    let why = to.store.import(&file, &Watch::NOBODY).unwrap().text_only.unwrap();
+    let why = to.store.import(&file, &Watch::NONE).unwrap().text_only.unwrap();
     assert!(why.contains("it ends before the state does"), "{why}");
     // In the manifest, or cut short.
     for damaged in [
@@ -69,31 +69,31 @@ fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
         &whole[..30],
     ] {
         std::fs::write(&file, damaged).unwrap();
-        assert!(to.store.import(&file, &Watch::NOBODY).is_err());
+        assert!(to.store.import(&file, &Watch::NONE).is_err());
     }
     assert_eq!(to.store.sessions(sala_chat::store::SessionFilter::Live, 10).unwrap().len(), 2);
     assert!(to.store.segment(&SegmentId([0; 32])).unwrap().is_none());
 }
 
-/// A bundle of one turn whose state was made by `spoil`: an attacker can put anything under checksums of their own.
+/// A bundle of one turn with state made by `spoil`: an attacker can compute valid checksums for anything.
 fn hostile(
     dir: &Path,
     name: &str,
     spoil: impl Fn(&mut sala_chat::engine::protocol::StateImage),
-) -> (std::path::PathBuf, Talk) {
+) -> (std::path::PathBuf, Chat) {
     let theirs = bench(&dir.join(format!("theirs {name}")));
-    let (mut talk, save) = Talk::begin(&theirs.store, "gift");
+    let (mut chat, save) = Chat::begin(&theirs.store, "gift");
     theirs.save(save);
-    let mut save = talk.document(&theirs.store, "a document everybody reads", 1);
+    let mut save = chat.document(&theirs.store, "a document everybody reads", 1);
     spoil(&mut save.images[0].1);
     assert!(is_saved(&theirs.save(save)));
     let file = dir.join(format!("{name}.sala"));
-    theirs.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
-    (file, talk)
+    theirs.store.export_bundle(chat.session, MODEL, &file, Overwrite::No, &Watch::NONE).unwrap();
+    (file, chat)
 }
 
 #[test]
-fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
+fn imported_state_serves_only_its_own_sessions() {
     let dir = tempfile::tempdir().unwrap();
     let zero = |image: &mut sala_chat::engine::protocol::StateImage| {
         let end = image.end.as_mut().unwrap();
@@ -103,7 +103,7 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
     };
     let (file, gift) = hostile(dir.path(), "zeros", zero);
     let ours = bench(&dir.path().join("ours"));
-    let imported = ours.store.import(&file, &Watch::NOBODY).unwrap();
+    let imported = ours.store.import(&file, &Watch::NONE).unwrap();
     assert_eq!((imported.state_tokens, &imported.text_only), (gift.position, &None));
     let theirs = ours.store.session(imported.sessions[0].0).unwrap();
     let given = ours.store.tip_segment(theirs.head.unwrap(), MODEL).unwrap().unwrap().1;
@@ -112,7 +112,7 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
     // The same document read here has another name, before and after ours is saved, and keeps its own state.
     assert_ne!(Some(given), gift.tip);
     assert!(ours.store.segment(&gift.tip.unwrap()).unwrap().is_none());
-    let (mut honest, save) = Talk::begin(&ours.store, "honest");
+    let (mut honest, save) = Chat::begin(&ours.store, "honest");
     ours.save(save);
     assert!(is_saved(&ours.save(honest.document(&ours.store, "a document everybody reads", 1))));
     assert_eq!(honest.tip, gift.tip);
@@ -123,10 +123,10 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
     assert_ne!(next, sala_chat::store::SegmentId::compute(MODEL, gift.tip.as_ref(), &[1], &[2]));
     // What we export and take back is ours no more, but works for what came with it.
     let again = dir.path().join("again.sala");
-    ours.store.export_bundle(theirs.id, MODEL, &again, Overwrite::No, &Watch::NOBODY).unwrap();
-    assert_eq!(ours.store.import(&again, &Watch::NOBODY).unwrap().state_tokens, gift.position);
+    ours.store.export_bundle(theirs.id, MODEL, &again, Overwrite::No, &Watch::NONE).unwrap();
+    assert_eq!(ours.store.import(&again, &Watch::NONE).unwrap().state_tokens, gift.position);
 
-    // Without its sessions it goes.
+    // It is dropped with its sessions.
     for session in ours.store.sessions(sala_chat::store::SessionFilter::Live, 10).unwrap() {
         if session.name.starts_with("gift") {
             ours.store.delete(session.id).unwrap();
@@ -140,12 +140,12 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
 }
 
 #[test]
-fn wild_values_and_other_shapes_are_found_at_import_and_cost_the_state_only() {
+fn invalid_state_in_a_bundle_costs_only_the_state() {
     use sala_chat::engine::protocol::{Dtype, StateImage, TensorData};
     let dir = tempfile::tempdir().unwrap();
     let ours = bench(&dir.path().join("ours"));
     // State of the same model made here says what shapes it has.
-    let (mut own, save) = Talk::begin(&ours.store, "own");
+    let (mut own, save) = Chat::begin(&ours.store, "own");
     ours.save(save);
     assert!(is_saved(&ours.save(own.turn(&ours.store, "q", "a"))));
     fn put(data: &mut TensorData, at: usize, bytes: &[u8]) {
@@ -173,9 +173,9 @@ fn wild_values_and_other_shapes_are_found_at_import_and_cost_the_state_only() {
     ];
     for (name, why, spoil) in cases {
         let (file, _) = hostile(dir.path(), name, spoil);
-        let imported = ours.store.import(&file, &Watch::NOBODY).unwrap();
-        let said = imported.text_only.unwrap_or_default();
-        assert!(said.contains(why), "{name}: {said:?}");
+        let imported = ours.store.import(&file, &Watch::NONE).unwrap();
+        let text = imported.text_only.unwrap_or_default();
+        assert!(text.contains(why), "{name}: {text:?}");
         assert_eq!((imported.messages, imported.state_tokens), (1, 0), "{name}");
         let session = ours.store.session(imported.sessions[0].0).unwrap();
         assert_eq!(ours.store.tip_segment(session.head.unwrap(), MODEL).unwrap(), None, "{name}");

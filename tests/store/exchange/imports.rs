@@ -35,7 +35,7 @@ fn chatgpt_and_open_webui_exports_give_their_texts() {
     let import = |text: &str| {
         let file = dir.path().join("import.json");
         std::fs::write(&file, text).unwrap();
-        bench.store.import(&file, &Watch::NOBODY)
+        bench.store.import(&file, &Watch::NONE)
     };
     let trip = import(chatgpt).unwrap();
     assert!(trip.text_only.unwrap().contains("ChatGPT"));
@@ -97,11 +97,11 @@ fn imports_are_linear_whatever_hangs_on_what() {
         let file = dir.path().join(name);
         std::fs::write(&file, text).unwrap();
         let begun = std::time::Instant::now();
-        let imported = bench.store.import(&file, &Watch::NOBODY);
+        let imported = bench.store.import(&file, &Watch::NONE);
         println!("{name}: {} KB in {:.2} s", text.len() / 1000, begun.elapsed().as_secs_f64());
         imported
     };
-    // Silent nodes in a row, each asked for the one above it that speaks.
+    // A chain of empty nodes, each resolved to its first ancestor with text.
     let n = 60_000;
     let mut mapping =
         String::from(r#""n0":{"parent":null,"message":{"author":{"role":"user"},"content":{"parts":["begin"]}}}"#);
@@ -151,7 +151,7 @@ fn imports_are_linear_whatever_hangs_on_what() {
 }
 
 #[test]
-fn a_session_that_stands_at_no_message_of_its_file_stands_at_the_last_one() {
+fn an_import_with_an_unknown_head_uses_the_last_message() {
     let dir = tempfile::tempdir().unwrap();
     let bench = bench(&dir.path().join("data"));
     let file = dir.path().join("in.json");
@@ -166,7 +166,7 @@ fn a_session_that_stands_at_no_message_of_its_file_stands_at_the_last_one() {
         let text =
             format!(r#"{{"format":"sala-chat session","version":1,"name":"s","head":{head},"messages":[{messages}]}}"#);
         std::fs::write(&file, text).unwrap();
-        let imported = bench.store.import(&file, &Watch::NOBODY).unwrap();
+        let imported = bench.store.import(&file, &Watch::NONE).unwrap();
         let head = bench.store.session(imported.sessions[0].0).unwrap().head;
         let texts = head.map(|h| bench.store.path(h).unwrap().into_iter().map(|m| m.text).collect::<Vec<_>>());
         (imported.without_place, texts.unwrap_or_default())
@@ -182,12 +182,12 @@ fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
     let dir = tempfile::tempdir().unwrap();
     let bench = bench(&dir.path().join("data"));
     for name in ["hello", "hello-18446744073709551615", "hello-9223372036854775807", "hello-99999999999999999999999"] {
-        let (_, save) = Talk::begin(&bench.store, name);
+        let (_, save) = Chat::begin(&bench.store, name);
         assert!(is_saved(&bench.save(save)));
     }
     assert_eq!(bench.store.free_name("hello").unwrap(), "hello-2");
     assert_eq!(bench.store.free_name("hello-18446744073709551615").unwrap(), "hello-18446744073709551615-2");
-    let import = |path: &Path| bench.store.import(path, &Watch::NOBODY).unwrap_err();
+    let import = |path: &Path| bench.store.import(path, &Watch::NONE).unwrap_err();
     assert!(matches!(import(&dir.path().join("missing")), StoreError::NoInput { .. }));
     assert!(import(dir.path()).to_string().ends_with(": a folder. Name a file in it: an export can be imported"));
     let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
@@ -202,7 +202,7 @@ fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
         format!(r#"{{"format":"sala-chat session","version":1,"name":"{name}","head":null,"messages":[]}}"#),
     )
     .unwrap();
-    let named = bench.store.import(&file, &Watch::NOBODY).unwrap().sessions.remove(0).1;
+    let named = bench.store.import(&file, &Watch::NONE).unwrap().sessions.remove(0).1;
     assert!(named.chars().count() <= 200 && !named.chars().any(char::is_control), "{named:?}");
 }
 
@@ -214,19 +214,19 @@ fn a_byte_order_mark_is_no_part_of_an_export() {
     let chat = r#"[{"chat":{"title":"Marked","messages":[{"role":"user","content":"Hi"}]}}]"#;
     for (text, taken) in [(format!("\u{FEFF}{chat}"), true), (format!("\u{FEFF}\u{FEFF}{chat}"), false)] {
         std::fs::write(&file, text).unwrap();
-        assert_eq!(bench.store.import(&file, &Watch::NOBODY).is_ok(), taken);
+        assert_eq!(bench.store.import(&file, &Watch::NONE).is_ok(), taken);
     }
 }
 
 /// Files of each form with something broken or odd in them, and the texts of each of their sessions.
 #[test]
-fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
+fn broken_parts_of_a_file_are_skipped_in_every_format() {
     let dir = tempfile::tempdir().unwrap();
     let bench = bench(&dir.path().join("data"));
     let file = dir.path().join("in.json");
     let import = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        let imported = bench.store.import(&file, &Watch::NOBODY).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let imported = bench.store.import(&file, &Watch::NONE).unwrap_or_else(|e| panic!("{e}: {text}"));
         let texts = |(id, name): &(_, String)| {
             let nodes = bench.store.tree(*id, "", 100).unwrap();
             let all = nodes.into_iter().map(|n| bench.store.message(n.message.id).unwrap().text);
@@ -235,34 +235,34 @@ fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
         imported.sessions.iter().map(texts).collect::<Vec<_>>()
     };
     let one = |name: &str, texts: &str| vec![(name.to_owned(), texts.to_owned())];
-    let said = |role: &str, parts: &str| format!(r#"{{"author":{{"role":"{role}"}},"content":{{"parts":{parts}}}}}"#);
+    let node = |role: &str, parts: &str| format!(r#"{{"author":{{"role":"{role}"}},"content":{{"parts":{parts}}}}}"#);
     // Nodes of other types, fields of other types, the head before the nodes, and what a broken conversation says.
     let nodes = [
         r#""x":7"#.to_owned(),
         r#""y":[{"message":1}]"#.into(),
         format!(
             r#""c":{{"parent":"b","message":{}}}"#,
-            said("assistant", r#"[3,null,{"text":9},{"text":"yes"},"no"]"#)
+            node("assistant", r#"[3,null,{"text":9},{"text":"yes"},"no"]"#)
         ),
-        format!(r#""a":{{"message":{},"parent":17}}"#, said("user", r#"["begin"]"#)),
+        format!(r#""a":{{"message":{},"parent":17}}"#, node("user", r#"["begin"]"#)),
         r#""b":{"parent":"a","message":{"author":"me","content":["?"],"create_time":"soon"}}"#.into(),
-        format!(r#""d":{{"parent":"a","message":{}}}"#, said("user", r#""no list""#)),
-        format!(r#""e":{{"parent":"nowhere","children":[[[]]],"message":{}}}"#, said("user", r#"["root"]"#)),
+        format!(r#""d":{{"parent":"a","message":{}}}"#, node("user", r#""no list""#)),
+        format!(r#""e":{{"parent":"nowhere","children":[[[]]],"message":{}}}"#, node("user", r#"["root"]"#)),
     ];
     let odd = format!(
         r#"[{{"current_node":"c","mapping":{{{}}},"title":"odd"}},5,null,{{"mapping":"?"}},{{"chat":{{}}}},{{"title":"none"}}]"#,
         nodes.join(",")
     );
     assert_eq!(import(&odd), one("odd", "begin|root|yes\n\nno"));
-    // A name that comes twice: the last one counts, in the place of the first.
+    // A repeated name: the last one counts, at the position of the first.
     let twice = format!(
         r#"{{"title":"a","title":"twice","mapping":{{"a":{},"b":{{"parent":"a","message":{}}},"a":{{"message":{}}}}}}}"#,
         r#"{"message":null}"#,
-        said("assistant", r#"["second"]"#),
-        said("user", r#"["first"]"#)
+        node("assistant", r#"["second"]"#),
+        node("user", r#"["first"]"#)
     );
     assert_eq!(import(&twice), one("twice", "first|second"));
-    // The plain list before the history, which goes before it; a list where there is no history; content of any type.
+    // The plain list before the history, which has priority; a list without a history; content of any type.
     let webui = r#"[{"title":"outer","chat":{"messages":[{"role":"user","content":"list"}],
         "history":{"messages":{"2":{"parentId":"1","role":"assistant","content":{"a":1}},"1":{"role":"user","content":"q"}},"currentId":"2"}}},
         {"title":"list","chat":{"history":{"messages":[]},"messages":[4,{"role":"user","content":[{"text":"x"},"y"]},{"role":"tool","content":"no"}]}},
@@ -276,7 +276,7 @@ fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
     assert_eq!(import(ours), one("ours", "a|b"));
     let error = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        bench.store.import(&file, &Watch::NOBODY).unwrap_err().to_string()
+        bench.store.import(&file, &Watch::NONE).unwrap_err().to_string()
     };
     for (text, why) in [
         (r#"{"format":"sala-chat session","version":2}"#, "written by a newer sala-chat: update this one"),
@@ -297,14 +297,14 @@ fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
 
 /// A file of 300 conversations of another program, 3 MB, all of one title, and its size.
 fn many_talks(file: &Path) -> u64 {
-    let talk =
+    let chat =
         format!(r#"{{"chat":{{"title":"t","messages":[{{"role":"user","content":"{}"}}]}}}}"#, "word ".repeat(2_000));
-    std::fs::write(file, format!("[{}]", vec![talk; 300].join(","))).unwrap();
+    std::fs::write(file, format!("[{}]", vec![chat; 300].join(","))).unwrap();
     std::fs::metadata(file).unwrap().len()
 }
 
 #[test]
-fn others_write_while_an_import_reads_its_file_and_names_are_those_that_are_free_then() {
+fn others_can_write_during_an_import_and_names_stay_unique() {
     use std::cell::Cell;
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
@@ -312,13 +312,13 @@ fn others_write_while_an_import_reads_its_file_and_names_are_those_that_are_free
     let file = dir.path().join("in.json");
     let bytes = many_talks(&file);
     let saved = Cell::new(false);
-    let told = |done: u64, of: u64| {
+    let progress = |done: u64, of: u64| {
         if of == bytes && (1..of).contains(&done) && !saved.replace(true) {
-            let (_, save) = Talk::begin(&other.store, "t");
+            let (_, save) = Chat::begin(&other.store, "t");
             assert!(is_saved(&other.save(save)), "while {done} of {of} are read");
         }
     };
-    let imported = bench.store.import(&file, &Watch { told: &told, ..Watch::NOBODY }).unwrap();
+    let imported = bench.store.import(&file, &Watch { progress: &progress, ..Watch::NONE }).unwrap();
     assert!(saved.get());
     let names: std::collections::BTreeSet<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
     assert!(names.len() == 300 && !names.contains("t") && names.contains("t-2"), "{names:?}");
@@ -335,31 +335,31 @@ fn an_import_that_is_stopped_has_written_nothing() {
     // As soon as some of it was taken.
     let taken = Cell::new(0);
     let watch =
-        Watch { stop: &|| taken.get() > 1 << 20, told: &|done, of| taken.set(if of == bytes { done } else { 0 }) };
+        Watch { stop: &|| taken.get() > 1 << 20, progress: &|done, of| taken.set(if of == bytes { done } else { 0 }) };
     assert!(matches!(bench.store.import(&file, &watch), Err(StoreError::Stopped)));
     assert!((1 << 20..bytes).contains(&taken.get()), "{} of {bytes}", taken.get());
     let sessions = || bench.store.sessions(SessionFilter::Live, 1_000).unwrap().len();
     assert_eq!(sessions(), 0);
     // Nor where it is stopped while it is written: the file is read to its end by then.
-    let (read, asked) = (Cell::new(false), Cell::new(0));
+    let (read, checks) = (Cell::new(false), Cell::new(0));
     let stop = || {
-        asked.set(asked.get() + u32::from(read.get()));
-        asked.get() > 100
+        checks.set(checks.get() + u32::from(read.get()));
+        checks.get() > 100
     };
-    let told = |done: u64, of: u64| read.set(read.get() || (done, of) == (bytes, bytes));
-    assert!(matches!(bench.store.import(&file, &Watch { stop: &stop, told: &told }), Err(StoreError::Stopped)));
+    let progress = |done: u64, of: u64| read.set(read.get() || (done, of) == (bytes, bytes));
+    assert!(matches!(bench.store.import(&file, &Watch { stop: &stop, progress: &progress }), Err(StoreError::Stopped)));
     assert!(read.get());
     assert_eq!(sessions(), 0);
-    // Its ids are free again, and go to nobody twice.
-    let (_, save) = Talk::begin(&bench.store, "one");
+    // Its ids are free again, and are never assigned twice.
+    let (_, save) = Chat::begin(&bench.store, "one");
     assert!(is_saved(&bench.save(save)));
-    assert_eq!(bench.store.import(&file, &Watch::NOBODY).unwrap().messages, 300);
+    assert_eq!(bench.store.import(&file, &Watch::NONE).unwrap().messages, 300);
     assert_eq!(sessions(), 301);
     // What a stopped search has put into the index stays there.
     let indexed = Cell::new(0);
-    let watch = Watch { stop: &|| indexed.get() > 50, told: &|done, _| indexed.set(done) };
+    let watch = Watch { stop: &|| indexed.get() > 50, progress: &|done, _| indexed.set(done) };
     assert!(matches!(bench.store.search("word", 10, &watch), Err(StoreError::Stopped)));
-    let left = bench.store.index_texts(&Watch::NOBODY).unwrap();
+    let left = bench.store.index_texts(&Watch::NONE).unwrap();
     assert!(left > 0 && left < 250, "{left}");
-    assert_eq!(bench.store.search("word", 10, &Watch::NOBODY).unwrap().len(), 10);
+    assert_eq!(bench.store.search("word", 10, &Watch::NONE).unwrap().len(), 10);
 }

@@ -1,4 +1,4 @@
-//! What the scripted engine says beside its answers: where it looked, how likely it found tokens.
+//! What the scripted engine reports with its answers: where it looked, how likely it found tokens.
 
 use sala_chat::engine::protocol::{BlockLook, Likely, Looked, LookedAt, Scoring, Token};
 
@@ -38,7 +38,7 @@ pub(super) fn score(context: &[Token], text: &[Token], hidden: &[std::ops::Range
     (1..text.len()).map(|end| if sure(end) { -0.1 } else { -7.0 }).collect()
 }
 
-/// How likely it "finds" a token: sure, with those after it far behind.
+/// How likely it "finds" a token: certain, with the following ones far below.
 pub(super) fn likely(token: Token, most: u8) -> Likely {
     let best = (0..u32::from(most)).map(|i| (token + i, -0.5 - i as f32)).collect();
     Likely { log_prob: -0.5, best }

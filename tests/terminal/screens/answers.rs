@@ -15,27 +15,27 @@ fn conversation_with_thoughts_code_and_table() {
 }
 
 #[test]
-fn how_an_answer_goes_on_that_repeated_itself_is_never_cut_off() {
+fn the_continue_hint_of_a_repeating_answer_is_never_cut() {
     for width in [60, 80] {
         let mut s = open(width, 24);
         let mut m = answer(4, "On and on.");
         (m.meta.finish, m.meta.completion_tokens) = (Some(Finish::Repeats), 2_347);
-        s.tell(Notice::Added(m));
+        s.notify(Notice::Added(m));
         let words = s.screen().replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
-        let told = "-- The answer began to repeat itself; stopped after 2,347 tokens. /continue goes on";
-        assert!(words.contains(told), "{words}");
+        let note = "-- The answer began to repeat itself; stopped after 2,347 tokens. /continue goes on";
+        assert!(words.contains(note), "{words}");
     }
 }
 
 #[test]
-fn why_state_is_not_saved_is_said_once() {
+fn the_reason_for_unsaved_state_is_shown_once() {
     let mut s = open(80, 24);
     let left_out = || Notice::Save(SaveState::TextOnly("earlier state is not kept; the next start reads it.".into()));
-    for (state, said) in [(SaveState::Saved(TIME), 1), (SaveState::Saving, 1), (SaveState::Saved(TIME), 2)] {
-        s.tell(Notice::Save(state)).tell(left_out());
+    for (state, count) in [(SaveState::Saved(TIME), 1), (SaveState::Saving, 1), (SaveState::Saved(TIME), 2)] {
+        s.notify(Notice::Save(state)).notify(left_out());
         let screen = s.screen();
-        let told = "Text is saved, its state is not: earlier";
-        assert_eq!(screen.matches(told).count(), said, "{screen}");
+        let reason = "Text is saved, its state is not: earlier";
+        assert_eq!(screen.matches(reason).count(), count, "{screen}");
         assert!(screen.contains("state not saved"), "{screen}");
     }
 }
@@ -45,10 +45,10 @@ fn answer_arriving_with_a_queued_question() {
     pictures("answering", |w, h| {
         let mut s = open(w, h);
         s.type_text("Where is it told?").press("enter");
-        s.tell(Notice::Added(message(4, Role::User, "Where is it told?")));
-        s.tell(Notice::Added(message(5, Role::Assistant, "")));
-        s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
-        s.tell(Notice::Delta {
+        s.notify(Notice::Added(message(4, Role::User, "Where is it told?")));
+        s.notify(Notice::Added(message(5, Role::Assistant, "")));
+        s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
+        s.notify(Notice::Delta {
             message: MessageId(5),
             thinking: false,
             text: "In the **last** part. Two passages refer back to it: the ev".into(),
@@ -65,27 +65,27 @@ fn documents_being_read() {
 }
 
 #[test]
-fn stopped_answer_says_how_to_go_on() {
+fn stopped_answer_shows_how_to_continue() {
     let mut s = open(80, 24);
     let mut stopped = answer(4, "The film keeps the reunion but moves it ahead of");
     stopped.meta.finish = Some(Finish::Stopped);
-    s.tell(Notice::Finished(stopped));
+    s.notify(Notice::Finished(stopped));
     picture("stopped_80x24", &mut s);
 }
 
 #[test]
 fn thoughts_are_open_while_they_run() {
     let mut s = open(80, 24);
-    s.tell(Notice::Added(message(4, Role::User, "And then?")));
-    s.tell(Notice::Added(message(5, Role::Assistant, "")));
-    s.tell(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms: 12_000.0, tokens: 1_080 }));
-    s.tell(Notice::Delta {
+    s.notify(Notice::Added(message(4, Role::User, "And then?")));
+    s.notify(Notice::Added(message(5, Role::Assistant, "")));
+    s.notify(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms: 12_000.0, tokens: 1_080 }));
+    s.notify(Notice::Delta {
         message: MessageId(5),
         thinking: true,
         text: "The user wants the next event.\nLook after the fire".into(),
     });
     picture("thinking_80x24", &mut s);
-    s.tell(Notice::Delta { message: MessageId(5), thinking: false, text: "He returns".into() });
+    s.notify(Notice::Delta { message: MessageId(5), thinking: false, text: "He returns".into() });
     picture("thinking_folds_80x24", &mut s);
     s.press("ctrl-t");
     picture("thinking_reopened_80x24", &mut s);
@@ -95,11 +95,11 @@ fn thoughts_are_open_while_they_run() {
 fn folded_thoughts_say_how_long_they_are_as_they_grow() {
     for (cells, rows) in [(80, 24), (160, 50)] {
         let mut s = open(cells, rows);
-        s.tell(Notice::Added(message(4, Role::User, "And then?")));
-        s.tell(Notice::Added(message(5, Role::Assistant, "")));
+        s.notify(Notice::Added(message(4, Role::User, "And then?")));
+        s.notify(Notice::Added(message(5, Role::Assistant, "")));
         let mut think = |ms: f64, tokens: u64, text: &str| {
-            s.tell(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms, tokens }));
-            s.tell(Notice::Delta { message: MessageId(5), thinking: true, text: text.into() });
+            s.notify(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms, tokens }));
+            s.notify(Notice::Delta { message: MessageId(5), thinking: true, text: text.into() });
         };
         think(12_000.0, 1_080, "The user wants the next event.\n");
         think(62_400.0, 5_616, "Look after the fire.\nThen at the road");
@@ -111,12 +111,12 @@ fn folded_thoughts_say_how_long_they_are_as_they_grow() {
 #[test]
 fn damage_and_refusals_are_notes() {
     let mut s = open(80, 24);
-    s.tell(Notice::Note(Level::Warn, "1 unfinished entry was set aside".into()));
-    s.tell(Notice::Note(
+    s.notify(Notice::Note(Level::Warn, "1 unfinished entry was set aside".into()));
+    s.notify(Notice::Note(
         Level::Error,
         "big.txt needs 1,204,331 tokens; 436,372 are left. Nothing was loaded. Options: /load big.txt --head 430000 ; /new then /load".into(),
     ));
-    s.tell(Notice::Note(
+    s.notify(Notice::Note(
         Level::Info,
         "No usable NVIDIA GPU: driver not found (libcuda.so.1). The demo runs on the CPU.".into(),
     ));
@@ -126,9 +126,13 @@ fn damage_and_refusals_are_notes() {
 #[test]
 fn aside_lies_over_the_conversation() {
     let mut s = open(80, 24);
-    s.tell(Notice::Aside { question: "What was his name?".into(), text: "Andrei *Bolkonski*, the".into(), done: None });
+    s.notify(Notice::Aside {
+        question: "What was his name?".into(),
+        text: "Andrei *Bolkonski*, the".into(),
+        done: None,
+    });
     picture("aside_80x24", &mut s);
-    s.tell(Notice::Aside {
+    s.notify(Notice::Aside {
         question: "What was his name?".into(),
         text: "Andrei *Bolkonski*, the prince.".into(),
         done: Some(Finish::Stop),
@@ -141,7 +145,7 @@ fn selected_message_shows_its_keys() {
     let mut s = open(80, 24);
     s.press("ctrl-p ctrl-p");
     picture("selected_80x24", &mut s);
-    s.tell(Notice::Input { text: "Who tells Pierre?".into(), editing: Some(MessageId(2)) });
+    s.notify(Notice::Input { text: "Who tells Pierre?".into(), editing: Some(MessageId(2)) });
     picture("editing_80x24", &mut s);
 }
 
@@ -150,14 +154,14 @@ fn scrolling_up_freezes_the_view() {
     let mut s = open(80, 24);
     s.press("pgup");
     picture("frozen_80x24", &mut s);
-    s.tell(Notice::Finished(answer(4, "one\n\ntwo\n\nthree")));
+    s.notify(Notice::Finished(answer(4, "one\n\ntwo\n\nthree")));
     picture("frozen_new_80x24", &mut s);
 }
 
 #[test]
 fn wide_right_to_left_and_hostile_text() {
     let mut s = open(80, 24);
-    s.tell(Notice::Session(SessionView {
+    s.notify(Notice::Session(SessionView {
         name: "mixed".into(),
         branch: (1, 1),
         messages: vec![
@@ -174,7 +178,7 @@ fn wide_right_to_left_and_hostile_text() {
 fn wide_tables_and_long_code_lines() {
     let mut s = open(60, 15);
     let long = format!("```rust\nfn main() {{ println!(\"{}\"); }}\n```", "x".repeat(70));
-    s.tell(Notice::Session(SessionView {
+    s.notify(Notice::Session(SessionView {
         name: "wide".into(),
         branch: (1, 1),
         messages: vec![answer(
@@ -196,18 +200,18 @@ fn large_paste_is_folded_and_long_input_wraps() {
 }
 
 #[test]
-fn view_only_session_says_so() {
+fn view_only_session_is_marked() {
     let mut s = open(80, 24);
-    s.tell(Notice::Session(SessionView { view_only: true, ..conversation() }));
+    s.notify(Notice::Session(SessionView { view_only: true, ..conversation() }));
     picture("view_only_80x24", &mut s);
 }
 
 #[test]
-fn every_line_of_a_greeting_beside_notes_is_whole() {
+fn every_greeting_line_is_whole_with_notes() {
     let mut s = Stage::new(80, 24).ready(demo());
     let mut short = 0;
     for n in 0..8 {
-        s.tell(Notice::Note(Level::Warn, format!("Note {n}.")));
+        s.notify(Notice::Note(Level::Warn, format!("Note {n}.")));
         let screen = s.screen();
         if screen.contains("Type a question, or /load a document") {
             assert!(screen.contains("ask about it. /help lists commands."), "{screen}");
@@ -218,21 +222,25 @@ fn every_line_of_a_greeting_beside_notes_is_whole() {
 }
 
 #[test]
-fn two_sessions_stand_beside_each_other_and_both_are_live() {
+fn two_sessions_are_shown_side_by_side_and_live() {
     let mut s = super::several::left_at_work(160, 50);
-    let beside = |notice| Notice::Background { serial: 1, notice: Box::new(notice) };
+    let background = |notice| Notice::Background { serial: 1, notice: Box::new(notice) };
     s.type_text("/split").press("enter");
-    s.tell(beside(Notice::Activity(Activity::Answering { tokens_per_s: 90.0 })));
-    s.tell(beside(Notice::Added(message(20, Role::User, "Asked in the one that was left?"))));
-    s.tell(beside(Notice::Added(message(21, Role::Assistant, ""))));
-    s.tell(beside(Notice::Delta { message: MessageId(21), thinking: false, text: "It is written beside".into() }));
+    s.notify(background(Notice::Activity(Activity::Answering { tokens_per_s: 90.0 })));
+    s.notify(background(Notice::Added(message(20, Role::User, "Asked in the one that was left?"))));
+    s.notify(background(Notice::Added(message(21, Role::Assistant, ""))));
+    s.notify(background(Notice::Delta {
+        message: MessageId(21),
+        thinking: false,
+        text: "It is written beside".into(),
+    }));
     picture("split_160x50", &mut s);
-    s.tell(beside(Notice::Delta { message: MessageId(21), thinking: false, text: " the other.".into() }));
+    s.notify(background(Notice::Delta { message: MessageId(21), thinking: false, text: " the other.".into() }));
     assert!(s.screen().contains("It is written beside the other."));
     // The focus moves, the sides stay.
     s.press("alt-o");
     assert_eq!(s.sent(), [Request::Switch(1)]);
-    s.tell(Notice::Session(opened(1)));
+    s.notify(Notice::Session(opened(1)));
     let screen = s.screen();
     let heading = screen.lines().nth(2).unwrap_or("").to_string();
     assert!(heading.trim_start().starts_with("[1] war-and-peace") && heading.contains("2 contract"), "{heading}");
@@ -253,16 +261,16 @@ fn two_sessions_stand_beside_each_other_and_both_are_live() {
 fn the_speed_of_a_server_is_marked_until_it_has_counted() {
     let server = ModelInfo { server: Some("http://box:8000/v1".into()), ..gpu() };
     let mut s = open(140, 40);
-    s.tell(Notice::Ready(server));
-    s.tell(Notice::Added(message(4, Role::Assistant, "")));
-    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 31.5 }));
+    s.notify(Notice::Ready(server));
+    s.notify(Notice::Added(message(4, Role::Assistant, "")));
+    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 31.5 }));
     let screen = s.screen();
     assert!(screen.contains("gen ~31.5 t/s") && screen.contains("answering  ~31.5 t/s"), "{screen}");
     for estimated in [true, false] {
         let mut done = answer(4, "As far as it came");
         (done.meta.tokens_per_s, done.meta.estimated) = (32.5, estimated);
-        s.tell(Notice::Finished(done)).tell(Notice::Activity(Activity::Idle));
-        s.tell(Notice::Meters(Meters { tokens_per_s: 33.5, speed_estimated: estimated, ..meters(gpu()) }));
+        s.notify(Notice::Finished(done)).notify(Notice::Activity(Activity::Idle));
+        s.notify(Notice::Meters(Meters { tokens_per_s: 33.5, speed_estimated: estimated, ..meters(gpu()) }));
         let screen = s.screen();
         assert_eq!([screen.contains(" ~32.5 t/s"), screen.contains(" ~33.5 t/s")], [estimated; 2], "{screen}");
         assert!(screen.contains("32.5 t/s") && screen.contains("33.5 t/s"), "{screen}");
@@ -270,16 +278,16 @@ fn the_speed_of_a_server_is_marked_until_it_has_counted() {
 }
 
 #[test]
-fn an_answer_goes_on_where_the_program_is_suspended_and_where_it_could_not_be() {
+fn an_answer_continues_whether_or_not_the_program_suspends() {
     let mut s = open(80, 24);
     busy(&mut s);
     s.type_text("asked next").press("enter");
     s.press("ctrl-z");
     assert!(s.effects.contains(&Effect::Suspend), "{:?}", s.effects);
-    s.event(Event::NotSuspended("Not suspended: no shell is there to continue it".into()));
+    s.event(Event::NotSuspended("Not suspended: there is no shell to continue it".into()));
     let screen = s.screen();
     assert!(screen.contains("Not suspended: no shell") && s.app.busy(), "{screen}");
     assert_eq!(s.sent(), []);
-    s.event(Event::Resumed).tell(Notice::Activity(Activity::Idle));
+    s.event(Event::Resumed).notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("asked next".into())], "what was queued is not held");
 }

@@ -1,4 +1,4 @@
-//! What stands in the input and was not sent: kept once typing rests, forgotten once it is sent or cleared, brought back.
+//! Unsent input: kept once typing rests, forgotten once sent or cleared, restored later.
 
 use sala_chat::core::transcript::LONGEST_PROMPT;
 use sala_chat::runtime::protocol::{Notice, Request};
@@ -13,13 +13,13 @@ fn draft(serial: u64, text: &str) -> Request {
 /// The first of several sessions.
 fn first() -> Stage {
     let mut s = open(80, 24);
-    s.tell(Notice::Session(opened(1)));
+    s.notify(Notice::Session(opened(1)));
     s.all_sent();
     s
 }
 
 #[test]
-fn a_draft_is_kept_once_typing_rests_and_no_moment_is_waited_for_after_that() {
+fn a_draft_is_saved_once_typing_rests() {
     let mut s = first();
     assert_eq!(s.app.deadline(), None);
     s.type_text("half").wait(600).type_text(" a question").wait(600);
@@ -50,7 +50,7 @@ fn a_draft_that_is_cleared_or_sent_is_forgotten_at_once() {
 }
 
 #[test]
-fn a_folded_paste_is_kept_whole_and_one_that_is_too_long_leaves_what_was_kept() {
+fn a_folded_paste_is_kept_whole_unless_too_long() {
     let mut s = first();
     let long = format!("{}words.", "words ".repeat(299));
     s.type_text("see ").event(Event::Paste(long.clone())).wait(1_000);
@@ -64,33 +64,33 @@ fn a_folded_paste_is_kept_whole_and_one_that_is_too_long_leaves_what_was_kept() 
 #[test]
 fn each_session_has_its_own_draft() {
     let mut s = first();
-    s.type_text("half a thought").press("alt-2").tell(Notice::Session(opened(2)));
+    s.type_text("half a thought").press("alt-2").notify(Notice::Session(opened(2)));
     assert_eq!(s.all_sent(), [Request::Switch(2), draft(1, "half a thought")]);
-    s.type_text("another").wait(1_000).press("alt-1").tell(Notice::Session(opened(1))).wait(5_000);
+    s.type_text("another").wait(1_000).press("alt-1").notify(Notice::Session(opened(1))).wait(5_000);
     assert_eq!(s.app.composer.text(), "half a thought");
     assert_eq!(s.all_sent(), [draft(2, "another"), Request::Switch(1)]);
-    // Where it goes along to another session, it is that one's.
-    s.tell(Notice::Session(opened(3)));
+    // When it moves to another session it belongs to that one.
+    s.notify(Notice::Session(opened(3)));
     assert_eq!(s.all_sent(), [draft(1, "")]);
     s.wait(1_000);
     assert_eq!((s.all_sent(), s.app.deadline()), (vec![draft(3, "half a thought")], None));
 }
 
 #[test]
-fn a_draft_of_an_earlier_run_stands_in_the_input_again() {
+fn a_draft_of_an_earlier_run_returns_to_the_input() {
     let mut s = first();
-    s.tell(Notice::Draft("half a\nquestion".into()));
+    s.notify(Notice::Draft("half a\nquestion".into()));
     assert_eq!((s.app.composer.text(), s.app.composer.cursor()), ("half a\nquestion", 15));
     s.wait(5_000);
     assert_eq!((s.all_sent(), s.app.deadline()), (vec![], None), "it is kept already");
     s.press("ctrl-c");
     assert_eq!(s.all_sent(), [draft(1, "")]);
     let mut s = first();
-    s.tell(Notice::Draft("half \u{1b}]0;x\u{7}done".into()));
+    s.notify(Notice::Draft("half \u{1b}]0;x\u{7}done".into()));
     assert!(!s.app.composer.text().contains(['\u{1b}', '\u{7}']), "{}", s.app.composer.text());
-    // What is typed by now goes before it.
+    // Newer input precedes it.
     let mut s = first();
-    s.type_text("typed").tell(Notice::Draft("earlier".into()));
+    s.type_text("typed").notify(Notice::Draft("earlier".into()));
     assert_eq!(s.app.composer.text(), "typed");
     assert!(s.screen().contains("Ctrl-Y brings it back"), "{}", s.screen());
     s.press("ctrl-y");
@@ -109,11 +109,11 @@ fn the_end_of_the_program_keeps_the_draft() {
 }
 
 #[test]
-fn what_another_terminal_made_of_a_draft_takes_its_place() {
-    let back = |typed: &str, told: &str| {
+fn a_draft_of_another_terminal_replaces_the_local_one() {
+    let back = |typed: &str, restored: &str| {
         let mut s = first();
-        s.type_text("mine").press("alt-2").tell(Notice::Session(opened(2)));
-        s.press("alt-1").tell(Notice::Session(opened(1))).type_text(typed).tell(Notice::Draft(told.into()));
+        s.type_text("mine").press("alt-2").notify(Notice::Session(opened(2)));
+        s.press("alt-1").notify(Notice::Session(opened(1))).type_text(typed).notify(Notice::Draft(restored.into()));
         s.all_sent();
         s
     };

@@ -21,10 +21,10 @@ fn enter_sends_when_idle_and_queues_when_busy() {
     s.type_text("/docs").press("enter");
     assert_eq!(s.sent(), [Request::Docs], "reading commands run at once");
     busy(&mut s);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("two".into())]);
     busy(&mut s);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Undo(1)]);
 }
 
@@ -35,7 +35,7 @@ fn escape_stops_and_swallows_the_second_press() {
     s.press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
     s.press("esc");
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     s.wait(300).press("esc");
     assert_eq!(s.sent(), [], "a second Esc right after a stop opens nothing");
     s.wait(900).press("esc").wait(300).press("esc");
@@ -45,31 +45,31 @@ fn escape_stops_and_swallows_the_second_press() {
 }
 
 #[test]
-fn what_goes_on_beside_keeps_nothing_waiting_and_escape_ends_it() {
+fn background_work_blocks_nothing_and_escape_ends_it() {
     let mut s = open(80, 24);
     busy(&mut s);
     s.type_text("queued meanwhile").press("enter");
     assert_eq!(s.queued(), ["queued meanwhile"]);
     assert_eq!(s.all_sent(), [Request::Remember("queued meanwhile".into())]);
-    // The answer ends; an export that was asked for beside it goes on.
-    let beside = || Notice::Activity(Activity::Beside { what: "exporting talk.sala".into() });
-    let come = s.come;
-    s.tell(beside()).tell(Notice::Acknowledged(come));
+    // The answer ends; an export that was started during it continues.
+    let background = || Notice::Activity(Activity::Beside { what: "exporting talk.sala".into() });
+    let received = s.received;
+    s.notify(background()).notify(Notice::Acknowledged(received));
     assert!(s.queued().is_empty());
     assert_eq!(s.sent(), [Request::Ask("queued meanwhile".into())]);
-    s.tell(Notice::Acknowledged(u64::MAX));
+    s.notify(Notice::Acknowledged(u64::MAX));
     assert!(s.screen().contains("exporting talk.sala"), "{}", s.screen());
     s.type_text("and at once").press("enter");
     assert_eq!(s.sent(), [Request::Ask("and at once".into())]);
     // A stop is for the answer; once that has ended, the next one is for the export.
-    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
+    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
     s.press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
-    s.tell(Notice::Acknowledged(u64::MAX)).tell(beside());
+    s.notify(Notice::Acknowledged(u64::MAX)).notify(background());
     assert!(s.screen().contains("exporting talk.sala"), "{}", s.screen());
     s.wait(1000).press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert!(!s.screen().contains("exporting"), "{}", s.screen());
 }
 
@@ -88,7 +88,7 @@ fn ctrl_c_that_stopped_work_never_arms_exit() {
     busy(&mut s);
     s.press("ctrl-c");
     assert_eq!(s.sent(), [Request::Stop]);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     s.wait(100).press("ctrl-c").wait(100).press("ctrl-c");
     assert_eq!(s.sent(), []);
     s.wait(600).press("ctrl-c");
@@ -113,58 +113,58 @@ fn stop_holds_the_queue_until_the_next_enter() {
     let mut s = open(80, 24);
     busy(&mut s);
     s.type_text("next").press("enter esc");
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Stop]);
     s.press("enter");
     assert_eq!(s.sent(), [Request::Ask("next".into())]);
 }
 
 #[test]
-fn what_waits_is_sent_one_by_one_and_can_be_held_until_then() {
+fn queued_messages_are_sent_one_by_one_and_can_be_held() {
     let mut s = open(80, 24);
-    let tell = |s: &mut Stage, notice| {
+    let notify = |s: &mut Stage, notice| {
         s.event(Event::Notice(notice));
     };
-    let served = |s: &mut Stage, count| tell(s, Notice::Acknowledged(count));
+    let served = |s: &mut Stage, count| notify(s, Notice::Acknowledged(count));
     s.type_text("one").press("enter");
-    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
+    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
     s.type_text("two").press("enter").type_text("/mark here").press("enter").type_text("three").press("enter");
     s.effects.clear();
-    tell(&mut s, Notice::Activity(Activity::Idle));
+    notify(&mut s, Notice::Activity(Activity::Idle));
     // What the history is to keep is served as well.
     served(&mut s, 3);
     assert_eq!(s.sent(), [Request::Ask("two".into())], "the first one is served, the second was not begun");
-    // All that comes between this and its answer says nothing of its end.
-    tell(&mut s, Notice::Note(Level::Info, "Reading 12 tokens again.".into()));
-    tell(&mut s, Notice::Added(message(7, Role::User, "two")));
-    tell(&mut s, Notice::Added(message(8, Role::Assistant, "")));
+    // The notices between this and its answer do not end it.
+    notify(&mut s, Notice::Note(Level::Info, "Reading 12 tokens again.".into()));
+    notify(&mut s, Notice::Added(message(7, Role::User, "two")));
+    notify(&mut s, Notice::Added(message(8, Role::Assistant, "")));
     served(&mut s, 3);
     assert_eq!((s.sent(), s.queued()), (vec![], vec!["/mark here", "three"]));
-    tell(&mut s, Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
-    tell(&mut s, Notice::Activity(Activity::Idle));
+    notify(&mut s, Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
+    notify(&mut s, Notice::Activity(Activity::Idle));
     served(&mut s, 4);
     assert_eq!(s.sent(), [Request::Mark("here".into())]);
-    tell(&mut s, Notice::Note(Level::Info, "#8 is now called \"here\".".into()));
+    notify(&mut s, Notice::Note(Level::Info, "#8 is now called \"here\".".into()));
     assert_eq!(s.queued(), ["three"], "a command is waited for, too");
     s.press("esc");
     assert_eq!((s.sent(), s.app.queue.held), (vec![Request::Stop], true));
 }
 
 #[test]
-fn what_a_stop_held_back_is_asked_before_what_is_typed_later() {
+fn held_messages_are_sent_before_later_ones() {
     let ask = |text: &str| Request::Ask(text.into());
     let held = || {
         let mut s = open(80, 24);
         busy(&mut s);
-        s.type_text("one").press("enter").type_text("two").press("enter esc").tell(Notice::Activity(Activity::Idle));
+        s.type_text("one").press("enter").type_text("two").press("enter esc").notify(Notice::Activity(Activity::Idle));
         assert_eq!((s.sent(), s.app.queue.held), (vec![Request::Stop], true));
         s
     };
     let mut s = held();
-    s.type_text("three").press("enter").tell(Notice::Activity(Activity::Idle));
+    s.type_text("three").press("enter").notify(Notice::Activity(Activity::Idle));
     assert_eq!((s.sent(), s.queued()), (vec![ask("one")], vec!["two", "three"]));
     for next in ["two", "three"] {
-        s.tell(Notice::Activity(Activity::Idle));
+        s.notify(Notice::Activity(Activity::Idle));
         assert_eq!(s.sent(), [ask(next)]);
     }
     // The first of them is the first, though it was changed.
@@ -173,7 +173,7 @@ fn what_a_stop_held_back_is_asked_before_what_is_typed_later() {
     assert_eq!((s.sent(), s.queued()), (vec![ask("one!")], vec!["two"]));
     // What was typed in its place is not.
     let mut s = held();
-    s.press("ctrl-x ctrl-u").type_text("three").press("enter").tell(Notice::Activity(Activity::Idle));
+    s.press("ctrl-x ctrl-u").type_text("three").press("enter").notify(Notice::Activity(Activity::Idle));
     assert_eq!((s.sent(), s.queued()), (vec![ask("two")], vec!["three"]));
 }
 
@@ -216,7 +216,7 @@ fn newline_keys_and_backslash() {
 fn up_walks_through_prompts_and_back_to_the_draft() {
     let mut s = open(80, 24);
     s.type_text("one").press("enter");
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     s.type_text("draft").press("up");
     assert_eq!(s.app.composer.text(), "one");
     s.press("down");
@@ -257,7 +257,7 @@ fn tab_completes_commands_and_paths() {
 fn a_command_after_undo_is_a_command_and_the_question_is_kept() {
     let undone = |text: &str| Notice::Input { text: text.into(), editing: None };
     let mut s = open(80, 24);
-    s.tell(undone("Who tells Pierre?"));
+    s.notify(undone("Who tells Pierre?"));
     assert_eq!(s.app.composer.text(), "Who tells Pierre?", "ready to be sent again or changed");
     s.type_text("/docs").press("enter");
     assert_eq!(s.sent(), [Request::Docs]);
@@ -265,7 +265,7 @@ fn a_command_after_undo_is_a_command_and_the_question_is_kept() {
     assert_eq!(s.app.composer.text(), "Who tells Pierre?");
     // Twice, and on a line of its own.
     let mut s = open(80, 24);
-    s.tell(undone("Who?")).type_text("\n/docs").press("enter");
+    s.notify(undone("Who?")).type_text("\n/docs").press("enter");
     assert_eq!(s.sent(), [Request::Docs]);
     assert_eq!(s.app.composer.text(), "Who?");
     s.type_text(" And why, and/or when?").press("enter");
@@ -275,7 +275,7 @@ fn a_command_after_undo_is_a_command_and_the_question_is_kept() {
 #[test]
 fn an_undone_question_does_not_overwrite_a_draft() {
     let mut s = open(80, 24);
-    s.type_text("half a new one").tell(Notice::Input { text: "the old one".into(), editing: None });
+    s.type_text("half a new one").notify(Notice::Input { text: "the old one".into(), editing: None });
     assert_eq!(s.app.composer.text(), "half a new one");
     assert!(s.screen().contains("Ctrl-Y"));
     s.press("ctrl-u ctrl-y");
@@ -305,7 +305,7 @@ fn a_name_that_only_resembles_a_command_is_answered_and_stays() {
 }
 
 #[test]
-fn what_the_screen_keeps_is_set_there_and_settings_are_a_list_to_change() {
+fn screen_settings_apply_at_once_and_are_listed() {
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("/set theme light").press("enter");
     assert_eq!(s.effects, [Effect::Theme("light".into()), Effect::Repaint]);
@@ -313,7 +313,7 @@ fn what_the_screen_keeps_is_set_there_and_settings_are_a_list_to_change() {
     // What a session is set to is what the page says.
     let mut meters = s.app.meters.clone();
     meters.settings = vec![("temperature", "0.25".into())];
-    s.tell(Notice::Meters(meters));
+    s.notify(Notice::Meters(meters));
     s.type_text("/settings temperature").press("enter");
     let page = s.screen();
     let row = page.lines().find(|l| l.contains("sampling.temperature")).unwrap();
@@ -335,7 +335,7 @@ fn what_the_screen_keeps_is_set_there_and_settings_are_a_list_to_change() {
 }
 
 #[test]
-fn a_number_or_tab_puts_an_offered_question_into_the_input_and_enter_reads_the_sample_first() {
+fn a_number_or_tab_takes_an_offered_question() {
     use sala_chat::text::sample::{PATH, QUESTIONS};
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("2");
@@ -346,15 +346,15 @@ fn a_number_or_tab_puts_an_offered_question_into_the_input_and_enter_reads_the_s
     let loads = |request: &Request| matches!(request, Request::Load { paths, .. } if *paths == [PATH]);
     let sent = s.sent();
     assert!(sent.iter().any(loads) && sent.len() == 1, "{sent:?}");
-    s.tell(Notice::Activity(Activity::Busy { what: "opening files".into() }));
-    s.tell(Notice::Added(message(1, Role::Document, "")));
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Busy { what: "opening files".into() }));
+    s.notify(Notice::Added(message(1, Role::Document, "")));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask(QUESTIONS[0].into())]);
     // Where they are not drawn they are not there.
     let mut low = Stage::new(60, 15).ready(demo());
     let screen = low.screen();
     assert!(QUESTIONS.iter().all(|question| screen.contains(question)), "{screen}");
-    low.tell(Notice::Note(Level::Warn, "A note.".into())).tell(Notice::Note(Level::Warn, "Another one.".into()));
+    low.notify(Notice::Note(Level::Warn, "A note.".into())).notify(Notice::Note(Level::Warn, "Another one.".into()));
     let screen = low.screen();
     assert!(screen.contains("/help lists commands.") && !screen.contains(QUESTIONS[0]), "{screen}");
     low.type_text("1");
@@ -376,7 +376,7 @@ fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
     assert!(matches!(s.sent().as_slice(), [Request::Load { .. }]));
     assert_eq!(s.app.composer.text(), "", "the next step waits until this one is done");
     busy(&mut s);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.app.composer.text(), "Who built the lighthouse?");
     s.press("f1");
     assert!(s.app.overlay.is_some());
@@ -386,7 +386,7 @@ fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
     assert_eq!(s.app.composer.text(), "Who built the lighthouse?", "a cleared step comes back with Enter");
     s.press("esc");
     assert_eq!((s.app.tour.is_none(), s.app.composer.text()), (true, ""));
-    assert!(s.screen().contains("The tour is left"));
+    assert!(s.screen().contains("You left the tour"));
 }
 
 #[test]
@@ -397,12 +397,12 @@ fn a_mistyped_command_on_the_tour_stays_in_the_input_below_its_step() {
     let mut s = s.ready(demo());
     s.press("enter");
     busy(&mut s);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     let step = s.app.tour.as_ref().and_then(Tour::text);
     s.press("ctrl-u").type_text("/lok").press("enter");
     assert_eq!(s.app.composer.text(), "/lok");
     assert_eq!(s.app.tour.as_ref().and_then(Tour::text), step);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.app.composer.text(), "/lok", "the step is not offered over it");
 }
 
@@ -419,8 +419,8 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     assert_eq!(number(&s), Some(1));
     s.type_text("G");
     assert_eq!(number(&s), Some(last));
-    // In the lists whose letters do something else, too.
-    s.press("esc").tell(Notice::Timeline(timeline()));
+    // In the lists where letters do something else, too.
+    s.press("esc").notify(Notice::Timeline(timeline()));
     let at = |s: &Stage| match &s.app.overlay {
         Some(Overlay::List(view)) => Some(view.list.selected_index()),
         _ => None,
@@ -430,7 +430,7 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     s.type_text("G");
     assert_eq!(at(&s), Some(timeline().len() - 1));
     let mut s = conversing(Stage::with(config, 80, 24));
-    s.tell(super::pages::plan(1_048_576)).press("e").type_text("G g ").press("enter");
+    s.notify(super::pages::plan(1_048_576)).press("e").type_text("G g ").press("enter");
     let files = vec![1, 2, 3];
     assert_eq!(s.sent(), [Request::ChooseFiles { question: 1, files }]);
     let mut plain = open(80, 24);

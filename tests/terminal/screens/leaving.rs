@@ -6,7 +6,7 @@ use sala_chat::runtime::protocol::{Activity, Level, Notice, ReadingProgress, Req
 use sala_chat::tui::overlay::{Kind, Overlay};
 use sala_chat::tui::{Effect, Event};
 
-use super::several::{beside, there};
+use super::several::{background, there};
 use super::stage::*;
 
 fn ask(text: &str) -> Request {
@@ -20,7 +20,7 @@ fn queued(request: Request) -> Request {
 /// The first of several sessions, with an engine of so many conversations.
 fn first(sequences: u32) -> Stage {
     let mut s = open(80, 24);
-    s.tell(Notice::Ready(ModelInfo { max_sequences: sequences, ..gpu() })).tell(Notice::Session(opened(1)));
+    s.notify(Notice::Ready(ModelInfo { max_sequences: sequences, ..gpu() })).notify(Notice::Session(opened(1)));
     s.sent();
     s
 }
@@ -28,19 +28,19 @@ fn first(sequences: u32) -> Stage {
 /// Something is read, and two questions wait for its end.
 fn with_two_queued(sequences: u32) -> Stage {
     let mut s = first(sequences);
-    s.tell(Notice::Activity(Activity::Reading(ReadingProgress { done: 1, total: 9, ..ReadingProgress::default() })));
+    s.notify(Notice::Activity(Activity::Reading(ReadingProgress { done: 1, total: 9, ..ReadingProgress::default() })));
     s.type_text("question one").press("enter").type_text("question two").press("enter");
     assert_eq!(s.sent(), []);
     s
 }
 
-/// The session of that number comes to the screen, and nothing goes on in it.
+/// The session of that number is on screen, idle.
 fn arrives(s: &mut Stage, serial: u64) {
-    s.tell(Notice::Session(opened(serial))).tell(Notice::Activity(Activity::Idle)).event(Event::Frame);
+    s.notify(Notice::Session(opened(serial))).notify(Notice::Activity(Activity::Idle)).event(Event::Frame);
 }
 
 #[test]
-fn what_is_queued_stays_in_its_session_when_another_one_is_picked_from_a_list() {
+fn queued_messages_stay_in_their_session_on_a_list_switch() {
     let row = |name: &str| SessionRow {
         name: name.into(),
         title: String::new(),
@@ -50,7 +50,7 @@ fn what_is_queued_stays_in_its_session_when_another_one_is_picked_from_a_list() 
         state: "yes".into(),
         bytes: None,
         updated_ms: TIME,
-        once: false,
+        ..SessionRow::default()
     };
     let hit = SearchRow {
         session: "contract".into(),
@@ -64,37 +64,37 @@ fn what_is_queued_stays_in_its_session_when_another_one_is_picked_from_a_list() 
         Notice::Found { query: "months".into(), rows: vec![hit] },
     ] {
         let mut s = with_two_queued(16);
-        s.tell(list).press("enter");
+        s.notify(list).press("enter");
         assert_eq!(s.sent(), [queued(Request::Resume("contract".into()))]);
         arrives(&mut s, 2);
         assert_eq!((s.sent(), s.queued()), (vec![], vec![]));
-        beside(&mut s, 1, Notice::Activity(Activity::Idle));
+        background(&mut s, 1, Notice::Activity(Activity::Idle));
         assert_eq!(s.sent(), [there(Some(ask("question one")))]);
     }
 }
 
 #[test]
-fn what_ended_before_the_session_was_left_goes_on_with_what_is_queued() {
+fn a_session_that_ended_before_a_switch_runs_its_queue() {
     let mut s = with_two_queued(16);
-    // Its end comes while the other one is on its way: nothing may be asked in that.
+    // It ends while the switch is in progress: the other session must receive no question.
     s.press("alt-2").event(Event::Notice(Notice::Activity(Activity::Idle)));
     assert_eq!(s.sent(), [queued(Request::Switch(2))]);
     arrives(&mut s, 2);
     assert_eq!(s.sent(), [there(Some(ask("question one")))]);
-    // An end that is told twice asks nothing twice.
-    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    // A repeated end sends no question twice.
+    background(&mut s, 1, Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), []);
-    beside(&mut s, 1, Notice::Added(message(20, Role::User, "question one")));
-    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    background(&mut s, 1, Notice::Added(message(20, Role::User, "question one")));
+    background(&mut s, 1, Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [there(Some(ask("question two")))]);
-    beside(&mut s, 1, Notice::Finished(answer(22, "Said there.")));
-    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    background(&mut s, 1, Notice::Finished(answer(22, "Said there.")));
+    background(&mut s, 1, Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [there(None)]);
     assert!(s.screen().lines().next().unwrap_or("").contains("1*"), "{}", s.screen());
 }
 
 #[test]
-fn what_is_queued_in_a_session_that_was_left_is_counted_at_the_end_and_remembered() {
+fn queued_messages_of_other_sessions_are_counted_at_the_end() {
     let mut s = with_two_queued(16);
     s.press("alt-2");
     arrives(&mut s, 2);
@@ -108,12 +108,12 @@ fn what_is_queued_in_a_session_that_was_left_is_counted_at_the_end_and_remembere
 }
 
 #[test]
-fn whoever_comes_back_has_what_is_queued_in_sight() {
+fn queued_messages_are_visible_after_a_switch_back() {
     let mut s = with_two_queued(16);
     s.press("alt-2");
     arrives(&mut s, 2);
-    s.press("alt-1").tell(Notice::Session(opened(1)));
-    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
+    s.press("alt-1").notify(Notice::Session(opened(1)));
+    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
     assert_eq!((s.queued(), s.app.queue.held), (vec!["question one", "question two"], false));
     s.press("ctrl-x");
     assert_eq!((s.queued(), s.app.composer.text()), (vec!["question two"], "question one"));
@@ -127,42 +127,42 @@ fn a_mistyped_name_takes_nothing_out_of_the_queue() {
     let mut s = with_two_queued(16);
     s.type_text("/resume nosuch").press("enter");
     assert_eq!(s.sent(), [queued(Request::Resume("nosuch".into()))]);
-    s.tell(Notice::Note(Level::Warn, "No session is called \"nosuch\".".into()));
+    s.notify(Notice::Note(Level::Warn, "No session is called \"nosuch\".".into()));
     assert_eq!(s.queued(), ["question one", "question two"]);
-    // It is asked here when its turn comes, or held by a stop.
-    let served = s.come;
+    // It is sent here in its turn, or held by a stop.
+    let served = s.received;
     s.event(Event::Notice(Notice::Activity(Activity::Idle)));
     assert_eq!(s.sent(), []);
     s.event(Event::Notice(Notice::Acknowledged(served)));
     assert_eq!(s.sent(), [ask("question one")]);
     let mut s = with_two_queued(16);
     s.type_text("/resume nosuch").press("enter esc");
-    s.tell(Notice::Activity(Activity::Idle)).event(Event::Frame);
+    s.notify(Notice::Activity(Activity::Idle)).event(Event::Frame);
     assert!(s.app.queue.held && s.queued().len() == 2);
 }
 
 #[test]
-fn with_one_conversation_at_a_time_the_next_session_comes_after_what_is_queued_for_this_one() {
+fn with_one_slot_a_switch_waits_for_the_queue() {
     let mut s = with_two_queued(1);
     s.type_text("/resume contract").press("enter");
     assert_eq!((s.sent(), s.queued().len()), (vec![], 3));
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [ask("question one")]);
-    s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle)).notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [ask("question two"), Request::Resume("contract".into())]);
-    // From a list it goes at once; what is queued is not asked there.
+    // A list switches at once; queued messages are not sent there.
     let mut s = with_two_queued(1);
     s.press("alt-2");
     assert_eq!(s.sent(), []);
 }
 
 #[test]
-fn a_question_about_a_file_is_not_asked_without_it_in_a_session_that_was_left() {
+fn a_question_about_an_unread_file_waits_in_its_session() {
     let load = |s: &mut Stage| {
         s.type_text("@big.txt what is it").press("enter").event(Event::FoundPaths(vec!["big.txt".into()]));
         // Where the program is killed while it reads, the question is not lost.
         assert!(matches!(s.all_sent()[..], [Request::Remember(_), Request::Load { .. }]));
-        s.tell(Notice::Activity(Activity::Reading(ReadingProgress {
+        s.notify(Notice::Activity(Activity::Reading(ReadingProgress {
             done: 1,
             total: 9,
             ..ReadingProgress::default()
@@ -171,28 +171,28 @@ fn a_question_about_a_file_is_not_asked_without_it_in_a_session_that_was_left() 
         assert_eq!(s.sent(), [queued(Request::Switch(2))]);
         arrives(s, 2);
         // Another file that is not read here has nothing to do with it.
-        s.tell(Notice::Note(Level::Warn, "Skipped x".into()));
+        s.notify(Notice::Note(Level::Warn, "Skipped x".into()));
     };
     let mut s = first(16);
     load(&mut s);
-    s.press("alt-1").tell(Notice::Session(opened(1)));
-    s.tell(Notice::Activity(Activity::Reading(ReadingProgress { done: 2, total: 9, ..ReadingProgress::default() })));
+    s.press("alt-1").notify(Notice::Session(opened(1)));
+    s.notify(Notice::Activity(Activity::Reading(ReadingProgress { done: 2, total: 9, ..ReadingProgress::default() })));
     s.press("esc");
-    s.tell(Notice::Activity(Activity::Idle)).event(Event::Frame);
+    s.notify(Notice::Activity(Activity::Idle)).event(Event::Frame);
     assert!(!s.sent().contains(&ask("big.txt what is it")));
     assert_eq!((s.queued(), s.app.queue.held), (vec!["big.txt what is it"], true));
-    // Read there, it is asked there.
+    // A question about a file read there is sent there.
     let mut s = first(16);
     load(&mut s);
-    beside(&mut s, 1, Notice::Added(document(20, "big.txt", 900)));
-    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    background(&mut s, 1, Notice::Added(document(20, "big.txt", 900)));
+    background(&mut s, 1, Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [there(Some(ask("big.txt what is it")))]);
     // What could not be read, and what ended without having been read, waits for a decision.
     for why in [Some("Cannot read big.txt."), None] {
         let mut s = first(16);
         load(&mut s);
-        why.into_iter().for_each(|why| beside(&mut s, 1, Notice::Note(Level::Warn, why.into())));
-        beside(&mut s, 1, Notice::Activity(Activity::Idle));
+        why.into_iter().for_each(|why| background(&mut s, 1, Notice::Note(Level::Warn, why.into())));
+        background(&mut s, 1, Notice::Activity(Activity::Idle));
         assert_eq!(s.sent(), [there(None)]);
         s.press("alt-1");
         arrives(&mut s, 1);
@@ -221,19 +221,19 @@ fn drafts_of_sessions_that_were_left_are_counted_at_the_end() {
     let draft = |serial, text: &str| Request::Draft { serial, text: text.into() };
     assert!(s.all_sent().contains(&draft(2, "another")));
     s.press("n").type_text("and one here");
-    // A terminal that is closed asks nobody.
+    // A closed terminal asks no question.
     s.event(Event::Terminate);
     assert_eq!(s.all_sent(), [draft(3, "and one here"), Request::Quit]);
 }
 
 #[test]
-fn a_refused_question_comes_back_beside_a_draft_whatever_was_cut_elsewhere() {
+fn a_refused_question_returns_next_to_a_draft() {
     let mut s = first(16);
     busy(&mut s);
     s.type_text("a draft ").press("alt-2");
     arrives(&mut s, 2);
     s.type_text("cut here").press("ctrl-u");
-    beside(&mut s, 1, Notice::Input { text: "the refused question".into(), editing: None });
+    background(&mut s, 1, Notice::Input { text: "the refused question".into(), editing: None });
     s.press("alt-1");
     arrives(&mut s, 1);
     assert_eq!(s.app.composer.text(), "a draft ");
@@ -243,16 +243,16 @@ fn a_refused_question_comes_back_beside_a_draft_whatever_was_cut_elsewhere() {
 }
 
 #[test]
-fn nothing_new_is_counted_where_nothing_came_while_the_session_was_left() {
+fn no_news_is_counted_for_an_idle_background_session() {
     let mut s = first(16);
-    s.tell(Notice::Note(Level::Info, "A line of the program.".into())).press("pgup");
+    s.notify(Notice::Note(Level::Info, "A line of the program.".into())).press("pgup");
     assert_eq!(s.app.transcript.new_rows(), Some(0));
     s.press("alt-2");
     arrives(&mut s, 2);
     s.press("alt-1");
     arrives(&mut s, 1);
     assert_eq!(s.app.transcript.new_rows(), Some(0), "{}", s.screen());
-    s.tell(Notice::Added(message(30, Role::User, "Something new."))).event(Event::Frame);
+    s.notify(Notice::Added(message(30, Role::User, "Something new."))).event(Event::Frame);
     assert!(s.app.transcript.new_rows() > Some(0));
 }
 
@@ -261,12 +261,12 @@ fn another_code_theme_colours_the_code_of_every_session_again() {
     let mut with_code = opened(1);
     with_code.messages.push(message(4, Role::Assistant, "```rust\nfn main() {}\n```"));
     let mut s = first(16);
-    s.tell(Notice::Session(with_code.clone())).event(Event::Frame);
-    let asked = s.effects.clone().into_iter().filter_map(|e| match e {
+    s.notify(Notice::Session(with_code.clone())).event(Event::Frame);
+    let highlights = s.effects.clone().into_iter().filter_map(|e| match e {
         Effect::Highlight { lang, code } => Some((lang, code)),
         _ => None,
     });
-    for (lang, code) in asked {
+    for (lang, code) in highlights {
         s.event(Event::Highlighted { lang, code, lines: vec![Vec::new()] });
     }
     let mut away_and_back = |theme: Option<&str>| {
@@ -277,7 +277,7 @@ fn another_code_theme_colours_the_code_of_every_session_again() {
         }
         s.press("alt-1");
         s.effects.clear();
-        s.tell(Notice::Session(with_code.clone())).event(Event::Frame);
+        s.notify(Notice::Session(with_code.clone())).event(Event::Frame);
         s.effects.iter().filter(|e| matches!(e, Effect::Highlight { .. })).count()
     };
     assert_eq!(away_and_back(None), 0);
@@ -289,10 +289,10 @@ fn fork(name: Option<&str>) -> Request {
 }
 
 #[test]
-fn no_key_leads_elsewhere_before_what_is_queued_is_asked() {
+fn no_key_switches_before_the_queue_is_sent() {
     let mut s = with_two_queued(16);
     for keys in ["f", "up enter", "g"] {
-        s.tell(Notice::Timeline(timeline())).press(keys);
+        s.notify(Notice::Timeline(timeline())).press(keys);
         assert_eq!(s.sent(), [], "{keys}");
         assert!(matches!(s.app.overlay, Some(Overlay::List(ref list)) if list.kind == Kind::Timeline), "{keys}");
         assert!(s.screen().contains("Busy: stop first (Esc)"), "{}", s.screen());
@@ -305,16 +305,16 @@ fn no_key_leads_elsewhere_before_what_is_queued_is_asked() {
         snippet: "On another branch.".into(),
         created_ms: TIME,
     };
-    s.tell(Notice::Found { query: "branch".into(), rows: vec![elsewhere] }).press("enter");
+    s.notify(Notice::Found { query: "branch".into(), rows: vec![elsewhere] }).press("enter");
     assert_eq!(s.sent(), []);
     s.press("esc");
     assert_eq!(s.queued(), ["question one", "question two"]);
 }
 
 #[test]
-fn what_a_stop_held_back_is_sent_by_no_command() {
+fn no_command_sends_held_messages() {
     let mut s = with_two_queued(16);
-    s.press("esc").tell(Notice::Activity(Activity::Idle));
+    s.press("esc").notify(Notice::Activity(Activity::Idle));
     s.sent();
     for (line, request) in [("/undo", Some(Request::Undo(1))), ("/help", None), ("/nosuch", None)] {
         s.type_text(line).press("enter");
@@ -335,30 +335,31 @@ fn what_a_stop_held_back_is_sent_by_no_command() {
 }
 
 #[test]
-fn what_is_queued_behind_a_command_that_leads_nowhere_is_not_asked_where_it_was_not_meant_for() {
+fn messages_after_a_failed_switch_are_held() {
     let queued = || {
         let mut s = first(16);
         busy(&mut s);
         s.type_text("/fork taken").press("enter").type_text("and now?").press("enter");
-        s.tell(Notice::Activity(Activity::Idle));
+        s.notify(Notice::Activity(Activity::Idle));
         assert_eq!(s.sent(), [fork(Some("taken"))]);
         s
     };
     let mut s = queued();
-    s.tell(Notice::Note(Level::Warn, "A session is called \"taken\" already.".into()));
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Note(Level::Warn, "A session is called \"taken\" already.".into()));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!((s.sent(), s.queued(), s.app.queue.held), (vec![], vec!["and now?"], true));
-    // Where it leads there, it is asked there, whatever is said then.
+    // If the command does switch, the message is sent there, whatever notice follows.
     let mut s = queued();
-    s.tell(Notice::Session(opened(2))).tell(Notice::Note(Level::Warn, "Something is said.".into()));
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Session(opened(2))).notify(Notice::Note(Level::Warn, "Something is said.".into()));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [ask("and now?")]);
-    // So it is behind a mistyped name that is looked for at once.
+    // The same after a mistyped name that is looked up at once.
     let mut s = first(16);
     busy(&mut s);
     s.type_text("/resume nosuch").press("enter").type_text("and there?").press("enter");
     assert_eq!(s.sent(), [Request::Resume("nosuch".into())]);
-    s.tell(Notice::Note(Level::Warn, "No session is called \"nosuch\".".into())).tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Note(Level::Warn, "No session is called \"nosuch\".".into()))
+        .notify(Notice::Activity(Activity::Idle));
     assert_eq!((s.sent(), s.app.queue.held), (vec![], true));
 }
 
@@ -368,24 +369,21 @@ fn commands_that_were_not_done_are_no_messages() {
     busy(&mut s);
     s.type_text("a question").press("enter").type_text("/fork there").press("enter ctrl-d");
     let words = |s: &mut Stage| s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = words(&mut s);
-    assert!(said.contains("1 message was not sent: Up finds it at the next start. /fork was not done."), "{said}");
+    let text = words(&mut s);
+    assert!(text.contains("1 message was not sent: Up finds it at the next start. /fork was not done."), "{text}");
     s.press("n").type_text("/undo 2").press("enter ctrl-d");
-    let said = words(&mut s);
-    assert!(
-        said.contains("1 message was not sent: Up finds it at the next start. 2 commands were not done."),
-        "{said}"
-    );
+    let text = words(&mut s);
+    assert!(text.contains("1 message was not sent: Up finds it at the next start. 2 commands did not run."), "{text}");
 }
 
 #[test]
 fn nothing_is_kept_of_a_session_that_was_deleted() {
     let mut s = open(160, 50);
-    s.tell(Notice::Session(opened(1))).type_text("a draft").press("alt-2");
+    s.notify(Notice::Session(opened(1))).type_text("a draft").press("alt-2");
     arrives(&mut s, 2);
     let mut view = opened(2);
     view.opened.retain(|open| open.serial != 1);
-    s.tell(Notice::Session(view)).press("alt-s");
+    s.notify(Notice::Session(view)).press("alt-s");
     assert!(s.screen().contains("No other session is open"), "{}", s.screen());
     s.sent();
     s.press("ctrl-d");
@@ -393,9 +391,9 @@ fn nothing_is_kept_of_a_session_that_was_deleted() {
 }
 
 #[test]
-fn the_session_that_was_left_last_is_shown_beside() {
+fn the_split_shows_the_session_left_last() {
     let mut s = open(160, 50);
-    s.tell(Notice::Session(opened(1)));
+    s.notify(Notice::Session(opened(1)));
     for (key, serial) in [("alt-2", 2), ("alt-3", 3), ("alt-1", 1)] {
         s.press(key);
         arrives(&mut s, serial);

@@ -15,8 +15,8 @@ fn files_of_a_plan_are_picked_without_losing_what_is_queued() {
     let mut s = open(80, 24);
     busy(&mut s);
     s.type_text("asked early").press("enter");
-    s.tell(super::pages::plan(400_000));
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(super::pages::plan(400_000));
+    s.notify(Notice::Activity(Activity::Idle));
     s.press("e");
     // All of it is too much, none of it too little: neither is sent.
     s.type_text("a").press("enter").type_text("a").press("enter");
@@ -25,26 +25,26 @@ fn files_of_a_plan_are_picked_without_losing_what_is_queued() {
     s.press("esc").press("e enter");
     let files = vec![0, 2];
     assert_eq!(s.sent(), [Request::ChooseFiles { question: 1, files }]);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("asked early".into())]);
 }
 
 #[test]
-fn question_keys_answer_the_desk_and_esc_takes_the_last() {
+fn question_keys_answer_the_runtime_and_esc_takes_the_last() {
     let mut s = open(80, 24);
     let ask = |id| Notice::Question {
         id,
         text: "Read?".into(),
         choices: vec![Choice { key: '\n', label: "read".into() }, Choice { key: 'v', label: "view".into() }],
     };
-    s.tell(ask(1)).tell(ask(2)).tell(ask(3));
+    s.notify(ask(1)).notify(ask(2)).notify(ask(3));
     s.press("tab enter V esc");
     let choose = |question, key| Request::Choose { question, key };
     assert_eq!(s.sent(), [choose(1, '\n'), choose(2, 'v'), choose(3, 'v')]);
 }
 
 #[test]
-fn a_letter_that_is_no_choice_begins_to_write_and_none_behind_it_is_an_answer() {
+fn a_letter_that_is_no_choice_starts_a_line() {
     let ask = |id, choices: &[(char, &str)]| Notice::Question {
         id,
         text: "What now?".into(),
@@ -64,7 +64,7 @@ fn a_letter_that_is_no_choice_begins_to_write_and_none_behind_it_is_an_answer() 
         (&[('\n', "read"), ('\x1b', "view only")], "? or /"),
     ] {
         let mut s = open(80, 24);
-        s.press("ctrl-p").tell(ask(1, choices));
+        s.press("ctrl-p").notify(ask(1, choices));
         write(&mut s, text);
         assert_eq!((s.sent(), s.app.composer.text()), (vec![], text));
         s.press("enter");
@@ -73,20 +73,20 @@ fn a_letter_that_is_no_choice_begins_to_write_and_none_behind_it_is_an_answer() 
         let first = choices[0].0;
         s.press(&if first == '\n' { "enter".to_string() } else { first.to_string() });
         assert_eq!(s.sent(), [choose(1, first)]);
-        s.tell(Notice::Activity(Activity::Idle));
+        s.notify(Notice::Activity(Activity::Idle));
         assert_eq!(s.sent(), [Request::Ask(text.into())]);
     }
     // So does a paste.
     let mut s = open(80, 24);
-    s.tell(ask(1, &[('y', "delete"), ('\x1b', "keep")])).event(Event::Frame);
+    s.notify(ask(1, &[('y', "delete"), ('\x1b', "keep")])).event(Event::Frame);
     s.event(Event::Paste("a text".into())).press("y");
     assert_eq!((s.sent(), s.app.composer.text()), (vec![], "a texty"));
     s.press("shift-tab y");
     assert_eq!(s.sent(), [choose(1, 'y')]);
     // On a page there is no place to write.
     s.app.composer.take();
-    s.tell(Notice::Page { title: "Found".into(), text: "a page".into() });
-    s.tell(ask(2, &[('1', "the first"), ('\x1b', "neither")])).event(Event::Frame);
+    s.notify(Notice::Page { title: "Found".into(), text: "a page".into() });
+    s.notify(ask(2, &[('1', "the first"), ('\x1b', "neither")])).event(Event::Frame);
     s.event(Event::Paste("a text".into())).press("w 1");
     assert_eq!((s.sent(), s.app.composer.text()), (vec![choose(2, '1')], ""));
 }
@@ -106,36 +106,39 @@ fn keys_typed_before_a_question_was_seen_are_no_answer() {
 
     // Typed at a screen without it: a second Esc, and the beginning of a number.
     let mut s = open(80, 24);
-    s.tell(Notice::Activity(Activity::Busy { what: "x".into() })).press("esc");
+    s.notify(Notice::Activity(Activity::Busy { what: "x".into() })).press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
-    s.tell(ask(1)).tell(Notice::Activity(Activity::Idle)).event(Event::Key(Key::parse("esc").unwrap())).type_text("1");
+    s.notify(ask(1))
+        .notify(Notice::Activity(Activity::Idle))
+        .event(Event::Key(Key::parse("esc").unwrap()))
+        .type_text("1");
     assert_eq!(s.sent(), []);
     assert_eq!(s.app.composer.text(), "1");
-    // It is seen by somebody who writes, and goes on.
-    picture("question_beside_80x24", &mut s);
+    // It is visible during typing, and work continues.
+    picture("question_and_draft_80x24", &mut s);
     s.type_text("2 apples");
     assert_eq!((s.sent(), s.app.composer.text()), (vec![], "12 apples"));
-    // It can be taken up beside that.
+    // It can be chosen at the same time.
     s.press("shift-tab 2");
     assert_eq!((s.sent(), s.app.composer.text()), (vec![choose(1, '2')], "12 apples"));
 
-    // The next one waits for the line to be sent, which it is behind what goes on.
-    s.tell(ask(2)).press("3 enter");
+    // The next one waits until the line is sent, which itself waits for the work in progress.
+    s.notify(ask(2)).press("3 enter");
     assert!(s.sent().is_empty() && s.app.composer.is_empty(), "what is said waits for the decision");
     assert_eq!(s.queued(), ["12 apples3"]);
     s.type_text("1");
     assert_eq!(s.app.composer.text(), "1", "there was no time to see that it asks");
     s.press("backspace 1");
     assert_eq!(s.sent(), [choose(2, '1')]);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("12 apples3".into())]);
 
     // What is searched for is written as well.
-    s.tell(ask(3)).event(Event::Frame);
+    s.notify(ask(3)).event(Event::Frame);
     s.press("2");
     assert_eq!(s.sent(), [choose(3, '2')]);
     s.press("ctrl-f").type_text("a");
-    s.tell(ask(4)).press("1");
+    s.notify(ask(4)).press("1");
     assert_eq!(s.sent(), []);
     s.press("shift-tab 1");
     assert_eq!(s.sent(), [choose(4, '1')]);
@@ -145,8 +148,8 @@ fn keys_typed_before_a_question_was_seen_are_no_answer() {
 fn a_second_stop_does_not_answer_how_to_go_on() {
     for (key, wait) in [("esc", 800), ("ctrl-c", 500)] {
         let mut s = open(80, 24);
-        s.tell(Notice::Activity(Activity::Busy { what: "x".into() })).press(key);
-        s.tell(Notice::Question {
+        s.notify(Notice::Activity(Activity::Busy { what: "x".into() })).press(key);
+        s.notify(Notice::Question {
             id: 1,
             text: "Stopped.".into(),
             choices: vec![Choice { key: '1', label: "go on".into() }, Choice { key: '\x1b', label: "keep".into() }],
@@ -159,16 +162,16 @@ fn a_second_stop_does_not_answer_how_to_go_on() {
 }
 
 #[test]
-fn timeline_goes_and_forks() {
+fn the_timeline_jumps_and_forks() {
     let mut s = open(80, 24);
-    s.tell(Notice::Timeline(timeline()));
+    s.notify(Notice::Timeline(timeline()));
     s.press("up enter");
     assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(2)))]);
-    s.tell(Notice::Timeline(timeline()));
+    s.notify(Notice::Timeline(timeline()));
     s.press("f");
     assert_eq!(s.sent(), [Request::ForkFrom(MessageId(3))]);
     // One request: what is refused to go there does not fork another place.
-    s.tell(Notice::Timeline(timeline()));
+    s.notify(Notice::Timeline(timeline()));
     s.press("end f");
     assert_eq!(s.sent(), [Request::ForkFrom(MessageId(7))]);
 }
@@ -183,19 +186,19 @@ fn search_result_opens_its_session_at_the_message() {
         snippet: "dying".into(),
         created_ms: 0,
     };
-    s.tell(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
-    s.tell(Notice::Found { query: "dying".into(), rows: vec![row.clone()] }).press("enter");
+    s.notify(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
+    s.notify(Notice::Found { query: "dying".into(), rows: vec![row.clone()] }).press("enter");
     assert_eq!(s.sent(), [Request::Resume("war-and-peace".into())]);
-    s.tell(Notice::Session(conversation()));
+    s.notify(Notice::Session(conversation()));
     assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
     // In the session that is open it is shown at once.
-    s.press("esc").tell(Notice::Found { query: "dying".into(), rows: vec![row] }).press("enter");
+    s.press("esc").notify(Notice::Found { query: "dying".into(), rows: vec![row] }).press("enter");
     assert_eq!(s.sent(), []);
     assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
 }
 
 #[test]
-fn a_search_result_whose_session_was_not_opened_is_shown_in_no_other() {
+fn a_search_result_is_shown_only_in_its_own_session() {
     let row = sala_chat::runtime::protocol::SearchRow {
         session: "mail".into(),
         message: MessageId(77),
@@ -205,30 +208,30 @@ fn a_search_result_whose_session_was_not_opened_is_shown_in_no_other() {
     };
     let found = || Notice::Found { query: "dying".into(), rows: vec![row.clone()] };
     let mut s = open(80, 24);
-    s.tell(found()).press("enter");
+    s.notify(found()).press("enter");
     assert_eq!(s.sent(), [Request::Resume("mail".into())]);
     let choices = vec![Choice { key: 'v', label: "view".into() }, Choice { key: '\x1b', label: "cancel".into() }];
-    s.tell(Notice::Question { id: 1, text: "mail is in use.".into(), choices }).press("esc");
+    s.notify(Notice::Question { id: 1, text: "mail is in use.".into(), choices }).press("esc");
     assert_eq!(s.sent(), [Request::Choose { question: 1, key: '\x1b' }]);
     // What is shown of the open session later, as after an undo, has nothing to do with it.
-    s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Session(conversation()));
+    s.notify(Notice::Activity(Activity::Idle)).notify(Notice::Session(conversation()));
     assert_eq!(s.sent(), []);
     // Nor has that session, opened for something else.
     s.type_text("/resume mail").press("enter");
     assert_eq!(s.sent(), [Request::Resume("mail".into())]);
-    s.tell(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
+    s.notify(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
     assert_eq!(s.sent(), []);
     // It is on another branch of the session that it was opened for.
-    s.tell(Notice::Session(conversation())).tell(found()).press("enter");
-    s.tell(Notice::Session(conversation())).sent();
-    s.tell(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
+    s.notify(Notice::Session(conversation())).notify(found()).press("enter");
+    s.notify(Notice::Session(conversation())).sent();
+    s.notify(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
     assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(77)))]);
 }
 
 #[test]
-fn search_goes_along_while_typing_and_steps_around() {
+fn search_follows_typing_and_wraps_around() {
     let mut s = open(80, 24);
-    s.tell(Notice::Session(SessionView {
+    s.notify(Notice::Session(SessionView {
         messages: (1..=30).map(|i| answer(i, &format!("Answer {i}\n\nof *Pierre* and others"))).collect(),
         ..conversation()
     }));
@@ -250,22 +253,22 @@ fn search_goes_along_while_typing_and_steps_around() {
     s.press("ctrl-f").type_text("Pierre!").press("enter");
     let screen = s.screen();
     assert!(screen.contains("Not found") && screen.contains("find: Pierre!"), "{screen}");
-    // What is asked of all branches is shown, draft or not.
+    // A search of all branches is shown, draft or not.
     s.press("esc ctrl-f").type_text("pierre").press("enter a");
     assert_eq!(s.sent(), [Request::Search("pierre".into())]);
-    s.tell(Notice::Found { query: "pierre".into(), rows: Vec::new() });
+    s.notify(Notice::Found { query: "pierre".into(), rows: Vec::new() });
     assert!(s.screen().contains("Found for \"pierre\""), "{}", s.screen());
     assert_eq!(s.app.composer.text(), "a draft");
 }
 
 #[test]
-fn a_place_in_folded_thoughts_is_on_the_screen_however_fast_its_word_was_typed() {
+fn a_hit_in_folded_thoughts_is_visible_at_any_typing_speed() {
     let mut thinks = answer(2, "Done.");
     thinks.thinking = (1..=60).map(|i| format!("{i:03} a hit\n\n")).collect();
     for (query, at) in [("hit", "60 of 60"), ("017 a hit", "1 of 1")] {
         let mut s = open(80, 24);
         let messages = vec![message(1, Role::User, "Think."), thinks.clone()];
-        s.tell(Notice::Session(SessionView { messages, ..conversation() })).screen();
+        s.notify(Notice::Session(SessionView { messages, ..conversation() })).screen();
         s.press("ctrl-f").type_text(query);
         let (screen, hit) = (s.screen(), s.app.find.as_ref().and_then(|f| f.here()).unwrap());
         assert!(screen.contains(at), "{screen}");
@@ -287,7 +290,7 @@ fn search_in_all_branches_leaves_other_sessions_out() {
         snippet: format!("of {session}"),
         created_ms: 0,
     };
-    s.tell(Notice::Found { query: "natasha".into(), rows: vec![row("war-and-peace", 77), row("mail", 4)] });
+    s.notify(Notice::Found { query: "natasha".into(), rows: vec![row("war-and-peace", 77), row("mail", 4)] });
     let screen = s.screen();
     assert!(screen.contains("of war-and-peace") && !screen.contains("of mail"), "{screen}");
     s.press("enter");
@@ -299,7 +302,7 @@ fn search_in_all_branches_leaves_other_sessions_out() {
 }
 
 #[test]
-fn mentioned_files_are_read_before_the_question_is_asked() {
+fn mentioned_files_are_read_before_the_question_is_sent() {
     let mut s = open(80, 24);
     s.type_text("What does @my");
     assert_eq!(s.effects.pop(), Some(Effect::ListFiles("my".into())));
@@ -316,8 +319,8 @@ fn mentioned_files_are_read_before_the_question_is_asked() {
     let load = |r: &Request| matches!(r, Request::Load { paths, .. } if *paths == ["docs/my notes.txt"]);
     assert!(matches!(s.sent().as_slice(), [r] if load(r)));
     busy(&mut s);
-    s.tell(Notice::Added(document(4, "my notes.txt", 300))).tell(Notice::Activity(Activity::Idle));
-    // The name that is left names nobody.
+    s.notify(Notice::Added(document(4, "my notes.txt", 300))).notify(Notice::Activity(Activity::Idle));
+    // The remaining name matches no file.
     assert_eq!(s.effects.pop(), Some(Effect::FindPaths(vec!["anna?".into(), "anna".into()])));
     s.event(Event::FoundPaths(Vec::new()));
     assert_eq!(s.sent(), [Request::Ask("What does docs/my notes.txt say, @anna?".into())]);
@@ -330,44 +333,44 @@ fn mentioned_documents_of_the_library_are_loaded_by_name() {
     s.event(Event::Files { query: "my n".into(), found: Vec::new() });
     assert!(s.screen().contains("@my\\ notes.txt"), "{}", s.screen());
     s.press("enter").type_text("agree with @plan.md and @war.txt?").press("esc enter");
-    // A file by the same words goes before the library; what was read already is only spoken of.
+    // A file of the same name precedes the library; a document already read is only referred to.
     s.event(Event::FoundPaths(vec!["plan.md".into()]));
     let sent = s.sent();
     let [Request::Load { paths, options }] = sent.as_slice() else { panic!("{sent:?}") };
     assert_eq!((paths.as_slice(), options.library.as_slice()), (&["plan.md".into()][..], &["my notes.txt".into()][..]));
     busy(&mut s);
-    s.tell(Notice::Added(document(4, "my notes.txt", 300))).tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Added(document(4, "my notes.txt", 300))).notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("Does my notes.txt agree with plan.md and war.txt?".into())]);
     // One that another program took out in the meantime: the question waits.
     busy(&mut s);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     s.type_text("And @atlas.pdf?").press("esc enter");
     s.event(Event::FoundPaths(Vec::new())).effects.clear();
-    s.tell(Notice::Note(sala_chat::runtime::protocol::Level::Warn, "No document atlas.pdf in the library.".into()));
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Note(sala_chat::runtime::protocol::Level::Warn, "No document atlas.pdf in the library.".into()));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), []);
 }
 
 #[test]
-fn a_question_whose_file_was_not_read_waits() {
+fn a_question_with_an_unread_file_waits() {
     let mut s = open(80, 24);
     s.type_text("Sum up @big.txt").press("esc").press("enter");
     s.event(Event::FoundPaths(vec!["big.txt".into()]));
     s.effects.clear();
     let refused = "big.txt needs 1,204,331 tokens; 436,372 are left. Nothing was loaded.";
-    s.tell(Notice::Note(sala_chat::runtime::protocol::Level::Error, refused.into()));
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Note(sala_chat::runtime::protocol::Level::Error, refused.into()));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), []);
-    let said = "Not asked: not all was read; Enter asks it anyway; Ctrl-X edits it";
-    assert!(s.screen().contains(said), "{}", s.screen());
+    let expected = "Not asked: not all was read; Enter asks it anyway; Ctrl-X edits it";
+    assert!(s.screen().contains(expected), "{}", s.screen());
     s.press("ctrl-x");
     assert_eq!(s.app.composer.text(), "Sum up big.txt");
     assert!(!s.screen().contains("Not asked"), "{}", s.screen());
-    // Nor is it said of a question that was asked all the same.
+    // The note is absent for a question that was sent after all.
     s.type_text(" @more.txt").press("esc enter").event(Event::FoundPaths(vec!["more.txt".into()]));
-    s.tell(Notice::Note(sala_chat::runtime::protocol::Level::Error, refused.into()));
-    s.tell(Notice::Activity(Activity::Idle)).sent();
-    assert!(s.screen().contains(said), "{}", s.screen());
+    s.notify(Notice::Note(sala_chat::runtime::protocol::Level::Error, refused.into()));
+    s.notify(Notice::Activity(Activity::Idle)).sent();
+    assert!(s.screen().contains(expected), "{}", s.screen());
     s.press("enter");
     assert_eq!(s.sent(), [Request::Ask("Sum up big.txt more.txt".into())]);
     assert!(!s.screen().contains("Not asked"), "{}", s.screen());
@@ -382,12 +385,12 @@ fn dropped_paths_are_offered_for_loading() {
     assert!(s.screen().contains("Load /home/x/a b.txt?"));
     s.press("enter");
     assert!(matches!(s.sent().as_slice(), [Request::Load { paths, .. }] if *paths == ["/home/x/a b.txt"]));
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     // As text, when that is wanted, and when there is no such file.
     s.event(Event::Paste("/tmp/x".into())).event(Event::FoundPaths(vec!["/tmp/x".into()])).press("t");
     s.event(Event::Paste(" /no/such".into())).event(Event::FoundPaths(Vec::new()));
     assert_eq!(s.app.composer.text(), "/tmp/x /no/such");
-    // Whoever types on before it is known what they are goes on typing.
+    // Typing on before the files are known stays typing.
     let mut s = open(80, 24);
     s.event(Event::Paste("/tmp/x".into())).type_text("to").event(Event::FoundPaths(vec!["/tmp/x".into()]));
     s.type_text("day");
@@ -412,7 +415,7 @@ fn foreground(s: &mut Stage, text: &str) -> ratatui::style::Color {
 }
 
 #[test]
-fn what_is_wrong_with_a_theme_stands_beside_it_and_in_full_when_it_is_chosen() {
+fn a_theme_error_is_short_in_the_list_and_full_when_chosen() {
     let mut s = open(80, 24);
     let origin = "/home/somebody/settings/of/programs/sala-chat/themes/bad.toml".to_owned();
     let text = "base = \"dark\"\nbackground = \"#000000\"\n[colours]\nquote = \"#111111\"\n";
@@ -426,7 +429,7 @@ fn what_is_wrong_with_a_theme_stands_beside_it_and_in_full_when_it_is_chosen() {
 }
 
 #[test]
-fn moving_in_the_list_of_themes_shows_them_and_only_enter_takes_one() {
+fn moving_in_the_theme_list_previews_and_enter_selects() {
     use ratatui::style::Color;
     let mut s = themes(80, 24);
     assert_eq!(s.app.palette().name, "auto");

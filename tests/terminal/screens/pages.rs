@@ -13,7 +13,7 @@ fn looked_at(w: u16, h: u16) -> Stage {
     let mut s = open(w, h);
     let mut short = answer(4, "It is Natasha who breaks it to him: Pierre reads it in her face.");
     short.meta.looked = Some(looked());
-    s.tell(Notice::Finished(short));
+    s.notify(Notice::Finished(short));
     s
 }
 
@@ -31,7 +31,7 @@ fn an_answer_names_the_lines_it_looked_at() {
     s.press("2");
     assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(2) }]);
     let text = "    [1] war.txt 41,210-41,262  31%\n      41210  The door opened,\n      41211  and a thin face\n    \n\nMeasured.\n";
-    s.tell(Notice::Looked {
+    s.notify(Notice::Looked {
         number: 4,
         passages: 3,
         sentence: (0, 0),
@@ -41,16 +41,16 @@ fn an_answer_names_the_lines_it_looked_at() {
     picture("looked_page_80x24", &mut s);
     s.press("1");
     assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(1) }]);
-    // Right goes through its sentences, Left back to all of it.
+    // Right steps through its sentences, Left returns to all of it.
     let page = |sentence| {
         let (title, text) = ("What #4 looked at".into(), "x".into());
         Notice::Looked { number: 4, passages: 3, sentence, title, text }
     };
-    s.press("right").tell(page((0, 2))).press("right").tell(page((1, 2))).press("right").tell(page((2, 2)));
+    s.press("right").notify(page((0, 2))).press("right").notify(page((1, 2))).press("right").notify(page((2, 2)));
     let of = |sentence| Request::LookSentence { at: Some(4), sentence };
     assert_eq!(s.press("right").sent(), [of(1), of(2)]);
     assert!(s.screen().contains("Left/Right other sentences"), "{}", s.screen());
-    s.press("left").tell(page((1, 2))).press("left");
+    s.press("left").notify(page((1, 2))).press("left");
     assert_eq!(s.sent(), [of(1), Request::Look { at: Some(4), passage: None }]);
     s.press("esc esc").type_text("/copy look 4").press("enter");
     assert!(s.screen().contains("no passage [4]; the answer looked at 3"), "{}", s.screen());
@@ -61,7 +61,7 @@ fn an_answer_names_the_lines_it_looked_at() {
         (1, (0, 2), "1 opens the passage   Right"),
     ] {
         let (title, text) = ("What #4 looked at".into(), "x".into());
-        s.tell(Notice::Looked { number: 4, passages, sentence, title, text });
+        s.notify(Notice::Looked { number: 4, passages, sentence, title, text });
         assert!(s.screen().contains(says) && !s.screen().contains("1-9"), "{}", s.screen());
     }
 }
@@ -70,7 +70,7 @@ fn an_answer_names_the_lines_it_looked_at() {
 fn the_context_is_a_map_that_opens_what_was_looked_at() {
     let shown = |w, h| {
         let mut s = looked_at(w, h);
-        s.tell(Notice::Tree(TreeView { branch: (1, 1), map: context_map(), ..TreeView::default() }));
+        s.notify(Notice::Tree(TreeView { branch: (1, 1), map: context_map(), ..TreeView::default() }));
         s
     };
     picture("map_panel_160x50", &mut shown(160, 50));
@@ -78,15 +78,15 @@ fn the_context_is_a_map_that_opens_what_was_looked_at() {
         let mut s = shown(w, h);
         s.type_text("/map").press("enter");
         assert_eq!(s.sent(), [Request::Map]);
-        s.tell(Notice::Map(context_map()));
+        s.notify(Notice::Map(context_map()));
         s
     });
     let mut s = shown(80, 24);
-    s.tell(Notice::Map(context_map()));
+    s.notify(Notice::Map(context_map()));
     s.screen();
     s.press("enter");
     assert_eq!(s.sent(), [Request::Look { at: Some(5), passage: Some(1) }]);
-    s.tell(Notice::Map(context_map()));
+    s.notify(Notice::Map(context_map()));
     s.screen();
     s.press("home right down enter");
     let sent = s.sent();
@@ -127,7 +127,7 @@ fn unknown_command_names_the_nearest_one() {
 fn timeline_is_a_tree_with_checkpoints() {
     pictures("timeline", |w, h| {
         let mut s = open(w, h);
-        s.tell(Notice::Timeline(timeline()));
+        s.notify(Notice::Timeline(timeline()));
         s
     });
 }
@@ -142,7 +142,7 @@ pub fn sessions() -> Vec<SessionRow> {
         state: state.into(),
         bytes: Some(2_400 << 20),
         updated_ms: TIME,
-        once: false,
+        ..SessionRow::default()
     };
     vec![
         row("war-and-peace", "Who tells Pierre that Prince Andrei is dying?", "yes"),
@@ -155,11 +155,14 @@ pub fn sessions() -> Vec<SessionRow> {
 fn sessions_are_picked_and_filtered() {
     pictures("sessions", |w, h| {
         let mut s = open(w, h);
-        s.tell(Notice::Sessions(sessions()));
+        s.notify(Notice::Sessions(sessions()));
         s
     });
+    let mut s = open(30, 8);
+    s.notify(Notice::Sessions(sessions()));
+    picture("sessions_30x8", &mut s);
     let mut s = open(80, 24);
-    s.tell(Notice::Sessions(sessions()));
+    s.notify(Notice::Sessions(sessions()));
     s.type_text("contr");
     picture("sessions_filtered_80x24", &mut s);
 }
@@ -183,15 +186,15 @@ fn search_results_and_documents() {
             created_ms: TIME,
         },
     ];
-    s.tell(Notice::Found { query: "notice".into(), rows });
+    s.notify(Notice::Found { query: "notice".into(), rows });
     picture("found_80x24", &mut s);
     // No key is named for what is not there.
-    s.tell(Notice::Found { query: "zebra".into(), rows: Vec::new() });
+    s.notify(Notice::Found { query: "zebra".into(), rows: Vec::new() });
     assert!(s.screen().contains(" Esc closes") && !s.screen().contains("Enter opens"), "{}", s.screen());
-    s.tell(Notice::Documents { title: "This conversation".into(), rows: documents() });
+    s.notify(Notice::Documents { title: "This conversation".into(), rows: documents() });
     picture("documents_80x24", &mut s);
     let rows = documents().into_iter().map(|row| DocumentRow { complete: false, ..row }).collect();
-    s.tell(Notice::Documents { title: "This conversation".into(), rows });
+    s.notify(Notice::Documents { title: "This conversation".into(), rows });
     let screen = s.screen();
     assert_eq!(screen.matches("in part").count(), 2, "{screen}");
 }
@@ -203,7 +206,7 @@ fn a_narrow_list_of_documents_keeps_their_names() {
     if let Some(last) = rows.last_mut() {
         (last.position, last.bytes) = (None, 0);
     }
-    s.tell(Notice::Documents { title: "This conversation".into(), rows });
+    s.notify(Notice::Documents { title: "This conversation".into(), rows });
     picture("documents_60x15", &mut s);
 }
 
@@ -244,11 +247,11 @@ pub fn plan(free: u64) -> Notice {
 #[test]
 fn files_of_a_plan_are_chosen_from_a_list() {
     let mut s = open(80, 24);
-    s.tell(plan(1_048_576)).press("e down").type_text(" ");
+    s.notify(plan(1_048_576)).press("e down").type_text(" ");
     picture("plan_files_80x24", &mut s);
     // A load that is too large begins with what fits.
     let mut s = open(60, 15);
-    s.tell(plan(400_000)).press("e").type_text("a");
+    s.notify(plan(400_000)).press("e").type_text("a");
     s.press("enter");
     picture("plan_too_large_60x15", &mut s);
 }
@@ -257,7 +260,7 @@ fn files_of_a_plan_are_chosen_from_a_list() {
 fn questions_take_the_keys() {
     pictures("question", |w, h| {
         let mut s = open(w, h);
-        s.tell(plan(1_048_576));
+        s.notify(plan(1_048_576));
         s
     });
 }
@@ -266,9 +269,9 @@ fn questions_take_the_keys() {
 fn choices_that_do_not_fit_into_a_line_get_a_row_each() {
     let choice = |key, label: &str| Choice { key, label: label.into() };
     let mut s = open(80, 24);
-    s.tell(Notice::Question {
+    s.notify(Notice::Question {
         id: 1,
-        text: "Which answer goes on?".into(),
+        text: "Which answer continues the conversation?".into(),
         choices: vec![
             choice('1', "It is Natasha who breaks it to him, but not in words: Pierre"),
             choice('2', "Natasha does, at Princess Marya's, without saying it"),
@@ -281,7 +284,7 @@ fn choices_that_do_not_fit_into_a_line_get_a_row_each() {
 #[test]
 fn quitting_while_busy_asks_once() {
     let mut s = open(80, 24);
-    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
+    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
     s.press("ctrl-d");
     picture("quit_question_80x24", &mut s);
     s.press("y");
@@ -289,14 +292,14 @@ fn quitting_while_busy_asks_once() {
 }
 
 #[test]
-fn quitting_says_what_was_not_sent() {
+fn quitting_reports_unsent_messages() {
     let mut s = open(80, 24);
-    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
+    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
     s.type_text("And what of the second?").press("enter ctrl-d");
     let shown = s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(shown.contains("Still working.") && shown.contains("1 message was not sent"), "{shown}");
     // A stop holds it back; nothing is at work then.
-    s.press("n esc").tell(Notice::Activity(Activity::Idle));
+    s.press("n esc").notify(Notice::Activity(Activity::Idle));
     assert!(s.app.queue.held, "{}", s.screen());
     s.sent();
     s.press("ctrl-d");
@@ -311,12 +314,12 @@ fn quitting_says_what_was_not_sent() {
 fn sessions_of_this_run_are_in_the_title() {
     for (width, height) in [(80, 24), (160, 50)] {
         let mut s = open(width, height);
-        s.tell(Notice::Session(opened(2)));
+        s.notify(Notice::Session(opened(2)));
         picture(&format!("opened_{width}x{height}"), &mut s);
     }
     // At 120 columns there may be room for the open one only.
     let mut s = open(120, 40);
-    s.tell(Notice::Session(opened(1)));
+    s.notify(Notice::Session(opened(1)));
     let title = s.screen().lines().next().unwrap_or("").to_string();
     assert!(title.contains("[1") && title.ends_with("saved 14:01"), "{title}");
 }
@@ -324,7 +327,7 @@ fn sessions_of_this_run_are_in_the_title() {
 #[test]
 fn history_search_is_fuzzy() {
     let mut s = open(80, 24);
-    s.tell(Notice::Prompts(vec![
+    s.notify(Notice::Prompts(vec![
         "what is the notice period".into(),
         "summarise annex C".into(),
         "who wrote this".into(),

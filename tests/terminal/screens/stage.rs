@@ -20,8 +20,8 @@ pub struct Stage {
     pub app: App,
     pub now: u64,
     pub effects: Vec<Effect>,
-    /// Requests that have come to the runtime.
-    pub come: u64,
+    /// Requests that the runtime has received.
+    pub received: u64,
 }
 
 impl Stage {
@@ -30,8 +30,8 @@ impl Stage {
     }
 
     pub fn with(config: UiConfig, width: u16, height: u16) -> Stage {
-        let come = config.sent_before;
-        Stage { app: App::new(config, width, height), now: 1_000, effects: Vec::new(), come }
+        let received = config.sent_before;
+        Stage { app: App::new(config, width, height), now: 1_000, effects: Vec::new(), received }
     }
 
     pub fn ascii(width: u16, height: u16) -> Stage {
@@ -41,26 +41,26 @@ impl Stage {
     /// A model is ready and nothing is going on.
     pub fn ready(mut self, model: ModelInfo) -> Stage {
         let meters = Meters { context_limit: model.context_limit, model: model.clone(), ..Meters::default() };
-        self.tell(Notice::Ready(model));
-        self.tell(Notice::Meters(meters));
-        self.tell(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
-        self.tell(Notice::Activity(Activity::Idle));
+        self.notify(Notice::Ready(model));
+        self.notify(Notice::Meters(meters));
+        self.notify(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
+        self.notify(Notice::Activity(Activity::Idle));
         self
     }
 
     pub fn event(&mut self, event: Event) -> &mut Self {
         let effects = update(&mut self.app, event, self.now);
-        self.come += effects.iter().filter(|e| matches!(e, Effect::Send(_))).count() as u64;
+        self.received += effects.iter().filter(|e| matches!(e, Effect::Send(_))).count() as u64;
         self.effects.extend(effects);
         self
     }
 
-    /// The runtime tells something; when nothing goes on any more, that all is served which had come.
-    pub fn tell(&mut self, notice: Notice) -> &mut Self {
-        let served = (notice == Notice::Activity(Activity::Idle)).then_some(self.come);
+    /// Sends a notice from the runtime; an idle notice also acknowledges all requests received so far.
+    pub fn notify(&mut self, notice: Notice) -> &mut Self {
+        let served = (notice == Notice::Activity(Activity::Idle)).then_some(self.received);
         self.event(Event::Notice(notice));
         match served {
-            Some(come) => self.event(Event::Notice(Notice::Acknowledged(come))),
+            Some(received) => self.event(Event::Notice(Notice::Acknowledged(received))),
             None => self,
         }
     }
@@ -283,7 +283,7 @@ pub fn looked() -> Sources {
     }
 }
 
-/// A long document with a conversation behind it, and what the last answer looked at.
+/// A long document with a conversation after it, and the parts that the last answer looked at.
 pub fn context_map() -> ContextMap {
     let stretch =
         |from, to, place, number, name: &str, lines| Stretch { from, to, place, number, name: name.into(), lines };
@@ -425,15 +425,15 @@ pub fn shelved(width: u16, height: u16) -> Stage {
     let mut stage = open(width, height);
     let names = [("atlas.pdf", 210_000), ("my notes.txt", 4_112), ("war.txt", 581_330), ("plan.md", 900)];
     let names = names.map(|(name, tokens)| LibraryName { name: name.into(), tokens });
-    stage.tell(Notice::Library(names.into()));
+    stage.notify(Notice::Library(names.into()));
     stage
 }
 
 pub fn conversing(stage: Stage) -> Stage {
     let mut stage = stage.ready(gpu());
-    stage.tell(Notice::Session(conversation()));
-    stage.tell(Notice::Meters(meters(gpu())));
-    stage.tell(Notice::Save(SaveState::Saved(TIME)));
+    stage.notify(Notice::Session(conversation()));
+    stage.notify(Notice::Meters(meters(gpu())));
+    stage.notify(Notice::Save(SaveState::Saved(TIME)));
     stage
 }
 
@@ -462,6 +462,6 @@ pub fn themes(width: u16, height: u16) -> Stage {
 
 /// An answer is being written.
 pub fn busy(s: &mut Stage) {
-    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
+    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
     s.effects.clear();
 }

@@ -1,4 +1,4 @@
-//! What stands on the screen, and what must hold for every text, size and order of events.
+//! The contents of the screen, and what holds for every text, size and order of events.
 
 use proptest::prelude::*;
 use sala_chat::core::transcript::{MessageId, Role};
@@ -15,10 +15,10 @@ fn selected_message_keys() {
     assert!(matches!(s.effects.last(), Some(Effect::Copy(text)) if text.starts_with("It is **Natasha**")));
     s.press("up e");
     assert_eq!(s.sent(), [Request::EditOpen(Some(2))]);
-    s.tell(Notice::Input { text: "old text".into(), editing: Some(MessageId(2)) });
+    s.notify(Notice::Input { text: "old text".into(), editing: Some(MessageId(2)) });
     s.type_text("!").press("enter");
     assert_eq!(s.sent(), [Request::EditDone { message: MessageId(2), text: "old text!".into() }]);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     s.press("ctrl-p f");
     assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
     s.press("ctrl-p").type_text("question");
@@ -40,10 +40,10 @@ fn closed_aside_stays_closed_and_stops_the_model() {
     let part = |text: &str, done| Notice::Aside { question: "q".into(), text: text.into(), done };
     s.type_text("/aside q").press("enter");
     busy(&mut s);
-    s.tell(part("a", None));
+    s.notify(part("a", None));
     s.press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
-    s.tell(part("a b", None)).tell(part("a b c", Some(sala_chat::core::transcript::Finish::Stopped)));
+    s.notify(part("a b", None)).notify(part("a b c", Some(sala_chat::core::transcript::Finish::Stopped)));
     assert!(s.app.overlay.is_none());
 }
 
@@ -60,12 +60,12 @@ fn idle_interface_asks_for_no_time() {
 #[test]
 fn notes_of_the_last_command_survive_a_new_view() {
     let mut s = open(80, 24);
-    s.tell(Notice::Note(sala_chat::runtime::protocol::Level::Info, "old note".into()));
+    s.notify(Notice::Note(sala_chat::runtime::protocol::Level::Info, "old note".into()));
     s.type_text("/undo").press("enter");
-    s.tell(Notice::Note(sala_chat::runtime::protocol::Level::Info, "Went back 1 exchange".into()));
+    s.notify(Notice::Note(sala_chat::runtime::protocol::Level::Info, "Went back 1 exchange".into()));
     let mut view = conversation();
     view.messages.truncate(1);
-    s.tell(Notice::Session(view));
+    s.notify(Notice::Session(view));
     let screen = s.screen();
     assert!(screen.contains("Went back 1 exchange") && !screen.contains("old note"), "{screen}");
 }
@@ -78,17 +78,17 @@ fn a_view_that_only_grew_keeps_the_place() {
     let before = s.app.transcript.window().first().copied();
     let mut view = conversation();
     view.messages.push(message(4, Role::User, "And then?"));
-    s.tell(Notice::Session(view.clone())).event(Event::Frame);
+    s.notify(Notice::Session(view.clone())).event(Event::Frame);
     assert_eq!(s.app.transcript.window().first().copied(), before);
     assert_eq!(s.app.transcript.new_rows(), Some(3));
     view.messages.truncate(1);
-    s.tell(Notice::Session(view));
+    s.notify(Notice::Session(view));
     assert_eq!(s.app.transcript.new_rows(), None, "after an undo the end is shown");
 }
 
 /// An answer that is being written, as it grows; nothing follows it.
 fn written(s: &mut Stage, text: &str) -> Option<usize> {
-    s.tell(Notice::Delta { message: MessageId(4), thinking: false, text: text.into() }).event(Event::Frame);
+    s.notify(Notice::Delta { message: MessageId(4), thinking: false, text: text.into() }).event(Event::Frame);
     s.app.transcript.new_rows()
 }
 
@@ -98,16 +98,16 @@ fn resized(s: &mut Stage, width: u16, height: u16) -> Option<usize> {
 }
 
 #[test]
-fn only_what_came_is_new_below_whatever_the_width_is() {
+fn only_new_text_counts_as_new_below_at_any_width() {
     let mut s = open(160, 50);
-    s.tell(Notice::Finished(answer(4, &"many words in a row ".repeat(300)))).event(Event::Frame);
+    s.notify(Notice::Finished(answer(4, &"many words in a row ".repeat(300)))).event(Event::Frame);
     s.press("pgup");
     assert_eq!(resized(&mut s, 160, 50), Some(0));
     assert_eq!(resized(&mut s, 60, 15), Some(0), "{}", s.screen());
 
     // In the middle of a line, which takes more rows where there is less room.
     let mut s = open(160, 15);
-    s.tell(Notice::Added(message(4, Role::Assistant, "")));
+    s.notify(Notice::Added(message(4, Role::Assistant, "")));
     assert_eq!(written(&mut s, &"as far as it was written ".repeat(5)), None);
     s.press("pgup");
     assert_eq!(resized(&mut s, 60, 15), Some(0), "{}", s.screen());
@@ -115,9 +115,9 @@ fn only_what_came_is_new_below_whatever_the_width_is() {
 }
 
 #[test]
-fn what_came_and_is_in_view_is_not_below() {
+fn new_text_in_view_is_not_counted_as_below() {
     let mut s = open(60, 15);
-    s.tell(Notice::Added(message(4, Role::Assistant, "")));
+    s.notify(Notice::Added(message(4, Role::Assistant, "")));
     written(&mut s, "It begins.");
     s.press("pgup");
     assert!(written(&mut s, "\n\nIt goes on.\n\nAnd on.") > Some(0), "{}", s.screen());
@@ -135,7 +135,7 @@ fn typing_and_scrolling_work_while_the_window_changes() {
 }
 
 #[test]
-fn a_copied_message_says_so_where_it_stands() {
+fn a_copied_message_is_marked_in_place() {
     let mut s = open(80, 24);
     s.press("ctrl-p ctrl-p").press("pgup").press("y");
     s.event(Event::Copied(Ok("Copied 66 characters; also in /home/x/copy.txt".into())));
@@ -161,8 +161,8 @@ fn the_marker_of_a_frozen_view_has_a_row_of_its_own() {
 #[test]
 fn a_question_is_shown_as_it_was_written() {
     let mut s = open(80, 24);
-    let asked = "2*3*4, __name__ == \"__main__\", &amp;?\nsecond line\n    far in\n```rust\nlet a = b*c*d;\n```";
-    s.tell(Notice::Added(message(4, Role::User, asked)));
+    let text = "2*3*4, __name__ == \"__main__\", &amp;?\nsecond line\n    far in\n```rust\nlet a = b*c*d;\n```";
+    s.notify(Notice::Added(message(4, Role::User, text)));
     let screen = s.screen();
     for line in
         ["│ 2*3*4, __name__ == \"__main__\", &amp;?\n", "│ second line\n", "│     far in\n", "  let a = b*c*d;\n"]
@@ -181,7 +181,7 @@ fn a_question_is_shown_as_it_was_written() {
 fn a_pasted_question_is_folded_until_it_is_opened() {
     let mut s = open(80, 24);
     let pasted: String = (1..=41).map(|i| format!("- line {i}\n")).collect();
-    s.tell(Notice::Added(message(4, Role::User, &format!("Compare this:\n\n{pasted}\nwith the book."))));
+    s.notify(Notice::Added(message(4, Role::User, &format!("Compare this:\n\n{pasted}\nwith the book."))));
     let screen = s.screen();
     assert!(screen.contains("Compare this") && screen.contains("with the book.") && screen.contains("more rows"));
     assert!(!screen.contains("line 20"), "{screen}");
@@ -194,8 +194,8 @@ fn a_pasted_question_is_folded_until_it_is_opened() {
 #[test]
 fn a_long_prompt_that_is_read_is_not_called_answering() {
     let mut s = open(80, 24);
-    s.tell(Notice::Added(message(4, Role::User, "And?"))).tell(Notice::Added(message(5, Role::Assistant, "")));
-    s.tell(Notice::Activity(Activity::Reading(sala_chat::runtime::protocol::ReadingProgress {
+    s.notify(Notice::Added(message(4, Role::User, "And?"))).notify(Notice::Added(message(5, Role::Assistant, "")));
+    s.notify(Notice::Activity(Activity::Reading(sala_chat::runtime::protocol::ReadingProgress {
         done: 8_000,
         total: 32_088,
         ..Default::default()
@@ -210,7 +210,7 @@ fn the_panel_and_the_header_follow_the_tree() {
     let mut s = open(160, 50);
     let mut rows = timeline();
     rows[0].title = "a new turn".into();
-    s.tell(Notice::Tree(TreeView { branch: (4, 4), timeline: rows, documents: Vec::new(), ..TreeView::default() }));
+    s.notify(Notice::Tree(TreeView { branch: (4, 4), timeline: rows, documents: Vec::new(), ..TreeView::default() }));
     let screen = s.screen();
     assert!(screen.contains("branch 4/4") && screen.contains("a new turn"), "{screen}");
 }
@@ -219,7 +219,7 @@ fn the_panel_and_the_header_follow_the_tree() {
 fn a_mouse_selection_is_copied_without_bars_and_broken_lines() {
     let mut s = Stage::with(UiConfig { mouse: true, ..UiConfig::default() }, 60, 24).ready(demo());
     let long = "word ".repeat(30);
-    s.tell(Notice::Session(SessionView {
+    s.notify(Notice::Session(SessionView {
         messages: vec![answer(1, &format!("{long}\n\n- one\n- two\n\n```rust\nlet x = 1;\n```"))],
         ..SessionView::default()
     }));
@@ -330,7 +330,7 @@ proptest! {
     #[test]
     fn screens_never_panic_and_the_caret_is_at_the_text(picks in proptest::collection::vec(0usize..100, 0..40), typed in "[a-z 日👍/\n]{0,80}", width in 20u16..180, height in 5u16..60, scroll in -30isize..30) {
         let mut s = Stage::new(width, height).ready(demo());
-        s.tell(Notice::Session(SessionView { messages: vec![message(1, Role::User, "q"), answer(2, &text_of(&picks))], ..SessionView::default() }));
+        s.notify(Notice::Session(SessionView { messages: vec![message(1, Role::User, "q"), answer(2, &text_of(&picks))], ..SessionView::default() }));
         s.event(Event::Paste(typed.clone()));
         s.event(Event::Wheel(scroll));
         let mut terminal = s.terminal();
@@ -349,7 +349,7 @@ proptest! {
     fn a_new_width_and_back_keeps_the_first_line(picks in proptest::collection::vec(0usize..100, 20..80), up in 1isize..40, other in 60u16..200) {
         let mut s = Stage::new(80, 24).ready(demo());
         let messages = (0..6).map(|i| answer(i + 1, &format!("{} {}", i, text_of(&picks)))).collect();
-        s.tell(Notice::Session(SessionView { messages, ..SessionView::default() }));
+        s.notify(Notice::Session(SessionView { messages, ..SessionView::default() }));
         s.event(Event::Wheel(-up));
         s.event(Event::Frame);
         let before = s.app.transcript.window().first().copied();
@@ -366,16 +366,16 @@ proptest! {
 #[test]
 fn another_code_theme_colours_what_is_on_screen_again() {
     let mut s = open(80, 24);
-    s.tell(Notice::Added(message(3, Role::Assistant, "```rust\nfn main() {}\n```")));
+    s.notify(Notice::Added(message(3, Role::Assistant, "```rust\nfn main() {}\n```")));
     s.screen();
-    let asked = |s: &mut Stage| s.effects.drain(..).filter(|e| matches!(e, Effect::Highlight { .. })).count();
-    assert_eq!(asked(&mut s), 1);
+    let highlights = |s: &mut Stage| s.effects.drain(..).filter(|e| matches!(e, Effect::Highlight { .. })).count();
+    assert_eq!(highlights(&mut s), 1);
     s.screen();
-    assert_eq!(asked(&mut s), 0);
+    assert_eq!(highlights(&mut s), 0);
     s.type_text("/set code_theme nord").press("enter");
     assert!(s.effects.contains(&Effect::CodeTheme("nord".into())));
     s.event(Event::CodeTheme(Ok("nord".into()))).screen();
-    assert_eq!(asked(&mut s), 1);
+    assert_eq!(highlights(&mut s), 1);
     s.event(Event::CodeTheme(Err("no code theme nrod: did you mean nord?".into())));
     assert!(s.screen().contains("did you mean nord?") && s.app.config.code_theme == "nord");
     s.type_text("/set code_theme").press("enter");

@@ -1,4 +1,4 @@
-//! What is written is not lost, and does nothing that nobody sees: beside pages that come late, folded pastes, hidden messages.
+//! Typed text is never lost and never acts unseen: with late pages, folded pastes and hidden messages.
 
 use sala_chat::core::transcript::MessageId;
 use sala_chat::runtime::protocol::{Activity, Level, Notice, Request};
@@ -7,11 +7,11 @@ use sala_chat::tui::options::UiConfig;
 use sala_chat::tui::transcript::Scroll;
 use sala_chat::tui::{Effect, Event, Queued};
 
-use super::loading;
 use super::stage::*;
+use super::{loading, picture};
 
 #[test]
-fn a_text_from_the_editor_is_not_replaced_by_what_was_offered_before() {
+fn a_text_from_the_editor_is_not_replaced_by_an_offer() {
     let mut s = open(80, 24);
     s.type_text("/doc").press("ctrl-g");
     assert!(s.app.popup.is_some());
@@ -41,11 +41,11 @@ fn completions_go_with_the_caret() {
 }
 
 #[test]
-fn a_folded_paste_that_was_cleared_comes_back_as_a_paste() {
+fn a_cleared_folded_paste_returns_as_a_paste() {
     let mut s = open(80, 24);
     let long = format!("{}words.", "words ".repeat(199));
     s.event(Event::Paste(long.clone())).press("ctrl-c").type_text("/docs").press("enter");
-    s.tell(Notice::Page { title: "Documents".into(), text: "none".into() });
+    s.notify(Notice::Page { title: "Documents".into(), text: "none".into() });
     s.press("esc ctrl-y");
     assert_eq!(s.app.composer.text(), "[paste 1: 1 line, 1200 characters]");
     s.press("enter");
@@ -53,7 +53,7 @@ fn a_folded_paste_that_was_cleared_comes_back_as_a_paste() {
 }
 
 #[test]
-fn what_is_said_to_a_command_is_seen_while_a_document_is_loaded() {
+fn the_reply_to_a_command_is_visible_during_a_load() {
     let mut s = loading(80, 24);
     s.press("ctrl-u").type_text("/lod").press("enter");
     let screen = s.screen();
@@ -62,7 +62,7 @@ fn what_is_said_to_a_command_is_seen_while_a_document_is_loaded() {
     s.press("ctrl-u").type_text("/set temperature 0.5").press("enter");
     let screen = s.screen();
     assert!(!screen.contains("!! "), "what was said to an earlier line is old: {screen}");
-    s.tell(Notice::Note(Level::Info, "temperature is 0.5".into()));
+    s.notify(Notice::Note(Level::Info, "temperature is 0.5".into()));
     let screen = s.screen();
     assert!(screen.contains("Loading 3 of 5 files") && screen.contains("temperature is 0.5"), "{screen}");
 }
@@ -72,12 +72,12 @@ fn side_by_side() -> Stage {
     let mut s = open(80, 24);
     s.type_text("/regen 2").press("enter");
     busy(&mut s);
-    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
+    s.notify(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
     s
 }
 
 #[test]
-fn what_is_said_to_a_command_is_seen_beside_answers_and_from_further_up() {
+fn the_reply_to_a_command_is_visible_from_every_view() {
     let mut s = side_by_side();
     s.type_text("/lod").press("enter");
     let screen = s.screen();
@@ -93,10 +93,10 @@ fn why() -> Notice {
 }
 
 #[test]
-fn a_page_that_comes_while_somebody_writes_waits_until_it_is_asked_for() {
+fn a_page_that_arrives_during_typing_waits() {
     let mut s = open(80, 24);
     s.type_text("/why").press("enter").type_text("The next ");
-    s.tell(why()).type_text("question: quick?");
+    s.notify(why()).type_text("question: quick?");
     s.event(Event::Paste(" pasted".into()));
     assert_eq!(s.app.composer.text(), "The next question: quick? pasted");
     let screen = s.screen();
@@ -106,15 +106,15 @@ fn a_page_that_comes_while_somebody_writes_waits_until_it_is_asked_for() {
     s.press("esc");
     let screen = s.screen();
     assert!(!screen.contains("Ready:") && screen.contains("The next question"), "{screen}");
-    // What is asked for now opens now.
-    s.press("ctrl-u").type_text("/why").press("enter").tell(why());
+    // A page requested now opens now.
+    s.press("ctrl-u").type_text("/why").press("enter").notify(why());
     assert!(s.screen().contains("These words fell."));
 }
 
 #[test]
-fn a_page_gives_way_to_letters_and_pastes_that_it_has_no_use_for() {
+fn a_page_closes_for_letters_and_pastes_it_does_not_use() {
     let mut s = open(80, 24);
-    s.type_text("/why").press("enter").tell(why());
+    s.type_text("/why").press("enter").notify(why());
     s.type_text("The next question: quick?");
     assert_eq!(s.app.composer.text(), "The next question: quick?");
     s.press("shift-tab");
@@ -125,13 +125,13 @@ fn a_page_gives_way_to_letters_and_pastes_that_it_has_no_use_for() {
 }
 
 #[test]
-fn an_aside_that_waits_goes_on_being_written() {
+fn typing_continues_while_an_aside_arrives() {
     let mut s = open(80, 24);
     s.type_text("/aside Who?").press("enter").type_text("Mean");
     let aside = |text: &str, done| Notice::Aside { question: "Who?".into(), text: text.into(), done };
-    s.tell(aside("It", None)).type_text("while").tell(aside("It is Natasha.", None));
+    s.notify(aside("It", None)).type_text("while").notify(aside("It is Natasha.", None));
     assert_eq!(s.app.composer.text(), "Meanwhile");
-    s.tell(aside("It is Natasha.", Some(sala_chat::core::transcript::Finish::Stop))).press("shift-tab");
+    s.notify(aside("It is Natasha.", Some(sala_chat::core::transcript::Finish::Stop))).press("shift-tab");
     assert!(s.screen().contains("It is Natasha."));
 }
 
@@ -140,7 +140,7 @@ fn keys_do_nothing_to_messages_that_a_load_hides() {
     let mut s = open(80, 24);
     s.press("ctrl-p");
     let hidden = loading(80, 24).app.activity.clone();
-    s.tell(Notice::Activity(hidden));
+    s.notify(Notice::Activity(hidden));
     assert_eq!(s.app.transcript.selected(), None);
     let scroll = s.app.transcript.scroll();
     s.press("ctrl-p pgup ctrl-home ctrl-t ctrl-f").event(Event::Wheel(-3));
@@ -155,7 +155,7 @@ fn keys_do_nothing_to_messages_that_a_load_hides() {
 fn below_a_greeting_the_mouse_selects_the_row_it_is_on() {
     let mut s = Stage::with(UiConfig { mouse: true, ..UiConfig::default() }, 80, 40).ready(demo());
     for text in ["The first note.", "The second note."] {
-        s.tell(Notice::Note(Level::Info, text.into()));
+        s.notify(Notice::Note(Level::Info, text.into()));
     }
     let screen = s.screen();
     let line = |text: &str| u16::try_from(screen.lines().position(|l| l.contains(text)).unwrap()).unwrap();
@@ -179,20 +179,20 @@ fn below_a_greeting_the_mouse_selects_the_row_it_is_on() {
 #[test]
 fn a_slash_inside_a_recalled_question_is_written() {
     let mut s = open(80, 24);
-    s.tell(Notice::Input { text: "When or why?".into(), editing: None });
+    s.notify(Notice::Input { text: "When or why?".into(), editing: None });
     s.press("home").type_text("and/or ");
     assert_eq!(s.app.composer.text(), "and/or When or why?");
     let mut s = open(80, 24);
-    s.tell(Notice::Input { text: "When or why?".into(), editing: None });
+    s.notify(Notice::Input { text: "When or why?".into(), editing: None });
     s.press("left left").type_text("/");
     assert_eq!(s.app.composer.text(), "When or wh/y?");
 }
 
 #[test]
-fn a_number_of_the_greeting_is_over_once_its_question_is_asked() {
+fn a_greeting_number_expires_once_its_question_is_sent() {
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("1").press("enter");
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     s.app.composer.set("");
     s.press("tab").type_text(" today");
     assert!(s.app.composer.text().ends_with(" today"), "{}", s.app.composer.text());
@@ -206,7 +206,7 @@ fn a_number_of_the_greeting_is_over_once_its_question_is_asked() {
 #[test]
 fn answers_side_by_side_are_laid_out_for_a_frame() {
     let mut s = side_by_side();
-    s.tell(Notice::Delta { message: MessageId(11), thinking: false, text: "Natasha.".into() });
+    s.notify(Notice::Delta { message: MessageId(11), thinking: false, text: "Natasha.".into() });
     let rows = |s: &Stage| s.app.several.as_ref().unwrap().shown().map(|(.., rows)| rows.len()).sum::<usize>();
     let before = rows(&s);
     s.event(Event::Frame);
@@ -215,7 +215,7 @@ fn answers_side_by_side_are_laid_out_for_a_frame() {
 }
 
 #[test]
-fn what_is_sent_from_the_queue_leaves_the_view_of_whoever_reads_further_up() {
+fn sending_from_the_queue_keeps_the_scroll_position() {
     let mut s = open(80, 24);
     busy(&mut s);
     s.type_text("asked next").press("enter");
@@ -223,12 +223,12 @@ fn what_is_sent_from_the_queue_leaves_the_view_of_whoever_reads_further_up() {
     s.press("pgup");
     let scroll = s.app.transcript.scroll();
     assert_ne!(scroll, Scroll::Follow);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("asked next".into())]);
     assert_eq!(s.app.transcript.scroll(), scroll);
     // Nor do the files that it mentions lead to the end.
     busy(&mut s);
-    s.tell(Notice::Activity(Activity::Idle)).event(Event::FoundPaths(vec!["more.txt".into()]));
+    s.notify(Notice::Activity(Activity::Idle)).event(Event::FoundPaths(vec!["more.txt".into()]));
     assert!(matches!(s.sent().as_slice(), [Request::Load { .. }]));
     assert_eq!(s.app.transcript.scroll(), scroll);
     s.type_text("sent now").press("enter");
@@ -236,11 +236,35 @@ fn what_is_sent_from_the_queue_leaves_the_view_of_whoever_reads_further_up() {
 }
 
 #[test]
-fn what_is_said_of_the_database_keeps_no_question_from_being_asked() {
+fn a_database_notice_blocks_no_question() {
     let mut s = open(80, 24);
     s.type_text("Sum up @big.txt").press("esc").press("enter");
     s.event(Event::FoundPaths(vec!["big.txt".into()])).effects.clear();
-    s.tell(Notice::Damage("sala.db is damaged in places".into())).tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Damage("sala.db is damaged in places".into())).notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("Sum up big.txt".into())]);
     assert!(s.screen().contains("damaged in places"), "{}", s.screen());
+}
+
+#[test]
+fn a_session_of_this_folder_is_continued_by_enter_and_left_alone_by_typing() {
+    let offering = |w, h| {
+        let offer = Some(super::pages::sessions().remove(0));
+        Stage::with(UiConfig { offer, ..UiConfig::default() }, w, h).ready(demo())
+    };
+    for (w, h) in [(30, 8), (60, 15), (80, 24), (160, 50)] {
+        let mut s = offering(w, h);
+        picture(&format!("offer_{w}x{h}"), &mut s);
+        s.press("enter");
+        assert_eq!(s.sent(), [Request::Resume("war-and-peace".into())]);
+        let mut s = offering(w, h);
+        s.type_text("Hello");
+        assert!(!s.screen().contains("Enter continues"), "{}", s.screen());
+        s.press("enter");
+        assert_eq!(s.sent(), [Request::Ask("Hello".into())]);
+        // A command counts as a beginning, too: the next Enter opens nothing.
+        let mut s = offering(w, h);
+        s.type_text("/new").press("enter");
+        s.notify(Notice::Activity(Activity::Idle)).press("enter");
+        assert_eq!(s.sent(), [Request::New(None)]);
+    }
 }

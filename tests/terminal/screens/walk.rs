@@ -17,7 +17,7 @@ fn a_small_window_has_the_transcript_and_the_input() {
         s.press("enter");
         assert_eq!(s.sent(), [Request::Ask("And then?".into())]);
         // Pages, lists and questions fit in, too.
-        s.tell(Notice::Timeline(timeline()));
+        s.notify(Notice::Timeline(timeline()));
         assert!(s.screen().contains("Timeline"), "{}", s.screen());
         s.press("esc ctrl-d");
         assert!(s.screen().contains("quit"), "{}", s.screen());
@@ -27,7 +27,7 @@ fn a_small_window_has_the_transcript_and_the_input() {
 #[test]
 fn a_page_that_typing_closed_leaves_no_note_for_good() {
     let mut s = open(80, 24);
-    s.press("esc esc").tell(Notice::Timeline(timeline())).type_text("zebra");
+    s.press("esc esc").notify(Notice::Timeline(timeline())).type_text("zebra");
     assert_eq!(s.app.composer.text(), "zebra");
     assert!(s.screen().contains("Ready: the timeline. Shift-Tab shows it"));
     s.wait(9_000);
@@ -38,16 +38,16 @@ fn a_page_that_typing_closed_leaves_no_note_for_good() {
 }
 
 #[test]
-fn a_refused_command_stays_in_the_input_and_its_reason_goes_with_the_next_key() {
+fn a_refused_command_stays_and_its_reason_clears_on_a_key() {
     for (width, height) in SIZES {
         let mut s = open(width, height);
         let entries = s.app.transcript.entries().len();
         for (line, level) in [("/load nothing.txt", Level::Warn), ("/goto nowhere", Level::Error)] {
             s.press("end ctrl-u").type_text(line).press("enter");
             assert_eq!(s.sent().len(), 1);
-            let come = s.come;
-            s.tell(Notice::Note(level, "This session is open to view only.".into()));
-            s.event(Event::Notice(Notice::Acknowledged(come)));
+            let received = s.received;
+            s.notify(Notice::Note(level, "This session is open to view only.".into()));
+            s.event(Event::Notice(Notice::Acknowledged(received)));
             assert_eq!(s.app.composer.text(), line);
             assert!(s.screen().contains("!! This session is open to view only."), "{}", s.screen());
             s.press("left");
@@ -58,12 +58,12 @@ fn a_refused_command_stays_in_the_input_and_its_reason_goes_with_the_next_key() 
 }
 
 #[test]
-fn a_warning_about_a_command_that_is_carried_out_stays_in_the_transcript() {
+fn a_warning_about_an_executed_command_stays_visible() {
     let mut s = open(80, 24);
     s.type_text("/load a.txt").press("enter");
-    let come = s.come;
-    s.tell(Notice::Note(Level::Warn, "a.txt: read as windows-1252".into()));
-    s.tell(Notice::Added(document(9, "a.txt", 900))).event(Event::Notice(Notice::Acknowledged(come)));
+    let received = s.received;
+    s.notify(Notice::Note(Level::Warn, "a.txt: read as windows-1252".into()));
+    s.notify(Notice::Added(document(9, "a.txt", 900))).event(Event::Notice(Notice::Acknowledged(received)));
     assert_eq!(s.app.composer.text(), "");
     s.press("left");
     assert!(s.screen().contains("read as windows-1252"));
@@ -80,24 +80,24 @@ fn a_local_command_that_fails_stays_in_the_input() {
 }
 
 #[test]
-fn held_messages_that_stay_behind_are_named() {
+fn held_messages_left_unsent_are_named() {
     let mut s = Stage::new(80, 24).ready(gpu());
-    s.tell(Notice::Session(opened(1))).effects.clear();
+    s.notify(Notice::Session(opened(1))).effects.clear();
     busy(&mut s);
     s.type_text("a held question").press("enter esc");
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.queued(), ["a held question"]);
-    s.type_text("/new").press("enter").tell(Notice::Session(opened(3)));
+    s.type_text("/new").press("enter").notify(Notice::Session(opened(3)));
     let screen = s.screen();
     assert!(screen.contains("1 held message left in \"war-and-peace\"; Alt-1 goes back."), "{screen}");
 }
 
 #[test]
-fn a_message_of_another_branch_has_a_number_of_its_own_in_the_timeline() {
+fn a_message_of_another_branch_has_its_own_timeline_number() {
     let mut s = open(80, 24);
     let mut rows = timeline();
     (rows[3].number, rows[3].line, rows[3].message) = (3, 2, MessageId(7));
-    s.tell(Notice::Timeline(rows));
+    s.notify(Notice::Timeline(rows));
     let screen = s.screen();
     assert!(screen.matches("#3 ").count() == 1 && screen.contains("#3.2 "), "{screen}");
 }
@@ -150,12 +150,12 @@ fn a_bare_load_is_a_list_of_files() {
 }
 
 #[test]
-fn sessions_are_renamed_deleted_and_sorted_in_their_list() {
-    for (width, height) in SIZES {
+fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
+    for (width, height) in SIZES.into_iter().chain([(30, 8)]) {
         let mut s = open(width, height);
         let mut rows = super::pages::sessions();
         (rows[0].updated_ms, rows[0].tokens) = (rows[0].updated_ms + 1, rows[0].tokens + 1);
-        s.tell(Notice::Sessions(rows));
+        s.notify(Notice::Sessions(rows));
         let first = |s: &mut Stage| s.screen().lines().find(|l| l.contains(" > ")).map(str::to_owned).unwrap();
         let by_date = first(&mut s);
         s.press("ctrl-s");
@@ -164,9 +164,22 @@ fn sessions_are_renamed_deleted_and_sorted_in_their_list() {
         assert!(s.screen().contains("Sessions by tokens") && first(&mut s).contains("war-and-peace"));
         s.press("ctrl-s");
         assert_eq!(first(&mut s), by_date);
-        s.press("delete");
+        // The list is sent again after a pin, and the same row stays selected.
+        s.press("ctrl-s f3");
+        assert_eq!(s.sent(), [Request::Pin(Some("war-and-peace".into())), Request::Sessions]);
+        let mut rows = super::pages::sessions();
+        (rows[0].pinned, rows[0].title) = (true, "(pinned) Who?".into());
+        rows[2].here = true;
+        s.notify(Notice::Activity(Activity::Idle)).notify(Notice::Sessions(rows));
+        assert!(s.screen().contains("Sessions by name") && first(&mut s).contains("war-and-peace"), "{}", s.screen());
+        s.press("ctrl-f");
+        assert!(s.screen().contains("Sessions of this folder by name") && first(&mut s).contains("日本語の本"));
+        s.press("ctrl-s ctrl-s ctrl-f");
+        let keys = s.screen();
+        assert!(["F2", "F3 pin", "Del", "Esc"].iter().all(|key| keys.contains(key)), "{keys}");
+        s.press("home delete");
         assert_eq!(s.sent(), [Request::Delete(Some("war-and-peace".into()))]);
-        s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Sessions(super::pages::sessions())).press("f2");
+        s.notify(Notice::Activity(Activity::Idle)).notify(Notice::Sessions(super::pages::sessions())).press("f2");
         assert_eq!(s.app.composer.text(), "/rename war-and-peace ");
         s.type_text("tolstoy").press("enter");
         let rename = Request::RenameOther { session: "war-and-peace".into(), name: "tolstoy".into() };
@@ -177,12 +190,12 @@ fn sessions_are_renamed_deleted_and_sorted_in_their_list() {
 #[test]
 fn a_question_that_is_left_without_an_answer_is_named() {
     let mut s = Stage::new(80, 24).ready(gpu());
-    s.tell(Notice::Session(opened(1))).effects.clear();
+    s.notify(Notice::Session(opened(1))).effects.clear();
     s.type_text("/resume mail").press("enter");
     let choices = vec![Choice { key: 'v', label: "view".into() }, Choice { key: '\x1b', label: "cancel".into() }];
-    s.tell(Notice::Question { id: 1, text: "\"mail\" is in use.".into(), choices });
+    s.notify(Notice::Question { id: 1, text: "\"mail\" is in use.".into(), choices });
     s.type_text("hello").press("esc esc ctrl-u").type_text("/new").press("enter");
-    s.tell(Notice::Session(opened(3)));
+    s.notify(Notice::Session(opened(3)));
     let screen = s.screen();
     assert!(screen.contains("still asks: \"mail\" is in use. Alt-1 goes back."), "{screen}");
 }
@@ -190,7 +203,7 @@ fn a_question_that_is_left_without_an_answer_is_named() {
 #[test]
 fn the_idle_status_line_has_model_context_and_saved() {
     let mut s = open(80, 24);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     let screen = s.screen();
     let status = screen.lines().rev().nth(2).unwrap();
     assert!(status.contains("MiniCPM-SALA on NVIDIA H200") && status.ends_with("57%   saved 14:01"), "{status}");
@@ -203,7 +216,7 @@ fn the_idle_status_line_has_model_context_and_saved() {
 fn pages_break_text_between_words_and_show_no_fences() {
     let mut s = open(60, 15);
     let line = "    41,210  Natasha looked at him with wide open eyes and could not say a single word about it";
-    s.tell(Notice::Page { title: "war.txt".into(), text: line.into() });
+    s.notify(Notice::Page { title: "war.txt".into(), text: line.into() });
     let screen = s.screen();
     let words: Vec<&str> = line.split_whitespace().collect();
     for word in words {
@@ -217,7 +230,7 @@ fn pages_break_text_between_words_and_show_no_fences() {
 #[test]
 fn a_question_shows_a_path_whole() {
     let mut s = open(60, 15);
-    s.tell(Notice::Added(message(
+    s.notify(Notice::Added(message(
         9,
         Role::User,
         "Please compare the two long texts in /srv/docs/war-and-peace-part-two",

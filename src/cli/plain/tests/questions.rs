@@ -30,7 +30,7 @@ fn files_of_a_plan_are_chosen_by_number() {
 }
 
 #[test]
-fn the_line_of_a_pipe_behind_a_question_answers_it_however_early_it_came() {
+fn the_line_of_a_pipe_after_a_question_answers_it_however_early_it_arrived() {
     let question = || {
         let choices = vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "cancel".into() }];
         Notice::Question { id: 5, text: "11 files".into(), choices }

@@ -72,7 +72,7 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "pin",
         usage: "[NAME]",
-        help: "pin a session in the list, or take its pin off",
+        help: "pin or unpin a session in the list",
         example: "/pin thesis",
         wrong: "/pin a b",
         completes: Sessions,

@@ -204,9 +204,9 @@ fn branch(a: &Args<'_>) -> Result<Outcome, String> {
     runtime(Request::Branch(match (at, which) {
         (None, None) => BranchTarget::List,
         // Most places have two.
-        (Some(_), None) => BranchTarget::Beside(at, Sibling::Next),
+        (Some(_), None) => BranchTarget::Sibling(at, Sibling::Next),
         (at, Some(word)) => match (sibling(word), at) {
-            (Some(sibling), at) => BranchTarget::Beside(at, sibling),
+            (Some(sibling), at) => BranchTarget::Sibling(at, sibling),
             (None, None) => BranchTarget::Name(word.into()),
             (None, Some(_)) => return Err(format!("{word} is not a branch here; write a number, next or prev")),
         },

@@ -116,8 +116,8 @@ fn heads_of_speculators_that_do_not_say_where_the_residual_starts_are_read_as_vl
         })
     };
     let named: Vec<_> = all.iter().map(|(n, form)| (n.replace("midlayer.", "layers.0."), form.clone())).collect();
-    let plain = |said: bool| set(&config, |c| drop(c.insert("norm_before_residual".into(), said.into())));
-    let [normed, stream] = [true, false].map(|said| load(&plain(said), &all, &spec).unwrap());
+    let plain = |text: bool| set(&config, |c| drop(c.insert("norm_before_residual".into(), text.into())));
+    let [normed, stream] = [true, false].map(|text| load(&plain(text), &all, &spec).unwrap());
     assert!(normed != stream, "it makes a difference");
     let nested = of_speculators(
         json!({"transformer_layer_config": serde_json::from_str::<serde_json::Value>(&plain(false)).unwrap()}),
@@ -161,7 +161,7 @@ fn a_prediction_that_is_not_there_or_has_no_place_in_the_vocabulary_is_an_error(
 #[test]
 fn a_tensor_under_two_names_is_refused_where_it_is_used() {
     let (config, all, spec) = tiny();
-    let beside = |name: &str, second: &str| {
+    let with_second = |name: &str, second: &str| {
         let mut all = all.clone();
         let form = take(&mut all, name).clone();
         all.push((second.to_owned(), form));
@@ -178,7 +178,7 @@ fn a_tensor_under_two_names_is_refused_where_it_is_used() {
             says("layers.0.mlp.down_proj.weight", "midlayer.mlp.down_proj.weight"),
         ),
     ] {
-        let text = beside(name, second);
+        let text = with_second(name, second);
         assert!(text.contains(&says) && !text.contains('\n'), "{text}");
     }
     // An unused tensor may exist twice.

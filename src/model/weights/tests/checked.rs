@@ -27,7 +27,7 @@ fn change(path: &Path) {
 }
 
 #[test]
-fn without_hashes_nothing_is_said_of_the_parts_beside_a_missing_one() {
+fn without_hashes_the_parts_next_to_a_missing_one_are_not_reported() {
     let (source, out) = packed();
     let index = out.path().join("model.safetensors.index.json");
     let mut json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&index).unwrap()).unwrap();
@@ -73,13 +73,13 @@ fn what_is_there_is_compared_once_and_that_can_be_stopped() {
     change(&part(&out, 3));
     let claim = Claim::take(out.path()).unwrap();
     let (stop, mut reported) = (Cancel::default(), Vec::new());
-    let mut tell = |name: &str, bytes: u64| {
+    let mut report = |name: &str, bytes: u64| {
         reported.push((name.to_owned(), bytes));
         if reported.len() == 6 {
             stop.cancel();
         }
     };
-    assert!(remove_damaged(&source, &claim, &stop, &mut tell).unwrap().is_none());
+    assert!(remove_damaged(&source, &claim, &stop, &mut report).unwrap().is_none());
     assert!(reported.len() == 6 && reported.iter().all(|(_, bytes)| *bytes > 0), "{reported:?}");
     assert!(part(&out, 3).exists(), "nothing is removed");
 

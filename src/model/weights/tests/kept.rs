@@ -37,7 +37,7 @@ fn a_quantized_folder_answers_as_its_source_packed_while_loading() {
 }
 
 #[test]
-fn a_run_that_was_stopped_goes_on_where_it_was() {
+fn a_stopped_run_resumes() {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.set_recipe(Recipe::Bits8);
     let out = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn what_was_changed_in_a_folder_is_named_and_packed_again() {
 }
 
 #[test]
-fn a_run_removes_what_others_left_and_lets_nobody_else_in() {
+fn a_run_removes_what_others_left_and_excludes_other_runs() {
     use crate::model::ModelError;
     use crate::model::quantize::{Claim, quantize};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
@@ -147,8 +147,8 @@ fn a_run_removes_what_others_left_and_lets_nobody_else_in() {
     let mut other = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     other.set_recipe(Recipe::Bits4);
     let mut hear = |_: &crate::model::quantize::Part| {
-        let beside = quantize(&other, None, out.path(), &Default::default(), &mut |_| ());
-        refused += usize::from(matches!(beside, Err(ModelError::InUse { .. })));
+        let second = quantize(&other, None, out.path(), &Default::default(), &mut |_| ());
+        refused += usize::from(matches!(second, Err(ModelError::InUse { .. })));
     };
     quantize(&source, None, out.path(), &Default::default(), &mut hear).unwrap().unwrap();
     assert_eq!(refused, 8);
@@ -192,12 +192,12 @@ fn only_kept_weights_are_removed_and_never_through_a_link() {
         std::fs::write(at, "text").unwrap();
         at.to_path_buf()
     };
-    let [ours, linked, beside, left, empty, going] = [1, 2, 3, 4, 5, 6].map(|n| format!("{n:032x}"));
+    let [ours, linked, mixed, left, empty, going] = [1, 2, 3, 4, 5, 6].map(|n| format!("{n:032x}"));
     let weights = dir.path().join("weights");
     let gone = [
         file(&weights.join(&ours).join("part-000.safetensors")),
         file(&weights.join(&ours).join("model.safetensors.index.json")),
-        file(&weights.join(&beside).join("config.json")),
+        file(&weights.join(&mixed).join("config.json")),
         // Files of a killed run, and of one of an earlier version.
         file(&weights.join(&left).join(".part-a1B2c3")),
         file(&weights.join(&left).join(".tmpA1b2C3")),
@@ -207,8 +207,8 @@ fn only_kept_weights_are_removed_and_never_through_a_link() {
     let stays = [
         file(&weights.join("photos/part-000.safetensors")),
         file(&weights.join("notes.txt")),
-        file(&weights.join(&beside).join("diary.txt")),
-        file(&weights.join(&beside).join("part-1.safetensors")),
+        file(&weights.join(&mixed).join("diary.txt")),
+        file(&weights.join(&mixed).join("part-1.safetensors")),
         file(&weights.join(&going).join("part-000.safetensors")),
         file(&foreign.path().join(&linked).join("part-000.safetensors")),
     ];
@@ -218,7 +218,7 @@ fn only_kept_weights_are_removed_and_never_through_a_link() {
     assert_eq!(kept, [(Stage::Finished, 8), unfinished(4), unfinished(8), unfinished(0), (Stage::Going, 4)]);
     assert_eq!(remove_kept(&weights).unwrap(), Removed { files: 5, bytes: 20 });
     assert!(gone.iter().all(|p| !p.exists()) && stays.iter().all(|p| p.exists()));
-    assert!([&ours, &left, &empty].iter().all(|name| !weights.join(name).exists()) && weights.join(&beside).exists());
+    assert!([&ours, &left, &empty].iter().all(|name| !weights.join(name).exists()) && weights.join(&mixed).exists());
     drop(claim);
     // The folder of all copies must not be a link either.
     let link = dir.path().join("link");

@@ -1,4 +1,4 @@
-//! The command that was meant by words that are none.
+//! The nearest command to words that are none.
 
 use clap::CommandFactory;
 
@@ -6,7 +6,7 @@ use super::Cli;
 use crate::text::near::nearest;
 
 /// `model quantize` for `quantize`, and for `modle quantise`.
-pub fn command_meant(words: &[String]) -> Option<String> {
+pub fn suggested_command(words: &[String]) -> Option<String> {
     let root = Cli::command();
     let (first, rest) = words.split_first()?;
     let below = root.get_subcommands().flat_map(|of| of.get_subcommands().map(move |command| (Some(of), command)));
@@ -25,7 +25,7 @@ mod tests {
 
     #[test]
     fn words_near_a_command_name_it_wherever_it_is() {
-        let meant = |line: &str| command_meant(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let meant = |line: &str| suggested_command(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
         for (line, command) in [
             ("serach", "search"),
             ("quantize", "model quantize"),

@@ -31,35 +31,35 @@ struct Call {
 }
 
 /// A running call. Dropping it stops the work.
-pub(super) struct Ticket {
+pub(super) struct PendingCall {
     pub(super) progress: mpsc::UnboundedReceiver<Progress>,
     pub(super) reply: oneshot::Receiver<Result<Vec<Notice>, String>>,
     _held: Sender<Infallible>,
 }
 
-/// The thread of a lane; its result reports text that could not be saved.
+/// The worker thread; its result reports text that could not be saved.
 pub(in crate::cli) type Ended = JoinHandle<Result<(), Failure>>;
 
 /// Dropping the last one ends the runtime.
 #[derive(Clone)]
-pub(super) struct Lane(Sender<Call>);
+pub(super) struct Worker(Sender<Call>);
 
-impl Lane {
+impl Worker {
     pub(super) fn start(
         open: impl FnMut() -> Result<Opened, Failure> + Send + 'static,
-    ) -> std::io::Result<(Lane, Ended)> {
+    ) -> std::io::Result<(Worker, Ended)> {
         let (calls, inbox) = crossbeam_channel::unbounded();
         let thread = std::thread::Builder::new().name("mcp".into()).spawn(move || serve(&inbox, open))?;
-        Ok((Lane(calls), thread))
+        Ok((Worker(calls), thread))
     }
 
-    pub(super) fn call(&self, request: Request) -> Ticket {
+    pub(super) fn call(&self, request: Request) -> PendingCall {
         let (progress, updates) = mpsc::unbounded_channel();
         let (reply, replied) = oneshot::channel();
         let (held, given_up) = crossbeam_channel::bounded(0);
-        // A lane that is gone closes the reply.
+        // A worker that has ended closes the reply.
         let _ = self.0.send(Call { request, progress, given_up, reply });
-        Ticket { progress: updates, reply: replied, _held: held }
+        PendingCall { progress: updates, reply: replied, _held: held }
     }
 }
 
@@ -75,8 +75,8 @@ fn serve(calls: &Receiver<Call>, mut open: impl FnMut() -> Result<Opened, Failur
         };
         let reply = match running {
             Err(failure) => Err(failure.to_string()),
-            Ok(mut running) => match running.carry_out(&call) {
-                Done::Rests(reply) => {
+            Ok(mut running) => match running.execute(&call) {
+                Done::Idle(reply) => {
                     open_now = Some(running);
                     reply
                 }
@@ -99,7 +99,7 @@ struct Running {
 }
 
 enum Done {
-    Rests(Result<Vec<Notice>, String>),
+    Idle(Result<Vec<Notice>, String>),
     /// The runtime has ended; the next call opens another one.
     Over(String),
 }
@@ -111,8 +111,8 @@ impl Running {
         let _ = self.opened.runtime.requests.send(request);
     }
 
-    /// Sends the request and collects its notices until the runtime rests.
-    fn carry_out(&mut self, call: &Call) -> Done {
+    /// Sends the request and collects its notices until the runtime is idle.
+    fn execute(&mut self, call: &Call) -> Done {
         let notices = self.opened.runtime.notices.clone();
         let mut given_up = call.given_up.clone();
         let (mut collected, mut failed) = (Vec::new(), None);
@@ -139,7 +139,7 @@ impl Running {
                 }
             }
         }
-        Done::Rests(failed.map_or(Ok(collected), Err))
+        Done::Idle(failed.map_or(Ok(collected), Err))
     }
 
     fn close(mut self) -> Result<(), Failure> {

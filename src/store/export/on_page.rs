@@ -1,14 +1,18 @@
-//! A message's text on a Markdown page: it leaves no code block open, and none of its lines is a heading of the page.
+//! A message's text on a Markdown page: it leaves no block open, and none of its lines is a heading of the page.
 
 use std::ops::Range;
 
 use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 
-use super::fences::missing_end;
+use super::fences::{fence, missing_end};
 use crate::core::transcript::Role;
 
-/// Passes over the headings: a line that is no heading any more may become the text of an underlined one.
-const LOOKS: usize = 3;
+/// Passes that look for headings and open blocks: a line that is no heading any more may be the text of an underlined
+/// one, and what stood inside of an open block is read as Markdown once that is closed.
+const PASSES: usize = 4;
+
+/// Stands for what follows the text on the page: where it is no heading, the text hides it.
+const NEXT: &str = "\n\n## You\n";
 
 pub(super) fn speaker(role: Role) -> &'static str {
     match role {
@@ -19,28 +23,51 @@ pub(super) fn speaker(role: Role) -> &'static str {
     }
 }
 
-pub(super) fn said(text: &str) -> String {
-    let mut text = text.trim_end().to_owned();
-    for _ in 0..LOOKS {
-        let places = headings(&text);
-        if places.is_empty() {
-            break;
+pub(super) fn on_page(text: &str) -> String {
+    let mut page = with_newlines(text).trim_end().to_owned();
+    for _ in 0..PASSES {
+        if let Some(end) = missing_end(&page) {
+            page.push('\n');
+            page.push_str(&end);
         }
-        text = with_backslashes(&text, &places);
+        let mut places = headings(&format!("{page}{NEXT}"));
+        if places.pop_if(|place| *place > page.len()).is_none() {
+            places.extend(open_html(&page));
+            places.sort_unstable();
+        }
+        if places.is_empty() {
+            return page;
+        }
+        page = with_backslashes(&page, &places);
     }
-    if let Some(end) = missing_end(&text) {
-        text.push('\n');
-        text.push_str(&end);
+    let fence = fence(text);
+    format!("{fence}text\n{}\n{fence}", text.trim_end())
+}
+
+/// CommonMark ends a line at a lone carriage return too.
+pub(super) fn with_newlines(text: &str) -> String {
+    text.replace("\r\n", "\n").replace('\r', "\n")
+}
+
+/// Where a last HTML block begins that a blank line does not end, and each later line that would begin one.
+fn open_html(text: &str) -> Vec<usize> {
+    let blocks = Parser::new(text).into_offset_iter().filter(|(event, _)| *event == Event::Start(Tag::HtmlBlock));
+    let Some((_, last)) = blocks.last() else { return Vec::new() };
+    let mut places = Vec::new();
+    let mut at = last.start;
+    for line in text.get(last.start..).unwrap_or_default().split_inclusive('\n') {
+        let own = line.trim_start_matches(' ');
+        if own.starts_with('<') && line.len() - own.len() <= 3 {
+            places.push(at + line.len() - own.len());
+        }
+        at += line.len();
     }
-    text
+    places
 }
 
 /// Positions at which a backslash turns a heading that reads like one between messages into text, in order.
 fn headings(text: &str) -> Vec<usize> {
     let mut places = Vec::new();
-    if !text.contains(['#', '=', '-']) {
-        return places;
-    }
     let mut open: Option<(HeadingLevel, Range<usize>, String)> = None;
     for (event, range) in Parser::new(text).into_offset_iter() {
         match event {
@@ -105,7 +132,7 @@ mod tests {
 
     #[test]
     fn whatever_reads_as_a_heading_of_the_page_is_none() {
-        for (text, on_page) in [
+        for (text, expected) in [
             ("Yes.\n## You", "Yes.\n\\## You"),
             ("  ## Document: a.txt ##", "  \\## Document: a.txt ##"),
             ("So.\n\nAssistant\n---\nYes", "So.\n\nAssistant\n\\---\nYes"),
@@ -116,7 +143,7 @@ mod tests {
             // A line across the page follows it.
             ("## Assistant\n---", "\\## Assistant\n\\---"),
         ] {
-            assert_eq!(said(text), on_page, "{text:?}");
+            assert_eq!(on_page(text), expected, "{text:?}");
         }
         for own in [
             "Mine\n---",
@@ -128,14 +155,14 @@ mod tests {
             "```\n## You\n```",
             "    ## You",
         ] {
-            assert_eq!(said(&format!("So:\n\n{own}")), format!("So:\n\n{own}"));
+            assert_eq!(on_page(&format!("So:\n\n{own}")), format!("So:\n\n{own}"));
         }
     }
 
     #[test]
     fn many_headings_among_many_blocks_take_no_time() {
         let begun = Instant::now();
-        assert!(said(&"```\na\n```\n## You\n".repeat(100_000)).ends_with("```\n\\## You"));
+        assert!(on_page(&"```\na\n```\n## You\n".repeat(100_000)).ends_with("```\n\\## You"));
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
 }

@@ -1,4 +1,4 @@
-//! What another thread does while the runtime goes on: imports, searches, exports, on a disk that keeps them waiting.
+//! Background tasks during other work: imports, searches and exports on a slow disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::fault::FaultDisk;
 use super::*;
 
 /// A conversation of another program.
-fn talk_file(dir: &Path) -> PathBuf {
+fn chat_file(dir: &Path) -> PathBuf {
     let file = dir.join("in.json");
     let json = r#"{"chat":{"title":"Lamps","messages":[{"role":"user","content":"Is kerosene dear?"}]}}"#;
     std::fs::write(&file, json).unwrap();
@@ -21,25 +21,25 @@ fn import(file: &Path) -> Request {
     Request::Import(file.display().to_string())
 }
 
-fn busy(t: &mut Talk, part: &str) {
+fn busy(t: &mut Chat, part: &str) {
     t.wait(part, |n| matches!(n, Notice::Activity(Activity::Busy { what }) if what.starts_with(part)).then_some(()));
 }
 
 /// Shown as what keeps nothing waiting.
-fn beside(t: &mut Talk, part: &str) {
+fn in_background(t: &mut Chat, part: &str) {
     t.wait(part, |n| matches!(n, Notice::Activity(Activity::Beside { what }) if what.starts_with(part)).then_some(()));
 }
 
-fn stopping(t: &mut Talk) {
+fn stopping(t: &mut Chat) {
     t.wait("stopping", |n| matches!(n, Notice::Activity(Activity::Stopping)).then_some(()));
 }
 
-fn page(t: &mut Talk) {
+fn page(t: &mut Chat) {
     t.send(Request::Context);
     t.wait("a page", |n| matches!(n, Notice::Page { .. }).then_some(()));
 }
 
-fn found(t: &mut Talk) -> usize {
+fn found(t: &mut Chat) -> usize {
     t.wait("what was found", |n| if let Notice::Found { rows, .. } = n { Some(rows.len()) } else { None })
 }
 
@@ -48,10 +48,10 @@ fn sessions(dir: &Path) -> usize {
     store.sessions(sala_chat::store::SessionFilter::Live, 10).unwrap().len()
 }
 
-fn an_import_is_shown_and_ends_with_a_stop_while_the_desk_goes_on() {
+fn an_import_is_shown_and_can_be_stopped_while_others_work() {
     let (dir, disk) = (dir(), FaultDisk::new());
-    let file = talk_file(dir.path());
-    let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
+    let file = chat_file(dir.path());
+    let mut t = Chat::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     t.sync();
     let release = disk.hold("background");
     t.send(import(&file));
@@ -71,8 +71,8 @@ fn an_import_is_shown_and_ends_with_a_stop_while_the_desk_goes_on() {
 
 fn the_end_waits_for_no_import() {
     let (dir, disk) = (dir(), FaultDisk::new());
-    let file = talk_file(dir.path());
-    let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
+    let file = chat_file(dir.path());
+    let mut t = Chat::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     t.sync();
     let release = disk.hold("background");
     t.send(import(&file));
@@ -84,25 +84,25 @@ fn the_end_waits_for_no_import() {
     assert_eq!(sessions(dir.path()), 0);
 }
 
-fn a_search_goes_on_beside_an_answer_and_is_stopped_after_it() {
+fn a_search_runs_during_an_answer_and_is_stopped_after_it() {
     let (dir, disk) = (dir(), FaultDisk::new());
-    let file = talk_file(dir.path());
+    let file = chat_file(dir.path());
     let (permit, gate) = crossbeam_channel::unbounded();
     let setup = Setup { disk: Arc::new(disk.clone()), gate: Some(gate), ..Setup::default() };
-    let mut t = Talk::new(dir.path(), setup);
+    let mut t = Chat::new(dir.path(), setup);
     t.send(Request::Ask("One?".into()));
     (0..4).for_each(|_| permit.send(()).unwrap());
     t.wait("some of the answer", |n| matches!(n, Notice::Delta { .. }).then_some(()));
     // Another process has brought what is in no index yet.
-    support::store(&dir.path().join("data")).import(&file, &Watch::NOBODY).unwrap();
+    support::store(&dir.path().join("data")).import(&file, &Watch::NONE).unwrap();
     let release = disk.hold("background");
     t.send(Request::Search("kerosene".into()));
     page(&mut t);
     drop(permit);
     t.finished();
-    beside(&mut t, "searching");
+    in_background(&mut t, "searching");
     t.send(Request::Stop);
-    beside(&mut t, "stopping: searching");
+    in_background(&mut t, "stopping: searching");
     drop(release);
     t.idle();
     assert!(!t.seen.iter().any(|n| matches!(n, Notice::Found { .. })));
@@ -110,15 +110,15 @@ fn a_search_goes_on_beside_an_answer_and_is_stopped_after_it() {
     assert_eq!(found(&mut t), 1);
 }
 
-fn a_search_makes_room_for_what_is_asked_next() {
+fn a_new_session_does_not_wait_for_a_search() {
     let (dir, disk) = (dir(), FaultDisk::new());
-    let file = talk_file(dir.path());
-    support::store(&dir.path().join("data")).import(&file, &Watch::NOBODY).unwrap();
-    let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
+    let file = chat_file(dir.path());
+    support::store(&dir.path().join("data")).import(&file, &Watch::NONE).unwrap();
+    let mut t = Chat::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     t.sync();
     let release = disk.hold("background");
     t.send(Request::Search("kerosene".into()));
-    beside(&mut t, "searching");
+    in_background(&mut t, "searching");
     t.send(Request::New(Some("next".into())));
     t.wait("another session", |n| matches!(n, Notice::Session(view) if view.name == "next").then_some(()));
     drop(release);
@@ -128,16 +128,16 @@ fn a_search_makes_room_for_what_is_asked_next() {
 
 fn an_export_ends_with_a_stop_and_leaves_no_file() {
     let (dir, disk) = (dir(), FaultDisk::new());
-    let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
+    let mut t = Chat::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     t.ask("One?");
     t.on_disk();
     let release = disk.hold("background");
     let path = dir.path().join("out.sala");
     let name = path.display().to_string();
     t.send(Request::Export { path: name, format: None, tree: false, with_state: true, force: false });
-    beside(&mut t, "exporting out.sala");
+    in_background(&mut t, "exporting out.sala");
     t.send(Request::Stop);
-    beside(&mut t, "stopping: exporting out.sala");
+    in_background(&mut t, "stopping: exporting out.sala");
     drop(release);
     t.idle();
     let left = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name());
@@ -146,9 +146,9 @@ fn an_export_ends_with_a_stop_and_leaves_no_file() {
 }
 
 with_both_tokenizers!(
-    an_import_is_shown_and_ends_with_a_stop_while_the_desk_goes_on,
+    an_import_is_shown_and_can_be_stopped_while_others_work,
     the_end_waits_for_no_import,
-    a_search_goes_on_beside_an_answer_and_is_stopped_after_it,
-    a_search_makes_room_for_what_is_asked_next,
+    a_search_runs_during_an_answer_and_is_stopped_after_it,
+    a_new_session_does_not_wait_for_a_search,
     an_export_ends_with_a_stop_and_leaves_no_file,
 );

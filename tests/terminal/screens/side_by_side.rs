@@ -1,4 +1,4 @@
-//! Answers beside each other: to one question, and of all documents of the library.
+//! Side-by-side answers: to one question, and of all documents of the library.
 
 use sala_chat::core::transcript::{Finish, Message, MessageId, Passage};
 use sala_chat::runtime::protocol::{
@@ -12,23 +12,27 @@ use super::stage::*;
 fn answers_side_by_side() {
     for (w, h) in [(80, 24), (160, 50)] {
         let mut s = open(w, h);
-        s.tell(Notice::Several(vec![(MessageId(11), Some(41)), (MessageId(12), Some(42)), (MessageId(13), Some(43))]));
-        s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+        s.notify(Notice::Several(vec![
+            (MessageId(11), Some(41)),
+            (MessageId(12), Some(42)),
+            (MessageId(13), Some(43)),
+        ]));
+        s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
         let text =
             "It is **Natasha** who breaks it to him, but not in words: Pierre sees it in her face before she speaks.";
-        s.tell(Notice::Delta { message: MessageId(11), thinking: false, text: text.into() });
-        s.tell(Notice::Delta { message: MessageId(12), thinking: true, text: "Let me see".into() });
+        s.notify(Notice::Delta { message: MessageId(11), thinking: false, text: text.into() });
+        s.notify(Notice::Delta { message: MessageId(12), thinking: true, text: "Let me see".into() });
         let screen = s.screen();
         assert!(screen.contains("1  seed 41  writing") && screen.contains("2  seed 42  thinking"), "{screen}");
         assert!(screen.contains("3  seed 43  waiting") && screen.contains("Natasha who breaks"), "{screen}");
         let long = "Natasha does, at Princess Marya's, without saying it.\n\n".repeat(9);
         for (id, text) in [(11, text), (12, long.as_str()), (13, "Nobody: he guesses.")] {
-            s.tell(Notice::Finished(Message { text: text.into(), ..answer(id, text) }));
+            s.notify(Notice::Finished(Message { text: text.into(), ..answer(id, text) }));
         }
         let choice = |key, label: &str| Choice { key, label: label.into() };
-        s.tell(Notice::Question {
+        s.notify(Notice::Question {
             id: 1,
-            text: "Which answer goes on?".into(),
+            text: "Which answer continues the conversation?".into(),
             choices: vec![
                 choice('1', "It is Natasha"),
                 choice('2', "Natasha does"),
@@ -37,18 +41,21 @@ fn answers_side_by_side() {
             ],
         });
         let screen = s.screen();
-        assert!(screen.contains("Which answer goes on?") && screen.contains("Esc keep the last"), "{screen}");
+        assert!(
+            screen.contains("Which answer continues the conversation?") && screen.contains("Esc keep the last"),
+            "{screen}"
+        );
         assert!(screen.contains("Princess Marya") && screen.contains("2  seed 42"), "{screen}");
         s.sent();
         s.press("2");
         assert_eq!(s.sent(), [Request::Choose { question: 1, key: '2' }]);
-        s.tell(Notice::Session(SessionView { branch: (2, 3), ..SessionView::default() }));
+        s.notify(Notice::Session(SessionView { branch: (2, 3), ..SessionView::default() }));
         assert!(s.app.several.is_none());
     }
     // Esc stops what is being written; what there is stays to be chosen from.
     let mut s = open(80, 24);
-    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
-    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+    s.notify(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
+    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
     s.sent();
     let screen = s.screen();
     assert!(!screen.contains("seed"), "nothing is drawn: {screen}");
@@ -60,8 +67,8 @@ fn answers_side_by_side() {
 #[test]
 fn every_answer_and_every_choice_is_reached_in_a_small_window() {
     let mut s = open(60, 15);
-    s.tell(Notice::Several((1..=9).map(|n| (MessageId(10 + n), Some(40 + n as u64))).collect()));
-    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+    s.notify(Notice::Several((1..=9).map(|n| (MessageId(10 + n), Some(40 + n as u64))).collect()));
+    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
     let screen = s.screen();
     assert!(screen.contains("1  seed 41") && !screen.contains("9  seed 49"), "{screen}");
     assert!(screen.contains("PgUp/PgDn other answers"), "{screen}");
@@ -71,13 +78,13 @@ fn every_answer_and_every_choice_is_reached_in_a_small_window() {
     let screen = s.screen();
     assert!(screen.contains("9  seed 49  waiting") && !screen.contains("1  seed 41"), "{screen}");
     for n in 1..=9 {
-        s.tell(Notice::Finished(answer(10 + n, &format!("Answer {n} says so."))));
+        s.notify(Notice::Finished(answer(10 + n, &format!("Answer {n} says so."))));
     }
     let choice = |key, label: String| Choice { key, label };
     let mut choices: Vec<Choice> = ('1'..='9').map(|key| choice(key, format!("Answer {key}"))).collect();
     choices.push(choice('\x1b', "keep the last; /branch shows the others".into()));
-    s.tell(Notice::Activity(Activity::Idle));
-    s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+    s.notify(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
     s.sent();
     let screen = s.screen();
     for key in '1'..='9' {
@@ -97,48 +104,48 @@ fn every_answer_and_every_choice_is_reached_in_a_small_window() {
 }
 
 #[test]
-fn the_question_which_answer_goes_on_stands_below_them_and_right_above_what_waits() {
+fn the_choice_of_an_answer_is_between_answers_and_queue() {
     for (width, height) in super::SIZES.into_iter().chain([(80, 15)]) {
         for n in [2, 3, 5, 9] {
             let mut s = open(width, height);
-            which_goes_on(&mut s, n);
+            choice_of(&mut s, n);
             // Neither blank rows below it nor answers under it.
-            let stands = |screen: &str, waiting: usize| {
+            let check = |screen: &str, waiting: usize| {
                 let lines: Vec<&str> = screen.lines().collect();
-                let first = lines.iter().position(|l| l.contains("Which answer goes on?")).unwrap();
+                let first = lines.iter().position(|l| l.contains("Which answer continues the conversation?")).unwrap();
                 let last = usize::from(height) - 5 - waiting;
                 assert!(first == last || lines[last].contains(" Esc"), "{n}: {screen}");
                 assert!(lines[first - 2].contains("scroll"), "{n}: {screen}");
             };
             let screen = s.screen();
-            stands(&screen, 0);
-            // What is in sight is not told once more.
-            assert_eq!(told(&screen, n), !seen(&screen, n), "{n}: {screen}");
+            check(&screen, 0);
+            // Text in sight is not repeated.
+            assert_eq!(labelled(&screen, n), !seen(&screen, n), "{n}: {screen}");
             assert_eq!(s.screen(), screen, "it is drawn as it was laid out from the first frame on");
             assert!((width, height, n) != (80, 24, 5) || seen(&screen, n), "{screen}");
             s.type_text("and then?");
             let screen = s.screen();
-            assert!(told(&screen, n) || seen(&screen, n), "{n}: {screen}");
+            assert!(labelled(&screen, n) || seen(&screen, n), "{n}: {screen}");
             s.press("enter");
             let screen = s.screen();
             assert!(screen.contains("queued: \"and then?\""), "{screen}");
-            stands(&screen, 1);
-            assert_eq!(told(&screen, n), !seen(&screen, n), "{n}: {screen}");
+            check(&screen, 1);
+            assert_eq!(labelled(&screen, n), !seen(&screen, n), "{n}: {screen}");
         }
     }
 }
 
-/// So many answers, and the question which of them goes on.
-fn which_goes_on(s: &mut Stage, n: i64) {
-    s.tell(Notice::Several((1..=n).map(|n| (MessageId(10 + n), None)).collect()));
+/// `n` answers and the question of which one to continue.
+fn choice_of(s: &mut Stage, n: i64) {
+    s.notify(Notice::Several((1..=n).map(|n| (MessageId(10 + n), None)).collect()));
     for n in 1..=n {
-        s.tell(Notice::Finished(answer(10 + n, &format!("Answer {n} says so."))));
+        s.notify(Notice::Finished(answer(10 + n, &format!("Answer {n} says so."))));
     }
     let keys = ('1'..='9').take(n as usize);
     let mut choices: Vec<Choice> = keys.map(|key| Choice { key, label: format!("Told {key}") }).collect();
     choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
-    s.tell(Notice::Activity(Activity::Idle));
-    s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+    s.notify(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
 }
 
 /// Whether all answers are in sight.
@@ -147,37 +154,37 @@ fn seen(screen: &str, n: i64) -> bool {
 }
 
 /// Whether all choices say what they mean.
-fn told(screen: &str, n: i64) -> bool {
+fn labelled(screen: &str, n: i64) -> bool {
     (1..=n).all(|n| screen.contains(&format!("Told {n}")))
 }
 
 #[test]
-fn the_choices_say_what_they_mean_once_nothing_of_the_answers_is_in_sight() {
+fn choices_are_labelled_once_their_answers_are_out_of_sight() {
     let mut s = open(80, 15);
-    s.tell(Notice::Save(SaveState::NotSaved("disk full".into())));
-    which_goes_on(&mut s, 2);
+    s.notify(Notice::Save(SaveState::NotSaved("disk full".into())));
+    choice_of(&mut s, 2);
     let screen = s.screen();
-    assert!(seen(&screen, 2) && !told(&screen, 2), "{screen}");
+    assert!(seen(&screen, 2) && !labelled(&screen, 2), "{screen}");
     s.type_text("one").press("enter").type_text("two").press("enter");
-    s.tell(Notice::Note(Level::Info, "So it is.".into()));
+    s.notify(Notice::Note(Level::Info, "So it is.".into()));
     let screen = s.screen();
     for what in ["NOT SAVED: disk full", "So it is.", "\"one\"", "\"two\""] {
         assert!(screen.contains(what), "{what}: {screen}");
     }
-    assert!(!seen(&screen, 2) && told(&screen, 2), "{screen}");
+    assert!(!seen(&screen, 2) && labelled(&screen, 2), "{screen}");
     // A page over them hides them, too.
     let mut s = open(80, 15);
-    which_goes_on(&mut s, 2);
-    s.tell(Notice::Page { title: "Found".into(), text: "a page".into() });
+    choice_of(&mut s, 2);
+    s.notify(Notice::Page { title: "Found".into(), text: "a page".into() });
     let screen = s.screen();
-    assert!(!seen(&screen, 2) && told(&screen, 2), "{screen}");
+    assert!(!seen(&screen, 2) && labelled(&screen, 2), "{screen}");
 }
 
 #[test]
-fn whoever_writes_goes_on_writing_below_answers_side_by_side() {
+fn typing_continues_below_side_by_side_answers() {
     let mut s = open(80, 24);
-    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
-    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+    s.notify(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
+    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
     s.sent();
     s.type_text("abc q j");
     let screen = s.screen();
@@ -189,16 +196,16 @@ fn whoever_writes_goes_on_writing_below_answers_side_by_side() {
     assert!(screen.contains("queued: \"abc q j\"") && screen.contains("Answers side by side"), "{screen}");
     // A page lies over them and takes nothing away.
     s.type_text("/keys").press("enter");
-    s.tell(Notice::Delta { message: MessageId(12), thinking: false, text: "So it is.".into() });
+    s.notify(Notice::Delta { message: MessageId(12), thinking: false, text: "So it is.".into() });
     assert!(!s.screen().contains("So it is."));
     assert!(s.press("esc").screen().contains("So it is."));
     for id in [11, 12] {
-        s.tell(Notice::Finished(answer(id, "So it is.")));
+        s.notify(Notice::Finished(answer(id, "So it is.")));
     }
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     let choices = [('1', "one"), ('2', "two"), ('\x1b', "keep the last")];
     let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
-    s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+    s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
     s.sent();
     s.event(Event::Frame).type_text(" 1 2");
     assert_eq!((s.sent(), s.app.composer.text()), (vec![], " 1 2"), "a number behind a letter is no choice");
@@ -207,23 +214,28 @@ fn whoever_writes_goes_on_writing_below_answers_side_by_side() {
 }
 
 #[test]
-fn a_line_sent_beside_the_choice_of_an_answer_waits_for_it() {
+fn a_line_sent_during_the_choice_of_an_answer_waits() {
     let mut s = open(80, 24);
-    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
+    s.notify(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
     let choices = [('1', ""), ('2', ""), ('\x1b', "keep the last")];
     let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
-    s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Question { id: 7, text: "Which goes on?".into(), choices });
+    s.notify(Notice::Activity(Activity::Idle)).notify(Notice::Question {
+        id: 7,
+        text: "Which goes on?".into(),
+        choices,
+    });
     s.sent();
     s.event(Event::Frame).type_text("typed while choosing").press("enter");
     assert_eq!(s.sent(), []);
-    s.press("1").tell(Notice::Session(SessionView { branch: (1, 2), ..conversation() }));
+    s.press("1").notify(Notice::Session(SessionView { branch: (1, 2), ..conversation() }));
     assert_eq!(s.sent(), [Request::Choose { question: 7, key: '1' }]);
-    s.tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("typed while choosing".into())]);
     // A command is one here too.
-    s.tell(Notice::Several(vec![(MessageId(21), None), (MessageId(22), None)])).tell(Notice::Activity(Activity::Idle));
+    s.notify(Notice::Several(vec![(MessageId(21), None), (MessageId(22), None)]))
+        .notify(Notice::Activity(Activity::Idle));
     let choices = vec![Choice { key: '1', label: String::new() }];
-    s.tell(Notice::Question { id: 8, text: "Which goes on?".into(), choices });
+    s.notify(Notice::Question { id: 8, text: "Which goes on?".into(), choices });
     s.event(Event::Frame).type_text("/new").press("enter");
     assert_eq!(s.sent(), [Request::New(None)]);
 }
@@ -256,12 +268,12 @@ fn a_question_to_the_library_is_a_table() {
             ..FanOutRow::default()
         },
     ];
-    let mut shelf = FanOut { question: "Who tells Pierre that Andrei is dying?".into(), rows, over: false };
+    let mut fan_out = FanOut { question: "Who tells Pierre that Andrei is dying?".into(), rows, over: false };
     for (w, h) in [(80, 24), (160, 50)] {
         let mut s = open(w, h);
-        s.tell(Notice::Activity(Activity::Busy { what: "2 of 3 documents answered".into() }));
-        shelf.over = false;
-        s.tell(Notice::FanOut(shelf.clone()));
+        s.notify(Notice::Activity(Activity::Busy { what: "2 of 3 documents answered".into() }));
+        fan_out.over = false;
+        s.notify(Notice::FanOut(fan_out.clone()));
         let screen = s.screen();
         let first = screen.lines().find(|l| l.contains("war-and-peace.txt")).unwrap();
         assert!(
@@ -274,11 +286,11 @@ fn a_question_to_the_library_is_a_table() {
         s.sent();
         s.press("enter");
         assert_eq!(s.sent(), []);
-        shelf.over = true;
+        fan_out.over = true;
         s.press("down");
-        s.tell(Notice::FanOut(shelf.clone()));
-        s.tell(Notice::Activity(Activity::Idle));
+        s.notify(Notice::FanOut(fan_out.clone()));
+        s.notify(Notice::Activity(Activity::Idle));
         s.press("enter");
-        assert_eq!(s.sent(), [Request::OpenAsked(1)]);
+        assert_eq!(s.sent(), [Request::OpenAnswer(1)]);
     }
 }

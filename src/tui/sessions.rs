@@ -1,0 +1,132 @@
+//! The list of sessions: its order, its filter by folder, and its keys.
+
+use std::cmp::Reverse;
+
+use super::App;
+use super::Effect;
+use super::acts::send;
+use super::cleaned::session_row;
+use super::keys::{Code, Key};
+use super::overlay::{Item, Kind, ListView, Overlay};
+use crate::config::commands::escaped;
+use crate::runtime::protocol::{Request, SessionRow};
+
+/// The keys in the longest form that fits.
+const KEYS: [&str; 3] = [
+    "F2 rename  F3 pin  Del delete  Ctrl-S sort  Ctrl-F folder  / texts  Esc closes",
+    "F2 name F3 pin Del delete ^S sort ^F folder / texts Esc",
+    "F2 name F3 pin Del ^S ^F Esc",
+];
+
+pub(super) fn keys(cells: usize) -> &'static str {
+    KEYS.into_iter().find(|keys| keys.len() < cells).unwrap_or(KEYS[2])
+}
+
+/// Which sessions the list shows, and in which order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Picked {
+    order: Order,
+    this_folder: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Order {
+    /// As the runtime sends them: pinned first, then by date.
+    #[default]
+    Date,
+    Name,
+    Tokens,
+}
+
+impl Picked {
+    fn title(self) -> String {
+        let which = if self.this_folder { "Sessions of this folder" } else { "Sessions" };
+        let order = match self.order {
+            Order::Date => "",
+            Order::Name => " by name",
+            Order::Tokens => " by tokens",
+        };
+        format!("{which}{order}")
+    }
+
+    fn view(self, sessions: &[SessionRow]) -> ListView {
+        let shown = sessions.iter().filter(|row| row.here || !self.this_folder);
+        let mut rows: Vec<SessionRow> = shown.cloned().map(session_row).collect();
+        match self.order {
+            Order::Date => {}
+            Order::Name => rows.sort_by_cached_key(|row| row.name.to_lowercase()),
+            Order::Tokens => rows.sort_by_key(|row| Reverse(row.tokens)),
+        }
+        let items = rows.into_iter().map(Item::Session);
+        ListView { picked: self, ..ListView::new(Kind::Sessions, self.title(), items) }
+    }
+}
+
+/// Takes a list from the runtime. An open one keeps its order, filters and selected row; otherwise returns a new one.
+pub(super) fn arrived(app: &mut App, rows: Vec<SessionRow>) -> Option<ListView> {
+    app.sessions = rows;
+    match &mut app.overlay {
+        Some(Overlay::List(view)) if view.kind == Kind::Sessions => {
+            show(view, view.picked, &app.sessions);
+            None
+        }
+        _ => Some(Picked::default().view(&app.sessions)),
+    }
+}
+
+fn show(view: &mut ListView, picked: Picked, sessions: &[SessionRow]) {
+    let (before, query) = (chosen(view).map(|row| row.name.clone()), view.list.query().to_owned());
+    *view = picked.view(sessions);
+    match query.starts_with('/') {
+        true => view.list.set_query_text(query),
+        false => view.list.set_query(query),
+    }
+    let at =
+        view.list.shown().position(|item| matches!(item, Item::Session(row) if Some(&row.name) == before.as_ref()));
+    view.list.select(at.unwrap_or(0));
+}
+
+fn chosen(view: &ListView) -> Option<&SessionRow> {
+    match view.list.selected() {
+        Some(Item::Session(row)) => Some(row),
+        _ => None,
+    }
+}
+
+pub(super) enum Done {
+    /// The key is none of the list's own.
+    No,
+    Yes,
+    /// The list closes, and the line is put into the input.
+    Write(String),
+    /// The same, and the line is sent.
+    Enter(String),
+}
+
+pub(super) fn key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> Done {
+    let Some(Overlay::List(view)) = &mut app.overlay else { return Done::No };
+    let picked = view.picked;
+    let name = chosen(view).map(|row| row.name.clone());
+    match (key.code, name) {
+        _ if view.kind != Kind::Sessions || key.alt => return Done::No,
+        (Code::Char('s'), _) if key.ctrl => {
+            let order = match picked.order {
+                Order::Date => Order::Name,
+                Order::Name => Order::Tokens,
+                Order::Tokens => Order::Date,
+            };
+            show(view, Picked { order, ..picked }, &app.sessions);
+        }
+        (Code::Char('f'), _) if key.ctrl => {
+            show(view, Picked { this_folder: !picked.this_folder, ..picked }, &app.sessions);
+        }
+        (Code::F(2), Some(name)) => return Done::Write(format!("/rename {} ", escaped(&name))),
+        (Code::Delete, Some(name)) => return Done::Enter(format!("/delete {}", escaped(&name))),
+        (Code::F(3), Some(name)) => {
+            send(app, Request::Pin(Some(name)), effects);
+            send(app, Request::Sessions, effects);
+        }
+        _ => return Done::No,
+    }
+    Done::Yes
+}
