@@ -47,9 +47,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 type Handlers = MethodRouter<Arc<Shared>>;
 
-const ROUTES: [(&str, fn() -> Handlers); 18] = [
+const ROUTES: [(&str, fn() -> Handlers); 20] = [
     ("/health", || get(plain::health)),
     ("/metrics", || get(plain::metrics)),
+    ("/park", || post(plain::park)),
+    ("/unpark", || post(plain::unpark)),
     ("/v1/models", || get(plain::models)),
     ("/v1/models/{id}", || get(plain::model_route)),
     ("/v1/files", || get(files::list)),
