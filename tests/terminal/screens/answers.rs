@@ -278,7 +278,7 @@ fn an_answer_goes_on_where_the_program_is_suspended_and_where_it_could_not_be() 
     assert!(s.effects.contains(&Effect::Suspend), "{:?}", s.effects);
     s.event(Event::NotSuspended("Not suspended: there is no shell to continue it".into()));
     let screen = s.screen();
-    assert!(screen.contains("Not suspended: no shell") && s.app.busy(), "{screen}");
+    assert!(screen.contains("Not suspended: there is no shell") && s.app.busy(), "{screen}");
     assert_eq!(s.sent(), []);
     s.event(Event::Resumed).tell(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("asked next".into())], "what was queued is not held");

@@ -369,7 +369,7 @@ fn commands_that_were_not_done_are_no_messages() {
     s.type_text("a question").press("enter").type_text("/fork there").press("enter ctrl-d");
     let words = |s: &mut Stage| s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
     let said = words(&mut s);
-    assert!(said.contains("1 message was not sent: Up finds it at the next start. /fork was not done."), "{said}");
+    assert!(said.contains("1 message was not sent: Up finds it at the next start. /fork did not run."), "{said}");
     s.press("n").type_text("/undo 2").press("enter ctrl-d");
     let said = words(&mut s);
     assert!(said.contains("1 message was not sent: Up finds it at the next start. 2 commands did not run."), "{said}");
