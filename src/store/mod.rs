@@ -93,7 +93,7 @@ mod writer;
 pub use arrival::{Imported, LeftOut, Skipped};
 pub use bundle::Bundled;
 pub use check::{Checked, not_looked_at};
-pub use collect::{SessionSizes, Sizes};
+pub use collect::Sizes;
 pub use commit::{Change, NewDocument, NewSession, Save, TitleBy};
 pub use database::{Access, Limits, Store};
 pub use directory::check_folder;
