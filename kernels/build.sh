@@ -13,9 +13,13 @@ manifest=$images/MANIFEST
 wheels="nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96"
 
 # Machine code per generation (A100; other Ampere; Ada; Hopper; Blackwell in servers and at home), PTX for what comes later.
-targets=()
-for cc in 80 86 89 90 100 120; do targets+=(-gencode "arch=compute_$cc,code=sm_$cc"); done
-targets+=(-gencode arch=compute_80,code=compute_80)
+# Files that use instructions of Hopper alone (wgmma.cuh) have machine code with these, 90a, instead of 90.
+targets() { # source
+    local cc hopper=90
+    ! grep -q '^#include "wgmma.cuh"' "$1" || hopper=90a
+    for cc in 80 86 89 $hopper 100 120; do printf '%s\n' -gencode "arch=compute_$cc,code=sm_$cc"; done
+    printf '%s\n' -gencode arch=compute_80,code=compute_80
+}
 flags=(-std=c++17 -O3 --fatbin -Xfatbin -compress-all --compress-mode=size)
 
 # What an image depends on: its source, the headers it includes, the targets and flags.
@@ -23,7 +27,7 @@ headers() { # file: the headers it includes, theirs first
     local h
     for h in $(sed -n 's/^#include "\([a-z_0-9]*\.cuh\)".*/\1/p' "$1"); do headers "$here/$h"; echo "$here/$h"; done
 }
-source_hash() { { printf '%s\n' "${targets[@]}" "${flags[@]}"; cat $(headers "$1" | awk '!seen[$0]++') "$1"; } | sha256sum | cut -c1-64; }
+source_hash() { { targets "$1"; printf '%s\n' "${flags[@]}"; cat $(headers "$1" | awk '!seen[$0]++') "$1"; } | sha256sum | cut -c1-64; }
 recorded() { awk -v n="$1" '$1 == n { print $2, $3 }' "$manifest" 2>/dev/null || true; }
 up_to_date() { # name, source
     local image=$images/$1.fatbin
@@ -63,7 +67,7 @@ for source in "$here"/*.cu; do
     if ! up_to_date "$name" "$source"; then
         [ -n "$nvcc" ] || nvcc=$(find_nvcc)
         echo "$name" >&2
-        "$nvcc" "${flags[@]}" "${targets[@]}" ${verbose[@]+"${verbose[@]}"} --threads 0 -o "$images/$name.fatbin" "$source"
+        "$nvcc" "${flags[@]}" $(targets "$source") ${verbose[@]+"${verbose[@]}"} --threads 0 -o "$images/$name.fatbin" "$source"
     fi
     lines+=("$name $hash $(sha256sum <"$images/$name.fatbin" | cut -c1-64)")
 done

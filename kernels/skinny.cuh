@@ -12,7 +12,7 @@
 // tile borders; a warp reads back only weights that it copied itself, so the ring needs no barrier of the block (rows that two teams share need one). W::AHEAD stages are on their way
 // before the previous launch has ended, the others once the activations are: these would wait behind them. The next launch may
 // start once the last copies are issued, so that its first copies queue up behind them, or (W::EARLY) as soon as this one works.
-// Warps leave their parts of `deep` pairs of tiles before they meet to add them up, and keep their own pace for so long. Two teams leave half as many
+// Warps leave their parts of `deep` pairs of tiles (one, of more than 8 rows) before they meet to add them up, and keep their own pace for so long. Two teams leave half as many
 // parts of a pair; where results are added to what is there blocks have one pair or two, and all warps share it.
 //
 // A form W of a weight has
@@ -140,16 +140,18 @@ template <u32 NT, u32 TEAMS, class W> struct Copies {
 
 // Parts of a row of activations in a pair of tiles: a float of each weight row, and some between so that lanes hit all banks.
 constexpr u32 LD_PART = R * TILE + 4;
+// Rows whose parts are kept at a time: with more, the second half waits in registers, and the memory is better left to the ring.
+constexpr u32 PART_ROWS = 8;
 
-// The warps' parts of `pairs` pairs of tiles from `first` on, summed in warp order. A warp takes the values of one row of activations, a lane each.
-// `before` is what a result is added to, `weights` are those of the norm after it.
-template <Epilogue E, u32 WARPS, u32 SPLIT, u32 EACH>
-DEVICE void settle(const float* partial, u32 first, u32 pairs, const float (&before)[EACH], const float (&weights)[EACH], const float* factors, const Operands& of) {
-    const u32 rows = of.rows, part = rows * LD_PART, lane = threadIdx.x & 31;
+// The warps' parts of rows `low`..`low + rows - 1` of `pairs` pairs of tiles from `first` on, summed in warp order. A warp takes the values of one row of
+// activations, a lane each. `before` is what a result is added to, `weight` is that of the norm after it.
+template <Epilogue E, u32 WARPS, u32 SPLIT>
+DEVICE void settle(const float* partial, u32 first, u32 pairs, u32 low, u32 rows, float before, float weight, const float* factors, const Operands& of) {
+    const u32 part = min(of.rows, PART_ROWS) * LD_PART, lane = threadIdx.x & 31;
 #pragma unroll 1
-    for (u32 q = threadIdx.x >> 5, k = 0; q < pairs * rows; q += WARPS, k++) {
-        const u32 pair = rows > 1 ? q / rows : q, r = q - pair * rows, o = (first + pair * gridDim.x) * R * TILE + lane;
-        const float* from = partial + pair * SPLIT * part + r * LD_PART + lane;
+    for (u32 q = threadIdx.x >> 5; q < pairs * rows; q += WARPS) {
+        const u32 pair = rows > 1 ? q / rows : q, r = low + q - pair * rows, o = (first + pair * gridDim.x) * R * TILE + lane;
+        const float* from = partial + pair * SPLIT * part + (r - low) * LD_PART + lane;
         auto total = [&](const float* from) {
             float y = 0.f;
 #pragma unroll
@@ -167,9 +169,9 @@ DEVICE void settle(const float* partial, u32 first, u32 pairs, const float (&bef
             if (E == STORE && live) static_cast<bf16*>(of.dst)[u64(r) * of.ldd + o] = narrow(y * of.scale);
             if (E == LOGITS && live) static_cast<float*>(of.dst)[u64(r) * of.ldd + o] = y * of.scale;
             if (E == ADD) {
-                const float h = fmaf(of.scale, y, k == 0 ? before[0] : before[EACH - 1]);
+                const float h = fmaf(of.scale, y, before);
                 if (live) static_cast<float*>(of.dst)[u64(r) * of.ldd + o] = h;
-                if (of.next.x) of.next.put(r, o, h, k == 0 ? weights[0] : weights[EACH - 1], live);
+                if (of.next.x) of.next.put(r, o, h, weight, live);
             }
         }
         __syncwarp();  // lanes meet again
@@ -180,9 +182,9 @@ DEVICE void settle(const float* partial, u32 first, u32 pairs, const float (&bef
 template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operands& of) {
     SHARED_BYTES(shared);
     __shared__ float factors[8 * NT];
-    constexpr u32 WARPS = W::WARPS, TEAMS = teams<E, W>, SPLIT = WARPS / TEAMS, EACH = (8 * NT + WARPS - 1) / WARPS, HALVES = W::COLUMNS / 64;
+    constexpr u32 WARPS = W::WARPS, TEAMS = teams<E, W>, SPLIT = WARPS / TEAMS, HALVES = W::COLUMNS / 64;
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const u32 rows = of.rows, stages = of.stages, part = rows * LD_PART;  // values of a warp's part of a pair of tiles
+    const u32 rows = of.rows, stages = of.stages, part = (NT > 1 ? PART_ROWS : rows) * LD_PART;  // values of a warp's part of a pair of tiles
 
     // Weights do not come from the launch before: their first stages travel while it drains.
     Copies<NT, TEAMS, W> copies(weight, shared, of);
@@ -212,13 +214,13 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
         if (TEAMS == 1 || tile < tiles) copies.weight.begin(tile, base != blockIdx.x);
         float acc[R][NT][4] = {};
         // What the result is added to travels meanwhile, and the weights of the norm after it.
-        float before[EACH] = {}, weights[EACH] = {};
+        float before[NT] = {}, weights[NT] = {};
         if (E == ADD) {
             const u32 o = tile * R * TILE + lane;
 #pragma unroll
-            for (u32 k = 0; k < EACH; k++) {
-                const u32 r = warp + k * WARPS;
-                if (r < rows && o < of.out) {
+            for (u32 k = 0; k < NT; k++) {
+                const u32 r = warp + k * PART_ROWS;
+                if (warp < PART_ROWS && r < rows && o < of.out) {
                     before[k] = load_fresh1(static_cast<float*>(of.dst) + u64(r) * of.ldd + o);
                     if (of.next.x) weights[k] = of.next.weight(o);
                 }
@@ -273,18 +275,26 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
 
         if (pairs == 0 && base != blockIdx.x) __syncthreads();  // parts of the tiles before read
         float* own = partial + (pairs * WARPS + warp) * part;
+        auto leave = [&](u32 j) {
 #pragma unroll
-        for (u32 i = 0; i < R; i++)
-#pragma unroll
-            for (u32 j = 0; j < NT; j++)
+            for (u32 i = 0; i < R; i++)
 #pragma unroll
                 for (u32 k = 0; k < 4; k++) {
-                    const u32 r = 8 * j + 2 * t + (k & 1);
-                    if (r < rows) own[r * LD_PART + i * TILE + g + (k >> 1) * 8] = acc[i][j][k] * copies.weight.gain(i, k >> 1);
+                    const u32 r = 2 * t + (k & 1);
+                    if (j * PART_ROWS + r < rows) own[r * LD_PART + i * TILE + g + (k >> 1) * 8] = acc[i][j][k] * copies.weight.gain(i, k >> 1);
                 }
+        };
+        leave(0);
         if (++pairs < of.deep && base + copies.stride() < tiles) continue;
         __syncthreads();  // parts and factors written
-        settle<E, WARPS, SPLIT>(partial, base - (pairs - 1) * copies.stride(), pairs * TEAMS, before, weights, factors, of);
+        const u32 first = base - (pairs - 1) * copies.stride();
+        settle<E, WARPS, SPLIT>(partial, first, pairs * TEAMS, 0, NT > 1 ? PART_ROWS : rows, before[0], weights[0], factors, of);
+        if constexpr (NT > 1) {
+            __syncthreads();  // parts of the first rows read
+            leave(1);
+            __syncthreads();  // parts of the others written
+            settle<E, WARPS, SPLIT>(partial, first, TEAMS, PART_ROWS, rows - PART_ROWS, before[1], weights[1], factors, of);
+        }
         pairs = 0;
     }
     copy_wait<0>();

@@ -181,7 +181,7 @@ fn gpu(number: usize, most_bytes: Option<u64>, installed: Option<PathBuf>) -> Fi
             let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
             let version = info.driver_version;
             let mut text = format!(
-                "{}, compute capability {}.{}, {:.1} GiB, {:.1} free, CUDA {}.{}; GEMMs of long prompts by {}.",
+                "{}, compute capability {}.{}, {:.1} GiB, {:.1} free, CUDA {}.{}; GEMMs of long prompts by {}, of short ones by {}.",
                 info.name,
                 info.capability / 10,
                 info.capability % 10,
@@ -189,7 +189,8 @@ fn gpu(number: usize, most_bytes: Option<u64>, installed: Option<PathBuf>) -> Fi
                 gib(memory.total - memory.used),
                 version / 1000,
                 version % 1000 / 10,
-                device.gemm_library().unwrap_or("the program's own kernel")
+                device.gemm_library().unwrap_or("the program's own kernel"),
+                device.own_gemm_kernel()
             );
             let source = installed.map_or_else(|| "synthetic:9b".to_owned(), |dir| dir.to_string_lossy().into_owned());
             if let Ok(model) = Checkpoint::open(&source) {

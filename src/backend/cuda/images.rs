@@ -17,7 +17,7 @@ macro_rules! kernel_files {
     ($then:ident) => {
         $then! {
             rows, skinny, skinny_int8, skinny_mixed, skinny_int4, skinny_int5, skinny_int6, skinny_group4, skinny_nvfp4, packed, fp8,
-            lightning, lightning_prefill, sparse, sparse_select, sparse_scores, sparse_attend, pool, top_logits, gemm, draft, compare
+            lightning, lightning_prefill, sparse, sparse_select, sparse_scores, sparse_attend, pool, top_logits, gemm, gemm_hopper, draft, compare
         }
     };
 }

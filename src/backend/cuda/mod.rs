@@ -236,6 +236,11 @@ impl Cuda {
         if self.options.own_gemm { None } else { self.device.driver().gemm_library() }
     }
 
+    /// The program's own kernels for prefill GEMMs on this device, for people.
+    pub fn own_gemm_kernel(&self) -> &'static str {
+        if launch::is_hopper(self.info()) { "its kernel for Hopper" } else { "its kernel for any GPU" }
+    }
+
     /// For measurements: [`Memory::check`](super::Memory::check) gives the reason for `false`.
     pub fn has_fp8(&self) -> bool {
         let n = FP8_TRIED;

@@ -9,6 +9,37 @@ use super::{Cuda, launch, shape, u32_of};
 use crate::backend::forms::PAIR_ROWS;
 use crate::backend::{BackendError, Form, MAX_VERIFY_ROWS, Result, internal};
 
+/// Neighbouring rows of a weight in one form.
+pub(super) struct Piece {
+    pub(super) at: DevicePtr,
+    pub(super) form: Form,
+    pub(super) rows: Range<usize>,
+}
+
+impl Matrix {
+    /// The pieces that hold rows `slice`.
+    pub(super) fn pieces(&self, slice: &Range<usize>) -> Result<Vec<Piece>> {
+        let (mut first, mut found) = (0, Vec::new());
+        for part in &self.parts {
+            let rows = slice.start.max(first)..slice.end.min(first + part.rows);
+            let before = rows.start.saturating_sub(first);
+            first += part.rows;
+            if rows.is_empty() {
+                continue;
+            }
+            if !before.is_multiple_of(PAIR_ROWS) {
+                return Err(internal("unpack", "a slice that begins within a pair of tiles"));
+            }
+            let bytes = match part.form {
+                Form::Bf16 => before * self.inner * 2,
+                form => before / PAIR_ROWS * form.pair_bytes(self.inner),
+            };
+            found.push(Piece { at: part.memory.ptr() + bytes as u64, form: part.form, rows });
+        }
+        Ok(found)
+    }
+}
+
 impl Cuda {
     pub(super) fn pack_rows(
         &mut self,
@@ -55,28 +86,14 @@ impl Cuda {
             return Ok(plain + (slice.start * row) as u64);
         }
         let to = self.room(|scratch| &mut scratch.widened, slice.len() * row)?;
-        let mut first = 0;
-        for part in &w.parts {
-            let here = slice.start.max(first)..slice.end.min(first + part.rows);
-            let before = here.start.saturating_sub(first);
-            first += part.rows;
-            if here.is_empty() {
-                continue;
-            }
-            if !before.is_multiple_of(PAIR_ROWS) {
-                return Err(internal("unpack", "a slice that begins within a pair of tiles"));
-            }
+        for Piece { at: from, form, rows: here } in w.pieces(&slice)? {
             let dst = to + ((here.start - slice.start) * row) as u64;
             let (rows, inner) = (u32_of(here.len())?, u32_of(w.inner)?);
-            // SAFETY: the scratch has room for all rows of the slice, the part has them from `before` on.
+            // SAFETY: the scratch has room for all rows of the slice, the piece has them.
             unsafe {
-                match part.form {
-                    Form::Bf16 => {
-                        let from = part.memory.ptr() + (before * row) as u64;
-                        self.device.driver().copy(dst, from, here.len() * row, Queue::Compute)?;
-                    }
+                match form {
+                    Form::Bf16 => self.device.driver().copy(dst, from, here.len() * row, Queue::Compute)?,
                     form => {
-                        let from = part.memory.ptr() + (before / PAIR_ROWS * form.pair_bytes(w.inner)) as u64;
                         let unpack = launch::Unpack { dst, w: from, out: rows, inner, detail: 0 };
                         launch::unpack(self.device.driver(), form, unpack)?;
                     }

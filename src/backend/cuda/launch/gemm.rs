@@ -1,8 +1,8 @@
 //! GEMMs of prefill passes where no library is loaded, and of the first rows of a segment.
 
-use super::up;
-use crate::backend::Result;
+use super::{HopperGemm, HopperOut, is_hopper, up};
 use crate::backend::cuda::driver::{Driver, GemmOut};
+use crate::backend::{Form, Result};
 
 operands! {
     /// Of the GEMMs in every size of tiles.
@@ -74,11 +74,17 @@ fn tiles_for(rows: u32, out: u32, inner: u32, multiprocessors: u32) -> &'static 
 }
 
 impl Gemm {
-    /// Launches the kernel with this result, in the tile size for its shape.
+    /// Launches the kernel with this result, in the tile size for its shape. `ldx` is `inner`.
     ///
     /// # Safety
     /// See the module: every pointer must have the extent in the row.
     pub unsafe fn launch(&self, d: &dyn Driver, to: GemmOut) -> Result<()> {
+        if is_hopper(d.info()) && self.inner.is_multiple_of(64) {
+            let Gemm { dst, ldd, x, w, rows, out, inner, scale, .. } = *self;
+            let (form, to) = (Form::Bf16, HopperOut::Gemm(to));
+            // SAFETY: the caller's.
+            return unsafe { HopperGemm { x, w, form, dst, ldd, rows, out, inner, to, scale }.launch(d) };
+        }
         let tiles = tiles_for(self.rows, self.out, self.inner, d.info().multiprocessors);
         // SAFETY: the caller's.
         unsafe { (tiles.launch)(*self, d, tiles.symbols[to as usize]) }

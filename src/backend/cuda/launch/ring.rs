@@ -15,9 +15,12 @@ pub(super) struct Ring {
     pub(super) most: u32,
 }
 
+/// Rows whose parts are kept at a time, as in `kernels/skinny.cuh`.
+pub(super) const PART_ROWS: u32 = 8;
+
 /// The warps' parts of a tile, `LD_PART` of `kernels/skinny.cuh` floats a row.
 fn part_bytes(ring: &Ring, rows: u32) -> u32 {
-    ring.warps * (SKINNY_TILE + 4) * rows * 4
+    ring.warps * (SKINNY_TILE + 4) * rows.min(PART_ROWS) * 4
 }
 
 /// Bytes of the rows for one step of all warps.

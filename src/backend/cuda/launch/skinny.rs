@@ -8,7 +8,7 @@ use self::skinny_int6::SkinnyInt6;
 use self::skinny_int8::SkinnyInt8;
 use self::skinny_mixed::SkinnyMixed;
 use self::skinny_nvfp4::SkinnyNvfp4;
-use super::ring::{Ring, SKINNY_TILE, shared_bytes, shares, used_bytes};
+use super::ring::{PART_ROWS, Ring, SKINNY_TILE, shared_bytes, shares, used_bytes};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 use crate::backend::{Form, Result, internal};
 
@@ -146,12 +146,16 @@ fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner]: [u32; 2], limit
         // One or two tiles per block; the addends of the results are loaded one tile at a time.
         return [stages, stages, 1];
     }
+    let most_deep = if rows > PART_ROWS { 1 } else { MOST_DEEP };
     let steps = (inner / ring.columns).div_ceil(ring.warps);
+    // More than 8 rows copied anew for each tile take longer than a ring without its last stage.
+    let stay = (ring.most - 1..=ring.most).rev().find(|n| used(*n, steps, 1) <= limit);
+    let stages = if rows > PART_ROWS { stay.unwrap_or(stages) } else { stages };
     let places = if used(stages, steps, 1) <= limit { steps } else { stages };
     // An MLP's second product follows its first and overlaps with nothing; fewer synchronisations help kernels that
     // are bound by time, not bytes.
     let left_free = if to == SkinnyTo::Swiglu && ring.warps > 8 { 0 } else { LEFT_FREE };
-    let deep = (1..=MOST_DEEP).rev().find(|n| used(stages, places, *n) + left_free <= limit).unwrap_or(1);
+    let deep = (1..=most_deep).rev().find(|n| used(stages, places, *n) + left_free <= limit).unwrap_or(1);
     [stages, places, deep]
 }
 

@@ -5,20 +5,25 @@ use std::sync::Arc;
 
 use super::super::device::DeviceBuffer;
 use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut, Scales};
-use super::super::launch;
+use super::super::launch::{self, HopperOut};
+use super::super::packed::Piece;
 use super::super::slices::{Slice, slices};
 use super::super::tensors::{Buf, Matrix};
 use super::super::{Cuda, limits, shape, u32_of};
 use super::ready::Way;
 use super::scratch::Scratch;
-use crate::backend::{BackendError, Result, fp8, internal, sections};
+use crate::backend::{BackendError, Form, Result, fp8, internal, sections};
 use crate::engine::protocol::Precision;
 
-/// How many of a pass's `rows` the program's own kernel reads, after `read` rows of the segment: a short prompt never
-/// waits for the library, because its start takes longer than all of the prompt's GEMMs. The kernel only supports
-/// bf16.
-pub(super) fn own_rows(read: usize, rows: usize) -> usize {
-    fp8::plain_rows(read, rows)
+/// Rows of a segment that the program's own kernel reads on Hopper: up to there it is faster than the library, which
+/// needs widened weights. A multiple of [`GEMM_ROWS`].
+const HOPPER_ROWS: usize = 1_024;
+
+/// How many of a pass's `rows` are among the first `own` of a segment, after `read` rows of it: a short prompt never
+/// waits for the library, because its start takes longer than all of the prompt's GEMMs. The program's own kernel only
+/// supports bf16.
+fn own_rows(own: usize, read: usize, rows: usize) -> usize {
+    own.saturating_sub(read).min(rows)
 }
 
 const ALIGNED: usize = 256;
@@ -50,6 +55,8 @@ pub(in crate::backend::cuda) struct Input {
     rows: usize,
     own: usize,
     narrow: Option<Narrow>,
+    /// Rows whose products are made: none, or `own`.
+    made: usize,
 }
 
 struct InputParts {
@@ -69,7 +76,11 @@ pub(in crate::backend::cuda) struct Output {
 
 impl Input {
     pub(super) fn narrow(rows: Narrow, count: usize) -> Input {
-        Input { x: 0, rows: count, own: 0, narrow: Some(rows) }
+        Input { x: 0, rows: count, own: 0, narrow: Some(rows), made: 0 }
+    }
+
+    pub(super) fn made(&self) -> usize {
+        self.made
     }
 }
 
@@ -98,11 +109,62 @@ impl Cuda {
         only: Option<&Range<usize>>,
         output: Output,
     ) -> Result<()> {
+        let columns = only.cloned().unwrap_or(0..w.out);
+        let input = self.own_rows_first(input, w, columns, HopperOut::Gemm(output.to), output)?;
         for slice in self.slices(w, only)? {
             let at = output.at_column(slice.rows.start);
             self.gemm_slice(input, w, slice, at)?;
         }
         Ok(())
+    }
+
+    /// How many of a pass's `rows` with `w` the program's own kernel reads.
+    pub(super) fn own_rows(&self, w: &Matrix, rows: usize) -> usize {
+        let in_fp8 = w.sections.iter().any(|section| section.precision == Precision::Fp8);
+        let own = if !in_fp8 && launch::is_hopper(self.info()) { HOPPER_ROWS } else { fp8::PLAIN_ROWS };
+        own_rows(own, self.segment_read, rows)
+    }
+
+    /// Products of the first rows of a segment with `columns` of `w` on Hopper, where packed weights need not be
+    /// widened.
+    pub(super) fn own_rows_first(
+        &mut self,
+        input: Input,
+        w: &Matrix,
+        columns: Range<usize>,
+        to: HopperOut,
+        output: Output,
+    ) -> Result<Input> {
+        if input.own == 0 || !launch::is_hopper(self.info()) {
+            return Ok(input);
+        }
+        let (row, wide) = (w.inner * 2, if to == HopperOut::Swiglu { 2 } else { 1 });
+        for first in (0..input.own).step_by(HOPPER_ROWS) {
+            let (count, x) = (HOPPER_ROWS.min(input.own - first), input.x + (first * row) as u64);
+            let (rows, inner) = (u32_of(count)?, u32_of(w.inner)?);
+            let mut turned = None;
+            for Piece { at, form, rows: here } in w.pieces(&columns)? {
+                let x = match (form, turned) {
+                    (Form::Bf16, _) => x,
+                    (_, Some(turned)) => turned,
+                    (_, None) => {
+                        let dst = self.room(|scratch| &mut scratch.widened, count * row)?;
+                        let blocks = u32_of(count * w.inner / 32)?;
+                        // SAFETY: the scratch was just made for these rows.
+                        unsafe { launch::TurnRows { dst, src: x, blocks }.launch(self.device.driver())? };
+                        *turned.insert(dst)
+                    }
+                };
+                let Output { d: dst, ldd, scale, .. } = output.at_row(first).at_column(here.start / wide);
+                let (ldd, out) = (u32_of(ldd)?, u32_of(here.len())?);
+                // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
+                unsafe {
+                    launch::HopperGemm { x, w: at, form, dst, ldd, rows, out, inner, to, scale }
+                        .launch(self.device.driver())?;
+                }
+            }
+        }
+        Ok(Input { made: input.own, ..input })
     }
 
     pub(super) fn slices(&self, w: &Matrix, only: Option<&Range<usize>>) -> Result<Vec<Slice>> {
@@ -119,7 +181,7 @@ impl Cuda {
         if let Some(to) = narrow {
             self.narrow(to, x + (own * w.inner * 2) as u64, rows - own, w.inner)?;
         }
-        Ok(Input { x, rows, own, narrow })
+        Ok(Input { x, rows, own, narrow, made: 0 })
     }
 
     /// The same for f32 rows of `h`, normed and gated, for the sections in columns `only`, or for all; rows that only
@@ -147,7 +209,7 @@ impl Cuda {
         if let Some(to) = narrow {
             self.narrow_gated(to, h, own..rows, way, eps, w.inner)?;
         }
-        Ok(Input { x, rows, own, narrow })
+        Ok(Input { x, rows, own, narrow, made: 0 })
     }
 
     pub(super) fn narrow_gated(
@@ -170,7 +232,7 @@ impl Cuda {
 
     fn input_parts(&mut self, w: &Matrix, only: Option<&Range<usize>>, rows: usize) -> Result<InputParts> {
         check_width(w)?;
-        let own = if self.options.own_gemm { rows } else { own_rows(self.segment_read, rows) };
+        let own = if self.options.own_gemm { rows } else { self.own_rows(w, rows) };
         let sections = sections::within(&w.sections, only)?;
         let reads = |precision| sections.iter().any(|section| section.1 == precision);
         if reads(Precision::Fp8) && self.options.own_gemm {
@@ -191,7 +253,10 @@ impl Cuda {
 
     /// The columns of a product from one slice of the weight; [`Output`] points at the first of them.
     pub(super) fn gemm_slice(&mut self, input: Input, w: &Matrix, slice: Slice, output: Output) -> Result<()> {
-        let Input { x, rows, own, .. } = input;
+        let Input { x, rows, own, made, .. } = input;
+        if made == rows {
+            return Ok(());
+        }
         let narrow = match slice.precision {
             Precision::Bf16 => None,
             Precision::Fp8 if own < rows && input.narrow.is_none() => {
@@ -201,9 +266,9 @@ impl Cuda {
         };
         let slice = slice.rows;
         let (out, inner) = (slice.len(), w.inner);
-        let plain = if own > 0 || narrow.is_none() { Some(self.widened(w, slice.clone())?) } else { None };
+        let plain = if own > made || narrow.is_none() { Some(self.widened(w, slice.clone())?) } else { None };
         if let Some(plain) = plain {
-            self.launch_gemm(x, plain, [own, out, inner], output)?;
+            self.launch_gemm(x, plain, [own - made, out, inner], output)?;
         }
         if own == rows {
             return Ok(());
@@ -332,7 +397,7 @@ mod tests {
         let by_row = |cuts: &[usize]| {
             let (mut read, mut own) = (0, Vec::new());
             for rows in cuts {
-                let first = own_rows(read, *rows);
+                let first = own_rows(fp8::PLAIN_ROWS, read, *rows);
                 assert!(first == *rows || first.is_multiple_of(GEMM_ROWS));
                 own.extend((0..*rows).map(|r| r < first));
                 read += rows;
@@ -345,5 +410,6 @@ mod tests {
             assert_eq!(by_row(cuts), whole, "{cuts:?}");
         }
         assert_eq!(by_row(&[15]), [true; 15]);
+        assert!(HOPPER_ROWS.is_multiple_of(GEMM_ROWS) && fp8::PLAIN_ROWS.is_multiple_of(GEMM_ROWS));
     }
 }

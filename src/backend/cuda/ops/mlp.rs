@@ -7,14 +7,14 @@
 use super::super::driver::{GEMM_ROWS, GemmOut};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, launch, u32_of};
-use super::gemm::{Input, Narrow, Output, own_rows};
+use super::gemm::{Input, Narrow, Output};
 use super::rows::normed_by;
 use crate::backend::{Mlp, Pass, Result, Rows};
 
 impl Cuda {
     /// Rows with gate and up columns made together, if an MLP's pass of `rows` rows should use this path.
     pub(super) fn rows_abreast(&self, mid: &Buf, mlp: &Mlp<'_, Matrix, Vector>, rows: usize) -> Result<Option<usize>> {
-        let (own, inter) = (own_rows(self.segment_read, rows), mlp.down.inner);
+        let (own, inter) = (self.own_rows(mlp.down, rows), mlp.down.inner);
         let narrow = !self.options.own_gemm && own < rows && mlp.gate_up.out == 2 * inter && mid.width == inter;
         if !narrow || !self.keeps_narrow(mlp.gate_up)? || !mlp.down.is_in_fp8() {
             return Ok(None);
@@ -34,7 +34,7 @@ impl Cuda {
         rows: usize,
         abreast: usize,
     ) -> Result<()> {
-        let own = own_rows(self.segment_read, rows);
+        let own = self.own_rows(mlp.down, rows);
         let (hidden, inter, rest) = (mlp.gate_up.inner, mlp.down.inner, rows - own);
         if own > 0 {
             let first = Pass::Prefill { rows: own };

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::super::device::{Account, DeviceBuffer, Pinned};
 use super::super::driver::{DevicePtr, GemmOut, Queue};
-use super::super::launch::{self, NextRows, SkinnyRows, SkinnyTo};
+use super::super::launch::{self, HopperOut, NextRows, SkinnyRows, SkinnyTo};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
@@ -101,6 +101,12 @@ impl Rows for Cuda {
                     return Err(shape("norm_gate_up", format!("[rows, {inter}]"), format!("[rows, {}]", dst.width)));
                 }
                 let input = self.gated_input(h, normed_by(norm), eps, w, None, rows)?;
+                let output = Output { d: to, ldd: inter, to: GemmOut::Bf16, scale: 1.0 };
+                let input = self.own_rows_first(input, w, 0..w.out, HopperOut::Swiglu, output)?;
+                let made = input.made();
+                if made == rows {
+                    return Ok(());
+                }
                 let slices = self.slices(w, None)?;
                 let widest = slices.iter().map(|slice| slice.rows.len()).max().unwrap_or_default();
                 let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * widest * 2;
@@ -116,11 +122,11 @@ impl Rows for Cuda {
                     // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                     unsafe {
                         launch::SwigluRows {
-                            dst: to + (first * 2) as u64,
+                            dst: to + ((made * inter + first) * 2) as u64,
                             ldd: u32_of(inter)?,
-                            gu: wide,
+                            gu: wide + (made * 2 * columns * 2) as u64,
                             inter: u32_of(columns)?,
-                            rows: u32_of(rows)?,
+                            rows: u32_of(rows - made)?,
                         }
                         .launch(self.device.driver())?
                     };
