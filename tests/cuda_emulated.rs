@@ -19,6 +19,8 @@ use sala_chat::model::Checkpoint;
 
 #[path = "cuda_emulated/images.rs"]
 mod images;
+#[path = "cuda_emulated/park.rs"]
+mod park;
 #[path = "cuda_emulated/pool.rs"]
 mod pool;
 #[path = "cuda_emulated/sharing.rs"]

@@ -3,15 +3,30 @@
 
 use std::sync::Arc;
 
-use super::Context;
+use super::{Context, Failure, out};
 use crate::client::attach::{self, Found, Loads, Place, Way};
 use crate::config::settings::EngineSource;
+use crate::core::Exit;
 use crate::engine;
 use crate::engine::protocol::{Engine, EngineOptions, RowSource, RowsFault, RowsPlace};
 use crate::store::{RealDisk, StoredRows};
+use crate::text::sanitize::Clean;
 
 pub fn place(context: &Context) -> Place {
     Place::of(&context.dirs.data)
+}
+
+/// `sala-chat park`.
+pub fn park(context: &Context) -> Result<Exit, Failure> {
+    match attach::park(&place(context)) {
+        Ok(Some(host)) => {
+            out::line(&Clean::line(&format!("{host} is parked: the memory of its model is free.")))?;
+            Ok(Exit::Ok)
+        }
+        Ok(None) => Err(Failure::new(Exit::Failure, "no sala-chat serve runs on this data directory")
+            .hint("In a chat, /park does it; from outside, kill -USR1 with its process number")),
+        Err(why) => Err(Failure::new(Exit::Failure, why)),
+    }
 }
 
 /// Opens rows that another process handed over.

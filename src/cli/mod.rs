@@ -296,6 +296,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Prune(args) => prune::prune(context, &args),
             Command::Library(args) => library_cmd::library(context, &args.action),
             Command::Serve(args) => serve_cmd::run(context, &args),
+            Command::Park => attach_engine::park(context),
             Command::Mcp => mcp::run(context),
             Command::AskAll(args) => ask_all::run(context, &args),
             Command::Bench(args) => (laboratory.bench)(context, &args),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::args::SessionChoice;
 use super::devices::{self, Chosen};
 use super::failure::Failure;
-use super::{Context, attach_engine, downloaded, remote_engine};
+use super::{Context, attach_engine, downloaded, remote_engine, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
 use crate::config::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
@@ -128,6 +128,7 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         },
         notes: note.into_iter().collect(),
         keep_weights: Some(context.dirs.kept_weights()),
+        park_after: config.engine.park_after.0,
     })
 }
 
@@ -244,6 +245,7 @@ pub fn runtime(
     let Some(engine) = engine.started() else {
         return Err(Failure::new(Exit::Failure, "internal error: an engine that was given away"));
     };
+    signals::park_at_signal(engine.commands.clone()).map_err(no_thread)?;
     let resume = match std::io::stdin().is_terminal() {
         true => Opening::Resume,
         // Its lines were written before anybody could know of the question.

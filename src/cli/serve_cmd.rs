@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 use super::args::ServeArgs;
 use super::failure::Failure;
 use super::open::{self, no_thread};
-use super::signals::heeded;
+use super::signals::{heeded, park_at_signal};
 use super::{Context, attach_engine, dirs, mcp, out};
 use crate::client::attach::{self, Host, Loads, Multiplexer};
 use crate::core::Exit;
@@ -167,6 +167,7 @@ impl Serving {
         let mounted = saved.then(|| mcp::mounted(context, loads.clone(), key.is_some())).transpose()?;
         let (mounted, mcp) = mounted.unzip();
         let engine = engine::spawn(options).map_err(no_thread)?;
+        park_at_signal(engine.commands.clone()).map_err(no_thread)?;
         let (multiplexer, share) =
             Multiplexer::start(engine.commands, engine.events, config.serve.side_by_side).map_err(no_thread)?;
         let host = for_terminals(context, &address.to_string(), loads, &multiplexer, &text);

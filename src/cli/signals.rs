@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, kill_current_process_group};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGXFSZ};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use super::{Exit, Failure, out};
+use crate::engine::protocol::Command;
 use crate::text::plain_words;
 use crate::text::sanitize::Clean;
 
@@ -168,6 +169,16 @@ const SAME: Duration = Duration::from_millis(500);
 const LAST_WORDS: Duration = Duration::from_millis(200);
 const STOP_GRACE: Duration = Duration::from_secs(5);
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
+
+/// SIGUSR1 parks the engine, as `/park` does.
+pub(super) fn park_at_signal(engine: Sender<Command>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGUSR1])?;
+    std::thread::Builder::new().name("park".into()).spawn(move || {
+        // An engine that is gone ends the loop.
+        let _ = signals.forever().all(|_| engine.send(Command::Park).is_ok());
+    })?;
+    Ok(())
+}
 
 pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
     let mut signals = Signals::new(heeded(&[SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT]))?;

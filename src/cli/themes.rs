@@ -147,7 +147,7 @@ mod tests {
         assert!(themes.code("small").is_ok() && themes.code("nord").is_ok());
         assert!(themes.code("nrod").unwrap_err().contains("did you mean nord?"));
         let bad = themes.code("bad").unwrap_err();
-        assert!(bad.contains("bad.tmTheme: no theme of code") && !bad.contains('\n'), "{bad}");
+        assert!(bad.contains("bad.tmTheme: not a code theme") && !bad.contains('\n'), "{bad}");
         assert!(Themes::default().theme("sea").is_err());
     }
 }

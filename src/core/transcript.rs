@@ -22,6 +22,18 @@ pub struct MessageId(pub i64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub i64);
 
+/// Bytes on disk for one session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SessionSizes {
+    pub state: u64,
+    /// The part of `state` that no other session and no document of the library needs.
+    pub own: u64,
+    /// Text of the messages written in it.
+    pub text: u64,
+    /// State written since it began, including what was removed since. Sessions of earlier versions begin at 0.
+    pub written: u64,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {

@@ -127,12 +127,13 @@ pub fn holds(checkpoint: &Checkpoint, free: u64, rows: usize) -> String {
     line
 }
 
-/// Sets the form of a checkpoint's weights for this device. Returns a line with the reason if the choice was
+/// Sets the form of a checkpoint's weights for this device: that of an `earlier` load, if any. Returns a line with the reason if the choice was
 /// automatic.
 pub(super) fn choose<B: Memory>(
     backend: &B,
     checkpoint: &mut Checkpoint,
     options: &EngineOptions,
+    earlier: Option<Recipe>,
 ) -> Result<Option<String>, Failure> {
     let MemoryInfo { used, total, .. } = backend.memory();
     let free = total.saturating_sub(used);
@@ -143,7 +144,7 @@ pub(super) fn choose<B: Memory>(
     let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes: &recipes, published, rows, limited };
     let on_gpu = backend.kind() == "cuda";
     let no_room = |error: String| Failure { error, exit: Exit::NoDevice };
-    let (recipe, line) = match Recipe::asked_for(options.weights) {
+    let (recipe, line) = match earlier.or(Recipe::asked_for(options.weights)) {
         Some(recipe) if on_gpu => (named(recipe, &sizes, free).map_err(no_room)?, None),
         Some(recipe) => (recipe, None),
         None if on_gpu => automatic(&sizes, free, options.context).map_err(no_room)?,

@@ -11,6 +11,7 @@
 //! | `schedule` | which sequence runs next: pure |
 //! | `failure` | why there is no engine, why a sequence's job failed |
 //! | `sequence` | a sequence's state, job and queue |
+//! | `park` | the engine without model and device, between two loads |
 //! | `worker` | what the thread owns: backend, model, sequences |
 //! | `slots` | which sequence is active, which are parked |
 //! | `room` | memory: reserved before it is used, freed by idle sequences |
@@ -31,6 +32,7 @@ mod look;
 mod main_loop;
 pub mod ngram;
 mod open;
+mod park;
 pub mod policy;
 pub mod protocol;
 pub mod room;

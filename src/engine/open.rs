@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
 
 use super::failure::Failure;
+use super::park::{Left, Parking};
 use super::speculate::Decoder;
 use super::worker::Worker;
 use super::{fit, keep};
@@ -17,18 +18,14 @@ use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
 use crate::core::Exit;
 use crate::engine::protocol::{
-    Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, MAX_SEQUENCES, ModelInfo, Precision,
+    DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, MAX_SEQUENCES, ModelInfo, Precision,
 };
 use crate::model::draft::{DraftError, DraftHead, DraftOptions, FOLDER};
 use crate::model::quantize::free_bytes;
 use crate::model::{Checkpoint, Live, Model, Recipe, shown};
 
-pub(super) fn run(
-    options: &EngineOptions,
-    commands: &Receiver<Command>,
-    events: &Sender<EngineEvent>,
-) -> Result<(), Failure> {
-    let since = Instant::now();
+pub(super) fn run(options: &EngineOptions, parking: &mut Parking<'_>) -> Result<Left, Failure> {
+    let (since, options) = (Instant::now(), &parking.options(options));
     let mut checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
     checkpoint.set_prefill(options.prefill);
@@ -44,11 +41,11 @@ pub(super) fn run(
     });
     match gpu {
         // The receiver may have ended meanwhile, for lack of a tokenizer.
-        Gpu::Opened(_) if !loading(events, 0.0) => Ok(()),
+        Gpu::Opened(_) if !loading(parking.events, 0.0) => Ok(Left::Ended),
         Gpu::Opened(backend) => {
             tracing::debug!(ms = since.elapsed().as_millis(), "device open");
-            notes.extend(fit::choose(backend.as_ref(), &mut checkpoint, options)?);
-            load(*backend, instead(found, checkpoint, &mut notes), options, notes, commands, events)
+            notes.extend(fit::choose(backend.as_ref(), &mut checkpoint, options, parking.form())?);
+            load(*backend, instead(found, checkpoint, &mut notes), options, notes, parking)
         }
         Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
             Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), exit: Exit::NoDevice })
@@ -59,8 +56,8 @@ pub(super) fn run(
                 notes.push(format!("{why}. Running on the CPU."));
             }
             let cpu = Cpu::new();
-            notes.extend(fit::choose(&cpu, &mut checkpoint, options)?);
-            load(cpu, instead(found, checkpoint, &mut notes), options, notes, commands, events)
+            notes.extend(fit::choose(&cpu, &mut checkpoint, options, parking.form())?);
+            load(cpu, instead(found, checkpoint, &mut notes), options, notes, parking)
         }
     }
 }
@@ -68,16 +65,15 @@ pub(super) fn run(
 pub(super) fn run_on<B: DraftOps>(
     backend: B,
     options: &EngineOptions,
-    commands: &Receiver<Command>,
-    events: &Sender<EngineEvent>,
-) -> Result<(), Failure> {
+    parking: &mut Parking<'_>,
+) -> Result<Left, Failure> {
     let mut checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
     checkpoint.set_prefill(options.prefill);
     let mut notes = options.notes.clone();
-    notes.extend(fit::choose(&backend, &mut checkpoint, options)?);
+    notes.extend(fit::choose(&backend, &mut checkpoint, options, parking.form())?);
     let found = keep::look(&checkpoint, options);
-    load(backend, instead(found, checkpoint, &mut notes), options, notes, commands, events)
+    load(backend, instead(found, checkpoint, &mut notes), options, notes, parking)
 }
 
 /// Reports progress; `false` if the receiver has closed.
@@ -147,9 +143,9 @@ fn load<B: DraftOps>(
     checkpoint: Arc<Checkpoint>,
     options: &EngineOptions,
     mut notes: Vec<String>,
-    commands: &Receiver<Command>,
-    events: &Sender<EngineEvent>,
-) -> Result<(), Failure> {
+    parking: &mut Parking<'_>,
+) -> Result<Left, Failure> {
+    let events = parking.events;
     notes.extend(unused(&checkpoint.unknown_tensors()));
     notes.extend(checkpoint.kept()?.map(|kept| kept.to_string()));
     let since = Instant::now();
@@ -199,10 +195,11 @@ fn load<B: DraftOps>(
         notes,
         server: None,
         host: None,
+        parked: false,
     };
+    parking.loaded = Some((info.clone(), checkpoint.recipe()));
     tracing::debug!(ms = since.elapsed().as_millis(), "ready");
-    Worker::new(backend, model, live, Decoder::new(head), info, events).serve(commands);
-    Ok(())
+    Ok(Worker::new(backend, model, live, Decoder::new(head), info, events).serve(parking, options.park_after))
 }
 
 /// The number type of the weights, and that of the products if it differs.

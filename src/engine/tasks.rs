@@ -56,6 +56,11 @@ impl<B: DraftOps> Worker<'_, B> {
                 self.queue(sequence, Task::MayEvict);
             }
             Command::MayEvict { .. } | Command::Shutdown => {}
+            Command::Park => self.parks = true,
+            Command::Unpark => {
+                self.parks = false;
+                self.send(EngineEvent::Ready(self.info.clone()));
+            }
             Command::Fork { id, from, to } if from == to => {
                 let why = "a sequence cannot be a fork of itself".to_owned();
                 self.send(EngineEvent::Failed { id, fault: EngineFault::Device(why) });

@@ -5,34 +5,37 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{bounded, unbounded};
 
 use super::failure::{Failure, panic_text};
 use super::open;
+use super::park::{self, Left, Parking};
+use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
 use crate::core::Exit;
-use crate::engine::protocol::{Command, Engine, EngineEvent, EngineFault, EngineOptions};
+use crate::engine::protocol::{Engine, EngineEvent, EngineFault, EngineOptions};
 
 /// Limit of unreceived commands; the engine receives them between two turns.
 const COMMANDS: usize = 64;
 
 /// The new thread loads the model.
 pub fn spawn(options: EngineOptions) -> std::io::Result<Engine> {
-    start(move |inbox, outbox| open::run(&options, inbox, outbox))
+    start(move |parking| open::run(&options, parking))
 }
 
-/// Uses an open device, and ignores [`EngineOptions::device`].
-pub fn spawn_on<B: DraftOps>(backend: B, options: EngineOptions) -> std::io::Result<Engine> {
-    start(move |inbox, outbox| open::run_on(backend, &options, inbox, outbox))
-}
-
-fn start(
-    run: impl FnOnce(&Receiver<Command>, &Sender<EngineEvent>) -> Result<(), Failure> + Send + 'static,
+/// Opens a device at each load, and ignores [`EngineOptions::device`].
+pub fn spawn_on<B: DraftOps>(
+    mut device: impl FnMut() -> Result<B, BackendError> + Send + 'static,
+    options: EngineOptions,
 ) -> std::io::Result<Engine> {
+    start(move |parking| open::run_on(device()?, &options, parking))
+}
+
+fn start(load: impl FnMut(&mut Parking<'_>) -> Result<Left, Failure> + Send + 'static) -> std::io::Result<Engine> {
     let (commands, inbox) = bounded(COMMANDS);
     let (outbox, events) = unbounded();
     let thread = std::thread::Builder::new().name("engine".into()).spawn(move || {
-        let run = AssertUnwindSafe(|| run(&inbox, &outbox));
+        let run = AssertUnwindSafe(|| park::run(&inbox, &outbox, load));
         let failure = match catch_unwind(run) {
             Ok(Ok(())) => return,
             Ok(Err(failure)) => failure,

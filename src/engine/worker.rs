@@ -40,6 +40,8 @@ pub(super) struct Worker<'c, B: DraftOps> {
     pub(super) moved: bool,
     /// Keys and values could not leave the device, with the present memory.
     pub(super) stays_resident: bool,
+    /// [`Command::Park`](crate::engine::protocol::Command::Park) waits for the end of all work.
+    pub(super) parks: bool,
     pub(super) ended: Option<Instant>,
     pub(super) in_pass: usize,
     pub(super) pace: Pace,
@@ -71,6 +73,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
             clock: 0,
             moved: false,
             stays_resident: false,
+            parks: false,
             ended: None,
             in_pass: 0,
             pace: Pace::default(),

@@ -110,7 +110,7 @@ impl Verb {
         // If the verb fails before the question is saved, the text returns to the input.
         self.here.typed = Some(text.clone());
         self.here.session.may_write()?;
-        self.engine_ready().await?;
+        self.model_known().await?;
         // Lost state may have made the session read-only.
         self.here.session.may_write()?;
 
@@ -132,6 +132,7 @@ impl Verb {
             safe = self.add_message(message)?;
         }
         self.here.typed = None;
+        self.unparked().await?;
         let sampling = self.next_sampling();
         if let Some(question) = self.here.session.tree.head().filter(|_| count > 1) {
             self.saved(safe).await;

@@ -3,8 +3,10 @@
 use super::link::EngineState;
 use super::verb::{Verb, Wait, Wake, Work};
 use super::{Attendance, Done, RuntimeError, State};
-use crate::engine::protocol::{EngineEvent, EngineFault, ModelInfo};
+use crate::engine::protocol::{Command, EngineEvent, EngineFault, ModelInfo};
 use crate::runtime::protocol::{Activity, Level, Notice};
+
+const PARKED: &str = "Parked: the memory of the model is free. The next question, or /unpark, brings it back.";
 
 impl State {
     pub(super) fn on_engine(&mut self, mut event: EngineEvent) {
@@ -24,6 +26,10 @@ impl State {
                 let fault = fault.clone();
                 self.on_engine_here(event);
                 self.on_each_other(|wait| !wait.uses_own_slot(), |state| state.engine_failed(&fault));
+            }
+            (None, EngineEvent::Evicted { sequence }) => {
+                let conversations = self.others.iter_mut().chain([&mut self.here]);
+                conversations.filter(|c| c.slot.sequence == *sequence).for_each(|c| c.slot.lose());
             }
             (None, EngineEvent::Ready(_)) => {
                 self.on_engine_here(event);
@@ -70,7 +76,10 @@ impl State {
                 let known = self.engine.model().is_some_and(|m| m.fingerprint == info.fingerprint);
                 self.take_model(&info);
                 if known {
-                    // The same model on another device.
+                    // The same model on another device, parked, or loaded again.
+                    if !waited && self.here.wait.is_idle() {
+                        self.idle();
+                    }
                     return;
                 }
                 for note in &info.notes {
@@ -117,15 +126,24 @@ impl State {
     }
 
     fn take_model(&mut self, info: &ModelInfo) {
-        let before = self.engine.model().and_then(|m| m.host.clone());
+        let before = self.engine.model().map(|m| (m.host.clone(), m.parked));
         self.here.meters.context_limit = info.context_limit;
         self.here.meters.model = info.clone();
         self.recall_speed();
         self.engine.loaded(info);
-        self.report(Notice::Ready(info.clone()));
+        let parked = before.as_ref().map(|(_, parked)| *parked);
+        if parked.is_none_or(|was| was == info.parked) {
+            self.report(Notice::Ready(info.clone()));
+        }
         self.report(Notice::Meters(self.here.meters.clone()));
-        if let Some(host) = info.host.as_ref().filter(|host| before.as_ref() != Some(host)) {
+        if let Some(host) =
+            info.host.as_ref().filter(|host| before.as_ref().and_then(|(host, _)| host.as_ref()) != Some(host))
+        {
             self.note(Level::Info, format!("The model runs in {host}; this terminal uses it."));
+        }
+        if info.parked && parked != Some(true) {
+            self.disk.write_held();
+            self.note(Level::Info, PARKED);
         }
     }
 
@@ -138,10 +156,60 @@ impl State {
 }
 
 impl Verb {
+    /// The model is loaded, and the state of a resumed session is restored.
     pub(super) async fn engine_ready(&mut self) -> Done {
+        self.model_known().await?;
+        self.unparked().await
+    }
+
+    /// The model was loaded once. A parked one begins to return.
+    pub(super) async fn model_known(&mut self) -> Done {
+        self.model_started().await?;
+        if self.engine.is_parked() {
+            self.engine.send(Command::Unpark)?;
+        }
+        let resuming = std::mem::take(&mut self.here.resume_pending);
+        // If state is lost, the user decides whether to read it again. Without a user, the question's own prefill
+        // reads it.
+        match self.attendance {
+            Attendance::Present if resuming => self.finish_resume().await?,
+            Attendance::Absent if resuming => self.say_lost_state(),
+            Attendance::Present | Attendance::Absent => {}
+        }
+        Ok(())
+    }
+
+    /// The model is in memory.
+    pub(super) async fn unparked(&mut self) -> Done {
+        self.model_is(false).await
+    }
+
+    /// `/park`: waits until nothing runs, also for other users of the engine.
+    pub(super) async fn park(&mut self) -> Done {
+        if self.engine.server().is_some() {
+            return Err(RuntimeError::Refused("The model runs on a server, which this program cannot park.".into()));
+        }
+        self.model_started().await?;
+        if self.engine.is_parked() {
+            self.note(Level::Info, PARKED);
+        }
+        self.states_saved().await;
+        self.engine.send(Command::Park)?;
+        self.activity(Activity::Busy { what: "parking".into() });
+        self.model_is(true).await
+    }
+
+    /// `/unpark`.
+    pub(super) async fn unpark(&mut self) -> Done {
+        self.engine_ready().await?;
+        self.note(Level::Info, "The model is in memory.");
+        Ok(())
+    }
+
+    async fn model_started(&mut self) -> Done {
         loop {
             match &self.engine.state {
-                EngineState::Ready(_) => break,
+                EngineState::Ready(_) => return Ok(()),
                 EngineState::Down { why, exit } => {
                     return Err(EngineFault::Fatal { why: why.clone(), exit: *exit }.into());
                 }
@@ -153,14 +221,15 @@ impl Verb {
                 }
             }
         }
-        let resuming = std::mem::take(&mut self.here.resume_pending);
-        // If state is lost, the user decides whether to read it again. Without a user, the question's own prefill
-        // reads it.
-        match self.attendance {
-            Attendance::Present if resuming => self.finish_resume().await?,
-            Attendance::Absent if resuming => self.say_lost_state(),
-            Attendance::Present | Attendance::Absent => {}
+    }
+
+    /// Waits for the engine to park or to return. A stop ends the wait alone: other users may wait for the same.
+    async fn model_is(&mut self, parked: bool) -> Done {
+        while self.engine.model().is_some_and(|m| m.parked != parked) {
+            if matches!(self.wait(Wait::Model).await, Wake::Stopped) {
+                return Err(RuntimeError::Stopped);
+            }
         }
-        Ok(())
+        self.model_started().await
     }
 }

@@ -52,6 +52,7 @@ impl From<EngineFault> for RuntimeError {
             EngineFault::TooLong(why) => RuntimeError::TooLong(why),
             fault @ (EngineFault::RowsLost(_)
             | EngineFault::Evicted
+            | EngineFault::Parked(_)
             | EngineFault::Stuck(_)
             | EngineFault::ReadAgain(_)
             | EngineFault::Device(_)
@@ -75,6 +76,7 @@ impl RuntimeError {
             RuntimeError::Engine(
                 EngineFault::RowsLost(_)
                 | EngineFault::Evicted
+                | EngineFault::Parked(_)
                 | EngineFault::Stuck(_)
                 | EngineFault::ReadAgain(_)
                 | EngineFault::Device(_)

@@ -112,6 +112,15 @@ impl Engine {
         }
     }
 
+    /// The model is in memory.
+    pub(super) fn is_live(&self) -> bool {
+        self.model().is_some_and(|m| !m.parked)
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.model().is_some_and(|m| m.parked)
+    }
+
     /// The remote server, if any: its state is text, and its counts are estimates.
     pub(super) fn server(&self) -> Option<&str> {
         self.model().and_then(|m| m.server.as_deref())

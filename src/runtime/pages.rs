@@ -27,11 +27,12 @@ impl State {
             format!("{} of {} drafted ({}%)", grouped(s.accepted), grouped(s.drafted), percent(s.accepted, s.drafted))
         });
         let mut text = format!(
-            "| | |\n|---|---|\n| model | {} on {}, {} |\n| context | {} of {} tokens |\n| last answer | {} |\n| reading | {} |\n\
+            "| | |\n|---|---|\n| model | {} on {}, {}{} |\n| context | {} of {} tokens |\n| last answer | {} |\n| reading | {} |\n\
              | speculation | {}, draft head: {} |\n| accepted | {} |\n",
             in_markdown(&m.model.name),
             in_markdown(&m.model.device),
             in_markdown(&m.model.dtype),
+            if m.model.parked { ", parked" } else { "" },
             grouped(m.context_used),
             grouped(m.context_limit),
             answered.unwrap_or_else(none),

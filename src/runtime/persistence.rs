@@ -374,19 +374,31 @@ impl Persistence {
         }
     }
 
+    /// Writes the state that waits for the end of the program: the engine has given up its copy.
+    pub(super) fn write_held(&mut self) {
+        for held in std::mem::take(&mut self.pending.held) {
+            let (id, save) = (held.id, self.write(held));
+            self.pending.last = save.max(self.pending.last);
+            self.pending.states.insert(save, id);
+        }
+    }
+
+    fn write(&self, Held { id, image, .. }: Held) -> u64 {
+        // The document may have been removed from the library.
+        let images = if matches!(self.store.segment(&id), Ok(None)) { Vec::new() } else { vec![(id, image)] };
+        self.writer.save(Save { changes: Vec::new(), images })
+    }
+
     /// Writes the remaining data and releases the session. Returns why some state is not kept, if so.
     ///
     /// # Errors
     /// Some text is not on disk.
     pub(super) fn close(mut self, patience: Duration) -> Result<Option<String>, Unsaved> {
         let until = Instant::now() + patience;
-        for Held { id, image, .. } in std::mem::take(&mut self.pending.held) {
+        for held in std::mem::take(&mut self.pending.held) {
             // One by one: each waits for the one before, and a failure affects no other.
             self.writer.flush(until);
-            // The document may have been removed from the library.
-            if !matches!(self.store.segment(&id), Ok(None)) {
-                self.writer.save(Save { changes: Vec::new(), images: vec![(id, image)] });
-            }
+            self.write(held);
         }
         let saved = self.writer.close(until);
         drop(self.leaving);

@@ -111,7 +111,7 @@ impl State {
             _ => return None,
         }
         let baton = &self.baton;
-        let next = if self.here.resume_pending && self.here.queue.is_empty() && self.engine.model().is_some() {
+        let next = if self.here.resume_pending && self.here.queue.is_empty() && self.engine.is_live() {
             verb(baton, Verb::finish_resume)
         } else if let Some(request) = self.here.queue.pop_front() {
             verb(baton, async move |v| v.carry_out(request).await)

@@ -14,10 +14,10 @@ use crate::text::TextError;
 pub(super) const THIS_CONVERSATION: &str = "This conversation";
 
 impl RuntimeError {
-    /// Whether reading the text again repairs the loss: always for saved state, `once` after a crash of the model
-    /// process.
+    /// Whether another plan repairs the loss: always for saved state, `once` after a crash of the model process, or if
+    /// the engine was parked meanwhile.
     pub(super) fn is_mended_by_reading(&self, once: &mut bool) -> bool {
-        let gone = matches!(self, RuntimeError::Engine(EngineFault::Gone(_)));
+        let gone = matches!(self, RuntimeError::Engine(EngineFault::Gone(_) | EngineFault::Evicted));
         matches!(self, RuntimeError::RowsLost(_)) || (gone && !std::mem::replace(once, true))
     }
 }

@@ -75,7 +75,7 @@ impl State {
     /// Whether a title can be generated now without slowing an answer.
     pub(super) fn title_is_due(&self) -> bool {
         (self.here.session.wants_title || !self.untitled.is_empty())
-            && self.engine.model().is_some()
+            && self.engine.is_live()
             && self.engine.free_slots() > 0
             && self.others.iter().all(|other| other.wait.is_idle())
     }

@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::body::{self, object};
-use super::chunks::{Ending, MOST_CHOICES, add_usage, include_usage, reason};
+use super::chunks::{Ending, Head, MOST_CHOICES, add_usage, include_usage, reason};
 use super::collected::{Collected, collect};
 use super::content::turns;
 use super::fields::Fields;
@@ -17,7 +17,7 @@ use super::notice::{LikelyToken, Notice, Whole};
 use super::prompt::Conversation;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
-use super::reply::{self, render, submit};
+use super::reply::ask;
 use super::sampling::{Thinking, format_of, most_tokens, other_formats, params, stops};
 use super::stream::{Form, data, stream};
 use super::tools::{Tools, custom_input};
@@ -40,11 +40,7 @@ const IGNORED: [&str; 10] = [
 
 struct Sent {
     shared: Arc<Shared>,
-    id: String,
-    model: String,
-    fingerprint: String,
-    created: u64,
-    include_usage: bool,
+    head: Head,
     /// The request asks for log-probabilities.
     likely: bool,
     tools: Tools,
@@ -106,31 +102,13 @@ impl Sent {
                 "finish_reason": finish,
             })
         });
-        let mut whole = json!({
-            "id": self.id,
-            "object": "chat.completion",
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.fingerprint,
-            "choices": choices.collect::<Value>(),
-        });
+        let mut whole = self.head.object("chat.completion", choices.collect());
         add_usage(&mut whole, &all.usage);
         whole
     }
 
     fn chunk(&self, choices: Value) -> Value {
-        let mut chunk = json!({
-            "id": self.id,
-            "object": "chat.completion.chunk",
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.fingerprint,
-            "choices": choices,
-        });
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk
+        self.head.event("chat.completion.chunk", choices)
     }
 
     fn choice(&self, index: usize, delta: Value, finish: Option<&str>) -> Value {
@@ -244,8 +222,6 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
     }
     params.likely = likely.then_some(most_likely.and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
     let tools = Tools::read(&mut fields, "parameters")?;
-    params.calls = tools.calls();
-    params.one_call = tools.one_call();
     let grammar = match fields.object("response_format")? {
         Some(format) => format_of(format, "json_schema")?,
         None => None,
@@ -254,21 +230,11 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
     fields.refuse("modalities", |v| *v == json!(["text"]))?;
     fields.ignore(&IGNORED);
     fields.done_for_answer()?;
-    let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar);
     let conversation = Conversation { turns, tools: tools.clone(), think, open, closed };
-    let prompt = render(shared, conversation, "messages").await?;
-    params.constraint = reply::constraint(shared, grammar, &params, &prompt.rendered).await?;
-    let listener = submit(shared, prompt, params, wanted, None)?;
-    let sent = Sent {
-        shared: Arc::clone(shared),
-        likely,
-        id: fresh_id("chatcmpl-"),
-        model: info.name,
-        fingerprint: info.fingerprint.chars().take(12).collect(),
-        created: now_s(),
-        include_usage,
-        tools,
-    };
+    let listener = ask(shared, conversation, "messages", params, grammar, wanted, None).await?;
+    let fingerprint = Some(info.fingerprint.chars().take(12).collect());
+    let head = Head { id: fresh_id("chatcmpl-"), model: info.name, fingerprint, created: now_s(), include_usage };
+    let sent = Sent { shared: Arc::clone(shared), head, likely, tools };
     if streamed {
         let ending = Ending::of(wanted, include_usage);
         return stream(listener, Chunks { sent, ending, calls: vec![0; wanted], custom: false }).await;

@@ -59,6 +59,35 @@ fn timings(usage: &Usage) -> Value {
     timings
 }
 
+/// The fields of every object of an answer.
+pub(super) struct Head {
+    pub id: String,
+    pub model: String,
+    pub fingerprint: Option<String>,
+    pub created: u64,
+    pub include_usage: bool,
+}
+
+impl Head {
+    pub(super) fn object(&self, of: &str, choices: Value) -> Value {
+        let mut object = json!({ "id": self.id, "object": of, "created": self.created, "model": self.model });
+        if let Some(fingerprint) = &self.fingerprint {
+            object["system_fingerprint"] = fingerprint.as_str().into();
+        }
+        object["choices"] = choices;
+        object
+    }
+
+    /// An event of a stream.
+    pub(super) fn event(&self, of: &str, choices: Value) -> Value {
+        let mut event = self.object(of, choices);
+        if self.include_usage {
+            event["usage"] = Value::Null;
+        }
+        event
+    }
+}
+
 pub(super) fn include_usage(fields: &mut Fields) -> Result<bool, Refusal> {
     let Some(mut options) = fields.object("stream_options")? else { return Ok(false) };
     let wanted = options.truth("include_usage")?.unwrap_or(false);

@@ -54,13 +54,14 @@ impl Choice {
     }
 
     pub(super) fn thinking(&self) -> String {
-        let one = |item: &Item| if let Item::Thoughts(text) = item { text.clone() } else { String::new() };
-        self.items.iter().map(one).collect()
+        self.items
+            .iter()
+            .filter_map(|item| if let Item::Thoughts(text) = item { Some(&**text) } else { None })
+            .collect()
     }
 
     pub(super) fn answer(&self) -> String {
-        let one = |item: &Item| if let Item::Text(text) = item { text.clone() } else { String::new() };
-        self.items.iter().map(one).collect()
+        self.items.iter().filter_map(|item| if let Item::Text(text) = item { Some(&**text) } else { None }).collect()
     }
 
     pub(super) fn calls(&self) -> impl Iterator<Item = &Call> {

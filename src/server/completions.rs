@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::ask::{Params, Prompt};
 use super::body::{self, object};
-use super::chunks::{Ending, MOST_CHOICES, add_usage, include_usage, reason};
+use super::chunks::{Ending, Head, MOST_CHOICES, add_usage, include_usage, reason};
 use super::collected::{Choice, Collected, collect};
 use super::context::blocking;
 use super::fields::{Fields, kind};
@@ -20,7 +20,7 @@ use super::notice::{Notice, Usage};
 use super::plain::token_list;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
-use super::reply::{self, submit, submit_further};
+use super::reply::{self, submit};
 use super::sampling::{format_of, most_tokens, other_formats, params, stops};
 use super::stream::{Form, data, stream};
 use super::{Shared, now_s};
@@ -98,33 +98,18 @@ fn key_of(tokenizer: &Tokenizer, tokens: &[Token]) -> String {
     }
 }
 
+const OBJECT: &str = "text_completion";
+
 struct Sent {
     shared: Arc<Shared>,
-    id: String,
-    model: String,
-    created: u64,
-    include_usage: bool,
+    head: Head,
 }
 
 impl Sent {
-    fn whole(&self, choices: Value) -> Value {
-        json!({
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        })
-    }
-
     fn choice(&self, index: usize, text: &str, table: Option<&Table>, finish: Option<&str>) -> Value {
         let table = table.map(Table::to_json);
-        let mut chunk =
-            self.whole(json!([{ "index": index, "text": text, "logprobs": table, "finish_reason": finish }]));
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk
+        let choice = json!({ "index": index, "text": text, "logprobs": table, "finish_reason": finish });
+        self.head.event(OBJECT, json!([choice]))
     }
 }
 
@@ -157,7 +142,7 @@ impl Form for Chunks {
             Notice::Ended { index, whole } => {
                 let sent = &self.sent;
                 let last = |reason: &str| sent.choice(*index, "", None, Some(reason));
-                return self.ending.ended(whole, last, || sent.whole(json!([])), out);
+                return self.ending.ended(whole, last, || sent.head.object(OBJECT, json!([])), out);
             }
             Notice::Calling { .. } | Notice::Arguments { .. } | Notice::Call { .. } => {}
             Notice::Scored { .. } | Notice::Reading { .. } | Notice::Failed(_) => {}
@@ -189,7 +174,7 @@ async fn answer_one(
     wanted: usize,
 ) -> Result<(String, Collected), Refusal> {
     let (prompt, text) = prompt_of(&shared, &given).await?;
-    let collected = collect(submit_further(&shared, prompt, params, wanted)?, wanted).await?;
+    let collected = collect(submit(&shared, prompt, params, wanted, None, usize::MAX)?, wanted).await?;
     Ok((text, collected))
 }
 
@@ -205,7 +190,7 @@ async fn answer_all(
     let (mut going, mut done) = (JoinSet::new(), BTreeMap::new());
     if let Some((at, given)) = waiting.next() {
         let (prompt, text) = prompt_of(shared, &given).await?;
-        let listener = submit(shared, prompt, params.clone(), wanted, None)?;
+        let listener = submit(shared, prompt, params.clone(), wanted, None, shared.queue)?;
         going.spawn(async move { (at, collect(listener, wanted).await.map(|collected| (text, collected))) });
     }
     loop {
@@ -253,8 +238,8 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
         let nothing = Rendered { text: String::new(), cuts: Vec::new() };
         params.constraint = reply::constraint(shared, grammar, &params, &nothing).await?;
     }
-    let sent =
-        Sent { shared: Arc::clone(shared), id: fresh_id("cmpl-"), model: info.name, created: now_s(), include_usage };
+    let head = Head { id: fresh_id("cmpl-"), model: info.name, fingerprint: None, created: now_s(), include_usage };
+    let sent = Sent { shared: Arc::clone(shared), head };
     if streamed {
         let [one] = given.as_slice() else {
             return Err(Refusal::field("prompt", "prompt: a stream has one prompt"));
@@ -265,7 +250,7 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
             return Err(Refusal::field("logprobs", "logprobs of an echoed prompt are not streamed"));
         }
         let likely = params.likely.is_some();
-        let listener = submit(shared, prompt, params, wanted, None)?;
+        let listener = submit(shared, prompt, params, wanted, None, shared.queue)?;
         let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
         let places = vec![Places::after(tokenizer, echo.chars().count()); wanted];
         let ending = Ending::of(wanted, include_usage);
@@ -283,7 +268,7 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
             choices.push(json!({ "index": choices.len(), "text": text, "logprobs": table, "finish_reason": finish }));
         }
     }
-    let mut whole = sent.whole(choices.into());
+    let mut whole = sent.head.object(OBJECT, choices.into());
     add_usage(&mut whole, &all);
     Ok(object(&whole))
 }

@@ -30,7 +30,7 @@ const PROMISES: [&str; 15] = [
     "regex",
 ];
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Fields {
     map: Map<String, Value>,
     /// The object's place: `messages[2].`; empty for the body.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::engine::protocol::StateImage;
-use crate::store::{NewSegment, SegmentId, TextBoundary};
+use crate::store::{NewSegment, SegmentId, TextBoundary, ending_in};
 
 /// A segment and its state from the engine. Shares its bytes with the writer.
 #[derive(Debug)]
@@ -48,26 +48,11 @@ impl Fresh {
     /// Segments with a state that ends in `text` before its last byte, and a recorded text that matches `text` up to
     /// there; the deepest first.
     pub(super) fn under(&self, fingerprint: &str, text: &str) -> Vec<SegmentId> {
-        let end = |boundary: TextBoundary| usize::try_from(boundary.bytes).ok().filter(|end| *end < text.len());
-        let mut ends: Vec<(usize, [u8; 32], SegmentId)> = self
-            .states
-            .iter()
-            .filter(|(_, s)| s.image.end.is_some() && s.content.fingerprint == fingerprint)
-            .filter_map(|(id, s)| Some((end(s.content.boundary)?, s.content.boundary.hash, *id)))
-            .collect();
-        ends.sort_unstable_by_key(|(end, ..)| *end);
-        let mut hash = blake3::Hasher::new();
-        let mut done = 0;
-        let mut found = Vec::new();
-        for (end, wanted, id) in ends {
-            hash.update(text.as_bytes().get(done..end).unwrap_or_default());
-            done = end;
-            if *hash.finalize().as_bytes() == wanted {
-                found.push(id);
-            }
-        }
-        found.reverse();
-        found
+        let has_end = |s: &FreshState| s.image.end.is_some() && s.content.fingerprint == fingerprint;
+        let ends = self.states.iter().filter(|(_, s)| has_end(s)).map(|(id, s)| (s.content.boundary, *id));
+        let mut ends: Vec<(TextBoundary, SegmentId)> = ends.collect();
+        ends.sort_unstable_by_key(|(boundary, _)| boundary.bytes);
+        ending_in(text, ends)
     }
 
     /// The states up to and with that of `tip`, root first, as far as they are in memory, and the segment on disk that

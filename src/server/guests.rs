@@ -89,13 +89,17 @@ pub(super) struct Guests(VecDeque<Weak<Guest>>);
 impl Guests {
     pub(super) fn enter(&mut self, owner: Owner) -> Arc<Guest> {
         let guest = Arc::new(Guest { owner, ..Guest::default() });
-        self.0.retain(|g| g.strong_count() > 0);
         self.0.push_back(Arc::downgrade(&guest));
         guest
     }
 
-    /// Evicts the oldest connection that has sent no request; false if there is none.
-    pub(super) fn make_place(&mut self) -> bool {
+    /// Whether there is room for another connection. If `most` are open, evicts the oldest one that has sent no
+    /// request.
+    pub(super) fn have_room(&mut self, most: usize) -> bool {
+        self.0.retain(|g| g.strong_count() > 0);
+        if self.0.len() < most {
+            return true;
+        }
         let silent = |g: &Weak<Guest>| g.upgrade().filter(|g| !g.has_request.load(Ordering::Relaxed));
         let Some((at, guest)) = self.0.iter().enumerate().find_map(|(at, g)| Some((at, silent(g)?))) else {
             return false;

@@ -1,11 +1,9 @@
 //! Connections: accepting, limits of time and number, the table of paths, and orderly shutdown.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -18,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::body::BODY_BYTES;
@@ -41,8 +39,6 @@ const BREAKING_OFF: Duration = Duration::from_secs(1);
 /// connection loses the response.
 const HEARD_OUT: Duration = Duration::from_secs(3);
 const HEARD_BYTES: usize = 2 * BODY_BYTES;
-/// How long an evicted connection has to close; generous, for a busy machine.
-const GOING: Duration = Duration::from_secs(10);
 /// Deadline for a request's head, also for the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(30);
 const RENDERERS: usize = 4;
@@ -51,9 +47,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 type Handlers = MethodRouter<Arc<Shared>>;
 
-const ROUTES: [(&str, fn() -> Handlers); 18] = [
+const ROUTES: [(&str, fn() -> Handlers); 20] = [
     ("/health", || get(plain::health)),
     ("/metrics", || get(plain::metrics)),
+    ("/park", || post(plain::park)),
+    ("/unpark", || post(plain::unpark)),
     ("/v1/models", || get(plain::models)),
     ("/v1/models/{id}", || get(plain::model_route)),
     ("/v1/files", || get(files::list)),
@@ -177,39 +175,18 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>
     let (mcp, end) = mcp.map(|mcp| (mcp.router, mcp.end)).unzip();
     let router = router(&shared, mcp);
     let mut phase = shared.phase.subscribe();
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut open = JoinSet::new();
     let mut guests = Guests::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    // Queue for the permit before evicting, so that no later connection gets the freed permit.
-                    let mut place = Box::pin(Arc::clone(&room).acquire_owned());
-                    let polled = poll_fn(|context| Poll::Ready(place.as_mut().poll(context)));
-                    let permit = match tokio::task::unconstrained(polled).await {
-                        Poll::Ready(permit) => permit.ok(),
-                        Poll::Pending if guests.make_place() => None,
-                        Poll::Pending => {
-                            turn_away(&stream);
-                            continue;
-                        }
-                    };
-                    let shared = Arc::clone(&shared);
+                Ok((stream, _)) if guests.have_room(CONNECTIONS) => {
                     let owner = if shared.key.is_some() { Owner::HasKey } else { owner::of(&stream) };
                     let guest = guests.enter(owner);
                     let router = router.clone().layer(Extension(Arc::clone(&guest)));
-                    open.spawn(async move {
-                        let permit = match permit {
-                            Some(permit) => Some(permit),
-                            None => tokio::time::timeout(GOING, place).await.ok().and_then(Result::ok),
-                        };
-                        match permit {
-                            Some(permit) => connection(shared, stream, router, permit, &guest).await,
-                            None => turn_away(&stream),
-                        }
-                    });
+                    open.spawn(connection(Arc::clone(&shared), stream, router, guest));
                 }
+                Ok((stream, _)) => turn_away(&stream),
                 Err(e) => {
                     tracing::warn!("a connection was not accepted: {e}");
                     tokio::time::sleep(PAUSE).await;
@@ -240,7 +217,7 @@ fn turn_away(stream: &TcpStream) {
     let _ = stream.try_write(whole.as_bytes());
 }
 
-struct Counted(Arc<Shared>, #[allow(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit);
+struct Counted(Arc<Shared>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
@@ -248,16 +225,10 @@ impl Drop for Counted {
     }
 }
 
-async fn connection(
-    shared: Arc<Shared>,
-    stream: TcpStream,
-    router: Router,
-    permit: OwnedSemaphorePermit,
-    guest: &Guest,
-) {
+async fn connection(shared: Arc<Shared>, stream: TcpStream, router: Router, guest: Arc<Guest>) {
     shared.metrics.connections.fetch_add(1, Ordering::Relaxed);
     let mut phase = shared.phase.subscribe();
-    let _counted = Counted(Arc::clone(&shared), permit);
+    let _counted = Counted(Arc::clone(&shared));
     // Stream events must not wait for a full packet.
     let _ = stream.set_nodelay(true);
     let mut builder = http1::Builder::new();
@@ -271,7 +242,7 @@ async fn connection(
             Pin::new(&mut connection).graceful_shutdown();
             tokio::select! {
                 ended = &mut connection => ended,
-                () = nothing_came(guest) => return,
+                () = nothing_came(&guest) => return,
             }
         }
     };

@@ -21,7 +21,7 @@ use super::plain::encode;
 use super::prompt::Conversation;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
-use super::reply::{self, render, submit};
+use super::reply::{ask, render};
 use super::sampling::{Thinking, format_of, params, stops};
 use super::stream::{Form, event, stream};
 use super::tools::{self, Tools};
@@ -395,13 +395,8 @@ pub(super) async fn messages(State(shared): State<Arc<Shared>>, request: Request
     let grammar = output(&mut fields)?;
     fields.ignore(&["metadata", "service_tier", "inference_geo"]);
     fields.done_for_answer()?;
-    params.calls = conversation.tools.calls();
-    params.one_call = conversation.tools.one_call();
-    let forced = conversation.tools.grammar().map(|g| (g, "tools"));
-    let prompt = render(shared, conversation, "messages").await?;
-    let grammar = forced.or(grammar.map(|g| (g, "output_config")));
-    params.constraint = reply::constraint(shared, grammar, &params, &prompt.rendered).await?;
-    let listener = submit(shared, prompt, params, 1, None)?;
+    let grammar = grammar.map(|g| (g, "output_config"));
+    let listener = ask(shared, conversation, "messages", params, grammar, 1, None).await?;
     let id = fresh_id("msg_");
     if streamed {
         let form = Events { id, model: info.name, usage: Usage::default(), open: None, blocks: 0 };

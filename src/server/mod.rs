@@ -71,7 +71,7 @@ mod worker;
 use std::ffi::OsString;
 use std::net::TcpListener;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
@@ -79,7 +79,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::config::settings::{ServeConfig, Settings, UnknownFields};
 use crate::core::{Exit, now_ms};
-use crate::engine::protocol::{ModelInfo, Token};
+use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::runtime::EngineChannels;
 use crate::runtime::render::Renderer;
 use crate::store::{Store, Unsaved};
@@ -217,7 +217,8 @@ struct Shared {
     side_by_side: usize,
     waiting: AtomicUsize,
     asks: Sender<Ask>,
-    engine: RwLock<EngineIs>,
+    engine: watch::Sender<EngineIs>,
+    commands: Sender<Command>,
     phase: watch::Sender<Phase>,
     metrics: Metrics,
     records: Records,
@@ -235,7 +236,7 @@ struct Shared {
 impl Shared {
     fn set_engine(&self, is: EngineIs) {
         let down = matches!(is, EngineIs::Down(_));
-        *self.engine.write().unwrap_or_else(PoisonError::into_inner) = is;
+        self.engine.send_replace(is);
         if down {
             Stop(self.phase.clone()).stop();
         }
@@ -247,7 +248,7 @@ impl Shared {
     }
 
     fn engine(&self) -> EngineIs {
-        self.engine.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.engine.borrow().clone()
     }
 }
 
@@ -315,7 +316,8 @@ impl Server {
             side_by_side,
             waiting: AtomicUsize::new(0),
             asks,
-            engine: RwLock::new(EngineIs::Loading { what: "starting".into(), done: 0.0 }),
+            engine: watch::Sender::new(EngineIs::Loading { what: "starting".into(), done: 0.0 }),
+            commands: engine.commands.clone(),
             phase: watch::Sender::new(Phase::Serving),
             metrics: Metrics::default(),
             records,

@@ -22,12 +22,12 @@ use super::reply::render;
 use super::sampling::Thinking;
 use super::tools::Tools;
 use super::{EngineIs, Shared};
-use crate::engine::protocol::{ModelInfo, Token};
+use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::{Before, Specials};
 
 pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     let (status, value) = match shared.engine() {
-        EngineIs::Ready(info) => (200, json!({ "status": "ok", "model": info.name })),
+        EngineIs::Ready(info) => (200, json!({ "status": "ok", "model": info.name, "parked": info.parked })),
         EngineIs::Loading { what, done } => (503, json!({ "status": "loading", "what": what, "done": done })),
         EngineIs::Down(down) => (500, json!({ "status": "failed", "why": down.why })),
     };
@@ -36,13 +36,34 @@ pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     response
 }
 
+pub(super) async fn park(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
+    parked(&shared, true).await
+}
+
+pub(super) async fn unpark(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
+    parked(&shared, false).await
+}
+
+/// Parks the engine or loads it again; answers when that is done.
+async fn parked(shared: &Shared, park: bool) -> Result<Response, Refusal> {
+    model(shared)?;
+    let command = if park { Command::Park } else { Command::Unpark };
+    shared.commands.try_send(command).map_err(|_| Refusal::internal("the engine takes no commands"))?;
+    let is = |engine: &EngineIs| !matches!(engine, EngineIs::Ready(info) if info.parked != park);
+    // The sender lives as long as the server.
+    let _ = shared.engine.subscribe().wait_for(is).await;
+    Ok(object(&json!({ "parked": model(shared)?.parked })))
+}
+
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let waiting = shared.waiting.load(Ordering::Relaxed) as u64;
     let ready = u64::from(matches!(shared.engine(), EngineIs::Ready(_)));
+    let parked = u64::from(matches!(shared.engine(), EngineIs::Ready(info) if info.parked));
     let text = shared.metrics.text(&[
         ("requests_waiting", "Requests in the queue.", waiting),
         ("queue_limit", "Requests that may wait.", shared.queue as u64),
-        ("ready", "The model is loaded.", ready),
+        ("ready", "The model is loaded or parked.", ready),
+        ("parked", "The model is parked: its memory is free.", parked),
     ]);
     let mut response = Body::from(text).into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

@@ -68,27 +68,25 @@ pub(super) async fn constraint(
     blocking(compile).await.map(Some)
 }
 
-pub(super) fn submit(
-    shared: &Shared,
-    prompt: Prompt,
-    params: Params,
+/// Queues a conversation: with the functions that it may call, and the grammar of its answer unless they force one.
+pub(super) async fn ask(
+    shared: &Arc<Shared>,
+    conversation: Conversation,
+    field: &'static str,
+    mut params: Params,
+    grammar: Option<(Grammar, &'static str)>,
     wanted: usize,
     record: Option<Record>,
 ) -> Result<Listener, Refusal> {
-    put(shared, prompt, params, wanted, record, shared.queue)
+    (params.calls, params.one_call) = (conversation.tools.calls(), conversation.tools.one_call());
+    let grammar = conversation.tools.grammar().map(|g| (g, "tools")).or(grammar);
+    let prompt = render(shared, conversation, field).await?;
+    params.constraint = constraint(shared, grammar, &params, &prompt.rendered).await?;
+    submit(shared, prompt, params, wanted, record, shared.queue)
 }
 
-/// Queues a further prompt of an accepted request, even if the queue is full.
-pub(super) fn submit_further(
-    shared: &Shared,
-    prompt: Prompt,
-    params: Params,
-    wanted: usize,
-) -> Result<Listener, Refusal> {
-    put(shared, prompt, params, wanted, None, usize::MAX)
-}
-
-fn put(
+/// Queues a prompt unless `most` requests wait; a further prompt of an accepted request has no such limit.
+pub(super) fn submit(
     shared: &Shared,
     prompt: Prompt,
     params: Params,

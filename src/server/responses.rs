@@ -23,7 +23,7 @@ use super::prompt::Conversation;
 use super::ready::model_named;
 use super::records::{Record, Records};
 use super::refusal::Refusal;
-use super::reply::{self, render, submit};
+use super::reply::{ask, render, submit};
 use super::response::{Sent, Status, usage};
 use super::sampling::{effort, format_of, most_tokens, params, stops};
 use super::stream::stream;
@@ -36,7 +36,7 @@ use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
 use events::Events;
-use repeated::{Noted, Repeated};
+use repeated::Repeated;
 
 /// Types of text parts in messages.
 const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
@@ -183,14 +183,13 @@ fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Receive
         max_output_tokens = max_output_tokens.or(most_tokens(&mut fields, name, 1)?);
     }
     let stop = stops(&mut fields, "stop")?;
-    let mut params = params(shared, &mut fields, stop, max_output_tokens)?;
+    let params = params(shared, &mut fields, stop, max_output_tokens)?;
     let (effort, think) = reasoning(shared, &mut fields)?;
     let store = fields.truth("store")?.unwrap_or(true);
     let streamed = fields.truth("stream")?.unwrap_or(false);
     let tools = Tools::read(&mut fields, "parameters")?;
-    (params.calls, params.one_call) = (tools.calls(), tools.one_call());
     let (text, grammar) = text_format(&mut fields)?;
-    let noted = Noted::read(&mut fields)?;
+    let noted = repeated::noted(&mut fields)?;
     fields.refuse("background", |v| v == false)?;
     fields.refuse("top_logprobs", |v| v == 0)?;
     include(&mut fields)?;
@@ -232,13 +231,10 @@ async fn received(
 pub(super) async fn responses(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
     let shared = &shared;
     let (info, request, parent, turns) = received(shared, request).await?;
-    let Received { repeated, input, mut params, think, streamed, grammar } = request;
+    let Received { repeated, input, params, think, streamed, grammar } = request;
     let message = shared.records.fresh();
-    let grammar = repeated.tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
     let tools = repeated.tools.clone();
     let conversation = Conversation { turns, tools: tools.clone(), think, ..Conversation::default() };
-    let prompt = render(shared, conversation, "input").await?;
-    params.constraint = reply::constraint(shared, grammar, &params, &prompt.rendered).await?;
     let sent = Sent {
         id: Records::id(message),
         created: now_s(),
@@ -250,7 +246,7 @@ pub(super) async fn responses(State(shared): State<Arc<Shared>>, request: Reques
         tools: tools.into(),
     };
     let record = repeated.store.then(|| Record::new(message, parent, input, sent.clone()));
-    let listener = submit(shared, prompt, params, 1, record)?;
+    let listener = ask(shared, conversation, "input", params, grammar.map(|g| (g, "text")), 1, record).await?;
     if streamed {
         return stream(listener, Events::new(sent)).await;
     }
@@ -287,8 +283,7 @@ pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request)
     turns.push(Turn::new(ChatRole::User, TASK));
     let conversation = Conversation { turns, think: ThinkMode::Off, ..Conversation::default() };
     let prompt = render(shared, conversation, "input").await?;
-    let params = Params { calls: None, ..request.params };
-    let all = collect(submit(shared, prompt, params, 1, None)?, 1).await?;
+    let all = collect(submit(shared, prompt, request.params, 1, None, shared.queue)?, 1).await?;
     let summary = all.choices.first().map(Choice::answer).unwrap_or_default();
     let content = format!("{SUMMARY}{}", summary.trim());
     output.push(json!({ "type": "compaction", "id": fresh_id("cmp_"), "encrypted_content": content }));

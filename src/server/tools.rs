@@ -3,7 +3,8 @@
 //! The tools of a namespace become separate functions, named `NAMESPACE__NAME` to the model; a custom tool, which
 //! takes free text, turns into a function with one text. Tools that the server would have to run are left out.
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::calls::Calls;
 use super::context::leave_out;
@@ -20,16 +21,21 @@ pub(super) const ANTHROPIC: &str = "input_schema";
 /// Maximum functions of one request.
 const MOST: usize = 256;
 
-#[derive(Clone, Debug, PartialEq)]
+/// Serialized as the model reads it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Tool {
     name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
     /// A JSON schema.
     parameters: Value,
+    #[serde(skip)]
     strict: Option<bool>,
     /// It takes free text, as the one argument `input`.
+    #[serde(skip)]
     custom: bool,
     /// Its namespace, and its name there.
+    #[serde(skip)]
     listed: Option<(String, String)>,
 }
 
@@ -339,16 +345,7 @@ impl Tools {
     }
 
     fn as_json(&self) -> Vec<Value> {
-        let one = |t: &Tool| {
-            let mut function = Map::new();
-            function.insert("name".into(), t.name.clone().into());
-            if let Some(description) = &t.description {
-                function.insert("description".into(), description.clone().into());
-            }
-            function.insert("parameters".into(), t.parameters.clone());
-            json!({ "type": "function", "function": function })
-        };
-        self.list.iter().map(one).collect()
+        self.list.iter().map(|tool| json!({ "type": "function", "function": tool })).collect()
     }
 
     /// Shows the functions to the model, through the template or as a description in the system text. Earlier calls

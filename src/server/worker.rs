@@ -165,10 +165,14 @@ impl Worker {
     fn on_engine(&mut self, mut event: EngineEvent) {
         let id = event.id_mut().copied();
         match event {
+            // A parked model accepts requests while it returns.
+            EngineEvent::Loading { what, .. } if self.engine.is_parked() => tracing::debug!("{what}"),
             EngineEvent::Loading { what, done } => self.shared.set_engine(EngineIs::Loading { what, done }),
             EngineEvent::Ready(info) => {
+                if self.engine.model().is_none() {
+                    self.lanes = Lanes::new(info.max_sequences.max(1));
+                }
                 self.engine.loaded(&info);
-                self.lanes = Lanes::new(info.max_sequences.max(1));
                 self.shared.set_engine(EngineIs::Ready(Box::new(info)));
             }
             EngineEvent::Failed { fault: EngineFault::Fatal { why, exit }, .. } => self.engine.down(why, exit),

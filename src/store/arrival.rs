@@ -9,7 +9,7 @@ use super::commit::{Change, NewSession, TitleBy};
 use super::error::{Result, StoreError};
 use super::export::{MarkJson, SessionJson};
 use crate::core::counted;
-use crate::core::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
+use crate::core::transcript::{Message, MessageId, Role, SessionId};
 use crate::text::sanitize::is_unseen;
 
 const MAX_NAME: usize = 200;
@@ -120,41 +120,15 @@ pub(super) struct Arrival {
     /// An object, or a string if it does not parse as one.
     pub settings: Value,
     pub head: Option<MessageId>,
-    pub messages: Vec<Incoming>,
+    /// Under the ids of the file.
+    pub messages: Vec<Message>,
     pub marks: Vec<MarkJson>,
 }
 
 impl From<SessionJson> for Arrival {
     fn from(json: SessionJson) -> Arrival {
         let SessionJson { name, title, settings, head, messages, marks, .. } = json;
-        Arrival { name, title, settings, head, messages: messages.into_iter().map(Incoming::from).collect(), marks }
-    }
-}
-
-/// A message under the ids of its file. An import may hold millions of these without facts, and facts are most of a
-/// [`Message`]'s size.
-pub(super) struct Incoming {
-    pub id: MessageId,
-    pub parent: Option<MessageId>,
-    pub role: Role,
-    pub text: String,
-    pub thinking: String,
-    pub created_ms: i64,
-    pub meta: Option<Box<MessageMeta>>,
-}
-
-impl From<Message> for Incoming {
-    fn from(message: Message) -> Incoming {
-        let Message { id, parent, role, text, thinking, created_ms, meta } = message;
-        let meta = (meta != MessageMeta::default()).then(|| Box::new(meta));
-        Incoming { id, parent, role, text, thinking, created_ms, meta }
-    }
-}
-
-impl Incoming {
-    fn message(self, id: MessageId, parent: Option<MessageId>) -> Message {
-        let Incoming { role, text, thinking, created_ms, meta, .. } = self;
-        Message { id, parent, role, text, thinking, created_ms, meta: meta.map_or_else(MessageMeta::default, |m| *m) }
+        Arrival { name, title, settings, head, messages, marks }
     }
 }
 
@@ -188,13 +162,13 @@ pub(super) fn arrive(
     put(Change::CreateSession(NewSession { id: session, name, settings, head: None, forked_from: None }))?;
     let last = last_leaf(&messages);
     let mut new_ids: HashMap<MessageId, MessageId> = HashMap::with_capacity(messages.len());
-    let mut messages: Vec<Option<Incoming>> = messages.into_iter().map(Some).collect();
+    let mut messages: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
     for at in order {
         let Some(message) = messages.get_mut(at).and_then(Option::take) else { continue };
         let new = MessageId(id()?);
         new_ids.insert(message.id, new);
         let parent = message.parent.and_then(|parent| new_ids.get(&parent).copied());
-        put(Change::PutMessage { session, message: Box::new(message.message(new, parent)) })?;
+        put(Change::PutMessage { session, message: Box::new(Message { id: new, parent, ..message }) })?;
     }
     for mark in marks {
         if let Some(message) = new_ids.get(&mark.message) {
@@ -212,7 +186,7 @@ pub(super) fn arrive(
     Ok(Arrived { id: session, new_ids, at_last_message })
 }
 
-fn last_leaf(messages: &[Incoming]) -> Option<MessageId> {
+fn last_leaf(messages: &[Message]) -> Option<MessageId> {
     let parents: HashSet<MessageId> = messages.iter().filter_map(|m| m.parent).collect();
     messages.iter().rev().map(|m| m.id).find(|id| !parents.contains(id))
 }
@@ -223,7 +197,7 @@ pub(super) fn plain_name(name: &str) -> String {
     name.trim().to_owned()
 }
 
-fn parents_first(messages: &[Incoming]) -> Result<Vec<usize>, String> {
+fn parents_first(messages: &[Message]) -> Result<Vec<usize>, String> {
     let mut known: HashMap<MessageId, usize> = HashMap::with_capacity(messages.len());
     for (i, m) in messages.iter().enumerate() {
         if known.insert(m.id, i).is_some() {

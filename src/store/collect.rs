@@ -6,7 +6,6 @@
 use std::collections::{HashMap, HashSet};
 
 use rusqlite::Transaction;
-use serde::Serialize;
 
 use super::database::{Access, Store};
 use super::error::{Result, StoreError};
@@ -20,7 +19,7 @@ use super::segment::SegmentId;
 use super::sessions::{SessionFilter, SessionRecord, WRITTEN, properties};
 use super::wipe;
 use crate::core::now_ms;
-use crate::core::transcript::SessionId;
+use crate::core::transcript::{SessionId, SessionSizes};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
@@ -32,18 +31,6 @@ pub struct Sizes {
     pub state_bytes: u64,
     pub database_bytes: u64,
     pub sessions: HashMap<SessionId, SessionSizes>,
-}
-
-/// Bytes on disk for one session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SessionSizes {
-    pub state: u64,
-    /// The part of `state` that no other session and no document of the library needs.
-    pub own: u64,
-    /// Text of the messages written in it.
-    pub text: u64,
-    /// State written since it began, including what was removed since. Sessions of earlier versions begin at 0.
-    pub written: u64,
 }
 
 impl Store {

@@ -5,7 +5,7 @@ use rusqlite::params;
 use super::database::Store;
 use super::error::Result;
 use super::query;
-use super::segment::SegmentId;
+use super::segment::{SegmentId, TextBoundary, ending_in};
 
 const MOST: usize = 64;
 
@@ -14,25 +14,14 @@ impl Store {
     /// Only those with a kept end state, the deepest first. Their earlier rows may be lost: see
     /// [`Store::plan_restore`].
     pub fn segments_under(&self, fingerprint: &str, text: &str) -> Result<Vec<SegmentId>> {
-        let ends: Vec<(SegmentId, usize, [u8; 32])> = self.read(|db| {
+        let ends: Vec<(TextBoundary, SegmentId)> = self.read(|db| {
             let sql = "SELECT id, text_bytes, text_hash FROM segment
                WHERE fingerprint = ?1 AND text_bytes < ?2 AND end_root IS NOT NULL AND origin IS NULL ORDER BY text_bytes";
-            let bytes = text.len() as u64;
-            query::rows(db, sql, params![fingerprint, bytes], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))
+            query::rows(db, sql, params![fingerprint, text.len() as u64], |r| {
+                Ok((TextBoundary { bytes: r.get(1)?, hash: r.get(2)? }, SegmentId(r.get(0)?)))
+            })
         })?;
-        let mut hash = blake3::Hasher::new();
-        let (mut done, mut now) = (0, hash.finalize());
-        let mut found = Vec::new();
-        for (id, end, wanted) in ends {
-            if end > done {
-                hash.update(text.as_bytes().get(done..end).unwrap_or_default());
-                (done, now) = (end, hash.finalize());
-            }
-            if *now.as_bytes() == wanted {
-                found.push(id);
-            }
-        }
-        found.reverse();
+        let mut found = ending_in(text, ends);
         found.truncate(MOST);
         Ok(found)
     }

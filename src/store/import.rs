@@ -4,7 +4,7 @@
 //! transactions, between which others can write. A conversation appears once it is whole. After an error or a stop nothing of the file stays. A conversation with an error is skipped and named; the
 //! others are imported.
 //!
-//! Memory holds the text of one conversation and its messages, about three times its bytes.
+//! Memory holds the text of one conversation and its messages.
 
 mod answer;
 mod chatgpt;

@@ -108,13 +108,8 @@ fn is_running(owner: &Owner) -> bool {
     if owner.boot != boot_id() {
         return false;
     }
-    #[cfg(unix)]
-    {
-        let pid = i32::try_from(owner.pid).ok().and_then(rustix::process::Pid::from_raw);
-        pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
-    }
-    #[cfg(not(unix))]
-    true
+    let pid = i32::try_from(owner.pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
 /// Changes with every start of the machine; empty if the system does not provide one.
@@ -123,14 +118,8 @@ fn boot_id() -> String {
 }
 
 fn tty() -> Option<String> {
-    #[cfg(unix)]
-    {
-        let name = rustix::termios::ttyname(std::io::stdin(), Vec::new()).ok()?;
-        let name = name.into_string().ok()?;
-        Some(name.strip_prefix("/dev/").unwrap_or(&name).to_owned())
-    }
-    #[cfg(not(unix))]
-    None
+    let name = rustix::termios::ttyname(std::io::stdin(), Vec::new()).ok()?.into_string().ok()?;
+    Some(name.strip_prefix("/dev/").unwrap_or(&name).to_owned())
 }
 
 /// `13:20`, with the date if that is another day.

@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use rusqlite::Connection;
+
 use super::database::{Access, Limits, Store};
 use super::directory::{self, Layout};
 use super::disk::Disk;
@@ -166,24 +168,7 @@ impl Store {
             _ => schema::check_usable(&writer, &layout.database)?,
         }
         let (reader, _) = schema::open_readable(&layout.database, &layout.database)?;
-        let mut store = Store {
-            layout,
-            disk,
-            limits,
-            access: Access::Writable,
-            reader: Mutex::new(reader),
-            writer: Mutex::new(writer),
-            ids: Mutex::new(0..0),
-            left_out: Mutex::default(),
-            unlinked: Mutex::default(),
-            uses: Mutex::default(),
-            notes: Vec::new(),
-            identity: None,
-            known: false,
-            present: None,
-            copy: None,
-            broken: false,
-        };
+        let mut store = Store::of(layout, disk, limits, Access::Writable, [reader, writer]);
         store.identity = store.identify().ok();
         store.present = store.layout.open_present().ok().filter(|file| file.lock_shared().is_ok());
         store.recognise();
@@ -236,24 +221,35 @@ impl Store {
         let target = copy.path().join("sala.db");
         let (reader, _) = schema::open_readable(&target, &layout.database)?;
         let (writer, _) = schema::open_readable(&target, &layout.database)?;
-        Ok(Store {
+        let store = Store::of(layout, disk, limits, Access::ReadOnly { why: why.clone() }, [reader, writer]);
+        Ok(Store { notes: vec![why], copy: Some(copy), ..store })
+    }
+
+    fn of(
+        layout: Layout,
+        disk: Arc<dyn Disk>,
+        limits: Limits,
+        access: Access,
+        [reader, writer]: [Connection; 2],
+    ) -> Store {
+        Store {
             layout,
             disk,
             limits,
-            notes: vec![why.clone()],
-            access: Access::ReadOnly { why },
+            access,
             reader: Mutex::new(reader),
             writer: Mutex::new(writer),
             ids: Mutex::new(0..0),
             left_out: Mutex::default(),
             unlinked: Mutex::default(),
             uses: Mutex::default(),
+            notes: Vec::new(),
             identity: None,
             known: false,
             present: None,
-            copy: Some(copy),
+            copy: None,
             broken: false,
-        })
+        }
     }
 
     /// Removes the least recently used state files until the database has room to work, unless a process is writing

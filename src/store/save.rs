@@ -295,7 +295,7 @@ fn is_named(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind) -> Result<Opti
     Ok(tx.prepare_cached(&sql)?.query_row([id.0], |r| r.get(0)).optional()?)
 }
 
-/// Adds to the bytes written for the session whose message a segment leads to.
+/// Adds to the bytes written for the session that a segment belongs to.
 fn count_written(tx: &Transaction<'_>, id: &SegmentId, bytes: u64) -> Result<()> {
     tx.prepare_cached(
         "WITH RECURSIVE down(id) AS (

@@ -186,6 +186,26 @@ pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
     unchanged
 }
 
+/// The entries of `ends`, in the order of their bytes, that match the beginning of `rendered`; the longest first. An end
+/// at its last byte or beyond matches nothing.
+pub fn ending_in<T>(rendered: &str, ends: impl IntoIterator<Item = (TextBoundary, T)>) -> Vec<T> {
+    let mut hash = blake3::Hasher::new();
+    let (mut done, mut now) = (0, hash.finalize());
+    let mut found = Vec::new();
+    for (boundary, of) in ends {
+        let Some(end) = usize::try_from(boundary.bytes).ok().filter(|end| *end < rendered.len()) else { break };
+        if end > done {
+            hash.update(rendered.as_bytes().get(done..end).unwrap_or_default());
+            (done, now) = (end, hash.finalize());
+        }
+        if *now.as_bytes() == boundary.hash {
+            found.push(of);
+        }
+    }
+    found.reverse();
+    found
+}
+
 pub(super) fn tokens_to_bytes(tokens: &[Token]) -> Vec<u8> {
     tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
 }

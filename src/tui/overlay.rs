@@ -7,7 +7,6 @@ use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
 use super::palette::ThemeRow;
 use super::rows::Row;
-use super::sessions::{self, Picked};
 use crate::core::transcript::Finish;
 use crate::runtime::protocol::{DocumentRow, FanOutRow, Request, SearchRow, SessionRow, TimelineRow};
 
@@ -166,6 +165,33 @@ pub struct ListView {
     pub(super) picked: Picked,
 }
 
+/// Keys of the list of sessions, in the longest form that fits.
+const SESSION_KEYS: [&str; 3] = [
+    "F2 rename  F3 pin  Del delete  Ctrl-S sort  Ctrl-F folder  / texts  Esc closes",
+    "F2 name F3 pin Del delete ^S sort ^F folder / texts Esc",
+    "F2 name F3 pin Del ^S ^F Esc",
+];
+
+fn session_keys(cells: usize) -> &'static str {
+    SESSION_KEYS.into_iter().find(|keys| keys.len() < cells).unwrap_or(SESSION_KEYS[2])
+}
+
+/// Which sessions the list shows, and in which order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Picked {
+    pub order: Order,
+    pub this_folder: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Order {
+    /// As the runtime sends them: pinned first, then by date.
+    #[default]
+    Date,
+    Name,
+    Tokens,
+}
+
 impl ListView {
     pub fn new(kind: Kind, title: impl Into<String>, items: impl IntoIterator<Item = Item>) -> ListView {
         let list = List::new(items.into_iter().collect(), Item::text, matches!(kind, Kind::Help | Kind::Settings));
@@ -176,7 +202,7 @@ impl ListView {
         let empty = self.list.items().is_empty();
         match self.kind {
             Kind::Found | Kind::Documents if empty => "Esc closes",
-            Kind::Sessions => sessions::keys(cells),
+            Kind::Sessions => session_keys(cells),
             Kind::Found => "Enter opens at the message   Esc closes",
             Kind::Timeline => "Enter goes there   f forks there   Esc closes",
             Kind::Documents => "type to filter   Enter shows the text   Esc closes",

@@ -78,7 +78,7 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     };
     let undone = match commands.as_slice() {
         [] => String::new(),
-        [one] => format!("{} was not done.", one.split_whitespace().next().unwrap_or(one.as_str())),
+        [one] => format!("{} did not run.", one.split_whitespace().next().unwrap_or(one.as_str())),
         more => format!("{} commands did not run.", more.len()),
     };
     let typed: Vec<(&str, String)> = app.tabs.drafts().filter(|(_, text)| is_remembered(text)).collect();

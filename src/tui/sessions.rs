@@ -7,59 +7,26 @@ use super::Effect;
 use super::acts::send;
 use super::cleaned::session_row;
 use super::keys::{Code, Key};
-use super::overlay::{Item, Kind, ListView, Overlay};
+use super::overlay::{Item, Kind, ListView, Order, Overlay, Picked};
 use crate::config::commands::escaped;
 use crate::runtime::protocol::{Request, SessionRow};
 
-/// The keys in the longest form that fits.
-const KEYS: [&str; 3] = [
-    "F2 rename  F3 pin  Del delete  Ctrl-S sort  Ctrl-F folder  / texts  Esc closes",
-    "F2 name F3 pin Del delete ^S sort ^F folder / texts Esc",
-    "F2 name F3 pin Del ^S ^F Esc",
-];
-
-pub(super) fn keys(cells: usize) -> &'static str {
-    KEYS.into_iter().find(|keys| keys.len() < cells).unwrap_or(KEYS[2])
-}
-
-/// Which sessions the list shows, and in which order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Picked {
-    order: Order,
-    this_folder: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Order {
-    /// As the runtime sends them: pinned first, then by date.
-    #[default]
-    Date,
-    Name,
-    Tokens,
-}
-
-impl Picked {
-    fn title(self) -> String {
-        let which = if self.this_folder { "Sessions of this folder" } else { "Sessions" };
-        let order = match self.order {
-            Order::Date => "",
-            Order::Name => " by name",
-            Order::Tokens => " by tokens",
-        };
-        format!("{which}{order}")
-    }
-
-    fn view(self, sessions: &[SessionRow]) -> ListView {
-        let shown = sessions.iter().filter(|row| row.here || !self.this_folder);
-        let mut rows: Vec<SessionRow> = shown.cloned().map(session_row).collect();
-        match self.order {
-            Order::Date => {}
-            Order::Name => rows.sort_by_cached_key(|row| row.name.to_lowercase()),
-            Order::Tokens => rows.sort_by_key(|row| Reverse(row.tokens)),
+fn view(picked: Picked, sessions: &[SessionRow]) -> ListView {
+    let shown = sessions.iter().filter(|row| row.here || !picked.this_folder);
+    let mut rows: Vec<SessionRow> = shown.cloned().map(session_row).collect();
+    let order = match picked.order {
+        Order::Date => "",
+        Order::Name => {
+            rows.sort_by_cached_key(|row| row.name.to_lowercase());
+            " by name"
         }
-        let items = rows.into_iter().map(Item::Session);
-        ListView { picked: self, ..ListView::new(Kind::Sessions, self.title(), items) }
-    }
+        Order::Tokens => {
+            rows.sort_by_key(|row| Reverse(row.tokens));
+            " by tokens"
+        }
+    };
+    let title = format!("{}{order}", if picked.this_folder { "This folder" } else { "Sessions" });
+    ListView { picked, ..ListView::new(Kind::Sessions, title, rows.into_iter().map(Item::Session)) }
 }
 
 /// Takes a list from the runtime. An open one keeps its order, filters and selected row; otherwise returns a new one.
@@ -70,13 +37,13 @@ pub(super) fn arrived(app: &mut App, rows: Vec<SessionRow>) -> Option<ListView> 
             show(view, view.picked, &app.sessions);
             None
         }
-        _ => Some(Picked::default().view(&app.sessions)),
+        _ => Some(self::view(Picked::default(), &app.sessions)),
     }
 }
 
 fn show(view: &mut ListView, picked: Picked, sessions: &[SessionRow]) {
     let (before, query) = (chosen(view).map(|row| row.name.clone()), view.list.query().to_owned());
-    *view = picked.view(sessions);
+    *view = self::view(picked, sessions);
     match query.starts_with('/') {
         true => view.list.set_query_text(query),
         false => view.list.set_query(query),

@@ -57,12 +57,17 @@ pub(super) fn writing_speed(app: &App, tokens_per_s: f64) -> String {
     format!("{}{tokens_per_s:.1} t/s", about(server))
 }
 
+fn parked(app: &App) -> bool {
+    app.meters.model.parked
+}
+
 fn activity(app: &App) -> (String, Role) {
     if app.phase != Phase::Running {
         return ("saving".into(), Role::Heading);
     }
     let text = match &app.activity {
         Activity::Idle if app.busy() => "sending".into(),
+        Activity::Idle if parked(app) => return ("parked".into(), Role::Dim),
         Activity::Idle => return ("idle".into(), Role::Dim),
         Activity::Starting { what } => what.clone(),
         Activity::Reading(r) => {
@@ -106,6 +111,7 @@ pub fn title(app: &App) -> String {
         Activity::Reading(r) if r.total > 0 => format!(": reading {}%", percent(r.done, r.total)),
         Activity::Thinking { .. } => ": thinking".into(),
         Activity::Answering { .. } => ": answering".into(),
+        Activity::Idle if parked(app) => ": parked".into(),
         _ => String::new(),
     };
     let news = app.tabs.news();

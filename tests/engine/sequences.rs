@@ -81,7 +81,8 @@ impl Harness {
     }
 
     fn on(device: Cpu, context: u64) -> Harness {
-        Harness::with(spawn_on(device, options(context)).unwrap())
+        let mut device = Some(device);
+        Harness::with(spawn_on(move || Ok(device.take().unwrap()), options(context)).unwrap())
     }
 
     fn with(engine: Engine) -> Harness {

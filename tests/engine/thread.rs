@@ -1,5 +1,7 @@
 //! The engine thread with the built-in model: a job reports the state it leaves, and that state can be restored.
 
+mod park;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,10 +36,16 @@ struct Done {
     looked: Vec<Looked>,
 }
 
+fn options() -> EngineOptions {
+    EngineOptions { device: DeviceChoice::Cpu, context: Some(20_000), ..EngineOptions::default() }
+}
+
 impl Harness {
     fn start() -> Harness {
-        let options = EngineOptions { device: DeviceChoice::Cpu, context: Some(20_000), ..EngineOptions::default() };
-        let engine = spawn(options).unwrap();
+        Harness::with(spawn(options()).unwrap())
+    }
+
+    fn with(engine: Engine) -> Harness {
         let text =
             TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();
         let stop = text.tokenizer.stop_ids(&[2, 4]);

@@ -221,7 +221,7 @@ fn every_document_answers_as_if_alone_without_a_read() {
 
     t.send(Request::AskAll { question: "Who has line 7?".into(), library: Some("*.txt".into()), read: false });
     t.send(Request::OpenAnswer(1));
-    t.note_with("A new session with b.txt");
+    t.note_with("New session with b.txt");
     t.sync();
     let roles: Vec<Role> = t.view().messages.iter().map(|m| m.role).collect();
     assert_eq!(roles, [Role::Document, Role::User, Role::Assistant]);
@@ -295,7 +295,7 @@ fn a_document_kept_after_another_is_questioned_alone() {
         "{given:?}"
     );
     t.send(Request::OpenAnswer(0));
-    t.note_with("A new session with a.txt");
+    t.note_with("New session with a.txt");
     t.sync();
     let roles: Vec<Role> = t.view().messages.iter().map(|m| m.role).collect();
     assert_eq!(roles, [Role::System, Role::Document, Role::User, Role::Assistant]);

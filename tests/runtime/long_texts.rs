@@ -155,7 +155,7 @@ fn files_that_do_not_fit_together_can_be_chosen_from() {
         _ => None,
     };
     let (question, text, LoadPlan { files, .. }) = t.wait("the plan", plan);
-    assert!(text.contains("Some have to stay out"), "{text}");
+    assert!(text.contains("Leave some out"), "{text}");
     assert_eq!(files[0].tokens, 100_001, "not counted further than it can matter");
     assert!((30..200).contains(&files[1].tokens), "{files:?}");
     t.send(Request::ChooseFiles { question, files: vec![1] });

@@ -4,6 +4,8 @@
 
 use crate::support;
 
+mod park;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -247,7 +247,9 @@ fn wants(command: &Command) -> Option<(u64, SequenceId)> {
     match command {
         Command::Restore { id, sequence, .. } | Command::Fork { id, to: sequence, .. } => Some((*id, *sequence)),
         Command::Run(job) => Some((job.id, job.sequence)),
-        Command::Release { .. } | Command::MayEvict { .. } | Command::Shutdown => None,
+        Command::Release { .. } | Command::MayEvict { .. } | Command::Shutdown | Command::Park | Command::Unpark => {
+            None
+        }
     }
 }
 
@@ -277,7 +279,7 @@ fn one_by_one(o: &mut Options, inbox: &Receiver<Command>, out: &Sender<EngineEve
                 evicted.retain(|s| s != sequence);
             }
             Command::MayEvict { sequence } if *sequence != MAIN => idle.push(*sequence),
-            Command::MayEvict { .. } | Command::Shutdown => {}
+            Command::MayEvict { .. } | Command::Shutdown | Command::Park | Command::Unpark => {}
         }
         // A sequence there is no room for fails, the others go on.
         if let Some((id, sequence)) = wants(&command).filter(|(_, s)| *s != MAIN && !states.contains_key(s)) {
@@ -299,7 +301,7 @@ fn one_by_one(o: &mut Options, inbox: &Receiver<Command>, out: &Sender<EngineEve
                 states.insert(to, copy);
                 let _ = out.send(EngineEvent::Restored { id, ms: 1.0 });
             }
-            Command::MayEvict { .. } => {}
+            Command::MayEvict { .. } | Command::Park | Command::Unpark => {}
             Command::Release { sequence } => {
                 states.remove(&sequence);
             }
@@ -347,7 +349,12 @@ fn serve(state: &mut State, command: Command, o: &mut Options, out: &Sender<Engi
             let _ = log.send((given, generated));
             let _ = out.send(done);
         }
-        Command::Fork { .. } | Command::Release { .. } | Command::MayEvict { .. } | Command::Shutdown => {
+        Command::Fork { .. }
+        | Command::Release { .. }
+        | Command::MayEvict { .. }
+        | Command::Shutdown
+        | Command::Park
+        | Command::Unpark => {
             unreachable!("of no one sequence")
         }
     }
@@ -399,7 +406,7 @@ fn side_by_side(o: Options, gated: &[u32], inbox: &Receiver<Command>, out: &Send
         }
         match command {
             Command::Shutdown => return,
-            Command::MayEvict { .. } => {}
+            Command::MayEvict { .. } | Command::Park | Command::Unpark => {}
             Command::Release { sequence } => drop(threads.remove(&sequence)),
             Command::Fork { id, from, to } => {
                 let (give, become_) = bounded(1);

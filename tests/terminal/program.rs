@@ -265,7 +265,7 @@ fn without_a_shell_above_a_suspend_is_refused() {
     let mut t = Terminal::spawn(script(r#""$0" "$@"; exit 7"#), 80, 24);
     t.wait_for("Type a question");
     t.send(b"\x1a");
-    t.wait_for("Not suspended: no shell");
+    t.wait_for("Not suspended: there is no shell");
     t.send(b"hello\r");
     t.wait_for("You said hello.");
     t.send(b"/quit\r");
@@ -276,7 +276,7 @@ fn without_a_shell_above_a_suspend_is_refused() {
     let mut t = Terminal::start(home.path(), 80, 24, &["--device", "cpu", "--plain"]);
     t.wait_for("you: ");
     t.send(b"\x1a");
-    t.wait_for("Not suspended: no shell");
+    t.wait_for("Not suspended: there is no shell");
     t.line("/quit");
     assert_eq!(t.exit().exit_code(), 0);
 }

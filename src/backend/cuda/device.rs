@@ -87,6 +87,13 @@ impl Device {
         Device { driver, accounts: Arc::default(), spare: Arc::default(), guards, most }
     }
 
+    /// Whether the device is closed: no buffer, graph or thread holds it any more.
+    #[cfg(feature = "emulated")]
+    pub(super) fn closes(&self) -> impl Fn() -> bool + Send + use<> {
+        let driver = Arc::downgrade(&self.driver);
+        move || driver.strong_count() == 0
+    }
+
     /// Bytes that may still be allocated: free on the device or spare, and within the program's limit.
     pub(crate) fn free_bytes(&self) -> Result<u64> {
         Ok(self.untaken_bytes()? + self.spare.bytes())

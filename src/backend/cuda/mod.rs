@@ -182,6 +182,12 @@ impl Cuda {
         Self::on(Device::new(Arc::new(device), options.guards, options.most_bytes), options)
     }
 
+    /// Whether the device is closed, to be called after this value is dropped.
+    #[cfg(feature = "emulated")]
+    pub fn closes(&self) -> impl Fn() -> bool + Send + use<> {
+        self.device.closes()
+    }
+
     fn on(device: Device, options: Options) -> Result<Self> {
         // Start the threads before the GEMM library opens: both need the loader of shared libraries.
         rayon::current_num_threads();

@@ -29,6 +29,8 @@ pub enum Command {
     Library(LibraryArgs),
     /// Answer other programs on this machine: OpenAI's and Anthropic's APIs
     Serve(ServeArgs),
+    /// Free the GPU that a running server holds; its next question loads the model again
+    Park,
     /// Let agents ask documents: the Model Context Protocol on standard input and output
     Mcp,
     /// Ask every document of the library the same question

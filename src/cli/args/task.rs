@@ -63,9 +63,12 @@ impl Task {
         match self {
             Task::Ask(_) | Task::Chat(_) => false,
             Task::Command(command) => match command {
-                Command::Ls(_) | Command::Show(_) | Command::Search(_) | Command::Export(_) | Command::AskAll(_) => {
-                    true
-                }
+                Command::Ls(_)
+                | Command::Show(_)
+                | Command::Search(_)
+                | Command::Export(_)
+                | Command::AskAll(_)
+                | Command::Park => true,
                 Command::Prune(args) => args.dry_run,
                 Command::Library(args) => matches!(args.action, LibraryCommand::Ls),
                 _ => false,

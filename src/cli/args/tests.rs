@@ -95,7 +95,7 @@ fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() 
                         Kind::Int(_, least, ..) => (i128::from(least) - 1).to_string(),
                         Kind::Float(_, _, most) => (most + 1.0).to_string(),
                         Kind::WordOrInt(_, _, most) => (most + 1).to_string(),
-                        Kind::Bool(_) | Kind::Word(..) | Kind::Size => "nonsense".to_owned(),
+                        Kind::Bool(_) | Kind::Word(..) | Kind::Size | Kind::Time => "nonsense".to_owned(),
                         Kind::Text(_) | Kind::List(_) | Kind::Named(..) => String::new(),
                     };
                     let option = format!("--{long}");

@@ -112,7 +112,7 @@ fn about(command: &Command) -> (Option<SequenceId>, Option<u64>, Option<Sequence
         Command::Run(job) => (Some(job.sequence), Some(job.id), Some(job.sequence)),
         Command::Fork { id, from, to } => (Some(*to), Some(*id), Some(*from)),
         Command::Release { sequence } | Command::MayEvict { sequence } => (Some(*sequence), None, None),
-        Command::Shutdown => (None, None, None),
+        Command::Park | Command::Unpark | Command::Shutdown => (None, None, None),
     }
 }
 
@@ -134,6 +134,8 @@ fn order(command: Command) -> Result<Option<Order>, (u64, &'static str)> {
         Command::Fork { id, from, to } => Order::Fork { id, from, to },
         Command::Release { sequence } => Order::Release { sequence },
         Command::MayEvict { sequence } => Order::MayEvict { sequence },
+        Command::Park => Order::Park,
+        Command::Unpark => Order::Unpark,
         Command::Shutdown => return Ok(None),
     }))
 }
@@ -194,7 +196,7 @@ impl Connection {
             self.lost.retain(|lost, _| Some(*lost) != sequence);
         }
         if matches!(self.side, Side::Away) {
-            if id.is_none() {
+            if id.is_none() && !matches!(command, Command::Park | Command::Unpark) {
                 // Without an engine there is no sequence to release or evict.
                 return;
             }

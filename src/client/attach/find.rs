@@ -59,6 +59,27 @@ pub fn look(place: &Place) -> Result<Option<String>, String> {
     Ok(Some(name(&welcome)))
 }
 
+/// Parks the model of the server at a place once nothing runs there; the server's name. `None`: there is none.
+///
+/// # Errors
+/// The server does not answer, or refuses: a sentence without its full stop.
+pub fn park(place: &Place) -> Result<Option<String>, String> {
+    let Some((stream, mut from, welcome)) = meet(place)? else { return Ok(None) };
+    let host = name(&welcome);
+    let mut parked = || -> io::Result<_> {
+        frame::send(&mut &stream, &Greeting::Park, &[])?;
+        // Running answers end first.
+        stream.set_read_timeout(None)?;
+        frame::receive::<Refused>(&mut from)
+    };
+    match parked() {
+        Ok(Some((None, _))) => Ok(Some(host)),
+        Ok(Some((Some(why), _))) => Err(format!("{host}: {why}")),
+        Ok(None) => Err(format!("{host} has ended")),
+        Err(e) => Err(format!("{host} does not answer ({})", plain_words(&e))),
+    }
+}
+
 pub fn find(place: &Place, wanted: &Loads) -> Found {
     let (stream, mut from, welcome) = match meet(place) {
         Ok(Some(met)) => met,

@@ -134,11 +134,20 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     frame::send(&mut &stream, &shared.welcome, &[])?;
     let mut from = BufReader::new(stream.try_clone()?);
-    let Some((Greeting::Join, _)) = frame::receive::<Greeting>(&mut from)? else { return Ok(()) };
+    let greeting = frame::receive::<Greeting>(&mut from)?.map(|(greeting, _)| greeting);
+    if !matches!(greeting, Some(Greeting::Join | Greeting::Park)) {
+        return Ok(());
+    }
     let Some((slot, events)) = shared.multiplexer.join() else {
         let why: Refused = Some("it has no slot for another terminal".to_owned());
         return frame::send(&mut &stream, &why, &[]);
     };
+    if greeting == Some(Greeting::Park) {
+        slot.command(Command::Park);
+        let parked = events.iter().any(|event| matches!(event, EngineEvent::Ready(info) if info.parked));
+        let refused: Refused = (!parked).then(|| "its model has ended".to_owned());
+        return frame::send(&mut &stream, &refused, &[]);
+    }
     frame::send(&mut &stream, &Refused::None, &[])?;
     // From here on no timeout: a model loads slowly, and Ctrl-Z stops a terminal.
     stream.set_read_timeout(None)?;
@@ -179,6 +188,8 @@ fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot, cancels:
             Order::Fork { id, from, to } => Command::Fork { id, from, to },
             Order::Release { sequence } => Command::Release { sequence },
             Order::MayEvict { sequence } => Command::MayEvict { sequence },
+            Order::Park => Command::Park,
+            Order::Unpark => Command::Unpark,
             Order::Run(task) => match job(shared, *task, cancels) {
                 Ok(job) => job,
                 Err((id, why)) => {

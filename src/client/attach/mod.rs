@@ -19,7 +19,7 @@ mod wire;
 use serde::{Deserialize, Serialize};
 
 pub use connection::{Way, spawn};
-pub use find::{Found, Link, find, look};
+pub use find::{Found, Link, find, look, park};
 
 pub use host::{Host, Opener, open_host};
 pub use multiplexer::{Multiplexer, Share};

@@ -309,6 +309,7 @@ impl Table {
                 let held = self.users.get(&user).and_then(|slots| slots.sequences.get(&sequence)).copied();
                 held.into_iter().for_each(|sequence| self.send(Command::MayEvict { sequence }));
             }
+            command @ (Command::Park | Command::Unpark) => self.send(command),
             // Only the server sends it; it ends the server's forwarder.
             Command::Shutdown => self.leave(user),
         }
@@ -318,9 +319,11 @@ impl Table {
         match &event {
             EngineEvent::Loading { what, done } => self.loading = Some((what.clone(), *done)),
             EngineEvent::Ready(info) => {
-                // No user has a sequence before the model is ready.
-                self.free = (0..info.max_sequences.max(1)).collect();
-                self.sequences = self.free.len();
+                // No user has a sequence before the model is ready the first time.
+                if self.model.is_none() {
+                    self.free = (0..info.max_sequences.max(1)).collect();
+                    self.sequences = self.free.len();
+                }
                 self.model = Some(info.clone());
                 self.users.keys().for_each(|user| self.report(*user, EngineEvent::Ready(self.shown(*user, info))));
                 return;

@@ -13,7 +13,7 @@ use crate::engine::protocol::{
 };
 
 /// Changes with every change of the messages. Sides of different versions do not connect.
-pub(super) const VERSION: u32 = 10;
+pub(super) const VERSION: u32 = 11;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Welcome {
@@ -28,9 +28,10 @@ pub(super) struct Welcome {
 pub(super) enum Greeting {
     Join,
     Look,
+    Park,
 }
 
-/// The answer to [`Greeting::Join`]: why the server refuses, if it does.
+/// The answer to [`Greeting::Join`] and [`Greeting::Park`]: why the server refuses, if it does.
 pub(super) type Refused = Option<String>;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,6 +81,8 @@ pub(super) enum Order {
     MayEvict {
         sequence: SequenceId,
     },
+    Park,
+    Unpark,
 }
 
 pub(super) trait Message: Serialize + for<'de> Deserialize<'de> {

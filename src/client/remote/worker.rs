@@ -90,7 +90,7 @@ fn touched(command: &Command) -> Vec<SequenceId> {
         }
         Command::Run(job) => vec![job.sequence],
         Command::Fork { from, to, .. } => vec![*from, *to],
-        Command::Shutdown => Vec::new(),
+        Command::Park | Command::Unpark | Command::Shutdown => Vec::new(),
     }
 }
 
@@ -173,7 +173,7 @@ impl Worker {
                 });
             }
             // Texts take little memory, and the loop has handled a shutdown already.
-            Command::MayEvict { .. } | Command::Shutdown => {}
+            Command::MayEvict { .. } | Command::Park | Command::Unpark | Command::Shutdown => {}
         }
     }
 

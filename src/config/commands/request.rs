@@ -232,6 +232,10 @@ macro_rules! requests {
                 /// How many passages are hidden, one at a time.
                 count: Option<u64>,
             }, Waits => why.await;
+            /// `/park`: frees the memory of the model until the next use.
+            Park, Waits => park.await;
+            /// `/unpark`.
+            Unpark, Waits => unpark.await;
             /// `/stats`.
             Stats, Runs => stats;
             /// `/ctx`.

@@ -16,6 +16,7 @@ pub mod row;
 pub mod session;
 mod size;
 pub mod table;
+mod time;
 mod value;
 mod words;
 

@@ -4,6 +4,8 @@ use toml::Value;
 
 use super::answers::Settings;
 use super::size::{ALL, Size};
+use super::time::{OFF, Time};
+use super::value::Field;
 
 /// What a setting may be, and its built-in value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +27,8 @@ pub enum Kind {
     WordOrInt(&'static [&'static str], i64, i64),
     /// A size of memory, or `all`, which is built in.
     Size,
+    /// A time, or `off`, which is built in.
+    Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,6 +109,10 @@ pub(super) const fn size() -> Spec {
     spec(Kind::Size)
 }
 
+pub(super) const fn time() -> Spec {
+    spec(Kind::Time)
+}
+
 pub(super) const fn word_or_int(words: &'static [&'static str], least: i64, most: i64) -> Spec {
     spec(Kind::WordOrInt(words, least, most))
 }
@@ -149,6 +157,7 @@ impl Kind {
             Kind::Float(f, ..) => Value::Float(f),
             Kind::Text(t) | Kind::List(t) | Kind::Word(t, _) | Kind::Named(t, _) => Value::String(t.to_owned()),
             Kind::Size => Value::String(ALL.to_owned()),
+            Kind::Time => Value::String(OFF.to_owned()),
             Kind::WordOrInt(words, ..) => Value::String(words.first().copied().unwrap_or_default().to_owned()),
         }
     }
@@ -165,6 +174,7 @@ impl Kind {
             Kind::Word(_, words) => format!("one of {}", words.join(", ")),
             Kind::Named(_, words) => format!("one of {}, or a file", words.join(", ")),
             Kind::Size => format!("{ALL}, or a size as 8GiB"),
+            Kind::Time => format!("{OFF}, or a time as 90s, 20m or 2h"),
             Kind::WordOrInt(words, least, most) => {
                 format!("one of {}, or a whole number from {least} to {most}", words.join(", "))
             }
@@ -176,6 +186,7 @@ impl Kind {
             Kind::Bool(_) => vec!["true", "false"],
             Kind::Int(.., also) => also.iter().map(|(word, _)| *word).collect(),
             Kind::Size => vec![ALL],
+            Kind::Time => vec![OFF],
             Kind::Float(..) | Kind::Text(_) | Kind::List(_) => Vec::new(),
             Kind::Word(_, words) | Kind::Named(_, words) | Kind::WordOrInt(words, ..) => words.to_vec(),
         }
@@ -203,6 +214,7 @@ impl Kind {
             }
             (Kind::Named(..), Value::String(s)) if is_name(s) => Some(value.clone()),
             (Kind::Size, Value::String(s)) => Size::parse(s).map(|size| Value::String(size.to_string())),
+            (Kind::Time, value) => Time::from_value(value).map(|time| time.to_value()),
             (Kind::WordOrInt(_, least, most), Value::Integer(i)) if (least..=most).contains(i) => Some(value.clone()),
             _ => None,
         };
@@ -215,7 +227,7 @@ impl Kind {
         let itself = || Value::String(text.to_owned());
         let whole = || text.replace(['_', ','], "").parse().map_or_else(|_| itself(), Value::Integer);
         let value = match self {
-            Kind::Text(_) | Kind::List(_) | Kind::Word(..) | Kind::Named(..) | Kind::Size => itself(),
+            Kind::Text(_) | Kind::List(_) | Kind::Word(..) | Kind::Named(..) | Kind::Size | Kind::Time => itself(),
             Kind::Bool(_) => match text {
                 "true" | "on" | "yes" | "1" => Value::Boolean(true),
                 "false" | "off" | "no" | "0" => Value::Boolean(false),

@@ -6,8 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{Flag, Kind, Owner, Spec, Way, float, from, int, list, named, size, text, truth, word, word_or_int};
+use super::row::{
+    Flag, Kind, Owner, Spec, Way, float, from, int, list, named, size, text, time, truth, word, word_or_int,
+};
 use super::size::Size;
+use super::time::Time;
 use super::value::Field;
 use super::words::{
     CODE_THEMES, ClipboardMethod, Device, Glyphs, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
@@ -170,7 +173,7 @@ settings! {
         reserve_answer: u64 = int(4096, 0, TOKENS);
     }
 
-    /// A server that answers in place of this machine
+    /// What answers: a server in place of this machine, or a model that is parked when idle
     engine: EngineConfig {
         /// chat server, for example http://HOST:PORT/v1; here: load the model in this process
         url: String = text("").flags(&[Flag::Takes("engine", "URL")]).detours(&[("here", "engine.url", "here")]);
@@ -188,6 +191,8 @@ settings! {
         stall_s: u64 = int(60, 1, 86_400);
         /// seconds that an answer may take from its first word to its last
         answer_s: u64 = int(7200, 1, 604_800);
+        /// park the model (/park) after this time without work: off, or for example 20m
+        park_after: Time = time();
     }
 
     /// Speculative decoding

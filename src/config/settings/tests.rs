@@ -206,6 +206,9 @@ fn probes(kind: &Kind) -> (Vec<String>, Vec<String>) {
         Kind::Word(_, words) => (own(words), own(&["nonsense", "", "3"])),
         Kind::Named(_, words) => (own(words).into_iter().chain(["a file.x".into()]).collect(), own(&[""])),
         Kind::Size => (own(&["all", "8GiB", "7680MiB"]), own(&["8", "", "-1GiB", "lots", "0GiB"])),
+        Kind::Time => {
+            (own(&["off", "90s", "20m", "2h"]), own(&["20", "", "-1m", "0s", "+1m", "20 m", "9999999h", "m"]))
+        }
         Kind::WordOrInt(words, least, most) => {
             let numbers = [least.to_string(), most.to_string()];
             (

@@ -92,6 +92,9 @@ pub enum EngineFault {
     /// The sequence was evicted before ([`Command::MayEvict`]) and needs a restore.
     #[error("its state was given up for others' memory; restore it first")]
     Evicted,
+    /// The model is parked, and its memory is not free.
+    #[error("{0}")]
+    Parked(String),
     /// The grammar allows no next token. Every retry fails the same way.
     #[error("{0}")]
     Stuck(String),
@@ -152,7 +155,28 @@ pub enum Command {
     MayEvict {
         sequence: SequenceId,
     },
+    /// Frees weights, states and the device once all work has ended, and reports [`ModelInfo::parked`]. Every sequence
+    /// with a state is evicted. The next command that needs the model loads it again.
+    Park,
+    /// Ends a [`Command::Park`]: loads the model, and tries again while the memory is missing. Answered by
+    /// [`EngineEvent::Ready`].
+    Unpark,
     Shutdown,
+}
+
+impl Command {
+    /// The number that the answer repeats.
+    pub fn id_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            Command::Restore { id, .. } | Command::Fork { id, .. } => Some(id),
+            Command::Run(job) => Some(&mut job.id),
+            Command::Release { .. }
+            | Command::MayEvict { .. }
+            | Command::Park
+            | Command::Unpark
+            | Command::Shutdown => None,
+        }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]

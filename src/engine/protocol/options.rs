@@ -1,6 +1,7 @@
 //! Options for loading an engine, and its description.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +84,8 @@ pub struct EngineOptions {
     pub draft: DraftChoice,
     /// Folder of packed weights for the next start; `None`: they are not kept.
     pub keep_weights: Option<PathBuf>,
+    /// Time without work after which the engine parks; `None`: only on request.
+    pub park_after: Option<Duration>,
     /// The first of [`ModelInfo::notes`].
     pub notes: Vec<String>,
 }
@@ -99,6 +102,7 @@ impl Default for EngineOptions {
             prefill: Precision::Bf16,
             draft: DraftChoice::Auto,
             keep_weights: None,
+            park_after: None,
             notes: Vec::new(),
         }
     }
@@ -128,6 +132,8 @@ pub struct ModelInfo {
     pub server: Option<String>,
     /// The local process that runs the engine, if not this one. It has all features of an engine in this process.
     pub host: Option<String>,
+    /// Weights, states and the device are freed until the next use.
+    pub parked: bool,
 }
 
 impl ModelInfo {

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::core::transcript::{Finish, Message, MessageId, Passage};
-use crate::store::SessionSizes;
+use crate::core::transcript::{Finish, Message, MessageId, Passage, SessionSizes};
 
 /// The open session, sent whole when it changes.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -19,18 +19,7 @@ pub(super) struct Repeated {
     pub sampling: Sampling,
     pub tools: Tools,
     pub text: Value,
-    pub noted: Noted,
-}
-
-/// Fields that are repeated but have no effect.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Noted {
-    max_tool_calls: Option<u64>,
-    metadata: Map<String, Value>,
-    truncation: Option<String>,
-    safety_identifier: Option<String>,
-    prompt_cache_key: Option<String>,
-    user: Option<String>,
+    pub noted: Map<String, Value>,
 }
 
 impl Default for Repeated {
@@ -44,34 +33,33 @@ impl Default for Repeated {
             sampling: Sampling::default(),
             tools: Tools::default(),
             text: text(None),
-            noted: Noted::default(),
+            noted: noted(&mut Fields::default()).unwrap_or_default(),
         }
     }
 }
 
-impl Noted {
-    pub(super) fn read(fields: &mut Fields) -> Result<Noted, Refusal> {
-        let metadata = match fields.take("metadata") {
-            None => Map::new(),
-            Some(Value::Object(map)) if map.values().all(Value::is_string) => map,
-            Some(Value::Object(_)) => return Err(fields.wrong("metadata", "must hold strings")),
-            Some(other) => return Err(fields.wrong("metadata", format!("must be an object, it is {}", kind(&other)))),
-        };
-        let truncation = fields.text("truncation")?;
-        // A prompt that is too long is refused, which both values allow.
-        if truncation.as_deref().is_some_and(|word| !["auto", "disabled"].contains(&word)) {
-            return Err(fields.wrong("truncation", "must be auto or disabled"));
-        }
-        Ok(Noted {
-            // Limits tools that the server runs: it runs none.
-            max_tool_calls: fields.whole("max_tool_calls", 1..=u64::from(u32::MAX))?,
-            metadata,
-            truncation,
-            safety_identifier: fields.text("safety_identifier")?,
-            prompt_cache_key: fields.text("prompt_cache_key")?,
-            user: fields.text("user")?,
-        })
+/// Reads the fields that are repeated but have no effect.
+pub(super) fn noted(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
+    let metadata = match fields.take("metadata") {
+        None => Map::new(),
+        Some(Value::Object(map)) if map.values().all(Value::is_string) => map,
+        Some(Value::Object(_)) => return Err(fields.wrong("metadata", "must hold strings")),
+        Some(other) => return Err(fields.wrong("metadata", format!("must be an object, it is {}", kind(&other)))),
+    };
+    // A prompt that is too long is refused, which both values allow.
+    let truncation = fields.text("truncation")?.unwrap_or_else(|| "disabled".to_owned());
+    if !["auto", "disabled"].contains(&&*truncation) {
+        return Err(fields.wrong("truncation", "must be auto or disabled"));
     }
+    let mut noted = Map::new();
+    noted.insert("metadata".into(), metadata.into());
+    noted.insert("truncation".into(), truncation.into());
+    // Limits tools that the server runs: it runs none.
+    noted.insert("max_tool_calls".into(), fields.whole("max_tool_calls", 1..=u64::from(u32::MAX))?.into());
+    for name in ["safety_identifier", "prompt_cache_key", "user"] {
+        noted.insert(name.into(), fields.text(name)?.into());
+    }
+    Ok(noted)
 }
 
 /// The format of an answer for the response; the default is text.
@@ -100,17 +88,13 @@ pub(super) fn text(given: Option<&Value>) -> Value {
 impl Repeated {
     pub(super) fn shown(&self) -> Value {
         let (tools, tool_choice) = self.tools.shown();
-        let (sampling, noted) = (&self.sampling, &self.noted);
-        json!({
+        let sampling = &self.sampling;
+        let mut shown = json!({
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
-            "max_tool_calls": noted.max_tool_calls,
-            "metadata": noted.metadata,
             "parallel_tool_calls": !self.tools.one_call(),
             "previous_response_id": self.previous,
-            "prompt_cache_key": noted.prompt_cache_key,
             "reasoning": { "effort": self.effort, "summary": null },
-            "safety_identifier": noted.safety_identifier,
             "store": self.store,
             "temperature": number(sampling.temperature),
             "text": self.text,
@@ -120,8 +104,10 @@ impl Repeated {
             "top_p": number(sampling.top_p),
             "presence_penalty": number(sampling.presence_penalty),
             "frequency_penalty": number(sampling.frequency_penalty),
-            "truncation": noted.truncation.as_deref().unwrap_or("disabled"),
-            "user": noted.user,
-        })
+        });
+        for (name, value) in &self.noted {
+            shown[name] = value.clone();
+        }
+        shown
     }
 }

@@ -105,7 +105,7 @@ impl Lanes {
     /// The engine evicted a state to free memory. A request that has just begun on it fails, and is planned again.
     pub(super) fn evicted(&mut self, sequence: SequenceId) {
         if let Some(lane) = self.lanes.iter_mut().find(|l| l.slot.sequence == sequence) {
-            lane.slot.live = Path::default();
+            lane.slot.lose();
         }
     }
 

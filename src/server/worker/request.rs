@@ -261,6 +261,7 @@ impl Request {
         };
         match error {
             RuntimeError::Engine(EngineFault::RowsLost(rows)) => Refusal::internal(rows.to_string()),
+            RuntimeError::Engine(EngineFault::Parked(why)) => Refusal::new(503, "model_parked", why),
             // Neither memory nor a retry helps, and clients retry automatically after a 500.
             RuntimeError::Engine(EngineFault::Stuck(why)) => Refusal::new(422, "grammar_stuck", why),
             RuntimeError::Stopped => Refusal::gone(),

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use crate::core::transcript::{MessageId, Role};
-use crate::store::arrival::{Arrival, Incoming, LeftOut};
+use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
+use crate::store::arrival::{Arrival, LeftOut};
 
 /// Bytes of thoughts that are copied to further answers of one conversation. Beyond it one more answer at most
 /// receives a thought: many short answers below long thoughts would make a small file larger than any disk.
@@ -103,7 +103,8 @@ impl<'a> Tree<'a> {
                 Content::Words(words) => {
                     let Words { role, text, thinking, created_ms } = *words;
                     let parent = node.parent.map(id);
-                    messages.push(Incoming { id: id(at), parent, role, text, thinking, created_ms, meta: None });
+                    let meta = MessageMeta::default();
+                    messages.push(Message { id: id(at), parent, role, text, thinking, created_ms, meta });
                 }
             }
         }

@@ -31,7 +31,7 @@ fn settings_can_be_shown_checked_and_changed() {
     home.write(".config/sala-chat/themes/sea.toml", "[colours]\n\nyou = \"bleu\"\n");
     let check = home.run(&["config", "check"]);
     assert_eq!(check.status.code(), Some(2));
-    assert!(out(&check).contains("themes/sea.toml, line 3: you: bleu is no colour"), "{}", out(&check));
+    assert!(out(&check).contains("themes/sea.toml, line 3: you: bleu is not a colour"), "{}", out(&check));
     assert!(out(&check).contains("ui.code_theme: no code theme nrod: did you mean nord?"), "{}", out(&check));
 
     home.write(".config/sala-chat/config.toml", "[ui]\ntehme = \"dark\"\n[sampling]\ntemperature = 9\n");

@@ -1,5 +1,7 @@
 //! The program itself with the built-in model: `sala-chat serve`, and terminals of the same data directory.
 
+mod park;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -146,7 +146,7 @@ fn why_names_what_rests_on_a_passage_and_the_next_answer_is_the_same() {
             assert!(line(120).contains(rows[0].part.as_deref().unwrap()), "{rows:?}");
             t.sync();
             let refused = t.note(Request::Why { at: Some(2), count: None });
-            assert!(refused.starts_with("#2 is no answer"), "{refused}");
+            assert!(refused.starts_with("#2 is not an answer"), "{refused}");
         }
         t.ask("And now?").text
     };
@@ -379,9 +379,9 @@ fn a_switch_for_thinking_that_does_nothing_is_refused_with_what_works() {
     let script = always(text.clone(), "Yes.");
     let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
     let note = t.note(Request::Think(sala_chat::config::settings::ThinkMode::Off));
-    assert!(note.contains("no switch") && note.contains("thinking.budget"), "{note}");
+    assert!(note.contains("cannot switch thinking") && note.contains("thinking.budget"), "{note}");
     let set = |key: &str, value: &str| Request::Set(Some((key.into(), value.into())));
-    assert!(t.note(set("think", "on")).contains("no switch"), "whichever way it is asked for");
+    assert!(t.note(set("think", "on")).contains("cannot switch thinking"), "whichever way it is asked for");
     assert!(t.note(set("temperature", "0.4")).contains("0.4"));
     assert_eq!(t.ask("Why?").text, "Yes.");
 }

@@ -153,7 +153,7 @@ fn what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there() {
         Request::Export { path, format: None, tree, with_state, force: false }
     };
     t.send(export(true, false));
-    t.note_with("--tree exports what is on disk, and what was said last is not");
+    t.note_with("--tree exports what is on disk, and the latest messages are not");
     t.send(export(false, true));
     t.note_with("--with-state exports what is on disk");
     t.send(export(false, false));
@@ -409,8 +409,8 @@ fn settings_that_cannot_be_read_are_named_and_kept() {
     let mut t = Chat::new(dir.path(), resume(&name));
     let note = t.note_with("cannot be read");
     let expected = format!(
-        "\"{name}\" has settings that cannot be read: temperature (\"hot\"), 0.7 is used. What was kept is not thrown away; \
-         /set KEY VALUE sets one anew."
+        "\"{name}\" has settings that cannot be read: temperature (\"hot\"), 0.7 is used. Its saved settings stay as they are; \
+         /set KEY VALUE replaces one."
     );
     assert_eq!(note, expected);
     t.note(Request::Set(Some(("max_tokens".into(), "12".into()))));

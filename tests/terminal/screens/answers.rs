@@ -286,7 +286,7 @@ fn an_answer_continues_whether_or_not_the_program_suspends() {
     assert!(s.effects.contains(&Effect::Suspend), "{:?}", s.effects);
     s.event(Event::NotSuspended("Not suspended: there is no shell to continue it".into()));
     let screen = s.screen();
-    assert!(screen.contains("Not suspended: no shell") && s.app.busy(), "{screen}");
+    assert!(screen.contains("Not suspended: there is no shell") && s.app.busy(), "{screen}");
     assert_eq!(s.sent(), []);
     s.event(Event::Resumed).notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("asked next".into())], "what was queued is not held");

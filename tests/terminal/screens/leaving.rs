@@ -370,7 +370,7 @@ fn commands_that_were_not_done_are_no_messages() {
     s.type_text("a question").press("enter").type_text("/fork there").press("enter ctrl-d");
     let words = |s: &mut Stage| s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
     let text = words(&mut s);
-    assert!(text.contains("1 message was not sent: Up finds it at the next start. /fork was not done."), "{text}");
+    assert!(text.contains("1 message was not sent: Up finds it at the next start. /fork did not run."), "{text}");
     s.press("n").type_text("/undo 2").press("enter ctrl-d");
     let text = words(&mut s);
     assert!(text.contains("1 message was not sent: Up finds it at the next start. 2 commands did not run."), "{text}");

@@ -173,7 +173,7 @@ fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
         s.notify(Notice::Activity(Activity::Idle)).notify(Notice::Sessions(rows));
         assert!(s.screen().contains("Sessions by name") && first(&mut s).contains("war-and-peace"), "{}", s.screen());
         s.press("ctrl-f");
-        assert!(s.screen().contains("Sessions of this folder by name") && first(&mut s).contains("日本語の本"));
+        assert!(s.screen().contains("This folder by name") && first(&mut s).contains("日本語の本"));
         s.press("ctrl-s ctrl-s ctrl-f");
         let keys = s.screen();
         assert!(["F2", "F3 pin", "Del", "Esc"].iter().all(|key| keys.contains(key)), "{keys}");

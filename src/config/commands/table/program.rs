@@ -3,8 +3,8 @@
 use super::super::Completes::{Commands, Words};
 use super::super::args::Args;
 use super::super::words::CopyWhat;
-use super::super::{Command, Group, Local, Outcome};
-use super::local;
+use super::super::{Command, Group, Local, Outcome, Request};
+use super::{local, runtime};
 
 const ROW: Command = Command { group: Group::Program, ..super::ROW };
 
@@ -24,6 +24,22 @@ pub(super) const ROWS: &[Command] = &[
         wrong: "/copy it",
         completes: Words(&["last", "look", "all"]),
         parse: copy,
+        ..ROW
+    },
+    Command {
+        name: "park",
+        help: "free the GPU for others; the next question brings the model back",
+        example: "/park",
+        wrong: "/park now",
+        parse: |a| a.none().and_then(|()| runtime(Request::Park)),
+        ..ROW
+    },
+    Command {
+        name: "unpark",
+        help: "load a parked model again",
+        example: "/unpark",
+        wrong: "/unpark now",
+        parse: |a| a.none().and_then(|()| runtime(Request::Unpark)),
         ..ROW
     },
     Command {
