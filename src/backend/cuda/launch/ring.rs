@@ -15,7 +15,7 @@ pub(super) struct Ring {
     pub(super) most: u32,
 }
 
-/// Rows whose parts are kept at a time, as in `kernels/skinny.cuh`.
+/// Rows with parts that are kept at a time, as in `kernels/skinny.cuh`.
 pub(super) const PART_ROWS: u32 = 8;
 
 /// The warps' parts of a tile, `LD_PART` of `kernels/skinny.cuh` floats a row.

@@ -55,7 +55,7 @@ pub(in crate::backend::cuda) struct Input {
     rows: usize,
     own: usize,
     narrow: Option<Narrow>,
-    /// Rows whose products are made: none, or `own`.
+    /// Rows with finished products: none, or `own`.
     made: usize,
 }
 
