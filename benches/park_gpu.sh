@@ -9,14 +9,15 @@
 set -eu
 program=$(realpath "$1"); model=$2; tokens=${3:-131072}; shift $(($# < 3 ? $# : 3))
 work=$(mktemp -d "${TMPDIR:-/tmp}/park.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+trap 'kill "${pid:-}" 2>/dev/null; rm -rf "$work"' EXIT
 export SALA_CHAT_DATA_DIR=$work/data
 # About 14 tokens a line.
 awk -v n=$((tokens / 14)) 'BEGIN { for (i = 1; i <= n; i++) printf "Entry %d of the ledger: box %d holds %d ropes.\n", i, i % 97, i * 7 % 1009 }' >"$work/ledger.txt"
 touch "$work/said"
-coproc chat { exec "$program" --plain --model "$model" --temp 0 --max-tokens 16 "$@" 2>&1; }
-pid=$chat_PID
-cat <&"${chat[0]}" >>"$work/said" &
+mkfifo "$work/lines"
+"$program" --plain --model "$model" --temp 0 --max-tokens 16 "$@" <"$work/lines" >>"$work/said" 2>&1 &
+pid=$!
+exec 3>"$work/lines"
 
 smi() { # LABEL
     local used apps
@@ -29,7 +30,7 @@ smi() { # LABEL
 # Sends a line and waits for the text that ends it, for five minutes.
 enter() { # LINE TEXT
     local from; from=$(wc -c <"$work/said")
-    printf '%s\n' "$1" >&"${chat[1]}"
+    printf '%s\n' "$1" >&3
     for ((i = 0; i < 6000; i++)); do
         tail -c +"$((from + 1))" "$work/said" | grep -q -- "$2" && return 0
         kill -0 "$pid" 2>/dev/null || break
@@ -40,7 +41,7 @@ enter() { # LINE TEXT
 
 # Lines of a pipe run in order: the numbers are those of this question.
 first_token() { # LABEL QUESTION
-    printf '%s\n' "$2" >&"${chat[1]}"
+    printf '%s\n' "$2" >&3
     enter "/stats" "kept state"
     printf '%-22s %s\n' "$1" "$(grep -o 'first token after [0-9.]* s' "$work/said" | tail -1)"
 }
@@ -65,6 +66,6 @@ for n in 1 2 3; do
     first_token "after parking ($n)" "What does box $((20 + n)) hold?"
     smi "back ($n)"
 done
-printf '/stats\n/quit\n' >&"${chat[1]}"
+printf '/stats\n/quit\n' >&3
 wait "$pid" || true
 grep -E "model|context|memory|of this" "$work/said" | tail -4
