@@ -118,8 +118,9 @@ fn slices_generation_tags_and_errors_are_those_of_jinja2() {
         ("{% raw %}{{ x[::-1] % 2 }}{% endraw %}{# x[::-1] #}{{ '{{ 1 % 2 }}' }}", "{{ x[::-1] % 2 }}{{ 1 % 2 }}"),
         ("{% generation %}x{% endgeneration %}{%- generation -%} y {%- endgeneration %}", "xy"),
         ("{{ missing[::-1] | length }}{{ 10 % 4 * 2 }}{{ -7 % 3 }}", "042"),
-        ("{{ 1[::-1] }}", "chat template: value of type number cannot be sliced (line 1)"),
-        ("\n{{ 5 % 0 }}", "chat template: unable to calculate 5 % 0 (line 2)"),
+        ("{{ 1[::-1] }}", "chat template: a value of type number cannot be sliced (line 1)"),
+        ("{{ 'a'.split('') }}", "chat template: empty separator (line 1)"),
+        ("\n{{ 5 % 0 }}", "chat template: division by zero (line 2)"),
         ("{{ 'a'.nothing() }}", "chat template: string has no method named nothing (line 1)"),
         ("{{ unclosed[::-1] ", "chat template: unexpected end of input, expected end of variable block (line 1)"),
     ] {

@@ -4,34 +4,7 @@ use minijinja::value::{Kwargs, Serde, Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State};
 use serde::Serialize;
 
-/// Arguments of a call, by place or by name.
-struct Arguments<'a> {
-    places: &'a [Value],
-    names: Kwargs,
-}
-
-impl Arguments<'_> {
-    /// `None` also where it is Python's `None`.
-    fn value(&self, at: usize, name: &str) -> Result<Option<Value>, Error> {
-        let value = match self.places.get(at) {
-            Some(value) => Some(value.clone()),
-            None => self.names.get::<Option<Value>>(name)?,
-        };
-        Ok(value.filter(|value| !value.is_none() && !value.is_undefined()))
-    }
-
-    fn flag(&self, at: usize, name: &str) -> Result<bool, Error> {
-        Ok(self.value(at, name)?.is_some_and(|value| value.is_true()))
-    }
-
-    /// Refuses what no parameter has taken.
-    fn end(&self, places: usize) -> Result<(), Error> {
-        if self.places.len() > places {
-            return Err(Error::from(ErrorKind::TooManyArguments));
-        }
-        self.names.assert_all_used()
-    }
-}
+use super::methods::Arguments;
 
 /// `length`, which is 0 for what is not defined.
 pub(super) fn length(value: &Value) -> Result<usize, Error> {
