@@ -11,6 +11,7 @@ mod limits;
 mod message;
 mod methods;
 mod python;
+mod source;
 
 use std::sync::Arc;
 
@@ -92,15 +93,8 @@ impl Parts {
         Ok(Parts { source, bos_token: text(config.bos_token), eos_token: text(config.eos_token) })
     }
 
-    fn template(self) -> Result<Template, TextError> {
-        limits::check_source(&self.source)?;
-        let source = self.source.clone();
-        let compiled = untrusted::run(limits::PATIENCE, &|| false, move || environment(&source));
-        let environment = compiled.map_err(|e| TextError::Template(e.to_string()))?;
-        let environment = Arc::new(environment.map_err(|e| TextError::Template(explain(&e)))?);
-        let Parts { source, bos_token, eos_token } = self;
-        let template = Template { environment, switch: ThinkingSwitch::default(), bos_token, eos_token, source };
-        Ok(Template { switch: template.finds_switch(), ..template })
+    fn template(&self) -> Result<Template, TextError> {
+        Template::compiled(self).map(Template::with_switch)
     }
 }
 
@@ -122,9 +116,28 @@ impl Template {
         Parts::read(config, chat_template)?.template()
     }
 
+    /// From Jinja source.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
         let (source, bos_token, eos_token) = (source.to_owned(), bos_token.to_owned(), eos_token.to_owned());
         Parts { source, bos_token, eos_token }.template()
+    }
+
+    fn compiled(parts: &Parts) -> Result<Template, TextError> {
+        limits::check_source(&parts.source)?;
+        let source = parts.source.clone();
+        let compiled = untrusted::run(limits::PATIENCE, &|| false, move || environment(&source));
+        let environment = compiled.map_err(|e| TextError::Template(e.to_string()))?;
+        Ok(Template {
+            environment: Arc::new(environment.map_err(|e| TextError::Template(explain(&e)))?),
+            switch: ThinkingSwitch::default(),
+            bos_token: parts.bos_token.clone(),
+            eos_token: parts.eos_token.clone(),
+            source: parts.source.clone(),
+        })
+    }
+
+    fn with_switch(self) -> Template {
+        Template { switch: self.finds_switch(), ..self }
     }
 
     pub fn source(&self) -> &str {
@@ -168,6 +181,7 @@ impl Template {
         sha256(&self.source)
     }
 
+    /// The name of a published template.
     pub fn known_as(&self) -> Option<&'static str> {
         is_released(&self.source).then_some("the released template")
     }

@@ -110,15 +110,24 @@ fn line_ends_of_a_source_are_normalised_and_those_of_values_stay() {
 }
 
 #[test]
-fn slices_generation_tags_and_errors_are_those_of_jinja2() {
+fn slices_and_percent_are_rewritten_only_where_they_are_operators() {
     for (source, expected) in [
-        ("{%- set a = messages[::-1][0] -%}{{- a.content[::-1] -}}", "noitseuq a"),
+        ("{{ '%s%%' % ('%s' % 'x') }}", "x%"),
+        ("{%- set a = messages[::-1][0] -%}{{- '%s' % a.content[::-1] -}}", "noitseuq a"),
         ("{{ (9 % 5) % 3 }}{{ 9 % 5 % 3 }}{{ 2 * 9 % 4 }}{{ 1 + 9 % 4 }}", "1122"),
+        ("{{ {'a': {'b': '%s'}}['a']['b'] % 3 }}", "3"),
         ("{{ ['a:b:c', '[::-1]'][1] }}{{ {'a':'b'}['a'] }}{{ 'abc'[1:] }}{{ 'abc'[:-1] }}", "[::-1]bbcab"),
         ("{% raw %}{{ x[::-1] % 2 }}{% endraw %}{# x[::-1] #}{{ '{{ 1 % 2 }}' }}", "{{ x[::-1] % 2 }}{{ 1 % 2 }}"),
         ("{% generation %}x{% endgeneration %}{%- generation -%} y {%- endgeneration %}", "xy"),
+        (
+            "{%- macro f(a, b=a ~ ',', c=[b, 1], d=2) -%} {{ a }}{{ b }}{{ c }}{{ d }} {%- endmacro -%} {{ f('x') }}{{ f('x', d=3, b='y') }}",
+            "xx,['x,', 1]2xy['y', 1]3",
+        ),
+        ("{%- macro f(a=1, b=a) -%} {{ a }}{{ b }} {%- endmacro -%} {{ f() }}{{ f(2) }}{{ f(b=3) }}", "112213"),
+        ("{% macro f(a, b=a) %}\n{{ b }}\n{% endmacro %}\n{{ f(1) }}", "1\n"),
         ("{{ missing[::-1] | length }}{{ 10 % 4 * 2 }}{{ -7 % 3 }}", "042"),
         ("{{ 1[::-1] }}", "chat template: a value of type number cannot be sliced (line 1)"),
+        ("{{ 'a'.index('b') }}", "chat template: substring not found (line 1)"),
         ("{{ 'a'.split('') }}", "chat template: empty separator (line 1)"),
         ("\n{{ 5 % 0 }}", "chat template: division by zero (line 2)"),
         ("{{ 'a'.nothing() }}", "chat template: string has no method named nothing (line 1)"),
@@ -188,6 +197,9 @@ fn hostile_templates_are_refused_in_one_line_and_soon() {
         ("width", "{{ '%999999999d'|format(1) }}".into(), "width"),
         ("star", "{{ '%*d'|format(999999999, 1) }}".into(), "width"),
         ("method", "{{ '{:>999999999}'.format(1) }}".into(), "width"),
+        ("percent", "{{ '%999999999d' % 1 }}".into(), "width"),
+        ("pad", "{{ 'a'.rjust(999999999) }}".into(), "width"),
+        ("named pad", "{{ 'a'.zfill(width=999999999) }}".into(), "width"),
         ("indent", "{{ messages[0].content|indent(999999999) }}".into(), "width"),
         ("named indent", "{{ messages[0].content|indent(width=999999999) }}".into(), "width"),
         ("json", "{{ messages|tojson(indent=999999999) }}".into(), "width"),

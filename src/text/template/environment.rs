@@ -4,8 +4,9 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
 
-use super::{limits, methods, python};
+use super::{limits, methods, python, source};
 
+/// Name of the template in its environment.
 pub(super) const NAME: &str = "chat";
 
 /// Compiles a template, with the functions and filters that Hugging Face adds.
@@ -20,6 +21,10 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     environment.add_filter("count", python::length);
     environment.add_filter("default", python::default);
     environment.add_filter("d", python::default);
+    environment.add_filter("trim", python::trim);
+    environment.add_filter("replace", python::replace);
+    environment.add_function(source::SLICE, python::slice);
+    environment.add_function(source::PERCENT, python::percent);
     environment.add_filter("string", |v: Value| python::str(&v));
     environment.add_filter("indent", limits::indent);
     environment.add_filter("format", limits::format);
@@ -27,29 +32,8 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, text))
     });
     environment.add_function("strftime_now", |format: String| jiff::Zoned::now().strftime(&format).to_string());
-    environment.add_template_owned(NAME, rewritten(source))?;
+    environment.add_template_owned(NAME, source::rewritten(source))?;
     Ok(environment)
-}
-
-/// The source with line ends as Jinja2 normalises them, and without `{% generation %}`, which marks text for training. Lines keep
-/// their numbers.
-fn rewritten(source: &str) -> String {
-    let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source.as_str();
-    while let Some((before, (inside, after))) =
-        rest.split_once("{%").and_then(|(before, tag)| Some((before, tag.split_once("%}")?)))
-    {
-        let word = inside.trim_matches(|c: char| c.is_whitespace() || "-+".contains(c));
-        let meaning = match word {
-            "generation" => "if true",
-            "endgeneration" => "endif",
-            other => other,
-        };
-        out.push_str(&format!("{before}{{%{}%}}", inside.replacen(word, meaning, 1)));
-        rest = after;
-    }
-    out + rest
 }
 
 pub(super) fn explain(error: &Error) -> String {

@@ -34,6 +34,7 @@ pub(super) fn are_exceeded(error: &Error) -> bool {
         || error.detail().is_some_and(|detail| detail.contains("recursion limit"))
 }
 
+/// Bytes of a rendering.
 pub(super) fn output(message_bytes: usize) -> usize {
     message_bytes.saturating_mul(4).saturating_add(16 << 20)
 }
@@ -132,6 +133,7 @@ pub(super) fn format(state: &mut State, format: &Value, args: Rest<ValueOrKwargs
     minijinja::filters::format(state, format, args)
 }
 
+/// A writer with a limit.
 pub(super) struct Bounded {
     bytes: Vec<u8>,
     limit: usize,

@@ -12,9 +12,11 @@ pub enum ChatRole {
     System,
     User,
     Assistant,
+    /// The result of a tool call.
     Tool,
 }
 
+/// One message as the template sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChatMessage {
     pub role: ChatRole,
@@ -61,6 +63,7 @@ pub struct RenderOptions {
 }
 
 impl RenderOptions {
+    /// A prompt for an answer.
     pub fn prompt(thinking: ThinkMode) -> RenderOptions {
         RenderOptions { add_generation_prompt: true, thinking, tools: Vec::new() }
     }
@@ -83,8 +86,8 @@ impl ThinkingSwitch {
             // A template with a switch for off only thinks by default.
             ThinkMode::On if self.on || self.off => None,
             ThinkMode::Off | ThinkMode::On => Some(
-                "This model's template cannot switch thinking on or off. To limit thoughts, set thinking.budget, for example \
-                 to 1024",
+                "This model's template has no switch for thinking: it thinks when it likes. A budget ends thoughts: \
+                 set thinking.budget, to 1024 say",
             ),
             ThinkMode::Auto => None,
         }

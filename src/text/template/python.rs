@@ -1,10 +1,69 @@
-//! Filters and printing where minijinja differs from Jinja2.
+//! Python's operators and functions that minijinja lacks or spells differently.
 
+use minijinja::formatting::FormatStyle;
 use minijinja::value::{Kwargs, Serde, Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State};
 use serde::Serialize;
 
-use super::methods::Arguments;
+use super::methods::{Arguments, replaced, stripped};
+
+/// `value[start:stop:step]`.
+pub(super) fn slice(value: &Value, start: Option<i64>, stop: Option<i64>, step: Option<i64>) -> Result<Value, Error> {
+    let refused = |what: &str| Err(Error::new(ErrorKind::InvalidOperation, what.to_owned()));
+    let items: Vec<Value> = match (value.as_str(), value.kind()) {
+        (Some(text), _) => text.chars().map(Value::from).collect(),
+        (None, ValueKind::Seq | ValueKind::Iterable) => value.try_iter()?.collect(),
+        (None, ValueKind::Undefined | ValueKind::None) => Vec::new(),
+        (None, kind) => return refused(&format!("a value of type {kind} cannot be sliced")),
+    };
+    let (length, step) = (items.len() as i64, step.unwrap_or(1));
+    // Python's bounds: before the first for a step back, after the last for a step on.
+    let (least, most) = if step < 0 { (-1, length - 1) } else { (0, length) };
+    let bound = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(least, most);
+    let at = |i: i64| usize::try_from(i).ok().and_then(|i| items.get(i)).cloned();
+    let taken: Vec<Value> = match step {
+        0 => return refused("a slice cannot have a step of 0"),
+        1.. => {
+            let (from, to) = (start.map_or(0, bound), stop.map_or(length, bound));
+            (from..to).step_by(step.unsigned_abs() as usize).filter_map(at).collect()
+        }
+        _ => {
+            let (from, to) = (start.map_or(most, bound), stop.map_or(least, bound));
+            (to + 1..=from).rev().step_by(step.unsigned_abs() as usize).filter_map(at).collect()
+        }
+    };
+    Ok(match value.as_str() {
+        Some(_) => taken.iter().filter_map(Value::as_str).collect::<String>().into(),
+        None => taken.into(),
+    })
+}
+
+/// `left % right`: text that is filled in, or the remainder.
+pub(super) fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
+    if let Some(text) = left.as_str() {
+        super::limits::check_format(text)?;
+        let shown = |value: Value| match value.kind() {
+            ValueKind::Number | ValueKind::String => value,
+            _ => Value::from(str(&value)),
+        };
+        let values: Vec<Value> = match right.kind() {
+            ValueKind::Map => vec![right.clone()],
+            _ if right.is_tuple() => right.try_iter()?.map(shown).collect(),
+            _ => vec![shown(right.clone())],
+        };
+        return minijinja::formatting::format(FormatStyle::Printf, text, &values).map(Value::from);
+    }
+    let zero = || Error::new(ErrorKind::InvalidOperation, "division by zero");
+    match (i64::try_from(left.clone()), i64::try_from(right.clone())) {
+        (Ok(_), Ok(0)) => Err(zero()),
+        // The sign is the divisor's.
+        (Ok(left), Ok(right)) => Ok(Value::from((left.wrapping_rem(right) + right).wrapping_rem(right))),
+        _ => {
+            let (left, right) = (f64::try_from(left.clone())?, f64::try_from(right.clone())?);
+            if right == 0.0 { Err(zero()) } else { Ok(Value::from(left - right * (left / right).floor())) }
+        }
+    }
+}
 
 /// `length`, which is 0 for what is not defined.
 pub(super) fn length(value: &Value) -> Result<usize, Error> {
@@ -20,10 +79,25 @@ pub(super) fn default(value: &Value, places: &[Value], names: Kwargs) -> Result<
     Ok(if value.is_undefined() || falsy_too && !value.is_true() { or } else { value.clone() })
 }
 
+/// `trim`, with Jinja2's names of the arguments.
+pub(super) fn trim(text: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let args = Arguments { places, names };
+    let chars = args.text(0, "chars")?;
+    args.end(1)?;
+    Ok(Value::from(stripped(&str(text), "strip", chars)))
+}
+
+/// `replace`, with Jinja2's names of the arguments.
+pub(super) fn replace(text: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let args = Arguments { places, names };
+    let replaced = replaced(&str(text), &args, 0)?;
+    args.end(3).map(|()| replaced)
+}
+
 /// `{{ value }}` as Python prints it.
 pub(super) fn format(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     match value.kind() {
-        ValueKind::Bool | ValueKind::None | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
+        ValueKind::Bool | ValueKind::None | ValueKind::Seq | ValueKind::Map => {
             out.write_str(&str(value)).map_err(Error::from)
         }
         _ => minijinja::escape_formatter(out, state, value),
@@ -35,7 +109,7 @@ pub(super) fn str(value: &Value) -> String {
     match value.kind() {
         ValueKind::Bool => if value.is_true() { "True" } else { "False" }.to_owned(),
         ValueKind::None => "None".to_owned(),
-        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => repr(value),
+        ValueKind::Seq | ValueKind::Map => repr(value),
         _ => value.to_string(),
     }
 }
@@ -63,7 +137,7 @@ fn repr(value: &Value) -> String {
             out.push(quote);
             out
         }
-        ValueKind::Seq | ValueKind::Iterable => {
+        ValueKind::Seq => {
             let items: Vec<String> = value.try_iter().map(|i| i.map(|v| repr(&v)).collect()).unwrap_or_default();
             match (value.is_tuple(), items.as_slice()) {
                 (true, [one]) => format!("({one},)"),
