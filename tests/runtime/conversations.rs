@@ -5,6 +5,7 @@ mod damage;
 mod documents;
 mod drafts;
 mod errands;
+mod followed;
 #[allow(dead_code)]
 use crate::fault;
 mod forks;

@@ -49,6 +49,8 @@ pub struct Ask {
 pub struct Chat {
     /// Loaded first.
     pub paths: Vec<String>,
+    /// Loaded and followed.
+    pub follow: Vec<String>,
     /// What is opened.
     pub session: SessionChoice,
     /// Keep text and state.
