@@ -78,6 +78,9 @@ pub struct ChatArgs {
     /// Load this file first (repeatable)
     #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = "Question")]
     pub files: Vec<String>,
+    /// Load this file or folder first and notice its changes (repeatable); - is standard input
+    #[arg(long, value_name = "PATH", conflicts_with = "prompt", value_hint = ValueHint::AnyPath, help_heading = "Session")]
+    pub follow: Vec<String>,
     /// Number of answers to generate
     #[arg(short = 'n', long = "answers", value_name = "N", requires = "prompt", conflicts_with = "raw", value_parser = lab::whole(1..=crate::config::commands::MOST_ANSWERS), allow_negative_numbers = true, help_heading = "Question")]
     pub answers: Option<u64>,
@@ -165,6 +168,7 @@ impl Cli {
         if let Some(command) = self.command {
             let mixed = !chat.paths.is_empty()
                 || !chat.files.is_empty()
+                || !chat.follow.is_empty()
                 || chat.prompt.is_some()
                 || chat.resume.is_some()
                 || chat.continue_last
@@ -210,8 +214,8 @@ impl Cli {
             None => {
                 let resumes = resume_last && !chat.start_new && session == SessionChoice::New;
                 let session = if resumes { SessionChoice::Last } else { session };
-                let offers = paths.is_empty() && !chat.start_new;
-                Ok(Task::Chat(Chat { paths, session, save, plain: chat.plain, offers }))
+                let offers = paths.is_empty() && chat.follow.is_empty() && !chat.start_new;
+                Ok(Task::Chat(Chat { paths, follow: chat.follow, session, save, plain: chat.plain, offers }))
             }
         }
     }

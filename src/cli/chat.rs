@@ -6,6 +6,7 @@ use std::io::{ErrorKind, IsTerminal};
 use super::args::{Chat, SessionChoice};
 use super::dirs::Dirs;
 use super::failure::Failure;
+use super::follow_stdin::Spool;
 use super::run::{self, RuntimeHandle};
 use super::themes::Themes;
 use super::{Context, open, plain};
@@ -92,6 +93,14 @@ fn by_lines(requested: bool) -> bool {
 }
 
 pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
+    let input = chat.follow.iter().any(|path| path == "-");
+    let most = context.config().load.max_file_mib.saturating_mul(1 << 20);
+    let spool = input.then(|| Spool::start(most)).transpose()?;
+    let mut chat = chat.clone();
+    for path in chat.follow.iter_mut().filter(|path| *path == "-") {
+        *path = spool.as_ref().map_or_else(String::new, |spool| spool.file.display().to_string());
+    }
+    let chat = &chat;
     let lines = by_lines(chat.plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
     Ok(part(context, chat, lines.as_ref(), None)?.0)
 }
@@ -105,7 +114,7 @@ pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
     let lines = by_lines(plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
     let (mut session, mut at) = (SessionChoice::New, Tour::default());
     loop {
-        let chat = Chat { paths: Vec::new(), session, save: true, plain, offers: false };
+        let chat = Chat { paths: Vec::new(), follow: Vec::new(), session, save: true, plain, offers: false };
         match part(&context, &chat, lines.as_ref(), Some(at))? {
             (Exit::Ok, Some(tour)) if tour.restarts() => at = tour.restarted(),
             (exit, _) => return Ok(exit),
@@ -142,6 +151,10 @@ fn part(
     }
     if !chat.paths.is_empty() {
         let _ = requests.send(Request::Load { paths: chat.paths.clone(), options: LoadOptions::default() });
+        ui.sent_before += 1;
+    }
+    if !chat.follow.is_empty() {
+        let _ = requests.send(Request::Follow(chat.follow.clone()));
         ui.sent_before += 1;
     }
     drop(requests);

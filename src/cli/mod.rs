@@ -19,6 +19,7 @@ pub mod dirs;
 pub mod doctor;
 pub mod downloaded;
 pub mod failure;
+mod follow_stdin;
 pub mod hub;
 mod import_cmd;
 mod input;

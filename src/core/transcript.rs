@@ -112,6 +112,24 @@ pub struct DocumentInfo {
     /// The user chose not to keep it in the library.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update: Option<Update>,
+}
+
+/// How a document brings an earlier one of the same path up to date.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Update {
+    /// Its text is a unified diff.
+    Diff,
+    /// Its text follows the earlier one.
+    Grown,
+    /// Its text replaces the earlier one.
+    Whole,
+    /// The file has no text any more; the document is a sentence about that.
+    Gone,
+    /// The file had this path before; the document is a sentence about that.
+    Moved { from: String },
 }
 
 pub fn text_hash(text: &str) -> String {
@@ -128,6 +146,7 @@ impl DocumentInfo {
             lines: text.lines().count() as u64,
             complete: false,
             once: false,
+            update: None,
         }
     }
 

@@ -246,6 +246,7 @@ impl State {
                 lines: d.lines,
                 complete: true,
                 once: false,
+                update: None,
             });
             let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
             let system = system.map(|text| self.draft(Role::System, None, text));
@@ -335,7 +336,7 @@ impl Fan for AskAll {
         let Some(being) = self.answers.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
         let ready = runtime.question_to(&being.record, &self.question)?;
         let (mut branch, decoder) = runtime.question_after(&ready.path, &ready.rendered, self.sampling)?;
-        if let Last::Generate(request) = &mut branch.last {
+        if let Some(Last::Generate(request)) = &mut branch.last {
             // Requests the log-probability of each token itself, without alternatives.
             request.likely = Some(0);
         }

@@ -26,7 +26,8 @@ pub(super) struct Branch {
     /// The text to read, and its steps; `last` follows the last step.
     pub(super) rendered: Arc<Rendered>,
     pub(super) steps: Vec<Step>,
-    pub(super) last: Last,
+    /// `None` only reads, and keeps what it reads.
+    pub(super) last: Option<Last>,
     /// The message that ends with the answer; `None` keeps nothing.
     pub(super) message: Option<MessageId>,
 }
@@ -92,7 +93,9 @@ impl Verb {
                     break;
                 };
                 let of = branch.clone();
-                let run = self.child(slot, of.message.is_some(), async move |verb| verb.run_branch(of).await);
+                let run = self.child(slot, of.message.is_some() || of.last.is_none(), async move |verb| {
+                    verb.run_branch(of).await
+                });
                 let mut lane = Lane { which, branch, wrote: false, commands: Vec::new(), run };
                 match self.drive(&mut lane) {
                     None => lanes.push(lane),
@@ -199,7 +202,8 @@ impl Verb {
         if self.here.slot.stopped() {
             return Err(RuntimeError::Stopped);
         }
-        let stats = self.run(&rendered, steps, Some(ToAnswer { last, message }), &mut ()).await?;
+        let answer = last.map(|last| ToAnswer { last, message });
+        let stats = self.run(&rendered, steps, answer, &mut ()).await?;
         Ok(Grown { path: self.slot().live.clone(), stats })
     }
 
@@ -243,6 +247,6 @@ impl State {
         let last = Last::Generate(self.generate(sampling, begin, 0)?);
         let decoder = StreamDecoder::new(renderer.model().tokenizer.clone(), begin);
         let (base, rendered) = (base.clone(), Arc::clone(rendered));
-        Ok((Branch { base, rendered, steps, last, message: None }, decoder))
+        Ok((Branch { base, rendered, steps, last: Some(last), message: None }, decoder))
     }
 }

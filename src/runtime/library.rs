@@ -1,6 +1,7 @@
 //! Documents of the conversation and of the library.
 
 use super::executor::PrefillStats;
+use super::follow::versions;
 use super::segments;
 use super::verb::Verb;
 use super::{Done, RuntimeError, State, grouped};
@@ -111,9 +112,12 @@ impl State {
             None => return Err(RuntimeError::Refused(self.here.session.no_document(name))),
         };
         let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
+        let versions = versions(&path);
+        let version = versions.iter().rfind(|v| v.name == name);
+        let text = version.map_or(message.text.as_str(), |v| &v.text);
+        let since = self.changed_since(version.map_or(message, |v| v.last));
         let first = line.saturating_sub(LINES_BEFORE).max(1);
-        let shown: Vec<String> = message
-            .text
+        let shown: Vec<String> = text
             .lines()
             .enumerate()
             .skip(first - 1)
@@ -121,10 +125,10 @@ impl State {
             .map(|(i, l)| format!("    {}{:>6}  {l}", if marked == Some(i + 1) { '>' } else { ' ' }, i + 1))
             .collect();
         if shown.is_empty() {
-            let lines = counted(message.text.lines().count() as u64, "line");
+            let lines = counted(text.lines().count() as u64, "line");
             return Err(RuntimeError::Refused(format!("{name} has {lines}.")));
         }
-        self.report(Notice::Page { title: format!("{name}:{line}"), text: shown.join("\n") });
+        self.report(Notice::Page { title: format!("{name}:{line}{since}"), text: shown.join("\n") });
         Ok(())
     }
 

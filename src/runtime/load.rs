@@ -102,7 +102,11 @@ impl Verb {
         let mut gathered = self.gather(&paths, &options).await?;
         self.say_skipped(&gathered);
         gathered.documents.extend(self.library_documents(&options.library)?);
-        let documents = self.shaped(gathered.documents, &options)?;
+        self.load_documents(gathered.documents, &options).await
+    }
+
+    pub(super) async fn load_documents(&mut self, documents: Vec<Document>, options: &LoadOptions) -> Done {
+        let documents = self.shaped(documents, options)?;
         self.engine_ready().await?;
         self.here.session.may_write()?;
 

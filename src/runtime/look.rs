@@ -56,7 +56,8 @@ impl State {
                     };
                     return Err(RuntimeError::Refused(format!("#{number} has no passage [{k}]: {what}.")));
                 };
-                (format!("[{k}] {} ({})", passage.place(), passage.percent()), self.passage_page(passage)?)
+                let since = self.holder(passage).map_or("", |m| self.changed_since(m));
+                (format!("[{k}] {} ({}){since}", passage.place(), passage.percent()), self.passage_page(passage)?)
             }
         };
         let sentence = (0, sources.by_sentence(&message.text).len() as u64);
@@ -97,7 +98,8 @@ impl State {
 
     /// A passage and its first lines.
     fn with_lines(&self, mark: &str, passage: &Passage) -> String {
-        let mut text = format!("    {mark}{}  {}\n", passage.place(), passage.percent());
+        let since = self.holder(passage).map_or("", |m| self.changed_since(m));
+        let mut text = format!("    {mark}{}  {}{since}\n", passage.place(), passage.percent());
         for (n, line) in self.holder(passage).into_iter().flat_map(|m| passage.lines(&m.text)).take(SHOWN_LINES) {
             text.push_str(&format!("    {n:>7}  {line}\n"));
         }

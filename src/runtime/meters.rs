@@ -50,6 +50,7 @@ impl State {
 
     /// Tokens of a session that was just opened. Always sent: the meters on screen may belong to another session.
     pub(super) fn begin_position(&mut self, position: u64) {
+        self.here.meters.changed = self.changed();
         self.show_position(position);
         self.report(Notice::Meters(self.here.meters.clone()));
     }
@@ -62,6 +63,7 @@ impl State {
     pub(super) fn report_meters(&mut self) {
         self.here.meters.context_used = self.shown_position();
         self.here.meters.estimated = self.is_estimated();
+        self.here.meters.changed = self.changed();
         self.here.meters.settings = self.here.session.settings.values();
         let path = self.here.session.tree.path();
         self.here.meters.checkpoints =

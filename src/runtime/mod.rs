@@ -22,7 +22,7 @@
 //! | `executor`, `execute`, `fan_out`, `sync` | the one executor, which the server uses too; plans of a conversation; the same in several slots; the engine's state follows the conversation |
 //! | `persistence`, `record` | store and writer; each change of the session is saved at once |
 //! | `ask` | answers: the first one, again, several, asides |
-//! | `load`, `library` | documents: gathered, chosen, read, found again |
+//! | `load`, `library`, `follow` | documents: gathered, chosen, read, found again, brought up to date |
 //! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; unsent input; damaged messages |
 //! | `time`, `siblings`, `presets` | undo, redo, edit and fork; branches; presets |
 //! | `ask_all`, `when`, `why`, `look`, `map`, `sources`, `quotes` | one question to many documents or places; the attention of an answer, and its quotes |
@@ -53,6 +53,7 @@ mod execute;
 pub mod executor;
 pub mod export;
 mod fan_out;
+mod follow;
 mod inbox;
 mod library;
 pub mod link;
@@ -257,6 +258,7 @@ struct State {
     /// Prefill speed for estimates, tokens per second, over all sessions; 0 if unknown.
     reading_speed: f64,
     indexes: quotes::Indexes,
+    follows: follow::Follows,
 }
 
 impl State {
@@ -298,6 +300,7 @@ impl State {
             next_question: 0,
             reading_speed: 0.0,
             indexes: quotes::Indexes::default(),
+            follows: follow::Follows::default(),
         }
     }
 

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::follow::{Version, versions};
 use super::{Done, RuntimeError, State};
-use crate::core::transcript::{Message, MessageId, Quote, Role};
+use crate::core::transcript::{Message, MessageId, Quote, Role, text_hash};
 use crate::runtime::protocol::{Level, Notice};
 use crate::text::cited::{self, Index, Source};
 
@@ -18,13 +19,17 @@ pub(super) struct Indexes(HashMap<String, Arc<Index>>);
 
 impl Indexes {
     /// The documents of a path with their indexes. Indexes of other documents are dropped.
-    fn of<'a>(&mut self, path: &[&'a Message]) -> Vec<(&'a str, &'a str, Arc<Index>)> {
-        let documents: Vec<_> = path.iter().filter_map(|m| Some((m.meta.document.as_ref()?, m.known_text()))).collect();
-        self.0.retain(|hash, _| documents.iter().any(|(info, _)| info.hash == *hash));
-        let mut index = |hash: &str, text: &str| {
-            Arc::clone(self.0.entry(hash.to_owned()).or_insert_with(|| Arc::new(Index::new(text))))
+    fn of<'a>(&mut self, path: &[&'a Message]) -> Vec<(Version<'a>, Arc<Index>)> {
+        let hash = |v: &Version<'_>| v.hash.map_or_else(|| text_hash(&v.text), str::to_owned);
+        let versions: Vec<_> = versions(path).into_iter().map(|v| (hash(&v), v)).collect();
+        self.0.retain(|hash, _| versions.iter().any(|(known, _)| known == hash));
+        let mut index =
+            |hash: String, text: &str| Arc::clone(self.0.entry(hash).or_insert_with(|| Arc::new(Index::new(text))));
+        let indexed = |(hash, version): (String, Version<'a>)| {
+            let index = index(hash, &version.text);
+            (version, index)
         };
-        documents.iter().map(|(info, text)| (info.name.as_str(), *text, index(&info.hash, text))).collect()
+        versions.into_iter().map(indexed).collect()
     }
 
     /// The quotes of an answer to the last message of a path.
@@ -33,8 +38,8 @@ impl Indexes {
     }
 }
 
-fn sources<'a>(documents: &'a [(&'a str, &'a str, Arc<Index>)]) -> Vec<Source<'a>> {
-    documents.iter().map(|(name, text, index)| Source { name, text, index }).collect()
+fn sources<'a>(documents: &'a [(Version<'_>, Arc<Index>)]) -> Vec<Source<'a>> {
+    documents.iter().map(|(v, index)| Source { name: v.name, text: &v.text, index }).collect()
 }
 
 impl State {
@@ -71,7 +76,9 @@ impl State {
             let nearest =
                 || cited::nearest(&quote.text, &sources).map(|(name, line)| format!(". Nearest: {name}:{line}"));
             let hint = if quote.document.is_none() { nearest().unwrap_or_default() } else { String::new() };
-            page.push_str(&format!("    [{k}] {}{hint}\n", quote.place()));
+            let version = documents.iter().map(|(v, _)| v).find(|v| quote.document.as_deref() == Some(v.name));
+            let since = version.map_or("", |v| self.changed_since(v.last));
+            page.push_str(&format!("    [{k}] {}{since}{hint}\n", quote.place()));
             marked.lines().for_each(|line| page.push_str(&format!("          “{line}”\n")));
             let source = sources.iter().find(|source| quote.document.as_deref() == Some(source.name));
             let lines =

@@ -17,6 +17,7 @@ use crate::config::commands::{WhileBusy, line_of};
 use crate::engine::protocol::EngineEvent;
 use crate::runtime::protocol::{Activity, Level, Notice, Request};
 use crate::store::{SaveEvent, StoreError};
+use crate::text::sources::follow::Look;
 
 enum Event {
     Request(Request),
@@ -24,6 +25,8 @@ enum Event {
     Engine(EngineEvent),
     Save(SaveEvent),
     WriterGone,
+    /// Of the files that a session follows, by its serial.
+    Look(u64, Look),
     /// Progress of a background task; `None` at its end.
     Task(Owner, Option<String>),
     Tick,
@@ -66,6 +69,7 @@ impl State {
                 Event::Engine(e) => self.on_engine(e),
                 Event::Save(e) => self.on_save(e),
                 Event::WriterGone => self.disk.events = never(),
+                Event::Look(serial, look) => self.on_look(serial, look),
                 Event::Task(Owner::Here, progress) => self.on_task(progress),
                 Event::Task(Owner::Other(at), progress) => self.on_other(at, |state| state.on_task(progress)),
                 Event::Task(Owner::Background(at), progress) => self.on_background_task(at, progress),
@@ -117,6 +121,10 @@ impl State {
             verb(baton, async move |v| v.carry_out(request).await)
         } else if self.title_is_due() {
             verb(baton, Verb::make_title)
+        } else if self.watch_is_due() {
+            verb(baton, Verb::watch_again)
+        } else if self.rebase_is_due() {
+            verb(baton, Verb::rebase)
         } else {
             return None;
         };
@@ -150,6 +158,7 @@ impl State {
         let request = waits.recv(self.inbox.channel());
         let engine = waits.recv(&self.engine.events);
         let save = waits.recv(&self.disk.events);
+        let look = waits.recv(&self.follows.looks);
         for (_, progress) in &tasks {
             waits.recv(progress);
         }
@@ -164,7 +173,10 @@ impl State {
                 Event::Engine(ready.recv(&self.engine.events).unwrap_or_else(|_| self.engine.ended()))
             }
             at if at == save => ready.recv(&self.disk.events).map_or(Event::WriterGone, Event::Save),
-            at => match tasks.get(at - save - 1) {
+            at if at == look => {
+                ready.recv(&self.follows.looks).map_or(Event::Tick, |(serial, look)| Event::Look(serial, look))
+            }
+            at => match tasks.get(at - look - 1) {
                 Some((owner, progress)) => Event::Task(*owner, ready.recv(progress).ok()),
                 None => Event::Tick,
             },

@@ -225,7 +225,7 @@ impl Verb {
     }
 
     /// Copies messages below `parent` as a new branch and makes that live.
-    async fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
+    pub(super) async fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
         let head = self.copied(parent, messages)?;
         self.go(head, what).await
     }

@@ -147,7 +147,7 @@ impl Fan for Titling {
     fn prepare(&mut self, _state: &mut State, _which: usize) -> Done<Option<Branch>> {
         let Some(last) = self.last.take() else { return Ok(None) };
         let (rendered, steps) = (Arc::clone(&self.rendered), std::mem::take(&mut self.steps));
-        Ok(Some(Branch { base: Path::default(), rendered, steps, last, message: None }))
+        Ok(Some(Branch { base: Path::default(), rendered, steps, last: Some(last), message: None }))
     }
 
     fn tokens(&mut self, _state: &mut State, _which: usize, written: &Written<'_>) {

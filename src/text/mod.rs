@@ -7,6 +7,7 @@
 mod child;
 pub mod cited;
 pub mod clock;
+pub mod diff;
 mod encoding;
 mod evidence;
 pub mod extract;

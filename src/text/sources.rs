@@ -5,6 +5,7 @@
 
 mod error;
 mod extracted;
+pub mod follow;
 mod pattern;
 mod pipe;
 mod read;
@@ -137,7 +138,7 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
         }
         let before = gathered.documents.len();
         let from = gathered.skipped.len();
-        let Files { found, skipped } = find(std::slice::from_ref(path), options, cancel)?;
+        let Files { found, skipped, .. } = find(std::slice::from_ref(path), options, cancel)?;
         gathered.skipped.extend(skipped);
         // A file is read once, however its path is written.
         let (new, known): (Vec<Found>, Vec<Found>) = found
@@ -182,6 +183,7 @@ struct Files {
     found: Vec<Found>,
     /// Parts of folders and globs that could not be examined.
     skipped: Vec<Skipped>,
+    folders: Vec<PathBuf>,
 }
 
 impl Files {
@@ -269,6 +271,10 @@ fn walk(folder: &Path, options: &SourceOptions, files: &mut Files, cancel: &Canc
                 continue;
             }
         };
+        if meta.is_dir() {
+            files.folders.push(entry.into_path());
+            continue;
+        }
         if !meta.is_file() {
             continue;
         }

@@ -5,6 +5,7 @@ mod background_tasks;
 mod damage;
 mod documents;
 mod drafts;
+mod followed;
 #[allow(dead_code)]
 use crate::fault;
 mod forks;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use fake_engine::{Fake, Script};
-use sala_chat::config::settings::{Config, LoadConfig, SaveStates};
+use sala_chat::config::settings::{Config, LoadConfig, NewFiles, SaveStates};
 use sala_chat::core::transcript::{Message, Role};
 use sala_chat::engine::protocol::Token;
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
@@ -87,6 +87,7 @@ pub struct Setup {
     pub never: bool,
     pub script: Script,
     pub load: LoadConfig,
+    pub new_files: NewFiles,
     pub sequences: u32,
     pub room: u32,
     pub model: &'static str,
@@ -131,6 +132,7 @@ impl Default for Setup {
             kept: None,
             piece: PIECE,
             side_by_side: None,
+            new_files: NewFiles::Ask,
         }
     }
 }
@@ -144,6 +146,7 @@ pub struct How {
     pub settings: Settings,
     pub system: Option<String>,
     pub load: LoadConfig,
+    pub new_files: NewFiles,
     pub titles: bool,
     pub save_state: SaveStates,
     pub disk: Arc<dyn Disk>,
@@ -162,6 +165,7 @@ impl Default for How {
             settings: Settings::default(),
             system: None,
             load: LoadConfig::default(),
+            new_files: NewFiles::Ask,
             titles: false,
             save_state: SaveStates::Turn,
             disk: Arc::new(RealDisk),
@@ -239,6 +243,7 @@ impl Chat {
             settings: setup.settings,
             system: setup.system,
             load: setup.load,
+            new_files: setup.new_files,
             titles: setup.titles,
             save_state: setup.save_state,
             disk: setup.disk,
@@ -255,9 +260,10 @@ impl Chat {
     /// With any engine.
     pub fn with_engine(dir: &Path, engine: EngineChannels, how: How) -> Chat {
         let How { text, opening, attendance, input, settings, system, load, titles, save_state, disk, .. } = how;
-        let (discard, kept, piece) = (how.discard, how.kept, how.piece);
+        let (discard, kept, piece, new_files) = (how.discard, how.kept, how.piece, how.new_files);
         let mut config = Config { load, ..Config::default() };
         (config.model.reserve_answer, config.sessions.titles) = (64, titles);
+        config.follow.new = new_files;
         let mut sources = SourceOptions::new(&config.load);
         sources.base = dir.to_owned();
         let runtime = runtime::spawn(Options {

@@ -73,6 +73,30 @@ fn a_document_is_read_once_and_answered_from_on_the_next_day() {
     assert!(tokens("reused_tokens") > 3000, "{answer}");
 }
 
+#[test]
+fn standard_input_is_followed_while_the_terminal_asks() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("first"), "The code of Arvel station is TR-5512-K.\n".repeat(20)).unwrap();
+    let script =
+        r#"(cat first; until [ -e more ]; do sleep 0.1; done; cat more) | "$0" --device cpu --demo --follow -"#;
+    let mut command = portable_pty::CommandBuilder::new("sh");
+    command.args(["-c", script, PROGRAM]);
+    command.env_clear();
+    environment(home.path()).into_iter().for_each(|(name, value)| command.env(name, value));
+    command.cwd(home.path());
+    let mut terminal = Terminal::spawn(command, 80, 24);
+    terminal.wait_for("followed: /changes");
+    std::fs::write(home.path().join("new"), format!("The password of the north gate is {FACT}.\n")).unwrap();
+    std::fs::rename(home.path().join("new"), home.path().join("more")).unwrap();
+    terminal.wait_for("1 changed");
+    terminal.line(&format!("/since {QUESTION}"));
+    terminal.wait_for("stdin (lines 21-21)");
+    terminal.wait_for(FACT);
+    terminal.wait("the end of the answer", |text| text.contains(" idle "));
+    terminal.line("/quit");
+    assert!(terminal.exit().success());
+}
+
 /// The program without a terminal.
 fn program(home: &Path, arguments: &[&str]) -> Command {
     let mut command = command::command(home, arguments);
@@ -525,7 +549,7 @@ fn answers(questions: &[String]) -> Vec<String> {
 fn the_model_speaks_the_truth_about_every_command() {
     use sala_chat::config::commands::{COMMANDS, is_command, parse};
     // Commands that came after the model was trained.
-    let unknown = ["pin", "quotes"];
+    let unknown = ["pin", "quotes", "follow", "changes", "since", "refresh", "watch"];
     let names = || COMMANDS.iter().map(|c| c.name).filter(|name| !unknown.contains(name));
     let questions: Vec<String> = names().map(|name| format!("What does /{name} do?")).collect();
     for (name, answer) in names().zip(answers(&questions)) {

@@ -43,6 +43,8 @@ pub struct Ask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chat {
     pub paths: Vec<String>,
+    /// Loaded and followed.
+    pub follow: Vec<String>,
     pub session: SessionChoice,
     pub save: bool,
     pub plain: bool,

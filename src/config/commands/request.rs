@@ -99,6 +99,20 @@ macro_rules! requests {
                 paths: Vec<String>,
                 options: LoadOptions,
             }, Waits => load.await;
+            /// `/follow PATH...`; without a path it lists what is followed.
+            Follow(paths: Vec<String>), Waits => follow.await;
+            /// `/follow off`.
+            FollowNothing, Runs => follow_nothing;
+            /// `/changes`.
+            Changes, Waits => changes.await;
+            /// `/since [QUESTION]`.
+            Since(question: Option<String>), Waits => since.await;
+            /// `/refresh`.
+            Refresh, Waits => refresh.await;
+            /// `/watch [QUESTION]`; `None` lists.
+            Watch(question: Option<String>), Waits => watch.await;
+            /// `/watch off [N]`.
+            WatchNothing(number: Option<usize>), Runs => watch_nothing;
             /// `/docs`.
             Docs, Runs => docs;
             /// `/unload NAME`.

@@ -32,8 +32,8 @@ pub use table::{
 pub use toml::Value;
 pub use value::Field;
 pub use words::{
-    CODE_THEMES, ClipboardMethod, Device, DraftSource, EngineSource, Glyphs, ModelSource, Prefill, SaveStates, Switch,
-    Theme, ThinkMode, ThoughtView, UnknownFields, Weights,
+    CODE_THEMES, ClipboardMethod, Device, DraftSource, EngineSource, Glyphs, ModelSource, NewFiles, Prefill,
+    SaveStates, Switch, Theme, ThinkMode, ThoughtView, UnknownFields, Weights,
 };
 
 use crate::engine::protocol::{Sampling, SpecMode};

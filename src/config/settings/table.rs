@@ -13,7 +13,7 @@ use super::size::Size;
 use super::time::Time;
 use super::value::Field;
 use super::words::{
-    CODE_THEMES, ClipboardMethod, Device, Glyphs, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
+    CODE_THEMES, ClipboardMethod, Device, Glyphs, NewFiles, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
     UnknownFields, Weights,
 };
 use crate::engine::protocol::{self, SpecMode};
@@ -293,6 +293,14 @@ settings! {
             /// Extension to command; `{in}` is the path, standard output the text.
             converters: BTreeMap<String, String>;
         }
+    }
+
+    /// Files and folders that are followed (/follow)
+    follow: FollowConfig {
+        /// new files in a folder: ask before the next question, take them, or ignore them
+        new: NewFiles = word("ask", NewFiles::WORDS);
+        /// share of updates, of what was read, above which the files are read anew in idle time (/refresh)
+        rebase_share: f64 = float(0.25, 0.0, 1e6);
     }
 
     /// The server for other programs: sala-chat serve

@@ -91,6 +91,14 @@ words! {
         Hide = "hide",
     }
 
+    /// What is done with files that are new in a folder that is followed.
+    NewFiles {
+        #[default]
+        Ask = "ask",
+        Take = "take",
+        Ignore = "ignore",
+    }
+
     SaveStates {
         /// After every turn and document.
         #[default]

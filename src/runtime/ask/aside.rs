@@ -19,6 +19,8 @@ pub(in crate::runtime) enum Shown {
     Yes,
     /// Nowhere: the program uses the answer.
     No,
+    /// Nowhere, and each time the likeliest answer, to compare it with another.
+    Greedily,
 }
 
 struct AsideAnswer {
@@ -88,7 +90,11 @@ impl Verb {
         let begin = Begin::after_prompt(&rendered.text);
         let decoder = StreamDecoder::new(self.engine.renderer.model().tokenizer.clone(), begin);
         let mut answer = AsideAnswer { question, text: String::new(), decoder, shown };
-        let last = Last::Generate(self.generate(self.next_sampling(), begin, 0)?);
+        let mut sampling = self.next_sampling();
+        if shown == Shown::Greedily {
+            sampling.temperature = 0.0;
+        }
+        let last = Last::Generate(self.generate(sampling, begin, 0)?);
         let to_answer = ToAnswer { last, message: None };
         let stats = self.execute(plan, &rendered, Some(to_answer), &mut answer).await;
 
@@ -111,7 +117,7 @@ impl Verb {
         message.meta.finish = Some(finish_of(&stats));
         let stats = stats?;
         let whole = stats.end.as_ref().is_some_and(|end| end.ended != Ended::Cancelled);
-        if let Some(end) = stats.end.as_ref().filter(|_| shown == Shown::No) {
+        if let Some(end) = stats.end.as_ref().filter(|_| shown != Shown::Yes) {
             let live = &self.here.slot.live;
             message.meta.looked = self.sources_after(&path, &rendered, (&end.looked_at, &[]), live);
             message.meta.completion_tokens = stats.generated.len() as u64;
@@ -123,7 +129,7 @@ impl Verb {
         if self.here.apart.is_none() {
             self.return_to(before).await?;
         }
-        if shown == Shown::No && !whole {
+        if shown != Shown::Yes && !whole {
             // The program cannot use a partial answer.
             return Err(RuntimeError::Stopped);
         }

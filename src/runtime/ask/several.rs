@@ -125,7 +125,7 @@ impl Fan for Several {
         let Some(slot) = self.slots.get_mut(which) else { return Ok(None) };
         let Some(last) = slot.last.take() else { return Ok(None) };
         let (base, rendered, steps) = (self.base.clone(), Arc::clone(&self.rendered), self.steps.clone());
-        Ok(Some(Branch { base, rendered, steps, last, message: Some(slot.id) }))
+        Ok(Some(Branch { base, rendered, steps, last: Some(last), message: Some(slot.id) }))
     }
 
     fn tokens(&mut self, state: &mut State, which: usize, written: &Written<'_>) {

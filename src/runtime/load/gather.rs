@@ -37,7 +37,7 @@ impl Verb {
 }
 
 impl State {
-    fn gathered(&self, paths: &[String], files: Result<Gathered, SourceError>) -> Done<Gathered> {
+    pub(in crate::runtime) fn gathered<T>(&self, paths: &[String], files: Result<T, SourceError>) -> Done<T> {
         files.map_err(|e| match e {
             SourceError::Cancelled => RuntimeError::Stopped,
             e @ SourceError::NotFound { .. } => RuntimeError::NotThere(self.or_session(paths, e.to_string())),

@@ -105,6 +105,8 @@ pub struct Meters {
     /// Time to the first token of the last answer.
     pub ttft_ms: f64,
     pub checkpoints: u64,
+    /// Files that are followed and differ from what was read.
+    pub changed: u64,
     /// Bytes of kept state on disk, all sessions.
     pub state_bytes: u64,
     /// Settings of the next answer: name in `/set` and value.

@@ -41,6 +41,9 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     } else {
         String::new()
     };
+    if app.meters.changed > 0 {
+        branch.push_str(&format!("  {} changed", app.meters.changed));
+    }
     let opened = app.tabs.names().len();
     let listed = area.width >= PANEL_FROM;
     if opened > 1 && !listed {

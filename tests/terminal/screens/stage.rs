@@ -252,6 +252,7 @@ pub fn document(id: i64, name: &str, tokens: u64) -> Message {
         lines: tokens / 12,
         complete: true,
         once: false,
+        update: None,
     });
     m
 }
@@ -389,6 +390,7 @@ pub fn meters(model: ModelInfo) -> Meters {
         prefill_tokens_per_s: 8_630.0,
         ttft_ms: 240.0,
         settings: Vec::new(),
+        changed: 0,
         checkpoints: 8,
         state_bytes: 384 << 20,
         model,

@@ -34,6 +34,57 @@ pub(super) const ROWS: &[Command] = &[
         ..ROW
     },
     Command {
+        name: "follow",
+        usage: "PATH...|off",
+        help: "load files or folders and notice their changes",
+        options: &[
+            ("PATH", "a file, a folder or a glob, as for /load; without it, lists what is followed"),
+            ("off", "follow nothing any more; ./off is a file"),
+        ],
+        example: "/follow src docs/plan.md",
+        wrong: "/follow --head 4k",
+        completes: Paths,
+        parse: follow,
+        ..ROW
+    },
+    Command {
+        name: "changes",
+        help: "what changed in the files that are followed",
+        example: "/changes",
+        wrong: "/changes now",
+        parse: |a| a.none().and_then(|()| runtime(Request::Changes)),
+        ..ROW
+    },
+    Command {
+        name: "since",
+        usage: "[QUESTION]",
+        help: "ask about what changed since the last question",
+        example: "/since Are there errors?",
+        parse: |a| runtime(Request::Since(Some(a.raw.to_owned()).filter(|question| !question.is_empty()))),
+        ..ROW
+    },
+    Command {
+        name: "refresh",
+        help: "read the followed files anew where they changed, on a new branch",
+        example: "/refresh",
+        wrong: "/refresh now",
+        parse: |a| a.none().and_then(|()| runtime(Request::Refresh)),
+        ..ROW
+    },
+    Command {
+        name: "watch",
+        usage: "[QUESTION|off [N]]",
+        help: "answer a question again after each change",
+        options: &[
+            ("QUESTION", "shows its answer when it differs; without it, lists what is watched"),
+            ("off [N]", "ends one watch, or all"),
+        ],
+        example: "/watch Which tests fail?",
+        wrong: "/watch off all",
+        parse: watch,
+        ..ROW
+    },
+    Command {
         name: "docs",
         aliases: &["documents", "files"],
         help: "documents of this conversation",
@@ -169,6 +220,27 @@ fn load(a: &Args<'_>) -> Result<Outcome, String> {
         return Err("takes --head or --tail, not both".into());
     }
     runtime(Request::Load { paths, options })
+}
+
+fn follow(a: &Args<'_>) -> Result<Outcome, String> {
+    let paths = a.words()?.to_vec();
+    match paths.iter().find(|path| path.starts_with("--")) {
+        Some(flag) => Err(no_option("follow", flag)),
+        None if paths == ["off"] => runtime(Request::FollowNothing),
+        None => runtime(Request::Follow(paths)),
+    }
+}
+
+fn watch(a: &Args<'_>) -> Result<Outcome, String> {
+    match a.raw.split_whitespace().collect::<Vec<_>>().as_slice() {
+        [] => runtime(Request::Watch(None)),
+        ["off"] => runtime(Request::WatchNothing(None)),
+        ["off", n] => match n.parse() {
+            Ok(n) => runtime(Request::WatchNothing(Some(n))),
+            Err(_) => Err(format!("off takes a number, not {n}")),
+        },
+        _ => runtime(Request::Watch(Some(a.raw.to_owned()))),
+    }
 }
 
 fn library(a: &Args<'_>) -> Result<Outcome, String> {

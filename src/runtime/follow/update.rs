@@ -1,0 +1,137 @@
+//! `/changes`, `/since`, and the documents that bring the followed files up to date before a question.
+
+use super::super::verb::Verb;
+use super::super::{Attendance, Done, RuntimeError, grouped};
+use super::{Pending, What, looking};
+use crate::config::settings::NewFiles;
+use crate::core::counted;
+use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
+use crate::runtime::protocol::{Choice, Notice};
+use crate::text::sources::follow::Follower;
+
+/// Names of files in a question.
+const NAMED: usize = 3;
+const LISTED: usize = 200;
+
+impl Verb {
+    /// `/since [QUESTION]`: asks about what changed since the last question.
+    pub(in crate::runtime) async fn since(&mut self, question: Option<String>) -> Done {
+        self.look_again().await?;
+        let pending = self.pending(&self.here.session.tree.path());
+        let mut names: Vec<String> = pending.iter().filter_map(|p| Some(p.document()?.0)).collect();
+        if names.is_empty() {
+            let why = match self.follows.by_session.contains_key(&self.here.session.serial) {
+                true => "Nothing changed since the last question.",
+                false => "Nothing is followed here. /follow PATH begins it.",
+            };
+            return Err(RuntimeError::Refused(why.into()));
+        }
+        let more = names.len().saturating_sub(NAMED);
+        names.truncate(NAMED);
+        names.extend((more > 0).then(|| format!("{more} more")));
+        let question = question.unwrap_or_else(|| "What is new since my last question?".into());
+        self.ask(format!("Only from {}: {question}", names.join(", "))).await
+    }
+
+    /// `/changes`.
+    pub(in crate::runtime) async fn changes(&mut self) -> Done {
+        if !self.follows.by_session.contains_key(&self.here.session.serial) {
+            return Err(RuntimeError::Refused("Nothing is followed here. /follow PATH begins it.".into()));
+        }
+        self.look_again().await?;
+        let pending = self.pending(&self.here.session.tree.path());
+        let mut text = String::new();
+        for p in pending.iter().take(LISTED) {
+            let size = match (&p.what, p.document()) {
+                (What::Unreadable(why), _) => why.clone(),
+                (_, Some((_, text, _))) => format!("{} tokens", grouped(self.count(&text)?)),
+                (_, None) => String::new(),
+            };
+            text.push_str(&format!("    {:<10}  {}  {size}\n", p.what.word(), p.name));
+        }
+        let more = pending.len().saturating_sub(LISTED);
+        let new = match self.config.follow.new {
+            NewFiles::Ask => "asks about new files",
+            NewFiles::Take => "reads new files",
+            NewFiles::Ignore => "ignores new files",
+        };
+        text.push_str(&match pending.is_empty() {
+            true => "Nothing changed since it was read.\n".to_owned(),
+            false if more > 0 => format!("    and {more} more\n\nThe next question reads these changes and {new}.\n"),
+            false => format!("\nThe next question reads these changes and {new} (follow.new).\n"),
+        });
+        self.report(Notice::Page { title: "Changes".into(), text });
+        Ok(())
+    }
+
+    /// Looks at the followed files now: the system's events may arrive later than the user's question.
+    async fn look_again(&mut self) -> Done {
+        let followed = self.follows.by_session.get(&self.here.session.serial);
+        let looks: Vec<_> = followed.into_iter().flat_map(|f| f.followers.iter().map(Follower::look)).collect();
+        for look in looks {
+            self.elsewhere(looking("The question was not asked."), move |doing| look(&doing.cancel)).await?;
+        }
+        while let Ok((serial, look)) = self.follows.looks.try_recv() {
+            self.on_look(serial, look);
+        }
+        if self.here.slot.stopped() { Err(RuntimeError::Stopped) } else { Ok(()) }
+    }
+
+    /// Adds documents that bring the followed files up to date to the messages before a question.
+    /// Without `asks`, new files wait for a question of the user.
+    pub(in crate::runtime) async fn bring_up_to_date(
+        &mut self,
+        parent: Option<MessageId>,
+        new: &mut Vec<Message>,
+        asks: bool,
+    ) -> Done {
+        if !self.follows.by_session.contains_key(&self.here.session.serial) {
+            return Ok(());
+        }
+        self.look_again().await?;
+        let mut pending = self.pending(&self.here.session.tree.path_to(parent));
+        if !self.wants_new(&pending, asks).await? {
+            pending.retain(|p| !matches!(p.what, What::New(_)));
+        }
+        for p in pending {
+            let Some((name, text, update)) = p.document() else { continue };
+            let tokens = self.count(&text)?;
+            let info = DocumentInfo::new(&name, Some(p.path), &text);
+            let mut message = self.draft(Role::Document, new.last().map(|m| m.id).or(parent), text);
+            // The next prompt contains all of it.
+            message.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, update, ..info });
+            new.push(message);
+        }
+        Ok(())
+    }
+
+    /// Whether new files are read, by the settings or by the user.
+    async fn wants_new(&mut self, pending: &[Pending], asks: bool) -> Done<bool> {
+        let new: Vec<&Pending> = pending.iter().filter(|p| matches!(p.what, What::New(_))).collect();
+        if new.is_empty() || self.config.follow.new == NewFiles::Take {
+            return Ok(true);
+        }
+        if !asks {
+            return Ok(false);
+        }
+        let mut tokens = 0;
+        for p in &new {
+            tokens += if let What::New(text) = &p.what { self.count(text)? } else { 0 };
+        }
+        let mut names: Vec<&str> = new.iter().take(NAMED).map(|p| p.name.as_str()).collect();
+        names.extend((new.len() > NAMED).then_some("..."));
+        let text =
+            format!("{}: {} ({} tokens).", counted(new.len() as u64, "new file"), names.join(", "), grouped(tokens));
+        if self.attendance == Attendance::Present
+            && self.ask_user(text, Choice::yes_or_no("read", "leave out")).await == 'y'
+        {
+            return Ok(true);
+        }
+        let serial = self.here.session.serial;
+        if let Some(followed) = self.follows.by_session.get_mut(&serial) {
+            followed.left_out.extend(new.iter().map(|p| p.path.clone()));
+        }
+        self.show_changed();
+        Ok(false)
+    }
+}

@@ -1,0 +1,347 @@
+//! Files and folders that are followed. A [`Looker`] compares them with its last look and reads what differs; a
+//! [`Follower`] looks on its own thread when the system reports events, however many, or every few seconds where it
+//! cannot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
+use notify::{ErrorKind, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+
+use super::{Chosen, Files, Found, SourceError, SourceOptions, TOTAL_FILES, find, pattern, plain_words, read, resolve};
+use crate::engine::protocol::Cancel;
+
+/// Time without an event after which a look begins, and the longest delay while events continue.
+const QUIET: Duration = Duration::from_millis(150);
+const LONGEST_DELAY: Duration = Duration::from_secs(2);
+/// A file that changed less than this before a look may change again without another time stamp.
+const SAME_STAMP: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OnDisk {
+    Text(String),
+    Gone,
+    /// There is a file, but no text: the reason.
+    Unreadable(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub path: PathBuf,
+    /// As the model sees it.
+    pub name: String,
+    pub now: OnDisk,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    pub changes: Vec<Change>,
+    /// Why looking or watching failed.
+    pub note: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    bytes: u64,
+    modified: SystemTime,
+    file: (u64, u64),
+}
+
+impl Stamp {
+    /// `None` for a file that may change again without another stamp, or is gone.
+    fn of(path: &Path) -> Option<Stamp> {
+        let meta = std::fs::metadata(path).ok()?;
+        let modified = meta.modified().ok()?;
+        let old = SystemTime::now().duration_since(modified).is_ok_and(|age| age > SAME_STAMP);
+        old.then_some(Stamp { bytes: meta.len(), modified, file: (meta.dev(), meta.ino()) })
+    }
+}
+
+/// Existing paths without `~`, `.` and a relative start, so that a file has one path. Patterns stay as they are.
+pub fn whole_paths(paths: &[String], options: &SourceOptions) -> Vec<String> {
+    let whole = |given: &String| {
+        let path: PathBuf = resolve(given, &options.base).components().collect();
+        path.to_str().filter(|_| path.exists()).map_or_else(|| given.clone(), str::to_owned)
+    };
+    paths.iter().map(whole).collect()
+}
+
+#[derive(Debug)]
+pub struct Looker {
+    paths: Vec<String>,
+    options: SourceOptions,
+    seen: BTreeMap<PathBuf, (String, Option<Stamp>)>,
+    folders: BTreeSet<PathBuf>,
+}
+
+impl Looker {
+    /// Takes the files as they are now for known. `paths` are those of [`whole_paths`].
+    ///
+    /// # Errors
+    /// A path that does not exist.
+    pub fn new(paths: Vec<String>, options: SourceOptions, cancel: &Cancel) -> Result<Looker, SourceError> {
+        let mut looker = Looker { paths, options, seen: BTreeMap::new(), folders: BTreeSet::new() };
+        let Files { found, folders, .. } = find(&looker.paths, &looker.options, cancel)?;
+        looker.know(folders, &found);
+        looker.seen.extend(found.into_iter().map(|f| {
+            let stamp = Stamp::of(&f.path);
+            (f.path, (f.name, stamp))
+        }));
+        Ok(looker)
+    }
+
+    fn know(&mut self, folders: Vec<PathBuf>, found: &[Found]) {
+        self.folders = folders.into_iter().collect();
+        // The folder of a named file, which an editor may replace.
+        let named =
+            found.iter().filter(|f| f.chosen == Chosen::Named || self.paths.iter().any(|p| pattern::is_pattern(p)));
+        self.folders.extend(named.filter_map(|f| f.path.parent()).map(Path::to_owned));
+    }
+
+    /// What differs from the last look.
+    ///
+    /// # Errors
+    /// Stopped, or the paths cannot be expanded.
+    fn look(&mut self, cancel: &Cancel) -> Result<Look, SourceError> {
+        let (mut found, mut folders, mut note) = (Vec::new(), Vec::new(), None);
+        for path in &self.paths {
+            match find(std::slice::from_ref(path), &self.options, cancel) {
+                Ok(files) if files.found.is_empty() && self.seen.keys().any(|seen| seen.starts_with(path)) => {
+                    note = Some(format!("{path} has no files any more: what was read of it stays as it is."));
+                    folders.extend(files.folders);
+                }
+                Ok(files) => {
+                    found.extend(files.found);
+                    folders.extend(files.folders);
+                }
+                Err(SourceError::NotFound { .. } | SourceError::NoMatch(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        // A watch of a folder that vanished is set again when it is back.
+        self.know(folders, &found);
+        let mut changes = self.gone(&found);
+        let mut room = self.options.max_file_bytes.saturating_mul(TOTAL_FILES);
+        for file in found {
+            let stamp = Stamp::of(&file.path);
+            if stamp.is_some() && self.seen.get(&file.path).is_some_and(|(_, known)| *known == stamp) {
+                continue;
+            }
+            let now = match read(&Found { chosen: Chosen::Within, ..file.clone() }, &self.options, cancel) {
+                Err(SourceError::Cancelled) => return Err(SourceError::Cancelled),
+                Ok(document) if document.text.len() as u64 > room => {
+                    OnDisk::Unreadable("too much changed at once".into())
+                }
+                Ok(document) => {
+                    room -= document.text.len() as u64;
+                    OnDisk::Text(document.text)
+                }
+                Err(SourceError::Empty(_) | SourceError::WhiteSpace(_)) => OnDisk::Text(String::new()),
+                // It vanished: the next look does not find it.
+                Err(_) if !file.path.exists() => continue,
+                Err(e) => OnDisk::Unreadable(e.to_string()),
+            };
+            self.seen.insert(file.path.clone(), (file.name.clone(), stamp));
+            changes.push(Change { path: file.path, name: file.name, now });
+        }
+        Ok(Look { changes, note })
+    }
+
+    /// Files that were deleted. Those of a folder that is gone as a whole stay known: it may be a disk that is away.
+    fn gone(&mut self, found: &[Found]) -> Vec<Change> {
+        let there: BTreeSet<&PathBuf> = found.iter().map(|f| &f.path).collect();
+        let root_has_files = |path: &Path| {
+            let root = self.paths.iter().map(Path::new).find(|root| path.starts_with(root) && path != *root);
+            root.is_none_or(|root| found.iter().any(|f| f.path.starts_with(root)))
+                && path.parent().is_some_and(|folder| root.is_some() || folder.exists())
+        };
+        let absent = |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+        let is_gone = |path: &&PathBuf| !there.contains(path) && absent(path) && root_has_files(path);
+        let gone: Vec<PathBuf> = self.seen.keys().filter(is_gone).cloned().collect();
+        let change = |path: PathBuf| {
+            let (name, _) = self.seen.remove(&path)?;
+            Some(Change { path, name, now: OnDisk::Gone })
+        };
+        gone.into_iter().filter_map(change).collect()
+    }
+}
+
+/// How folders are watched.
+#[derive(Clone, Copy, Debug)]
+pub struct Watching {
+    /// Most folders with a watch of the system; with more, none is used.
+    pub most: usize,
+    /// Time between two looks without watches.
+    pub every: Duration,
+}
+
+impl Default for Watching {
+    fn default() -> Watching {
+        Watching { most: 50_000, every: Duration::from_secs(3) }
+    }
+}
+
+struct Shared {
+    looker: Mutex<Looker>,
+    report: Box<dyn Fn(Look) + Send + Sync>,
+}
+
+impl Shared {
+    /// Looks and reports while holding the lock, so that reports keep the order of looks.
+    fn look(&self, cancel: &Cancel) -> BTreeSet<PathBuf> {
+        let mut looker = self.looker.lock().unwrap_or_else(PoisonError::into_inner);
+        match looker.look(cancel) {
+            Err(SourceError::Cancelled) => {}
+            Err(e) => (self.report)(Look { note: Some(e.to_string()), ..Look::default() }),
+            Ok(look) => (self.report)(look),
+        }
+        looker.folders.clone()
+    }
+}
+
+/// Dropping it ends its thread.
+pub struct Follower {
+    shared: Arc<Shared>,
+    stop: Cancel,
+    _end: Sender<()>,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Follower {
+    /// # Errors
+    /// The system cannot start a thread.
+    pub fn start(
+        looker: Looker,
+        watching: Watching,
+        report: impl Fn(Look) + Send + Sync + 'static,
+    ) -> std::io::Result<Follower> {
+        let (_end, ended) = bounded(0);
+        let folders = looker.folders.clone();
+        let shared = Arc::new(Shared { looker: Mutex::new(looker), report: Box::new(report) });
+        let (of, stop) = (Arc::clone(&shared), Cancel::default());
+        let cancel = stop.clone();
+        let follow = move || follow(&of, folders, watching, &ended, &cancel);
+        std::thread::Builder::new().name("follow".into()).spawn(follow)?;
+        Ok(Follower { shared, stop, _end })
+    }
+
+    /// A look at once; reports like any other.
+    pub fn look(&self) -> impl FnOnce(&Cancel) + Send + use<> {
+        let shared = Arc::clone(&self.shared);
+        move |cancel| drop(shared.look(cancel))
+    }
+}
+
+fn follow(shared: &Shared, folders: BTreeSet<PathBuf>, watching: Watching, ended: &Receiver<()>, cancel: &Cancel) {
+    let (events_to, events) = bounded(1);
+    let mut watch = Watch::new(events_to, watching.most);
+    let mut note = watch.set(folders).err();
+    // For what changed before the watch.
+    shared.look(cancel);
+    let mut pause = QUIET;
+    loop {
+        if let Some(why) = note.take() {
+            let seconds = watching.every.as_secs_f64().ceil();
+            let text = format!("Changes are looked for every {seconds} s, because {why}.");
+            (shared.report)(Look { note: Some(text), ..Look::default() });
+        }
+        let poll = if watch.works() { never() } else { after(watching.every) };
+        select! {
+            recv(ended) -> _ => return,
+            recv(poll) -> _ => {}
+            recv(events) -> _ => {
+                let latest = Instant::now() + LONGEST_DELAY.max(pause);
+                while Instant::now() < latest && events.recv_timeout(pause).is_ok() {}
+            }
+        }
+        let begun = Instant::now();
+        let folders = shared.look(cancel);
+        // Of a folder that never rests, looking takes a small part of the time.
+        pause = QUIET.max(5 * begun.elapsed());
+        note = watch.set(folders).err();
+    }
+}
+
+/// The system's watches of folders; none after a failure.
+struct Watch {
+    watcher: Result<RecommendedWatcher, String>,
+    folders: BTreeSet<PathBuf>,
+    most: usize,
+}
+
+impl Watch {
+    fn new(events: Sender<()>, most: usize) -> Watch {
+        // Reading files causes events too. One event waiting is enough for a look.
+        let on_event = move |event: notify::Result<notify::Event>| {
+            if !event.is_ok_and(|e| matches!(e.kind, EventKind::Access(_))) {
+                let _ = events.try_send(());
+            }
+        };
+        let watcher = notify::recommended_watcher(on_event).map_err(|e| reason(&e));
+        Watch { watcher, folders: BTreeSet::new(), most }
+    }
+
+    fn works(&self) -> bool {
+        self.watcher.is_ok()
+    }
+
+    /// Watches these folders; the error is reported once.
+    fn set(&mut self, folders: BTreeSet<PathBuf>) -> Result<(), String> {
+        let Ok(watcher) = &mut self.watcher else { return Ok(()) };
+        let mut set = Ok(());
+        if folders.len() > self.most {
+            set = Err(format!("there are more than {} folders", self.most));
+        }
+        for folder in folders.difference(&self.folders) {
+            if set.is_err() {
+                break;
+            }
+            set = match watcher.watch(folder, RecursiveMode::NonRecursive) {
+                _ if is_remote(folder) => Err(format!("{} is on another machine", folder.display())),
+                // It vanished meanwhile.
+                Err(e) if matches!(e.kind, ErrorKind::PathNotFound) => Ok(()),
+                watched => watched.map_err(|e| format!("{} cannot be watched: {}", folder.display(), reason(&e))),
+            };
+        }
+        self.folders.difference(&folders).for_each(|folder| drop(watcher.unwatch(folder)));
+        self.folders = folders;
+        if let Err(why) = &set {
+            self.watcher = Err(why.clone());
+        }
+        set
+    }
+}
+
+fn reason(error: &notify::Error) -> String {
+    match &error.kind {
+        ErrorKind::MaxFilesWatch => {
+            "the system's limit of watches is reached; raise fs.inotify.max_user_watches".into()
+        }
+        ErrorKind::Io(e) => plain_words(e),
+        _ => plain_words(error),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_remote(_folder: &Path) -> bool {
+    false
+}
+
+#[cfg(target_os = "linux")]
+fn is_remote(folder: &Path) -> bool {
+    // File systems of other machines, whose changes cause no events here: NFS, SMB, CIFS, 9P, FUSE, Ceph, AFS.
+    const REMOTE: [i64; 7] = [0x6969, 0xFE53_4D42, 0xFF53_4D42, 0x0102_1997, 0x6573_5546, 0x00C3_6400, 0x5346_414F];
+    rustix::fs::statfs(folder).is_ok_and(|disk| REMOTE.contains(&disk.f_type))
+}
+
+#[cfg(test)]
+#[path = "follow_tests.rs"]
+mod tests;
