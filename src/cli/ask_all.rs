@@ -11,7 +11,7 @@ use crate::core::Exit;
 use crate::runtime::protocol::{Activity, FanOut, FanOutRow, Notice, Request};
 use crate::runtime::{Attendance, Input, no_document};
 use crate::text::sanitize::Clean;
-use crate::tui::shelf::sentences;
+use crate::tui::fan_out::sentences;
 
 pub(super) fn object(answers: &FanOut) -> Value {
     let row = |r: &FanOutRow| {

@@ -138,7 +138,7 @@ pub(super) fn lines(notice: &Notice) -> Vec<String> {
         Notice::Map(map) => crate::tui::map::sentences(map),
         Notice::FanOut(answers) if answers.over => {
             let question = format!("{}:", sanitize_line(&answers.question));
-            std::iter::once(question).chain(crate::tui::shelf::sentences(answers)).collect()
+            std::iter::once(question).chain(crate::tui::fan_out::sentences(answers)).collect()
         }
         Notice::Aside { text, done: Some(_), .. } => vec![format!("aside (not kept): {}", sanitize(text))],
         // Line mode cannot fill the input line.

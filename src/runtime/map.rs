@@ -34,7 +34,7 @@ impl State {
             | Activity::Starting { .. }
             | Activity::Restoring { .. }
             | Activity::Stopping
-            | Activity::Beside { .. }
+            | Activity::Background { .. }
             | Activity::Busy { .. } => self.position(),
         };
         let path = self.here.session.tree.path();

@@ -75,8 +75,8 @@ impl Task {
         match (self.place, self.cancel.is_cancelled()) {
             (Place::InTurn, true) => Activity::Stopping,
             (Place::InTurn, false) => Activity::Busy { what: self.what.clone() },
-            (Place::Background, true) => Activity::Beside { what: format!("stopping: {}", self.what) },
-            (Place::Background, false) => Activity::Beside { what: self.what.clone() },
+            (Place::Background, true) => Activity::Background { what: format!("stopping: {}", self.what) },
+            (Place::Background, false) => Activity::Background { what: self.what.clone() },
         }
     }
 

@@ -19,7 +19,7 @@ pub(super) fn activity(activity: Activity) -> Activity {
     match activity {
         Activity::Starting { what } => Activity::Starting { what: line(&what) },
         Activity::Busy { what } => Activity::Busy { what: line(&what) },
-        Activity::Beside { what } => Activity::Beside { what: line(&what) },
+        Activity::Background { what } => Activity::Background { what: line(&what) },
         Activity::Reading(mut r) => {
             for f in &mut r.files {
                 f.name = line(&f.name);

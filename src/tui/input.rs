@@ -20,7 +20,7 @@ use crate::text::sanitize::sanitize;
 use overlay::{close_overlay, overlay_key};
 use popup::{complete, popup_key};
 pub(super) use popup::{drop_outdated, files, paths};
-use question::{beside_question, question_ctrl_c, question_key};
+use question::{question_ctrl_c, question_key, waiting_question_key};
 use selected::{is_about_the_transcript, selected_key};
 use several::several_key;
 
@@ -37,7 +37,7 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     }
     match app.questions.front().map(|q| q.standing) {
         Some(Standing::Asks) => question_key(app, key, now, effects),
-        Some(standing) => beside_question(app, standing, key, now, effects),
+        Some(standing) => waiting_question_key(app, standing, key, now, effects),
         None => place_key(app, key, now, effects),
     }
 }
@@ -230,7 +230,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
                 hint(app, why, now + QUIT_MS);
             }
         }
-        Action::OtherSide => super::tabs::go_beside(app, now, effects),
+        Action::OtherSide => super::tabs::switch_side(app, now, effects),
         Action::Editor => effects.push(Effect::Editor(app.composer.expanded())),
         Action::Unqueue => match app.queue.lines.pop_front() {
             Some(next) => {

@@ -15,6 +15,7 @@ pub mod composer;
 mod drafts;
 pub mod entry;
 mod event;
+pub mod fan_out;
 mod files;
 pub mod find;
 pub mod greeting;
@@ -45,7 +46,6 @@ pub mod selection;
 mod sessions;
 pub mod settings;
 pub mod several;
-pub mod shelf;
 pub mod status;
 pub mod tabs;
 mod themes;
@@ -216,7 +216,7 @@ impl App {
     }
 
     pub(crate) fn runs(&self) -> bool {
-        self.busy() || self.activity.is_beside()
+        self.busy() || self.activity.is_background()
     }
 
     pub(crate) fn can_be_stopped(&self) -> bool {
@@ -228,7 +228,7 @@ impl App {
         self.busy() || self.questions.iter().any(Question::is_of_runtime)
     }
 
-    pub fn answers_beside(&self) -> bool {
+    pub fn answers_elsewhere(&self) -> bool {
         self.model.as_ref().is_some_and(|m| m.max_sequences > 1)
     }
 
@@ -280,7 +280,7 @@ impl App {
             select_key: self.config.keys.shortest(keys::Action::PrevMessage),
         };
         self.transcript.set_look(look, regions.transcript.height as usize);
-        if let Some(other) = self.tabs.text_beside(self.size.0) {
+        if let Some(other) = self.tabs.side_text(self.size.0) {
             other.set_look(look, regions.other.height as usize);
         }
         if let Some(several) = &mut self.several {

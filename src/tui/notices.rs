@@ -11,7 +11,7 @@ use super::overlay::{Item, Kind, ListView, Overlay, Page};
 use super::pick::FilePick;
 use super::several::Several;
 use super::status::{duration, writing_speed};
-use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, drafts, late, perform, shelf};
+use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, drafts, fan_out, late, perform};
 use crate::core::transcript::Role;
 use crate::core::{Exit, percent};
 use crate::runtime::protocol::{
@@ -129,17 +129,17 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             let nothing_open = app.overlay.is_none();
             let is_it = |page: &Overlay| matches!(page, Overlay::List(view) if view.kind == Kind::Answers);
             if let Some(Overlay::List(view)) = late::find(app, is_it) {
-                *view = shelf::view(fan_out, Some(&*view));
+                *view = fan_out::view(fan_out, Some(&*view));
             } else if nothing_open || fan_out.over {
                 // A table that the user closed opens again when it is complete.
-                late::arrive(app, Overlay::List(shelf::view(fan_out, None)), now);
+                late::arrive(app, Overlay::List(fan_out::view(fan_out, None)), now);
             }
         }
         Notice::Aside { question, text, done } => {
             let text = format!("**{}**\n\n{}", in_markdown(&line(&question)), clean(&text));
             let glyphs = app.config.glyphs;
-            let goes_on = |page: &Overlay| matches!(page, Overlay::Aside { done: None, .. });
-            if let Some(Overlay::Aside { page, done: was }) = late::find(app, goes_on) {
+            let open_aside = |page: &Overlay| matches!(page, Overlay::Aside { done: None, .. });
+            if let Some(Overlay::Aside { page, done: was }) = late::find(app, open_aside) {
                 page.set_text(text, glyphs);
                 *was = done;
             } else if app.aside_dismissed {
@@ -292,7 +292,7 @@ fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>
 }
 
 fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effect>) -> Redraw {
-    let (was_busy, was_beside) = (app.busy(), app.activity.is_beside());
+    let (was_busy, was_background) = (app.busy(), app.activity.is_background());
     let stopping = app.activity == Activity::Stopping;
     let (mut before, mut speed) = (String::new(), String::new());
     match &activity {
@@ -313,7 +313,7 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     if let Activity::Thinking { ms, tokens, .. } = activity {
         app.transcript.set_thought(ms, tokens);
     }
-    let (rests, background) = (activity.rests(), activity.is_beside());
+    let (rests, background) = (activity.rests(), activity.is_background());
     // Notices sent before the stop must not undo it.
     if !stopping || rests {
         app.activity = cleaned::activity(activity);
@@ -323,7 +323,7 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     }
     if rests {
         app.transcript.close_open();
-        if was_busy || was_beside && !background {
+        if was_busy || was_background && !background {
             became_idle(app, now, effects);
         }
         if background {

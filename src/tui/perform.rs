@@ -95,7 +95,7 @@ fn queues_after(app: &App) -> bool {
 
 /// With a single engine slot, a command that leaves the session waits for the session's queued lines.
 fn waits(app: &App, outcome: &Outcome) -> bool {
-    let alone = app.model.is_some() && !app.answers_beside();
+    let alone = app.model.is_some() && !app.answers_elsewhere();
     must_wait(app)
         && match outcome.while_busy() {
             WhileBusy::Waits => true,

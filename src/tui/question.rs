@@ -26,7 +26,7 @@ pub enum Asker {
 pub enum Standing {
     Unseen,
     /// The user types; the input receives keys.
-    Beside,
+    Waits,
     /// The question receives keys.
     Asks,
 }
@@ -125,7 +125,7 @@ fn writes(app: &App) -> bool {
 }
 
 pub(super) fn seen(app: &mut App) {
-    let standing = if writes(app) { Standing::Beside } else { Standing::Asks };
+    let standing = if writes(app) { Standing::Waits } else { Standing::Asks };
     if let Some(question) = app.questions.front_mut().filter(|q| q.standing == Standing::Unseen) {
         question.standing = standing;
     }
@@ -137,7 +137,7 @@ pub(super) fn give_way(app: &mut App) -> bool {
     match app.questions.front_mut() {
         Some(question) if page || question.pick.as_ref().is_some_and(|pick| pick.open) => false,
         Some(question) => {
-            question.standing = Standing::Beside;
+            question.standing = Standing::Waits;
             true
         }
         None => true,
@@ -147,7 +147,7 @@ pub(super) fn give_way(app: &mut App) -> bool {
 /// After a key for another component: with an empty input, the question receives keys again once drawn.
 pub(super) fn passed_by(app: &mut App) {
     let writes = writes(app);
-    if let Some(question) = app.questions.front_mut().filter(|q| q.standing == Standing::Beside && !writes) {
+    if let Some(question) = app.questions.front_mut().filter(|q| q.standing == Standing::Waits && !writes) {
         question.standing = Standing::Unseen;
     }
 }

@@ -83,7 +83,7 @@ fn activity(app: &App) -> (String, Role) {
             format!("restoring {} tokens{percent}", grouped(*tokens))
         }
         Activity::Stopping => "stopping".into(),
-        Activity::Busy { what } | Activity::Beside { what } => what.clone(),
+        Activity::Busy { what } | Activity::Background { what } => what.clone(),
     };
     (text, Role::Heading)
 }
@@ -186,11 +186,11 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
         if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
             pairs.push((key(Action::Escape), if app.activity.is_loading() { "stop loading" } else { "stop" }));
             pairs.push((key(Action::Send), "queue"));
-            if app.answers_beside() {
+            if app.answers_elsewhere() {
                 pairs.push(("/aside".into(), "answers at once"));
             }
         } else {
-            if app.activity.is_beside() {
+            if app.activity.is_background() {
                 pairs.push((key(Action::Escape), "stop"));
             }
             pairs.push((key(Action::Send), "send"));

@@ -120,33 +120,33 @@ impl Tabs {
         marks.collect::<Vec<_>>().join("  ")
     }
 
-    fn shown_beside(&self, width: u16) -> Option<&Away> {
+    fn shown_at_side(&self, width: u16) -> Option<&Away> {
         let serial = self.second.filter(|_| width >= SPLIT_FROM)?;
         self.away.iter().find(|a| a.serial == serial)
     }
 
     /// `None` without a second session. The one opened first is on the left.
     pub fn side(&self, width: u16) -> Option<Side> {
-        let other = self.shown_beside(width)?.serial;
+        let other = self.shown_at_side(width)?.serial;
         let place = |serial| self.list.iter().position(|s| s.serial == serial);
         Some(if place(self.at) < place(other) { Side::Left } else { Side::Right })
     }
 
     pub fn other(&self, width: u16) -> Option<(usize, &str, Mark, &Transcript)> {
-        let away = self.shown_beside(width)?;
+        let away = self.shown_at_side(width)?;
         let place = self.list.iter().position(|s| s.serial == away.serial)?;
         Some((place + 1, self.list.get(place)?.name.as_str(), away.mark, &away.transcript))
     }
 
-    pub(super) fn see_beside(&mut self, width: u16) {
-        let Some(serial) = self.shown_beside(width).map(|away| away.serial) else { return };
+    pub(super) fn look_at_side(&mut self, width: u16) {
+        let Some(serial) = self.shown_at_side(width).map(|away| away.serial) else { return };
         if let Some(away) = self.away.iter_mut().find(|a| a.serial == serial && a.mark == Mark::Done) {
             (away.mark, away.news) = (Mark::Quiet, false);
         }
     }
 
-    pub(super) fn text_beside(&mut self, width: u16) -> Option<&mut Transcript> {
-        let serial = self.shown_beside(width)?.serial;
+    pub(super) fn side_text(&mut self, width: u16) -> Option<&mut Transcript> {
+        let serial = self.shown_at_side(width)?.serial;
         self.away.iter_mut().find(|a| a.serial == serial).map(|a| &mut a.transcript)
     }
 
@@ -213,7 +213,7 @@ pub(super) fn go(app: &mut App, number: Option<u32>, now: u64, effects: &mut Vec
     if app.has_work() {
         let text = match app.activity {
             Activity::Starting { .. } => "The model is still loading; switch sessions when it is ready",
-            _ if app.answers_beside() => "",
+            _ if app.answers_elsewhere() => "",
             _ if app.busy() => "Busy: stop first (Esc), then go to another session",
             _ => "Answer the question first, then go to another session",
         };
@@ -238,7 +238,7 @@ pub(super) fn split(app: &mut App) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn go_beside(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+pub(super) fn switch_side(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let place = app.tabs.other(app.size.0).map(|(number, ..)| number);
     match place.and_then(|number| u32::try_from(number).ok()) {
         Some(number) => go(app, Some(number), now, effects),

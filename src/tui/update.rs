@@ -76,7 +76,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         Event::Themes(rows) => themes::open(app, rows),
         Event::CodeTheme(read) => themes::code(app, read),
         Event::Highlighted { lang, code, lines } => {
-            if let Some(other) = app.tabs.text_beside(app.size.0) {
+            if let Some(other) = app.tabs.side_text(app.size.0) {
                 other.coloured(lang.clone(), code.clone(), lines.clone());
             }
             app.transcript.coloured(lang, code, lines);
@@ -104,7 +104,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     app.took_out &= !app.composer.is_empty();
     input::drop_outdated(app);
     if app.focused {
-        app.tabs.see_beside(app.size.0);
+        app.tabs.look_at_side(app.size.0);
     }
     app.redraw = app.redraw.max(redraw);
     app.relayout();
@@ -117,13 +117,13 @@ fn frame(app: &mut App, effects: &mut Vec<Effect>) {
     if let Some(several) = &mut app.several {
         several.prepare(app.config.glyphs);
     }
-    let other = app.tabs.text_beside(app.size.0);
-    let code_beside = other.map(|text| {
+    let other = app.tabs.side_text(app.size.0);
+    let code_at_side = other.map(|text| {
         text.prepare();
         text.uncoloured()
     });
     if app.config.colour {
-        let code = app.transcript.uncoloured().into_iter().chain(code_beside.unwrap_or_default());
+        let code = app.transcript.uncoloured().into_iter().chain(code_at_side.unwrap_or_default());
         effects.extend(code.map(|(lang, code)| Effect::Highlight { lang, code }));
     }
 }

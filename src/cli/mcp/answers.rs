@@ -9,7 +9,7 @@ use crate::cli::oneshot::{looked_at, reason};
 use crate::core::transcript::{Finish, Match, Message, Role};
 use crate::runtime::protocol::{Level, Notice};
 use crate::store::{DocumentRecord, SearchHit};
-use crate::tui::shelf::sentences;
+use crate::tui::fan_out::sentences;
 
 /// Passages named in the text of an answer; the object has all.
 const SHOWN: usize = 5;

@@ -31,7 +31,7 @@ pub enum Activity {
     },
     Stopping,
     /// No verb runs. A background task still works for a request; a stop ends it too.
-    Beside {
+    Background {
         /// For example `exporting notes.sala: 1 GiB of 3 GiB`.
         what: String,
     },
@@ -45,11 +45,11 @@ pub enum Activity {
 impl Activity {
     /// Whether no verb runs, so that the next request starts at once.
     pub fn rests(&self) -> bool {
-        *self == Activity::Idle || self.is_beside()
+        *self == Activity::Idle || self.is_background()
     }
 
-    pub fn is_beside(&self) -> bool {
-        matches!(self, Activity::Beside { .. })
+    pub fn is_background(&self) -> bool {
+        matches!(self, Activity::Background { .. })
     }
 
     /// Whether documents are being read: Esc pauses instead of stopping, and the reading page is shown.

@@ -99,7 +99,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
                 ' ' => overlay.step(page),
                 'j' => overlay.step(1),
                 'k' => overlay.step(-1),
-                c => write_beside(app, c, now, effects),
+                c => write_below(app, c, now, effects),
             },
             Overlay::List(view) if view.kind.has_filter() => {
                 let query = format!("{}{c}", view.list.query());
@@ -115,7 +115,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
                 }
                 ('k', _) => overlay.step(-1),
                 ('j', _) => overlay.step(1),
-                (c, _) => write_beside(app, c, now, effects),
+                (c, _) => write_below(app, c, now, effects),
             },
             Overlay::Map(_) => match c {
                 'q' => close_overlay(app, effects),
@@ -123,7 +123,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
                 'l' => move_in_map(overlay, 1),
                 'k' => overlay.step(-1),
                 'j' => overlay.step(1),
-                c => write_beside(app, c, now, effects),
+                c => write_below(app, c, now, effects),
             },
         },
         _ => {}
@@ -141,7 +141,7 @@ fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
     perform::submit(app, now, effects);
 }
 
-fn write_beside(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
+fn write_below(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     if late::give_way(app, now) {
         write(app, c, effects);
     }

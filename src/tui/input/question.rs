@@ -10,12 +10,12 @@ use super::several::several_key;
 use super::{insert_pasted, place_key, write};
 use crate::runtime::protocol::Request;
 
-pub(super) fn beside_question(app: &mut App, standing: Standing, key: Key, now: u64, effects: &mut Vec<Effect>) {
+pub(super) fn waiting_question_key(app: &mut App, standing: Standing, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let esc = key == Key::plain(Code::Esc);
     match (standing, app.questions.front_mut()) {
-        (Standing::Beside, Some(question)) if key == TAKE_UP => question.standing = Standing::Asks,
+        (Standing::Waits, Some(question)) if key == TAKE_UP => question.standing = Standing::Asks,
         (Standing::Unseen, _) if esc => {}
-        (Standing::Unseen | Standing::Beside | Standing::Asks, _) => {
+        (Standing::Unseen | Standing::Waits | Standing::Asks, _) => {
             place_key(app, key, now, effects);
             question::passed_by(app);
         }
@@ -25,7 +25,7 @@ pub(super) fn beside_question(app: &mut App, standing: Standing, key: Key, now: 
 /// False if the user is typing; Ctrl-C then clears the input.
 pub(super) fn question_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> bool {
     match app.questions.front().map(|q| q.standing) {
-        Some(Standing::Beside) | None => return false,
+        Some(Standing::Waits) | None => return false,
         Some(Standing::Unseen) => {}
         Some(Standing::Asks) if matches!(app.armed, Armed::Ignore(until) if now < until) => {}
         Some(Standing::Asks) => question_key(app, Key::plain(Code::Esc), now, effects),

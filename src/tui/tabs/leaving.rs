@@ -32,7 +32,7 @@ impl Tabs {
 pub(in super::super) fn leave(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     let at_work = app.busy() || !app.questions.is_empty();
     let stay = app.queue.lines.len();
-    let parallel = app.answers_beside() && request.while_busy() == WhileBusy::Leaves;
+    let parallel = app.answers_elsewhere() && request.while_busy() == WhileBusy::Leaves;
     let promised = at_work && parallel && stay > 0 && !app.queue.held;
     let request = if promised { Request::LeaveQueued(Box::new(request)) } else { request };
     send(app, request, effects);

@@ -9,9 +9,9 @@ use crate::runtime::protocol::{DocumentRow, FanOutRow, SearchRow, SessionRow, Ti
 use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::complete::Popup;
 use crate::tui::entry::{clock, date, grouped};
+use crate::tui::fan_out;
 use crate::tui::overlay::{HelpRow, Item, Kind, ListView, Overlay, Page, SettingRow};
 use crate::tui::rows::{Face, Role, Row, Span};
-use crate::tui::shelf;
 use crate::tui::wrap::wrap_text;
 use crate::tui::{App, Question};
 
@@ -137,21 +137,21 @@ fn about(view: &ListView, area: Rect) -> Vec<Row> {
 fn answer_below(view: &ListView, area: Rect) -> Vec<Row> {
     let Some(Item::Answer(_, row)) = view.list.selected() else { return Vec::new() };
     let height = if area.height > 3 * ANSWER_ROWS { ANSWER_ROWS } else { area.height / 3 };
-    let text = if row.failed.is_some() { shelf::answer(row) } else { row.text.clone() };
+    let text = if row.failed.is_some() { fan_out::answer(row) } else { row.text.clone() };
     let mut rows = wrap_text(&text, Role::Text, usize::from(area.width).saturating_sub(4));
     rows.resize(usize::from(height.saturating_sub(1)), Row::default());
     rows
 }
 
 fn answered(r: &FanOutRow, cells: usize) -> Row {
-    let tail = format!("{:>15} {:>6}", shelf::lines(r), shelf::likely(r));
+    let tail = format!("{:>15} {:>6}", fan_out::lines(r), fan_out::likely(r));
     let room = cells.saturating_sub(width(&tail) + 2);
     let name = room.min(24).min(room / 2);
     Row {
         spans: vec![
             Span::new(fit(&r.document, name), Role::Document),
             Span::new(
-                format!("  {}", fit(&shelf::answer(r), room - name)),
+                format!("  {}", fit(&fan_out::answer(r), room - name)),
                 if r.failed.is_some() { Role::Dim } else { Role::Text },
             ),
             Span::new(tail, Role::Dim),

@@ -55,7 +55,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         painter.text(area, line, &format!("   ... {hidden} more"), Role::Dim);
         line += 1;
     }
-    totals(painter, area, line + 1, r, app.answers_beside());
+    totals(painter, area, line + 1, r, app.answers_elsewhere());
 }
 
 fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress, parallel: bool) {

@@ -27,7 +27,9 @@ fn busy(t: &mut Chat, part: &str) {
 
 /// Shown as what keeps nothing waiting.
 fn in_background(t: &mut Chat, part: &str) {
-    t.wait(part, |n| matches!(n, Notice::Activity(Activity::Beside { what }) if what.starts_with(part)).then_some(()));
+    t.wait(part, |n| {
+        matches!(n, Notice::Activity(Activity::Background { what }) if what.starts_with(part)).then_some(())
+    });
 }
 
 fn stopping(t: &mut Chat) {

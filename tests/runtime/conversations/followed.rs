@@ -13,13 +13,13 @@ fn line(file: usize, n: usize) -> String {
 }
 
 /// A folder of so many files, followed and read.
-fn followed(dir: &Path, files: usize, setup: Setup) -> Talk {
+fn followed(dir: &Path, files: usize, setup: Setup) -> Chat {
     std::fs::create_dir(dir.join("docs")).unwrap();
     for file in 0..files {
         let text: String = (0..LINES).map(|n| line(file, n)).collect();
         std::fs::write(dir.join(format!("docs/{file:02}.txt")), text).unwrap();
     }
-    let mut t = Talk::new(dir, Setup { context_limit: 1_000_000, load: any_load(), ..setup });
+    let mut t = Chat::new(dir, Setup { context_limit: 1_000_000, load: any_load(), ..setup });
     follow(&mut t);
     t
 }
@@ -28,7 +28,7 @@ fn any_load() -> LoadConfig {
     LoadConfig { confirm_tokens: 1 << 40, confirm_files: 1 << 40, ..LoadConfig::default() }
 }
 
-fn follow(t: &mut Talk) -> String {
+fn follow(t: &mut Chat) -> String {
     t.send(Request::Follow(vec!["docs".into()]));
     t.note_with("followed")
 }
@@ -40,12 +40,12 @@ fn edit(dir: &Path, file: &str, from: &str, to: &str) {
     std::fs::write(path, text.replace(from, to)).unwrap();
 }
 
-fn changed(t: &mut Talk, count: u64) {
+fn changed(t: &mut Chat, count: u64) {
     t.wait("a number of changes", |n| matches!(n, Notice::Meters(m) if m.changed == count).then_some(()));
 }
 
 /// Names of the documents that were added since the last call.
-fn documents(t: &mut Talk, seen: &mut usize) -> Vec<String> {
+fn documents(t: &mut Chat, seen: &mut usize) -> Vec<String> {
     let new = t.seen[*seen..].iter().filter_map(|n| match n {
         Notice::Added(m) => Some(m.meta.document.as_ref()?.name.clone()),
         _ => None,
@@ -114,7 +114,7 @@ fn files_are_deleted_moved_emptied_and_grow() {
     ];
     assert_eq!(documents(&mut t, &mut seen), names);
     assert!(t.work().0 < 600);
-    let last = |t: &Talk, n: usize| t.seen.iter().rev().filter_map(added).nth(n).unwrap();
+    let last = |t: &Chat, n: usize| t.seen.iter().rev().filter_map(added).nth(n).unwrap();
     fn added(n: &Notice) -> Option<Option<Update>> {
         let Notice::Added(m) = n else { return None };
         m.meta.document.as_ref().map(|d| d.update.clone())
@@ -167,7 +167,7 @@ fn a_session_that_is_followed_again_reads_what_changed_meanwhile() {
     let name = t.name();
     t.quit();
     edit(dir.path(), "02.txt", "Line 9 ", "Line nine ");
-    let mut t = Talk::new(dir.path(), resume(&name));
+    let mut t = Chat::new(dir.path(), resume(&name));
     t.idle();
     follow(&mut t);
     changed(&mut t, 1);
@@ -188,7 +188,7 @@ fn a_session_that_is_followed_again_reads_what_changed_meanwhile() {
 #[test]
 fn what_cannot_be_followed_is_refused() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let mut t = Chat::new(dir.path(), Setup::default());
     t.idle();
     for (request, why) in [
         (Request::Follow(vec!["none".into()]), "No such file: none."),
@@ -208,7 +208,7 @@ fn what_is_shown_is_the_version_that_was_read() {
     let text = text_model(None);
     let script = always(text.clone(), "It says \"Line five of file 0: the code of station\".");
     let mut t = followed(dir.path(), 2, Setup { text, script, ..Setup::default() });
-    let open = |t: &mut Talk, name: &str| {
+    let open = |t: &mut Chat, name: &str| {
         t.send(Request::Open(name.into()));
         t.wait("the page", |n| match n {
             Notice::Page { title, text } => Some((title.clone(), text.clone())),
@@ -275,7 +275,7 @@ fn many_updates_are_read_anew_in_idle_time() {
     t.ask("And now?");
     assert!(t.work().0 < 60);
     // The branch that was left has the updates.
-    t.send(Request::Branch(BranchTarget::Beside(None, Sibling::Prev)));
+    t.send(Request::Branch(BranchTarget::Sibling(None, Sibling::Prev)));
     t.note_with("Branch 1/2");
     t.quit();
 }
@@ -284,7 +284,7 @@ fn many_updates_are_read_anew_in_idle_time() {
 fn a_watched_question_is_answered_again_and_shown_when_its_answer_differs() {
     let dir = dir();
     let mut t = followed(dir.path(), 3, Setup::default());
-    let page = |t: &mut Talk| {
+    let page = |t: &mut Chat| {
         t.wait("the page", |n| match n {
             Notice::Page { title, text } if title == "Watched" => Some(text.clone()),
             _ => None,

@@ -52,7 +52,7 @@ fn background_work_blocks_nothing_and_escape_ends_it() {
     assert_eq!(s.queued(), ["queued meanwhile"]);
     assert_eq!(s.all_sent(), [Request::Remember("queued meanwhile".into())]);
     // The answer ends; an export that was started during it continues.
-    let background = || Notice::Activity(Activity::Beside { what: "exporting talk.sala".into() });
+    let background = || Notice::Activity(Activity::Background { what: "exporting talk.sala".into() });
     let received = s.received;
     s.notify(background()).notify(Notice::Acknowledged(received));
     assert!(s.queued().is_empty());

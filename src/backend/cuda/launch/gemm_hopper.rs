@@ -26,7 +26,7 @@ kernels! { "gemm_hopper.cu", device:
         result: u32, dst: Ptr("void*"), ldd: u32, x: TensorMap, plain: TensorMap, w: Ptr("const unsigned char*"),
         detail: u32, rows: u32, out: u32, inner: u32, scale: f32, stages: u32,
     )
-    grid [up(rows, ROWS), up(out, WIDE), 1], threads 384, shared device.shared_limit;
+    grid [up(rows, TILE_ROWS), up(out, WIDE), 1], threads 384, shared device.shared_limit;
 
     /// The same in tiles of 128 weight rows
     HopperNarrow of HopperOperands [
@@ -36,11 +36,11 @@ kernels! { "gemm_hopper.cu", device:
         result: u32, dst: Ptr("void*"), ldd: u32, x: TensorMap, plain: TensorMap, w: Ptr("const unsigned char*"),
         detail: u32, rows: u32, out: u32, inner: u32, scale: f32, stages: u32,
     )
-    grid [up(rows, ROWS), up(out, NARROW), 1], threads 384, shared device.shared_limit;
+    grid [up(rows, TILE_ROWS), up(out, NARROW), 1], threads 384, shared device.shared_limit;
 }
 
 /// Rows of a tile, and weight rows of both tiles.
-const ROWS: u32 = 128;
+const TILE_ROWS: u32 = 128;
 const WIDE: u32 = 256;
 const NARROW: u32 = 128;
 /// Shared memory of a block: two stages of the largest form in wide tiles and their barriers.
@@ -81,8 +81,8 @@ impl HopperGemm {
         let narrow = is_narrow(rows, out, d.info().multiprocessors);
         let outs = if narrow { NARROW } else { WIDE };
         let stage = match form.row() {
-            None => (ROWS + outs) * 128,
-            Some(row) => ROWS * 256 + outs / 32 * u32::try_from(row.unit_bytes).unwrap_or(u32::MAX),
+            None => (TILE_ROWS + outs) * 128,
+            Some(row) => TILE_ROWS * 256 + outs / 32 * u32::try_from(row.unit_bytes).unwrap_or(u32::MAX),
         };
         let map = |at, rows| {
             d.tensor_map(&TileMap { at, second: u64::from(inner) * 2, width: inner, rows, tile: inner, tiles: 1 })
@@ -120,7 +120,7 @@ impl HopperGemm {
 
 /// Whether narrow tiles take less time in all: a round of them takes 55 % of one of wide tiles (measured on an H200).
 fn is_narrow(rows: u32, out: u32, multiprocessors: u32) -> bool {
-    let rounds = |outs| (up(rows, ROWS) * up(out, outs)).div_ceil(multiprocessors.max(1));
+    let rounds = |outs| (up(rows, TILE_ROWS) * up(out, outs)).div_ceil(multiprocessors.max(1));
     rounds(NARROW) * 55 < rounds(WIDE) * 100
 }
 

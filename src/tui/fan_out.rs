@@ -46,7 +46,7 @@ fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-pub fn sentences(shelf: &FanOut) -> Vec<String> {
+pub fn sentences(fan_out: &FanOut) -> Vec<String> {
     let row = |r: &FanOutRow| {
         let mut notes = Vec::new();
         notes.extend(Some(lines(r)).filter(|l| !l.is_empty()).map(|l| format!("lines {l}")));
@@ -54,7 +54,7 @@ pub fn sentences(shelf: &FanOut) -> Vec<String> {
         let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
         format!("{}: {}{notes}", sanitize_line(&r.document), sanitize_line(&answer(r)))
     };
-    shelf.rows.iter().map(row).collect()
+    fan_out.rows.iter().map(row).collect()
 }
 
 #[cfg(test)]
