@@ -47,7 +47,7 @@ fn the_time_of_a_load_is_known_from_an_earlier_run_with_this_model() {
     let load = |t: &mut Chat, name: &str| {
         t.send(Request::Load { paths: vec![name.into()], options: Default::default() });
         let (id, text) = question(t);
-        t.send(Request::Choose { question: id, key: 'y' });
+        t.send(Request::Choose { question: id, key: '\n' });
         t.note_with("tokens in");
         text
     };
