@@ -10,7 +10,7 @@ set -eu
 program=$(realpath "$1"); model=$2; tokens=${3:-131072}; shift $(($# < 3 ? $# : 3))
 work=$(mktemp -d "${TMPDIR:-/tmp}/park.XXXXXX")
 trap 'kill "${pid:-}" 2>/dev/null; rm -rf "$work"' EXIT
-export SALA_CHAT_DATA_DIR=$work/data
+export SALA_CHAT_DATA_DIR=$work/data SALA_CHAT_LOAD_CONFIRM_TOKENS=100000000
 # About 14 tokens a line.
 awk -v n=$((tokens / 14)) 'BEGIN { for (i = 1; i <= n; i++) printf "Entry %d of the ledger: box %d holds %d ropes.\n", i, i % 97, i * 7 % 1009 }' >"$work/ledger.txt"
 touch "$work/said"

@@ -63,7 +63,7 @@ actions! {
     OtherSide "other_side" ["alt-o"] "to the other session of the split screen";
     Editor "editor" ["ctrl-g"] "write in $VISUAL or $EDITOR";
     Unqueue "unqueue" ["ctrl-x"] "edit the first queued message";
-    Redraw "redraw" ["ctrl-l"] "redraw the screen";
+    Redraw "redraw" ["ctrl-l"] "draw the screen again";
     Suspend "suspend" ["ctrl-z"] "suspend";
     Help "help" ["f1"] "help (also ? on empty input)";
 }

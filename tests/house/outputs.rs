@@ -38,6 +38,8 @@ fn ways(file: &str, source: &str) -> Vec<String> {
                 "out::screen(" => SCREEN.contains(&file),
                 // The terminal's modes are set through a handle that was handed over; nothing of its own is opened.
                 "Stdout" => file == "cli/run.rs",
+                // Standard input is followed; the terminal takes its place.
+                "/dev/tty" => file == "cli/follow_stdin.rs",
                 _ => false,
             };
             if rest.contains(way) && !its_own {

@@ -549,7 +549,7 @@ fn answers(questions: &[String]) -> Vec<String> {
 fn the_model_speaks_the_truth_about_every_command() {
     use sala_chat::config::commands::{COMMANDS, is_command, parse};
     // Commands that came after the model was trained.
-    let unknown = ["pin", "quotes", "follow", "changes", "since", "refresh", "watch"];
+    let unknown = ["pin", "quotes", "follow", "changes", "since", "refresh", "watch", "park", "unpark"];
     let names = || COMMANDS.iter().map(|c| c.name).filter(|name| !unknown.contains(name));
     let questions: Vec<String> = names().map(|name| format!("What does /{name} do?")).collect();
     for (name, answer) in names().zip(answers(&questions)) {

@@ -31,7 +31,7 @@ impl Time {
 impl Field for Time {
     fn to_value(&self) -> Value {
         let seconds = self.0.map_or(0, |time| time.as_secs());
-        let whole = UNITS.iter().find(|(_, unit)| seconds > 0 && seconds % unit == 0);
+        let whole = UNITS.iter().find(|(_, unit)| seconds > 0 && seconds.is_multiple_of(*unit));
         Value::String(whole.map_or_else(|| OFF.to_owned(), |(name, unit)| format!("{}{name}", seconds / unit)))
     }
 

@@ -337,7 +337,7 @@ fn is_remote(_folder: &Path) -> bool {
 
 #[cfg(target_os = "linux")]
 fn is_remote(folder: &Path) -> bool {
-    // File systems of other machines, whose changes cause no events here: NFS, SMB, CIFS, 9P, FUSE, Ceph, AFS.
+    // File systems of other machines, where changes cause no events: NFS, SMB, CIFS, 9P, FUSE, Ceph, AFS.
     const REMOTE: [i64; 7] = [0x6969, 0xFE53_4D42, 0xFF53_4D42, 0x0102_1997, 0x6573_5546, 0x00C3_6400, 0x5346_414F];
     rustix::fs::statfs(folder).is_ok_and(|disk| REMOTE.contains(&disk.f_type))
 }

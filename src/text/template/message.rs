@@ -86,8 +86,8 @@ impl ThinkingSwitch {
             // A template with a switch for off only thinks by default.
             ThinkMode::On if self.on || self.off => None,
             ThinkMode::Off | ThinkMode::On => Some(
-                "This model's template has no switch for thinking: it thinks when it likes. A budget ends thoughts: \
-                 set thinking.budget, to 1024 say",
+                "This model's template cannot switch thinking on or off. To limit thoughts, set thinking.budget, for example \
+                 to 1024",
             ),
             ThinkMode::Auto => None,
         }
