@@ -18,7 +18,12 @@ pub fn meant<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> S
 
 /// The sentence for a document that is not among `names`: those of `place`, which `lists` shows.
 pub fn no_document<'a>(name: &str, place: &str, names: impl IntoIterator<Item = &'a str>, lists: &str) -> String {
-    format!("No document {name} in {place}.{} {lists} lists them.", meant(name, names))
+    let names: Vec<&str> = names.into_iter().collect();
+    let near = match names.iter().find(|candidate| !name.is_empty() && candidate.starts_with(name)) {
+        Some(near) => format!(" Did you mean {near}?"),
+        None => meant(name, names),
+    };
+    format!("No document {name} in {place}.{near} {lists} lists them.")
 }
 
 #[cfg(test)]

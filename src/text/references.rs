@@ -1,14 +1,19 @@
 //! What schemas refer to in themselves (`$ref`), and how the library that compiles schemas reads it: it takes the parts of a pointer
-//! as they stand, without the escapes of pointers (`~1`, `~0`) and of addresses (`%25`), and cannot reach a name with a `/`.
+//! as they stand, without the escapes of pointers (`~1`, `~0`) and of addresses (`%25`), and reaches no name that holds a `/`.
 
-use percent_encoding::percent_decode_str;
-use serde_json::Value;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
 
 /// Keywords with data as their value, even if it looks like a schema.
 pub(super) const DATA: [&str; 5] = ["const", "default", "enum", "example", "examples"];
 /// Keywords with an object of names, each with a schema.
 pub(super) const NAMED: [&str; 6] =
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
+/// Keywords of definitions, of which the library compiles those that are referred to.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+/// Name among the definitions of copies of schemas that the library cannot reach.
+const COPIES: &str = "x-sala-chat-copies";
 /// Prefix of a reference without a target, so that the library's error names it.
 const NOWHERE: &str = "x-sala-chat-nowhere:";
 /// Characters of a reference in a sentence.
@@ -37,16 +42,44 @@ pub(crate) fn each(schema: &mut Value, change: &mut dyn FnMut(&mut String)) {
 
 /// Writes the references of a schema so that the library finds what they mean.
 pub(super) fn spell_out(schema: &mut Value) {
-    let whole = schema.clone();
+    let mut spelled = BTreeMap::new();
+    each(schema, &mut |reference: &mut String| drop(spelled.insert(reference.clone(), String::new())));
+    let mut unreached = Vec::new();
+    for (reference, spelled) in &mut spelled {
+        *spelled = match reference.as_str() {
+            // The whole schema, for the library too.
+            "#" | "#/" => reference.clone(),
+            _ => match parts(schema, reference) {
+                None => format!("{NOWHERE}{reference}"),
+                Some(parts) if parts.iter().any(|part| part.contains('/')) => {
+                    unreached.push(parts);
+                    format!("#/{}/{COPIES}/{}", home(schema), unreached.len() - 1)
+                }
+                Some(parts) => format!("#/{}", parts.join("/")),
+            },
+        };
+    }
     each(schema, &mut |reference: &mut String| {
-        // The whole schema, for the library too.
-        if !matches!(reference.as_str(), "#" | "#/") {
-            *reference = match parts(&whole, reference) {
-                Some(parts) if parts.iter().all(|part| !part.contains('/')) => format!("#/{}", parts.join("/")),
-                _ => format!("{NOWHERE}{reference}"),
-            };
+        if let Some(spelled) = spelled.get(reference.as_str()) {
+            reference.clone_from(spelled);
         }
     });
+    if unreached.is_empty() {
+        return;
+    }
+    let copies: Value = unreached.iter().filter_map(|parts| at(schema, parts)).cloned().collect();
+    let home = home(schema);
+    if let Some(keywords) = schema.as_object_mut()
+        && let Some(definitions) = keywords.entry(home).or_insert_with(|| json!({})).as_object_mut()
+    {
+        definitions.insert(COPIES.to_owned(), copies);
+    }
+}
+
+/// A keyword with room for definitions.
+fn home(schema: &Value) -> &'static str {
+    let [usual, old] = DEFINITIONS;
+    if schema.get(usual).is_none_or(Value::is_object) { usual } else { old }
 }
 
 /// The names on the way of a pointer that leads somewhere: without their escapes, else as they stand, as some programs write them.
@@ -64,9 +97,19 @@ fn at<'a>(schema: &'a Value, parts: &[String]) -> Option<&'a Value> {
     })
 }
 
-/// A part of a pointer, as the name that it means.
+/// A part of a pointer, as the name that it means. Escapes of bytes that are no text are none.
 fn unescaped(part: &str) -> String {
-    let text = percent_decode_str(part).decode_utf8().unwrap_or(part.into());
+    let (mut bytes, mut rest) = (Vec::with_capacity(part.len()), part.as_bytes());
+    while let Some((first, after)) = rest.split_first() {
+        let byte = after.split_at_checked(2).filter(|_| *first == b'%').and_then(|(digits, after)| {
+            let digits = std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
+            Some((u8::from_str_radix(digits, 16).ok()?, after))
+        });
+        let (byte, after) = byte.unwrap_or((*first, after));
+        bytes.push(byte);
+        rest = after;
+    }
+    let text = String::from_utf8(bytes).unwrap_or_else(|_| part.to_owned());
     text.replace("~1", "/").replace("~0", "~")
 }
 
@@ -76,14 +119,12 @@ pub(super) fn astray(message: &str) -> Option<String> {
     let reference = reference.split('\'').next().unwrap_or(reference);
     let shown: String = reference.chars().filter(|c| !c.is_control()).take(MOST_CHARACTERS).collect();
     Some(format!(
-        "it refers to '{shown}', which is not in it or has a slash in a name; a reference is a pointer into the schema, as #/$defs/NAME"
+        "it refers to '{shown}', which is not in it; a reference is a pointer into the schema, as #/$defs/NAME"
     ))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn spelled(mut schema: Value) -> Value {
@@ -92,9 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn escapes_of_pointers_and_addresses_are_undone() {
+    fn escapes_are_undone_and_what_no_pointer_of_the_library_reaches_is_copied() {
         let definitions = json!({
-            "a~b": 1, "50%": 2, "ü x": 3, "a/b": 4, "n": { "$defs": { "m": [5] } }, "~1": 6, "%41": 7,
+            "a~b": 1, "50%": 2, "ü x": 3, "a/b": { "$ref": "#/$defs/a~1b" }, "n": { "$defs": { "m": [4] } }, "~1": 5, "%41": 6,
         });
         let to = |reference: &str| {
             let schema = spelled(json!({ "$ref": reference, "$defs": definitions }));
@@ -107,22 +148,22 @@ mod tests {
         assert_eq!(to("#/$defs/50%25"), "#/$defs/50%");
         assert_eq!(to("#/%24defs/%C3%BC%20x"), "#/$defs/ü x");
         assert_eq!(to("#/$defs/~01"), "#/$defs/~1");
+        let copied = spelled(json!({ "$ref": "#/$defs/a~1b", "$defs": definitions }));
+        assert_eq!(copied["$ref"], "#/$defs/x-sala-chat-copies/0");
+        assert_eq!(copied["$defs"][COPIES], json!([{ "$ref": "#/$defs/x-sala-chat-copies/0" }]));
+        // Also where nothing is defined.
+        let path =
+            spelled(json!({ "properties": { "a/b": { "type": "null" }, "c": { "$ref": "#/properties/a%2Fb" } } }));
+        assert_eq!(path["properties"]["c"]["$ref"], "#/$defs/x-sala-chat-copies/0");
+        assert_eq!(path["$defs"][COPIES], json!([{ "type": "null" }]));
     }
 
     #[test]
     fn what_leads_nowhere_is_marked_and_named_with_its_own_words() {
-        for lost in [
-            "#/$defs/b",
-            "#/$defs/c~1d",
-            "#/anyOf/7",
-            "#/anyOf/x",
-            "#name",
-            "other.json#/a",
-            "https://x.org/y",
-            "#/$defs/%ff",
-            "",
-        ] {
-            let schema = spelled(json!({ "$ref": lost, "anyOf": [{}], "$defs": { "a": {}, "c/d": {} } }));
+        for lost in
+            ["#/$defs/b", "#/anyOf/7", "#/anyOf/x", "#name", "other.json#/a", "https://x.org/y", "#/$defs/%ff", ""]
+        {
+            let schema = spelled(json!({ "$ref": lost, "anyOf": [{}], "$defs": { "a": {} } }));
             let marked = schema["$ref"].as_str().unwrap();
             let message = astray(&format!("no such ref '{marked}' here\nat all")).unwrap();
             assert!(message.starts_with(&format!("it refers to '{lost}', which is not in it")), "{message}");

@@ -159,7 +159,7 @@ mod tests {
         };
         assert_eq!(texts(wanted("/load @con", &names)), ["@old\\ contract.pdf"]);
         assert_eq!(texts(wanted("/theme ", &names)), ["auto", "dark", "light", "plain", "solar"]);
-        assert_eq!(texts(wanted("/re", &names)), ["/resume", "/rename", "/redo", "/regen", "/read"]);
+        assert_eq!(texts(wanted("/re", &names)), ["/refresh", "/resume", "/rename", "/redo", "/regen", "/read"]);
         assert_eq!(texts(wanted("/clea", &names)), ["/clear"]);
         assert_eq!(texts(wanted("/load a.txt --", &names))[..2], ["--as", "--head"]);
         assert_eq!(texts(wanted("/set the", &names)), ["theme", "code_theme", "thinking_budget"]);

@@ -250,13 +250,13 @@ mod tests {
         assert!(look.has(Mark::Bold) && !look.has(Mark::Dim));
         assert_eq!(Look::parse("bright-red").unwrap().fg, Some(Colour::Ansi(9)));
         for (bad, why) in [
-            ("pink", "pink is no colour"),
-            ("#12345", "#12345 is no colour"),
-            ("#+12345", "no colour"),
-            ("256", "256 is no colour"),
+            ("pink", "pink is not a colour"),
+            ("#12345", "#12345 is not a colour"),
+            ("#+12345", "not a colour"),
+            ("256", "256 is not a colour"),
             ("red blue", "one colour too many"),
             ("red on", "missing after"),
-            ("on bold", "bold is no colour"),
+            ("on bold", "bold is not a colour"),
         ] {
             let error = Look::parse(bad).unwrap_err();
             assert!(error.contains(why), "{bad}: {error}");

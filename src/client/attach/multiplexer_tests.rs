@@ -123,7 +123,7 @@ fn the_server_has_its_part_and_a_terminal_at_most_its_share() {
     assert!(slot.command(Command::Run(job(99, 9))));
     let (id, why) = failure(next(&events));
     assert_eq!(id, 99);
-    assert!(why.contains("sala-chat serve holds as many"), "{why}");
+    assert!(why.contains("sala-chat serve is full"), "{why}");
     let mut others = Vec::new();
     while let Some(found) = multiplexer.join() {
         others.push(found);

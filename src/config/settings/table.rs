@@ -299,7 +299,7 @@ settings! {
     follow: FollowConfig {
         /// new files in a folder: ask before the next question, take them, or ignore them
         new: NewFiles = word("ask", NewFiles::WORDS);
-        /// share of updates, of what was read, above which the files are read anew in idle time (/refresh)
+        /// share of updates above which followed files are read anew in idle time (/refresh)
         rebase_share: f64 = float(0.25, 0.0, 1e6);
     }
 

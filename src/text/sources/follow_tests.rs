@@ -79,13 +79,15 @@ fn many_events_cost_few_looks() {
         let _ = to.send(look);
     });
     seen.recv_timeout(Duration::from_secs(60)).unwrap();
+    let begun = Instant::now();
     for n in 0..10_000 {
         std::fs::write(dir.path().join("a.txt"), format!("text {n}")).unwrap();
     }
     let last = OnDisk::Text("text 9999".into());
     while !seen.recv_timeout(Duration::from_secs(60)).unwrap().changes.iter().any(|c| c.now == last) {}
     // The first, one for each longest delay, and the last.
-    assert!(looks.load(Ordering::Relaxed) < 12, "{looks:?}");
+    let most = 4 + begun.elapsed().as_millis() / LONGEST_DELAY.as_millis();
+    assert!((looks.load(Ordering::Relaxed) as u128) < most, "{looks:?}");
 }
 
 #[test]

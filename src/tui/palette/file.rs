@@ -129,7 +129,7 @@ mod tests {
             ("\nbase = \"auto\"", 2, "base must be dark, light or plain"),
             ("[colors]\nyou = \"red\"", 1, "unknown key colors: did you mean colours?"),
             ("[colours]\n\nyuo = \"red\"", 3, "unknown role yuo: did you mean you?"),
-            ("[colours]\nyou = \"rred\"", 2, "you: rred is no colour"),
+            ("[colours]\nyou = \"rred\"", 2, "you: rred is not a colour"),
             ("[colours]\nyou = 3", 2, "you must be text in quotes"),
             ("[colours]\nyou = \"#333333 on #222222\"", 2, "contrast with the background is 1.2"),
             ("background = \"#ffffff\"\n[colours]\n\nquote = \"#eeee00\"", 4, "quote: the contrast"),

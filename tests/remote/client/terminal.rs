@@ -77,9 +77,9 @@ fn a_server_that_is_away_is_named_and_the_sessions_are_there() {
     let mut terminal = Terminal::start(home.path(), 80, 24, &["--engine", &url]);
     terminal.wait_for("Nothing answers at");
     terminal.line("/sessions");
-    terminal.wait_for("in texts");
+    terminal.wait_for("Nothing here yet");
     terminal.send(b"\x1b");
-    terminal.wait("the list to close", |text| !text.contains("in texts"));
+    terminal.wait("the list to close", |text| !text.contains("Nothing here yet"));
     terminal.line("/quit");
     assert!(terminal.exit().success());
 }

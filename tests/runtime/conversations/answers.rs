@@ -6,10 +6,11 @@ use super::*;
 fn the_remaining_context_is_known_before_a_question() {
     let dir = dir();
     let mut t = Chat::new(dir.path(), Setup::default());
-    t.sync();
-    let meters = t.seen.iter().rev().find_map(|n| if let Notice::Meters(m) = n { Some(m.clone()) } else { None });
-    let meters = meters.expect("meters without a question");
-    assert!(meters.context_limit > 0 && meters.context_used == 0, "{meters:?}");
+    let used = t.wait("meters without a question", |n| match n {
+        Notice::Meters(m) if m.context_limit > 0 => Some(m.context_used),
+        _ => None,
+    });
+    assert_eq!(used, 0);
 }
 
 fn the_second_question_gives_only_what_is_new() {

@@ -65,7 +65,7 @@ pub(super) const ROWS: &[Command] = &[
     },
     Command {
         name: "refresh",
-        help: "read the followed files anew where they changed, on a new branch",
+        help: "read changed files anew, on a new branch",
         example: "/refresh",
         wrong: "/refresh now",
         parse: |a| a.none().and_then(|()| runtime(Request::Refresh)),
