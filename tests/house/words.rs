@@ -23,7 +23,7 @@ const LEFT: &[(&str, usize)] = &[
     ("src/store", 2),
     ("src/text", 4),
     ("src/tui", 62),
-    ("tests", 10),
+    ("tests", 8),
 ];
 
 /// Lower-case words of an identifier or of prose: split at underscores, at changes of case and at everything that is no letter.

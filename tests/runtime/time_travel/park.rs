@@ -39,7 +39,7 @@ fn a_conversation_that_is_parked_between_questions_is_the_straight_one() {
             t.sync();
             park(&mut t);
         }
-        // Twice, and a return that is asked for.
+        // Twice, and a requested return.
         assert!(t.note(Request::Park).starts_with("Parked: "));
         t.sync();
         assert!(t.note(Request::Unpark).starts_with("The model is in memory."));
@@ -70,7 +70,7 @@ fn a_question_waits_for_the_model_and_parking_for_the_answer() {
 }
 
 #[test]
-fn an_idle_conversation_parks_by_itself_and_goes_on_in_another_process() {
+fn an_idle_conversation_parks_by_itself_and_resumes_elsewhere() {
     let straight = straight(Engine::Demo);
     let dir = tempfile::tempdir().unwrap();
     let mut t = demo(dir.path(), Opening::New, Some(Duration::from_millis(300)), SaveStates::Turn);

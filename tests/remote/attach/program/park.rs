@@ -136,7 +136,7 @@ impl Plain {
 }
 
 #[test]
-fn a_chat_that_is_killed_while_parked_goes_on_from_its_kept_state() {
+fn a_chat_killed_while_parked_resumes_from_its_kept_state() {
     let home = tempfile::tempdir().unwrap();
     let text: String = (0..150).map(|i| format!("Line {i} of the notes about the harbour.\n")).collect();
     std::fs::write(home.path().join("notes.txt"), text).unwrap();
