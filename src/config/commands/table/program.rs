@@ -28,7 +28,7 @@ pub(super) const ROWS: &[Command] = &[
     },
     Command {
         name: "park",
-        help: "free the GPU for others; the next question brings the model back",
+        help: "free the GPU; the next question brings it back",
         example: "/park",
         wrong: "/park now",
         parse: |a| a.none().and_then(|()| runtime(Request::Park)),
