@@ -132,7 +132,7 @@ fn the_least_recently_used_is_evicted_and_restored_exactly() {
 #[test]
 fn a_job_that_can_never_fit_is_refused_at_once_with_numbers() {
     let free = Harness::start();
-    let long = free.question(&"The lamp is in the attic. ".repeat(500));
+    let long = free.question(&"The lamp is in the attic. ".repeat(1500));
     let tokens = long.len();
     assert!(tokens > 4_096);
     let read = Request { prompt: long, seed: None, spec: SpecMode::Off, tokens: 0 };
