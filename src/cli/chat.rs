@@ -93,16 +93,17 @@ fn by_lines(requested: bool) -> bool {
 }
 
 pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
-    let input = chat.follow.iter().any(|path| path == "-");
-    let most = context.config().load.max_file_mib.saturating_mul(1 << 20);
-    let spool = input.then(|| Spool::start(most)).transpose()?;
     let mut chat = chat.clone();
-    for path in chat.follow.iter_mut().filter(|path| *path == "-") {
-        *path = spool.as_ref().map_or_else(String::new, |spool| spool.file.display().to_string());
+    let most = context.config().load.max_file_mib.saturating_mul(1 << 20);
+    let input = chat.follow.iter().any(|path| path == "-");
+    // Dropped at the end: the file goes with it.
+    let spool = input.then(|| Spool::start(most)).transpose()?;
+    if let Some(spool) = &spool {
+        let inputs = chat.follow.iter_mut().filter(|path| *path == "-");
+        inputs.for_each(|path| *path = spool.file.display().to_string());
     }
-    let chat = &chat;
     let lines = by_lines(chat.plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
-    Ok(part(context, chat, lines.as_ref(), None)?.0)
+    Ok(part(context, &chat, lines.as_ref(), None)?.0)
 }
 
 /// `sala-chat demo`: the tour, in a temporary data directory.

@@ -127,8 +127,8 @@ pub fn holds(checkpoint: &Checkpoint, free: u64, rows: usize) -> String {
     line
 }
 
-/// Sets the form of a checkpoint's weights for this device: that of an `earlier` load, if any. Returns a line with the reason if the choice was
-/// automatic.
+/// Sets the form of a checkpoint's weights for this device: that of an `earlier` load, if any. Returns a line with the
+/// reason if the choice was automatic.
 pub(super) fn choose<B: Memory>(
     backend: &B,
     checkpoint: &mut Checkpoint,

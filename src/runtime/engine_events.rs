@@ -126,20 +126,18 @@ impl State {
     }
 
     fn take_model(&mut self, info: &ModelInfo) {
-        let before = self.engine.model().map(|m| (m.host.clone(), m.parked));
+        let (host, parked) = self.engine.model().map(|m| (m.host.clone(), m.parked)).unzip();
         self.here.meters.context_limit = info.context_limit;
         self.here.meters.model = info.clone();
         self.recall_speed();
         self.engine.loaded(info);
-        let parked = before.as_ref().map(|(_, parked)| *parked);
         if parked.is_none_or(|was| was == info.parked) {
             self.report(Notice::Ready(info.clone()));
         }
         self.report(Notice::Meters(self.here.meters.clone()));
-        if let Some(host) =
-            info.host.as_ref().filter(|host| before.as_ref().and_then(|(host, _)| host.as_ref()) != Some(host))
-        {
-            self.note(Level::Info, format!("The model runs in {host}; this terminal uses it."));
+        let host = host.flatten();
+        if let Some(now) = info.host.as_ref().filter(|now| host.as_ref() != Some(now)) {
+            self.note(Level::Info, format!("The model runs in {now}; this terminal uses it."));
         }
         if info.parked && parked != Some(true) {
             self.disk.write_held();

@@ -98,9 +98,19 @@ impl Pending {
 }
 
 impl State {
+    fn following(&self) -> Option<&Followed> {
+        self.follows.by_session.get(&self.here.session.serial)
+    }
+
+    fn followed(&mut self) -> Done<&mut Followed> {
+        let serial = self.here.session.serial;
+        let none = || RuntimeError::Refused("Nothing is followed here. /follow PATH begins it.".into());
+        self.follows.by_session.get_mut(&serial).ok_or_else(none)
+    }
+
     /// The followed files that differ from what was read on this path.
     fn pending(&self, path: &[&Message]) -> Vec<Pending> {
-        let Some(followed) = self.follows.by_session.get(&self.here.session.serial) else { return Vec::new() };
+        let Some(followed) = self.following() else { return Vec::new() };
         let versions = versions(path);
         let known: HashMap<&str, &versions::Version<'_>> = versions.iter().map(|v| (v.path, v)).collect();
         let ignored = self.config.follow.new == NewFiles::Ignore;
@@ -138,10 +148,7 @@ impl State {
     }
 
     pub(super) fn changed(&self) -> u64 {
-        match self.follows.by_session.contains_key(&self.here.session.serial) {
-            true => self.pending(&self.here.session.tree.path()).len() as u64,
-            false => 0,
-        }
+        self.following().map_or(0, |_| self.pending(&self.here.session.tree.path()).len() as u64)
     }
 
     fn show_changed(&mut self) {
@@ -231,8 +238,7 @@ fn with_moves(mut pending: Vec<Pending>) -> Vec<Pending> {
 impl Verb {
     pub(super) async fn follow(&mut self, paths: Vec<String>) -> Done {
         if paths.is_empty() {
-            let followed = self.follows.by_session.get(&self.here.session.serial);
-            let text = followed.map_or_else(
+            let text = self.following().map_or_else(
                 || "Nothing is followed here. /follow PATH loads files and notices their changes.".to_owned(),
                 |followed| format!("{} followed. /follow off ends it.", followed.list()),
             );
@@ -241,7 +247,7 @@ impl Verb {
         }
         self.here.session.may_write()?;
         let mut paths = whole_paths(&paths, &self.sources);
-        if let Some(followed) = self.follows.by_session.get(&self.here.session.serial) {
+        if let Some(followed) = self.following() {
             paths.retain(|path| !followed.paths.contains(path));
             if paths.is_empty() {
                 return Err(RuntimeError::Refused(format!("{} followed already.", followed.list())));
@@ -265,10 +271,7 @@ impl Verb {
             return Ok(());
         }
         self.follow_start(looker, paths, left_out)?;
-        let serial = self.here.session.serial;
-        if let Some(followed) = self.follows.by_session.get_mut(&serial) {
-            followed.on_disk.extend(known);
-        }
+        self.followed()?.on_disk.extend(known);
         self.show_changed();
         Ok(())
     }

@@ -11,6 +11,7 @@ use super::database::{Access, Store};
 use super::error::{Result, StoreError};
 use super::format::FileKind;
 use super::keep::Freed;
+use super::query;
 use super::reach::PLACES;
 use super::recorded::{ids, light, with_ancestors};
 use super::schema::structure_fault;
@@ -152,13 +153,11 @@ impl Store {
                 let own = reached.iter().filter(|id| reached_by.get(id) == Some(&1) && !library.contains(id));
                 sizes.own = own.map(bytes).sum();
             }
-            let mut texts = db.prepare_cached(
-                "SELECT session, sum(octet_length(text) + octet_length(thinking)) FROM message GROUP BY session",
-            )?;
-            let mut rows = texts.query([])?;
-            while let Some(row) = rows.next()? {
-                let text = number_at(row, 1).unwrap_or_default();
-                sessions.entry(SessionId(row.get(0)?)).or_default().text = u64::try_from(text).unwrap_or_default();
+            let sql = "SELECT session, sum(octet_length(text) + octet_length(thinking)) FROM message GROUP BY session";
+            let texts: Vec<_> = query::rows(db, sql, [], |r| Ok((SessionId(r.get(0)?), number_at(r, 1))))?;
+            for (session, text) in texts {
+                let text = text.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default();
+                sessions.entry(session).or_default().text = text;
             }
             for (session, written) in properties(db, WRITTEN)? {
                 sessions.entry(session).or_default().written = written.parse().unwrap_or_default();

@@ -55,6 +55,11 @@ pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
 pub use thesaurus::BYTES as THESAURUS_BYTES;
 pub use tokenizer::{Specials, Tokenizer};
 
+/// Every line end as `\n`.
+pub fn with_newlines(text: &str) -> String {
+    text.replace("\r\n", "\n").replace('\r', "\n")
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     #[error("{path}: {}. A model folder needs tokenizer.json and tokenizer_config.json", plain_words(source))]

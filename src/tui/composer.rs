@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use unicode_segmentation::UnicodeSegmentation;
 
+use crate::text::with_newlines;
 pub(super) use folds::Folded;
 use folds::Folds;
 
@@ -74,7 +75,7 @@ impl Composer {
 
     pub fn set(&mut self, text: &str) {
         self.remember(LastEdit::None);
-        self.text = text.replace("\r\n", "\n").replace('\r', "\n");
+        self.text = with_newlines(text);
         self.cursor = self.text.len();
         self.goal = None;
     }
@@ -136,7 +137,7 @@ impl Composer {
     }
 
     pub fn paste(&mut self, text: &str, fold_chars: usize, fold_lines: usize) {
-        let text = text.replace("\r\n", "\n").replace('\r', "\n");
+        let text = with_newlines(text);
         let (chars, lines) = (text.chars().count(), text.lines().count());
         if chars <= fold_chars && lines <= fold_lines {
             return self.insert(&text);

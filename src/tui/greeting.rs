@@ -55,7 +55,7 @@ pub(super) fn offered(app: &App) -> Option<&SessionRow> {
 
 /// The offer in the longest form that leaves room for the title.
 fn offer(app: &App, row: &SessionRow, room: usize) -> Row {
-    let title = if row.title.is_empty() { &row.name } else { &row.title };
+    let title = row.heading();
     let date = date(row.updated_ms, app.config.utc_offset_min);
     let day = date.rsplit_once(' ').map_or("", |(day, _)| day).trim();
     let short = format!(" ({day}, {} tokens)", short_count(row.tokens));

@@ -17,6 +17,7 @@ use super::{App, Armed, Effect, Phase, Queued};
 use crate::core::Exit;
 use crate::runtime::protocol::{Activity, Request};
 use crate::text::sanitize::sanitize;
+use crate::text::with_newlines;
 use overlay::{close_overlay, overlay_key};
 use popup::{complete, popup_key};
 pub(super) use popup::{drop_outdated, files, paths};
@@ -120,7 +121,7 @@ pub(super) fn insert_pasted(app: &mut App, text: &str) {
     app.transcript.deselect();
     app.history.rest();
     let (chars, lines) = (app.config.paste_fold_chars, app.config.paste_fold_lines);
-    app.composer.paste(&sanitize(&text.replace("\r\n", "\n").replace('\r', "\n")), chars, lines);
+    app.composer.paste(&sanitize(&with_newlines(text)), chars, lines);
 }
 
 fn show_help(app: &mut App) {

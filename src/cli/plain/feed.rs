@@ -41,7 +41,7 @@ pub fn start_lines() -> io::Result<Lines> {
 
 /// The session of this folder, and the command that continues it.
 fn offer(row: &SessionRow) -> String {
-    let title = if row.title.is_empty() { &row.name } else { &row.title };
+    let title = row.heading();
     let (changed, tokens) = (when(row.updated_ms), counted(row.tokens, "token"));
     format!("/resume {} continues \"{title}\" ({changed}, {tokens}).", command_word(&row.name))
 }

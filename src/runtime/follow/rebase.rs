@@ -80,7 +80,7 @@ impl State {
 
     /// Whether updates are more than `follow.rebase_share` of what was read, and the engine is free to read it anew.
     pub(in crate::runtime) fn rebase_is_due(&self) -> bool {
-        let Some(followed) = self.follows.by_session.get(&self.here.session.serial) else { return false };
+        let Some(followed) = self.following() else { return false };
         let tokens = |updates: bool| {
             let path = self.here.session.tree.path();
             let documents = path.into_iter().filter_map(|m| m.meta.document.as_ref());

@@ -16,15 +16,12 @@ const LISTED: usize = 200;
 impl Verb {
     /// `/since [QUESTION]`: asks about what changed since the last question.
     pub(in crate::runtime) async fn since(&mut self, question: Option<String>) -> Done {
+        self.followed()?;
         self.look_again().await?;
         let pending = self.pending(&self.here.session.tree.path());
         let mut names: Vec<String> = pending.iter().filter_map(|p| Some(p.document()?.0)).collect();
         if names.is_empty() {
-            let why = match self.follows.by_session.contains_key(&self.here.session.serial) {
-                true => "Nothing changed since the last question.",
-                false => "Nothing is followed here. /follow PATH begins it.",
-            };
-            return Err(RuntimeError::Refused(why.into()));
+            return Err(RuntimeError::Refused("Nothing changed since the last question.".into()));
         }
         let more = names.len().saturating_sub(NAMED);
         names.truncate(NAMED);
@@ -35,9 +32,7 @@ impl Verb {
 
     /// `/changes`.
     pub(in crate::runtime) async fn changes(&mut self) -> Done {
-        if !self.follows.by_session.contains_key(&self.here.session.serial) {
-            return Err(RuntimeError::Refused("Nothing is followed here. /follow PATH begins it.".into()));
-        }
+        self.followed()?;
         self.look_again().await?;
         let pending = self.pending(&self.here.session.tree.path());
         let mut text = String::new();
@@ -66,8 +61,7 @@ impl Verb {
 
     /// Looks at the followed files now: the system's events may arrive later than the user's question.
     async fn look_again(&mut self) -> Done {
-        let followed = self.follows.by_session.get(&self.here.session.serial);
-        let looks: Vec<_> = followed.into_iter().flat_map(|f| f.followers.iter().map(Follower::look)).collect();
+        let looks: Vec<_> = self.following().into_iter().flat_map(|f| f.followers.iter().map(Follower::look)).collect();
         for look in looks {
             self.elsewhere(looking("The question was not asked."), move |doing| look(&doing.cancel)).await?;
         }
@@ -85,7 +79,7 @@ impl Verb {
         new: &mut Vec<Message>,
         asks: bool,
     ) -> Done {
-        if !self.follows.by_session.contains_key(&self.here.session.serial) {
+        if self.following().is_none() {
             return Ok(());
         }
         self.look_again().await?;
@@ -127,8 +121,7 @@ impl Verb {
         {
             return Ok(true);
         }
-        let serial = self.here.session.serial;
-        if let Some(followed) = self.follows.by_session.get_mut(&serial) {
+        if let Ok(followed) = self.followed() {
             followed.left_out.extend(new.iter().map(|p| p.path.clone()));
         }
         self.show_changed();

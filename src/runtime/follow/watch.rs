@@ -4,7 +4,6 @@
 use super::super::ask::Shown;
 use super::super::verb::Verb;
 use super::super::{Done, RuntimeError, State};
-use super::Followed;
 use crate::core::transcript::Message;
 use crate::runtime::protocol::{Level, Notice};
 
@@ -24,15 +23,8 @@ fn lines(answer: &Message) -> String {
 }
 
 impl State {
-    fn followed(&mut self) -> Done<&mut Followed> {
-        let serial = self.here.session.serial;
-        let none = || RuntimeError::Refused("Nothing is followed here. /follow PATH begins it.".into());
-        self.follows.by_session.get_mut(&serial).ok_or_else(none)
-    }
-
     pub(in crate::runtime) fn watch_is_due(&self) -> bool {
-        let followed = self.follows.by_session.get(&self.here.session.serial);
-        followed.is_some_and(|f| f.is_fresh && !f.watches.is_empty())
+        self.following().is_some_and(|f| f.is_fresh && !f.watches.is_empty())
             && self.engine.model().is_some()
             && self.here.session.may_write().is_ok()
     }

@@ -116,6 +116,11 @@ pub struct SessionRow {
 }
 
 impl SessionRow {
+    /// Its title, else its name.
+    pub fn heading(&self) -> &str {
+        if self.title.is_empty() { &self.name } else { &self.title }
+    }
+
     /// Its messages, for a column: `41`; `0 of 4` if all are undone.
     pub fn counted(&self) -> String {
         match self.undone {

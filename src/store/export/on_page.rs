@@ -6,6 +6,7 @@ use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 
 use super::fences::{fence, missing_end};
 use crate::core::transcript::Role;
+use crate::text::with_newlines;
 
 /// Passes that look for headings and open blocks: a line that is no heading any more may be the text of an underlined
 /// one, and what stood inside of an open block is read as Markdown once that is closed.
@@ -24,6 +25,7 @@ pub(super) fn speaker(role: Role) -> &'static str {
 }
 
 pub(super) fn on_page(text: &str) -> String {
+    // CommonMark ends a line at a lone carriage return too.
     let mut page = with_newlines(text).trim_end().to_owned();
     for _ in 0..PASSES {
         if let Some(end) = missing_end(&page) {
@@ -42,11 +44,6 @@ pub(super) fn on_page(text: &str) -> String {
     }
     let fence = fence(text);
     format!("{fence}text\n{}\n{fence}", text.trim_end())
-}
-
-/// CommonMark ends a line at a lone carriage return too.
-pub(super) fn with_newlines(text: &str) -> String {
-    text.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// Where a last HTML block begins that a blank line does not end, and each later line that would begin one.

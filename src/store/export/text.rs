@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::SessionJson;
 use super::fences::fence;
-use super::on_page::{on_page, speaker, with_newlines};
+use super::on_page::{on_page, speaker};
 use crate::core::transcript::{Message, MessageId, Passage, Role};
+use crate::text::with_newlines;
 
 const SHOWN_LINES: usize = 40;
 

@@ -109,6 +109,6 @@ fn words(value: &Object<'_>) -> Option<String> {
         Object::Array(list) => list.iter::<Object<'_>>().filter_map(|one| words(&one)).collect::<Vec<_>>().join(", "),
         _ => return None,
     };
-    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    let text = crate::text::with_newlines(&text);
     (!text.trim().is_empty()).then_some(text)
 }

@@ -12,7 +12,7 @@ const UNSET: &str = "__unset";
 /// The source as the template engine is given it. Lines keep their numbers.
 pub(super) fn rewritten(source: &str) -> String {
     // Jinja2 does so before it reads anything, string literals included.
-    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let source = crate::text::with_newlines(source);
     let mut out = String::with_capacity(source.len());
     let mut rest = source.as_str();
     while let Some(at) = ["{{", "{%", "{#"].iter().filter_map(|open| rest.find(open)).min() {
