@@ -165,7 +165,7 @@ def shard(path, parts):
 def make(folder, tiny, layers, as_gptq):
     began = time.time()
     folder.mkdir(parents=True, exist_ok=True)
-    config = json.loads((ROOT / "src/model/config_9b.json").read_text())
+    config = json.loads((ROOT / "sala/src/model/config_9b.json").read_text())
     config["vocab_size"] = IDS
     if tiny:
         config.update(TINY)

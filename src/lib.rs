@@ -3,7 +3,7 @@
 //! # Architecture
 //!
 //! Rooms form layers; imports point downwards only (`tests/house/layering.rs` enforces it). A room's `protocol` is plain data that every
-//! room may import.
+//! room may import. [`core`], [`backend`], [`model`] and [`engine`] are the crate `sala`: it runs the model and knows no text.
 //!
 //! | layer | rooms | owns |
 //! |---|---|---|
@@ -30,14 +30,12 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-pub mod backend;
+pub use sala::{backend, core, engine, model};
+
 pub mod cli;
 pub mod client;
 pub mod config;
-pub mod core;
-pub mod engine;
 pub mod lab;
-pub mod model;
 pub mod runtime;
 pub mod server;
 pub mod store;

@@ -80,7 +80,7 @@ for document in documents():
 for path, start, length in [
     ("../../docs/design.md", 0, 9_000),
     ("../../src/base/random.rs", 0, 1_600),
-    ("../../src/model/score.rs", 0, 4_500),
+    ("../../sala/src/model/score.rs", 0, 4_500),
     ("../demo/training/evaluate.py", 0, 6_000),
 ]:
     text = open(path).read()[start : start + length]

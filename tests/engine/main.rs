@@ -1,5 +1,6 @@
 //! The inference thread: sequences, speculation, golden data.
 
+mod capture;
 mod golden;
 mod sequences;
 mod speculation;

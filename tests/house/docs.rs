@@ -7,7 +7,7 @@ use sala_chat::config::settings::table::{OPEN_TABLES, ROWS};
 
 use crate::sources;
 
-const ROOTS: [&str; 6] = ["src", "kernels", "tests", "benches", "docs", "README.md"];
+const ROOTS: [&str; 7] = ["src", "sala/src", "kernels", "tests", "benches", "docs", "README.md"];
 const TEXTS: [&str; 8] = ["rs", "cu", "cuh", "md", "h", "cpp", "py", "sh"];
 
 /// The specification.
@@ -112,7 +112,7 @@ fn every_file_of_the_sources_that_a_document_names_is_there() {
         let ends = |name: &&str| [".rs", ".cu", ".cuh"].iter().any(|end| name.len() > end.len() && name.ends_with(end));
         for name in quoted.filter(ends) {
             seen += 1;
-            let places = ["", "src", "kernels"].map(|folder| root.join(folder).join(name));
+            let places = ["", "src", "sala/src", "kernels"].map(|folder| root.join(folder).join(name));
             if !places.iter().any(|path| path.exists()) {
                 wrong.push(format!("{document}: there is no {name}"));
             }

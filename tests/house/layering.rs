@@ -1,4 +1,5 @@
-//! Imports point downwards: every `use crate::…` of the sources is checked against the layer table of `src/lib.rs`.
+//! Imports point downwards: every `use crate::…` of the sources is checked against the layer table of `src/lib.rs`, which has the
+//! rooms of both crates.
 
 use crate::sources;
 

@@ -1,0 +1,312 @@
+//! The EAGLE-3 draft head: weights, one-layer forward, sliding window, and its saved state (docs/speculative.md §1-3).
+//! Generic over the backend; the same code on every device.
+//!
+//! The row of position p pairs the model's auxiliary hidden states at p with the token at p + 1 and predicts p + 2.
+//! Rows of accepted positions need only keys and values, because no operation reads their outputs; the last row is the
+//! exception, it predicts. So reading a prompt costs three small GEMMs per row, and only for the window's positions.
+//!
+//! Invariants: the window holds exactly the rows of positions `first..next`, all made from accepted tokens; the
+//! auxiliary hidden states of `next..next + waiting` are kept until their rows are needed; rows drafted ahead lie at
+//! `next..` and are overwritten by the accepted rows of those positions, never kept. Drafts never decide the text, so
+//! losing any of this costs speed only.
+
+mod config;
+mod forward;
+mod golden;
+mod load;
+mod nvfp4;
+mod open;
+mod save;
+
+use std::ops::Range;
+
+use crate::backend::draft::{DraftOps, PENDING_ROWS};
+use crate::backend::{BackendError, BufKind, Pass, StepKey, TopLogits, internal};
+use crate::engine::protocol::Token;
+use crate::model::{Model, ModelError};
+
+pub use config::{DraftConfig, DraftOptions, FcNorm};
+pub use golden::replay;
+use load::Weights;
+
+pub const FOLDER: &str = "eagle3";
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DraftError {
+    /// Not an EAGLE-3 head, damaged, or made for another model.
+    #[error("the draft head can not be used: {0}; choose another with --draft, or --draft off")]
+    Refused(String),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+pub type Result<T, E = DraftError> = std::result::Result<T, E>;
+
+pub struct Tables<'a, B: DraftOps> {
+    /// `[vocab, hidden]`
+    pub embed: &'a B::Matrix,
+    /// `[vocab, hidden]`
+    pub head: &'a B::Matrix,
+}
+
+impl<'a, B: DraftOps> From<&'a Model<B>> for Tables<'a, B> {
+    fn from(model: &'a Model<B>) -> Self {
+        Tables { embed: model.embed(), head: model.head() }
+    }
+}
+
+/// Most rows of given tokens in one pass of the head. Bounds its buffers whatever the length of a prefill pass.
+const READ_ROWS: usize = 512;
+
+/// Working buffers of [`READ_ROWS`] rows unless the shape says otherwise.
+struct Bufs<B: DraftOps> {
+    /// Streams. `[rows, hidden]`
+    g: B::Buf,
+    /// Embedding and stream, normed. `[rows, 2·hidden]`
+    x: B::Buf,
+    /// Keys, values and queries. `[rows, (2·kv + heads)·d]`
+    kvq: B::Buf,
+    /// Input of a recursive step. `[1, 2·hidden]`
+    one_x: B::Buf,
+    /// The predicting row's stream, from which the next draft step starts: un-normed, or normed for EAGLE-3.1. `[1,
+    /// hidden]`
+    stream: B::Buf,
+    o: B::Buf,
+    /// `[1, intermediate]`
+    mid: B::Buf,
+    /// `[1, draft_vocab]`
+    logits: B::Buf,
+    /// Auxiliary hidden states of given tokens. `[READ_ROWS, aux·target_hidden]`
+    read: B::Buf,
+    /// Waiting ones. `[PENDING_ROWS, aux·target_hidden]`
+    aux_hidden: B::Buf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AuxRows {
+    Read,
+    Waiting,
+}
+
+pub struct DraftHead<B: DraftOps> {
+    name: String,
+    fingerprint: String,
+    config: DraftConfig,
+    weights: Weights<B>,
+    bufs: Bufs<B>,
+    window: B::Window,
+    /// Rows of positions `first..next` are in the window.
+    first: usize,
+    next: usize,
+    /// Auxiliary hidden states of positions `next..next + waiting` wait in `bufs.aux_hidden`.
+    waiting: usize,
+    ahead: usize,
+    assumed: Option<String>,
+}
+
+/// A head's state of a conversation that is swapped out ([`DraftHead::swap`]).
+pub struct DraftWindow<B: DraftOps> {
+    window: B::Window,
+    aux_hidden: B::Buf,
+    first: usize,
+    next: usize,
+    waiting: usize,
+    ahead: usize,
+}
+
+impl<B: DraftOps> DraftHead<B> {
+    pub fn another(&self, b: &mut B) -> Result<DraftWindow<B>> {
+        let aux_hidden = b.draft_buf(PENDING_ROWS, self.aux_width(), BufKind::Activation)?;
+        let window = b.draft_window(&self.config.shape)?;
+        Ok(DraftWindow { window, aux_hidden, first: 0, next: 0, waiting: 0, ahead: 0 })
+    }
+
+    pub fn swap(&mut self, other: &mut DraftWindow<B>) {
+        std::mem::swap(&mut self.window, &mut other.window);
+        std::mem::swap(&mut self.bufs.aux_hidden, &mut other.aux_hidden);
+        std::mem::swap(&mut self.first, &mut other.first);
+        std::mem::swap(&mut self.next, &mut other.next);
+        std::mem::swap(&mut self.waiting, &mut other.waiting);
+        std::mem::swap(&mut self.ahead, &mut other.ahead);
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The assumption about an ambiguous configuration, as a sentence without its full stop.
+    pub fn assumed(&self) -> Option<&str> {
+        self.assumed.as_deref()
+    }
+
+    pub fn config(&self) -> &DraftConfig {
+        &self.config
+    }
+
+    /// In slot order; pass them to [`crate::model::Live::new`].
+    pub fn aux_layers(&self) -> &[usize] {
+        &self.config.aux_layers
+    }
+
+    pub fn reset(&mut self, position: usize) {
+        (self.first, self.next, self.waiting, self.ahead) = (position, position, 0, 0);
+    }
+
+    /// Whether it has the last accepted row of a state of `position` tokens, and so can draft.
+    pub fn ready(&self, position: usize) -> bool {
+        self.waiting > 0 && self.next + self.waiting == position
+    }
+
+    /// Adds a prefilled chunk: `aux_hidden` are the streams of positions `start..start + rows`, `history` is every
+    /// token so far including the chunk's, and `following` is the number of given tokens after it. Skips rows that no
+    /// draft can see.
+    pub fn read(
+        &mut self,
+        b: &mut B,
+        tables: &Tables<'_, B>,
+        aux_hidden: &B::Buf,
+        start: usize,
+        rows: usize,
+        history: &[Token],
+        following: usize,
+    ) -> Result<()> {
+        if following >= self.config.shape.window {
+            self.reset(start + rows);
+            return Ok(());
+        }
+        if self.next + self.waiting == start {
+            self.flush(b, tables, history)?;
+        } else {
+            self.reset(start);
+        }
+        let Some(known) = rows.checked_sub(1) else {
+            return Ok(());
+        };
+        let Some(tokens) = history.get(start + 1..start + rows) else {
+            return Ok(());
+        };
+        for (first, tokens) in (0..known).step_by(READ_ROWS).zip(tokens.chunks(READ_ROWS)) {
+            b.draft_seek(tokens, start + first, self.first)?;
+            b.draft_copy(&mut self.bufs.read, 0, aux_hidden, first..first + tokens.len())?;
+            let pass = Pass::Prefill { rows: tokens.len() };
+            let (c, window) = (&self.config, &mut self.window);
+            self.weights.project_rows(b, c, &mut self.bufs, AuxRows::Read, tables, window, pass)?;
+        }
+        self.next = start + known;
+        b.draft_copy(&mut self.bufs.aux_hidden, 0, aux_hidden, known..rows)?;
+        self.waiting = 1;
+        Ok(())
+    }
+
+    /// Keeps the auxiliary hidden states of the accepted `rows` of a verify pass until they are needed. The first one
+    /// has position `start`; `history` reaches at least to the token of that position.
+    pub fn keep(
+        &mut self,
+        b: &mut B,
+        tables: &Tables<'_, B>,
+        aux_hidden: &B::Buf,
+        rows: Range<usize>,
+        start: usize,
+        history: &[Token],
+    ) -> Result<()> {
+        self.ahead = 0;
+        if self.next + self.waiting != start {
+            self.reset(start);
+        }
+        if self.waiting + rows.len() > PENDING_ROWS {
+            self.flush(b, tables, history)?;
+        }
+        let kept = rows.len();
+        b.draft_copy(&mut self.bufs.aux_hidden, self.waiting, aux_hidden, rows)?;
+        self.waiting += kept;
+        Ok(())
+    }
+
+    fn flush(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<()> {
+        self.flush_rows(b, tables, history, self.waiting)
+    }
+
+    fn flush_rows(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token], rows: usize) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
+        let Some(tokens) = history.get(self.next + 1..self.next + 1 + rows) else {
+            self.reset(self.next + self.waiting);
+            return Ok(());
+        };
+        b.draft_seek(tokens, self.next, self.first)?;
+        self.weights.project_rows(
+            b,
+            &self.config,
+            &mut self.bufs,
+            AuxRows::Waiting,
+            tables,
+            &mut self.window,
+            Pass::Verify { rows },
+        )?;
+        self.next += rows;
+        self.waiting -= rows;
+        Ok(())
+    }
+
+    /// Extends the window by all waiting rows and predicts the token after the pending one. `history` ends with the
+    /// pending token, so it is one longer than the state. Only when [`DraftHead::ready`].
+    ///
+    /// # Errors
+    /// The device; [`DraftError::Refused`] if the head is not ready.
+    pub fn extend(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<TopLogits> {
+        let rows = self.waiting;
+        let tokens = match history.get(self.next + 1..self.next + 1 + rows) {
+            Some(tokens) if rows > 0 => tokens,
+            _ => {
+                return Err(DraftError::Refused("its window does not reach to the last token".into()));
+            }
+        };
+        b.draft_seek(tokens, self.next, self.first)?;
+        let (w, c, bufs, window) = (&self.weights, &self.config, &mut self.bufs, &mut self.window);
+        let pass = Pass::Verify { rows };
+        b.step(StepKey::DraftExtend(rows), &mut |b| {
+            w.project_rows(b, c, bufs, AuxRows::Waiting, tables, window, pass)?;
+            b.draft_last(&mut bufs.stream, &bufs.g, pass)?;
+            w.layer(b, c, bufs, tables, window, pass)
+        })?;
+        self.next += rows;
+        self.waiting = 0;
+        self.ahead = 0;
+        self.predicted(b)
+    }
+
+    /// Drafts once more: `token` is the draft (or the choice) made from the last prediction. Returns the prediction
+    /// after it.
+    pub fn step(&mut self, b: &mut B, tables: &Tables<'_, B>, token: Token) -> Result<TopLogits> {
+        b.draft_seek(&[token], self.next + self.ahead, self.first)?;
+        let (w, c, bufs, window) = (&self.weights, &self.config, &mut self.bufs, &mut self.window);
+        b.step(StepKey::Draft, &mut |b| w.recurse(b, c, bufs, tables, window))?;
+        self.ahead += 1;
+        self.predicted(b)
+    }
+
+    /// Top logits of the last prediction, in the model's ids. Waits.
+    fn predicted(&mut self, b: &mut B) -> Result<TopLogits> {
+        Ok(in_model_ids(b.read_top_logits(1)?, self.weights.to_target.as_deref())?)
+    }
+}
+
+/// Translates the draft ids of the one row to ids of the model; without a map they are equal.
+fn in_model_ids(rows: Vec<TopLogits>, map: Option<&[Token]>) -> Result<TopLogits, BackendError> {
+    let mut row =
+        rows.into_iter().next().ok_or_else(|| internal("draft", "a prediction without a row of top logits"))?;
+    if let Some(map) = map {
+        for id in &mut row.ids {
+            let known = map.get(*id as usize);
+            *id = *known.ok_or_else(|| internal("draft", "a predicted id outside of the draft vocabulary"))?;
+        }
+    }
+    Ok(row)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! Opens heads from a folder, the built-in model or random weights, with their working buffers.
+
+use std::path::Path;
+
+use super::load::Weights;
+use super::{Bufs, DraftConfig, DraftHead, DraftOptions, READ_ROWS, Result};
+use crate::backend::BufKind;
+use crate::backend::draft::{DraftOps, PENDING_ROWS};
+use crate::core::spec::ModelSpec;
+use crate::model::format::Format;
+use crate::model::weights::declared_format;
+use crate::model::{ModelError, Tensors, demo_draft};
+use crate::core::files;
+
+impl<B: DraftOps> DraftHead<B> {
+    /// The head in a folder: `config.json` and safetensors weights.
+    ///
+    /// # Errors
+    /// [`DraftError::Refused`](super::DraftError::Refused) with the reason if it does not fit `model`; unreadable
+    /// files; the device.
+    pub fn open(b: &mut B, dir: &Path, model: &ModelSpec, options: &DraftOptions) -> Result<Self> {
+        let path = dir.join("config.json");
+        let config =
+            files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
+        let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
+        let format = declared_format(dir, &config)?;
+        if let Some(what) = format.as_ref().and_then(Format::refusal) {
+            return Err(ModelError::Quantised { path: dir.into(), what }.into());
+        }
+        Self::load(b, &name, &config, &Tensors::open_dir(dir)?.in_format(format), model, options)
+    }
+
+    /// The built-in model's head; it fits no other model.
+    pub fn demo(b: &mut B, model: &ModelSpec, options: &DraftOptions) -> Result<Self> {
+        let (config, tensors) = demo_draft()?;
+        Self::load(b, "demo-eagle3", config, &tensors, model, options)
+    }
+
+    pub fn load(
+        b: &mut B,
+        name: &str,
+        config: &str,
+        tensors: &Tensors,
+        model: &ModelSpec,
+        options: &DraftOptions,
+    ) -> Result<Self> {
+        let assumed = DraftConfig::assumed(config);
+        let config = DraftConfig::from_json(config, model, options)?;
+        let weights = Weights::load(b, tensors, &config, options.recipe)?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{config:?}\n").as_bytes());
+        tensors.hash_into(&mut hasher);
+        options.recipe.hash_into(&mut hasher);
+        let fingerprint = hasher.finalize().to_hex().chars().take(32).collect();
+        Ok(DraftHead { assumed, ..Self::build(b, name, fingerprint, config, weights)? })
+    }
+
+    /// Random weights in the shape of a MiniCPM-SALA head (docs/speculative.md §1.2), scaled to `model`, for measuring
+    /// costs: its drafts are meaningless.
+    pub fn synthetic(b: &mut B, model: &ModelSpec, options: &DraftOptions, seed: u64) -> Result<Self> {
+        let s = &model.sparse;
+        let config = serde_json::json!({
+            "hidden_size": model.hidden, "intermediate_size": model.intermediate, "num_attention_heads": s.heads,
+            "num_key_value_heads": s.kv_heads, "head_dim": s.head_dim, "vocab_size": model.vocab,
+            "draft_vocab_size": model.vocab.min(32_000),
+        });
+        let config = DraftConfig::from_json(&config.to_string(), model, options)?;
+        let weights = Weights::synthetic(b, &config, options.recipe, seed)?;
+        Self::build(b, "synthetic", format!("synthetic {seed}"), config, weights)
+    }
+
+    fn build(b: &mut B, name: &str, fingerprint: String, config: DraftConfig, weights: Weights<B>) -> Result<Self> {
+        let s = &config.shape;
+        let rows = READ_ROWS;
+        let (q, kv) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
+        let aux = config.aux_layers.len() * config.target_hidden;
+        let bufs = Bufs {
+            g: b.draft_buf(rows, s.hidden, BufKind::Residual)?,
+            x: b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?,
+            kvq: b.draft_buf(rows, 2 * kv + q, BufKind::Activation)?,
+            one_x: b.draft_buf(1, 2 * s.hidden, BufKind::Activation)?,
+            stream: b.draft_buf(1, s.hidden, BufKind::Residual)?,
+            o: b.draft_buf(1, q, BufKind::Activation)?,
+            mid: b.draft_buf(1, s.intermediate, BufKind::Activation)?,
+            logits: b.draft_buf(1, config.draft_vocab, BufKind::Logits)?,
+            read: b.draft_buf(rows, aux, BufKind::Activation)?,
+            aux_hidden: b.draft_buf(PENDING_ROWS, aux, BufKind::Activation)?,
+        };
+        let window = b.draft_window(s)?;
+        Ok(DraftHead {
+            name: name.into(),
+            fingerprint,
+            config,
+            weights,
+            bufs,
+            window,
+            first: 0,
+            next: 0,
+            waiting: 0,
+            ahead: 0,
+            assumed: None,
+        })
+    }
+}

@@ -1,0 +1,58 @@
+//! The index and seal of a folder packed by this program: whether it is finished, and its source.
+
+use std::io;
+use std::path::Path;
+
+use super::tensors::{Tensors, WEIGHTS_INDEX};
+use super::{ModelError, Result};
+use crate::core::files;
+
+/// Key of the metadata of each file: hash of source and recipe; in files followed by the squared error.
+pub(super) const MADE_FROM: &str = "made_from";
+/// Key of the metadata of the index: hash of all tensors, sampled as fingerprints are.
+pub(super) const SEAL: &str = "seal";
+
+/// Whether packing of a folder was completed. [`check`](fn@super::quantize::check) compares its parts with their
+/// hashes.
+pub fn is_finished(folder: &Path) -> Result<bool> {
+    let path = folder.join(WEIGHTS_INDEX);
+    files::is_there(&path).map_err(|cause| ModelError::File { path, cause })
+}
+
+/// The index of a finished folder; `None` if it is no JSON.
+pub(super) fn read_index(folder: &Path) -> io::Result<Option<serde_json::Value>> {
+    let text = files::read_text(&folder.join(WEIGHTS_INDEX), files::MODEL_CONFIG_BYTES)?;
+    Ok(serde_json::from_str(&text).ok())
+}
+
+/// The recorded source of a finished folder, if its tensors match the seal (sampled as fingerprints are).
+///
+/// # Errors
+/// A file that the system cannot read: it may be whole.
+pub(super) fn sealed(folder: &Path) -> Result<Option<(String, Tensors)>> {
+    let index = match read_index(folder) {
+        Err(cause) if is_passing(&cause) => return Err(ModelError::File { path: folder.join(WEIGHTS_INDEX), cause }),
+        read => read.ok().flatten(),
+    };
+    let says = |key: &str| index.as_ref()?.get("metadata")?.get(key)?.as_str().map(str::to_owned);
+    let (Some(id), Some(expected)) = (says(MADE_FROM), says(SEAL)) else { return Ok(None) };
+    match Tensors::open_dir(folder) {
+        Ok(tensors) => Ok((seal(&tensors) == expected).then_some((id, tensors))),
+        Err(ModelError::File { path, cause }) if is_passing(&cause) => Err(ModelError::File { path, cause }),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Hash of all tensors, sampled as fingerprints are.
+pub(super) fn seal(tensors: &Tensors) -> String {
+    let mut hasher = blake3::Hasher::new();
+    tensors.hash_into(&mut hasher);
+    hasher.finalize().to_hex().to_string()
+}
+
+/// Whether an error is independent of the file's contents: disk, network, permissions, too many open files, no memory.
+pub(super) fn is_passing(e: &io::Error) -> bool {
+    // The program, not the system, reports damaged contents.
+    let of_system = e.raw_os_error().is_some() || e.kind() == io::ErrorKind::OutOfMemory;
+    of_system && e.kind() != io::ErrorKind::NotFound
+}

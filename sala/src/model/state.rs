@@ -1,0 +1,365 @@
+//! Live state of a conversation, and the rules of its use.
+//!
+//! A [`Sequence`] holds the state of one conversation; all conversations share one workspace for their passes.
+//! [`Live`] is both, with one current sequence; [`super::sequence`] exchanges it for another.
+//!
+//! Owns the order of calls that keeps principle 1 (state is a function of the segment path): every pass is advanced
+//! exactly once, only accepted rows enter the recurrent state, pending rows are folded before a prefill or an export.
+//! [`super::parts`] has its parts, [`super::images`] saving and restoring, [`super::mass`] attention mass. Never holds
+//! tokens or text.
+
+use std::sync::Arc;
+
+use crate::backend::{
+    Backend, BackendError, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, TopLogits, internal,
+};
+use crate::core::grouped;
+use crate::core::spec::DenseRule;
+use crate::engine::protocol::{RowSource, Token, segment_name};
+
+use super::forward::{Probe, Wanted};
+use super::parts::{AuxHidden, LayerRows, LayerState, Phase, Sequence, Workspace};
+use super::{Model, ModelError, Result};
+
+/// A conversation's state and the workspace of its passes. See [`crate::model`] for the order of calls.
+pub struct Live<B: Backend> {
+    pub(super) now: Sequence<B>,
+    pub work: Workspace<B>,
+}
+
+pub(super) fn fits<B: Backend>(op: &'static str, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
+    let rows = tokens.len();
+    if rows == 0 || rows > most {
+        return Err(ModelError::Order { op, reason: format!("{rows} rows; it takes 1 to {most}") });
+    }
+    let vocab = model.spec().vocab;
+    match tokens.iter().find(|t| **t as usize >= vocab) {
+        Some(token) => Err(ModelError::Token { token: *token, vocab }),
+        None => Ok(()),
+    }
+}
+
+/// The error for a context that does not fit, with the length that does.
+pub(super) fn no_room<B: Backend>(sequence: &Sequence<B>, b: &B, length: usize, free: u64) -> BackendError {
+    BackendError::Memory {
+        what: format!("a context of {} tokens", grouped(length as u64)),
+        needed: sequence.wants(b, length),
+        free,
+        advice: format!("Fits with at most {} tokens", grouped(sequence.longest(b, length, free) as u64)),
+    }
+}
+
+impl<B: Backend> Live<B> {
+    /// An empty state that can grow to `limit` tokens and keeps the outputs of the layers in `aux_layers` (slot
+    /// order).
+    ///
+    /// # Errors
+    /// Not enough memory, a shape that the device does not support, or a layer outside the model.
+    pub fn new(b: &mut B, model: &Model<B>, limit: usize, aux_layers: &[usize]) -> Result<Self> {
+        let spec = model.spec();
+        if let Some(bad) = aux_layers.iter().find(|t| **t >= spec.mixers.len()) {
+            let reason = format!("layer {bad} of {} has no hidden state to keep", spec.mixers.len());
+            return Err(ModelError::Order { op: "Live::new", reason });
+        }
+        let layers = LayerState::all(b, spec, limit)?;
+        let LayerRows { mid, sparse, lightning } = LayerRows::new(b, spec)?;
+        let sparse = match sparse {
+            Some(bufs) => Some((bufs, b.selection(&spec.sparse, limit)?)),
+            None => None,
+        };
+        let aux_hidden = if aux_layers.is_empty() {
+            None
+        } else {
+            Some(AuxHidden {
+                layers: aux_layers.to_vec(),
+                buf: b.buf(aux_layers.len() * spec.hidden, BufKind::Activation)?,
+            })
+        };
+        b.seek(0)?;
+        let work = Workspace {
+            h: b.buf(spec.hidden, BufKind::Residual)?,
+            mid,
+            logits: b.buf(spec.vocab, BufKind::Logits)?,
+            sparse,
+            lightning,
+            aux_hidden,
+            sparse_spec: spec.sparse.clone(),
+            lightning_spec: spec.lightning.clone(),
+            limit,
+            last_prefill: None,
+        };
+        Ok(Live { now: Sequence::empty(layers, None, b.place()), work })
+    }
+
+    /// Tokens in the state, including accepted ones that are not folded yet.
+    pub fn position(&self) -> usize {
+        self.now.position
+    }
+
+    pub fn limit(&self) -> usize {
+        self.work.limit
+    }
+
+    /// The auxiliary hidden states of the last pass `[rows, aux·hidden]`; `None` if none are kept.
+    pub fn aux_hidden(&self) -> Option<&B::Buf> {
+        self.work.aux_hidden.as_ref().map(|t| &t.buf)
+    }
+
+    /// First row of the current sequence in the last verify pass: earlier rows belong to other sequences.
+    pub fn first_row(&self) -> usize {
+        self.now.first_row
+    }
+
+    /// The residual stream after the last layer of the last pass with an output `[rows, hidden]`, before the final
+    /// norm.
+    pub fn hidden(&self) -> &B::Buf {
+        &self.work.h
+    }
+
+    /// For comparisons; the default rule keeps rows independent of later ones.
+    pub fn set_dense_rule(&mut self, rule: DenseRule) {
+        self.work.sparse_spec.dense_rule = rule;
+    }
+
+    /// The next given token begins a segment, even if the last chunk allowed its segment to continue.
+    pub fn begin_segment(&mut self) {
+        self.now.segment = 0;
+    }
+
+    /// Given tokens of the present segment so far; 0 if the next one begins a segment.
+    pub fn segment_read(&self) -> usize {
+        self.now.segment
+    }
+
+    /// Names the last rows as those of a segment, if the segment below has a name. An empty segment has none.
+    pub fn end_segment(&mut self, fingerprint: &str, prompt: &[Token], completion: &[Token]) -> Option<[u8; 32]> {
+        let end = self.now.position;
+        let start = end.checked_sub(prompt.len() + completion.len()).filter(|start| *start < end)?;
+        let parent = match start {
+            0 => None,
+            _ => Some(self.now.named.last_at(start)?),
+        };
+        let name = segment_name(fingerprint, parent, prompt, completion);
+        self.now.named.add(end, name);
+        Some(name)
+    }
+
+    /// Reads one chunk of given tokens (at most [`prefill_rows`](crate::backend::Memory::prefill_rows)) at the current
+    /// position. Follow it with [`Live::advance`] of all its rows; in between the auxiliary hidden states may be read
+    /// at the pass's own positions.
+    ///
+    /// All chunks of a segment but the last must be multiples of [`crate::backend::GRID`]; then its state does not
+    /// depend on the cut. Any other chunk ends the segment: the next one starts its own grid.
+    ///
+    /// # Errors
+    /// Too many rows, a token outside the vocabulary, a full context, an unadvanced prefill; or the device, after
+    /// which the state must be reset.
+    pub fn prefill(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
+        self.prefill_pass(b, model, tokens, Wanted::Output, None)
+    }
+
+    /// [`Live::prefill`] of a chunk that others follow: the same state, bit for bit, and the same auxiliary hidden
+    /// states, but no logits for [`Live::prefill_logits`].
+    pub fn prefill_state(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
+        self.prefill_pass(b, model, tokens, Wanted::State, None)
+    }
+
+    pub fn prefill_probed(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        tokens: &[Token],
+        probe: &mut Probe<'_, B>,
+    ) -> Result<()> {
+        self.prefill_pass(b, model, tokens, Wanted::Output, Some(probe))
+    }
+
+    fn prefill_pass(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        tokens: &[Token],
+        wanted: Wanted,
+        probe: Option<&mut Probe<'_, B>>,
+    ) -> Result<()> {
+        let pass = Pass::Prefill { rows: tokens.len() };
+        self.begin("prefill", b, model, tokens, b.prefill_rows())?;
+        self.fold(b)?;
+        model.run(b, &mut self.work, &mut [&mut self.now.layers], pass, wanted, probe)?;
+        self.now.phase = Phase::Ran(pass);
+        self.work.last_prefill = (wanted == Wanted::Output).then_some(pass);
+        Ok(())
+    }
+
+    /// Top logits for the token after the last row of the last prefill, before or after its advance. Waits.
+    ///
+    /// # Errors
+    /// The last pass was no [`Live::prefill`], or the device.
+    pub fn prefill_logits(&mut self, b: &mut B, model: &Model<B>) -> Result<TopLogits> {
+        let Some(pass) = self.work.last_prefill else {
+            return Err(ModelError::Order {
+                op: "prefill_logits",
+                reason: "the last pass was no prefill with an output".into(),
+            });
+        };
+        model.logits(b, &mut self.work, HeadRows::Last, pass)?;
+        b.top_logits(&self.work.logits, model.spec().vocab, HeadRows::Last, pass)?;
+        let row = b.read_top_logits(1)?.into_iter().next();
+        Ok(row.ok_or_else(|| internal("prefill_logits", "no row of logits was found"))?)
+    }
+
+    /// Runs 1..=16 rows at the current position and finds each row's top logits: the pending token, then drafts. Does
+    /// not advance. Equal, bit for bit, to that many single steps.
+    pub fn verify(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
+        let pass = Pass::Verify { rows: tokens.len() };
+        self.begin("verify", b, model, tokens, MAX_VERIFY_ROWS)?;
+        let Live { now, work } = self;
+        model.bind(b, &mut [&mut now.layers])?;
+        b.step(StepKey::Verify(tokens.len()), &mut |b| model.verify(b, work, &mut [&mut now.layers], pass))?;
+        self.now.phase = Phase::Ran(pass);
+        self.now.first_row = 0;
+        self.work.last_prefill = None;
+        Ok(())
+    }
+
+    fn begin(&mut self, op: &'static str, b: &mut B, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
+        match self.now.phase {
+            Phase::Synced => {}
+            // A verify pass without an accepted row.
+            Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
+            Phase::Ran(Pass::Prefill { .. }) => {
+                return Err(ModelError::Order { op, reason: "the last prefill chunk was not advanced".into() });
+            }
+        }
+        fits(op, model, tokens, most)?;
+        self.make_room(b, tokens.len())?;
+        b.segment_at(self.now.segment);
+        b.set_tokens(tokens)?;
+        Ok(())
+    }
+
+    /// Reserves memory for `rows` more positions. A pass does so itself; this call reports a lack of memory earlier.
+    ///
+    /// # Errors
+    /// A full context, or not enough memory.
+    pub fn make_room(&mut self, b: &mut B, rows: usize) -> Result<()> {
+        let needed = self.now.position + rows;
+        if needed > self.work.limit {
+            return Err(ModelError::Context { needed, limit: self.work.limit });
+        }
+        let wants = self.wants(b, needed);
+        if wants > 0
+            && let Some(free) = b.room()?.filter(|free| *free < wants)
+        {
+            return Err(no_room(&self.now, b, needed, free).into());
+        }
+        self.reserve(b, needed)
+    }
+
+    /// Bytes that a context of `length` tokens needs beyond the current sequence's present ones.
+    pub fn wants(&self, b: &B, length: usize) -> u64 {
+        self.now.wants(b, length.min(self.work.limit))
+    }
+
+    /// The same if only the first `keep` tokens stay.
+    pub fn wants_anew(&self, b: &B, keep: usize, length: usize) -> u64 {
+        self.now.wants_anew(b, keep, length.min(self.work.limit))
+    }
+
+    /// The longest context up to `length` tokens for which the current sequence needs at most `free` more bytes.
+    pub fn longest(&self, b: &B, length: usize, free: u64) -> usize {
+        self.now.longest(b, length.min(self.work.limit), free)
+    }
+
+    pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
+        self.now.lends(b, rows)
+    }
+
+    pub(super) fn reserve(&mut self, b: &mut B, length: usize) -> Result<()> {
+        for layer in &mut self.now.layers {
+            match layer {
+                LayerState::Sparse(cache) => b.reserve(cache, length)?,
+                LayerState::Lightning(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Top logits of the first `rows` rows of the last verify pass. Waits for the device.
+    pub fn top_logits(&mut self, b: &mut B, rows: usize) -> Result<Vec<TopLogits>> {
+        Ok(b.read_top_logits(rows)?)
+    }
+
+    /// Logits of the first `rows` rows of the last head, row-major `[rows, vocab]`. For tests and golden data. Waits.
+    pub fn logits(&mut self, b: &mut B, rows: usize) -> Result<Vec<f32>> {
+        Ok(b.read(&self.work.logits, rows)?)
+    }
+
+    /// All logits of one row of the last head `[vocab]`: of the last verify pass, or of [`Live::prefill_logits`] (row
+    /// 0). Waits.
+    pub fn logits_of(&self, b: &mut B, model: &Model<B>, row: usize) -> Result<Vec<f32>> {
+        let all = b.read(&self.work.logits, row + 1)?;
+        let width = all.len() / (row + 1);
+        let logits = all.chunks_exact(width).nth(row).and_then(|row| row.get(..model.spec().vocab));
+        Ok(logits
+            .map(<[f32]>::to_vec)
+            .ok_or_else(|| internal("logits_of", "a row that is narrower than the vocabulary"))?)
+    }
+
+    /// Accepts the first `rows` rows of the last pass: all of a prefill, any number of a verify.
+    ///
+    /// # Errors
+    /// No pass to advance, or more rows than it had.
+    pub fn advance(&mut self, b: &mut B, rows: usize) -> Result<()> {
+        let fail = |reason: String| Err(ModelError::Order { op: "advance", reason });
+        let Phase::Ran(pass) = self.now.phase else {
+            return fail("no pass has run since the last advance".into());
+        };
+        match pass {
+            Pass::Prefill { rows: all } if rows != all => {
+                return fail(format!("{rows} of {all} prefilled rows; all are given"));
+            }
+            Pass::Verify { rows: all } if rows > all => {
+                return fail(format!("{rows} of {all} verified rows"));
+            }
+            Pass::Prefill { .. } => {
+                self.now.pending = 0;
+                self.now.segment = if rows.is_multiple_of(GRID) { self.now.segment + rows } else { 0 };
+            }
+            Pass::Verify { .. } => {
+                self.now.pending = rows;
+                self.now.segment = if rows == 0 { self.now.segment } else { 0 };
+            }
+        }
+        b.advance(pass, rows)?;
+        self.now.position += rows;
+        self.now.phase = Phase::Synced;
+        Ok(())
+    }
+
+    /// Absorbs accepted rows into the recurrent states. Drops refused rows of an unadvanced verify.
+    ///
+    /// # Errors
+    /// The device; an unadvanced prefill.
+    pub fn fold(&mut self, b: &mut B) -> Result<()> {
+        match self.now.phase {
+            Phase::Synced => {}
+            Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
+            Phase::Ran(Pass::Prefill { .. }) => {
+                return Err(ModelError::Order { op: "fold", reason: "the last prefill chunk was not advanced".into() });
+            }
+        }
+        if self.now.pending == 0 {
+            return Ok(());
+        }
+        for layer in &mut self.now.layers {
+            match layer {
+                LayerState::Lightning(state) => b.fold(state, &self.work.lightning_spec)?,
+                LayerState::Sparse(_) => {}
+            }
+        }
+        b.folded();
+        self.now.pending = 0;
+        Ok(())
+    }
+}
