@@ -16,8 +16,8 @@ use super::{Done, RuntimeError, State};
 use crate::core::now_ms;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use crate::engine::protocol::{Generate, Look, Sampling, Token};
-use crate::text::steer::Watched;
-use crate::text::{Before, Begin, thoughts};
+use crate::text::steer::{Watched, steering};
+use crate::text::{Before, Begin, quotes, thoughts};
 use again::{Again, known_count};
 use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
@@ -51,9 +51,9 @@ impl State {
             max_tokens: settings.max_tokens,
             stop: self.engine.stop_ids.clone(),
             spec: settings.spec,
-            steering: watched.steering(&text.tokenizer, begin, spent)?,
+            steering: steering(watched, &text.tokenizer, begin, spent)?,
             look: Look { thoughts_until: self.thoughts_until(begin)?, each_token: false },
-            constraint: quoting.map(|quoting| quoting.clone().constraint(&text.tokenizer, &self.engine.stop_ids)),
+            constraint: quoting.map(|quoting| quotes::constraint(quoting, &text.tokenizer, &self.engine.stop_ids)),
             likely: None,
         })
     }

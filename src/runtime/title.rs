@@ -20,7 +20,7 @@ use crate::engine::protocol::{Ended, Generate, Sampling};
 use crate::runtime::protocol::{Level, Notice};
 use crate::store::{Change, TitleBy};
 use crate::text::sanitize::sanitize_line;
-use crate::text::steer::Watched;
+use crate::text::steer::{Watched, steering};
 use crate::text::{Begin, StreamDecoder};
 
 const SHOWN: usize = 600;
@@ -96,7 +96,7 @@ impl State {
         let watched = Watched { thought_tokens: THOUGHT_TOKENS, loops: true };
         let generate = Generate {
             max_tokens: TITLE_TOKENS + THOUGHT_TOKENS,
-            steering: watched.steering(tokenizer, begin, 0)?,
+            steering: steering(watched, tokenizer, begin, 0)?,
             ..self.generate(Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) }, begin, 0)?
         };
         Ok(Some(Titling {

@@ -8,6 +8,7 @@ use super::notice::{LikelyToken, Notice, Usage, Whole};
 use super::stops::Stops;
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Steering, Token};
+use crate::text::steer::steering;
 use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};
 
 enum Decoder {
@@ -68,7 +69,7 @@ impl Answer {
     }
 
     pub(super) fn steering(&self, shared: &Shared, params: &Params) -> Result<Option<Steering>, TextError> {
-        params.watched().steering(&shared.renderer.model().tokenizer, self.begin, 0)
+        steering(params.watched(), &shared.renderer.model().tokenizer, self.begin, 0)
     }
 
     /// Whether a stop text ended it, or its only allowed call.

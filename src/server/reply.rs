@@ -13,9 +13,9 @@ use super::refusal::Refusal;
 use super::{Phase, Shared, files};
 use crate::engine::protocol::{Cancel, Constraint};
 use crate::runtime::render::Rendered;
-use crate::text::Begin;
 use crate::text::grammar::Grammar;
 use crate::text::schema::Unusable;
+use crate::text::{Begin, quotes};
 
 /// Inserts the named documents and renders, on a thread of its own: a conversation may be as long as the context.
 pub(super) async fn render(
@@ -48,7 +48,7 @@ pub(super) async fn constraint(
     let Some((grammar, field)) = grammar else {
         let text = shared.renderer.model();
         let quoting = text.recommended.quoting().filter(|_| params.calls.is_none());
-        return Ok(quoting.map(|quoting| quoting.clone().constraint(&text.tokenizer, &shared.stop_ids)));
+        return Ok(quoting.map(|quoting| quotes::constraint(quoting, &text.tokenizer, &shared.stop_ids)));
     };
     let (shared, begin) = (Arc::clone(shared), Begin::after_prompt(&rendered.text));
     // The semaphore is never closed.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::engine::protocol::{Steer, Steered};
 use crate::text::Before;
-use crate::text::steer::Watched;
+use crate::text::steer::{self, Watched};
 use crate::text::tokenizer::tests::{demo, sentencepiece};
 
 fn grammars_of(tokenizer: Tokenizer) -> (Arc<Tokenizer>, Grammars) {
@@ -97,7 +97,7 @@ fn after_a_thought_closed_by_its_budget_the_answer_keeps_to_its_grammar() {
         let (tokenizer, grammars) = grammars_of(tokenizer);
         let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Thought).unwrap();
         let watched = Watched { thought_tokens: 6, loops: false };
-        let steering = watched.steering(&tokenizer, Begin::Thought, 0).unwrap().unwrap();
+        let steering = steer::steering(watched, &tokenizer, Begin::Thought, 0).unwrap().unwrap();
         let mut drawn = Drawn((constraint.0)(&[]), (steering.0)(), Vec::new());
         let thought = tokenizer.encode_after("hm, one two three four five six seven", Before::Text).unwrap();
         thought.iter().take(7).for_each(|token| drawn.accept(*token));

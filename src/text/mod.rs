@@ -18,7 +18,7 @@ pub mod near;
 mod own_space;
 mod part;
 pub mod pipe;
-mod quotes;
+pub mod quotes;
 pub mod recommended;
 pub(crate) mod references;
 pub mod sample;

@@ -17,30 +17,29 @@ use crate::engine::protocol::{Constrain, Constraint, Quoting, Token};
 
 pub(super) const MARK: u8 = b'"';
 
-impl Quoting {
-    /// The constraint that keeps quotes to the text before an answer.
-    pub fn constraint(self, tokenizer: &Arc<Tokenizer>, stop: &[Token]) -> Constraint {
-        let (tokenizer, stop, quoting) = (Arc::clone(tokenizer), stop.to_vec(), self.clone());
-        let make = move |before: &[Token]| -> Box<dyn Constrain> {
-            let (text, written) = spelled(&tokenizer, before);
-            let (tokenizer, stop, quoting) = (Arc::clone(&tokenizer), stop.clone(), quoting.clone());
-            let ahead = (quoting.margin > 0.0 && is_empty(&written)).then(|| Ahead::of(&quoting, &tokenizer)).flatten();
-            let mut quotes = Quotes {
-                tokenizer,
-                stop,
-                quoting,
-                text: evidence::documents_alone(&text),
-                read: text,
-                sentences: OnceCell::new(),
-                at: At::default(),
-                ahead,
-                first: None,
-            };
-            quotes.at = quotes.after(&quotes.at, &written).unwrap_or_default().0;
-            Box::new(quotes)
+/// The constraint that keeps quotes to the text before an answer.
+pub fn constraint(quoting: &Quoting, tokenizer: &Arc<Tokenizer>, stop: &[Token]) -> Constraint {
+    let named = quoting.clone();
+    let (tokenizer, stop, quoting) = (Arc::clone(tokenizer), stop.to_vec(), quoting.clone());
+    let make = move |before: &[Token]| -> Box<dyn Constrain> {
+        let (text, written) = spelled(&tokenizer, before);
+        let (tokenizer, stop, quoting) = (Arc::clone(&tokenizer), stop.clone(), quoting.clone());
+        let ahead = (quoting.margin > 0.0 && is_empty(&written)).then(|| Ahead::of(&quoting, &tokenizer)).flatten();
+        let mut quotes = Quotes {
+            tokenizer,
+            stop,
+            quoting,
+            text: evidence::documents_alone(&text),
+            read: text,
+            sentences: OnceCell::new(),
+            at: At::default(),
+            ahead,
+            first: None,
         };
-        Constraint(Arc::new(make), Some(self))
-    }
+        quotes.at = quotes.after(&quotes.at, &written).unwrap_or_default().0;
+        Box::new(quotes)
+    };
+    Constraint(Arc::new(make), Some(named))
 }
 
 /// The text of tokens, and the part after the last special one: the beginning of a continued answer.

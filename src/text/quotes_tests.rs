@@ -30,7 +30,7 @@ fn passes_after(read: &str, tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<
     let turn = |text: &str| tokenizer.encode_with_special(text).unwrap();
     let before = turn(&format!("<|im_start|>user\n{read}<|im_end|>\n<|im_start|>assistant\n"));
     let stop = tokenizer.stop_ids(&[]);
-    let constraint = quoting().constraint(tokenizer, &stop);
+    let constraint = constraint(&quoting(), tokenizer, &stop);
     let mut quotes = (constraint.0)(&before);
     let mut with = before;
     let mut so_far = String::new();
@@ -113,7 +113,7 @@ fn what_leads_to_a_sentence_with_evidence_is_favoured() {
              <|im_start|>assistant\n"
         );
         let before = tokenizer.encode_with_special(&before).unwrap();
-        let constraint = quoting().constraint(&tokenizer, &tokenizer.stop_ids(&[]));
+        let constraint = constraint(&quoting(), &tokenizer, &tokenizer.stop_ids(&[]));
         // Whatever the tokens are, on the way to each sentence as much is lost as the best of all has more.
         let along = |sentence: &str| {
             let mut quotes = (constraint.0)(&before);
@@ -138,7 +138,7 @@ fn an_answer_begins_a_quote_where_the_model_is_clear_about_its_sentence() {
         let before = format!("<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", framed(text));
         let before = tokenizer.encode_with_special(&before).unwrap();
         let quoting = Quoting { margin: 4.0, ..quoting() };
-        let constraint = quoting.constraint(&tokenizer, &tokenizer.stop_ids(&[]));
+        let constraint = constraint(&quoting, &tokenizer, &tokenizer.stop_ids(&[]));
         let opening = tokenizer.encode_after(OPENING, Before::Text).unwrap();
         let token = |text: &str| tokenizer.encode_after(text, Before::Text).unwrap()[0];
         let other = token("I");
@@ -208,7 +208,7 @@ fn a_quote_that_covers_more_of_the_question_starts_more_readily() {
             let before = tokenizer.encode_with_special(&turns).unwrap();
             let (words, covered, thesaurus) = (0.0, 1.0, "colour blue red\n".to_owned());
             let quoting = Quoting { words, margin: 4.0, covered, thesaurus, ..quoting() };
-            let mut quotes = (quoting.constraint(&tokenizer, &tokenizer.stop_ids(&[])).0)(&before);
+            let mut quotes = (constraint(&quoting, &tokenizer, &tokenizer.stop_ids(&[])).0)(&before);
             let opening = tokenizer.encode_after(OPENING, Before::Text).unwrap();
             let [the, berta] = ["The", "Berta"].map(|text| tokenizer.encode_after(text, Before::Text).unwrap()[0]);
             let next = opening[1..].iter().map(|token| vec![(*token, 9.0)]);

@@ -18,31 +18,34 @@ const LEAST_TOKENS: usize = 1_536;
 /// Least repetitions of its period.
 const LEAST_TIMES: usize = 8;
 
-impl Watched {
-    /// What looks at an answer that begins like this; `None` where nothing is watched. `spent` tokens of its thought were
-    /// written before.
-    ///
-    /// # Errors
-    /// The tag that closes a thought cannot be encoded.
-    pub fn steering(self, tokenizer: &Arc<Tokenizer>, begin: Begin, spent: u64) -> Result<Option<Steering>, TextError> {
-        if self == Watched::default() {
-            return Ok(None);
-        }
-        let close = tokenizer.encode_after(thoughts::BETWEEN, Before::Text)?;
-        let tokenizer = Arc::clone(tokenizer);
-        let watching = Watching { watched: self, in_thought: begin == Begin::Thought, spent };
-        let make = move || -> Box<dyn Steer> {
-            Box::new(Watch {
-                watched: self,
-                spent,
-                text: StreamDecoder::new(tokenizer.clone(), begin),
-                close: close.clone(),
-                closing: VecDeque::new(),
-                repeats: Repeats::default(),
-            })
-        };
-        Ok(Some(Steering(Arc::new(make), watching)))
+/// What looks at an answer that begins like this; `None` where nothing is watched. `spent` tokens of its thought were
+/// written before.
+///
+/// # Errors
+/// The tag that closes a thought cannot be encoded.
+pub fn steering(
+    watched: Watched,
+    tokenizer: &Arc<Tokenizer>,
+    begin: Begin,
+    spent: u64,
+) -> Result<Option<Steering>, TextError> {
+    if watched == Watched::default() {
+        return Ok(None);
     }
+    let close = tokenizer.encode_after(thoughts::BETWEEN, Before::Text)?;
+    let tokenizer = Arc::clone(tokenizer);
+    let watching = Watching { watched, in_thought: begin == Begin::Thought, spent };
+    let make = move || -> Box<dyn Steer> {
+        Box::new(Watch {
+            watched,
+            spent,
+            text: StreamDecoder::new(tokenizer.clone(), begin),
+            close: close.clone(),
+            closing: VecDeque::new(),
+            repeats: Repeats::default(),
+        })
+    };
+    Ok(Some(Steering(Arc::new(make), watching)))
 }
 
 struct Watch {

@@ -53,7 +53,7 @@ fn a_loop_is_found_whatever_its_period() {
 
 /// A steered answer: its tokens, and whether it was ended.
 fn steered(watched: Watched, tokenizer: &Arc<Tokenizer>, begin: Begin, drawn: &[Token]) -> (Vec<Token>, bool) {
-    let steering = watched.steering(tokenizer, begin, 0).unwrap().unwrap();
+    let steering = steering(watched, tokenizer, begin, 0).unwrap().unwrap();
     let mut steer = (steering.0)();
     let mut out = Vec::new();
     for token in drawn {
@@ -100,7 +100,8 @@ fn a_thought_is_closed_when_its_budget_is_spent_and_the_answer_continues() {
 #[test]
 fn a_token_that_ends_the_turn_ends_it_and_nothing_is_watched_for_nothing() {
     let tokenizer = Arc::new(demo());
-    let steering = Watched { thought_tokens: 1, loops: true }.steering(&tokenizer, Begin::Thought, 5).unwrap().unwrap();
+    let steering =
+        steering(Watched { thought_tokens: 1, loops: true }, &tokenizer, Begin::Thought, 5).unwrap().unwrap();
     assert_eq!((steering.0)().drawn(4, true), Steered::Take);
-    assert!(Watched::default().steering(&tokenizer, Begin::Answer, 0).unwrap().is_none());
+    assert!(super::steering(Watched::default(), &tokenizer, Begin::Answer, 0).unwrap().is_none());
 }

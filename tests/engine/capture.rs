@@ -5,16 +5,15 @@ use sala_chat::backend::BufKind;
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::draft::DraftOps;
 use sala_chat::backend::prelude::*;
+use sala_chat::engine::protocol::Token;
 use sala_chat::model::capture::{Recorder, Sample};
 use sala_chat::model::draft::{DraftHead, DraftOptions, Tables};
-use sala_chat::engine::protocol::Token;
-use sala_chat::model::{Checkpoint, Live, Model, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+use sala_chat::model::{Checkpoint, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, Live, Model};
 use sala_chat::text::{ChatMessage, ChatRole, RenderOptions, TextModel};
 
 const DOCUMENT: &str = "Project Harbour started on 3 May. Anna Berg leads it from Oslo. The budget is 420 euros. \
     Marta keeps the keys. The meeting is on Friday at 10:30 in room 7.";
-const QUESTIONS: [&str; 3] =
-    ["Who leads Project Harbour?", "When is the meeting?", "What is the capital of France?"];
+const QUESTIONS: [&str; 3] = ["Who leads Project Harbour?", "When is the meeting?", "What is the capital of France?"];
 
 struct Captured {
     b: Cpu,
@@ -29,16 +28,14 @@ fn captured() -> Captured {
     let mut b = Cpu::new();
     let model = Model::load(&mut b, &Checkpoint::open("demo").unwrap(), |_| {}).unwrap();
     let head = DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).unwrap();
-    let text =
-        TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();
+    let text = TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();
     let stop = text.tokenizer.stop_ids(&[2, 4]);
     let mut recorder = Recorder::new(&mut b, &model, 1024, head.aux_layers()).unwrap();
     let samples = QUESTIONS.map(|question| {
         let mut turns = ChatMessage::document("harbour.txt", DOCUMENT).to_vec();
         turns.push(ChatMessage::new(ChatRole::User, question));
-        let prompt = text
-            .template
-            .render(&turns, &RenderOptions { add_generation_prompt: true, ..RenderOptions::default() });
+        let prompt =
+            text.template.render(&turns, &RenderOptions { add_generation_prompt: true, ..RenderOptions::default() });
         let prompt = text.tokenizer.encode_prompt(&prompt.unwrap()).unwrap();
         recorder.sample(&mut b, &model, &prompt, 96, &stop).unwrap()
     });

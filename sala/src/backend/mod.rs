@@ -152,7 +152,6 @@ pub fn synthetic_value(seed: u64, index: u64, std: f32) -> f32 {
 
 /// Each message is one line: operation, cause, remedy.
 #[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum BackendError {
     /// Shapes do not match: a bug or a broken checkpoint.
     #[error("{op}: expected {expected}, found {found}")]
@@ -180,7 +179,7 @@ pub(crate) fn shape(op: &'static str, expected: impl std::fmt::Display, found: i
     BackendError::Shape { op, expected: expected.to_string(), found: found.to_string() }
 }
 
-pub(crate) fn internal(op: &'static str, what: &'static str) -> BackendError {
+pub fn internal(op: &'static str, what: &'static str) -> BackendError {
     BackendError::Internal { op, what }
 }
 

@@ -183,7 +183,6 @@ pub struct ModelSpec {
 
 /// A `config.json` that this program cannot run. One line: field, its value, supported values.
 #[derive(Debug, thiserror::Error, PartialEq)]
-#[non_exhaustive]
 pub enum SpecError {
     #[error("config.json cannot be read: {0}; take it from the model's own folder")]
     Json(String),

@@ -30,7 +30,6 @@ const CALIBRATION: &str = "draft.calibration";
 
 /// The live state is undefined after an error; reset or restore it.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum DecodeError {
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -32,7 +32,6 @@ use load::Weights;
 pub const FOLDER: &str = "eagle3";
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum DraftError {
     /// Not an EAGLE-3 head, damaged, or made for another model.
     #[error("the draft head can not be used: {0}; choose another with --draft, or --draft off")]

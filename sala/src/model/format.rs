@@ -9,7 +9,6 @@ pub(super) const METHOD: &str = "sala-chat";
 
 /// The tool that packed a folder, as far as reading depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Family {
     Gptq,
     Awq,

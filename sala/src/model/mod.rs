@@ -61,13 +61,12 @@ use std::path::PathBuf;
 
 use crate::backend::BackendError;
 use crate::core::Exit;
-use crate::core::spec::SpecError;
-use crate::engine::protocol::Token;
 use crate::core::files::plain_words;
 use crate::core::sanitize::sanitize_line;
+use crate::core::spec::SpecError;
+use crate::engine::protocol::Token;
 
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ModelError {
     #[error("cannot read {}: {}", path.display(), plain_words(cause))]
     File { path: PathBuf, cause: std::io::Error },

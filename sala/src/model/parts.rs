@@ -10,7 +10,7 @@ use crate::engine::protocol::RowSource;
 use super::Result;
 use super::named::Named;
 
-pub(crate) struct MixBufs<B: Backend> {
+pub(super) struct MixBufs<B: Backend> {
     /// `[rows, projection_width]`
     pub(super) x: B::Buf,
     /// `[rows, heads·head_dim]`
@@ -49,17 +49,17 @@ pub struct Sequence<B: Backend> {
     pub(super) named: Named,
 }
 
-pub(crate) struct Workspace<B: Backend> {
+pub(super) struct Workspace<B: Backend> {
     /// The residual stream. `[rows, hidden]`
     pub(super) h: B::Buf,
     /// `[rows, intermediate]`
     pub(super) mid: B::Buf,
     /// `[1..=16 rows, vocab]`
     pub(super) logits: B::Buf,
-    pub(crate) sparse: Option<(MixBufs<B>, B::Selection)>,
+    pub(super) sparse: Option<(MixBufs<B>, B::Selection)>,
     pub(super) lightning: Option<MixBufs<B>>,
     pub(super) aux_hidden: Option<AuxHidden<B>>,
-    pub(crate) sparse_spec: SparseSpec,
+    pub(super) sparse_spec: SparseSpec,
     pub(super) lightning_spec: LightningSpec,
     pub(super) limit: usize,
     /// The current sequence's last prefill pass, if it has an output, for [`Live::prefill_logits`].
@@ -99,7 +99,7 @@ impl<B: Backend> LayerState<B> {
 /// Mixers and MLPs share these rows: only one of them runs at a time.
 pub(super) struct LayerRows<B: Backend> {
     pub(super) mid: B::Buf,
-    pub(crate) sparse: Option<MixBufs<B>>,
+    pub(super) sparse: Option<MixBufs<B>>,
     pub(super) lightning: Option<MixBufs<B>>,
 }
 

@@ -14,7 +14,7 @@ use crate::backend::{
     Backend, BackendError, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, TopLogits, internal,
 };
 use crate::core::grouped;
-use crate::core::spec::DenseRule;
+use crate::core::spec::SparseSpec;
 use crate::engine::protocol::{RowSource, Token, segment_name};
 
 use super::forward::{Probe, Wanted};
@@ -24,7 +24,7 @@ use super::{Model, ModelError, Result};
 /// A conversation's state and the workspace of its passes. See [`crate::model`] for the order of calls.
 pub struct Live<B: Backend> {
     pub(super) now: Sequence<B>,
-    pub work: Workspace<B>,
+    pub(super) work: Workspace<B>,
 }
 
 pub(super) fn fits<B: Backend>(op: &'static str, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
@@ -110,15 +110,24 @@ impl<B: Backend> Live<B> {
         self.now.first_row
     }
 
+    pub fn sparse_spec(&self) -> &SparseSpec {
+        &self.work.sparse_spec
+    }
+
+    /// For comparisons; the default dense rule keeps rows independent of later ones.
+    pub fn sparse_spec_mut(&mut self) -> &mut SparseSpec {
+        &mut self.work.sparse_spec
+    }
+
+    /// The blocks that the last pass chose.
+    pub fn selection(&self) -> Option<&B::Selection> {
+        self.work.sparse.as_ref().map(|(_, selection)| selection)
+    }
+
     /// The residual stream after the last layer of the last pass with an output `[rows, hidden]`, before the final
     /// norm.
     pub fn hidden(&self) -> &B::Buf {
         &self.work.h
-    }
-
-    /// For comparisons; the default rule keeps rows independent of later ones.
-    pub fn set_dense_rule(&mut self, rule: DenseRule) {
-        self.work.sparse_spec.dense_rule = rule;
     }
 
     /// The next given token begins a segment, even if the last chunk allowed its segment to continue.

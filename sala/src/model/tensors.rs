@@ -19,8 +19,8 @@ use std::sync::{Arc, OnceLock};
 use super::format::Format;
 use super::{ModelError, Result, shown};
 use crate::backend::{Form, WeightView};
-use crate::engine::protocol::Dtype;
 use crate::core::files;
+use crate::engine::protocol::Dtype;
 use ahead::Ahead;
 
 /// Files up to this many bytes are hashed whole; larger ones by sampled pages.

@@ -260,7 +260,7 @@ fn a_segment_spans_whole_chunks_and_ends_with_any_other_operation() {
 fn rows_with_few_earlier_blocks_are_dense() {
     let tokens = text(500, 1);
     let (mut sparse, mut dense) = (tiny(), tiny());
-    dense.live.set_dense_rule(DenseRule::Always);
+    dense.live.sparse_spec_mut().dense_rule = DenseRule::Always;
     assert_eq!(sparse.read(&tokens, &[512]), dense.read(&tokens, &[512]));
     // From 512 on rows choose blocks, which changes the result.
     assert_ne!(sparse.read(&text(200, 2), &[512]), dense.read(&text(200, 2), &[512]));

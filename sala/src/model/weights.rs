@@ -13,9 +13,9 @@ use std::sync::OnceLock;
 
 use crate::backend::Form;
 use crate::backend::forms::Group4;
+use crate::core::files;
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::protocol::{BUILT_IN, Dtype, Precision};
-use crate::core::files;
 
 use super::demo;
 use super::format::{Format, METHOD};

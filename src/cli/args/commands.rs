@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::PossibleValue;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use super::lab::{BenchArgs, DoctorArgs, DraftArgs, EvalArgs};
@@ -239,7 +239,7 @@ pub enum ModelCommand {
         #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         folder: PathBuf,
         /// Form of the weights
-        #[arg(long, value_enum)]
+        #[arg(long, value_parser = packing())]
         to: Recipe,
         /// Calibrate on built-in text or these documents, for better answers
         #[arg(long, value_name = "DOCS", num_args = 0..=1, require_equals = true, value_hint = ValueHint::AnyPath)]
@@ -251,14 +251,10 @@ pub enum ModelCommand {
 }
 
 /// The values of `--to`: forms that weights can be packed in.
-impl ValueEnum for Recipe {
-    fn value_variants<'a>() -> &'a [Recipe] {
-        Recipe::PACKING
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.word()).help(self.bits()))
-    }
+fn packing() -> impl TypedValueParser<Value = Recipe> {
+    let forms = Recipe::PACKING.iter().map(|recipe| PossibleValue::new(recipe.word()).help(recipe.bits()));
+    let named = |word: String| Recipe::PACKING.iter().copied().find(|recipe| recipe.word() == word);
+    PossibleValuesParser::new(forms).try_map(move |word| named(word).ok_or("no form of weights"))
 }
 
 #[derive(Clone, Debug, Args)]

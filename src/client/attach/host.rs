@@ -19,7 +19,8 @@ use super::place::{Held, Place};
 use super::wire::{self, Greeting, Order, Refused, Task, VERSION, Welcome};
 use super::{Loads, PATIENCE};
 use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, RowSource, RowsFault, RowsPlace};
-use crate::text::{Begin, THESAURUS_BYTES, Tokenizer};
+use crate::text::steer::steering;
+use crate::text::{Begin, THESAURUS_BYTES, Tokenizer, quotes};
 
 /// Most connections; the multiplexer has fewer slots.
 const CONNECTIONS: usize = 64;
@@ -222,7 +223,7 @@ fn job(shared: &Shared, task: Task, cancels: &Cancels) -> Result<Command, (u64, 
     job.cancel = cancel.clone();
     if let (Some(generate), Some(watching)) = (&mut job.generate, watching) {
         let begin = if watching.in_thought { Begin::Thought } else { Begin::Answer };
-        let made = watching.watched.steering(&shared.tokenizer, begin, watching.spent);
+        let made = steering(watching.watched, &shared.tokenizer, begin, watching.spent);
         generate.steering = made.map_err(|e| (id, e.to_string()))?;
     }
     if let (Some(generate), Some(quoting)) = (&mut job.generate, quoting) {
@@ -230,7 +231,7 @@ fn job(shared: &Shared, task: Task, cancels: &Cancels) -> Result<Command, (u64, 
         if bytes > THESAURUS_BYTES {
             return Err((id, format!("related words of {bytes} bytes, at most {THESAURUS_BYTES} are taken")));
         }
-        generate.constraint = Some(quoting.constraint(&shared.tokenizer, &generate.stop));
+        generate.constraint = Some(quotes::constraint(&quoting, &shared.tokenizer, &generate.stop));
     }
     lock(cancels).insert(id, cancel);
     Ok(Command::Run(job))

@@ -74,9 +74,9 @@ impl<B: Backend> Subject<B> {
     ) -> Result<(), Failure> {
         let own = self.model.spec().sparse.clone();
         let call = SparseSpec { dense_rule: DenseRule::Call, ..own.clone() };
-        self.live.set_dense_rule(call.for_call(tokens.len()));
+        self.live.sparse_spec_mut().dense_rule = call.for_call(tokens.len());
         let done = self.read(tokens, rows, each);
-        self.live.set_dense_rule(own.dense_rule);
+        self.live.sparse_spec_mut().dense_rule = own.dense_rule;
         done
     }
 

@@ -110,7 +110,7 @@ impl<B: Backend> Replay<'_, B> {
             Vec::new()
         };
         let checked = self.golden.has("checksums");
-        self.live.work.sparse_spec.dense_rule = spec.sparse.for_call(ids.len());
+        self.live.sparse_spec_mut().dense_rule = spec.sparse.for_call(ids.len());
 
         let collected: RefCell<Collected> = RefCell::default();
         let chosen: RefCell<BTreeMap<usize, Vec<Vec<Vec<u32>>>>> = RefCell::default();
@@ -240,13 +240,13 @@ impl<B: Backend> Replay<'_, B> {
             return Ok(());
         }
         debug_assert_eq!(self.live.position(), length);
-        self.live.work.sparse_spec.dense_rule = DenseRule::Token;
+        self.live.sparse_spec_mut().dense_rule = DenseRule::Token;
         let (mut logits, mut chosen) = (Vec::new(), Vec::new());
         for id in self.golden.indices("decode_ids")? {
             logits.extend(self.step(id as Token)?);
-            if let Some((_, selection)) = &self.live.work.sparse {
+            if let Some(selection) = self.live.selection() {
                 // All sparse layers share the buffer: it holds the last layer's choice.
-                chosen.extend(self.b.read_selection(selection, &self.live.work.sparse_spec, 1)?);
+                chosen.extend(self.b.read_selection(selection, self.live.sparse_spec(), 1)?);
             }
         }
         report.compare(self.name, "decode_logits", Kind::Rows, &logits, &self.golden.floats("decode_logits")?);
@@ -268,7 +268,7 @@ impl<B: Backend> Replay<'_, B> {
     fn alternatives(&mut self, ids: &[Token], middle: &CheckpointImage, report: &mut Report) -> Result<()> {
         let start = usize::try_from(middle.position).unwrap_or(0);
         // The last grid point up to which the token rule equals the dense one, and the dense state there.
-        let fork = (self.live.work.sparse_spec.dense_len.saturating_sub(1) / GRID * GRID).clamp(start, ids.len());
+        let fork = (self.live.sparse_spec().dense_len.saturating_sub(1) / GRID * GRID).clamp(start, ids.len());
         let mut dense: Option<(CheckpointImage, Vec<f32>)> = None;
         for (tensor, rows, rule, norm) in ALTERNATIVES {
             if !self.golden.has(tensor) {
@@ -286,9 +286,9 @@ impl<B: Backend> Replay<'_, B> {
                     (start, Vec::new())
                 }
             };
-            self.live.work.sparse_spec.dense_rule = rule;
-            self.live.work.sparse_spec.dense_rule = self.live.work.sparse_spec.for_call(ids.len());
-            self.live.work.sparse_spec.score_norm = norm;
+            self.live.sparse_spec_mut().dense_rule = rule;
+            self.live.sparse_spec_mut().dense_rule = self.live.sparse_spec().for_call(ids.len());
+            self.live.sparse_spec_mut().score_norm = norm;
             for end in [fork, ids.len()] {
                 self.read(&ids[..end], at, at, &mut |_, _, _, _| Ok(()), &|r| late.contains(&r), &mut |_, l| {
                     found.extend_from_slice(l)
@@ -298,7 +298,7 @@ impl<B: Backend> Replay<'_, B> {
                     dense = Some((self.live.export_end(self.b)?, found.clone()));
                 }
             }
-            self.live.work.sparse_spec.score_norm = ScoreNorm::Level2;
+            self.live.sparse_spec_mut().score_norm = ScoreNorm::Level2;
             let golden = self.golden.floats(tensor)?;
             // Earlier rows choose every block under every rule: the main run has compared them.
             let vocab = self.model.spec().vocab;
@@ -317,13 +317,13 @@ impl<B: Backend> Replay<'_, B> {
         let golden = self.golden.floats("logits_incremental")?;
         let length = golden.len() / self.model.spec().vocab;
         self.live.reset(self.b)?;
-        self.live.work.sparse_spec.dense_rule = DenseRule::Call;
-        self.live.work.sparse_spec.dense_rule = self.live.work.sparse_spec.for_call(PREFILL);
+        self.live.sparse_spec_mut().dense_rule = DenseRule::Call;
+        self.live.sparse_spec_mut().dense_rule = self.live.sparse_spec().for_call(PREFILL);
         let mut found = Vec::new();
         self.read(&ids[..PREFILL], 0, PREFILL, &mut |_, _, _, _| Ok(()), &|_| true, &mut |_, l| {
             found.extend_from_slice(l)
         })?;
-        self.live.work.sparse_spec.dense_rule = DenseRule::Token;
+        self.live.sparse_spec_mut().dense_rule = DenseRule::Token;
         for id in &ids[PREFILL..length] {
             let logits = self.step(*id)?;
             found.extend(logits);

@@ -17,6 +17,7 @@ use crate::engine::protocol::{Constraint, EngineEvent, ImageTensor, MAIN, RowSou
 use crate::store::{
     Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary, Writer,
 };
+use crate::text::quotes;
 
 const ANSWERS: u32 = 8;
 /// Tokens from one save of the text to the next.
@@ -38,7 +39,7 @@ pub(super) fn measure(
     samples: &mut Samples,
 ) -> Result<Measured, Failure> {
     let (text, stop) = open::text(&open::model(context)?.name)?;
-    let constraint = text.recommended.quoting().map(|quoting| quoting.clone().constraint(&text.tokenizer, &stop));
+    let constraint = text.recommended.quoting().map(|quoting| quotes::constraint(quoting, &text.tokenizer, &stop));
     let mut session = Session { client: EngineClient::start(context)?, store, tip, constraint };
     let equal_bits = session.equal_bits()?;
     for _ in 0..REPEATS {

@@ -81,7 +81,7 @@ impl Cache {
     }
 
     /// A test's injected error: `block` keeps the content of the previous block once `written` has reached its end.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "emulated"))]
     pub(super) fn make_stale(&mut self, written: std::ops::Range<usize>, block: usize) {
         let size = self.block;
         if !written.contains(&((block + 1) * size - 1)) {

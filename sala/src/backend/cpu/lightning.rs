@@ -8,7 +8,7 @@
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "emulated"))]
 use super::Planted;
 use super::pages::{Account, Charge};
 use super::simd::{self, Gemm, Into, gemm, rms_norm};
@@ -28,9 +28,9 @@ impl Lightning for Cpu {
         eps: f32,
         pass: Pass,
     ) -> Result<()> {
-        #[cfg_attr(not(test), expect(unused_mut, reason = "only tests plant errors"))]
+        #[cfg_attr(not(any(test, feature = "emulated")), expect(unused_mut, reason = "only tests plant errors"))]
         let mut slopes = spec.slopes();
-        #[cfg(test)]
+        #[cfg(any(test, feature = "emulated"))]
         if self.planted == Some(Planted::Decay) {
             slopes.rotate_left(1);
         }
@@ -38,9 +38,9 @@ impl Lightning for Cpu {
         let groups = self.groups(pass, states.len())?;
         self.ropes.resize_with(self.ropes.len().max(groups.len()), RopeTable::default);
         for ((group, state), table) in groups.iter().zip(states).zip(&mut self.ropes) {
-            #[cfg_attr(not(test), expect(unused_mut, reason = "only tests plant errors"))]
+            #[cfg_attr(not(any(test, feature = "emulated")), expect(unused_mut, reason = "only tests plant errors"))]
             let mut first = group.place.position;
-            #[cfg(test)]
+            #[cfg(any(test, feature = "emulated"))]
             if self.planted == Some(Planted::Rotation) && matches!(pass, Pass::Verify { .. }) {
                 first += 1;
             }

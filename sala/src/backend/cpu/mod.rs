@@ -58,13 +58,13 @@ pub struct Cpu {
     faults: faults::Faults,
     draft: draft::DraftStep,
     /// A deliberate error that tests must detect.
-    #[cfg(test)]
-    pub(crate) planted: Option<Planted>,
+    #[cfg(any(test, feature = "emulated"))]
+    pub planted: Option<Planted>,
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "emulated"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Planted {
+pub enum Planted {
     Rotation,
     Decay,
     StaleBlock,
@@ -112,7 +112,7 @@ impl Cpu {
             #[cfg(any(test, feature = "emulated"))]
             faults: faults::Faults::default(),
             draft: draft::DraftStep::default(),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "emulated"))]
             planted: None,
         }
     }

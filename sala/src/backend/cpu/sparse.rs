@@ -19,7 +19,7 @@ impl Sparse for Cpu {
             let (own, others) = rest.split_at(group.rows * x.width);
             cache.append(own, x.width, [k, v], group.place.position);
             rest = others;
-            #[cfg(test)]
+            #[cfg(any(test, feature = "emulated"))]
             if self.planted == Some(super::Planted::StaleBlock) {
                 cache.make_stale(group.place.position..group.place.position + group.rows, 3);
             }

@@ -6,11 +6,11 @@ use super::load::Weights;
 use super::{Bufs, DraftConfig, DraftHead, DraftOptions, READ_ROWS, Result};
 use crate::backend::BufKind;
 use crate::backend::draft::{DraftOps, PENDING_ROWS};
+use crate::core::files;
 use crate::core::spec::ModelSpec;
 use crate::model::format::Format;
 use crate::model::weights::declared_format;
 use crate::model::{ModelError, Tensors, demo_draft};
-use crate::core::files;
 
 impl<B: DraftOps> DraftHead<B> {
     /// The head in a folder: `config.json` and safetensors weights.

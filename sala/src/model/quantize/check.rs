@@ -9,10 +9,10 @@ use super::header::read_header;
 use super::notes::{self, Hashes, NOTES};
 use super::write::{Claim, remove};
 use super::{HASHES, WEIGHTS_INDEX, part_file, parts};
+use crate::core::files;
 use crate::engine::protocol::Cancel;
 use crate::model::seal::{MADE_FROM, SEAL, is_passing, read_index, seal};
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
-use crate::core::files;
 
 /// Bytes of one read, hashed by all cores together, between two checks for a stop: enough to keep the cores busy.
 const BUFFER_BYTES: usize = 8 << 20;

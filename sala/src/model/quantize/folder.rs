@@ -7,11 +7,11 @@ use super::notes::NOTES;
 use super::statistics::STATISTICS;
 use super::write::{LOCK, is_claimed, is_partial, remove_lock};
 use super::{CONFIG, Errors, METHOD, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
+use crate::core::files;
 use crate::model::published::is_of_an_earlier_version;
 use crate::model::seal::{MADE_FROM, is_finished, is_passing, read_index};
 use crate::model::weights::FINGERPRINT_DIGITS;
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
-use crate::core::files;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holds {

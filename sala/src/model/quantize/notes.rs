@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use super::write::write_text;
-use crate::model::Result;
 use crate::core::files;
+use crate::model::Result;
 
 /// Not a file of the model: removed once the index exists.
 pub(super) const NOTES: &str = ".sala-chat.hashes";

@@ -11,8 +11,8 @@ use safetensors::tensor::{Metadata, TensorInfo, TensorView};
 use tempfile::NamedTempFile;
 
 use super::at;
-use crate::model::{ModelError, Result};
 use crate::core::files;
+use crate::model::{ModelError, Result};
 
 /// Prefix of an incomplete file's name.
 const PARTIAL: &str = ".part-";
