@@ -2,6 +2,7 @@
 
 use crate::backend::Memory;
 use crate::backend::room::{self, PagedPlan, RESERVE_BYTES, USUAL_CONTEXT};
+use crate::core::sanitize::sanitize_line;
 use crate::core::spec::ModelSpec;
 use crate::core::{Exit, bytes as size, grouped};
 use crate::engine::protocol::{EngineOptions, MemoryInfo};
@@ -50,9 +51,24 @@ impl Sizes<'_> {
         self.plan(recipe, free, tokens).is_some_and(|plan| plan.is_useful(self.spec, tokens))
     }
 
-    fn advice(&self) -> &'static str {
-        if self.limited { "raise --gpu-memory (model.max_gpu_memory)" } else { "close other programs on the GPU" }
+    fn advice(&self) -> String {
+        match self.limited {
+            true => "raise --gpu-memory (model.max_gpu_memory)".to_owned(),
+            false => format!("close other programs on the GPU{}", holders().unwrap_or_default()),
+        }
     }
+}
+
+/// Which other programs hold memory of the GPUs, by the driver's own tool: ` (process 4711, python3, 20480 MiB)`.
+fn holders() -> Option<String> {
+    let mut tool = std::process::Command::new("nvidia-smi");
+    tool.args(["--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"]);
+    let output = tool.stderr(std::process::Stdio::null()).output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let own = format!("{}, ", std::process::id());
+    let others = text.lines().filter(|line| !line.starts_with(&own));
+    let named: Vec<String> = others.map(|line| format!("process {}", sanitize_line(line.trim()))).collect();
+    (!named.is_empty()).then(|| format!(" ({})", named.join("; ")))
 }
 
 /// The best form that leaves room for the context, and a line if it is not the first choice.
