@@ -1,5 +1,5 @@
 //! Speculation never changes the text: the built-in model decodes the same tokens and ends in the same state, bit for bit,
-//! whatever is drafted (docs/speculative.md §6.5), and its own head is accepted as often as its model card says.
+//! whatever is drafted (docs/speculative.md §6.3), and its own head is accepted as often as its model card says.
 //!
 //! The default size runs in about a minute. `SALA_PROOF=full` runs 64 prompts of 256 tokens and contexts of 1k, 9k and 64k.
 

@@ -14,7 +14,7 @@
 //! # Recurrent state
 //!
 //! Verify reads the committed state and only *remembers* its rows' (k, v); `advance(n)` accepts the first n of them.
-//! The start of the next pass or [`Lightning::fold`] folds them in (docs/speculative.md §4.3). Rejected rows therefore
+//! The start of the next pass or [`Lightning::fold`] folds them in (docs/speculative.md §4.2). Rejected rows therefore
 //! never touch the state, and KV rows beyond the position are dead until overwritten.
 //!
 //! Exactly one [`Steps::advance`] follows every pass before the next one starts, with `rows = 0` if nothing was

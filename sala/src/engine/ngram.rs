@@ -1,4 +1,4 @@
-//! Model-free drafts: the continuation of an earlier occurrence of the last tokens (docs/speculative.md §9.2).
+//! Model-free drafts: the continuation of an earlier occurrence of the last tokens (docs/speculative.md §8.1).
 //!
 //! Hash chains for three orders over every token of the conversation, documents included: a chain maps the hash of the
 //! last m tokens to the latest position that ends such an m-gram, and every position to the previous one. Appending is

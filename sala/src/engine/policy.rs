@@ -1,4 +1,4 @@
-//! Decides every round whether to draft, from which source, and how far (docs/speculative.md §8.2, §9.3).
+//! Decides every round whether to draft, from which source, and how far (docs/speculative.md §7, §8.2).
 //!
 //! Tokens per time is a renewal-reward ratio, so a draft pays while its chance of acceptance exceeds the achieved rate
 //! times its addition to the round's time. Chances are counters by confidence ([`calibration`]), times are

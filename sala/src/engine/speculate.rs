@@ -1,4 +1,4 @@
-//! Decoding by rounds: propose, verify, draw and match, accept (docs/speculative.md §10). Plain decoding is a round
+//! Decoding by rounds: propose, verify, draw and match, accept (docs/speculative.md §9). Plain decoding is a round
 //! without drafts; there is no second path.
 //!
 //! A round reads the pending token and k drafts in one pass, draws a token from every row with noise keyed by its

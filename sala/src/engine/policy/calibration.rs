@@ -15,7 +15,7 @@ const PRIOR_WEIGHT: f64 = 2.5;
 const KEEP: f64 = 0.99;
 /// The same for the means per depth, which have to follow quickly.
 const KEEP_DEPTH: f64 = 0.97;
-/// Chance of a looked-up first token, by bin of match length (docs/speculative.md §9.3).
+/// Chance of a looked-up first token, by bin of match length (docs/speculative.md §8.2).
 const MATCH_PRIOR: [f64; MATCHES] = [0.45, 0.55, 0.70, 0.80, 0.90];
 /// Chance of the head's draft at any depth before the first observation.
 const HEAD_PRIOR: f64 = 0.65;

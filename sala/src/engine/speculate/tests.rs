@@ -30,7 +30,7 @@ fn row(p: &[f64; VOCAB]) -> TopLogits {
     TopLogits { ids, logits, log_sum_exp: 0.0 }
 }
 
-/// Joint law of three emitted tokens against plain sampling: z of the chi-square (docs/speculative.md §6.5).
+/// Joint law of three emitted tokens against plain sampling: z of the chi-square (docs/speculative.md §6.3).
 fn z_of_rounds(seed: u64, trials: usize, depth: usize, propose: impl Fn(&Sampler, &[f64; VOCAB], u64) -> Token) -> f64 {
     let target = law(seed);
     let other = law(seed + 1);
