@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use super::{Context, Failure, out};
+use super::{Context, Exit, Failure, out};
 use crate::client::attach::{self, Found, Loads, Place, Way};
 use crate::config::settings::EngineSource;
-use crate::core::Exit;
 use crate::engine;
 use crate::engine::protocol::{Engine, EngineOptions, RowSource, RowsFault, RowsPlace};
 use crate::store::{RealDisk, StoredRows};

@@ -5,13 +5,11 @@ use std::io::{ErrorKind, IsTerminal};
 
 use super::args::{Chat, SessionChoice};
 use super::dirs::Dirs;
-use super::failure::Failure;
 use super::follow_stdin::Spool;
 use super::run::{self, RuntimeHandle};
 use super::themes::Themes;
-use super::{Context, open, plain};
+use super::{Context, Exit, Failure, open, plain};
 use crate::config::settings::{self, Config, Switch};
-use crate::core::Exit;
 use crate::runtime::protocol::{LoadOptions, Request};
 use crate::runtime::{Attendance, Input};
 use crate::store::Scratch;

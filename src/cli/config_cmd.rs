@@ -4,12 +4,10 @@ use std::path::Path;
 
 use super::args::ConfigCommand;
 use super::dirs::make_private;
-use super::failure::Failure;
 use super::themes::Themes;
-use super::{downloaded, open, out, serve_cmd, take_preset};
+use super::{Exit, Failure, hub, open, out, serve_cmd, take_preset};
 use crate::client::remote::address;
 use crate::config::settings::{self, Config, ConfigError, EngineSource, ModelSource, Origin, page, table};
-use crate::core::Exit;
 use crate::runtime::presets;
 use crate::text::sanitize::Clean;
 use crate::text::{files, sources};
@@ -110,7 +108,7 @@ fn no_switch(config: &Config) -> Option<String> {
     }
     let model = match config.model_source() {
         ModelSource::Path(path) => path,
-        ModelSource::Auto => downloaded::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
+        ModelSource::Auto => hub::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
         ModelSource::Demo | ModelSource::Synthetic(_) => "demo".to_owned(),
     };
     // The caller reports an unusable folder.

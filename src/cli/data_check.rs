@@ -6,9 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::about::without_home;
-use super::failure::Failure;
-use super::{Context, open};
-use crate::core::Exit;
+use super::{Context, Exit, Failure, open};
 use crate::core::counted;
 use crate::store::{Checked, RealDisk, Rescue, Store};
 use crate::text::sanitize::sanitize_line;

@@ -57,7 +57,7 @@ impl Chosen {
 /// What `auto` means on this machine: the downloaded weights where a GPU can run them, else the built-in model.
 pub fn automatic(config: &ModelConfig) -> Chosen {
     let gpu = || usable(config.gpu as usize);
-    choose(super::downloaded::installed(config), config.device, gpu)
+    choose(super::hub::installed(config), config.device, gpu)
 }
 
 fn choose(installed: Option<PathBuf>, device: Device, gpu: impl FnOnce() -> Result<(), String>) -> Chosen {

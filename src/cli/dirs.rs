@@ -3,8 +3,7 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::failure::Failure;
-use crate::core::Exit;
+use super::{Exit, Failure};
 use crate::core::places;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

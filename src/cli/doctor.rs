@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::statvfs;
 use serde_json::json;
 
-use super::{Context, Exit, Failure, about, attach_engine, dirs, downloaded, open, remote_engine};
+use super::{Context, Exit, Failure, about, attach_engine, dirs, hub, open, remote_engine};
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::client::attach;
@@ -54,7 +54,7 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     findings.extend(folders(context));
     findings.extend(database(context));
     let config = &context.config().model;
-    findings.push(gpu(config.gpu as usize, config.max_gpu_memory.0, downloaded::installed(config)));
+    findings.push(gpu(config.gpu as usize, config.max_gpu_memory.0, hub::installed(config)));
     findings.push(weights(context));
     findings.extend(server(context));
     findings.extend(shared(context));
@@ -219,7 +219,7 @@ fn weights(context: &Context) -> Finding {
             }
             (PathBuf::from(named), otherwise)
         }
-        _ => match downloaded::installed(&config.model) {
+        _ => match hub::installed(&config.model) {
             Some(folder) => (folder, "Get it again: sala-chat model download"),
             None => {
                 let text = format!(
@@ -312,7 +312,7 @@ fn model() -> Finding {
 
 /// Names and sizes of the model's files, for those who install by hand.
 fn listed_files(context: &Context) -> Vec<Finding> {
-    let Some(folder) = downloaded::installed(&context.config().model) else {
+    let Some(folder) = hub::installed(&context.config().model) else {
         return vec![note("files", "Not installed: sala-chat model download lists them before it asks.")];
     };
     let Ok(entries) = std::fs::read_dir(&folder) else {

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::fcntl_dupfd_cloexec;
 
-use super::failure::Failure;
-use crate::core::Exit;
+use super::{Exit, Failure};
 use crate::engine::protocol::Cancel;
 use crate::text::pipe::{self, PipeError};
 

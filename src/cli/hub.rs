@@ -15,13 +15,16 @@ use std::time::{Duration, Instant};
 use fs4::FileExt;
 use hf_hub::Repo;
 
+use super::{Exit, Failure};
+use crate::config::settings::ModelConfig;
 use crate::engine::protocol::Cancel;
 use crate::text::plain_words;
 
 pub use check::{Kind, Verdict, complete, verify, verify_packed};
 #[cfg(test)]
 use client::Patience;
-pub(super) use client::{Hub, cache_folder, is_id};
+use client::cache_folder;
+pub(super) use client::{Hub, is_id};
 
 /// Requests in a row that may fail.
 const TRIES: u32 = 5;
@@ -73,8 +76,8 @@ pub enum HubError {
     Damaged(String),
     #[error("{} needed, {} free in {dir}", gigabytes(*.need), gigabytes(*.free))]
     Space { need: u64, free: u64, dir: String },
-    #[error("{path}: {}", plain_words(source))]
-    Disk { path: String, source: std::io::Error },
+    #[error("{0}")]
+    Disk(String),
     #[error("stopped; the next download continues from here")]
     Stopped,
 }
@@ -93,6 +96,27 @@ pub struct Progress {
     pub trouble: Option<(String, u32)>,
 }
 
+/// The downloaded model of the settings, found without the network.
+pub fn installed(config: &ModelConfig) -> Option<PathBuf> {
+    CachedRepo::of(&config.repo).installed(&config.revision, Kind::Model)
+}
+
+/// The folder that `speculation.draft` or `--draft` names: a folder, or a hub id that was downloaded.
+pub fn draft_folder(name: &str) -> Result<PathBuf, Failure> {
+    let folder = PathBuf::from(name);
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    if !is_id(name) {
+        let failure = Failure::new(Exit::NoModel, format!("{name}: no such draft head folder"));
+        return Err(failure.hint("Without one: --draft off"));
+    }
+    CachedRepo::of(name).installed("main", Kind::Head).ok_or_else(|| {
+        Failure::new(Exit::NoModel, format!("the draft head {name} is not on this computer"))
+            .hint(format!("Get it: sala-chat model download {name}. Or go without: --draft off"))
+    })
+}
+
 /// A repository in the local cache.
 #[derive(Clone, Debug)]
 pub struct CachedRepo {
@@ -100,8 +124,12 @@ pub struct CachedRepo {
 }
 
 impl CachedRepo {
+    pub(super) fn of(repo: &str) -> CachedRepo {
+        CachedRepo::new(&cache_folder(), repo)
+    }
+
     /// `repo` is `owner/name`.
-    pub fn new(cache: &Path, repo: &str) -> CachedRepo {
+    fn new(cache: &Path, repo: &str) -> CachedRepo {
         CachedRepo { folder: cache.join(Repo::model(repo.to_owned()).folder_name()) }
     }
 
@@ -118,10 +146,7 @@ impl CachedRepo {
         (is_commit(commit) && complete(&folder, what)).then_some(folder)
     }
 
-    /// Fetches the missing files of a snapshot; returns its folder.
-    ///
-    /// # Errors
-    /// See [`HubError`]. What was read stays for the next try.
+    /// Fetches the missing files of a snapshot; returns its folder. What was read stays for the next try.
     pub(super) fn download(
         &self,
         hub: &Hub,
@@ -168,19 +193,20 @@ impl CachedRepo {
         let path = self.folder.join("sala-download.lock");
         let open = OpenOptions::new().create(true).write(true).truncate(false).open(&path);
         let file = open.map_err(|e| disk(&path, e))?;
-        for again in 1.. {
+        let mut again = 1;
+        loop {
             match FileExt::try_lock(&file) {
-                Ok(()) => break,
+                Ok(()) => return Ok(file),
                 Err(fs4::TryLockError::WouldBlock) if run.cancel.is_cancelled() => return Err(HubError::Stopped),
                 Err(fs4::TryLockError::WouldBlock) => {
                     run.progress.done = run.progress.total - self.missing_bytes(snapshot).min(run.progress.total);
                     run.report(Some(("another download of it runs".to_owned(), again)));
                     (run.wait)(Duration::from_secs(1));
+                    again += 1;
                 }
                 Err(fs4::TryLockError::Error(e)) => return Err(disk(&path, e)),
             }
         }
-        Ok(file)
     }
 
     /// Bytes that a download would fetch.
@@ -344,7 +370,7 @@ fn make(dir: &Path) -> Result<(), HubError> {
 }
 
 fn disk(path: &Path, source: std::io::Error) -> HubError {
-    HubError::Disk { path: path.display().to_string(), source }
+    HubError::Disk(format!("{}: {}", path.display(), plain_words(&source)))
 }
 
 #[cfg(test)]

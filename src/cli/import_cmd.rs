@@ -8,12 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::args::ImportArgs;
-use super::failure::Failure;
 use super::oneshot::means_stdin;
 use super::signals::Ending;
-use super::{Context, open};
-use crate::core::{Exit, bytes};
+use super::{Context, Exit, Failure, open};
+use crate::core::bytes;
 use crate::engine::protocol::Cancel;
 use crate::runtime::export::imported_line;
 use crate::store::{Scratch, StoreError, Watch};
@@ -79,15 +77,15 @@ fn take(from: BorrowedFd<'_>, name: &str, into: &mut impl Write, most: u64, stop
     })
 }
 
-pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
-    if args.file.to_str().is_some_and(means_stdin) && std::io::stdin().is_terminal() {
+pub(super) fn import(context: &Context, file: &Path) -> Result<Exit, Failure> {
+    if file.to_str().is_some_and(means_stdin) && std::io::stdin().is_terminal() {
         return Err(Failure::usage("import - reads standard input, and nothing is piped into it"));
     }
     let store = open::store_to_change(context)?;
     let stop = Cancel::default();
     let stopper = stop.clone();
     let ending = Ending::watch(move || stopper.cancel())?;
-    let source = Source::of(&args.file, &stop).map_err(|failure| ending.by_signal(failure))?;
+    let source = Source::of(file, &stop).map_err(|failure| ending.by_signal(failure))?;
     let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NONE };
     let imported = store.import(&source.path, &watch).map_err(|e| match (e, &source.piped) {
         (StoreError::Stopped, _) => ending.by_signal(stopped()),
@@ -95,16 +93,15 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
         (StoreError::Import { why, .. }, Some((_, name))) => StoreError::Import { path: name.into(), why }.into(),
         (e, _) => e.into(),
     })?;
-    let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
     let json = || {
+        let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
         json!({
             "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens,
             "without_place": imported.without_place, "left_out": imported.left_out,
             "skipped": imported.skipped
         })
     };
-    context.result(json, || imported_line(&imported))?;
-    Ok(Exit::Ok)
+    context.result(json, || imported_line(&imported))
 }
 
 #[cfg(test)]

@@ -28,12 +28,10 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::args::SessionChoice;
-use super::failure::Failure;
 use super::open::{self, Opened, no_thread};
 use super::signals::Ending;
-use super::{Context, attach_engine};
+use super::{Context, Exit, Failure, attach_engine};
 use crate::client::attach::{self, Found, Loads};
-use crate::core::Exit;
 use crate::runtime::{Attendance, Input};
 use crate::server::Mounted;
 use library::Library;

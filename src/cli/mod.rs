@@ -17,7 +17,6 @@ mod data_check;
 pub mod devices;
 pub mod dirs;
 pub mod doctor;
-pub mod downloaded;
 pub mod failure;
 mod follow_stdin;
 pub mod hub;
@@ -45,7 +44,6 @@ mod sessions_cmd;
 pub mod signals;
 pub mod term;
 mod themes;
-mod trash;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -54,6 +52,7 @@ use std::time::Instant;
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use serde_json::Value;
 
 use crate::config::settings::{self, Config, Loaded, Origin};
 pub use crate::core::Exit;
@@ -97,13 +96,13 @@ impl Context {
         Ok(out::line(&Clean::text(text))?)
     }
 
-    /// A result: the object with `--json`, else the text.
-    pub fn result(
-        &self,
-        json: impl FnOnce() -> serde_json::Value,
-        text: impl FnOnce() -> String,
-    ) -> Result<(), Failure> {
-        if self.json { Ok(out::line(&Clean::json(&json()))?) } else { self.print(&text()) }
+    /// Prints a result: the object with `--json`, else the text.
+    pub fn result(&self, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Result<Exit, Failure> {
+        match self.json {
+            true => out::line(&Clean::json(&json()))?,
+            false => self.print(&text())?,
+        }
+        Ok(Exit::Ok)
     }
 }
 
@@ -188,19 +187,19 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     };
     let dirs = Dirs::new(cli.global.data_dir.as_deref(), cli.global.config.as_deref())?;
     let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
-    let sets = matches!(&cli.command, Some(Command::Config(args)) if matches!(args.action, ConfigCommand::Set { .. }));
+    let sets = matches!(&cli.command, Some(Command::Config(ConfigCommand::Set { .. })));
     if cli.global.config.is_some() && !sets && !config_file.exists() {
         return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
     }
     let variables = settings_variables(std::env::vars_os())?;
     // `config` must work on a broken file.
-    if let Some(Command::Config(args)) = &cli.command {
+    if let Some(Command::Config(action)) = &cli.command {
         let themes = themes::Themes { folder: Some(dirs.themes()), home: std::env::home_dir(), light: false };
         let layers = config_cmd::Layers { file: &config_file, variables: &variables, options: &cli.overrides() };
-        return config_cmd::run(&args.action, &layers, &themes, &dirs.presets(), cli.global.json);
+        return config_cmd::run(action, &layers, &themes, &dirs.presets(), cli.global.json);
     }
-    if let Some(Command::Completions(args)) = &cli.command {
-        out::data(args::completions(args.shell).as_bytes())?;
+    if let Some(Command::Completions { shell }) = &cli.command {
+        out::data(args::completions(*shell).as_bytes())?;
         return Ok(Exit::Ok);
     }
     if let Some(Command::Manual) = &cli.command {
@@ -287,15 +286,14 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             chat::run(context, &chat)
         }
         Task::Command(command) => match command {
-            Command::Ls(args) if args.trash => trash::ls(context),
             Command::Ls(args) => sessions_cmd::ls(context, &args),
-            Command::Show(args) => sessions_cmd::show(context, &args),
-            Command::Rm(args) => sessions_cmd::rm(context, &args),
-            Command::Search(args) => sessions_cmd::search(context, &args),
+            Command::Show { name } => sessions_cmd::show(context, &name),
+            Command::Rm { names, yes } => sessions_cmd::rm(context, &names, yes),
+            Command::Search { text } => sessions_cmd::search(context, &text.join(" ")),
             Command::Export(args) => sessions_cmd::export(context, &args),
-            Command::Import(args) => import_cmd::import(context, &args),
+            Command::Import { file } => import_cmd::import(context, &file),
             Command::Prune(args) => prune::prune(context, &args),
-            Command::Library(args) => library_cmd::library(context, &args.action),
+            Command::Library(action) => library_cmd::library(context, &action),
             Command::Serve(args) => serve_cmd::run(context, &args),
             Command::Park => attach_engine::park(context),
             Command::Mcp => mcp::run(context),
@@ -304,11 +302,11 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Eval(args) => (laboratory.eval)(context, &args),
             Command::Doctor(args) => examine(context, &args, laboratory)
                 .map_err(|failure| Failure { message: about::without_home(&failure.message), ..failure }),
-            Command::Draft(args) => (laboratory.draft)(context, &args.action),
-            Command::Demo(args) => chat::tour(context, args.plain),
-            Command::Model(args) => model_cmd::run(context, &args.action),
+            Command::Draft(action) => (laboratory.draft)(context, &action),
+            Command::Demo { plain } => chat::tour(context, plain),
+            Command::Model(action) => model_cmd::run(context, &action),
             // Handled before the settings were read.
-            Command::Config(_) | Command::Completions(_) | Command::Manual => Ok(Exit::Ok),
+            Command::Config(_) | Command::Completions { .. } | Command::Manual => Ok(Exit::Ok),
         },
     }
 }

@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::args::SessionChoice;
 use super::devices::{self, Chosen};
-use super::failure::Failure;
-use super::{Context, attach_engine, downloaded, remote_engine, signals};
+use super::{Context, Exit, Failure, attach_engine, hub, remote_engine, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
 use crate::config::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
-use crate::core::Exit;
 use crate::engine::Engine;
 use crate::engine::protocol::{BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
 use crate::model::{
@@ -43,6 +41,16 @@ pub struct Opened {
     pub offer: Option<SessionRow>,
     /// With `--no-save`: where things lie until the end.
     pub scratch: Option<Scratch>,
+}
+
+impl Opened {
+    /// Waits for both threads, the engine's last. False if the runtime panicked.
+    pub fn ended(self) -> bool {
+        let whole = self.runtime.thread.join().is_ok();
+        // Its last event reports a panic.
+        let _ = self.engine.join();
+        whole
+    }
 }
 
 pub fn model(context: &Context) -> Result<Chosen, Failure> {
@@ -124,7 +132,7 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         draft: match config.draft_source() {
             DraftSource::Auto => DraftChoice::Auto,
             DraftSource::Off => DraftChoice::Off,
-            DraftSource::Named(name) => DraftChoice::Folder(downloaded::draft_folder(&name)?),
+            DraftSource::Named(name) => DraftChoice::Folder(hub::draft_folder(&name)?),
         },
         notes: note.into_iter().collect(),
         keep_weights: Some(context.dirs.kept_weights()),

@@ -10,12 +10,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::args::ServeArgs;
-use super::failure::Failure;
 use super::open::{self, no_thread};
 use super::signals::{heeded, park_at_signal};
-use super::{Context, attach_engine, dirs, mcp, out};
+use super::{Context, Exit, Failure, attach_engine, dirs, mcp, out};
 use crate::client::attach::{self, Host, Loads, Multiplexer};
-use crate::core::Exit;
 use crate::engine;
 use crate::engine::protocol::{EngineOptions, Token};
 use crate::runtime::{EngineChannels, Settings};

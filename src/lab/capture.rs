@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::backend::prelude::*;
 use crate::cli::args::{DraftCommand, TuningArgs};
 use crate::cli::devices::{self, Chosen, Opened};
-use crate::cli::downloaded::draft_folder;
+use crate::cli::hub::draft_folder;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::DraftSource;
 use crate::core::spec::ModelSpec;

@@ -126,8 +126,7 @@ impl RuntimeClient {
         self.send(Request::Quit)?;
         self.wait(|notice| matches!(notice, Notice::Bye { .. }).then_some(()))?;
         // A panic of a thread after its last notice does not matter.
-        let _ = self.opened.runtime.thread.join();
-        let _ = self.opened.engine.join();
+        self.opened.ended();
         Ok(())
     }
 }

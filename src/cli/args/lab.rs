@@ -197,12 +197,6 @@ impl DoctorArgs {
     }
 }
 
-#[derive(Clone, Debug, Args)]
-pub struct DraftArgs {
-    #[command(subcommand)]
-    pub action: DraftCommand,
-}
-
 #[derive(Clone, Debug, Subcommand)]
 pub enum DraftCommand {
     /// Write hidden states and tokens for training a head

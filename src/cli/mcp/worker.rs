@@ -8,10 +8,10 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, never, select};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cli::Failure;
-use crate::cli::oneshot::not_saved;
+use crate::cli::notices::not_saved;
 use crate::cli::open::Opened;
 use crate::core::Exit;
-use crate::runtime::protocol::{Activity, FanOutRow, Notice, Request};
+use crate::runtime::protocol::{Activity, Notice, Request};
 
 const ENDED: &str = "The program that runs the model has ended.";
 
@@ -64,44 +64,34 @@ impl Worker {
 }
 
 fn serve(calls: &Receiver<Call>, mut open: impl FnMut() -> Result<Opened, Failure>) -> Result<(), Failure> {
-    let mut open_now: Option<Running> = None;
+    let mut running: Option<Running> = None;
     for call in calls {
         if matches!(call.given_up.try_recv(), Err(TryRecvError::Disconnected)) {
             continue;
         }
-        let running = match open_now.take() {
-            Some(running) => Ok(running),
-            None => open().map(|opened| Running { opened, sent: 0 }),
-        };
-        let reply = match running {
+        let ready = running.take().map_or_else(|| open().map(|opened| Running { opened, sent: 0 }), Ok);
+        let reply = match ready.map(|mut ready| (ready.execute(&call), ready)) {
             Err(failure) => Err(failure.to_string()),
-            Ok(mut running) => match running.execute(&call) {
-                Done::Idle(reply) => {
-                    open_now = Some(running);
-                    reply
-                }
-                Done::Over(why) => {
-                    let _ = running.close();
-                    Err(why)
-                }
-            },
+            Ok((Ok(reply), ready)) => {
+                running = Some(ready);
+                reply
+            }
+            // The next call opens another one.
+            Ok((Err(over), ready)) => {
+                let _ = ready.close();
+                Err(over)
+            }
         };
         // The client may be gone; that is fine.
         let _ = call.reply.send(reply);
     }
-    open_now.map_or(Ok(()), Running::close)
+    running.map_or(Ok(()), Running::close)
 }
 
 struct Running {
     opened: Opened,
     /// Requests sent, which the runtime acknowledges by number.
     sent: u64,
-}
-
-enum Done {
-    Idle(Result<Vec<Notice>, String>),
-    /// The runtime has ended; the next call opens another one.
-    Over(String),
 }
 
 impl Running {
@@ -112,7 +102,10 @@ impl Running {
     }
 
     /// Sends the request and collects its notices until the runtime is idle.
-    fn execute(&mut self, call: &Call) -> Done {
+    ///
+    /// # Errors
+    /// The runtime has ended: why.
+    fn execute(&mut self, call: &Call) -> Result<Result<Vec<Notice>, String>, String> {
         let notices = self.opened.runtime.notices.clone();
         let mut given_up = call.given_up.clone();
         let (mut collected, mut failed) = (Vec::new(), None);
@@ -123,10 +116,10 @@ impl Running {
                 recv(notices) -> notice => match notice {
                     Ok(Notice::Acknowledged(count)) if count >= self.sent => break,
                     Ok(Notice::Fatal { error, .. }) => failed = Some(error),
-                    Ok(Notice::Bye { .. }) | Err(_) => return Done::Over(failed.unwrap_or_else(|| ENDED.to_owned())),
+                    Ok(Notice::Bye { .. }) | Err(_) => return Err(failed.unwrap_or_else(|| ENDED.to_owned())),
                     Ok(Notice::Activity(activity)) => counter.activity(&activity),
                     Ok(Notice::FanOut(answers)) => {
-                        let answered = answers.rows.iter().filter(|row| is_over(row)).count();
+                        let answered = answers.rows.iter().filter(|r| r.finish.is_some() || r.failed.is_some()).count();
                         counter.count(answered as f64, answers.rows.len() as f64, "documents answered");
                         collected.extend(answers.over.then_some(Notice::FanOut(answers)));
                     }
@@ -139,7 +132,7 @@ impl Running {
                 }
             }
         }
-        Done::Idle(failed.map_or(Ok(collected), Err))
+        Ok(failed.map_or(Ok(collected), Err))
     }
 
     fn close(mut self) -> Result<(), Failure> {
@@ -148,18 +141,12 @@ impl Running {
             Notice::Bye { unsaved, .. } => Some(unsaved),
             _ => None,
         });
-        let joined = self.opened.runtime.thread.join();
-        let _ = self.opened.engine.join();
-        match (joined, unsaved.flatten()) {
-            (Err(_), _) => Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")),
-            (Ok(()), Some(unsaved)) => Err(not_saved(&unsaved)),
-            (Ok(()), None) => Ok(()),
+        match (self.opened.ended(), unsaved.flatten()) {
+            (false, _) => Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")),
+            (true, Some(unsaved)) => Err(not_saved(&unsaved)),
+            (true, None) => Ok(()),
         }
     }
-}
-
-fn is_over(row: &FanOutRow) -> bool {
-    row.finish.is_some() || row.failed.is_some()
 }
 
 /// Progress that only grows, as the protocol demands: each document is counted from zero.
