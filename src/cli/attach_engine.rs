@@ -15,7 +15,6 @@ pub fn place(context: &Context) -> Place {
     Place::of(&context.dirs.data)
 }
 
-/// `sala-chat park`.
 pub fn park(context: &Context) -> Result<Exit, Failure> {
     match attach::park(&place(context)) {
         Ok(Some(host)) => {

@@ -4,7 +4,6 @@ use super::out;
 use crate::text::sanitize::Clean;
 use crate::tui::cells::width;
 
-/// Cells of a column of names at least.
 const LEAST: usize = 24;
 
 /// Cells of a line that somebody sees. `None`: a file or a program has it, and nothing is cut.
@@ -19,7 +18,6 @@ pub(super) fn name_column<'a>(names: impl Iterator<Item = &'a str>, line: Option
     (line.map_or(longest, |line| longest.min((line / 2).max(LEAST))), names)
 }
 
-/// Local time, to the minute.
 pub(super) fn when(ms: i64) -> String {
     let at = jiff::Timestamp::from_millisecond(ms).map(|at| at.to_zoned(jiff::tz::TimeZone::system()));
     at.map_or(String::new(), |at| at.strftime("%Y-%m-%d %H:%M").to_string())

@@ -34,11 +34,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
         all["requests"] = requests.as_ref().map(Report::facts).into();
         all
     };
-    let text = || {
-        let mut lines = report.lines();
-        lines.extend(requests.iter().flat_map(Report::lines));
-        lines.join("\n")
-    };
+    let text = || [&report].into_iter().chain(&requests).flat_map(Report::lines).collect::<Vec<_>>().join("\n");
     context.result(json, text)?;
     Ok(if whole { Exit::Ok } else { Exit::Unreadable })
 }

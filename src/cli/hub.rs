@@ -30,11 +30,8 @@ pub(super) use client::{Hub, is_id};
 const TRIES: u32 = 5;
 /// A request that reads this much is no failure, whatever ends it.
 const LEAST_BYTES: u64 = 64 << 10;
-/// Between two progress reports.
 const REPORT_BYTES: u64 = 1 << 20;
-/// Longest wait that a busy hub may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// Left free on the disk beyond the download.
 const MARGIN_BYTES: u64 = 1 << 30;
 
 /// The files of a repository at one commit.
@@ -43,20 +40,17 @@ pub struct Snapshot {
     /// 40 hexadecimal digits.
     pub commit: String,
     pub files: Vec<HubFile>,
-    /// As its card names it.
     pub licence: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubFile {
-    /// In the repository.
     pub path: String,
     pub bytes: u64,
     /// Name of its content in the cache: the SHA-256 of large files, the git id of small ones.
     pub blob: String,
 }
 
-/// Why a download ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     #[error("no answer from the hub: {0}")]
@@ -90,7 +84,6 @@ pub struct Progress {
     /// Of all files; never decreases.
     pub done: u64,
     pub total: u64,
-    /// Over this run.
     pub bytes_per_s: f64,
     /// While waiting for the next try: the reason, and the number of the try.
     pub trouble: Option<(String, u32)>,
@@ -117,7 +110,6 @@ pub fn draft_folder(name: &str) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A repository in the local cache.
 #[derive(Clone, Debug)]
 pub struct CachedRepo {
     folder: PathBuf,
@@ -128,7 +120,6 @@ impl CachedRepo {
         CachedRepo::new(&cache_folder(), repo)
     }
 
-    /// `repo` is `owner/name`.
     fn new(cache: &Path, repo: &str) -> CachedRepo {
         CachedRepo { folder: cache.join(Repo::model(repo.to_owned()).folder_name()) }
     }
@@ -137,7 +128,6 @@ impl CachedRepo {
         &self.folder
     }
 
-    /// The folder of a revision if everything a model or a draft head needs is there.
     pub fn installed(&self, revision: &str, what: Kind) -> Option<PathBuf> {
         let revision = revision_path(revision).ok()?;
         let commit = fs::read_to_string(self.folder.join("refs").join(&revision)).ok();
@@ -209,7 +199,6 @@ impl CachedRepo {
         }
     }
 
-    /// Bytes that a download would fetch.
     pub fn missing_bytes(&self, snapshot: &Snapshot) -> u64 {
         let missing = |f: &HubFile| {
             let blob = self.folder.join("blobs").join(&f.blob);
@@ -220,7 +209,6 @@ impl CachedRepo {
     }
 }
 
-/// A running download.
 struct Run<'a> {
     wait: &'a dyn Fn(Duration),
     report: &'a mut dyn FnMut(&Progress),
@@ -324,7 +312,6 @@ fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// A revision as a path below `refs`.
 fn revision_path(revision: &str) -> Result<PathBuf, HubError> {
     let path = PathBuf::from(revision);
     let safe = !revision.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_)));
@@ -344,7 +331,6 @@ fn wanted(path: &str) -> bool {
     safe && (matches!(extension, "safetensors" | "json" | "jinja" | "md" | "model") || path.starts_with("LICENSE"))
 }
 
-/// `19.5 GB`.
 pub fn gigabytes(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),

@@ -51,7 +51,6 @@ fn remove<'a>(
 }
 
 const COLUMNS: usize = 57;
-/// Cells of a name at least, however narrow the terminal is.
 const LEAST_NAME: usize = 12;
 
 fn library_ls(context: &Context) -> Result<Exit, Failure> {
@@ -79,7 +78,6 @@ fn library_ls(context: &Context) -> Result<Exit, Failure> {
     context.result(|| documents.iter().map(object).collect(), text)
 }
 
-/// The one command here that needs the model: it reads.
 fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     let (mut without_state, mut notes) = (None, Vec::new());
     let requests = paths.iter().map(|path| Request::Library(LibraryAction::Add(path.clone())));

@@ -67,7 +67,6 @@ use term::Guard;
 #[derive(Clone, Debug)]
 pub struct Context {
     pub began: Instant,
-    /// The settings and where they came from.
     pub loaded: Loaded,
     /// The settings file, whether it exists or not.
     pub config_file: PathBuf,
@@ -85,7 +84,6 @@ impl Context {
         !self.quiet && out::is_watched()
     }
 
-    /// A progress line on standard error, for people.
     pub fn note(&self, text: &str) {
         if self.shows_progress() {
             out::err_line(&Clean::text(text));
@@ -157,7 +155,6 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
     }
 }
 
-/// Reports a failure: an object on standard output with `--json`, else a line on standard error.
 fn report(failure: &Failure, json: bool) {
     match (failure.message.is_empty(), json) {
         (true, _) => {}
@@ -195,8 +192,9 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     // `config` must work on a broken file.
     if let Some(Command::Config(action)) = &cli.command {
         let themes = themes::Themes { folder: Some(dirs.themes()), home: std::env::home_dir(), light: false };
-        let layers = config_cmd::Layers { file: &config_file, variables: &variables, options: &cli.overrides() };
-        return config_cmd::run(action, &layers, &themes, &dirs.presets(), cli.global.json);
+        let options = cli.overrides();
+        let layers = (config_file.as_path(), variables.as_slice(), options.as_slice());
+        return config_cmd::run(action, layers, &themes, &dirs.presets(), cli.global.json);
     }
     if let Some(Command::Completions { shell }) = &cli.command {
         out::data(args::completions(*shell).as_bytes())?;
@@ -216,16 +214,12 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     ) {
         take_preset(&mut context.loaded, &context.dirs.presets())?;
     }
-    if !quiet {
-        let warnings = &context.loaded.warnings;
-        for warning in warnings.iter().take(WARNINGS) {
-            // The warning is a courtesy; the chat shows it again.
-            out::err_line(&Clean::line(&format!("sala-chat: {warning}")));
-        }
-        if warnings.len() > WARNINGS {
-            let more = warnings.len() - WARNINGS;
-            out::err_line(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
-        }
+    let warnings = context.loaded.warnings.iter().map(ToString::to_string);
+    let more = warnings.len().saturating_sub(WARNINGS);
+    let more = (more > 0).then(|| format!("and {more} more: sala-chat config check lists them all"));
+    for warning in warnings.take(WARNINGS).chain(more).filter(|_| !quiet) {
+        // The warning is a courtesy; the chat shows it again.
+        out::err_line(&Clean::line(&format!("sala-chat: {warning}")));
     }
     // Read-only commands create no data directory.
     let logged = !task.only_looks() || context.dirs.data.exists();
@@ -235,7 +229,6 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     dispatch(&context, task, laboratory)
 }
 
-/// Takes the preset that the settings name, built in or from this folder.
 fn take_preset(loaded: &mut Loaded, presets: &Path) -> Result<(), Failure> {
     let unknown = |e: String| match loaded.origins.get("sampling.preset") {
         // What was typed just now is known.
@@ -314,7 +307,8 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
 /// `doctor`: every requested check runs even if another fails; with `--json` each prints a line.
 fn examine(context: &Context, args: &args::DoctorArgs, laboratory: Laboratory) -> Result<Exit, Failure> {
     let data = args.check.then(|| data_check::run(context)).transpose()?;
-    let computed = args.in_laboratory().then(|| (laboratory.check)(context, args)).transpose()?;
+    let computes = args.fixtures.is_some() || args.kernels || args.rates;
+    let computed = computes.then(|| (laboratory.check)(context, args)).transpose()?;
     match (data, computed) {
         (None, None) => doctor::run(context, args.files),
         (Some(Exit::Ok) | None, Some(exit)) | (Some(exit), _) => Ok(exit),
@@ -325,20 +319,21 @@ fn examine(context: &Context, args: &args::DoctorArgs, laboratory: Laboratory) -
 fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     let options = sources::SourceOptions::new(&context.config().load);
     let files: Vec<String> = paths.iter().filter(|p| *p != STDIN && *p != sample::PATH).cloned().collect();
-    match sources::check(&files, &options) {
-        Ok(()) => Ok(()),
-        Err(sources::SourceError::NotFound { path, similar }) => {
-            let meant = if paths.first() == Some(&path) { args::suggested_command(paths) } else { None };
-            // A file of nearly that name is more likely, unless the word is a command's own.
-            let meant = meant.filter(|meant| similar.is_none() || meant.split(' ').any(|word| word == path));
-            let failure = Failure::from(sources::SourceError::NotFound { path, similar });
-            Err(match meant {
-                Some(command) => failure.hint(format!("Or did you mean: sala-chat {command}")),
-                None => failure,
-            })
+    sources::check(&files, &options).map_err(|e| {
+        let meant = match &e {
+            sources::SourceError::NotFound { path, similar } if paths.first() == Some(path) => {
+                // A file of nearly that name is more likely, unless the word is a command's own.
+                let likely = |meant: &String| similar.is_none() || meant.split(' ').any(|word| word == path);
+                args::suggested_command(paths).filter(likely)
+            }
+            _ => None,
+        };
+        let failure = Failure::from(e);
+        match meant {
+            Some(command) => failure.hint(format!("Or did you mean: sala-chat {command}")),
+            None => failure,
         }
-        Err(e) => Err(e.into()),
-    }
+    })
 }
 
 #[cfg(test)]

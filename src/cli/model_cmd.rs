@@ -121,7 +121,6 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     }
 }
 
-/// Asks the hub for the files of the settings' model.
 fn listing(context: &Context, config: &ModelConfig) -> Result<(Hub, Snapshot), Failure> {
     context.note(&format!("Asking the hub for {} …", config.repo));
     let hub = Hub::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
@@ -258,7 +257,6 @@ fn by_hand(config: &ModelConfig) -> String {
     )
 }
 
-/// What to do next, with so many bytes of the snapshot here.
 fn explain(error: &HubError, config: &ModelConfig, here: u64) -> Failure {
     let (exit, hint) = match error {
         HubError::Network(_) | HubError::Busy { .. } | HubError::Range { .. } => {

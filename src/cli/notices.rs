@@ -52,7 +52,6 @@ pub(super) fn not_saved(unsaved: &Unsaved) -> Failure {
     Failure::new(unsaved.exit, format!("not saved: {}", unsaved.reason))
 }
 
-/// A text, or its beginning and its length.
 pub(super) fn beginning(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARACTERS) {
         None => sanitize(text).into_owned(),

@@ -24,7 +24,6 @@ pub use feed::{Lines, run, start_lines};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Out {
     Line(String),
-    /// Print this, without a newline.
     Part(String),
     Trouble(String),
     Send(Request),
@@ -73,7 +72,6 @@ pub struct Plain {
     reading_for_question: bool,
     documents: Vec<String>,
     library: Vec<String>,
-    /// Text of the answer that is not printed yet.
     pending: String,
     printed: usize,
     speaking: bool,
@@ -85,7 +83,6 @@ pub struct Plain {
     /// The last printed session, if unchanged since: serial, name, messages.
     session_shown: Option<(u64, String, Vec<MessageId>)>,
     looks_hidden: bool,
-    /// `--quiet`: nothing but answers.
     answers_only: bool,
     /// Somebody types: a prompt is shown when a line is wanted.
     prompts: bool,

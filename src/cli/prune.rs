@@ -13,7 +13,7 @@ use crate::text::sanitize::Clean;
 
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
     let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_free(context)? };
-    let requests = open::store_of_requests_if_any(context)?;
+    let requests = open::folder_of_requests(context).map(|_| open::store_of_requests(context)).transpose()?;
     if args.dry_run {
         return prune_dry_run(context, args, &store, requests.as_deref());
     }
@@ -67,7 +67,6 @@ fn state_to_drop(args: &PruneArgs, store: &Store) -> Result<(u64, u64), Failure>
     Ok((all.saturating_sub(stays), all))
 }
 
-/// Names what `prune` with these options would remove, and what stays.
 fn prune_dry_run(
     context: &Context,
     args: &PruneArgs,

@@ -14,7 +14,6 @@ use crate::model::{Checkpoint, DEMO_FILES, ModelError, Recipe};
 use crate::text::sanitize::sanitize_line;
 
 const SPARE_BYTES: u64 = 256 << 20;
-/// Largest other file (tokenizer, template) that is copied with the weights.
 const OTHER_FILE_BYTES: u64 = 256 << 20;
 
 fn gb(bytes: u64) -> String {

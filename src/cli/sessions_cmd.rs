@@ -18,10 +18,8 @@ use crate::text::sanitize::{Clean, shell_word};
 use crate::tui::cells::{ellipsis, fit, width as cells};
 use crate::tui::entry::grouped;
 
-/// Sessions listed at most.
 pub(super) const LISTED: usize = 100_000;
 const COLUMNS: usize = 54;
-/// Hits listed at most.
 const HITS: usize = 200;
 
 fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
@@ -166,7 +164,6 @@ fn all_undone(name: &str, kept: u64) -> String {
     )
 }
 
-/// Asks on the terminal; without one it fails.
 pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!("{question} Not a terminal; add --yes to confirm")));
@@ -201,7 +198,6 @@ pub(super) fn rm(context: &Context, names: &[String], yes: bool) -> Result<Exit,
     context.result(|| json!({ "trashed": names, "days": days }), text)
 }
 
-/// The lines of `search`, with names as far as a line of so many cells has room for them.
 fn found(hits: &[SearchHit], width: Option<usize>) -> Vec<String> {
     let (column, names) = name_column(hits.iter().map(|h| h.name.as_str()), width);
     let line = |(h, name): (&SearchHit, &String)| {

@@ -159,34 +159,28 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 const STOP_GRACE: Duration = Duration::from_secs(5);
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
 
+/// Hands signals to `each`, on a thread of its own, until it returns false.
+pub(super) fn listen(name: &str, signals: &[i32], each: impl FnMut(i32) -> bool + Send + 'static) -> io::Result<()> {
+    let mut signals = Signals::new(heeded(signals))?;
+    std::thread::Builder::new().name(name.into()).spawn(move || signals.forever().all(each)).map(drop)
+}
+
 /// SIGUSR1 parks the engine, as `/park` does.
 pub(super) fn park_at_signal(engine: Sender<Command>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGUSR1])?;
-    std::thread::Builder::new().name("park".into()).spawn(move || {
-        // An engine that is gone ends the loop.
-        let _ = signals.forever().all(|_| engine.send(Command::Park).is_ok());
-    })?;
-    Ok(())
+    listen("park", &[SIGUSR1], move |_| engine.send(Command::Park).is_ok())
 }
 
 pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
-    let mut signals = Signals::new(heeded(&[SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT]))?;
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        for signal in signals.forever() {
-            let event = match signal {
-                SIGTERM => Outside::Terminate,
-                SIGHUP => Outside::Hangup,
-                SIGINT => Outside::Interrupt,
-                SIGTSTP => Outside::Suspend,
-                _ => Outside::Continue,
-            };
-            // The receiver is gone: the program is ending.
-            if to.send(event).is_err() {
-                return;
-            }
-        }
-    })?;
-    Ok(())
+    listen("signals", &[SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT], move |signal| {
+        let event = match signal {
+            SIGTERM => Outside::Terminate,
+            SIGHUP => Outside::Hangup,
+            SIGINT => Outside::Interrupt,
+            SIGTSTP => Outside::Suspend,
+            _ => Outside::Continue,
+        };
+        to.send(event).is_ok()
+    })
 }
 
 /// Signals of a command without a screen. The first asks it to stop and is remembered. If it has not ended a few
@@ -196,7 +190,6 @@ pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
 pub(super) struct Ending(Arc<AtomicU8>);
 
 impl Ending {
-    /// Starts to watch; `stop` is called at the first signal.
     pub(super) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<Ending> {
         let mut signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]))?;
         let first = Arc::new(AtomicU8::new(0));

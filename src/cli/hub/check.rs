@@ -42,7 +42,6 @@ impl Verdict {
         }
     }
 
-    /// Why it is not to be used.
     pub fn problem(&self) -> Option<&str> {
         match self {
             Verdict::Unreadable(why) | Verdict::Wrong(why) => Some(why),

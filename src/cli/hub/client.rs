@@ -23,7 +23,6 @@ const LISTING_BYTES: u64 = 32 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Patience {
     pub(in crate::cli) connect: Duration,
-    /// Between two pieces of an answer.
     pub(in crate::cli) stall: Duration,
     /// A body brings at least `least_bytes` in this time.
     pub(in crate::cli) slow: Duration,
@@ -59,7 +58,6 @@ fn token() -> Option<String> {
     Some(text.trim().to_owned()).filter(|t| !t.is_empty())
 }
 
-/// Whether it is an id of the hub, `owner/name`.
 pub(in crate::cli) fn is_id(repo: &str) -> bool {
     let part = |p: &str| {
         !p.is_empty() && !p.starts_with('.') && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
@@ -141,7 +139,6 @@ impl Hub {
         Ok(api.repo(Repo::with_revision(self.repo.clone(), RepoType::Model, encoded(revision))))
     }
 
-    /// The commit of a revision, and its files.
     pub(in crate::cli) fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError> {
         let what = format!("{} at {}", self.repo, clean(revision));
         let request = self.at_revision(revision)?.info_request();

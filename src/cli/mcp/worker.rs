@@ -1,11 +1,11 @@
-//! One runtime for all calls. Its thread serves them one at a time; the runtime opens at the first call and stays, so
-//! that the model and the state of the last documents stay in memory.
+//! One runtime for all calls, which serves them one at a time. It opens at the first call and stays, so that the model and
+//! the state of the last documents stay in memory.
 
 use std::convert::Infallible;
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, never, select};
-use tokio::sync::{mpsc, oneshot};
+use crossbeam_channel::{Receiver, TryRecvError, never, select};
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cli::Failure;
 use crate::cli::notices::not_saved;
@@ -22,70 +22,49 @@ pub(super) struct Progress {
     pub(super) what: String,
 }
 
-struct Call {
-    request: Request,
-    progress: mpsc::UnboundedSender<Progress>,
-    /// Closed when the client gave the call up.
-    given_up: Receiver<Infallible>,
-    reply: oneshot::Sender<Result<Vec<Notice>, String>>,
+pub(in crate::cli) struct Worker {
+    open: Box<dyn Fn() -> Result<Opened, Failure> + Send + Sync>,
+    running: Mutex<Option<Running>>,
 }
-
-/// A running call. Dropping it stops the work.
-pub(super) struct PendingCall {
-    pub(super) progress: mpsc::UnboundedReceiver<Progress>,
-    pub(super) reply: oneshot::Receiver<Result<Vec<Notice>, String>>,
-    _held: Sender<Infallible>,
-}
-
-/// The worker thread; its result reports text that could not be saved.
-pub(in crate::cli) type Ended = JoinHandle<Result<(), Failure>>;
-
-/// Dropping the last one ends the runtime.
-#[derive(Clone)]
-pub(super) struct Worker(Sender<Call>);
 
 impl Worker {
-    pub(super) fn start(
-        open: impl FnMut() -> Result<Opened, Failure> + Send + 'static,
-    ) -> std::io::Result<(Worker, Ended)> {
-        let (calls, inbox) = crossbeam_channel::unbounded();
-        let thread = std::thread::Builder::new().name("mcp".into()).spawn(move || serve(&inbox, open))?;
-        Ok((Worker(calls), thread))
+    pub(super) fn new(open: impl Fn() -> Result<Opened, Failure> + Send + Sync + 'static) -> Arc<Worker> {
+        Arc::new(Worker { open: Box::new(open), running: Mutex::default() })
     }
 
-    pub(super) fn call(&self, request: Request) -> PendingCall {
-        let (progress, updates) = mpsc::unbounded_channel();
-        let (reply, replied) = oneshot::channel();
-        let (held, given_up) = crossbeam_channel::bounded(0);
-        // A worker that has ended closes the reply.
-        let _ = self.0.send(Call { request, progress, given_up, reply });
-        PendingCall { progress: updates, reply: replied, _held: held }
-    }
-}
-
-fn serve(calls: &Receiver<Call>, mut open: impl FnMut() -> Result<Opened, Failure>) -> Result<(), Failure> {
-    let mut running: Option<Running> = None;
-    for call in calls {
-        if matches!(call.given_up.try_recv(), Err(TryRecvError::Disconnected)) {
-            continue;
+    /// Waits for its turn and serves a request. `given_up` closes when the client gives the call up, which stops the work.
+    pub(super) fn call(
+        &self,
+        request: Request,
+        progress: &UnboundedSender<Progress>,
+        given_up: Receiver<Infallible>,
+    ) -> Result<Vec<Notice>, String> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(given_up.try_recv(), Err(TryRecvError::Disconnected)) {
+            return Err("cancelled".to_owned());
         }
-        let ready = running.take().map_or_else(|| open().map(|opened| Running { opened, sent: 0 }), Ok);
-        let reply = match ready.map(|mut ready| (ready.execute(&call), ready)) {
-            Err(failure) => Err(failure.to_string()),
-            Ok((Ok(reply), ready)) => {
-                running = Some(ready);
+        let mut ready = match running.take() {
+            Some(ready) => ready,
+            None => Running { opened: (self.open)().map_err(|failure| failure.to_string())?, sent: 0 },
+        };
+        match ready.execute(request, progress, given_up) {
+            Ok(reply) => {
+                *running = Some(ready);
                 reply
             }
             // The next call opens another one.
-            Ok((Err(over), ready)) => {
+            Err(over) => {
                 let _ = ready.close();
                 Err(over)
             }
-        };
-        // The client may be gone; that is fine.
-        let _ = call.reply.send(reply);
+        }
     }
-    running.map_or(Ok(()), Running::close)
+
+    /// Ends the runtime; an error reports text that could not be saved.
+    pub(in crate::cli) fn close(&self) -> Result<(), Failure> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        running.map_or(Ok(()), Running::close)
+    }
 }
 
 struct Running {
@@ -105,12 +84,16 @@ impl Running {
     ///
     /// # Errors
     /// The runtime has ended: why.
-    fn execute(&mut self, call: &Call) -> Result<Result<Vec<Notice>, String>, String> {
+    fn execute(
+        &mut self,
+        request: Request,
+        progress: &UnboundedSender<Progress>,
+        mut given_up: Receiver<Infallible>,
+    ) -> Result<Result<Vec<Notice>, String>, String> {
         let notices = self.opened.runtime.notices.clone();
-        let mut given_up = call.given_up.clone();
         let (mut collected, mut failed) = (Vec::new(), None);
-        let mut counter = Counter { to: &call.progress, before: 0.0, last: 0.0 };
-        self.send(call.request.clone());
+        let mut counter = Counter { to: progress, before: 0.0, last: 0.0 };
+        self.send(request);
         loop {
             select! {
                 recv(notices) -> notice => match notice {
@@ -151,8 +134,7 @@ impl Running {
 
 /// Progress that only grows, as the protocol demands: each document is counted from zero.
 struct Counter<'a> {
-    to: &'a mpsc::UnboundedSender<Progress>,
-    /// Of the documents before this one.
+    to: &'a UnboundedSender<Progress>,
     before: f64,
     last: f64,
 }

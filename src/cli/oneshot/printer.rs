@@ -47,7 +47,6 @@ impl<'a> Printer<'a> {
         self.answers.is_some_and(|n| n > 1)
     }
 
-    /// Which of the answers a message is, from 0.
     pub(super) fn place(&mut self, message: MessageId, parallel: &[MessageId]) -> usize {
         if let Some(at) = parallel.iter().position(|id| *id == message) {
             return at;
@@ -58,7 +57,6 @@ impl<'a> Printer<'a> {
         })
     }
 
-    /// Prints a complete answer if there are several.
     pub(super) fn finished(&mut self, which: usize, answer: &Message) -> Result<(), Failure> {
         self.clear_progress();
         if !self.several() {
@@ -88,7 +86,6 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// A JSON line, where those are wanted.
     pub(super) fn event(&mut self, event: Value) -> Result<(), Failure> {
         if self.format == Format::JsonLines {
             out::line(&Clean::json(&event))?;
