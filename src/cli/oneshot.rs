@@ -201,8 +201,7 @@ fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Insta
             run.load_ms = started.elapsed().as_secs_f64() * 1000.0;
             run.model = info;
             let Run { model, load_ms, .. } = &*run;
-            printer
-                .event(json!({ "event": "start", "model": model.name, "device": model.device, "load_ms": load_ms }))?;
+            printer.event("start", json!({ "model": model.name, "device": model.device, "load_ms": load_ms }))?;
         }
         Notice::Session(SessionView { name, .. }) | Notice::Named { name, .. } => {
             run.session = Some(name).filter(|n| !run.discards && !n.is_empty());
@@ -220,10 +219,9 @@ fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Insta
             run.documents_read += m.meta.prefilled_tokens;
             run.documents_ms += m.meta.prefill_ms;
             let document = m.meta.document.as_ref();
-            printer.event(json!({
-                "event": "load", "name": document.map(|d| &d.name), "tokens": document.map(|d| d.tokens),
-                "prefilled_tokens": m.meta.prefilled_tokens
-            }))?;
+            let (name, tokens) = (document.map(|d| &d.name), document.map(|d| d.tokens));
+            let prefilled = m.meta.prefilled_tokens;
+            printer.event("load", json!({ "name": name, "tokens": tokens, "prefilled_tokens": prefilled }))?;
         }
         Notice::Finished(m) => {
             let which = printer.place(m.id, &run.parallel);

@@ -2,7 +2,7 @@
 //!
 //! # Method
 //!
-//! A made-up document of `--context` tokens is loaded into a new session and three questions are asked about it, through the
+//! A made-up document of `--context` tokens is loaded into a new session and three questions about it follow, through the
 //! runtime, in a data directory of its own on the same disk. With `--fill random`, most of the document's rows are
 //! written to disk without being computed ([`super::scratch`]); `save_gb_per_s` is the speed of that. Times are the
 //! host's clock from sending a request to the runtime's answer to the next one; figures are medians of [`REPEATS`].

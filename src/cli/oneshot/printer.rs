@@ -64,10 +64,11 @@ impl<'a> Printer<'a> {
         }
         match self.format {
             Format::Json | Format::Raw => Ok(()),
-            Format::JsonLines => self.event(json!({
-                "event": "answer", "answer": which, "text": answer.text, "seed": answer.meta.seed,
-                "finish_reason": reason(answer.meta.finish)
-            })),
+            Format::JsonLines => {
+                let (seed, finish) = (answer.meta.seed, reason(answer.meta.finish));
+                let body = json!({ "answer": which, "text": answer.text, "seed": seed, "finish_reason": finish });
+                self.event("answer", body)
+            }
             Format::Text => {
                 let seed = answer.meta.seed.map_or(String::new(), |seed| format!(" seed {seed}"));
                 let apart = if std::mem::replace(&mut self.printed_one, true) { "\n" } else { "" };
@@ -86,19 +87,22 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    pub(super) fn event(&mut self, event: Value) -> Result<(), Failure> {
-        if self.format == Format::JsonLines {
-            out::line(&Clean::json(&event))?;
+    pub(super) fn event(&mut self, event: &str, body: Value) -> Result<(), Failure> {
+        let mut line = json!({ "event": event });
+        if let (Format::JsonLines, Value::Object(line), Value::Object(body)) = (self.format, &mut line, body) {
+            line.extend(body);
         }
-        Ok(())
+        if self.format == Format::JsonLines { Ok(out::line(&Clean::json(&line))?) } else { Ok(()) }
     }
 
     pub(super) fn delta(&mut self, which: usize, thinking: bool, text: &str) -> Result<(), Failure> {
         self.clear_progress();
-        let event = if thinking { "think" } else { "token" };
         match self.format {
-            Format::JsonLines if self.several() => self.event(json!({ "event": event, "answer": which, "text": text })),
-            Format::JsonLines => self.event(json!({ "event": event, "text": text })),
+            Format::JsonLines => {
+                let one = self.several().then(|| json!({ "answer": which, "text": text }));
+                let body = one.unwrap_or_else(|| json!({ "text": text }));
+                if thinking { self.event("think", body) } else { self.event("token", body) }
+            }
             Format::Json => Ok(()),
             Format::Text | Format::Raw if self.several() => Ok(()),
             Format::Text | Format::Raw if !thinking => self.answer(text),
@@ -115,8 +119,7 @@ impl<'a> Printer<'a> {
     pub(super) fn reading(&mut self, p: &ReadingProgress) -> Result<(), Failure> {
         if self.format == Format::JsonLines {
             let (done, total) = (p.done, p.total);
-            return self
-                .event(json!({ "event": "prefill", "done": done, "total": total, "tokens_per_s": p.tokens_per_s }));
+            return self.event("prefill", json!({ "done": done, "total": total, "tokens_per_s": p.tokens_per_s }));
         }
         let due = self.progress.is_none_or(|at| at.elapsed() >= PROGRESS);
         if self.context.shows_progress() && due && p.total > 0 {
@@ -164,19 +167,18 @@ impl<'a> Printer<'a> {
         match self.format {
             Format::Json => Ok(out::line(&Clean::json(&run.object(answer, self.answers.is_some())))?),
             Format::JsonLines => {
-                self.event(json!({
-                    "event": "look", "looked_at": looked_at_by(answer),
-                    "looked_at_by_sentence": looked_at_by_sentence(answer), "quotes": answer.meta.quotes
-                }))?;
-                self.event(json!({
-                    "event": "stats", "usage": run.usage(answer), "timing": run.timing(answer),
-                    "speculation": run.speculation()
-                }))?;
-                self.event(json!({
-                    "event": "end", "finish_reason": reason(answer.meta.finish), "session": run.session(),
-                    "seed": answer.meta.seed, "not_saved": run.unsaved.as_ref().map(|u| &u.reason),
-                    "state_not_saved": run.left_out
-                }))
+                let look = json!({
+                    "looked_at": looked_at_by(answer), "looked_at_by_sentence": looked_at_by_sentence(answer),
+                    "quotes": answer.meta.quotes
+                });
+                self.event("look", look)?;
+                let (usage, timing) = (run.usage(answer), run.timing(answer));
+                self.event("stats", json!({ "usage": usage, "timing": timing, "speculation": run.speculation() }))?;
+                let end = json!({
+                    "finish_reason": reason(answer.meta.finish), "session": run.session(), "seed": answer.meta.seed,
+                    "not_saved": run.unsaved.as_ref().map(|u| &u.reason), "state_not_saved": run.left_out
+                });
+                self.event("end", end)
             }
             Format::Text | Format::Raw => {
                 // A file or a program gets what the model wrote, and no more.
