@@ -212,7 +212,6 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/lab/eval",
     "src/lab/kernels",
     "src/lab/kernels/cases",
-    "src/lab/sessions",
     "src/model",
     "src/model/draft",
     "src/model/published",
