@@ -10,9 +10,7 @@ mod several;
 
 use std::time::Instant;
 
-use super::render::Rendered;
-use super::verb::{Verb, Wanted};
-use super::{Done, RuntimeError, State};
+use super::{Done, Rendered, State, Verb, Wanted, refused};
 use crate::core::now_ms;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use crate::engine::protocol::{Generate, Look, Sampling, Token};
@@ -104,7 +102,7 @@ impl Verb {
 
     pub(super) async fn ask_below(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
         if text.trim().is_empty() {
-            return Err(RuntimeError::Refused("The question is empty. Nothing was asked.".into()));
+            return refused("The question is empty. Nothing was asked.");
         }
         let started = Instant::now();
         // If the verb fails before the question is saved, the text returns to the input.
@@ -155,12 +153,10 @@ impl Verb {
 
         let path = self.here.session.tree.path();
         let Some(last) = path.last().filter(|m| m.role == Role::Assistant) else {
-            return Err(RuntimeError::Refused("There is no unfinished answer to continue.".into()));
+            return refused("There is no unfinished answer to continue.");
         };
         if last.meta.finish == Some(Finish::Stop) && more.is_empty() {
-            return Err(RuntimeError::Refused(
-                "The last answer is complete. /continue TEXT continues it with your words.".into(),
-            ));
+            return refused("The last answer is complete. /continue TEXT continues it with your words.");
         }
         let mut message = (*last).clone();
         let more = match more.as_str() {

@@ -9,8 +9,7 @@ use crossbeam_channel::RecvTimeoutError;
 
 use super::baton::Running;
 use super::task::{Doing, Order, Task};
-use super::verb::{Verb, Wait, Wake};
-use super::{Attendance, Done, RuntimeError, State};
+use super::{Attendance, Done, RuntimeError, State, Verb, Wait, Wake};
 
 impl Verb {
     /// Runs `work` on another thread and waits for the result. A short task blocks the loop.

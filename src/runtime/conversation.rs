@@ -10,14 +10,13 @@ use std::time::Instant;
 
 use super::baton::Running;
 use super::opened::Empty;
-use super::session::{Rights, Session};
-use super::slot::Slot;
-use super::verb::{Turn, Wait, Wake};
-use super::{Attendance, Done, State};
+use super::session::Session;
+use super::verb::Turn;
+use super::{Activity, Attendance, Done, Level, Notice, Request, Rights, Slot, State, Wait, Wake};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::SequenceId;
-use crate::runtime::protocol::{Activity, Level, Meters, Notice, Request};
+use crate::runtime::protocol::Meters;
 use crate::store::SessionLock;
 
 pub(super) struct Conversation {
@@ -112,6 +111,18 @@ impl State {
         self.others.iter().position(|other| other.apart.is_none() && is(&other.session))
     }
 
+    /// Works in the conversation of a session, on screen or off; `None` if it is closed.
+    pub(super) fn in_session<T>(
+        &mut self,
+        is: impl Fn(&Session) -> bool,
+        work: impl FnOnce(&mut State) -> T,
+    ) -> Option<T> {
+        match self.at_work(&is) {
+            Some(at) => Some(self.on_other(at, work)),
+            None => is(&self.here.session).then(|| work(self)),
+        }
+    }
+
     pub(super) fn name_of_other(&self, serial: u64) -> Option<&str> {
         self.at_work(|session| session.serial == serial)
             .and_then(|at| self.others.get(at))
@@ -142,7 +153,7 @@ impl State {
             (_, 0) => "All conversations of this engine are busy",
             _ => return turn,
         };
-        self.note(Level::Info, format!("{why}; this runs after the current work."));
+        self.info(format!("{why}; this runs after the current work."));
         Turn::Later
     }
 
@@ -162,35 +173,30 @@ impl State {
 
     /// A request that was queued in a conversation off screen. `None`: the interface holds no more, and the
     /// conversation is dropped when its work is done.
-    pub(super) fn there(&mut self, serial: u64, request: Option<Box<Request>>) {
-        let take = |runtime: &mut State, request: Option<Box<Request>>| {
-            runtime.here.promised = request.is_some();
-            request.into_iter().for_each(|r| runtime.in_turn(*r, false));
-        };
-        match self.at_work(|session| session.serial == serial) {
-            Some(at) => self.on_other(at, |runtime| take(runtime, request)),
-            None if self.here.session.serial == serial => take(self, request),
-            None => {
-                // The conversation has no slot any more: the text returns to the input.
-                let notice = match request.map(|r| *r) {
-                    None => return,
-                    Some(Request::Ask(text)) => Notice::Input { text: line_of(&text), editing: None },
-                    Some(Request::EditDone { message, text }) => {
-                        Notice::Input { text: line_of(&text), editing: Some(message) }
-                    }
-                    Some(_) => {
-                        Notice::Note(Level::Warn, "A queued command did not run: you had left this session.".into())
-                    }
-                };
-                self.out.report(Notice::Background { serial, notice: Box::new(notice) });
-            }
+    pub(super) fn queued_there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
+        let here = |session: &Session| session.serial == serial;
+        if self.here.session.serial == serial || self.at_work(here).is_some() {
+            self.in_session(here, |runtime| {
+                runtime.here.promised = request.is_some();
+                request.into_iter().for_each(|r| runtime.in_turn(*r, false));
+            });
+            return Ok(());
         }
+        // The conversation has no slot any more: the text returns to the input.
+        let notice = match request.map(|r| *r) {
+            None => return Ok(()),
+            Some(Request::Ask(text)) => Notice::Input { text: line_of(&text), editing: None },
+            Some(Request::EditDone { message, text }) => Notice::Input { text: line_of(&text), editing: Some(message) },
+            Some(_) => Notice::Note(Level::Warn, "A queued command did not run: you had left this session.".into()),
+        };
+        self.out.report(Notice::Background { serial, notice: Box::new(notice) });
+        Ok(())
     }
 
     pub(super) fn set_apart(&mut self, request: Request) {
         let Request::Aside(question) = request else { return self.here.queue.push_back(request) };
         if self.others.iter().any(|other| other.apart.is_some() && other.session.serial == self.here.session.serial) {
-            return self.note(Level::Warn, "One aside at a time: wait for its answer, or stop it first.");
+            return self.warn("One aside at a time: wait for its answer, or stop it first.");
         }
         let Some(sequence) = self.engine.take_slot() else {
             return self.here.queue.push_back(Request::Aside(question));
@@ -221,12 +227,13 @@ impl State {
         self.here.session.copy_at(path, Rights::View("it is an aside.".into()))
     }
 
-    pub(super) fn stop_aside(&mut self) {
+    pub(super) fn end_aside(&mut self) -> Done {
         let serial = self.here.session.serial;
         match self.others.iter().position(|other| other.apart.is_some() && other.session.serial == serial) {
             Some(at) => self.on_other(at, State::stop),
             None => self.stop(),
         }
+        Ok(())
     }
 
     /// Shows a conversation that worked off screen. The previous one continues off screen or is dropped.
@@ -296,16 +303,13 @@ impl State {
     }
 
     fn ask_aside_later(&mut self, serial: u64, why: &str, question: String) {
-        let say = |runtime: &mut State| {
-            runtime.note(Level::Info, format!("The aside waits for the current work: {why}"));
-            runtime.here.queue.push_back(Request::Aside(question));
-        };
-        match self.at_work(|session| session.serial == serial) {
-            Some(at) => self.on_other(at, say),
-            None if self.here.session.serial == serial => say(self),
-            // The conversation is closed.
-            None => {}
-        }
+        self.in_session(
+            |session| session.serial == serial,
+            |runtime| {
+                runtime.info(format!("The aside waits for the current work: {why}"));
+                runtime.here.queue.push_back(Request::Aside(question));
+            },
+        );
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {

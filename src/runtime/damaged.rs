@@ -3,8 +3,8 @@
 //! refused.
 
 use super::plan::SMALL_REST;
-use super::render::{Known, Rendered, Renderer};
-use super::{Attendance, Done, RuntimeError, State};
+use super::render::Known;
+use super::{Attendance, Done, Rendered, Renderer, RuntimeError, State};
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::store::TextBoundary;
 use crate::text::sanitize::shell_word;

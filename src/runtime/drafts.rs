@@ -6,11 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::State;
-use super::session::Rights;
+use super::{Done, Notice, Rights, State};
 use crate::config::commands::{is_command, message_text};
 use crate::core::transcript::SessionId;
-use crate::runtime::protocol::{Level, Notice};
 use crate::store::{Access, Change, SessionLock, Store, draft_places};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +68,9 @@ enum Home {
 
 impl State {
     /// Saves the unsent input of a session; an empty text clears it.
-    pub(super) fn keep_draft(&mut self, serial: u64, text: String) {
+    pub(super) fn draft_changed(&mut self, serial: u64, text: String) -> Done {
         if !self.keeps_drafts() {
-            return;
+            return Ok(());
         }
         let home = self.home_of_draft(serial);
         if (home != Home::Rowless || text.is_empty())
@@ -94,6 +92,7 @@ impl State {
             },
             Home::Nowhere => drop(self.drafts.homeless.insert(serial, text)),
         }
+        Ok(())
     }
 
     /// Shows the draft of a session that was just opened. For a session that was open before, an empty draft is shown
@@ -122,7 +121,7 @@ impl State {
             return;
         }
         let left = self.disk.store.drafts_without_row().unwrap_or_else(|e| {
-            self.note(Level::Warn, e.to_string());
+            self.warn(e.to_string());
             Vec::new()
         });
         for id in left {
@@ -172,18 +171,15 @@ impl State {
         match self.disk.store.draft(session) {
             Ok(text) => Some(text.unwrap_or_default()),
             Err(e) => {
-                self.note(Level::Warn, e.to_string());
+                self.warn(e.to_string());
                 None
             }
         }
     }
 
     fn home_of_draft(&mut self, serial: u64) -> Home {
-        if let Some(at) = self.at_work(|session| session.serial == serial) {
-            return self.on_other(at, |runtime| runtime.home_in_hand());
-        }
-        if self.here.session.serial == serial {
-            return self.home_in_hand();
+        if let Some(home) = self.in_session(|session| session.serial == serial, |state| state.home_in_hand()) {
+            return home;
         }
         match self.opened.rows().find(|(of, _)| *of == serial) {
             Some((_, None)) => Home::Rowless,

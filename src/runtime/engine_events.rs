@@ -1,10 +1,9 @@
 //! Delivers engine events to the verb that waits for them, or to all conversations.
 
 use super::link::EngineState;
-use super::verb::{Verb, Wait, Wake, Work};
-use super::{Attendance, Done, RuntimeError, State};
+use super::verb::Work;
+use super::{Activity, Attendance, Done, Level, Notice, RuntimeError, State, Verb, Wait, Wake, refused};
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, ModelInfo};
-use crate::runtime::protocol::{Activity, Level, Notice};
 
 const PARKED: &str = "Parked: the memory of the model is free. The next question, or /unpark, brings it back.";
 
@@ -64,7 +63,7 @@ impl State {
     fn waits(&mut self, what: String) {
         match self.here.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
             Some(true) => {}
-            Some(false) => self.note(Level::Warn, format!("The aside is {what}")),
+            Some(false) => self.warn(format!("The aside is {what}")),
             None => self.working(Activity::Busy { what }),
         }
     }
@@ -84,7 +83,7 @@ impl State {
                 }
                 for note in &info.notes {
                     if self.device_notes.is_news(note) {
-                        self.note(Level::Warn, note.clone());
+                        self.warn(note.clone());
                     }
                 }
                 self.model_is_known();
@@ -114,7 +113,7 @@ impl State {
                 let what = if done > 0.0 { format!("{what} {:.0}%", done * 100.0) } else { what };
                 self.activity(Activity::Starting { what });
             }
-            EngineEvent::Note(text) => self.note(Level::Warn, text),
+            EngineEvent::Note(text) => self.warn(text),
             // Late events of a cancelled job.
             EngineEvent::Restored { .. }
             | EngineEvent::Reading { .. }
@@ -137,11 +136,11 @@ impl State {
         self.report(Notice::Meters(self.here.meters.clone()));
         let host = host.flatten();
         if let Some(now) = info.host.as_ref().filter(|now| host.as_ref() != Some(now)) {
-            self.note(Level::Info, format!("The model runs in {now}; this terminal uses it."));
+            self.info(format!("The model runs in {now}; this terminal uses it."));
         }
         if info.parked && parked != Some(true) {
             self.disk.write_held();
-            self.note(Level::Info, PARKED);
+            self.info(PARKED);
         }
     }
 
@@ -185,11 +184,11 @@ impl Verb {
     /// `/park`: waits until nothing runs, also for other users of the engine.
     pub(super) async fn park(&mut self) -> Done {
         if self.engine.server().is_some() {
-            return Err(RuntimeError::Refused("The model runs on a server, which this program cannot park.".into()));
+            return refused("The model runs on a server, which this program cannot park.");
         }
         self.model_started().await?;
         if self.engine.is_parked() {
-            self.note(Level::Info, PARKED);
+            self.info(PARKED);
         }
         self.states_saved().await;
         self.engine.send(Command::Park)?;
@@ -200,7 +199,7 @@ impl Verb {
     /// `/unpark`.
     pub(super) async fn unpark(&mut self) -> Done {
         self.engine_ready().await?;
-        self.note(Level::Info, "The model is in memory.");
+        self.info("The model is in memory.");
         Ok(())
     }
 

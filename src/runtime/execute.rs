@@ -7,18 +7,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::executor::{Executor, PrefillStats, Progress, Sink, ToAnswer};
+use super::executor::{Executor, Progress};
 use super::link::Engine;
-use super::path::Path;
-use super::plan::Plan;
-use super::render::Rendered;
-use super::slot::Slot;
-use super::verb::{Verb, Wake, Work};
-use super::{Done, RuntimeError, State};
+use super::verb::Work;
+use super::{
+    Activity, Done, Path, Plan, PrefillStats, Rendered, RuntimeError, Sink, Slot, State, ToAnswer, Verb, Wake,
+};
 use crate::config::settings::SaveStates;
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, JobDone, RowSource, StateImage};
-use crate::runtime::protocol::{Activity, Level, ReadingProgress};
+use crate::runtime::protocol::ReadingProgress;
 use crate::store::{Lost, NOT_WRITTEN, NewSegment, PRUNED};
 
 const SHOWN_READING: u64 = 512;
@@ -60,9 +58,7 @@ impl Verb {
             if !self.disk.has(wanted) {
                 self.saved(wanted).await;
             }
-            if self.here.slot.stopped() {
-                return Err(RuntimeError::Stopped);
-            }
+            self.unstopped()?;
         }
         planner(self, rendered)
     }
@@ -130,7 +126,7 @@ impl Verb {
                 let opened = self.disk.open(&tip, have)?;
                 if opened.plan.usable != path.segments().len() {
                     if let Some(lost) = opened.plan.lost.first().filter(|_| own) {
-                        self.note(Level::Warn, cannot_be_used(lost));
+                        self.warn(cannot_be_used(lost));
                     }
                     return Ok(false);
                 }
@@ -154,7 +150,7 @@ impl Verb {
             // Rows are verified as they are read, so damage shows only now.
             Err(e) => match self.disk.set_aside(e) {
                 lost @ RuntimeError::RowsLost(_) if own => {
-                    self.note(Level::Warn, lost.to_string());
+                    self.warn(lost.to_string());
                     Ok(false)
                 }
                 e => Err(e),

@@ -7,11 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::link::Engine;
-use super::path::Path;
-use super::render::Rendered;
-use super::segments::{self, Step};
-use super::slot::{Last, Slot};
-use super::{Done, RuntimeError};
+use super::segments;
+use super::{Done, Last, Path, Rendered, RuntimeError, Slot, Step};
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{
     CheckpointImage, Command, Ended, EngineEvent, EngineFault, Job, JobDone, Likely, Looked, RowSource, SequenceId,

@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::task::{Doing, Order, Place, SHORT};
-use super::verb::Verb;
-use super::{Done, RuntimeError, grouped};
+use super::{Done, RuntimeError, SaveState, Verb, grouped, refused};
 use crate::core::bytes;
-use crate::runtime::protocol::{ExportFormat, Level, SaveState};
+use crate::runtime::protocol::ExportFormat;
 use crate::store::{Imported, Overwrite, Scope, StoreError};
 use crate::text::sanitize::sanitize_line;
 
@@ -60,7 +59,7 @@ impl Verb {
     ) -> Done {
         let path = typed_path(&path);
         let Some(id) = self.here.session.id else {
-            return Err(RuntimeError::Refused("Nothing to export: the conversation is empty.".into()));
+            return refused("Nothing to export: the conversation is empty.");
         };
         self.disk.wait_for_texts();
         let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
@@ -70,9 +69,9 @@ impl Verb {
         });
         if let Some(why) = unsaved.as_ref().filter(|_| tree || with_state) {
             let what = if with_state { "--with-state" } else { "--tree" };
-            return Err(RuntimeError::Refused(format!(
+            return refused(format!(
                 "{what} exports what is on disk, and the latest messages are not there yet ({why}). /export without it writes the open branch."
-            )));
+            ));
         }
         let store = Arc::clone(&self.disk.store);
         if with_state {
@@ -91,7 +90,7 @@ impl Verb {
             };
             let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
             let text = format!("{} written, {size}, with the state of {kept} tokens{again}.", path.display());
-            self.note(Level::Info, text);
+            self.info(text);
             return Ok(());
         }
         let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
@@ -100,7 +99,7 @@ impl Verb {
             let messages = self.here.session.tree.path().into_iter().cloned().collect();
             let size = store.export_messages(&self.here.session.name, messages, format, &path, overwrite)?;
             let what = "the open branch, from memory";
-            self.note(Level::Info, format!("{} written, {}: {what}.", path.display(), bytes(size)));
+            self.info(format!("{} written, {}: {what}.", path.display(), bytes(size)));
             return Ok(());
         }
         let scope = if tree { Scope::Tree } else { Scope::Branch };
@@ -112,7 +111,7 @@ impl Verb {
             doing.watched(none, |watch| store.export_to(id, format, scope, &file, overwrite, watch))
         };
         let size = self.elsewhere(order, write).await??;
-        self.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size)));
+        self.info(format!("{} written, {}.", path.display(), bytes(size)));
         Ok(())
     }
 
@@ -126,12 +125,12 @@ impl Verb {
         let read = move |doing: &Doing| doing.watched(line, |watch| store.import(&path, watch));
         let imported = match self.elsewhere(order, read).await? {
             Err(StoreError::Stopped) => {
-                self.note(Level::Info, "Stopped: nothing was imported.");
+                self.info("Stopped: nothing was imported.");
                 return Err(RuntimeError::Stopped);
             }
             imported => imported?,
         };
-        self.note(Level::Info, imported_line(&imported));
+        self.info(imported_line(&imported));
         match imported.sessions.as_slice() {
             [(_, name)] => self.resume(name.clone()).await,
             _ => self.list_sessions(),

@@ -8,8 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crossbeam_channel::{Receiver, TryRecvError, never};
 
-use super::Attendance;
-use crate::runtime::protocol::Request;
+use super::{Attendance, Request};
 
 #[derive(Debug)]
 pub(super) struct Inbox {

@@ -1,14 +1,11 @@
 //! Documents of the conversation and of the library.
 
-use super::executor::PrefillStats;
 use super::follow::versions;
-use super::segments;
-use super::verb::Verb;
-use super::{Done, RuntimeError, State, grouped};
+use super::{Done, Level, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused, segments};
 use crate::config::settings::SaveStates;
 use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::core::{bytes, counted};
-use crate::runtime::protocol::{DocumentRow, Level, LibraryAction, LibraryName, LoadOptions, Notice};
+use crate::runtime::protocol::{DocumentRow, LibraryAction, LibraryName, LoadOptions};
 use crate::store::{Change, DocumentRecord, NewDocument, SegmentId};
 use crate::text::near::no_document;
 use crate::text::sources::Document;
@@ -109,7 +106,7 @@ impl State {
         let path = self.here.session.tree.path();
         let message = match self.here.session.document_called(name)?.and_then(|at| path.get(at)) {
             Some(message) => *message,
-            None => return Err(RuntimeError::Refused(self.here.session.no_document(name))),
+            None => return refused(self.here.session.no_document(name)),
         };
         let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
         let versions = versions(&path);
@@ -126,7 +123,7 @@ impl State {
             .collect();
         if shown.is_empty() {
             let lines = counted(text.lines().count() as u64, "line");
-            return Err(RuntimeError::Refused(format!("{name} has {lines}.")));
+            return refused(format!("{name} has {lines}."));
         }
         self.report(Notice::Page { title: format!("{name}:{line}{since}"), text: shown.join("\n") });
         Ok(())
@@ -155,14 +152,14 @@ impl State {
             }
             None => format!("{all} tokens, {read} read"),
         };
-        self.note(Level::Info, format!("{} is in the library: {what}.", info.name));
+        self.info(format!("{} is in the library: {what}.", info.name));
         if self.engine.server().is_none() && !self.spells_back(&info, &text) {
             let text = format!(
                 "{}: what is kept does not spell its text again, for this model's tokenizer writes some of its characters as others. \
                  It can be asked in the session that loads it (/load), not with /ask-all or by its name.",
                 info.name
             );
-            self.note(Level::Warn, text);
+            self.warn(text);
         }
     }
 
@@ -207,10 +204,10 @@ impl Verb {
                 }
                 let freed = self.disk.store.collect()?;
                 self.report_library();
-                self.note(
-                    Level::Info,
-                    format!("Removed {name} from the library ({}). Sessions keep what they use.", bytes(freed.bytes)),
-                );
+                self.info(format!(
+                    "Removed {name} from the library ({}). Sessions keep what they use.",
+                    bytes(freed.bytes)
+                ));
                 Ok(())
             }
             LibraryAction::Prune => {
@@ -218,7 +215,7 @@ impl Verb {
                 let freed = self.disk.store.collect()?;
                 self.report_library();
                 let removed = counted(removed, "unused document");
-                self.note(Level::Info, format!("Removed {removed} ({}).", bytes(freed.bytes)));
+                self.info(format!("Removed {removed} ({}).", bytes(freed.bytes)));
                 Ok(())
             }
         }
@@ -226,9 +223,8 @@ impl Verb {
 
     /// Reads files after the system text of new sessions and keeps the state. The conversation does not change.
     async fn library_add(&mut self, path: &str) -> Done {
-        let gathered = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
-        self.say_skipped(&gathered);
-        let documents = self.shaped(gathered.documents, &LoadOptions::default())?;
+        let documents = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
+        let documents = self.shaped(documents, &LoadOptions::default())?;
         self.engine_ready().await?;
         let mut unread = self.library_read(documents).await?;
         // The command ends with the last failure.
@@ -268,8 +264,7 @@ impl Verb {
         let info = DocumentInfo::new(&document.name, path, &document.text);
         let first = messages.is_empty();
         if first {
-            let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
-            messages.extend(system.map(|s| self.draft(Role::System, None, s)));
+            messages.extend(self.default_system_message());
         }
         let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
         message.meta.document = Some(info.clone());
@@ -285,9 +280,7 @@ impl Verb {
         let stats = self.execute(plan, &rendered, None, &mut ()).await;
         self.here.session.is_unread = is_unread;
         let stats = stats?;
-        if self.here.slot.stopped() {
-            return Err(RuntimeError::Stopped);
-        }
+        self.unstopped()?;
         if let Some(tip) = self.here.slot.live.head() {
             let info = DocumentInfo { tokens: self.here.slot.live.position() - starts_at, ..info };
             self.add_to_library(&info, starts_at, tip);

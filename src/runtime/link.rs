@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use crossbeam_channel::{Receiver, Sender, never};
 
-use super::render::Renderer;
+use super::Renderer;
 use crate::core::Exit;
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, MAIN, ModelInfo, SequenceId, Token};
-use crate::text::thoughts;
+use crate::text::{Begin, Delta, StreamDecoder, thoughts};
 
 /// Most tokens between two checkpoints inside a document where the CPU reads: an end of the process loses less than a
 /// minute of reading. It is no time, as the bits of a state depend on where its pieces end.
@@ -75,13 +75,16 @@ impl Engine {
             return Ok(());
         }
         self.down(self.gone.to_owned(), Exit::Failure);
-        Err(EngineFault::Fatal { why: self.gone.to_owned(), exit: Exit::Failure })
+        Err(self.fault())
+    }
+
+    fn fault(&self) -> EngineFault {
+        EngineFault::Fatal { why: self.gone.to_owned(), exit: Exit::Failure }
     }
 
     /// The event of a thread that has ended without one.
     pub(crate) fn ended(&self) -> EngineEvent {
-        let fault = EngineFault::Fatal { why: self.gone.to_owned(), exit: Exit::Failure };
-        EngineEvent::Failed { id: 0, fault }
+        EngineEvent::Failed { id: 0, fault: self.fault() }
     }
 
     pub(crate) fn down(&mut self, why: String, exit: Exit) {
@@ -129,6 +132,21 @@ impl Engine {
     /// Splits a server's text into thoughts and answer if the template opened the thoughts in the prompt.
     pub(super) fn unopened_thought<'t>(&self, text: &'t str) -> Option<(&'t str, &'t str)> {
         self.server().and_then(|_| thoughts::unopened(text))
+    }
+
+    /// Thoughts and text of an answer's tokens.
+    pub(super) fn decoded(&self, begin: Begin, tokens: &[Token]) -> Delta {
+        let mut decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), begin);
+        let mut all = decoder.push_all(tokens);
+        let rest = decoder.finish();
+        all.thinking.push_str(&rest.thinking);
+        all.answer.push_str(&rest.answer);
+        match self.unopened_thought(&all.answer) {
+            Some((thinking, answer)) if all.thinking.is_empty() => {
+                Delta { thinking: thinking.to_owned(), answer: answer.to_owned() }
+            }
+            _ => all,
+        }
     }
 
     /// Identifies the model that state belongs to; empty until one is loaded.

@@ -1,8 +1,7 @@
 //! `/look`: the page of passages that an answer attended to.
 
-use super::{Done, RuntimeError, State};
+use super::{Done, Notice, RuntimeError, State, refused};
 use crate::core::transcript::{Message, Passage, Role, Sources};
-use crate::runtime::protocol::Notice;
 
 const SHOWN_LINES: usize = 6;
 const SHOWN_CHARACTERS: usize = 60;
@@ -25,12 +24,12 @@ impl State {
         match &message.meta.looked {
             Some(sources) => Ok((number, message, sources)),
             None if message.role != Role::Assistant => {
-                Err(RuntimeError::Refused(format!("#{number} is not an answer. /look shows what an answer looked at.")))
+                refused(format!("#{number} is not an answer. /look shows what an answer looked at."))
             }
             None if self.engine.server().is_some() => Err(self.not_there("where an answer looked", "/look and /why")),
-            None => Err(RuntimeError::Refused(format!(
+            None => refused(format!(
                 "What #{number} looked at is not recorded: it is too short, or an older version wrote it. /regen answers again."
-            ))),
+            )),
         }
     }
 
@@ -54,7 +53,7 @@ impl State {
                         1 => "there is [1] only".to_owned(),
                         n => format!("there are [1] to [{n}]"),
                     };
-                    return Err(RuntimeError::Refused(format!("#{number} has no passage [{k}]: {what}.")));
+                    return refused(format!("#{number} has no passage [{k}]: {what}."));
                 };
                 let since = self.holder(passage).map_or("", |m| self.changed_since(m));
                 (format!("[{k}] {} ({}){since}", passage.place(), passage.percent()), self.passage_page(passage)?)
@@ -76,7 +75,7 @@ impl State {
                 1 => "there is s1 only".to_owned(),
                 n => format!("there are s1 to s{n}"),
             };
-            return Err(RuntimeError::Refused(format!("#{number} has no sentence s{sentence}: {what}.")));
+            return refused(format!("#{number} has no sentence s{sentence}: {what}."));
         };
         let mut text = format!("{words}\n\n");
         if passages.is_empty() {
@@ -141,7 +140,7 @@ impl State {
 
     fn passage_page(&self, passage: &Passage) -> Done<String> {
         let Some(message) = self.holder(passage) else {
-            return Err(RuntimeError::Refused(format!("Message #{} is not on this branch.", passage.number)));
+            return refused(format!("Message #{} is not on this branch.", passage.number));
         };
         let around = Passage {
             first_line: passage.first_line.saturating_sub(LINES_AROUND).max(1),

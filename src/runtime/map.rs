@@ -1,9 +1,9 @@
 //! The context as stretches of one kind with the attention of the last answer, for `/map` and the panel.
 
-use super::tree::{first_words, title_of};
-use super::{Done, State};
+use super::tree::title_of;
+use super::{Activity, Done, Notice, State, first_words};
 use crate::core::transcript::{Message, Role};
-use crate::runtime::protocol::{Activity, ContextMap, Notice, Place, Stretch};
+use crate::runtime::protocol::{ContextMap, Place, Stretch};
 
 /// A document keeps its full name, which opens it.
 fn named(message: &Message) -> (String, u64) {

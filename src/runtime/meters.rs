@@ -1,7 +1,7 @@
 //! Numbers for the status line and the panel.
 
-use super::State;
-use crate::runtime::protocol::{Activity, Meters, Notice};
+use super::{Activity, Done, Notice, RuntimeError, State};
+use crate::runtime::protocol::Meters;
 use crate::store::Change;
 
 impl State {
@@ -17,6 +17,10 @@ impl State {
         if !self.here.slot.stopped() {
             self.activity(activity);
         }
+    }
+
+    pub(super) fn unstopped(&self) -> Done {
+        if self.here.slot.stopped() { Err(RuntimeError::Stopped) } else { Ok(()) }
     }
 
     /// Tokens of the open conversation in the state. For an empty one, the slot may still hold the state of the

@@ -99,7 +99,6 @@ pub use crate::config::settings::Settings;
 use crate::config::settings::{Config, SaveStates};
 use crate::core::grouped;
 use crate::engine::protocol::MAIN;
-use crate::runtime::protocol::{Level, Notice, Request};
 use crate::store::{Store, Writer};
 use crate::text::{TextModel, plain_words};
 pub use ask::fresh_seed;
@@ -108,17 +107,28 @@ use baton::{Baton, Running};
 use conversation::Conversation;
 pub use device_notes::DeviceNotes;
 pub use drafts::Input;
+use error::refused;
 pub(crate) use error::{Done, RuntimeError};
+use execute::per_second;
+use executor::{PrefillStats, Sink, ToAnswer, Written};
+use fan_out::{Branch, Fan, Grown};
 use inbox::Inbox;
 use link::Engine;
 pub use link::EngineChannels;
 pub use load::text_as_read;
 use opened::Opened;
+use path::Path;
 use persistence::Persistence;
-use render::Renderer;
-use session::Session;
+use plan::Plan;
+use protocol::{Activity, Choice, Level, Notice, Request, SaveState};
+use render::{Rendered, Renderer};
+use segments::Step;
+use session::{Rights, Session};
 pub use sessions::{last_of_folder, session_rows};
+use slot::{Last, Slot};
 use task::Task;
+use tree::{Tree, first_words};
+use verb::{Verb, Wait, Wake, Wanted};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Opening {
@@ -320,5 +330,13 @@ impl State {
 
     fn note(&self, level: Level, text: impl Into<String>) {
         self.report(Notice::Note(level, plain_words(&text.into())));
+    }
+
+    fn info(&self, text: impl Into<String>) {
+        self.note(Level::Info, text);
+    }
+
+    fn warn(&self, text: impl Into<String>) {
+        self.note(Level::Warn, text);
     }
 }

@@ -4,10 +4,9 @@
 //! are on disk, the lock is released, and a switch resumes them. Only an empty session, which has no row, stays in
 //! memory.
 
-use super::verb::Verb;
-use super::{Done, RuntimeError, Session, Settings, State};
+use super::{Done, Notice, SaveState, Session, Settings, State, Verb, refused};
 use crate::core::transcript::SessionId;
-use crate::runtime::protocol::{Notice, OpenSession, SaveState};
+use crate::runtime::protocol::OpenSession;
 use crate::store::SessionLock;
 use crate::text::sanitize::command_word;
 
@@ -127,7 +126,7 @@ impl State {
     pub(super) fn leads_on_screen(&self) -> Done {
         if self.off_screen {
             let why = "No other session was opened: you had left this one.";
-            return Err(RuntimeError::Refused(why.into()));
+            return refused(why);
         }
         Ok(())
     }
@@ -152,12 +151,7 @@ impl State {
         }
         for (id, name) in names {
             self.opened.name(id, &name);
-            match self.at_work(|session| session.id == Some(id)) {
-                Some(at) => self.on_other(at, |runtime| runtime.here.session.name = name),
-                None if self.here.session.id == Some(id) => self.here.session.name = name,
-                // The session is closed.
-                None => {}
-            }
+            self.in_session(|session| session.id == Some(id), |runtime| runtime.here.session.name = name);
         }
         let opened = self.opened();
         let on_screen = opened.iter().find(|o| o.serial == self.screen).map(|o| o.name.clone());
@@ -197,7 +191,7 @@ impl Verb {
         }
         let other = self.at_work(|session| session.serial == serial);
         let Some(id) = self.opened.at(serial).map(|s| s.id) else {
-            return Err(RuntimeError::Refused("That session is not open any more; /sessions lists all.".into()));
+            return refused("That session is not open any more; /sessions lists all.");
         };
         self.opened.empty = Empty::Kept;
         let done = match (other, id) {
@@ -225,11 +219,11 @@ impl Verb {
         if record.trashed_ms.is_some() {
             self.opened.forget(id);
             self.show_session();
-            return Err(RuntimeError::Refused(format!(
+            return refused(format!(
                 "\"{}\" was deleted. It is in the trash: /resume {} brings it back.",
                 record.name,
                 command_word(&record.name)
-            )));
+            ));
         }
         self.open_record(record).await
     }

@@ -1,10 +1,10 @@
 //! Pages of text: `/stats`, `/ctx`, `/set`, `/save`, `/doctor`.
 
-use super::{Done, RuntimeError, State, grouped};
+use super::{Activity, Done, Level, Notice, RuntimeError, SaveState, State, grouped};
 use crate::core::transcript::Role;
 use crate::core::{about, bytes, percent};
 use crate::engine::protocol::SpecMode;
-use crate::runtime::protocol::{Activity, Level, Notice, SaveState, ThinkMode};
+use crate::runtime::protocol::ThinkMode;
 use crate::text::sanitize::in_markdown;
 
 impl State {
@@ -175,7 +175,7 @@ impl State {
     pub(super) fn settings_changed(&mut self, note: String) -> Done {
         self.save_settings()?;
         self.show_sampling();
-        self.note(Level::Info, note);
+        self.info(note);
         Ok(())
     }
 
@@ -205,13 +205,10 @@ impl State {
                 ))
             }
             None => {
-                self.note(
-                    Level::Info,
-                    format!(
-                        "Speculation is {}. /spec on|off|auto|N changes it.",
-                        self.here.session.settings.get("spec")
-                    ),
-                );
+                self.info(format!(
+                    "Speculation is {}. /spec on|off|auto|N changes it.",
+                    self.here.session.settings.get("spec")
+                ));
                 Ok(())
             }
         }

@@ -6,14 +6,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::path::Path;
-use super::verb::Wanted;
-use super::{Done, Options, Out, RuntimeError};
+use super::{Done, Level, Notice, Options, Out, Path, RuntimeError, SaveState, Wanted};
 use crate::config::settings::SaveStates;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 use crate::engine::protocol::{EngineFault, StateImage};
-use crate::runtime::protocol::{Level, Notice, SaveState};
 use crate::store::{
     Change, DocumentRecord, NewSegment, Opened, RestorePlan, Save, SaveEvent, Segment, SegmentId, SessionLock, Store,
     StoreError, Unsaved, Writer,

@@ -3,10 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::path::Path;
-use super::render::Rendered;
-use super::segments::{self, Step, boundary};
-use super::{Attendance, Done, RuntimeError, State, grouped};
+use super::segments::{self, boundary};
+use super::{Attendance, Done, Path, Rendered, RuntimeError, State, Step, grouped};
 use crate::core::transcript::MessageId;
 use crate::store::{Segment, SegmentId};
 use crate::text::{Halt, TextError};

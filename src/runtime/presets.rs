@@ -3,11 +3,11 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::{Done, RuntimeError, Settings, State};
+use super::{Done, Notice, RuntimeError, Settings, State, refused};
 use crate::config::settings::preset::{BUILT_IN, Preset, builtin, check_name};
 use crate::config::settings::table;
 use crate::core::transcript::Role;
-use crate::runtime::protocol::{Display, Level, Notice, PresetAction};
+use crate::runtime::protocol::{Display, PresetAction};
 use crate::text::files;
 use crate::text::near::meant;
 
@@ -201,7 +201,7 @@ impl State {
         self.here.session.settings.preset = name.to_owned();
         self.here.session.settings.keep_preset();
         self.save_settings()?;
-        self.note(Level::Info, format!("Preset {name} saved: {}.{before}", file.display()));
+        self.info(format!("Preset {name} saved: {}.{before}", file.display()));
         Ok(())
     }
 }

@@ -41,8 +41,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    pub fn yes_or_no(yes: &str, no: &str) -> Vec<Choice> {
-        [('y', yes), ('n', no)].map(|(key, label)| Choice { key, label: label.to_owned() }).into()
+    pub fn all(choices: &[(char, &str)]) -> Vec<Choice> {
+        choices.iter().map(|(key, label)| Choice { key: *key, label: (*label).to_owned() }).collect()
     }
 }
 

@@ -1,8 +1,7 @@
 //! Questions to the user.
 
-use super::verb::{Answer, Verb, Wait, Wake};
-use super::{Attendance, State};
-use crate::runtime::protocol::{Activity, Choice, Notice};
+use super::verb::Answer;
+use super::{Activity, Attendance, Choice, Notice, State, Verb, Wait, Wake};
 
 impl State {
     pub(super) fn answered(&mut self, question: u64, answer: Answer) {
@@ -24,14 +23,13 @@ impl State {
 impl Verb {
     /// Asks the user and returns the key of the choice. The last choice means "cancel" and loses nothing. Without a
     /// user the first one is taken.
-    pub(super) async fn ask_user(&mut self, text: String, choices: Vec<Choice>) -> char {
-        let cancel = choices.last().map_or('\x1b', |c| c.key);
+    pub(super) async fn ask_user(&mut self, text: String, choices: &[(char, &str)]) -> char {
+        let cancel = choices.last().map_or('\x1b', |(key, _)| *key);
         if self.attendance == Attendance::Absent {
-            return choices.first().map_or(cancel, |c| c.key);
+            return choices.first().map_or(cancel, |(key, _)| *key);
         }
-        let keys: Vec<char> = choices.iter().map(|c| c.key).collect();
-        match self.put(|id| Notice::Question { id, text, choices }).await {
-            Some(Answer::Key(key)) if keys.contains(&key) => key,
+        match self.put(|id| Notice::Question { id, text, choices: Choice::all(choices) }).await {
+            Some(Answer::Key(key)) if choices.iter().any(|(known, _)| *known == key) => key,
             Some(Answer::Key(_) | Answer::Files(_)) | None => cancel,
         }
     }
@@ -59,8 +57,6 @@ impl Verb {
 
     /// True for the first of two choices.
     pub(super) async fn confirm(&mut self, text: String, yes: &str) -> bool {
-        let choices =
-            vec![Choice { key: '\n', label: yes.to_owned() }, Choice { key: '\x1b', label: "cancel".to_owned() }];
-        self.ask_user(text, choices).await == '\n'
+        self.ask_user(text, &[('\n', yes), ('\x1b', "cancel")]).await == '\n'
     }
 }

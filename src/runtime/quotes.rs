@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::follow::{Version, versions};
-use super::{Done, RuntimeError, State};
+use super::{Done, Notice, State, refused};
 use crate::core::transcript::{Message, MessageId, Quote, Role, text_hash};
-use crate::runtime::protocol::{Level, Notice};
 use crate::text::cited::{self, Index, Source};
 
 const SHOWN_LINES: usize = 12;
@@ -53,7 +52,7 @@ impl State {
             && NOT_FOUND.iter().any(|words| answer.contains(words))
             && let Some((name, line)) = question.and_then(|m| cited::nearest(&m.text, &sources(&documents)))
         {
-            self.note(Level::Info, format!("Nearest: {name}:{line}"));
+            self.info(format!("Nearest: {name}:{line}"));
         }
         quotes
     }
@@ -69,7 +68,7 @@ impl State {
         if quotes.is_empty() {
             let why =
                 if documents.is_empty() { "no document is loaded" } else { "no quote in it has four words or more" };
-            return Err(RuntimeError::Refused(format!("#{number} has no quotes to check: {why}.")));
+            return refused(format!("#{number} has no quotes to check: {why}."));
         }
         let mut page = String::new();
         for (k, (quote, marked)) in (1..).zip(&quotes) {

@@ -5,12 +5,10 @@ use std::collections::HashSet;
 use unicode_width::UnicodeWidthChar;
 
 use super::persistence::Persistence;
-use super::session::Rights;
-use super::verb::{Verb, Wait, Wanted};
-use super::{Attendance, Done, State};
+use super::{Attendance, Done, Notice, Rights, State, Verb, Wait, Wanted};
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::engine::protocol::StateImage;
-use crate::runtime::protocol::{Level, Notice, TimelineRow};
+use crate::runtime::protocol::TimelineRow;
 use crate::store::{Access, Change, FOLDER, NewSegment, NewSession, ONCE, SegmentId, TitleBy};
 use crate::text::sanitize::is_unseen;
 
@@ -91,7 +89,7 @@ impl State {
             // The banner shows that the directory is read-only.
             Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => {}
             // A new id is unique; a file system without locks must not prevent a chat.
-            Err(e) => self.note(Level::Warn, e.to_string()),
+            Err(e) => self.warn(e.to_string()),
         }
     }
 

@@ -6,13 +6,13 @@
 
 use std::borrow::Cow;
 
+use super::Done;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::engine::protocol::Token;
 use crate::runtime::protocol::ThinkMode;
 use crate::store::{SegmentKind, TextBoundary};
-use crate::text::thoughts;
 use crate::text::tokenizer::SHIELD;
-use crate::text::{Before, ChatMessage, ChatRole, Halt, RenderOptions, Specials, TextError, TextModel, Walk};
+use crate::text::{Before, ChatMessage, ChatRole, Halt, RenderOptions, Specials, TextError, TextModel, Walk, thoughts};
 
 /// Placeholder for the next question: renders the text before it as that question will see it.
 const PROBE: &str = "?";

@@ -3,19 +3,16 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::execute::cannot_be_used;
-use super::plan::Plan;
 use super::record::restored;
-use super::render::Rendered;
-use super::session::Rights;
 use super::sync::THIS_CONVERSATION;
 use super::time::nothing_to_fork;
-use super::tree::{Tree, first_words};
-use super::verb::Verb;
-use super::{Attendance, Done, RuntimeError, Session, Settings, State, grouped};
+use super::{
+    Attendance, Done, Plan, Rendered, Rights, RuntimeError, SaveState, Session, Settings, State, Tree, Verb,
+    first_words, grouped, refused,
+};
 use crate::config::settings::session::Kept;
 use crate::core::counted;
 use crate::core::transcript::{MessageId, Role, SessionId};
-use crate::runtime::protocol::{Choice, Level, SaveState};
 use crate::store::{Access, LAST, SessionLock, SessionRecord, StoreError};
 use crate::text::sanitize::{command_word, sanitize_line};
 
@@ -29,7 +26,7 @@ impl State {
     fn say_namesake_in_trash(&self, record: &SessionRecord) -> Done {
         let trashed = self.disk.store.trashed_session(&record.name)?.filter(|trashed| trashed.name == record.name);
         if let Some(SessionRecord { id, name, .. }) = trashed {
-            self.note(Level::Info, format!("Another \"{name}\" is in the trash: /resume {} brings it back.", id.0));
+            self.info(format!("Another \"{name}\" is in the trash: /resume {} brings it back.", id.0));
         }
         Ok(())
     }
@@ -38,10 +35,10 @@ impl State {
     pub(super) fn refuse_unsaved(&self, id: SessionId, name: &str) -> Done {
         match self.disk.unsaved(id) {
             None => Ok(()),
-            Some(why) => Err(RuntimeError::Refused(format!(
+            Some(why) => refused(format!(
                 "\"{name}\" is not opened: its latest messages are not on disk yet ({why}). /resume {} opens it once they are.",
                 command_word(name)
-            ))),
+            )),
         }
     }
 
@@ -121,7 +118,7 @@ impl State {
                 Rights::Write => format!("/redo restores what is kept ({kept}); /timeline shows all."),
                 Rights::View(_) => format!("/timeline shows what is kept ({kept})."),
             };
-            self.note(Level::Info, format!("All its messages are undone. {next}"));
+            self.info(format!("All its messages are undone. {next}"));
         }
     }
 
@@ -151,7 +148,7 @@ impl State {
             Attendance::Absent => "",
         };
         let text = format!("\"{session}\" has {what}. Its saved settings stay as they are{anew}.");
-        self.note(Level::Warn, text);
+        self.warn(text);
     }
 
     fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {
@@ -183,7 +180,7 @@ impl State {
     /// Without a user to decide: notes that lost state is read again.
     pub(super) fn say_lost_state(&self) {
         if let Some(why) = self.lost_state().filter(|_| self.engine.server().is_none()) {
-            self.note(Level::Warn, format!("{why} It is read again."));
+            self.warn(format!("{why} It is read again."));
         }
     }
 }
@@ -205,7 +202,7 @@ impl Verb {
         };
         let back = if name == LAST { None } else { trashed() };
         if let Some(back) = &back {
-            self.note(Level::Info, format!("\"{back}\" is out of the trash."));
+            self.info(format!("\"{back}\" is out of the trash."));
         }
         let record = if name == LAST {
             let none = || RuntimeError::Refused("There is no session to resume yet.".into());
@@ -218,7 +215,7 @@ impl Verb {
         }
         // A view-only session is opened again: the other process may have closed it, and its state can be read.
         if self.here.session.id == Some(record.id) && self.here.session.rights == Rights::Write {
-            self.note(Level::Info, format!("\"{}\" is open already.", record.name));
+            self.info(format!("\"{}\" is open already.", record.name));
             return Ok(());
         }
         self.open_record(record).await
@@ -239,10 +236,9 @@ impl Verb {
             Ok(lock) => {
                 if let Some(owner) = &lock.stale {
                     let pid = owner.pid;
-                    self.note(
-                        Level::Warn,
-                        format!("The last run (PID {pid}) ended without closing this session; what it saved is here."),
-                    );
+                    self.warn(format!(
+                        "The last run (PID {pid}) ended without closing this session; what it saved is here."
+                    ));
                 }
                 (Some(lock), Rights::Write)
             }
@@ -250,7 +246,7 @@ impl Verb {
             // The banner shows that the directory is read-only.
             Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => (None, Rights::Write),
             Err(e) => {
-                self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
+                self.warn(format!("{e}. Do not open this session twice at the same time."));
                 (None, Rights::Write)
             }
         };
@@ -262,12 +258,8 @@ impl Verb {
         if self.attendance == Attendance::Absent || self.must_open {
             return Err(e.into());
         }
-        let choices = vec![
-            Choice { key: 'v', label: "view".into() },
-            Choice { key: 'f', label: "fork a copy".into() },
-            Choice { key: '\x1b', label: "cancel".into() },
-        ];
-        match self.ask_user(format!("{e}."), choices).await {
+        let choices = [('v', "view"), ('f', "fork a copy"), ('\x1b', "cancel")];
+        match self.ask_user(format!("{e}."), &choices).await {
             'v' => self.open_with(&record, None, Rights::View(format!("{e}."))),
             'f' => {
                 let passing = (!self.opened.has(record.id)).then_some(record.id);
@@ -285,7 +277,7 @@ impl Verb {
         let rendered = match self.known_size(self.past(), THIS_CONVERSATION) {
             // The session can be viewed, and undo works.
             Err(e @ RuntimeError::Damaged(_)) => {
-                self.note(Level::Warn, e.to_string());
+                self.warn(e.to_string());
                 return Ok(());
             }
             rendered => rendered?,
@@ -308,15 +300,13 @@ impl Verb {
         let why = self.why_broken_off(&plan, &rendered).unwrap_or_else(|| self.why_no_state(plan.base.position()));
         let (read, total, again) = (grouped(read), grouped(total), self.here.session.again());
         if self.reads_without_question && self.attendance == Attendance::Present {
-            self.note(Level::Warn, format!("{why} {read} of {total} tokens are read{again}{about}."));
+            self.warn(format!("{why} {read} of {total} tokens are read{again}{about}."));
             return self.resume_with(plan, &rendered).await;
         }
         let text = format!("{why} The model must read {read} of {total} tokens{again} before you can continue{about}.");
         // The meters show the state without the tokens still to read.
         self.report_meters();
-        let choices =
-            vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
-        if self.ask_user(text, choices).await == '\n' {
+        if self.ask_user(text, &[('\n', "read"), ('\x1b', "view only")]).await == '\n' {
             return self.resume_with(plan, &rendered).await;
         }
         self.here.session.rights = Rights::View("its state was not read.".into());
@@ -340,7 +330,7 @@ impl Verb {
             _ => Some(format!("Resumed {kept} of {all} tokens in {:.1} s", stats.ms / 1000.0)),
         };
         if let Some(text) = text {
-            self.note(Level::Info, text);
+            self.info(text);
         }
         self.report_meters();
         Ok(())

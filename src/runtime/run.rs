@@ -11,11 +11,10 @@ use crossbeam_channel::{Receiver, Select, never};
 use super::baton::Running;
 use super::link::EngineState;
 use super::task::Task;
-use super::verb::{Answer, Turn, Verb, Wait, Wake, verb};
-use super::{Attendance, Done, RuntimeError, State};
+use super::verb::{Turn, verb};
+use super::{Activity, Attendance, Done, Level, Notice, Request, RuntimeError, State, Verb, Wait, Wake};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::engine::protocol::EngineEvent;
-use crate::runtime::protocol::{Activity, Level, Notice, Request};
 use crate::store::{SaveEvent, StoreError};
 use crate::text::sources::follow::Look;
 
@@ -60,7 +59,9 @@ impl State {
             match self.next() {
                 Event::Request(r) => {
                     self.received += 1;
-                    self.on_request(r);
+                    if let Err(e) = self.on_request(r) {
+                        self.failed(&e);
+                    }
                 }
                 Event::Gone => {
                     self.inbox.close();
@@ -232,11 +233,11 @@ impl State {
         match e {
             RuntimeError::Stopped => {}
             RuntimeError::Store(in_use @ StoreError::InUse { .. }) => {
-                self.note(Level::Warn, format!("{in_use}. Close it there first."));
+                self.warn(format!("{in_use}. Close it there first."));
             }
             RuntimeError::Store(StoreError::NoSession { name }) => {
                 let why = self.no_session(name);
-                self.note(Level::Warn, why);
+                self.warn(why);
             }
             RuntimeError::Engine(_)
             | RuntimeError::RowsLost(_)
@@ -246,26 +247,27 @@ impl State {
             RuntimeError::Refused(_)
             | RuntimeError::Damaged(_)
             | RuntimeError::NotThere(_)
-            | RuntimeError::TooLong(_) => self.note(Level::Warn, e.to_string()),
+            | RuntimeError::TooLong(_) => self.warn(e.to_string()),
         }
     }
 
-    fn on_request(&mut self, request: Request) {
+    fn on_request(&mut self, request: Request) -> Done {
         match request {
             // A one-shot run ends after all requests before it.
             Request::Quit if self.attendance == Attendance::Absent => self.here.queue.push_back(Request::Quit),
             // In one-shot use, a stop ends the run.
             Request::Stop if !self.one_shot => self.stop(),
             Request::Stop | Request::Quit => self.quit(),
-            Request::StopAside => self.stop_aside(),
-            Request::Choose { question, key } => self.answered(question, Answer::Key(key)),
-            Request::ChooseFiles { question, files } => self.answered(question, Answer::Files(files)),
-            Request::There { serial, request } => self.there(serial, request),
-            Request::Remember(text) => self.remember_prompt(&text),
-            Request::Draft { serial, text } => self.keep_draft(serial, text),
+            Request::StopAside => return self.end_aside(),
+            Request::Choose { question, key } => return self.choose(question, key),
+            Request::ChooseFiles { question, files } => return self.choose_files(question, files),
+            Request::There { serial, request } => return self.queued_there(serial, request),
+            Request::Remember(text) => return self.remember(text),
+            Request::Draft { serial, text } => return self.draft_changed(serial, text),
             Request::LeaveQueued(request) => self.in_turn(*request, true),
             r => self.in_turn(r, false),
         }
+        Ok(())
     }
 
     /// Serves or queues a request. `promised`: the interface holds more input for this conversation, in case the

@@ -1,8 +1,7 @@
 //! Splits a rendered text into segments to read after a path, and converts the result of a job into a segment. Pure:
 //! needs a tokenizer, but no engine or store. The runtime and the local server share it.
 
-use super::path::Path;
-use super::render::{Rendered, Renderer};
+use super::{Path, Rendered, Renderer};
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{JobDone, Token};
 use crate::store::{NewSegment, SegmentId, SegmentKind, TextBoundary};

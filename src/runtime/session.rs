@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::tree::Tree;
-use super::{Done, RuntimeError, Settings};
+use super::{Done, RuntimeError, Settings, Tree, refused};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
 use crate::store::SegmentId;
 use crate::text::near::no_document;
@@ -83,10 +82,10 @@ impl Session {
     pub(super) fn may_write(&self) -> Done {
         match &self.rights {
             Rights::Write => Ok(()),
-            Rights::View(why) => Err(RuntimeError::Refused(format!(
+            Rights::View(why) => refused(format!(
                 "This session is view only: {why} /resume {} tries again, /fork makes a copy you can write in.",
                 command_word(&self.name)
-            ))),
+            )),
         }
     }
 
@@ -168,10 +167,7 @@ impl Session {
             };
             let before = at.and_then(|at| path.get(at)?.meta.document.as_ref());
             if let Some(other) = before.filter(|other| other.name != d.name) {
-                return Err(RuntimeError::Refused(format!(
-                    "{name} can be {} or {}: write the whole name.",
-                    other.name, d.name
-                )));
+                return refused(format!("{name} can be {} or {}: write the whole name.", other.name, d.name));
             }
             at = Some(i);
         }

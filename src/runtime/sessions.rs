@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use super::record::as_left;
-use super::session::Rights;
 use super::task::{Doing, Order, Place, SHORT};
-use super::tree::Tree;
-use super::verb::Verb;
-use super::{Done, RuntimeError, Session, State, grouped};
+use super::{Done, Notice, Rights, RuntimeError, Session, State, Tree, Verb, grouped, refused};
 use crate::core::transcript::{Message, MessageId};
-use crate::runtime::protocol::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
+use crate::runtime::protocol::{SearchRow, SessionRow, SessionView, TreeView};
 use crate::store::{
     Change, FOLDER, LAST, NewSession, ONCE, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError,
 };
@@ -126,7 +123,7 @@ impl State {
         self.start_new(name)?;
         if let Some(old) = old {
             let kept = if self.disk.lasts() { "saved" } else { "there until the program ends" };
-            self.note(Level::Info, format!("New session. The last one is {kept}: /resume {}", command_word(&old)));
+            self.info(format!("New session. The last one is {kept}: /resume {}", command_word(&old)));
         }
         Ok(())
     }
@@ -140,7 +137,7 @@ impl State {
                 self.here.session.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
                 self.here.session.complete_what_is_read();
             }
-            Err(e) => self.note(Level::Warn, e.to_string()),
+            Err(e) => self.warn(e.to_string()),
         }
         self.show_session();
     }
@@ -234,7 +231,7 @@ impl State {
             true => format!("\"{}\" is no longer pinned. {again} pins it again.", record.name),
             false => format!("\"{}\" is pinned in /sessions. {again} unpins it.", record.name),
         };
-        self.note(Level::Info, text);
+        self.info(text);
         Ok(())
     }
 
@@ -249,7 +246,7 @@ impl State {
     pub(super) fn rename(&mut self, name: String) -> Done {
         let name = name.trim();
         if name.is_empty() {
-            return Err(RuntimeError::Refused("/rename NAME needs a name.".into()));
+            return refused("/rename NAME needs a name.");
         }
         self.here.session.may_write()?;
         match self.here.session.id {
@@ -277,11 +274,11 @@ impl State {
             return self.rename(name);
         }
         if self.opened.has(record.id) {
-            return Err(RuntimeError::Refused(format!("\"{}\" is open here. Go there and /rename it.", record.name)));
+            return refused(format!("\"{}\" is open here. Go there and /rename it.", record.name));
         }
         let _lock = self.disk.store.lock_session(record.id, &record.name)?;
         self.disk.store.rename(record.id, name.trim())?;
-        self.note(Level::Info, format!("\"{}\" is named \"{}\" now.", record.name, name.trim()));
+        self.info(format!("\"{}\" is named \"{}\" now.", record.name, name.trim()));
         Ok(())
     }
 }
@@ -297,12 +294,12 @@ impl Verb {
             (Some(name), _) => self.disk.store.session_named(name)?,
             (None, Some(id)) => self.disk.store.session(id)?,
             (None, None) => {
-                return Err(RuntimeError::Refused("This session is empty: there is nothing to delete.".into()));
+                return refused("This session is empty: there is nothing to delete.");
             }
         };
         let open = self.here.session.id == Some(record.id);
         if self.at_work(|session| session.id == Some(record.id)).is_some() {
-            return Err(RuntimeError::Refused(format!("\"{}\" is busy. Stop it there first.", record.name)));
+            return refused(format!("\"{}\" is busy. Stop it there first.", record.name));
         }
         // Another process may hold a view-only session.
         let held = open && (self.here.lock.is_some() || self.here.session.may_write().is_ok());
@@ -318,7 +315,7 @@ impl Verb {
             self.disk.store.extent(record.id)?,
             crate::core::bytes(own)
         );
-        if self.ask_user(text, Choice::yes_or_no("delete", "keep")).await != 'y' {
+        if self.ask_user(text, &[('y', "delete"), ('n', "keep")]).await != 'y' {
             return Ok(());
         }
         self.disk.store.delete(record.id)?;
@@ -330,7 +327,7 @@ impl Verb {
         self.opened.forget(record.id);
         self.show_session();
         let back = command_word(&record.name);
-        self.note(Level::Info, format!("\"{}\" is in the trash. Back with: /resume {back}", record.name));
+        self.info(format!("\"{}\" is in the trash. Back with: /resume {back}", record.name));
         Ok(())
     }
 

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::State;
-use super::path::Path;
+use super::{Path, State};
 use crate::engine::protocol::{Cancel, EngineFault, Generate, Scoring, SequenceId};
 use crate::store::StoredRows;
 

@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::path::Path;
-use super::render::{Rendered, Renderer};
+use super::{Path, Rendered, Renderer};
 use crate::core::transcript::{MOST_PASSAGES, Message, Passage, Role, Seen, Sentence, Sources};
 use crate::engine::protocol::{Looked, LookedAt};
 use crate::store::TextBoundary;

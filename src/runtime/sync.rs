@@ -1,14 +1,10 @@
 //! Keeps the engine's state at the head of the conversation, as the next question will find it.
 
-use super::executor::PrefillStats;
-use super::path::Path;
-use super::plan::{Plan, SMALL_REST};
-use super::render::Rendered;
-use super::verb::Verb;
-use super::{Done, RuntimeError, State, grouped};
+use super::plan::SMALL_REST;
+use super::{Activity, Done, Path, Plan, PrefillStats, Rendered, RuntimeError, State, Verb, grouped};
 use crate::core::transcript::Message;
 use crate::engine::protocol::EngineFault;
-use crate::runtime::protocol::{Activity, Level, ThinkMode};
+use crate::runtime::protocol::ThinkMode;
 use crate::text::TextError;
 
 pub(super) const THIS_CONVERSATION: &str = "This conversation";
@@ -82,7 +78,7 @@ impl Verb {
             self.noted_dropped_thoughts = true;
             let text =
                 "This model's template drops earlier thoughts: answers are read again without them, in the background.";
-            self.note(Level::Info, text);
+            self.info(text);
         }
         self.execute(plan, &rendered, None, &mut ()).await?;
         self.report_meters();
@@ -111,7 +107,7 @@ impl State {
         }
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
         let (again, about) = (self.here.session.again(), self.about(plan.to_read()));
-        self.note(Level::Info, format!("Reading {read} of {total} tokens{again}{about}."));
+        self.info(format!("Reading {read} of {total} tokens{again}{about}."));
     }
 
     fn say_left(&self, plan: &Plan) {
@@ -120,13 +116,13 @@ impl State {
         }
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
         let about = self.about(plan.to_read());
-        self.note(Level::Info, format!("Continuing from there reads {read} of {total} tokens again{about}."));
+        self.info(format!("Continuing from there reads {read} of {total} tokens again{about}."));
     }
 
     /// Reports the loss, and the cost of the new read that the current work needs.
     pub(super) fn read_lost_again(&mut self, lost: &RuntimeError, plan: &Plan) {
         self.here.resume_pending = false;
-        self.note(Level::Warn, lost.to_string());
+        self.warn(lost.to_string());
         self.say_reading_again(plan);
     }
 

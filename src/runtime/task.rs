@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 
+use super::Activity;
 use crate::engine::protocol::Cancel;
-use crate::runtime::protocol::Activity;
 use crate::store::Watch;
 
 /// Shorter tasks are not shown.

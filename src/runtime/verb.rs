@@ -10,12 +10,10 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::baton::{Baton, Held, Running};
-use super::slot::Slot;
 use super::task::Task;
-use super::{Done, State};
+use super::{Activity, Done, Level, Notice, Slot, State};
 use crate::config::commands::WhileBusy;
 use crate::engine::protocol::EngineEvent;
-use crate::runtime::protocol::{Activity, Level, Notice};
 
 /// How often a verb that waits for the engine may save and refresh its numbers.
 const TICK: Duration = Duration::from_millis(200);
@@ -195,10 +193,6 @@ impl Verb {
             let done = body(&mut verb).await;
             (verb.own.take().map(|own| own.slot).unwrap_or_default(), done)
         })
-    }
-
-    pub(super) async fn let_others_go_first(&mut self) {
-        self.wait(Wait::Turn).await;
     }
 }
 

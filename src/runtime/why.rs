@@ -6,17 +6,11 @@
 
 use std::ops::Range;
 
-use super::executor::ToAnswer;
-use super::path::Path;
-use super::plan::Plan;
-use super::render::Rendered;
 use super::segments::{self, boundary};
-use super::slot::Last;
-use super::verb::Verb;
-use super::{Done, RuntimeError, State};
+use super::{Activity, Done, Last, Notice, Path, Plan, Rendered, RuntimeError, State, ToAnswer, Verb, refused};
 use crate::core::transcript::{Message, Passage};
 use crate::engine::protocol::{Scoring, Token};
-use crate::runtime::protocol::{Activity, Notice, Why};
+use crate::runtime::protocol::Why;
 use crate::text::{Before, Walk};
 
 /// Passages that are hidden by default, one at a time.
@@ -47,7 +41,7 @@ impl Verb {
         let most = count.map_or(PASSAGES, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let passages: Vec<Passage> = sources.passages.iter().take(most).cloned().collect();
         if passages.is_empty() {
-            return Err(RuntimeError::Refused(format!("No passage stood out while #{number} was written.")));
+            return refused(format!("No passage stood out while #{number} was written."));
         }
         let path = self.here.session.tree.path_to(message.parent);
         let think = self.here.session.settings.think;
@@ -64,7 +58,7 @@ impl Verb {
         let before = tokenizer.before_next(last, Before::Edge);
         let tokens = tokenizer.encode_after(&text, before)?;
         if tokens.len() < 2 {
-            return Err(RuntimeError::Refused(format!("#{number} is too short to be scored.")));
+            return refused(format!("#{number} is too short to be scored."));
         }
 
         let scored_answer = ScoredAnswer { number, text, thoughts, tokens, passages, before };

@@ -2,17 +2,13 @@
 
 use std::time::Instant;
 
-use super::super::executor::{PrefillStats, Sink, ToAnswer, Written};
-use super::super::path::Path;
-use super::super::plan::Plan;
-use super::super::render::Rendered;
-use super::super::slot::Last;
-use super::super::verb::Verb;
-use super::super::{Attendance, Done, RuntimeError, State, grouped};
+use super::super::{
+    Activity, Attendance, Done, Last, Notice, Path, Plan, PrefillStats, Rendered, RuntimeError, Sink, State, ToAnswer,
+    Verb, Written, grouped,
+};
 use super::sentences::Sentences;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role, Sources};
 use crate::engine::protocol::{JobDone, JobStats, Looked, LookedAt, Sampling, Token, Usage};
-use crate::runtime::protocol::{Activity, Level, Notice};
 use crate::text::{Begin, Delta, StreamDecoder};
 
 pub(super) struct Answer {
@@ -306,7 +302,7 @@ impl State {
                 Attendance::Present => "/new, /fork #3 or /compact.",
                 Attendance::Absent => "The next question may need a new session (without -r and -c).",
             };
-            self.note(Level::Warn, format!("About {left} tokens left. {next}"));
+            self.warn(format!("About {left} tokens left. {next}"));
         }
         self.here.warned = level;
     }

@@ -3,19 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::executor::Written;
-use super::super::fan_out::{Branch, Fan, Grown};
-use super::super::path::Path;
-use super::super::render::Rendered;
-use super::super::segments::Step;
-use super::super::slot::Last;
-use super::super::verb::Verb;
-use super::super::{Done, RuntimeError, State, grouped};
+use super::super::{
+    Activity, Branch, Done, Fan, Grown, Last, Notice, Path, Rendered, RuntimeError, State, Step, Verb, Written, grouped,
+};
 use super::THIS_QUESTION;
 use super::again::Again;
 use super::answer::Answer;
 use crate::core::transcript::MessageId;
-use crate::runtime::protocol::{Activity, Level, Notice};
 
 struct Made {
     id: MessageId,
@@ -44,9 +38,7 @@ impl Verb {
         let mut plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         plan.steps.pop();
         self.execute(plan, &rendered, None, &mut ()).await?;
-        if self.here.slot.stopped() {
-            return Err(RuntimeError::Stopped);
-        }
+        self.unstopped()?;
 
         let mut several = self.begin_several(&again, rendered, started)?;
         let done = self.fan_out(&mut several).await?;
@@ -105,7 +97,7 @@ impl State {
         if again.answered && self.engine.server().is_none() {
             let text =
                 format!("Answering again: {} tokens shared, {} read for the question.", grouped(shared), grouped(read));
-            self.note(Level::Info, text);
+            self.info(text);
         }
         let answers =
             slots.iter().filter_map(|s| s.answer.as_ref()).map(|a| (a.id(), a.sampling().seed_of_draws())).collect();

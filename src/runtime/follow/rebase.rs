@@ -3,50 +3,23 @@
 //! conversation goes on as it is until that is done.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::super::executor::Written;
-use super::super::fan_out::{Branch, Fan, Grown};
-use super::super::verb::Verb;
-use super::super::{Attendance, Done, RuntimeError, State};
+use super::super::{Attendance, Branch, Done, Plan, State, Verb, refused};
 use super::versions::versions;
-use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
-
-/// The branch that is read in idle time.
-struct Reading {
-    branch: Option<Branch>,
-    complete: bool,
-}
-
-impl Fan for Reading {
-    fn count(&self) -> usize {
-        1
-    }
-
-    fn prepare(&mut self, _state: &mut State, _which: usize) -> Done<Option<Branch>> {
-        Ok(self.branch.take())
-    }
-
-    fn tokens(&mut self, _state: &mut State, _which: usize, _written: &Written<'_>) {}
-
-    fn ended(&mut self, _state: &mut State, _which: usize, grown: Done<Grown>) {
-        match grown {
-            Ok(_) => self.complete = true,
-            Err(e) => tracing::debug!(%e, "not read anew"),
-        }
-    }
-
-    fn gives_way(&self) -> bool {
-        true
-    }
-}
+use crate::core::transcript::{Message, MessageId, Role};
 
 impl State {
     /// The messages of a path with each file in its last version and without updates: those that follow the longest
-    /// unchanged part, and the message before them. Unchanged documents first, then changed ones, the least recently
-    /// changed first, then the conversation.
-    fn rebased(&self, path: &[&Message]) -> Option<(Option<MessageId>, Vec<Message>)> {
+    /// unchanged part, and the message before them. Unchanged documents first, then changed ones by their age, then the
+    /// conversation.
+    fn rebased(
+        &self,
+        path: &[&Message],
+        ages: &HashMap<PathBuf, SystemTime>,
+    ) -> Option<(Option<MessageId>, Vec<Message>)> {
         let versions = versions(path);
         let of: HashMap<MessageId, _> = versions.iter().map(|v| (v.first.id, v)).collect();
         let is_same = |m: &&&Message| m.meta.document.is_none() || of.get(&m.id).is_some_and(|v| v.last.id == m.id);
@@ -54,26 +27,19 @@ impl State {
         let changed_from = path.get(from)?;
         let (mut same, mut changed, mut rest) = (Vec::new(), Vec::new(), Vec::new());
         for message in path.iter().skip(from) {
-            if message.role != Role::Document {
-                rest.push((*message).clone());
-                continue;
-            }
             match of.get(&message.id) {
+                None if message.role != Role::Document => rest.push((*message).clone()),
                 // An update, or a file without text.
                 None => {}
                 Some(v) if v.text.trim().is_empty() => {}
                 Some(v) if v.last.id == message.id => same.push((*message).clone()),
                 Some(v) => {
-                    let mut new = self.draft(Role::Document, None, v.text.clone().into_owned());
-                    let tokens = self.count(&new.text).unwrap_or_default();
-                    let info = DocumentInfo::new(v.name, Some(v.path.to_owned()), &new.text);
-                    new.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, ..info });
-                    let modified = std::fs::metadata(v.path).and_then(|meta| meta.modified());
-                    changed.push((modified.unwrap_or(SystemTime::UNIX_EPOCH), new));
+                    let new = self.read_document(None, v.name, v.path, v.text.clone().into_owned(), None);
+                    changed.push((ages.get(Path::new(v.path)), new));
                 }
             }
         }
-        changed.sort_by_key(|(modified, _)| *modified);
+        changed.sort_by_key(|(age, _)| *age);
         let messages = same.into_iter().chain(changed.into_iter().map(|(_, m)| m)).chain(rest);
         Some((changed_from.parent, messages.collect()))
     }
@@ -104,45 +70,51 @@ impl Verb {
         let mut new = Vec::new();
         let head = self.here.session.tree.head();
         self.bring_up_to_date(head, &mut new, true).await?;
+        let ages = self.ages_of_read().await?;
         let path: Vec<&Message> = self.here.session.tree.path().into_iter().chain(&new).collect();
-        match self.rebased(&path) {
+        match self.rebased(&path, &ages) {
             Some((parent, messages)) => self.rebuild(parent, messages, "Read anew, now at").await,
             None if !new.is_empty() => self.rebuild(head, new, "Read, now at").await,
             None => {
-                Err(RuntimeError::Refused("Every file was read in its present version: nothing to refresh.".into()))
+                self.followed()?;
+                refused("Every file was read in its present version: nothing to refresh.")
             }
         }
     }
 
+    fn tried(&mut self, head: Option<MessageId>) {
+        if let Ok(followed) = self.followed() {
+            followed.tried = head;
+        }
+    }
+
+    async fn ages_of_read(&mut self) -> Done<HashMap<PathBuf, SystemTime>> {
+        let path = self.here.session.tree.path();
+        let files = versions(&path).iter().map(|v| PathBuf::from(v.path)).filter(|file| file.is_absolute()).collect();
+        self.ages(files).await
+    }
+
     /// The same in idle time. A request ends it; it goes on after the request with what was read by then.
     pub(in crate::runtime) async fn rebase(&mut self) -> Done {
-        let (head, serial) = (self.here.session.tree.head(), self.here.session.serial);
-        let tried = |state: &mut State, head: Option<MessageId>| {
-            if let Some(followed) = state.follows.by_session.get_mut(&serial) {
-                followed.tried = head;
-            }
-        };
-        tried(self, head);
-        let Some((parent, messages)) = self.rebased(&self.here.session.tree.path()) else { return Ok(()) };
+        let head = self.here.session.tree.head();
+        self.tried(head);
+        let ages = self.ages_of_read().await?;
+        let Some((parent, messages)) = self.rebased(&self.here.session.tree.path(), &ages) else { return Ok(()) };
         let path: Vec<&Message> = self.here.session.tree.path_to(parent).into_iter().chain(&messages).collect();
-        let rendered = self.past_of(&path, self.here.session.settings.think)?;
-        let mut plan = self.planned(&rendered, State::plan).await?;
-        plan.steps.iter_mut().for_each(|step| step.message = None);
-        let branch =
-            Branch { base: plan.base, rendered: Arc::new(rendered), steps: plan.steps, last: None, message: None };
-        let mut reading = Reading { branch: Some(branch), complete: false };
-        let slots = self.fan_out(&mut reading).await?;
-        self.release(slots)?;
+        let rendered = Arc::new(self.past_of(&path, self.here.session.settings.think)?);
+        let Plan { base, mut steps, .. } = self.planned(&rendered, State::plan).await?;
+        steps.iter_mut().for_each(|step| step.message = None);
+        let grown = self.beside(Branch { base, rendered, steps, last: None, message: None }).await?;
         if !self.here.queue.is_empty() {
-            tried(self, None);
+            self.tried(None);
             return Ok(());
         }
-        if !reading.complete || self.here.slot.stopped() || self.here.session.tree.head() != head {
+        if grown.is_none() || self.here.slot.stopped() || self.here.session.tree.head() != head {
             return Ok(());
         }
         self.rebuild(parent, messages, "The files were read anew in idle time, now at").await?;
         let head = self.here.session.tree.head();
-        tried(self, head);
+        self.tried(head);
         Ok(())
     }
 }

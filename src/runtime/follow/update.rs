@@ -1,12 +1,10 @@
 //! `/changes`, `/since`, and the documents that bring the followed files up to date before a question.
 
-use super::super::verb::Verb;
-use super::super::{Attendance, Done, RuntimeError, grouped};
+use super::super::{Attendance, Done, Notice, State, Verb, grouped, refused};
 use super::{Pending, What, looking};
 use crate::config::settings::NewFiles;
 use crate::core::counted;
-use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
-use crate::runtime::protocol::{Choice, Notice};
+use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, Update};
 use crate::text::sources::follow::Follower;
 
 /// Names of files in a question.
@@ -16,12 +14,10 @@ const LISTED: usize = 200;
 impl Verb {
     /// `/since [QUESTION]`: asks about what changed since the last question.
     pub(in crate::runtime) async fn since(&mut self, question: Option<String>) -> Done {
-        self.followed()?;
-        self.look_again().await?;
-        let pending = self.pending(&self.here.session.tree.path());
+        let pending = self.pending_now().await?;
         let mut names: Vec<String> = pending.iter().filter_map(|p| Some(p.document()?.0)).collect();
         if names.is_empty() {
-            return Err(RuntimeError::Refused("Nothing changed since the last question.".into()));
+            return refused("Nothing changed since the last question.");
         }
         let more = names.len().saturating_sub(NAMED);
         names.truncate(NAMED);
@@ -32,9 +28,7 @@ impl Verb {
 
     /// `/changes`.
     pub(in crate::runtime) async fn changes(&mut self) -> Done {
-        self.followed()?;
-        self.look_again().await?;
-        let pending = self.pending(&self.here.session.tree.path());
+        let pending = self.pending_now().await?;
         let mut text = String::new();
         for p in pending.iter().take(LISTED) {
             let size = match (&p.what, p.document()) {
@@ -59,6 +53,12 @@ impl Verb {
         Ok(())
     }
 
+    async fn pending_now(&mut self) -> Done<Vec<Pending>> {
+        self.followed()?;
+        self.look_again().await?;
+        Ok(self.pending(&self.here.session.tree.path()))
+    }
+
     /// Looks at the followed files now: the system's events may arrive later than the user's question.
     async fn look_again(&mut self) -> Done {
         let looks: Vec<_> = self.following().into_iter().flat_map(|f| f.followers.iter().map(Follower::look)).collect();
@@ -68,7 +68,7 @@ impl Verb {
         while let Ok((serial, look)) = self.follows.looks.try_recv() {
             self.on_look(serial, look);
         }
-        if self.here.slot.stopped() { Err(RuntimeError::Stopped) } else { Ok(()) }
+        self.unstopped()
     }
 
     /// Adds documents that bring the followed files up to date to the messages before a question.
@@ -89,12 +89,8 @@ impl Verb {
         }
         for p in pending {
             let Some((name, text, update)) = p.document() else { continue };
-            let tokens = self.count(&text)?;
-            let info = DocumentInfo::new(&name, Some(p.path), &text);
-            let mut message = self.draft(Role::Document, new.last().map(|m| m.id).or(parent), text);
-            // The next prompt contains all of it.
-            message.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, update, ..info });
-            new.push(message);
+            let parent = new.last().map(|m| m.id).or(parent);
+            new.push(self.read_document(parent, &name, &p.path, text, update));
         }
         Ok(())
     }
@@ -108,16 +104,14 @@ impl Verb {
         if !asks {
             return Ok(false);
         }
-        let mut tokens = 0;
-        for p in &new {
-            tokens += if let What::New(text) = &p.what { self.count(text)? } else { 0 };
-        }
+        let texts = new.iter().filter_map(|p| if let What::New(text) = &p.what { Some(text) } else { None });
+        let tokens: u64 = texts.map(|text| self.count(text)).sum::<Done<_>>()?;
         let mut names: Vec<&str> = new.iter().take(NAMED).map(|p| p.name.as_str()).collect();
         names.extend((new.len() > NAMED).then_some("..."));
         let text =
             format!("{}: {} ({} tokens).", counted(new.len() as u64, "new file"), names.join(", "), grouped(tokens));
         if self.attendance == Attendance::Present
-            && self.ask_user(text, Choice::yes_or_no("read", "leave out")).await == 'y'
+            && self.ask_user(text, &[('y', "read"), ('n', "leave out")]).await == 'y'
         {
             return Ok(true);
         }
@@ -126,5 +120,23 @@ impl Verb {
         }
         self.show_changed();
         Ok(false)
+    }
+}
+
+impl State {
+    /// A document that the next prompt contains completely.
+    pub(super) fn read_document(
+        &self,
+        parent: Option<MessageId>,
+        name: &str,
+        path: &str,
+        text: String,
+        update: Option<Update>,
+    ) -> Message {
+        let info = DocumentInfo::new(name, Some(path.to_owned()), &text);
+        let tokens = self.count(&text).unwrap_or_default();
+        let mut message = self.draft(Role::Document, parent, text);
+        message.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, update, ..info });
+        message
     }
 }

@@ -2,10 +2,8 @@
 //! answer enters the conversation; a page shows an answer that differs from the one before.
 
 use super::super::ask::Shown;
-use super::super::verb::Verb;
-use super::super::{Done, RuntimeError, State};
+use super::super::{Done, Notice, State, Verb, refused};
 use crate::core::transcript::Message;
-use crate::runtime::protocol::{Level, Notice};
 
 pub(super) struct Watch {
     question: String,
@@ -32,13 +30,10 @@ impl State {
     fn list_watches(&mut self) -> Done {
         let rows = (1..).zip(&self.followed()?.watches).map(|(n, watch)| format!("{n} {}", watch.question));
         let rows: Vec<String> = rows.collect();
-        self.note(
-            Level::Info,
-            match rows.is_empty() {
-                true => "No question is watched. /watch QUESTION answers one after each change.".to_owned(),
-                false => format!("Watched: {}. /watch off N ends one.", rows.join("; ")),
-            },
-        );
+        self.info(match rows.is_empty() {
+            true => "No question is watched. /watch QUESTION answers one after each change.".to_owned(),
+            false => format!("Watched: {}. /watch off N ends one.", rows.join("; ")),
+        });
         Ok(())
     }
 
@@ -48,9 +43,9 @@ impl State {
         let ended = match number.map(|n| n.checked_sub(1).filter(|at| *at < watches.len())) {
             None => watches.drain(..).count(),
             Some(Some(at)) => watches.drain(at..=at).count(),
-            Some(None) => return Err(RuntimeError::Refused("No watch has this number. /watch lists them.".into())),
+            Some(None) => return refused("No watch has this number. /watch lists them."),
         };
-        self.note(Level::Info, format!("{} not watched any more.", crate::core::counted(ended as u64, "question")));
+        self.info(format!("{} not watched any more.", crate::core::counted(ended as u64, "question")));
         Ok(())
     }
 }

@@ -2,10 +2,8 @@
 //! matches.
 
 use super::super::library::not_in_library;
-use super::super::path::Path;
-use super::super::render::Renderer;
 use super::super::segments::document_text;
-use super::super::{Done, RuntimeError, State};
+use super::super::{Done, Path, Renderer, State, refused};
 use crate::core::transcript::text_hash;
 use crate::store::{DocumentRecord, Store, StoreError};
 use crate::text::sources::Document;
@@ -42,7 +40,7 @@ impl State {
             Some(path) => format!("/load {path} reads it again."),
             None => "It came from no file.".to_owned(),
         };
-        Err(RuntimeError::Refused(format!("The text of {name} cannot be restored from what is kept. {again}")))
+        refused(format!("The text of {name} cannot be restored from what is kept. {again}"))
     }
 }
 

@@ -2,56 +2,58 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::execute::per_second;
-use super::super::executor::{PrefillStats, Progress, Sink};
-use super::super::verb::Verb;
-use super::super::{State, grouped};
-use super::Item;
-use crate::core::transcript::Message;
-use crate::runtime::protocol::{Activity, FileProgress, FileState, Level, ReadingProgress};
+use super::super::executor::Progress;
+use super::super::{Activity, PrefillStats, Sink, State, Verb, grouped, per_second};
+use super::{Item, Load};
+use crate::core::transcript::{Message, MessageId};
+use crate::runtime::protocol::{FileProgress, FileState, ReadingProgress};
 
-pub(super) struct Progressing {
-    files: Vec<FileProgress>,
-    /// Tokens of the current document that need no reading.
-    before: u64,
-    /// Tokens of the load that are in the state at the start of the current document's job.
-    done: u64,
-    pub(super) total: u64,
-    left_after: u64,
-    started: Instant,
-    /// Tokens read by earlier jobs, and the time they took.
-    read: u64,
-    reading: Duration,
-}
-
-impl Progressing {
-    pub(super) fn new(items: &[Item], left_after: u64) -> Progressing {
+impl Load {
+    pub(super) fn new(
+        begun_at: Option<MessageId>,
+        messages: Vec<Message>,
+        items: Vec<Item>,
+        library: bool,
+        left_after: u64,
+    ) -> Load {
         let file = |i: &Item| FileProgress { name: i.name.clone(), tokens: i.tokens, state: FileState::Waiting };
-        Progressing {
-            files: items.iter().map(file).collect(),
-            before: 0,
-            done: 0,
-            total: items.iter().map(|i| i.tokens).sum(),
-            left_after,
+        Load {
+            begun_at,
+            messages,
+            library,
             started: Instant::now(),
+            at: 0,
+            added: 0,
+            files: items.iter().map(file).collect(),
+            total: items.iter().map(|i| i.tokens).sum(),
+            items,
+            left_after,
+            done: 0,
+            before: 0,
             read: 0,
             reading: Duration::ZERO,
+            tree_shown: None,
+            restored: 0.0,
+            begun_again: false,
+            upto: 0,
+            reached: 0,
         }
     }
 
-    pub(super) fn begin(&mut self, at: usize, items: &[Item], to_read: u64) {
-        let tokens = items.get(at).map_or(0, |i| i.tokens);
+    /// Begins the document at `at`.
+    pub(super) fn begin(&mut self, to_read: u64) {
+        let tokens = self.items.get(self.at).map_or(0, |i| i.tokens);
         self.before = tokens.saturating_sub(to_read);
-        self.done = items.iter().take(at).map(|i| i.tokens).sum::<u64>() + self.before;
+        self.done = self.items.iter().take(self.at).map(|i| i.tokens).sum::<u64>() + self.before;
     }
 
-    pub(super) fn end(&mut self, at: usize, stats: &PrefillStats, took: Duration, restored: f64) {
+    pub(super) fn end(&mut self, stats: &PrefillStats, took: Duration) {
         self.read += stats.read;
         self.reading += took;
         self.done += stats.read;
-        if let Some(file) = self.files.get_mut(at) {
+        if let Some(file) = self.files.get_mut(self.at) {
             match (&file.state, stats.read) {
-                (FileState::Waiting, 0) => file.state = FileState::FromLibrary(restored),
+                (FileState::Waiting, 0) => file.state = FileState::FromLibrary(self.restored),
                 (FileState::Waiting | FileState::Reading(_), _) => file.state = FileState::Done(took.as_secs_f64()),
                 (FileState::Done(_) | FileState::FromLibrary(_), _) => {}
             }
@@ -59,36 +61,28 @@ impl Progressing {
     }
 
     pub(super) fn shown(&self) -> Activity {
-        self.show(0, per_second(self.read, self.reading))
+        self.show(0, Duration::ZERO)
     }
 
-    fn show(&self, more: u64, tokens_per_s: f64) -> Activity {
+    /// The speed is the average over the whole load, so that the estimated time left does not jump.
+    fn show(&self, more: u64, elapsed: Duration) -> Activity {
         Activity::Reading(ReadingProgress {
             files: self.files.clone(),
             done: self.done + more,
             total: self.total,
-            tokens_per_s,
+            tokens_per_s: per_second(self.read + more, self.reading + elapsed),
             elapsed_ms: self.started.elapsed().as_secs_f64() * 1000.0,
             left_after: self.left_after,
         })
     }
 }
 
-pub(super) struct LoadReading<'a> {
-    pub(super) progress: &'a mut Progressing,
-    pub(super) at: usize,
-}
-
-impl Sink<Verb> for LoadReading<'_> {
+impl Sink<Verb> for Load {
     fn reading(&mut self, state: &mut Verb, progress: Progress) -> bool {
-        let p = &mut self.progress;
-        if let Some(file) = p.files.get_mut(self.at) {
-            file.state = FileState::Reading(p.before + progress.done);
+        if let Some(file) = self.files.get_mut(self.at) {
+            file.state = FileState::Reading(self.before + progress.done);
         }
-        // Average over the whole load, so that the estimated time left does not jump.
-        let speed = per_second(p.read + progress.done, p.reading + progress.elapsed);
-        let shown = p.show(progress.done, speed);
-        state.working(shown);
+        state.working(self.show(progress.done, progress.elapsed));
         true
     }
 }
@@ -100,7 +94,7 @@ impl State {
         for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
             let read = info.path.as_ref().and_then(|path| known.get(path));
             if read.is_some_and(|hashes| !hashes.contains(&info.hash)) {
-                self.note(Level::Info, format!("{} changed on disk since it was read. Reading again.", info.name));
+                self.info(format!("{} changed on disk since it was read. Reading again.", info.name));
             }
         }
     }
@@ -125,6 +119,6 @@ impl State {
                 grouped(k)
             ),
         };
-        self.note(Level::Info, text);
+        self.info(text);
     }
 }

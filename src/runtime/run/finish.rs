@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::conversation::Conversation;
-use super::super::{Attendance, State};
+use super::super::{Activity, Attendance, Conversation, Level, Notice, SaveState, State};
 use crate::core::Exit;
-use crate::runtime::protocol::{Activity, Level, Notice, SaveState, Unsaved};
+use crate::runtime::protocol::Unsaved;
 use crate::text::sanitize::shell_word;
 
 fn lost(session: Option<&str>, why: &str) -> String {

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::super::verb::Verb;
-use super::super::{Attendance, Done, Opening, RuntimeError, State};
+use super::super::{Activity, Attendance, Done, Notice, Opening, RuntimeError, SaveState, State, Verb};
 use crate::config::commands::line_of;
-use crate::runtime::protocol::{Activity, Level, Notice, SaveState};
 use crate::store::{Access, StoreError, not_looked_at};
 
 const PROMPTS: usize = 2_000;
@@ -14,7 +12,7 @@ impl State {
     pub(super) fn greet(&mut self) {
         let store = Arc::clone(&self.disk.store);
         for note in store.notes() {
-            self.note(Level::Warn, note.clone());
+            self.warn(note.clone());
         }
         self.look_for_damage();
         // Shows `--no-save` from the start.
@@ -24,14 +22,14 @@ impl State {
         }
         match store.prompts(PROMPTS) {
             Ok(prompts) => self.report(Notice::Prompts(prompts.iter().rev().map(|p| line_of(p)).collect())),
-            Err(e) => self.note(Level::Warn, e.to_string()),
+            Err(e) => self.warn(e.to_string()),
         }
         // For `-p` the command line has reported it.
         let switch = self.engine.renderer.model().template.thinking_switch();
         if let Some(why) =
             switch.refusal(self.here.session.settings.think).filter(|_| self.attendance == Attendance::Present)
         {
-            self.note(Level::Warn, why.to_owned());
+            self.warn(why.to_owned());
         }
         self.activity(Activity::Starting { what: "loading the model".into() });
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Tree;
+use super::super::Tree;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::TimelineRow;
 use crate::text::sanitize::sanitize_line;
