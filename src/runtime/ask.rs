@@ -79,7 +79,6 @@ impl State {
         text.map(|text| self.draft(Role::System, None, text)).into_iter().collect()
     }
 
-    /// The conversation up to the head, rendered with the generation prompt.
     pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Rendered> {
         let think = self.here.session.settings.think;
         let rendered = self.rendering(path, |renderer, halt, known| renderer.prompt(path, think, halt, known));
@@ -199,7 +198,6 @@ impl Verb {
 }
 
 impl State {
-    /// Whether another session holds the answer, or messages follow it.
     fn is_shared(&self, answer: MessageId) -> bool {
         let below = !self.here.session.tree.children(Some(answer)).is_empty();
         // If the look-up fails, the answer counts as shared and is not changed.

@@ -20,7 +20,6 @@ use crate::text::{Begin, Delta, StreamDecoder};
 use kept::{Shelved, is_file};
 
 const THIS_QUESTION: &str = "This question";
-/// Most reasons for no answer that are named after the table, which cuts them.
 const SHOWN_REASONS: usize = 3;
 
 pub(super) struct Ready {
@@ -40,7 +39,6 @@ struct Being {
     likely: Vec<f32>,
 }
 
-/// The table of answers; Enter opens one as a session.
 pub(super) struct AskAll {
     question: String,
     sampling: Sampling,
@@ -176,7 +174,6 @@ impl Verb {
 }
 
 impl State {
-    /// Refuses a command that needs kept state on a server.
     pub(super) fn keeps_state(&self, what: &str) -> Done {
         match self.engine.server() {
             None => Ok(()),
@@ -220,7 +217,6 @@ impl State {
         refused("its text cannot be restored from what is kept")
     }
 
-    /// The system text of new sessions.
     pub(super) fn default_system_message(&self) -> Option<Message> {
         let text = self.default_system.clone().filter(|text| !text.trim().is_empty());
         text.map(|text| self.draft(Role::System, None, text))

@@ -21,7 +21,6 @@ use crate::store::SessionLock;
 
 pub(super) struct Conversation {
     pub(super) session: Session,
-    /// Prevents other processes from writing to the session.
     pub(super) lock: Option<SessionLock>,
     pub(super) slot: Slot,
     /// The waiting verb, its wait, and the event that ended the wait.
@@ -79,7 +78,6 @@ impl Conversation {
 }
 
 impl State {
-    /// Exchanges `here` with one of the others.
     pub(super) fn exchange(&mut self, at: usize) {
         let Some(other) = self.others.get_mut(at) else { return };
         std::mem::swap(&mut self.here, other);
@@ -130,22 +128,19 @@ impl State {
     }
 
     pub(super) fn turn_of(&self, request: &Request) -> Turn {
-        let turn = match self.here.wait.turn_of(request.while_busy()) {
+        let idle = self.here.wait.is_idle();
+        let turn = match request.while_busy() {
             // Its last work ended a moment ago, and the interface holds more input for it.
-            Turn::Next if self.here.promised && request.while_busy() == WhileBusy::Leaves => {
-                match self.engine.free_slots() {
-                    0 => Turn::Next,
-                    _ => Turn::Leave,
-                }
-            }
-            turn => turn,
+            WhileBusy::Leaves if idle && self.here.promised && self.engine.free_slots() > 0 => Turn::Leave,
+            _ if idle => return Turn::Queue,
+            WhileBusy::Waits => return Turn::Queue,
+            WhileBusy::Runs => return Turn::AtOnce,
+            WhileBusy::Leaves => Turn::Leave,
+            WhileBusy::Apart => Turn::Apart,
         };
-        if !matches!(turn, Turn::Leave | Turn::Apart) {
-            return turn;
-        }
         // One-shot requests keep their order. A conversation that is not in the list yet cannot be left.
         if self.attendance == Attendance::Absent || self.quitting || self.here.session.serial == 0 {
-            return Turn::Later;
+            return Turn::Queue;
         }
         let why = match (self.engine.slots(), self.engine.free_slots()) {
             (0, _) => "The model is being loaded",
@@ -154,7 +149,7 @@ impl State {
             _ => return turn,
         };
         self.info(format!("{why}; this runs after the current work."));
-        Turn::Later
+        Turn::Queue
     }
 
     /// Runs a request in a new conversation; the current one continues off screen.

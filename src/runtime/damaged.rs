@@ -84,7 +84,6 @@ impl State {
         [Some(spelled.as_str()), bare].into_iter().flatten().find(proven).map(str::to_owned)
     }
 
-    /// One line for the user: the damaged message, the consequence, and the remedy.
     fn what_is_damaged(&self, path: &[&Message], number: usize) -> String {
         let damaged = path.get(number.saturating_sub(1));
         let what = format!(

@@ -2,6 +2,7 @@
 
 use super::verb::Answer;
 use super::{Done, Request, State, Verb};
+use crate::config::commands::requests;
 
 macro_rules! dispatch {
     ($(

@@ -115,7 +115,6 @@ impl State {
         }
     }
 
-    /// Shows the draft of an earlier session without a row in the first new session.
     pub(super) fn show_rowless_draft(&mut self) {
         if !self.keeps_drafts() {
             return;
@@ -142,7 +141,6 @@ impl State {
         }
     }
 
-    /// At the end, adds drafts without a place to the prompt history.
     pub(super) fn remember_homeless(&mut self) {
         for text in std::mem::take(&mut self.drafts.homeless).into_values() {
             self.remember_draft(&text);
@@ -155,7 +153,6 @@ impl State {
         }
     }
 
-    /// Whether the interface has an input and its drafts may be saved.
     fn keeps_drafts(&self) -> bool {
         let store = &self.disk.store;
         self.drafts.input == Input::Screen && self.disk.lasts() && *store.access() == Access::Writable
@@ -166,7 +163,6 @@ impl State {
         self.drafts.given.insert(session, save);
     }
 
-    /// Empty if there is no draft; `None` if it cannot be read.
     fn stored_draft(&self, session: SessionId) -> Option<String> {
         match self.disk.store.draft(session) {
             Ok(text) => Some(text.unwrap_or_default()),

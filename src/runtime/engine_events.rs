@@ -144,7 +144,6 @@ impl State {
         }
     }
 
-    /// Progress of the rows in flight, while a verb waits for them.
     pub(super) fn show_in_flight(&mut self, tokens: u64) {
         if let share @ Some(_) = self.here.slot.share_in_flight() {
             self.working(Activity::Restoring { tokens, share });
@@ -196,7 +195,6 @@ impl Verb {
         self.model_is(true).await
     }
 
-    /// `/unpark`.
     pub(super) async fn unpark(&mut self) -> Done {
         self.engine_ready().await?;
         self.info("The model is in memory.");

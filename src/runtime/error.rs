@@ -5,7 +5,6 @@ use crate::engine::protocol::{EngineFault, RowsFault};
 use crate::store::StoreError;
 use crate::text::TextError;
 
-/// Why a request failed. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RuntimeError {
     #[error(transparent)]

@@ -63,7 +63,6 @@ impl Verb {
         planner(self, rendered)
     }
 
-    /// A plan that fits the context; `what` names the text in the error.
     pub(super) async fn fitted(&mut self, rendered: &Rendered, planner: Planner, what: &str) -> Done<Plan> {
         let plan = self.planned(rendered, planner).await;
         self.fitting(plan, what)

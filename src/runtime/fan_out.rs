@@ -10,11 +10,10 @@ use std::task::Poll;
 
 use super::baton::Running;
 use super::executor::Executor;
-use super::segments;
 use super::verb::Work;
 use super::{
     Done, Last, Path, Plan, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake,
-    Written, grouped, refused,
+    Written, grouped, refused, segments,
 };
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, EngineFault, Sampling};
@@ -43,7 +42,6 @@ pub(super) trait Fan {
     /// Prepares a branch by its number from 0. Called once for each, in order; `None` skips it, an error ends it.
     fn prepare(&mut self, state: &mut State, which: usize) -> Done<Option<Branch>>;
     fn tokens(&mut self, _state: &mut State, _which: usize, _written: &Written<'_>) {}
-    /// Called regularly, to save and to show progress.
     fn tick(&mut self, _state: &mut State) {}
     /// The conversation is on screen again: sends all output again.
     fn shown_again(&mut self, _state: &mut State) {}
@@ -276,7 +274,6 @@ impl State {
         Ok(Branch { base, rendered: Arc::clone(rendered), steps, last: Some(last), message: None })
     }
 
-    /// Sampling of answers that are compared.
     pub(super) fn greedy(&self) -> Sampling {
         Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) }
     }

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::task::{Order, Place, SHORT};
+use super::task::{Doing, Place};
 use super::{Done, Notice, RuntimeError, State, Verb, refused};
 use crate::config::settings::NewFiles;
 use crate::core::transcript::{Message, MessageId, Update};
@@ -23,7 +23,6 @@ use crate::text::sanitize::sanitize_line;
 use crate::text::sources::follow::{Follower, Look, Looker, OnDisk, Watching, whole_paths};
 pub(super) use versions::{Version, versions};
 
-/// What each session of this run follows, by its serial.
 pub(super) struct Follows {
     by_session: HashMap<u64, Followed>,
     to: Sender<(u64, Look)>,
@@ -43,7 +42,6 @@ struct Followed {
     followers: Vec<Follower>,
     /// The files that changed since they are followed: name and contents now, by path.
     on_disk: BTreeMap<String, (String, OnDisk)>,
-    /// New files that the user does not want.
     left_out: BTreeSet<String>,
     note: Option<String>,
     /// The head of the branch that was read anew, or could not be.
@@ -205,7 +203,6 @@ impl Followed {
     }
 }
 
-/// Joins a file that is gone with a new one of the same text.
 fn with_moves(pending: Vec<Pending>) -> Vec<Pending> {
     let is_gone = |p: &Pending| matches!(&p.what, What::Changed { new, .. } if new.is_empty());
     let (gone, mut all): (Vec<_>, Vec<_>) = pending.into_iter().partition(is_gone);
@@ -240,7 +237,7 @@ impl Verb {
         }
         let (of, how) = (paths.clone(), self.sources.clone());
         let looker =
-            self.elsewhere(looking("Nothing is followed."), move |doing| Looker::new(of, how, &doing.cancel)).await?;
+            self.look_elsewhere("Nothing is followed.", move |doing| Looker::new(of, how, &doing.cancel)).await?;
         let looker = self.gathered(&paths, looker)?;
         let documents = self.gather(&paths, &LoadOptions::default()).await?;
 
@@ -271,8 +268,11 @@ impl Verb {
         self.show_changed();
         Ok(())
     }
-}
-
-fn looking(failed: &'static str) -> Order {
-    Order { what: "looking at the files".into(), failed, place: Place::InTurn, patience: SHORT }
+    async fn look_elsewhere<T: Send + 'static>(
+        &mut self,
+        failed: &'static str,
+        look: impl FnOnce(&Doing) -> T + Send + 'static,
+    ) -> Done<T> {
+        self.elsewhere(Place::InTurn, "looking at the files".into(), failed, look).await
+    }
 }

@@ -23,7 +23,6 @@ impl Inbox {
         Inbox { channel, attendance, waiting: Mutex::default() }
     }
 
-    /// The channel, for use when no request is waiting here.
     pub(super) fn channel(&self) -> &Receiver<Request> {
         &self.channel
     }

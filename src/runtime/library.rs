@@ -141,7 +141,6 @@ impl State {
         }
     }
 
-    /// Reports a document that was added.
     fn library_has(&self, document: Option<Message>, stats: &PrefillStats) {
         let Some((info, text)) = document.and_then(|m| Some((m.meta.document?, m.text))) else { return };
         let (read, all) = (grouped(stats.read), grouped(info.tokens));

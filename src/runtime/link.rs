@@ -69,7 +69,6 @@ impl Engine {
         self.next_id
     }
 
-    /// Fails if the thread has ended.
     pub(crate) fn send(&mut self, command: Command) -> Result<(), EngineFault> {
         if self.commands.as_ref().is_some_and(|c| c.send(command).is_ok()) {
             return Ok(());
@@ -154,7 +153,6 @@ impl Engine {
         &self.fingerprint
     }
 
-    /// 0 before the engine is ready.
     pub(super) fn slots(&self) -> u32 {
         self.model().map_or(0, |m| m.max_sequences)
     }

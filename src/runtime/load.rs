@@ -32,7 +32,6 @@ struct Item {
     kept: bool,
 }
 
-/// Documents that are being read.
 struct Load {
     begun_at: Option<MessageId>,
     messages: Vec<Message>,
@@ -220,7 +219,6 @@ impl Verb {
 }
 
 impl State {
-    /// A chain of messages, one for each document.
     fn document_messages(&self, documents: Vec<Document>, parent: Option<MessageId>) -> Vec<Message> {
         let mut parent = parent;
         let message = |d: Document| {

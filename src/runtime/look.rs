@@ -90,12 +90,10 @@ impl State {
         Ok(())
     }
 
-    /// The message of a passage if it is on this branch.
     fn holder(&self, passage: &Passage) -> Option<&Message> {
         self.here.session.tree.at_number(passage.number)
     }
 
-    /// A passage and its first lines.
     fn with_lines(&self, mark: &str, passage: &Passage) -> String {
         let since = self.holder(passage).map_or("", |m| self.changed_since(m));
         let mut text = format!("    {mark}{}  {}{since}\n", passage.place(), passage.percent());

@@ -99,7 +99,6 @@ impl State {
         format!("reading {} {} {}", model.name, model.dtype, model.device)
     }
 
-    /// Takes the reading speed of an earlier run with this model on this device.
     pub(super) fn recall_speed(&mut self) {
         self.reading_speed = self.disk.store.measured(&self.speed_name()).unwrap_or(0.0);
     }
@@ -117,5 +116,4 @@ impl State {
     }
 }
 
-/// Least tokens of a read that counts for speed estimates.
 const ESTIMATED_FROM: u64 = 512;

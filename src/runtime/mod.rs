@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `protocol` | requests and notices, as plain data |
 //! | `run`, `inbox`, `dispatch`, `engine_events`, `error` | the loop; requests; the verb of each request; events of the engine; reasons of failed requests |
-//! | `baton`, `verb`, `task`, `background`, `question` | linear functions that share a state; verbs; tasks of other threads, and verbs that wait for them; questions to the user |
+//! | `baton`, `verb`, `task` | linear functions that share a state; verbs and their questions to the user; tasks of other threads, and verbs that wait for them |
 //! | `conversation`, `session`, `tree` | a conversation and the active ones; its session with settings and rights; its tree of messages with a head |
 //! | `link`, `slot`, `path`, `plan`, `segments`, `render` | the engine; a slot with its live path; a rendered conversation as segments, and the plan that makes it live |
 //! | `executor`, `execute`, `fan_out`, `sync` | the one executor, which the server uses too; plans of a conversation; the same in several slots; the engine's state follows the conversation |
@@ -40,7 +40,6 @@
 
 mod ask;
 mod ask_all;
-mod background;
 pub mod baton;
 mod conversation;
 mod damaged;
@@ -68,7 +67,6 @@ mod persistence;
 mod plan;
 pub mod presets;
 pub mod protocol;
-mod question;
 mod quotes;
 mod record;
 pub mod render;
@@ -132,7 +130,6 @@ use verb::{Verb, Wait, Wake, Wanted};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Opening {
-    /// A new conversation, named after its first question.
     #[default]
     New,
     Named(String),
@@ -146,7 +143,6 @@ pub enum Opening {
 /// Whether a user can answer questions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attendance {
-    /// The interface shows questions.
     #[default]
     Present,
     /// One-shot use: the runtime takes the first choice.
@@ -162,7 +158,6 @@ pub struct Options {
     pub kept: Option<Arc<Store>>,
     /// Tokenizer and template of the model the engine loads.
     pub text: TextModel,
-    /// Tokens that end a turn.
     pub stop: Vec<crate::engine::protocol::Token>,
     pub engine: EngineChannels,
     pub settings: Settings,
@@ -170,9 +165,7 @@ pub struct Options {
     pub opening: Opening,
     pub attendance: Attendance,
     pub input: Input,
-    /// Settings of the whole program.
     pub config: Config,
-    /// Limits and filters of document files.
     pub sources: crate::text::sources::SourceOptions,
     /// Tokens between two checkpoints inside a long document.
     pub piece: usize,
@@ -234,7 +227,6 @@ struct State {
     others: Vec<Conversation>,
     screen: u64,
     off_screen: bool,
-    /// Checks the database once per run.
     looking: Option<JoinHandle<()>>,
     baton: Baton<State>,
     at_once: VecDeque<(u64, Running<Done>)>,
@@ -252,7 +244,6 @@ struct State {
     /// Lost state is read again without a question: input is a pipe.
     reads_without_question: bool,
     noted_dropped_thoughts: bool,
-    /// Closed sessions without a title.
     untitled: VecDeque<title::Untitled>,
     /// Rows of the last `/ask-all` table, by the serial of its session.
     tables: HashMap<u64, ask_all::AskAll>,

@@ -4,7 +4,7 @@
 //! are on disk, the lock is released, and a switch resumes them. Only an empty session, which has no row, stays in
 //! memory.
 
-use super::{Done, Notice, SaveState, Session, Settings, State, Verb, refused};
+use super::{Done, Notice, SaveState, Session, State, Verb, refused};
 use crate::core::transcript::SessionId;
 use crate::runtime::protocol::OpenSession;
 use crate::store::SessionLock;
@@ -15,14 +15,8 @@ struct Slot {
     serial: u64,
     id: Option<SessionId>,
     name: String,
-    /// Data of an empty session that is not on disk.
-    parked: Option<Parked>,
-}
-
-#[derive(Debug)]
-struct Parked {
-    settings: Settings,
-    system: Option<String>,
+    /// An empty session, which is not on disk.
+    parked: Option<Session>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,18 +53,14 @@ impl Opened {
     }
 
     pub(super) fn left(&mut self, session: Session, empty: Empty) {
-        let stays = session.id.is_some() || empty == Empty::Kept;
-        if let Some(slot) = self.at(session.serial) {
-            slot.id = session.id;
-            slot.name = session.name;
-            slot.parked = session.id.is_none().then_some(Parked { settings: session.settings, system: session.system });
-        }
-        if !stays {
+        if session.id.is_none() && empty == Empty::Dropped {
             self.slots.retain(|s| s.serial != session.serial);
+        } else if let Some(slot) = self.at(session.serial) {
+            (slot.id, slot.name) = (session.id, session.name.clone());
+            slot.parked = Some(session).filter(|session| session.id.is_none());
         }
     }
 
-    /// Removes a deleted or temporary session from the list.
     pub(super) fn forget(&mut self, id: SessionId) {
         self.slots.retain(|s| s.id != Some(id));
     }
@@ -159,11 +149,10 @@ impl State {
     }
 
     fn back_to_empty(&mut self, serial: u64) {
-        let slot = self.opened.at(serial);
-        let (name, parked) = slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
-        let parked =
-            parked.unwrap_or_else(|| Parked { settings: self.defaults.clone(), system: self.default_system.clone() });
-        self.open_in_place(Session { serial, name, ..Session::empty(parked.settings, parked.system) }, None);
+        let parked = self.opened.at(serial).and_then(|slot| slot.parked.take());
+        let fresh = || Session { serial, ..Session::empty(self.defaults.clone(), self.default_system.clone()) };
+        let session = parked.unwrap_or_else(fresh);
+        self.open_in_place(session, None);
         self.show_empty();
     }
 

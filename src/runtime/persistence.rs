@@ -21,7 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long an undo waits for state that is being written.
 const STATE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Saves that the writer has not finished.
 #[derive(Debug, Default)]
 struct Pending {
     /// Texts of all saves up to this one are committed, given up, or delayed.
@@ -99,7 +98,6 @@ impl Persistence {
         }
     }
 
-    /// The store that has a segment.
     pub(super) fn store_of(&self, id: &SegmentId) -> &Store {
         let kept = self.kept.as_ref().filter(|_| matches!(self.store.kept_of(id), Ok(None)));
         kept.unwrap_or(&self.store)
@@ -158,7 +156,6 @@ impl Persistence {
         self.pending.done >= save && !self.pending.refused.contains(&save)
     }
 
-    /// Saves changes and waits until they are on disk or given up.
     pub(super) fn change_now(&mut self, changes: Vec<Change>) {
         self.change(changes);
         self.wait_for_texts();
@@ -279,7 +276,6 @@ impl Persistence {
         }
     }
 
-    /// The same for state.
     pub(super) fn wait_for_states(&self) {
         self.writer.flush(Instant::now() + PATIENCE);
     }
@@ -349,7 +345,6 @@ impl Persistence {
         Ok(self.store_of(tip).open_what_can_be_read(tip, have)?)
     }
 
-    /// The documents of the library.
     pub(super) fn documents(&self) -> Done<Vec<DocumentRecord>> {
         let mut all = self.store.documents()?;
         if let Some(kept) = &self.kept {
@@ -411,7 +406,6 @@ impl Persistence {
         saved.map(|late| lost.or(before).or(late))
     }
 
-    /// Whether the store remains after the program ends.
     pub(super) fn lasts(&self) -> bool {
         !self.discard
     }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::{Done, Notice, RuntimeError, Settings, State, refused};
+use super::{Done, Notice, RuntimeError, Settings, State};
 use crate::config::settings::preset::{BUILT_IN, Preset, builtin, check_name};
 use crate::config::settings::table;
 use crate::core::transcript::Role;
@@ -15,7 +15,6 @@ fn file_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.toml"))
 }
 
-/// Sorted.
 pub fn names(dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else {
         // The folder does not exist before the first preset.
@@ -33,7 +32,6 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The error names the file.
 fn read(file: &Path) -> Result<Preset, String> {
     let shown = file.display();
     let text =

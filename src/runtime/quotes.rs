@@ -9,10 +9,8 @@ use crate::core::transcript::{Message, MessageId, Quote, Role, text_hash};
 use crate::text::cited::{self, Index, Source};
 
 const SHOWN_LINES: usize = 12;
-/// How an answer says that it found nothing.
 const NOT_FOUND: [&str; 5] = ["could not find", "cannot find", "does not say", "not mentioned", "not in the document"];
 
-/// The indexes of documents, by the hash of their text.
 #[derive(Debug, Default)]
 pub(super) struct Indexes(HashMap<String, Arc<Index>>);
 
@@ -31,7 +29,6 @@ impl Indexes {
         versions.into_iter().map(indexed).collect()
     }
 
-    /// The quotes of an answer to the last message of a path.
     pub(super) fn check(&mut self, path: &[&Message], answer: &str) -> Vec<Quote> {
         cited::check(answer, &sources(&self.of(path)))
     }
@@ -42,7 +39,6 @@ fn sources<'a>(documents: &'a [(Version<'_>, Arc<Index>)]) -> Vec<Source<'a>> {
 }
 
 impl State {
-    /// The quotes of an answer to the message `parent`.
     pub(super) fn quotes(&mut self, parent: Option<MessageId>, answer: &str) -> Vec<Quote> {
         let path = self.here.session.tree.path_to(parent);
         let documents = self.indexes.of(&path);

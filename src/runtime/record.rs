@@ -73,7 +73,6 @@ impl State {
         Ok(id)
     }
 
-    /// Records the folder that the program was started in.
     pub(super) fn started_here(&self, session: SessionId) -> Option<Change> {
         let value = Some(self.folder()?.to_owned());
         Some(Change::Property { session, property: FOLDER, value })
@@ -143,7 +142,6 @@ impl State {
         Ok(self.disk.change(changes))
     }
 
-    /// Saves a message that grew or is complete.
     pub(super) fn amend(&mut self, message: &Message) {
         self.here.session.tree.amend(message.clone());
         if let Some(session) = self.here.session.id {

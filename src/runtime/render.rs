@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 
-use super::Done;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::engine::protocol::Token;
 use crate::runtime::protocol::ThinkMode;

@@ -108,7 +108,6 @@ impl State {
         Ok(())
     }
 
-    /// Notes that messages exist if none is on screen.
     fn say_all_is_undone(&self, record: &SessionRecord) {
         // Without the count the session still opens.
         let kept = self.disk.store.undone(record.id, record.head).unwrap_or(0);
@@ -253,7 +252,6 @@ impl Verb {
         self.open_with(&record, lock, rights)
     }
 
-    /// A session that another process has open can be viewed or copied.
     async fn open_in_use(&mut self, record: SessionRecord, e: StoreError) -> Done {
         if self.attendance == Attendance::Absent || self.must_open {
             return Err(e.into());

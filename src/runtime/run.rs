@@ -39,11 +39,10 @@ enum Owner {
 }
 
 impl State {
-    /// Runs until [`Request::Quit`] or until the interface is gone.
     pub(super) fn run(mut self: Box<State>) {
         self.greet();
         let first = verb(&self.baton, Verb::first_session);
-        self = self.begin(first).settle();
+        self = self.resume_verb(first).settle();
         while !(self.quitting && self.is_at_rest()) {
             self.take_names();
             // Requests that arrived during the last step are handled first, so that a stop never applies to a step
@@ -184,12 +183,6 @@ impl State {
         }
     }
 
-    /// Begins a verb: a later stop applies to it.
-    fn begin(mut self: Box<State>, running: Running<Done>) -> Box<State> {
-        self.here.slot.begin();
-        self.resume_verb(running)
-    }
-
     pub(super) fn after(&mut self, done: Done) {
         if let Err(e) = done {
             if let Some(text) = self.here.typed.take() {
@@ -287,7 +280,7 @@ impl State {
             }
             r => match self.turn_of(&r) {
                 Turn::AtOnce => self.serve(r),
-                Turn::Next | Turn::Later => self.here.queue.push_back(r),
+                Turn::Queue => self.here.queue.push_back(r),
                 Turn::Leave => self.leave(r),
                 Turn::Apart => self.set_apart(r),
             },

@@ -13,7 +13,6 @@ pub struct Step {
     pub prompt: Vec<Token>,
     /// Byte offset in the rendered text; equals the end of the path before it.
     pub text_start: usize,
-    /// Byte offset of its end in the rendered text.
     pub text_end: usize,
     pub kind: SegmentKind,
     /// The message that is complete at its end.

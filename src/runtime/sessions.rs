@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::record::as_left;
-use super::task::{Doing, Order, Place, SHORT};
+use super::task::{Doing, Place};
 use super::{Done, Notice, Rights, RuntimeError, Session, State, Tree, Verb, grouped, refused};
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{SearchRow, SessionRow, SessionView, TreeView};
@@ -15,7 +15,6 @@ use crate::text::sanitize::command_word;
 
 const LISTED: usize = 10_000;
 const HITS: usize = 200;
-/// Property of pinned sessions in the store.
 const PINNED: &str = "pinned";
 
 pub fn session_rows(
@@ -53,7 +52,6 @@ pub fn session_rows(
     records.into_iter().map(row).collect()
 }
 
-/// The session to offer in this folder.
 pub fn last_of_folder(store: &Store) -> Option<SessionRow> {
     let folder = std::env::current_dir().ok()?;
     let record = store.last_of_folder(folder.to_str()?).ok()??;
@@ -187,7 +185,6 @@ impl State {
         Ok(())
     }
 
-    /// A completed copy of a message, with a new id.
     fn copied_as_left(&self, message: Message) -> Message {
         let draft = self.draft(message.role, message.parent, String::new());
         as_left(Message { id: draft.id, ..message })
@@ -213,7 +210,6 @@ impl State {
         Ok(())
     }
 
-    /// Pins a session in the list, or takes its pin off.
     pub(super) fn pin(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
         let record = match (name, self.here.session.id) {
@@ -235,7 +231,6 @@ impl State {
         Ok(())
     }
 
-    /// The error for an unknown session; it suggests a similar name.
     pub(super) fn no_session(&self, name: &str) -> String {
         let records = self.disk.store.sessions(SessionFilter::Live, LISTED);
         let records = records.unwrap_or_default();
@@ -333,16 +328,11 @@ impl Verb {
 
     pub(super) async fn search(&mut self, query: String) -> Done {
         let store = Arc::clone(&self.disk.store);
-        let order = Order {
-            what: "searching".into(),
-            failed: "The search failed unexpectedly.",
-            place: Place::Background,
-            patience: SHORT,
-        };
         let words = query.clone();
         let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
         let search = move |doing: &Doing| doing.watched(indexed, |watch| store.search(&words, HITS, watch));
-        let hits = self.elsewhere(order, search).await??;
+        let hits =
+            self.elsewhere(Place::Background, "searching".into(), "The search failed unexpectedly.", search).await??;
         let row = |h: SearchHit| SearchRow {
             session: h.name,
             message: h.message,

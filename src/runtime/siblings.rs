@@ -5,7 +5,7 @@
 //! header counts there, and a note gives the number of the outer place for the way back. After an undo to a fork, a
 //! branch is selected by the number it would have.
 
-use super::{Branch, Done, RuntimeError, State, Tree, Verb, refused};
+use super::{Done, RuntimeError, State, Tree, Verb, refused};
 use crate::config::commands::{BranchTarget, Sibling};
 use crate::core::transcript::MessageId;
 

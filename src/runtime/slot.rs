@@ -6,7 +6,6 @@ use super::{Path, State};
 use crate::engine::protocol::{Cancel, EngineFault, Generate, Scoring, SequenceId};
 use crate::store::StoredRows;
 
-/// What follows a prompt.
 #[derive(Clone, Debug)]
 pub(crate) enum Last {
     Generate(Generate),
@@ -17,7 +16,6 @@ pub(crate) enum Last {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) sequence: SequenceId,
-    /// Segments that the state has absorbed.
     pub(crate) live: Path,
     /// After a failure: the slot counts as empty and is restored before use.
     doubtful: bool,

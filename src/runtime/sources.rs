@@ -139,10 +139,8 @@ fn lines(text: &str) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     First,
-    /// A message, by its index in the items.
     Item(usize),
     Own,
-    /// Text of the template.
     Frame,
 }
 
@@ -310,7 +308,6 @@ struct Share {
     forced: f64,
 }
 
-/// Four decimal places suffice for display.
 fn rounded(share: f64) -> f32 {
     // Adding 0.0 turns the negative zero of an empty sum into zero.
     ((share * 1e4).round() / 1e4 + 0.0) as f32

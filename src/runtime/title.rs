@@ -28,7 +28,6 @@ const LONGEST_S: f64 = 2.0;
 const LONGEST: usize = 60;
 const LONGEST_TYPED: usize = 120;
 
-/// A session without a title, and the prompt for one.
 #[derive(Clone, Debug)]
 pub(super) struct Untitled {
     session: SessionId,
@@ -93,7 +92,6 @@ impl State {
         Ok(())
     }
 
-    /// Does not replace a title from the user.
     fn was_titled(&mut self, title: String) {
         if self.here.session.title.is_empty() {
             self.has_title(title, TitleBy::Model);
@@ -169,7 +167,6 @@ fn prompt(path: &[&Message]) -> Option<String> {
     ))
 }
 
-/// At most `most` characters, cut at the end of a word.
 fn shortened(text: &str, most: usize) -> String {
     let text = text.trim();
     let Some((end, _)) = text.char_indices().nth(most) else { return text.to_owned() };

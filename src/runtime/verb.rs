@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::baton::{Baton, Held, Running};
 use super::task::Task;
-use super::{Activity, Done, Level, Notice, Slot, State};
-use crate::config::commands::WhileBusy;
+use super::{Activity, Attendance, Choice, Done, Level, Notice, Slot, State};
 use crate::engine::protocol::EngineEvent;
 
 /// How often a verb that waits for the engine may save and refresh its numbers.
@@ -80,12 +79,10 @@ pub(super) enum Wake {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// As the next verb, since none runs.
-    Next,
+    /// After the running verb, if any.
+    Queue,
     /// At once; it needs no wait.
     AtOnce,
-    /// After the running verb.
-    Later,
     /// In another conversation, which replaces this one on screen.
     Leave,
     /// In a conversation of its own.
@@ -93,16 +90,6 @@ pub(super) enum Turn {
 }
 
 impl Wait {
-    pub(super) fn turn_of(&self, request: WhileBusy) -> Turn {
-        match (self, request) {
-            (Wait::Idle, _) => Turn::Next,
-            (_, WhileBusy::Runs) => Turn::AtOnce,
-            (_, WhileBusy::Waits) => Turn::Later,
-            (_, WhileBusy::Leaves) => Turn::Leave,
-            (_, WhileBusy::Apart) => Turn::Apart,
-        }
-    }
-
     /// When the wait ends without an event.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
@@ -285,5 +272,62 @@ impl State {
 
     pub(super) fn wake(&mut self, wake: Wake) {
         self.here.wake = Some(wake);
+    }
+}
+
+impl State {
+    pub(super) fn answered(&mut self, question: u64, answer: Answer) {
+        match &self.here.wait {
+            Wait::Question { id, before, .. } if *id == question => {
+                // The stop that led to the question is over.
+                let before = Some(before.clone()).filter(|before| *before != Activity::Stopping);
+                if let Some(before) = before {
+                    self.activity(before);
+                }
+                self.wake(Wake::Answer(answer));
+            }
+            // The question is no longer open.
+            _ => {}
+        }
+    }
+}
+
+impl Verb {
+    /// Asks the user and returns the key of the choice. The last choice means "cancel" and loses nothing. Without a
+    /// user the first one is taken.
+    pub(super) async fn ask_user(&mut self, text: String, choices: &[(char, &str)]) -> char {
+        let cancel = choices.last().map_or('\x1b', |(key, _)| *key);
+        if self.attendance == Attendance::Absent {
+            return choices.first().map_or(cancel, |(key, _)| *key);
+        }
+        match self.put(|id| Notice::Question { id, text, choices: Choice::all(choices) }).await {
+            Some(Answer::Key(key)) if choices.iter().any(|(known, _)| *known == key) => key,
+            Some(Answer::Key(_) | Answer::Files(_)) | None => cancel,
+        }
+    }
+
+    /// Shows a question; `None` if the user stops instead of answering.
+    pub(super) async fn put(&mut self, notice: impl FnOnce(u64) -> Notice) -> Option<Answer> {
+        if self.quitting {
+            return None;
+        }
+        self.next_question += 1;
+        let id = self.next_question;
+        let before = self.here.activity.clone();
+        match self.off_screen {
+            // Off screen only the question is reported, not an end of work.
+            true => self.here.activity = Activity::Idle,
+            false => self.activity(Activity::Idle),
+        }
+        let notice = Box::new(notice(id));
+        self.report((*notice).clone());
+        match self.wait(Wait::Question { id, notice, before }).await {
+            Wake::Answer(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    pub(super) async fn confirm(&mut self, text: String, yes: &str) -> bool {
+        self.ask_user(text, &[('\n', yes), ('\x1b', "cancel")]).await == '\n'
     }
 }

@@ -26,7 +26,6 @@ impl Again {
 }
 
 impl Verb {
-    /// `/regen`: answers a question `count` more times.
     pub(in crate::runtime) async fn regen(
         &mut self,
         at: Option<u64>,

@@ -125,7 +125,6 @@ impl Answer {
         }
     }
 
-    /// Saves it every few seconds.
     pub(super) fn save(&mut self, state: &mut State) {
         if self.saved.elapsed().as_secs() >= 2 && std::mem::take(&mut self.dirty) {
             self.saved = Instant::now();
@@ -259,7 +258,6 @@ impl State {
         id
     }
 
-    /// The tokens and times of an answer.
     pub(super) fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobDone, position: u64) {
         let PrefillStats { reused, read, prefill_ms, .. } = stats;
         meta.reused_tokens = *reused;
@@ -278,7 +276,6 @@ impl State {
         }
     }
 
-    /// A server's own token counts replace the estimates.
     fn count_as(&mut self, usage: Usage, meta: &mut MessageMeta, position: u64) {
         meta.reused_tokens = usage.cached_tokens;
         meta.prefilled_tokens = usage.prompt_tokens - usage.cached_tokens.min(usage.prompt_tokens);

@@ -13,7 +13,6 @@ const READ_ALONGSIDE: u64 = 8_192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::runtime) enum Shown {
-    /// In the overlay.
     Yes,
     /// Nowhere: the program uses the answer.
     No,

@@ -7,7 +7,6 @@ use crate::engine::protocol::{BlockLook, Looked};
 /// A shorter sentence (a list number, for example) belongs to the next one.
 const LEAST_CHARACTERS: usize = 4;
 
-/// Marks that end a sentence, before closing quotes and brackets.
 const MARKS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
 const WIDE_MARKS: [char; 3] = ['。', '！', '？'];
 const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', '`'];
@@ -64,7 +63,6 @@ pub(super) struct Sentences {
 }
 
 impl Sentences {
-    /// For a text that has `bytes` bytes already.
     pub(super) fn after(bytes: usize) -> Sentences {
         let (sums, done) = (BTreeMap::new(), Vec::new());
         Sentences { from: bytes, open: Open::default(), read: bytes, sums, tokens: 0, block_tokens: 0, done }

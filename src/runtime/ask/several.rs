@@ -15,7 +15,6 @@ struct Made {
     id: MessageId,
     answer: Option<Answer>,
     last: Option<Last>,
-    /// Tokens per second.
     rate: f64,
     path: Path,
     failed: Option<RuntimeError>,
@@ -29,7 +28,6 @@ struct Several {
 }
 
 impl Verb {
-    /// Prefills everything but the question, then answers it in several slots.
     pub(super) async fn answer_side_by_side(&mut self, again: Again) -> Done {
         let started = Instant::now();
         self.move_head(Some(again.question))?;

@@ -94,7 +94,6 @@ impl State {
         }
     }
 
-    /// Whether all state up to this segment can be restored.
     fn is_kept(&self, segment: &SegmentId) -> Done<bool> {
         let path = self.disk.stored_path(segment)?;
         let plan = self.disk.restorable(segment)?;

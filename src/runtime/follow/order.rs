@@ -6,9 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use super::super::{Done, Verb};
-use super::looking;
 
-/// Time for git.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Verb {
@@ -27,7 +25,7 @@ impl Verb {
             };
             files.into_iter().map(age).map(|(age, file)| (file, age)).collect()
         };
-        self.elsewhere(looking("The files were not put in order."), |_| ages()).await
+        self.look_elsewhere("The files were not put in order.", |_| ages()).await
     }
 }
 

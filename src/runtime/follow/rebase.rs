@@ -63,7 +63,6 @@ impl State {
 }
 
 impl Verb {
-    /// `/refresh`.
     pub(in crate::runtime) async fn refresh(&mut self) -> Done {
         self.here.session.may_write()?;
         self.engine_ready().await?;

@@ -1,13 +1,12 @@
 //! `/changes`, `/since`, and the documents that bring the followed files up to date before a question.
 
 use super::super::{Attendance, Done, Notice, State, Verb, grouped, refused};
-use super::{Pending, What, looking};
+use super::{Pending, What};
 use crate::config::settings::NewFiles;
 use crate::core::counted;
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, Update};
 use crate::text::sources::follow::Follower;
 
-/// Names of files in a question.
 const NAMED: usize = 3;
 const LISTED: usize = 200;
 
@@ -26,7 +25,6 @@ impl Verb {
         self.ask(format!("Only from {}: {question}", names.join(", "))).await
     }
 
-    /// `/changes`.
     pub(in crate::runtime) async fn changes(&mut self) -> Done {
         let pending = self.pending_now().await?;
         let mut text = String::new();
@@ -63,7 +61,7 @@ impl Verb {
     async fn look_again(&mut self) -> Done {
         let looks: Vec<_> = self.following().into_iter().flat_map(|f| f.followers.iter().map(Follower::look)).collect();
         for look in looks {
-            self.elsewhere(looking("The question was not asked."), move |doing| look(&doing.cancel)).await?;
+            self.look_elsewhere("The question was not asked.", move |doing| look(&doing.cancel)).await?;
         }
         while let Ok((serial, look)) = self.follows.looks.try_recv() {
             self.on_look(serial, look);
@@ -95,7 +93,6 @@ impl Verb {
         Ok(())
     }
 
-    /// Whether new files are read, by the settings or by the user.
     async fn wants_new(&mut self, pending: &[Pending], asks: bool) -> Done<bool> {
         let new: Vec<&Pending> = pending.iter().filter(|p| matches!(p.what, What::New(_))).collect();
         if new.is_empty() || self.config.follow.new == NewFiles::Take {

@@ -10,7 +10,6 @@ pub(super) struct Watch {
     answer: String,
 }
 
-/// An answer with the places of its quotes.
 fn lines(answer: &Message) -> String {
     let mut text: String = answer.text.trim().lines().map(|line| format!("    {line}\n")).collect();
     let places: Vec<String> = answer.meta.quotes.iter().map(|quote| quote.place()).collect();
@@ -37,7 +36,6 @@ impl State {
         Ok(())
     }
 
-    /// `/watch off [N]`.
     pub(in crate::runtime) fn watch_nothing(&mut self, number: Option<usize>) -> Done {
         let watches = &mut self.followed()?.watches;
         let ended = match number.map(|n| n.checked_sub(1).filter(|at| *at < watches.len())) {
@@ -51,7 +49,6 @@ impl State {
 }
 
 impl Verb {
-    /// `/watch [QUESTION]`.
     pub(in crate::runtime) async fn watch(&mut self, question: Option<String>) -> Done {
         let Some(question) = question else { return self.list_watches() };
         self.here.session.may_write()?;

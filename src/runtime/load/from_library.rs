@@ -23,7 +23,6 @@ impl State {
         names.iter().map(|name| self.library_document(&records, name)).collect()
     }
 
-    /// The most recently used document of this name.
     fn library_document(&self, records: &[DocumentRecord], name: &str) -> Done<Document> {
         let Some(last) = records.iter().find(|d| d.document.name == name) else {
             return Err(not_in_library(name, records));

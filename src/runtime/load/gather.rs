@@ -1,9 +1,7 @@
 //! Finds the documents of a load (files, folders, standard input), cuts them as the options demand, and finds those that
 //! the conversation holds already.
 
-use std::time::Duration;
-
-use super::super::task::{Order, Place};
+use super::super::task::{Doing, Place};
 use super::super::{Attendance, Done, RuntimeError, State, Verb, grouped, refused, render};
 use crate::core::transcript::{DocumentInfo, Message};
 use crate::runtime::protocol::LoadOptions;
@@ -11,7 +9,6 @@ use crate::text::Part;
 use crate::text::sanitize::{command_word, shell_word};
 use crate::text::sources::{self, Document, Gathered, SourceError};
 
-/// Most skipped files that are named.
 const SKIPPED: usize = 5;
 
 impl Verb {
@@ -27,13 +24,9 @@ impl Verb {
                 how.not_text = "/load --force loads it as Latin-1.";
             }
             let files = paths.clone();
-            let order = Order {
-                what: "opening files".into(),
-                failed: "Reading the files failed unexpectedly. Nothing was loaded.",
-                place: Place::InTurn,
-                patience: Duration::ZERO,
-            };
-            let found = self.elsewhere(order, move |doing| sources::gather(&files, &how, &doing.cancel)).await?;
+            let failed = "Reading the files failed unexpectedly. Nothing was loaded.";
+            let read = move |doing: &Doing| sources::gather(&files, &how, &doing.cancel);
+            let found = self.elsewhere(Place::InTurn, "opening files".into(), failed, read).await?;
             gathered = self.gathered(&paths, found)?;
         }
         for skipped in gathered.skipped.iter().take(SKIPPED) {

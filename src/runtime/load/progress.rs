@@ -40,7 +40,6 @@ impl Load {
         }
     }
 
-    /// Begins the document at `at`.
     pub(super) fn begin(&mut self, to_read: u64) {
         let tokens = self.items.get(self.at).map_or(0, |i| i.tokens);
         self.before = tokens.saturating_sub(to_read);
