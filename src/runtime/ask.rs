@@ -10,7 +10,7 @@ mod several;
 
 use std::time::Instant;
 
-use super::{Done, Rendered, State, Verb, Wanted, refused};
+use super::{Done, Form, Rendered, State, Verb, Wanted, refused};
 use crate::core::now_ms;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use crate::engine::protocol::{Generate, Look, Sampling, Token};
@@ -80,9 +80,7 @@ impl State {
     }
 
     pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Rendered> {
-        let think = self.here.session.settings.think;
-        let rendered = self.rendering(path, |renderer, halt, known| renderer.prompt(path, think, halt, known));
-        self.known_size(rendered, what)
+        self.known_size(self.rendered(path, Form::Prompt), what)
     }
 }
 
@@ -163,10 +161,7 @@ impl Verb {
             m if message.text.is_empty() || message.text.ends_with(char::is_whitespace) => m.to_owned(),
             m => format!(" {m}"),
         };
-        let think = self.here.session.settings.think;
-        let rendered =
-            self.rendering(&path, |renderer, halt, known| renderer.open_answer(&path, &more, think, halt, known));
-        let rendered = self.known_size(rendered, GOING_ON)?;
+        let rendered = self.known_size(self.rendered(&path, Form::Open(&more)), GOING_ON)?;
         let plan = self.fitted(&rendered, State::plan_answer, GOING_ON).await?;
 
         let sampling = match message.meta.seed {

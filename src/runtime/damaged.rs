@@ -4,16 +4,15 @@
 
 use super::plan::SMALL_REST;
 use super::render::Known;
-use super::{Attendance, Done, Rendered, Renderer, RuntimeError, State};
+use super::{Attendance, Done, Form, Rendered, Renderer, RuntimeError, State};
 use crate::core::transcript::{Message, MessageId, Role};
+use crate::runtime::protocol::ThinkMode;
 use crate::store::TextBoundary;
 use crate::text::sanitize::shell_word;
-use crate::text::{Before, Halt, Specials, TextError};
+use crate::text::{Before, Specials, TextError};
 
 impl Renderer {
-    /// A rendering in which kept segments prove the text up to a message after the last damaged one.
-    ///
-    /// # Errors
+    /// A rendering in which kept segments prove the text up to a message after the last damaged one;
     /// [`TextError::Damaged`] if no such text is known.
     pub(super) fn without_damage(
         &self,
@@ -56,13 +55,14 @@ impl Renderer {
 }
 
 impl State {
-    pub(super) fn rendering(
-        &self,
-        path: &[&Message],
-        render: impl FnOnce(&Renderer, &Halt<'_>, &Known<'_>) -> Result<Rendered, TextError>,
-    ) -> Done<Rendered> {
+    /// As the session thinks.
+    pub(super) fn rendered(&self, path: &[&Message], form: Form<'_>) -> Done<Rendered> {
+        self.rendering(path, form, self.here.session.settings.think)
+    }
+
+    pub(super) fn rendering(&self, path: &[&Message], form: Form<'_>, think: ThinkMode) -> Done<Rendered> {
         let known = |message| self.text_up_to(message);
-        match self.bounded(|halt| render(&self.engine.renderer, halt, &known)) {
+        match self.bounded(|halt| self.engine.renderer.render(path, form, think, halt, &known)) {
             Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(path, number))),
             rendered => Ok(rendered?),
         }

@@ -18,13 +18,14 @@ impl State {
                 self.on_engine_here(event);
                 let failed =
                     |state: &mut State| state.on_engine_here(EngineEvent::Failed { id: 0, fault: fault.clone() });
-                self.on_each_other(Wait::needs_engine, failed);
+                self.on_each_other(|wait| matches!(wait, Wait::Model | Wait::Engine { .. }), failed);
             }
             (None, EngineEvent::Failed { id: 0, fault: fault @ EngineFault::Gone(_) }) => {
                 // A verb that waits for a command receives the failure as that command's end.
                 let fault = fault.clone();
                 self.on_engine_here(event);
-                self.on_each_other(|wait| !wait.uses_own_slot(), |state| state.engine_failed(&fault));
+                let own = |wait: &Wait| matches!(wait, Wait::Engine { work: Work::Job | Work::Restore, .. });
+                self.on_each_other(|wait| !own(wait), |state| state.engine_failed(&fault));
             }
             (None, EngineEvent::Evicted { sequence }) => {
                 let conversations = self.others.iter_mut().chain([&mut self.here]);

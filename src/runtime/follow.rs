@@ -106,6 +106,10 @@ impl State {
         self.follows.by_session.get_mut(&serial).ok_or_else(none)
     }
 
+    fn paths_read(&self) -> BTreeSet<String> {
+        versions(&self.here.session.tree.path()).iter().map(|v| v.path.to_owned()).collect()
+    }
+
     /// The followed files that differ from what was read on this path.
     fn pending(&self, path: &[&Message]) -> Vec<Pending> {
         let Some(followed) = self.following() else { return Vec::new() };
@@ -178,21 +182,6 @@ impl State {
         self.show_changed();
         Ok(())
     }
-
-    fn follow_start(&mut self, looker: Looker, paths: Vec<String>, left_out: BTreeSet<String>) -> Done {
-        let (serial, to) = (self.here.session.serial, self.follows.to.clone());
-        let report = move |look| drop(to.send((serial, look)));
-        let follower = Follower::start(looker, Watching::default(), report)
-            .map_err(|e| RuntimeError::Failed(format!("Nothing can be followed: {e}.")))?;
-        let followed = self.follows.by_session.entry(serial).or_default();
-        followed.followers.push(follower);
-        followed.paths.extend(paths);
-        followed.left_out.extend(left_out);
-        let text = format!("{} followed: /changes lists what changed, the next question reads it.", followed.list());
-        self.info(text);
-        self.show_changed();
-        Ok(())
-    }
 }
 
 impl Followed {
@@ -242,11 +231,10 @@ impl Verb {
         let documents = self.gather(&paths, &LoadOptions::default()).await?;
 
         // Documents that this branch holds already count as files that changed.
-        let path = self.here.session.tree.path();
-        let held: BTreeSet<&str> = versions(&path).iter().map(|v| v.path).collect();
+        let held = self.paths_read();
         let (mut known, mut new) = (BTreeMap::new(), Vec::new());
         for document in documents {
-            match document.path.as_ref().map(|p| p.display().to_string()).filter(|file| held.contains(file.as_str())) {
+            match document.path.as_ref().map(|p| p.display().to_string()).filter(|file| held.contains(file)) {
                 Some(file) => drop(known.insert(file, (document.name, OnDisk::Text(document.text)))),
                 None => new.push(document),
             }
@@ -256,15 +244,21 @@ impl Verb {
         let ages = self.ages(files).await?;
         new.sort_by_cached_key(|d| d.path.as_ref().and_then(|path| ages.get(path)));
         self.load_documents(new, &LoadOptions::default()).await?;
-        let path = self.here.session.tree.path();
-        let read: BTreeSet<&str> = versions(&path).iter().map(|v| v.path).collect();
-        let left_out: BTreeSet<String> = wanted.iter().filter(|path| !read.contains(path.as_str())).cloned().collect();
+        let left_out: BTreeSet<String> = wanted.difference(&self.paths_read()).cloned().collect();
         if !wanted.is_empty() && left_out.len() == wanted.len() {
             // The user cancelled the load.
             return Ok(());
         }
-        self.follow_start(looker, paths, left_out)?;
-        self.followed()?.on_disk.extend(known);
+        let (serial, to) = (self.here.session.serial, self.follows.to.clone());
+        let follower = Follower::start(looker, Watching::default(), move |look| drop(to.send((serial, look))))
+            .map_err(|e| RuntimeError::Failed(format!("Nothing can be followed: {e}.")))?;
+        let followed = self.follows.by_session.entry(serial).or_default();
+        followed.followers.push(follower);
+        followed.paths.extend(paths);
+        followed.left_out.extend(left_out);
+        followed.on_disk.extend(known);
+        let text = format!("{} followed: /changes lists what changed, the next question reads it.", followed.list());
+        self.info(text);
         self.show_changed();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Documents of the conversation and of the library.
 
 use super::follow::versions;
-use super::{Done, Level, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused, segments};
+use super::{Done, Form, Level, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused, segments};
 use crate::config::settings::SaveStates;
 use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::core::{bytes, counted};
@@ -269,7 +269,7 @@ impl Verb {
         message.meta.document = Some(info.clone());
         messages.push(message);
         let path: Vec<&Message> = messages.iter().collect();
-        let rendered = self.known_size(self.past_of(&path, self.defaults.think), &info.name)?;
+        let rendered = self.known_size(self.rendering(&path, Form::Past, self.defaults.think), &info.name)?;
         let starts_at = if first { 0 } else { self.here.slot.live.position() };
         let mut plan = self.fitted(&rendered, State::plan, &info.name).await?;
         // These messages are in no conversation, so no segment may refer to them.

@@ -12,7 +12,7 @@ mod stop;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::{Done, Notice, Plan, PrefillStats, Rendered, RuntimeError, State, Step, Verb, Wait};
+use super::{Done, Form, Notice, Plan, PrefillStats, Rendered, RuntimeError, State, Step, Verb, Wait};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
 use crate::runtime::protocol::{FileProgress, LoadOptions};
 use crate::text::TextError;
@@ -114,7 +114,7 @@ impl Verb {
         loop {
             let path = self.here.session.tree.path();
             let path: Vec<&Message> = path.into_iter().chain(opening).chain(messages.iter()).collect();
-            let planned = match self.past_of(&path, self.here.session.settings.think) {
+            let planned = match self.rendered(&path, Form::Past) {
                 Err(e) => Err(e),
                 Ok(rendered) => self.planned(&rendered, State::plan).await.map(|plan| (rendered, plan)),
             };

@@ -119,7 +119,7 @@ use path::Path;
 use persistence::Persistence;
 use plan::Plan;
 use protocol::{Activity, Choice, Level, Notice, Request, SaveState};
-use render::{Rendered, Renderer};
+use render::{Form, Rendered, Renderer};
 use segments::Step;
 use session::{Rights, Session};
 pub use sessions::{last_of_folder, session_rows};

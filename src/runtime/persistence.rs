@@ -12,7 +12,7 @@ use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 use crate::engine::protocol::{EngineFault, StateImage};
 use crate::store::{
-    Change, DocumentRecord, NewSegment, Opened, RestorePlan, Save, SaveEvent, Segment, SegmentId, SessionLock, Store,
+    Change, DocumentRecord, NewSegment, RestorePlan, Save, SaveEvent, Segment, SegmentId, SessionLock, Store,
     StoreError, Unsaved, Writer,
 };
 
@@ -311,10 +311,6 @@ impl Persistence {
         }
     }
 
-    pub(super) fn stored_segment(&self, id: &SegmentId) -> Done<Option<Segment>> {
-        Ok(self.store_of(id).segment(id)?)
-    }
-
     /// The segment of an interrupted read of the same text after a path.
     pub(super) fn stopped_part(&self, path: &Path, fingerprint: &str, rendered: &str) -> Done<Option<Segment>> {
         let part = |store: &Arc<Store>| store.part_below(path.head().as_ref(), fingerprint, rendered);
@@ -338,11 +334,6 @@ impl Persistence {
             Err(StoreError::NoSegment { .. }) => Ok(None),
             Err(e) => Err(e.into()),
         }
-    }
-
-    /// Opens a path that ends in `tip`; the caller has the rows of its first `have` segments.
-    pub(super) fn open(&self, tip: &SegmentId, have: usize) -> Done<Opened> {
-        Ok(self.store_of(tip).open_what_can_be_read(tip, have)?)
     }
 
     pub(super) fn documents(&self) -> Done<Vec<DocumentRecord>> {

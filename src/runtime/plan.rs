@@ -57,7 +57,8 @@ impl State {
                 let fingerprint = self.engine.fingerprint();
                 let content = segments::content(fingerprint, &chain, &step.prompt, &[], boundary, step.kind);
                 // The id covers tokens only; the next step begins where the stored text ends.
-                let stored = self.disk.stored_segment(&content.id())?;
+                let id = content.id();
+                let stored = self.disk.store_of(&id).segment(&id)?;
                 let Some(segment) = stored.filter(|s| s.content.boundary == content.boundary) else {
                     break;
                 };

@@ -219,16 +219,9 @@ impl State {
     }
 
     pub(super) fn timeline_rows(&self) -> Vec<TimelineRow> {
-        let fingerprint = self.engine.fingerprint();
-        let kept: std::collections::HashSet<MessageId> = match self.here.session.id {
-            Some(id) => self
-                .disk
-                .store
-                .tree(id, fingerprint, 0)
-                .map(|nodes| nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect())
-                .unwrap_or_default(),
-            None => Default::default(),
-        };
+        let nodes = self.here.session.id.map(|id| self.disk.store.tree(id, self.engine.fingerprint(), 0));
+        let nodes = nodes.and_then(Result::ok).unwrap_or_default();
+        let kept: HashSet<MessageId> = nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect();
         let names = self.here.session.names();
         self.here.session.tree.timeline(|id| kept.contains(&id), |id| names.get(&id).cloned())
     }

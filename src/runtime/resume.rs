@@ -76,22 +76,20 @@ impl State {
         }
         let first =
             conversation.path().first().filter(|m| m.role == Role::System && !m.meta.damaged).map(|m| m.text.clone());
+        let system = first.or_else(|| self.default_system.clone());
         let mut session = Session {
-            serial: 0,
             id: Some(record.id),
             name: record.name.clone(),
             title: self.disk.store.own_title(record.id)?.unwrap_or_default(),
-            wants_title: false,
             tree: conversation,
-            settings,
             unread,
-            system: first.or_else(|| self.default_system.clone()),
             rights,
             is_unread: true,
             ends,
             labels,
             cut,
             broken_off,
+            ..Session::empty(settings, system)
         };
         session.complete_what_is_read();
         let known = self.opened.has(record.id);
@@ -203,12 +201,7 @@ impl Verb {
         if let Some(back) = &back {
             self.info(format!("\"{back}\" is out of the trash."));
         }
-        let record = if name == LAST {
-            let none = || RuntimeError::Refused("There is no session to resume yet.".into());
-            self.disk.store.last_session()?.ok_or_else(none)?
-        } else {
-            self.disk.store.session_named(back.as_deref().unwrap_or(name))?
-        };
+        let record = self.record_of(Some(back.as_deref().unwrap_or(name)), "There is no session to resume yet.")?;
         if name == record.name && self.attendance == Attendance::Present {
             self.say_namesake_in_trash(&record)?;
         }

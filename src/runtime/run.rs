@@ -137,7 +137,7 @@ impl State {
         let wait = &self.here.wait;
         let held_up = !wait.background().is_some_and(Task::holds_up_nothing);
         let alongside = self.attendance == Attendance::Present && !held_up;
-        let rests = self.here.queue.is_empty() && (wait.is_idle() || wait.gives_way() || alongside);
+        let rests = self.here.queue.is_empty() && (wait.rests() || alongside);
         if rests && self.acknowledged < self.received {
             self.acknowledged = self.received;
             self.out.report(Notice::Acknowledged(self.acknowledged));
@@ -303,7 +303,7 @@ impl State {
     pub(super) fn stop(&mut self) {
         self.here.slot.cancel.cancel();
         // While a verb runs, a stop applies to the verb alone.
-        if !self.off_screen && (self.here.wait.is_idle() || self.here.wait.gives_way()) {
+        if !self.off_screen && self.here.wait.rests() {
             self.stop_background_tasks();
         }
         if self.here.wait.gives_way() {
@@ -327,7 +327,7 @@ impl State {
         self.saved();
         self.on_each_other(|wait| matches!(wait, Wait::Saved { .. }), State::saved);
         // The marks of kept state have changed.
-        if kept && (self.here.wait.is_idle() || self.here.wait.gives_way()) {
+        if kept && self.here.wait.rests() {
             self.show_tree();
             self.report_library();
         }

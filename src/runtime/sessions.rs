@@ -212,13 +212,7 @@ impl State {
 
     pub(super) fn pin(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
-        let record = match (name, self.here.session.id) {
-            (Some(name), _) if name == LAST => self.disk.store.last_session()?,
-            (Some(name), _) => Some(self.disk.store.session_named(&name)?),
-            (None, id) => id.map(|id| self.disk.store.session(id)).transpose()?,
-        };
-        let none = || RuntimeError::Refused("There is no session to pin yet: this one is empty.".into());
-        let record = record.ok_or_else(none)?;
+        let record = self.record_of(name.as_deref(), "There is no session to pin yet: this one is empty.")?;
         let pinned = self.disk.store.properties(PINNED)?.contains_key(&record.id);
         self.disk.store.set_property(record.id, PINNED, (!pinned).then_some(""))?;
         self.disk.store.set_property(record.id, ONCE, None)?;
@@ -229,6 +223,16 @@ impl State {
         };
         self.info(text);
         Ok(())
+    }
+
+    /// The session of this name, or the open one; `nothing` is the error if there is none yet.
+    pub(super) fn record_of(&self, name: Option<&str>, nothing: &str) -> Done<SessionRecord> {
+        let record = match (name, self.here.session.id) {
+            (Some(LAST), _) => self.disk.store.last_session()?,
+            (Some(name), _) => Some(self.disk.store.session_named(name)?),
+            (None, id) => id.map(|id| self.disk.store.session(id)).transpose()?,
+        };
+        record.ok_or_else(|| RuntimeError::Refused(nothing.into()))
     }
 
     pub(super) fn no_session(&self, name: &str) -> String {
@@ -281,17 +285,11 @@ impl State {
 impl Verb {
     pub(super) async fn delete(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
-        let record = match (name.as_deref(), self.here.session.id) {
-            (Some(LAST), _) => {
-                let none = || RuntimeError::Refused("There is no session yet: nothing to delete.".into());
-                self.disk.store.last_session()?.ok_or_else(none)?
-            }
-            (Some(name), _) => self.disk.store.session_named(name)?,
-            (None, Some(id)) => self.disk.store.session(id)?,
-            (None, None) => {
-                return refused("This session is empty: there is nothing to delete.");
-            }
+        let nothing = match name {
+            Some(_) => "There is no session yet: nothing to delete.",
+            None => "This session is empty: there is nothing to delete.",
         };
+        let record = self.record_of(name.as_deref(), nothing)?;
         let open = self.here.session.id == Some(record.id);
         if self.at_work(|session| session.id == Some(record.id)).is_some() {
             return refused(format!("\"{}\" is busy. Stop it there first.", record.name));

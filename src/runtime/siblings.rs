@@ -104,7 +104,7 @@ impl Verb {
         };
         let what = format!("Branch {n}/{of}{place}, at");
         let stats = self.go_silently(Some(leaf)).await?;
-        self.say_shared_and(&what, &stats, &back);
+        self.say_shared(&what, &stats, &back);
         Ok(())
     }
 }

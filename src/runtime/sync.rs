@@ -1,10 +1,8 @@
 //! Keeps the engine's state at the head of the conversation, as the next question will find it.
 
 use super::plan::SMALL_REST;
-use super::{Activity, Done, Path, Plan, PrefillStats, Rendered, RuntimeError, State, Verb, grouped};
-use crate::core::transcript::Message;
+use super::{Activity, Done, Form, Path, Plan, PrefillStats, Rendered, RuntimeError, State, Verb, grouped};
 use crate::engine::protocol::EngineFault;
-use crate::runtime::protocol::ThinkMode;
 use crate::text::TextError;
 
 pub(super) const THIS_CONVERSATION: &str = "This conversation";
@@ -135,11 +133,6 @@ impl State {
 
     /// The open conversation as the next question will find it.
     pub(super) fn past(&self) -> Done<Rendered> {
-        let path = self.here.session.tree.path();
-        self.past_of(&path, self.here.session.settings.think)
-    }
-
-    pub(super) fn past_of(&self, path: &[&Message], think: ThinkMode) -> Done<Rendered> {
-        self.rendering(path, |renderer, halt, known| renderer.past(path, think, halt, known))
+        self.rendered(&self.here.session.tree.path(), Form::Past)
     }
 }

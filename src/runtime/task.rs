@@ -163,7 +163,7 @@ impl State {
     }
 
     pub(super) fn show_rest(&mut self) {
-        if self.here.wait.is_idle() || self.here.wait.gives_way() {
+        if self.here.wait.rests() {
             self.idle();
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::ask::Shown;
-use super::{Attendance, Done, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused};
+use super::{Attendance, Done, Form, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused};
 use crate::config::commands::line_of;
 use crate::core::transcript::{DocumentInfo, Finish, Message, MessageId, Role, SessionId};
 use crate::runtime::protocol::GotoTarget;
@@ -15,7 +15,7 @@ impl Verb {
     /// Moves the head, makes its state live, and notes the cost. `what` begins the sentence.
     pub(super) async fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
         let stats = self.go_silently(head).await?;
-        self.say_shared(what, &stats);
+        self.say_shared(what, &stats, "");
         Ok(())
     }
 
@@ -88,9 +88,7 @@ impl Verb {
 
     /// `f` in the timeline: the message may be on another branch or in a view-only session.
     pub(super) async fn fork_from(&mut self, message: MessageId) -> Done {
-        if self.here.session.tree.get(message).is_none() {
-            return refused("That message is in another session: open that one first (/resume NAME).");
-        }
+        self.in_this_session(message)?;
         let head = self.here.session.tree.exchange_end(message);
         self.fork_at(head, None, None).await
     }
@@ -104,7 +102,7 @@ impl Verb {
         self.show_session();
         let what = format!("\"{}\" forked at", self.here.session.name);
         let stats = self.sync().await?;
-        self.say_shared(&what, &stats);
+        self.say_shared(&what, &stats, "");
         Ok(())
     }
 
@@ -121,9 +119,7 @@ impl Verb {
                 }
             },
             GotoTarget::Message(id) => {
-                if self.here.session.tree.get(id).is_none() {
-                    return refused("That message is in another session: open that one first (/resume NAME).");
-                }
+                self.in_this_session(id)?;
                 self.go_to(id, "At").await
             }
         }
@@ -258,7 +254,7 @@ impl Verb {
         let mut message = self.draft(Role::Document, root, summary);
         message.meta.document = Some(info);
         let path: Vec<&Message> = self.here.session.tree.path_to(root).into_iter().chain([&message]).collect();
-        let rendered = self.past_of(&path, self.here.session.settings.think)?;
+        let rendered = self.rendered(&path, Form::Past)?;
         let after = self.planned(&rendered, State::plan).await?.total();
         // Token counts of a server are estimates.
         let about = if self.engine.server().is_some() { "about " } else { "" };
@@ -273,7 +269,7 @@ impl Verb {
         }
         let head = self.copied(root, vec![message])?;
         let stats = self.go_silently(head).await?;
-        self.say_shared("Compacted, now at", &stats);
+        self.say_shared("Compacted, now at", &stats, "");
         let (before, after) = (grouped(before), grouped(self.here.slot.live.position()));
         let sizes = format!("{about}{before} tokens before, {about}{after} now");
         self.info(format!("{sizes}. The full conversation stays: /branch prev."));
@@ -282,13 +278,15 @@ impl Verb {
 }
 
 impl State {
-    /// `Forked at #7: 30,112 tokens shared, 0 read again.`
-    pub(super) fn say_shared(&mut self, what: &str, stats: &PrefillStats) {
-        self.say_shared_and(what, stats, "");
+    fn in_this_session(&self, message: MessageId) -> Done {
+        match self.here.session.tree.get(message) {
+            Some(_) => Ok(()),
+            None => refused("That message is in another session: open that one first (/resume NAME)."),
+        }
     }
 
-    /// The same, followed by a hint.
-    pub(super) fn say_shared_and(&mut self, what: &str, stats: &PrefillStats, next: &str) {
+    /// `Forked at #7: 30,112 tokens shared, 0 read again.`, followed by a hint.
+    pub(super) fn say_shared(&mut self, what: &str, stats: &PrefillStats, next: &str) {
         let number = self.here.session.tree.path().len();
         let time = match stats.ms {
             ms if ms < 1000.0 => format!("{ms:.0} ms"),

@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use super::render::nothing_known;
-use super::{Attendance, Branch, Done, Last, Notice, Path, Session, State, Verb, refused};
+use super::{Attendance, Branch, Done, Form, Last, Notice, Path, Session, State, Verb, refused};
 use crate::config::settings::ThinkMode;
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::engine::protocol::Ended;
@@ -56,17 +55,13 @@ impl State {
 
     /// Whether a title can be generated now without slowing an answer.
     pub(super) fn title_is_due(&self) -> bool {
-        (self.here.session.wants_title || !self.untitled.is_empty())
-            && self.engine.is_live()
-            && self.engine.free_slots() > 0
-            && self.others.iter().all(|other| other.wait.is_idle())
+        (self.here.session.wants_title || !self.untitled.is_empty()) && self.engine_is_free()
     }
 
     /// The branch that writes a title; `None` if its prefill would take too long.
     fn titling(&self, of: &Untitled) -> Done<Option<Branch>> {
         let message = self.draft(Role::User, None, of.prompt.clone());
-        let rendered =
-            self.bounded(|halt| self.engine.renderer.prompt(&[&message], ThinkMode::Off, halt, &nothing_known))?;
+        let rendered = self.rendering(&[&message], Form::Prompt, ThinkMode::Off)?;
         let mut branch = self.question_after(&Path::default(), &Arc::new(rendered), self.greedy())?;
         let tokens: usize = branch.steps.iter().map(|s| s.prompt.len()).sum();
         if self.reading_speed > 0.0 && tokens as f64 / self.reading_speed > LONGEST_S {

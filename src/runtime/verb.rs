@@ -111,22 +111,18 @@ impl Wait {
         }
     }
 
-    pub(super) fn needs_engine(&self) -> bool {
-        matches!(self, Wait::Model | Wait::Engine { .. })
-    }
-
     /// Whether every request has priority over the verb.
     pub(super) fn gives_way(&self) -> bool {
         matches!(self, Wait::Engine { work: Work::Title, .. })
     }
 
-    /// Whether the conversation's own slot is at work.
-    pub(super) fn uses_own_slot(&self) -> bool {
-        matches!(self, Wait::Engine { work: Work::Job | Work::Restore, .. })
-    }
-
     pub(super) fn is_idle(&self) -> bool {
         matches!(self, Wait::Idle)
+    }
+
+    /// Whether no verb runs that a request waits for.
+    pub(super) fn rests(&self) -> bool {
+        self.is_idle() || self.gives_way()
     }
 }
 
@@ -231,21 +227,17 @@ impl State {
             if let Some((serial, running)) = self.at_once.pop_front() {
                 let at = self.at_work(|session| session.serial == serial);
                 self = self.run_in(at, running, State::run_at_once);
-                if self.here.wait.is_idle() || self.here.wait.gives_way() {
-                    self.idle();
-                }
+                self.show_rest();
                 continue;
             }
-            let at = match self.here.wake.is_some() {
-                true => None,
-                false => match self.others.iter().position(|other| other.wake.is_some()) {
-                    Some(at) => Some(at),
-                    None => return self,
-                },
+            let at = match self.others.iter().position(|other| other.wake.is_some()) {
+                _ if self.here.wake.is_some() => None,
+                None => return self,
+                at => at,
             };
-            let conversation = match at.is_some_and(|at| at < self.others.len()) {
-                true => &mut self.others[at.unwrap_or_default()],
-                false => &mut self.here,
+            let conversation = match at {
+                Some(at) => &mut self.others[at],
+                None => &mut self.here,
             };
             match conversation.verb.take() {
                 Some(running) => self = self.run_in(at, running, State::resume_verb),

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::segments::{self, boundary};
-use super::{Activity, Done, Last, Notice, Path, Plan, Rendered, RuntimeError, State, ToAnswer, Verb, refused};
+use super::{Activity, Done, Form, Last, Notice, Path, Plan, Rendered, RuntimeError, State, ToAnswer, Verb, refused};
 use crate::core::transcript::{Message, Passage};
 use crate::engine::protocol::{Scoring, Token};
 use crate::runtime::protocol::Why;
@@ -44,11 +44,9 @@ impl Verb {
             return refused(format!("No passage stood out while #{number} was written."));
         }
         let path = self.here.session.tree.path_to(message.parent);
-        let think = self.here.session.settings.think;
-        let rendered = self.rendering(&path, |renderer, halt, known| renderer.prompt(&path, think, halt, known))?;
+        let rendered = self.rendered(&path, Form::Prompt)?;
         let whole: Vec<&Message> = path.iter().copied().chain([message]).collect();
-        let open =
-            self.rendering(&whole, |renderer, halt, known| renderer.open_answer(&whole, "", think, halt, known))?;
+        let open = self.rendered(&whole, Form::Open(""))?;
         let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
         let answer = message.text.trim();
         let thoughts = text.len().saturating_sub(self.engine.renderer.safe(answer).len());

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::super::{Done, RuntimeError, State, Verb, first_words, grouped, refused};
+use super::super::{Done, Plan, Rendered, RuntimeError, State, Verb, first_words, grouped, refused};
 use super::THIS_QUESTION;
 use crate::config::commands::MOST_ANSWERS;
 use crate::core::transcript::{MessageId, Role};
@@ -66,12 +66,17 @@ impl Verb {
         self.sync_quietly().await
     }
 
-    async fn answer_once_more(&mut self, again: &Again, i: u64) -> Done<MessageId> {
-        let started = Instant::now();
+    pub(super) async fn plan_again(&mut self, again: &Again) -> Done<(Rendered, Plan)> {
         self.move_head(Some(again.question))?;
         self.show_session();
         let rendered = self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
+        Ok((rendered, plan))
+    }
+
+    async fn answer_once_more(&mut self, again: &Again, i: u64) -> Done<MessageId> {
+        let started = Instant::now();
+        let (rendered, plan) = self.plan_again(again).await?;
         let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
         let answer = self.new_answer(&rendered, self.sampling_again(again, i), started)?;
         let made = self.write_answer(answer, plan, &rendered).await?;

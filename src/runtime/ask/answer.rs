@@ -8,7 +8,7 @@ use super::super::{
 };
 use super::sentences::Sentences;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role, Sources};
-use crate::engine::protocol::{JobDone, JobStats, Looked, LookedAt, Sampling, Token, Usage};
+use crate::engine::protocol::{JobDone, JobStats, Looked, LookedAt, Sampling, Token};
 use crate::text::{Begin, Delta, StreamDecoder};
 
 pub(super) struct Answer {
@@ -65,24 +65,20 @@ impl Answer {
             Begin::Thought => state.bounded(|halt| tokenizer.encode_plain_until(&message.thinking, halt))?.len() as u64,
             Begin::Answer => 0,
         };
-        let decoder = StreamDecoder::new(tokenizer.clone(), begin);
-        let (first_token, thought, saved, dirty) = (None, None, Instant::now(), false);
-        let before = (message.meta.thought_ms, message.meta.thought_tokens.max(spent));
-        let (sentences, written) = (Sentences::after(message.text.len()), message.meta.completion_tokens);
         Ok(Answer {
-            before,
+            before: (message.meta.thought_ms, message.meta.thought_tokens.max(spent)),
+            sentences: Sentences::after(message.text.len()),
+            written: message.meta.completion_tokens,
             message,
             sampling,
             begin,
             spent,
-            decoder,
-            sentences,
-            written,
+            decoder: StreamDecoder::new(tokenizer.clone(), begin),
             started,
-            first_token,
-            thought,
-            saved,
-            dirty,
+            first_token: None,
+            thought: None,
+            saved: Instant::now(),
+            dirty: false,
         })
     }
 
@@ -136,8 +132,8 @@ impl Answer {
         self.message.id
     }
 
-    pub(super) fn sampling(&self) -> Sampling {
-        self.sampling
+    pub(super) fn seed(&self) -> Option<u64> {
+        self.sampling.seed_of_draws()
     }
 
     fn take(&mut self, state: &mut State, delta: Delta) {
@@ -193,20 +189,7 @@ impl State {
         self.add_quietly(answer.message.clone())
     }
 
-    /// Documents and lines that the answer to the last message of its path attended to. `live` is the state after the
-    /// answer.
-    fn sources(
-        &self,
-        answer: &Message,
-        rendered: &Rendered,
-        (looked, sentences): (&LookedAt, &[(usize, Looked)]),
-        live: &Path,
-    ) -> Option<Sources> {
-        let path = self.here.session.tree.path_to(answer.parent);
-        self.sources_after(&path, rendered, (looked, sentences), live)
-    }
-
-    /// The same for an answer to the last of `path`.
+    /// Documents and lines that an answer to the last of `path` attended to. `live` is the state after the answer.
     pub(in crate::runtime) fn sources_after(
         &self,
         path: &[&Message],
@@ -242,7 +225,8 @@ impl State {
         }
         if let Ok(stats @ PrefillStats { end: Some(end), .. }) = stats {
             self.count_tokens(&mut message.meta, stats, end, live.position());
-            let new = self.sources(&message, rendered, (&end.looked_at, &sentences), live);
+            let path = self.here.session.tree.path_to(message.parent);
+            let new = self.sources_after(&path, rendered, (&end.looked_at, &sentences), live);
             message.meta.looked = match (message.meta.looked.take(), new) {
                 // A continued answer merges the attention of all its parts.
                 (Some(before), Some(new)) => Some(before.then(new, answer.written)),
@@ -266,7 +250,16 @@ impl State {
         meta.tokens_per_s = decode_speed(&end.stats);
         meta.estimated = end.stats.usage.is_none() && self.engine.server().is_some();
         match end.stats.usage {
-            Some(usage) => self.count_as(usage, meta, position),
+            // A server's own token counts replace the estimates.
+            Some(usage) => {
+                meta.reused_tokens = usage.cached_tokens;
+                meta.prefilled_tokens = usage.prompt_tokens.saturating_sub(usage.cached_tokens);
+                meta.completion_tokens = usage.completion_tokens;
+                if usage.thought_tokens > 0 {
+                    meta.thought_tokens = usage.thought_tokens;
+                }
+                self.here.slot.counted = Some((position, usage.prompt_tokens + usage.completion_tokens));
+            }
             // A server may have cached part of the prompt; it does not report how much.
             None if self.engine.server().is_some() => {
                 meta.reused_tokens = 0;
@@ -274,16 +267,6 @@ impl State {
             }
             None => {}
         }
-    }
-
-    fn count_as(&mut self, usage: Usage, meta: &mut MessageMeta, position: u64) {
-        meta.reused_tokens = usage.cached_tokens;
-        meta.prefilled_tokens = usage.prompt_tokens - usage.cached_tokens.min(usage.prompt_tokens);
-        meta.completion_tokens = usage.completion_tokens;
-        if usage.thought_tokens > 0 {
-            meta.thought_tokens = usage.thought_tokens;
-        }
-        self.here.slot.counted = Some((position, usage.prompt_tokens + usage.completion_tokens));
     }
 
     pub(super) fn warn_of_full_context(&mut self) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::super::{Attendance, Branch, Done, Plan, State, Verb, refused};
+use super::super::{Attendance, Branch, Done, Form, Plan, State, Verb, refused};
 use super::versions::versions;
 use crate::core::transcript::{Message, MessageId, Role};
 
@@ -55,8 +55,7 @@ impl State {
         followed.tried != self.here.session.tree.head()
             && self.attendance == Attendance::Present
             && self.engine.model().is_some_and(|m| m.server.is_none())
-            && self.engine.free_slots() > 0
-            && self.others.iter().all(|other| other.wait.is_idle())
+            && self.engine_is_free()
             && self.here.session.may_write().is_ok()
             && tokens(true) > tokens(false) * self.config.follow.rebase_share
     }
@@ -88,9 +87,8 @@ impl Verb {
     }
 
     async fn ages_of_read(&mut self) -> Done<HashMap<PathBuf, SystemTime>> {
-        let path = self.here.session.tree.path();
-        let files = versions(&path).iter().map(|v| PathBuf::from(v.path)).filter(|file| file.is_absolute()).collect();
-        self.ages(files).await
+        let files = self.paths_read().into_iter().map(PathBuf::from).filter(|file| file.is_absolute());
+        self.ages(files.collect()).await
     }
 
     /// The same in idle time. A request ends it; it goes on after the request with what was read by then.
@@ -100,7 +98,7 @@ impl Verb {
         let ages = self.ages_of_read().await?;
         let Some((parent, messages)) = self.rebased(&self.here.session.tree.path(), &ages) else { return Ok(()) };
         let path: Vec<&Message> = self.here.session.tree.path_to(parent).into_iter().chain(&messages).collect();
-        let rendered = Arc::new(self.past_of(&path, self.here.session.settings.think)?);
+        let rendered = Arc::new(self.rendered(&path, Form::Past)?);
         let Plan { base, mut steps, .. } = self.planned(&rendered, State::plan).await?;
         steps.iter_mut().for_each(|step| step.message = None);
         let grown = self.beside(Branch { base, rendered, steps, last: None, message: None }).await?;
