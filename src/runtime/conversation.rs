@@ -211,11 +211,7 @@ impl State {
     /// being read is not.
     fn session_so_far(&self) -> Session {
         // The text of a partly kept document differs from its loaded text, and the state contains all of it.
-        let is_live = |m: &Message| {
-            let end = self.here.session.ends.get(&m.id);
-            end.is_some_and(|end| self.here.slot.live.segments().iter().any(|s| s.id == *end))
-        };
-        let half = |m: &&Message| m.is_half_read() && !is_live(m);
+        let half = |m: &&Message| m.is_half_read() && self.live_end(m.id).is_none();
         let path = self.here.session.tree.path();
         let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
         let says_nothing = |m: &Message| match m.role {

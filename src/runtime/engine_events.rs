@@ -144,12 +144,6 @@ impl State {
             self.info(PARKED);
         }
     }
-
-    pub(super) fn show_in_flight(&mut self, tokens: u64) {
-        if let share @ Some(_) = self.here.slot.share_in_flight() {
-            self.working(Activity::Restoring { tokens, share });
-        }
-    }
 }
 
 impl Verb {

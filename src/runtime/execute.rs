@@ -54,10 +54,7 @@ impl Verb {
             self.activity(Activity::Busy { what: "tokenizing".into() });
         }
         if self.wants_stored(rendered) {
-            let wanted = self.disk.states();
-            if !self.disk.has(wanted) {
-                self.saved(wanted).await;
-            }
+            self.states_saved().await;
             self.unstopped()?;
         }
         planner(self, rendered)
@@ -184,18 +181,24 @@ impl Executor for Verb {
     }
 
     fn not_answering(&mut self, tokens: u64) {
-        if self.is_in_own_slot() {
-            self.show_in_flight(tokens);
+        if let Some(share) = self.here.slot.share_in_flight().filter(|_| self.is_in_own_slot()) {
+            self.working(Activity::Restoring { tokens, share: Some(share) });
         }
     }
 
     fn reading(&mut self, progress: Progress, shown: bool) {
         if self.is_in_own_slot() {
-            if !shown {
-                self.show_reading(progress);
+            let Progress { done, total, position, elapsed } = progress;
+            let tokens_per_s = per_second(done, elapsed);
+            if !shown && total >= SHOWN_READING {
+                let elapsed_ms = elapsed.as_secs_f64() * 1000.0;
+                let left_after = self.here.meters.context_limit.saturating_sub(position - done + total);
+                let files = Vec::new();
+                let shown = ReadingProgress { files, done, total, tokens_per_s, elapsed_ms, left_after };
+                self.working(Activity::Reading(shown));
             }
-            self.here.meters.prefill_tokens_per_s = per_second(progress.done, progress.elapsed);
-            self.show_position(progress.position);
+            self.here.meters.prefill_tokens_per_s = tokens_per_s;
+            self.show_position(position);
         }
     }
 
@@ -207,23 +210,6 @@ impl Executor for Verb {
             self.read_at(stats.read, stats.prefill_ms);
             self.show_position(position);
         }
-    }
-}
-
-impl State {
-    fn show_reading(&mut self, progress: Progress) {
-        let Progress { done, total, position, elapsed } = progress;
-        if total < SHOWN_READING {
-            return;
-        }
-        self.working(Activity::Reading(ReadingProgress {
-            files: Vec::new(),
-            done,
-            total,
-            tokens_per_s: per_second(done, elapsed),
-            elapsed_ms: elapsed.as_secs_f64() * 1000.0,
-            left_after: self.here.meters.context_limit.saturating_sub(position - done + total),
-        }));
     }
 }
 

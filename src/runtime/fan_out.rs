@@ -264,9 +264,8 @@ impl State {
         let (renderer, piece) = (&self.engine.renderer, self.engine.piece);
         let steps = self.bounded(|halt| segments::steps(renderer, piece, rendered, base, halt))?;
         let plan = Plan { base: base.clone(), found: Vec::new(), steps };
-        let (total, limit) = (plan.total(), self.firm_limit());
-        if limit > 0 && total + self.reserve() > limit {
-            let (total, limit) = (grouped(total), grouped(limit));
+        if !self.fits(plan.total() + self.reserve()) {
+            let (total, limit) = (grouped(plan.total()), grouped(self.firm_limit()));
             return Err(RuntimeError::TooLong(format!("{total} tokens with the question; the context holds {limit}")));
         }
         let last = Last::Generate(self.generate(sampling, Begin::after_prompt(&rendered.text), 0)?);

@@ -3,11 +3,9 @@
 //! A follower reads what changes on its own thread and reports here; nothing enters the conversation until a question
 //! is asked. What was read of a file is a function of the branch ([`versions`]), so undo and branches need nothing else.
 
-mod order;
 mod rebase;
 mod update;
 mod versions;
-mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -46,7 +44,7 @@ struct Followed {
     note: Option<String>,
     /// The head of the branch that was read anew, or could not be.
     tried: Option<MessageId>,
-    watches: Vec<watch::Watch>,
+    watches: Vec<update::Watch>,
     /// Something changed since the watched questions were answered.
     is_fresh: bool,
 }

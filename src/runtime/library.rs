@@ -1,12 +1,15 @@
-//! Documents of the conversation and of the library.
+//! Documents of the conversation and of the library. Those of the library are loaded by name: their text is decoded from
+//! the kept tokens, so that the kept state matches.
 
 use super::follow::versions;
-use super::{Done, Form, Level, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused, segments};
+use super::{
+    Done, Form, Level, Notice, Path, PrefillStats, Renderer, RuntimeError, State, Verb, grouped, refused, segments,
+};
 use crate::config::settings::SaveStates;
-use crate::core::transcript::{DocumentInfo, Message, Role};
+use crate::core::transcript::{DocumentInfo, Message, Role, text_hash};
 use crate::core::{bytes, counted};
 use crate::runtime::protocol::{DocumentRow, LibraryAction, LibraryName, LoadOptions};
-use crate::store::{Change, DocumentRecord, NewDocument, SegmentId};
+use crate::store::{Change, DocumentRecord, NewDocument, SegmentId, Store, StoreError};
 use crate::text::near::no_document;
 use crate::text::sources::Document;
 use crate::text::tokenizer::SHIELD;
@@ -33,7 +36,7 @@ impl State {
         let row = |m: &&Message| {
             let d = m.meta.document.as_ref()?;
             let segment = self.here.session.ends.get(&m.id);
-            let live = segment.and_then(|id| self.here.slot.live.segments().iter().find(|s| s.id == *id));
+            let live = self.live_end(m.id);
             let stored = segment.and_then(|id| self.disk.store.kept_of(id).ok().flatten());
             let (kept, bytes) = stored.unwrap_or_default();
             Some(DocumentRow {
@@ -72,9 +75,7 @@ impl State {
             self.show_session();
         }
         for id in std::mem::take(&mut self.here.session.broken_off) {
-            let segment = self.here.session.ends.get(&id);
-            let end = segment.and_then(|segment| self.here.slot.live.segments().iter().find(|s| s.id == *segment));
-            let end = end.map(|segment| (segment.id, segment.end_position()));
+            let end = self.live_end(id).map(|segment| (segment.id, segment.end_position()));
             let message = self.here.session.tree.get(id).cloned();
             match (end, message) {
                 (Some((segment, end)), Some(message)) => {
@@ -289,4 +290,62 @@ impl Verb {
         }
         Ok(stats)
     }
+}
+
+/// Line ends before and after a file's text that the reader strips.
+const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
+const AFTER: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
+
+impl State {
+    pub(super) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        // The entry of a document that was just read may not be on disk yet.
+        self.disk.wait_for_texts();
+        let records = self.disk.documents()?;
+        names.iter().map(|name| self.library_document(&records, name)).collect()
+    }
+
+    fn library_document(&self, records: &[DocumentRecord], name: &str) -> Done<Document> {
+        let Some(last) = records.iter().find(|d| d.document.name == name) else {
+            return Err(not_in_library(name, records));
+        };
+        let d = &last.document;
+        for same in records.iter().filter(|r| r.document.name == name && r.document.hash == d.hash) {
+            let store = self.disk.store_of(&same.document.segment);
+            if let Some(text) = text_as_read(store, &self.engine.renderer, same)? {
+                let path = d.path.clone().map(std::path::PathBuf::from);
+                return Ok(Document { name: name.to_owned(), path, text, note: None, guessed: None });
+            }
+        }
+        let again = match &d.path {
+            Some(path) => format!("/load {path} reads it again."),
+            None => "It came from no file.".to_owned(),
+        };
+        refused(format!("The text of {name} cannot be restored from what is kept. {again}"))
+    }
+}
+
+/// The text of a library document, byte for byte: from a session that holds it, or decoded from the tokens.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn text_as_read(store: &Store, renderer: &Renderer, record: &DocumentRecord) -> Result<Option<String>, StoreError> {
+    let d = &record.document;
+    let is_it = |text: &str| text_hash(text) == d.hash;
+    if let Some(id) = store.message_ending(&d.segment)? {
+        let message = store.message(id)?;
+        if is_it(&message.text) {
+            return Ok(Some(message.text));
+        }
+    }
+    let path = match store.load_path(&d.segment) {
+        Ok(segments) => Path::new(segments),
+        Err(StoreError::NoSegment { .. }) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let spelled = segments::document_text(renderer, &path, d.prefix, &d.name).unwrap_or_default();
+    let mut edges = BEFORE.iter().flat_map(|before| AFTER.iter().map(move |after| (before, after)));
+    Ok(edges.find_map(|(before, after)| Some(format!("{before}{spelled}{after}")).filter(|text| is_it(text))))
 }

@@ -1,13 +1,11 @@
 //! `/load`: reads documents into the conversation: gathering, the plan, prefill with progress, a stop in the middle.
 //!
-//! `gather` finds the documents, `choose` locates them in the plan and asks about a large load, `from_library` supplies
-//! documents of the library, `progress` shows the progress, `stop` handles a stop.
+//! `gather` finds the documents, `choose` locates them in the plan and asks about a large load, `progress` shows the
+//! progress and handles a stop.
 
 mod choose;
-mod from_library;
 mod gather;
 mod progress;
-mod stop;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,7 +16,6 @@ use crate::runtime::protocol::{FileProgress, LoadOptions};
 use crate::text::TextError;
 use crate::text::sources::Document;
 use choose::{Decision, items, keep_only};
-pub use from_library::text_as_read;
 
 /// How often the interface receives the tree while documents are added: building it takes time proportional to its
 /// size.

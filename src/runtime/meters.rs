@@ -26,25 +26,22 @@ impl State {
     /// Tokens of the open conversation in the state. For an empty one, the slot may still hold the state of the
     /// conversation before.
     pub(super) fn position(&self) -> u64 {
-        if self.is_another_live() { 0 } else { self.here.slot.live.position() }
-    }
-
-    fn is_another_live(&self) -> bool {
-        self.here.session.is_unread || self.here.session.tree.is_empty()
+        let is_another_live = self.here.session.is_unread || self.here.session.tree.is_empty();
+        if is_another_live { 0 } else { self.here.slot.live.position() }
     }
 
     /// The same as displayed: a server's own count where available.
     pub(super) fn shown_position(&self) -> u64 {
-        if self.is_another_live() { 0 } else { self.here.slot.shown_position() }
+        let position = self.position();
+        self.here.slot.counted_at(position).filter(|_| position > 0).unwrap_or(position)
     }
 
     pub(super) fn is_estimated(&self) -> bool {
-        let counted = self.here.slot.counted.is_some_and(|(at, _)| at == self.here.slot.live.position());
-        self.engine.server().is_some() && !counted
+        self.engine.server().is_some() && self.here.slot.counted_at(self.here.slot.live.position()).is_none()
     }
 
     pub(super) fn show_position(&mut self, position: u64) {
-        let counted = self.here.slot.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens);
+        let counted = self.here.slot.counted_at(position);
         let (shown, estimated) = (counted.unwrap_or(position), self.engine.server().is_some() && counted.is_none());
         if (self.here.meters.context_used, self.here.meters.estimated) != (shown, estimated) {
             (self.here.meters.context_used, self.here.meters.estimated) = (shown, estimated);

@@ -25,7 +25,7 @@
 //! | `load`, `library`, `follow` | documents: gathered, chosen, read, found again, brought up to date |
 //! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; unsent input; damaged messages |
 //! | `time`, `siblings`, `presets` | undo, redo, edit and fork; branches; presets |
-//! | `ask_all`, `when`, `why`, `look`, `map`, `sources`, `quotes` | one question to many documents or places; the attention of an answer, and its quotes |
+//! | `ask_all`, `when`, `why`, `look`, `sources`, `quotes` | one question to many documents or places; the attention of an answer, and its quotes |
 //! | `meters`, `pages`, `export`, `device_notes` | numbers, pages, `/export` and `/import`, notes that are shown once |
 //!
 //! # Invariants
@@ -58,7 +58,6 @@ mod library;
 pub mod link;
 mod load;
 mod look;
-mod map;
 mod meters;
 mod opened;
 pub mod pages;
@@ -111,9 +110,9 @@ use execute::per_second;
 use executor::{PrefillStats, Sink, ToAnswer, Written};
 use fan_out::{Branch, Fan, Grown};
 use inbox::Inbox;
+pub use library::text_as_read;
 use link::Engine;
 pub use link::EngineChannels;
-pub use load::text_as_read;
 use opened::Opened;
 use path::Path;
 use persistence::Persistence;

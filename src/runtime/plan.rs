@@ -38,10 +38,17 @@ impl State {
             || self.is_short_of()
     }
 
+    /// The segment of the live state that ends a message.
+    pub(super) fn live_end(&self, message: MessageId) -> Option<&Segment> {
+        let id = self.here.session.ends.get(&message)?;
+        self.here.slot.live.segments().iter().find(|s| s.id == *id)
+    }
+
     /// Whether the open branch has recorded segments beyond the live state, as after an undo.
     fn is_short_of(&self) -> bool {
-        let newest = self.here.session.tree.path().iter().rev().find_map(|m| self.here.session.ends.get(&m.id));
-        newest.is_some_and(|end| !self.here.slot.live.segments().iter().any(|s| s.id == *end))
+        let path = self.here.session.tree.path();
+        let newest = path.iter().rev().find(|m| self.here.session.ends.contains_key(&m.id));
+        newest.is_some_and(|m| self.live_end(m.id).is_none())
     }
 
     /// Plans on top of a path with unchanged text: adds known segments, removes unusable ones.
@@ -140,12 +147,12 @@ impl State {
 
     /// Whether the live state matches the rendering of the open branch up to the last few words.
     pub(super) fn is_synced(&self, rendered: &Rendered) -> bool {
-        if rendered.text.is_empty() || self.here.slot.live.segments().is_empty() {
-            return rendered.text.is_empty() && self.here.slot.live.segments().is_empty();
+        let live = &self.here.slot.live;
+        if rendered.text.is_empty() || live.segments().is_empty() {
+            return rendered.text.is_empty() && live.segments().is_empty();
         }
-        let whole =
-            self.here.slot.live.unchanged(&rendered.text).segments().len() == self.here.slot.live.segments().len();
-        let missing = rendered.text.len().saturating_sub(self.here.slot.live.text_bytes());
+        let whole = live.unchanged(&rendered.text).segments().len() == live.segments().len();
+        let missing = rendered.text.len().saturating_sub(live.text_bytes());
         whole && missing <= SMALL_REST && !self.is_short_of()
     }
 }
@@ -213,12 +220,16 @@ impl State {
         if self.engine.server().is_some() { 0 } else { self.here.meters.context_limit }
     }
 
+    pub(super) fn fits(&self, tokens: u64) -> bool {
+        let limit = self.firm_limit();
+        limit == 0 || tokens <= limit
+    }
+
     /// Refuses a plan that does not fit, before anything is read. `what` names the text in the error.
     pub(super) fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
         let plan = self.known_size(plan, what)?;
-        let limit = self.firm_limit();
-        let reserve = self.reserve();
-        if limit == 0 || plan.total() + reserve <= limit {
+        let (limit, reserve) = (self.firm_limit(), self.reserve());
+        if self.fits(plan.total() + reserve) {
             return Ok(plan);
         }
         let left = limit.saturating_sub(plan.base.position() + reserve);

@@ -1,8 +1,7 @@
 //! The runtime's loop, the only place that waits for events. It takes the next event, ends the waits it concerns, and
 //! resumes their verbs, or begins the next request.
 
-mod finish;
-mod greet;
+mod ends;
 
 use std::time::Instant;
 

@@ -31,10 +31,9 @@ impl Slot {
         Slot { sequence, ..Slot::default() }
     }
 
-    /// Displayed token count: the server's own if it covers exactly this path.
-    pub(super) fn shown_position(&self) -> u64 {
-        let position = self.live.position();
-        self.counted.filter(|(at, _)| *at == position).map_or(position, |(_, tokens)| tokens)
+    /// A server's own token count, if it covers exactly this position.
+    pub(super) fn counted_at(&self, position: u64) -> Option<u64> {
+        self.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens)
     }
 
     /// The state is unknown: it counts as empty until it is restored.

@@ -68,8 +68,7 @@ impl Verb {
             Err(e) if no_room(&e) => return Ok(()),
             plan => plan?,
         };
-        let limit = self.firm_limit();
-        if limit > 0 && plan.total() > limit {
+        if !self.fits(plan.total()) {
             return Ok(());
         }
         if !self.noted_dropped_thoughts && self.leaves_thoughts_out(&rendered) && plan.to_read() > 0 {

@@ -154,8 +154,8 @@ impl Verb {
     /// file that does not fit is refused at once.
     pub(super) async fn confirm_load(&mut self, offer: Offer, chosen: bool) -> Done<Decision> {
         let Offer { plan: offer, need, to_read, total, too_long } = offer;
-        let (limit, files) = (self.firm_limit(), offer.files.len());
-        if limit > 0 && total + offer.reserve > limit {
+        let files = offer.files.len();
+        if !self.fits(total + offer.reserve) {
             if files == 1 || self.attendance == Attendance::Absent {
                 return Err(RuntimeError::TooLong(too_long));
             }
