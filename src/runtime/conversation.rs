@@ -121,15 +121,8 @@ impl State {
         }
     }
 
-    /// Whether work in idle time slows no answer.
     pub(super) fn engine_is_free(&self) -> bool {
         self.engine.is_live() && self.engine.free_slots() > 0 && self.others.iter().all(|other| other.wait.is_idle())
-    }
-
-    pub(super) fn name_of_other(&self, serial: u64) -> Option<&str> {
-        self.at_work(|session| session.serial == serial)
-            .and_then(|at| self.others.get(at))
-            .map(|other| other.session.name.as_str())
     }
 
     pub(super) fn turn_of(&self, request: &Request) -> Turn {

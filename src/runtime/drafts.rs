@@ -67,7 +67,6 @@ enum Home {
 }
 
 impl State {
-    /// Saves the unsent input of a session; an empty text clears it.
     pub(super) fn draft_changed(&mut self, serial: u64, text: String) -> Done {
         if !self.keeps_drafts() {
             return Ok(());

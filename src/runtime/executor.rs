@@ -36,7 +36,6 @@ pub(crate) struct Progress {
     pub(super) elapsed: Duration,
 }
 
-/// A round of decoding.
 pub(crate) struct Written<'a> {
     pub(crate) tokens: &'a [Token],
     pub(crate) looked: &'a [Looked],
@@ -44,7 +43,6 @@ pub(crate) struct Written<'a> {
     pub(crate) tokens_per_s: f64,
 }
 
-/// What follows the last step.
 #[derive(Clone, Debug)]
 pub(crate) struct ToAnswer {
     pub(crate) last: Last,
@@ -71,7 +69,6 @@ pub(crate) trait Executor: Sized {
     async fn event(&mut self, command: u64, restores: bool) -> (Option<EngineEvent>, bool);
 
     fn keeps(&self) -> bool;
-    /// Whether kept segments are exported with their state.
     fn exports(&self) -> bool {
         true
     }
@@ -104,7 +101,6 @@ pub(crate) trait Executor: Sized {
         restored(self, id, path).await
     }
 
-    /// Copies the state of another slot, which is at `path`.
     async fn copy(&mut self, from: SequenceId, path: Path) -> Done<f64> {
         let to = self.parts().1.sequence;
         let id = start(self, |id| Command::Fork { id, from, to })?;

@@ -126,8 +126,7 @@ impl State {
             let lines = counted(text.lines().count() as u64, "line");
             return refused(format!("{name} has {lines}."));
         }
-        self.report(Notice::Page { title: format!("{name}:{line}{since}"), text: shown.join("\n") });
-        Ok(())
+        self.page(&format!("{name}:{line}{since}"), shown.join("\n"))
     }
 
     /// Names of the library for completion. Sent whenever they may have changed.

@@ -133,7 +133,6 @@ impl Engine {
         self.server().and_then(|_| thoughts::unopened(text))
     }
 
-    /// Thoughts and text of an answer's tokens.
     pub(super) fn decoded(&self, begin: Begin, tokens: &[Token]) -> Delta {
         let mut decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), begin);
         let mut all = decoder.push_all(tokens);
@@ -148,7 +147,6 @@ impl Engine {
         }
     }
 
-    /// Identifies the model that state belongs to; empty until one is loaded.
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

@@ -36,7 +36,6 @@ impl State {
         }
     }
 
-    /// The error for attention data, which a server does not provide.
     pub(super) fn not_there(&self, what: &str, commands: &str) -> RuntimeError {
         let server = self.engine.server().unwrap_or("The server");
         RuntimeError::Refused(format!(

@@ -65,12 +65,10 @@ impl Opened {
         self.slots.retain(|s| s.id != Some(id));
     }
 
-    /// Whether the last switch was by number; resets the flag.
     pub(super) fn take_quiet(&mut self) -> bool {
         std::mem::take(&mut self.quiet)
     }
 
-    /// The session that had this name when the user left it.
     pub(super) fn left_as(&self, name: &str) -> Option<SessionId> {
         self.slots.iter().find(|s| s.name == name).and_then(|s| s.id)
     }
@@ -122,15 +120,12 @@ impl State {
     }
 
     pub(super) fn opened(&self) -> Vec<OpenSession> {
-        let slot = |s: &Slot| OpenSession {
-            serial: s.serial,
-            name: match self.name_of_other(s.serial) {
-                _ if s.serial == self.here.session.serial => self.here.session.name.clone(),
-                Some(name) => name.to_owned(),
-                None => s.name.clone(),
-            },
+        let name = |serial| {
+            let open = self.others.iter().filter(|other| other.apart.is_none()).chain([&self.here]);
+            open.map(|c| &c.session).find(|session| session.serial == serial).map(|session| session.name.clone())
         };
-        self.opened.slots.iter().map(slot).collect()
+        let row = |s: &Slot| OpenSession { serial: s.serial, name: name(s.serial).unwrap_or_else(|| s.name.clone()) };
+        self.opened.slots.iter().map(row).collect()
     }
 
     /// The names on disk are authoritative: another terminal may have taken a name first.
@@ -186,8 +181,7 @@ impl Verb {
         let done = match (other, id) {
             (Some(at), _) => {
                 self.take_up(at);
-                self.opened.empty = Empty::Dropped;
-                return Ok(());
+                Ok(())
             }
             (None, Some(id)) => self.back_to(id).await,
             (None, None) => {

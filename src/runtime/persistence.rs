@@ -255,7 +255,6 @@ impl Persistence {
         Wanted::States(self.pending.last)
     }
 
-    /// How long to wait for data that is being written.
     pub(super) fn patience(wanted: Wanted) -> Instant {
         Instant::now()
             + match wanted {

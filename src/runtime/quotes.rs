@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::follow::{Version, versions};
-use super::{Done, Notice, State, refused};
+use super::{Done, State, refused};
 use crate::core::transcript::{Message, MessageId, Quote, Role, text_hash};
 use crate::text::cited::{self, Index, Source};
 
@@ -53,7 +53,6 @@ impl State {
         quotes
     }
 
-    /// `/quotes`: each quote of an answer with the text of its source.
     pub(super) fn quotes_page(&mut self, at: Option<u64>) -> Done {
         let (number, answer) = self.answer(at)?;
         let (parent, text) = (answer.parent, answer.text.clone());
@@ -85,7 +84,6 @@ impl State {
             "\nexact: letter for letter. equal: except for white space, typographic marks, hyphenation and case. close: at \
                        least 85% of the words in one run; [-quote-]{+source+} marks what differs.\n",
         );
-        self.report(Notice::Page { title: format!("Quotes of #{number}"), text: page });
-        Ok(())
+        self.page(&format!("Quotes of #{number}"), page)
     }
 }

@@ -111,7 +111,6 @@ impl State {
         Ok(Wanted::Texts(save))
     }
 
-    /// Adds one of many messages at the head without showing it.
     pub(super) fn add_quietly(&mut self, message: Message) -> Done {
         self.put_new(message).map(|_| ())
     }
@@ -162,7 +161,6 @@ impl State {
         Ok(())
     }
 
-    /// Reads the texts of a branch that are not in memory completely.
     pub(super) fn read_texts_to(&mut self, head: Option<MessageId>) -> Done {
         // Messages of this run may be newer than the disk, but they are complete in memory.
         let cut = self.here.session.tree.path_to(head).iter().any(|m| self.here.session.cut.contains(&m.id));
@@ -195,7 +193,6 @@ impl State {
         self.disk.segment(self.here.session.id, content, link, image);
     }
 
-    /// Records that a message ends in an existing segment.
     pub(super) fn point(&mut self, message: MessageId, segment: SegmentId) {
         if self.here.session.ends.insert(message, segment) != Some(segment) && self.here.apart.is_none() {
             self.disk.change(vec![Change::Link { message, segment }]);

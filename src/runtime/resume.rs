@@ -22,7 +22,6 @@ const UNASKED: u64 = 2_048;
 const SHOWN_SETTING: usize = 40;
 
 impl State {
-    /// Notes that a deleted session has the same name: the name now leads to this one.
     fn say_namesake_in_trash(&self, record: &SessionRecord) -> Done {
         let trashed = self.disk.store.trashed_session(&record.name)?.filter(|trashed| trashed.name == record.name);
         if let Some(SessionRecord { id, name, .. }) = trashed {
@@ -174,7 +173,6 @@ impl State {
         lost.map(|lost| cannot_be_used(&lost))
     }
 
-    /// Without a user to decide: notes that lost state is read again.
     pub(super) fn say_lost_state(&self) {
         if let Some(why) = self.lost_state().filter(|_| self.engine.server().is_none()) {
             self.warn(format!("{why} It is read again."));

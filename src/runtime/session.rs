@@ -66,7 +66,6 @@ impl Session {
         }
     }
 
-    /// A copy with these messages, without a row.
     pub(super) fn copy_at(&self, path: Vec<Message>, rights: Rights) -> Session {
         let head = path.last().map(|m| m.id);
         Session {
@@ -89,7 +88,6 @@ impl Session {
         }
     }
 
-    /// System text for a new root.
     pub(super) fn opening_text(&self) -> Option<&str> {
         let fresh = self.tree.head().is_none();
         self.system.as_deref().filter(|text| fresh && !text.trim().is_empty())

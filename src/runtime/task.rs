@@ -175,7 +175,6 @@ impl State {
         }
     }
 
-    /// At the end of the program: stops the tasks and abandons those that do not end in time.
     pub(super) fn leave_background_tasks(&mut self) {
         self.background.iter_mut().for_each(|(task, _)| task.leave());
         for conversation in self.others.iter_mut().chain([&mut self.here]) {

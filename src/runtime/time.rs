@@ -135,8 +135,7 @@ impl Verb {
         let Some(text) = text else {
             let shown = self.present_system_text();
             let text = shown.unwrap_or_else(|| "There is no system text. `/system TEXT` sets one.".into());
-            self.report(Notice::Page { title: "System text".into(), text });
-            return Ok(());
+            return self.page("System text", text);
         };
         self.here.session.may_write()?;
         // The text may be an edit from `/system edit`.
@@ -323,7 +322,6 @@ impl State {
         Ok(())
     }
 
-    /// Notes that the text contains characters which the input shows in an escaped form.
     fn say_if_spelled(&self, text: &str) {
         if sanitize(text) != text {
             let note = "Characters that a terminal would obey are spelled out, as \\x1b. Before and behind what you change they stay what they are.";

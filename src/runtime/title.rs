@@ -53,7 +53,6 @@ impl State {
         self.untitled.extend(untitled(session));
     }
 
-    /// Whether a title can be generated now without slowing an answer.
     pub(super) fn title_is_due(&self) -> bool {
         (self.here.session.wants_title || !self.untitled.is_empty()) && self.engine_is_free()
     }

@@ -13,7 +13,6 @@ use crate::text::Begin;
 
 const MOST_PLACES: usize = 32;
 
-/// A kept state inside the document.
 struct Place {
     path: Path,
     rendered: Arc<Rendered>,

@@ -165,7 +165,6 @@ fn whole(ratio: f64) -> String {
     }
 }
 
-/// A word of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Word {
     bytes: Range<usize>,

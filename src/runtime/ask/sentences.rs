@@ -41,7 +41,6 @@ impl Open {
         self.characters >= LEAST_CHARACTERS
     }
 
-    /// Whether the text is a complete sentence once white space follows.
     fn is_sentence(&self) -> bool {
         self.is_long_enough() && self.marked
     }
@@ -101,7 +100,6 @@ impl Sentences {
         (self.from, self.open) = (end, Open::default());
     }
 
-    /// All sentences; the last one ends with the text.
     pub(super) fn finish(mut self, text: &str) -> Vec<(usize, Looked)> {
         if text.get(self.from..).is_some_and(|rest| !rest.trim().is_empty()) {
             self.close(text.len());

@@ -50,8 +50,7 @@ impl Verb {
             false if more > 0 => format!("    and {more} more\n\nThe next question reads these changes and {new}.\n"),
             false => format!("\nThe next question reads these changes and {new} (follow.new).\n"),
         });
-        self.report(Notice::Page { title: "Changes".into(), text });
-        Ok(())
+        self.page("Changes", text)
     }
 
     async fn pending_now(&mut self) -> Done<Vec<Pending>> {
