@@ -15,7 +15,7 @@ use crate::core::now_ms;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use crate::engine::protocol::{Generate, Look, Sampling, Token};
 use crate::text::steer::Watched;
-use crate::text::{Before, Begin, thoughts};
+use crate::text::{Before, Begin, Delta, thoughts};
 use again::{Again, known_count};
 use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
@@ -75,7 +75,8 @@ impl State {
     }
 
     pub(super) fn opening_messages(&self) -> Vec<Message> {
-        let text = self.here.session.opening_text().map(str::to_owned);
+        let session = &self.here.session;
+        let text = session.system.clone().filter(|text| session.tree.head().is_none() && !text.trim().is_empty());
         text.map(|text| self.draft(Role::System, None, text)).into_iter().collect()
     }
 
@@ -185,7 +186,7 @@ impl Verb {
                 Wanted::Texts(0)
             }
         };
-        answer.add_words(self, more);
+        answer.take(self, Delta { thinking: String::new(), answer: more });
         self.saved(safe).await;
         self.write_answer(answer, plan, &rendered).await?;
         self.sync_quietly().await

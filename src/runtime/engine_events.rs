@@ -129,7 +129,8 @@ impl State {
         let (host, parked) = self.engine.model().map(|m| (m.host.clone(), m.parked)).unzip();
         self.here.meters.context_limit = info.context_limit;
         self.here.meters.model = info.clone();
-        self.recall_speed();
+        // Of an earlier run with this model on this device.
+        self.reading_speed = self.disk.store.measured(&self.speed_name()).unwrap_or(0.0);
         self.engine.loaded(info);
         if parked.is_none_or(|was| was == info.parked) {
             self.report(Notice::Ready(info.clone()));

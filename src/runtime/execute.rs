@@ -53,7 +53,7 @@ impl Verb {
         if rendered.text.len() >= SHOWN_TOKENIZING {
             self.activity(Activity::Busy { what: "tokenizing".into() });
         }
-        if self.wants_stored(rendered) {
+        if self.may_be_deeper_on_disk(&self.here.slot.live.unchanged(&rendered.text)) {
             self.states_saved().await;
             self.unstopped()?;
         }

@@ -56,11 +56,6 @@ impl State {
         self.report(Notice::Meters(self.here.meters.clone()));
     }
 
-    pub(super) fn show_sampling(&mut self) {
-        self.here.meters.settings = self.here.session.settings.values();
-        self.report(Notice::Meters(self.here.meters.clone()));
-    }
-
     pub(super) fn report_meters(&mut self) {
         self.here.meters.context_used = self.shown_position();
         self.here.meters.estimated = self.is_estimated();
@@ -91,13 +86,9 @@ impl State {
         }
     }
 
-    fn speed_name(&self) -> String {
+    pub(super) fn speed_name(&self) -> String {
         let model = &self.here.meters.model;
         format!("reading {} {} {}", model.name, model.dtype, model.device)
-    }
-
-    pub(super) fn recall_speed(&mut self) {
-        self.reading_speed = self.disk.store.measured(&self.speed_name()).unwrap_or(0.0);
     }
 
     /// After a change of session: the speeds belong to the other session's answers.

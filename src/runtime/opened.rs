@@ -34,7 +34,7 @@ pub(super) struct Opened {
     given: u64,
     pub(super) empty: Empty,
     /// The last switch was by number; then a note that nothing is read again is suppressed.
-    quiet: bool,
+    pub(super) quiet: bool,
 }
 
 impl Opened {
@@ -63,10 +63,6 @@ impl Opened {
 
     pub(super) fn forget(&mut self, id: SessionId) {
         self.slots.retain(|s| s.id != Some(id));
-    }
-
-    pub(super) fn take_quiet(&mut self) -> bool {
-        std::mem::take(&mut self.quiet)
     }
 
     pub(super) fn left_as(&self, name: &str) -> Option<SessionId> {
@@ -120,7 +116,7 @@ impl State {
     }
 
     pub(super) fn opened(&self) -> Vec<OpenSession> {
-        let name = |serial| {
+        let name = |serial: u64| {
             let open = self.others.iter().filter(|other| other.apart.is_none()).chain([&self.here]);
             open.map(|c| &c.session).find(|session| session.serial == serial).map(|session| session.name.clone())
         };

@@ -152,7 +152,8 @@ impl State {
 
     pub(super) fn settings_changed(&mut self, note: String) -> Done {
         self.save_settings()?;
-        self.show_sampling();
+        self.here.meters.settings = self.here.session.settings.values();
+        self.report(Notice::Meters(self.here.meters.clone()));
         self.info(note);
         Ok(())
     }

@@ -156,11 +156,6 @@ impl Persistence {
         self.pending.done >= save && !self.pending.refused.contains(&save)
     }
 
-    pub(super) fn change_now(&mut self, changes: Vec<Change>) {
-        self.change(changes);
-        self.wait_for_texts();
-    }
-
     pub(super) fn shown(&self) -> &SaveState {
         &self.shown
     }

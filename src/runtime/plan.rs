@@ -32,7 +32,7 @@ impl Plan {
 
 impl State {
     /// Whether the disk may hold more state for the text than the live path.
-    fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
+    pub(super) fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
         unchanged.position() < self.here.slot.live.position()
             || self.here.slot.live.segments().is_empty()
             || self.is_short_of()
@@ -191,11 +191,6 @@ impl State {
             plan.steps.clear();
         }
         Ok(plan)
-    }
-
-    /// Whether a plan for this text may need state that is still being written.
-    pub(super) fn wants_stored(&self, rendered: &Rendered) -> bool {
-        self.may_be_deeper_on_disk(&self.here.slot.live.unchanged(&rendered.text))
     }
 
     /// Runs `work` on a text of any length; it ends early at a stop or when the text exceeds the context.

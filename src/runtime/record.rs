@@ -199,13 +199,6 @@ impl State {
         }
     }
 
-    pub(super) fn save_mark(&mut self, name: &str, message: MessageId) {
-        self.here.session.labels.insert(name.to_owned(), message);
-        if let Some(session) = self.here.session.id {
-            self.disk.change(vec![Change::Mark { session, name: name.to_owned(), message }]);
-        }
-    }
-
     /// Saves the session's settings; those of a view-only session stay in memory.
     pub(super) fn save_settings(&mut self) -> Done {
         if let (Some(session), Rights::Write) = (self.here.session.id, &self.here.session.rights) {

@@ -307,7 +307,7 @@ impl Verb {
         let plan = self.fitting(Ok(plan), THIS_CONVERSATION)?;
         let stats = self.execute(plan, rendered, None, &mut ()).await?;
         let (kept, all) = (grouped(stats.reused), grouped(stats.reused + stats.read));
-        let quiet = self.opened.take_quiet() && (stats.read == 0 || self.engine.server().is_some());
+        let quiet = std::mem::take(&mut self.opened.quiet) && (stats.read == 0 || self.engine.server().is_some());
         let text = match (self.engine.server().is_some(), self.here.slot.stopped()) {
             _ if quiet && !self.here.slot.stopped() => None,
             (true, _) if !quiet => {

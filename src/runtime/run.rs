@@ -303,7 +303,10 @@ impl State {
         self.here.slot.cancel.cancel();
         // While a verb runs, a stop applies to the verb alone.
         if !self.off_screen && self.here.wait.rests() {
-            self.stop_background_tasks();
+            self.background.iter().for_each(|(task, _)| task.stop());
+            if !self.background.is_empty() {
+                self.show_rest();
+            }
         }
         if self.here.wait.gives_way() {
             return;

@@ -88,11 +88,6 @@ impl Session {
         }
     }
 
-    pub(super) fn opening_text(&self) -> Option<&str> {
-        let fresh = self.tree.head().is_none();
-        self.system.as_deref().filter(|text| fresh && !text.trim().is_empty())
-    }
-
     pub(super) fn settings_json(&self) -> Done<String> {
         self.settings
             .to_json(self.unread.as_deref())

@@ -58,11 +58,6 @@ pub fn last_of_folder(store: &Store) -> Option<SessionRow> {
     session_rows(store, vec![record], None, None).pop()
 }
 
-/// Whether another process may still extend a message: an answer without an end, or a partly read document.
-fn is_growing(message: &Message) -> bool {
-    message.is_open() || message.meta.document.as_ref().is_some_and(|d| !d.complete)
-}
-
 impl State {
     pub(super) fn show_session(&self) {
         self.report(Notice::Session(self.session_view()));
@@ -153,9 +148,14 @@ impl State {
         };
         self.read_texts_to(Some(head))?;
         let mut path: Vec<_> = self.here.session.tree.path_to(Some(head)).into_iter().cloned().collect();
+        // An answer without an end, or a partly read document.
+        let is_growing = |m: &Message| m.is_open() || m.meta.document.as_ref().is_some_and(|d| !d.complete);
         let growing = path.pop_if(|m| self.here.session.rights != Rights::Write && is_growing(m));
         let shared = path.last().map(|m| m.id);
-        let copy = growing.filter(|m| !m.text.is_empty() || !m.thinking.is_empty()).map(|m| self.copied_as_left(m));
+        let copy = growing.filter(|m| !m.text.is_empty() || !m.thinking.is_empty()).map(|m| {
+            let id = self.draft(m.role, m.parent, String::new()).id;
+            as_left(Message { id, ..m })
+        });
         let head = copy.as_ref().map(|m| m.id).or(shared);
         let mut changes = vec![Change::CreateSession(NewSession {
             id,
@@ -170,7 +170,8 @@ impl State {
             changes.push(Change::MoveHead { session: id, head });
             path.push(message);
         }
-        self.disk.change_now(changes);
+        self.disk.change(changes);
+        self.disk.wait_for_texts();
         let fork = Session {
             id: Some(id),
             name,
@@ -183,11 +184,6 @@ impl State {
         self.open_in_place(fork, None);
         self.lock_session(id);
         Ok(())
-    }
-
-    fn copied_as_left(&self, message: Message) -> Message {
-        let draft = self.draft(message.role, message.parent, String::new());
-        as_left(Message { id: draft.id, ..message })
     }
 
     pub(super) fn list_sessions(&mut self) -> Done {

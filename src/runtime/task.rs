@@ -168,13 +168,6 @@ impl State {
         }
     }
 
-    pub(super) fn stop_background_tasks(&mut self) {
-        self.background.iter().for_each(|(task, _)| task.stop());
-        if !self.background.is_empty() {
-            self.show_rest();
-        }
-    }
-
     pub(super) fn leave_background_tasks(&mut self) {
         self.background.iter_mut().for_each(|(task, _)| task.leave());
         for conversation in self.others.iter_mut().chain([&mut self.here]) {

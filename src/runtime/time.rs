@@ -8,6 +8,7 @@ use super::{Attendance, Done, Form, Notice, PrefillStats, RuntimeError, State, V
 use crate::config::commands::line_of;
 use crate::core::transcript::{DocumentInfo, Finish, Message, MessageId, Role, SessionId};
 use crate::runtime::protocol::GotoTarget;
+use crate::store::Change;
 use crate::text::near::meant;
 use crate::text::sanitize::{edited, sanitize};
 
@@ -338,7 +339,10 @@ impl State {
         let Some(head) = self.here.session.tree.head() else {
             return refused("Nothing to mark: the conversation is empty.");
         };
-        self.save_mark(name, head);
+        self.here.session.labels.insert(name.to_owned(), head);
+        if let Some(session) = self.here.session.id {
+            self.disk.change(vec![Change::Mark { session, name: name.to_owned(), message: head }]);
+        }
         self.show_tree();
         let number = self.here.session.tree.number_of(head);
         let kept = self.here.session.ends.get(&head).is_some_and(|end| self.disk.keeps(end));

@@ -86,12 +86,6 @@ impl State {
         Ok(())
     }
 
-    fn was_titled(&mut self, title: String) {
-        if self.here.session.title.is_empty() {
-            self.has_title(title, TitleBy::Model);
-        }
-    }
-
     /// Without a row, the title is saved with the first message.
     fn has_title(&mut self, title: String, by: TitleBy) {
         self.here.session.title.clone_from(&title);
@@ -129,7 +123,16 @@ impl Verb {
         let title = written.and_then(|stats| cleaned(&self.engine.decoded(begin, &stats.generated).answer));
         let Some(title) = title else { return Ok(()) };
         let made = title.clone();
-        if self.in_session(|other| other.id == Some(session), |state| state.was_titled(made)).is_none() {
+        let titled = self.in_session(
+            |other| other.id == Some(session),
+            |state| {
+                // A title from the user stays.
+                if state.here.session.title.is_empty() {
+                    state.has_title(made, TitleBy::Model);
+                }
+            },
+        );
+        if titled.is_none() {
             self.disk.change(vec![Change::Title { session, title, by: TitleBy::Model }]);
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::engine::protocol::{JobDone, JobStats, Looked, LookedAt, Sampling, Tok
 use crate::text::{Begin, Delta, StreamDecoder};
 
 pub(super) struct Answer {
-    message: Message,
+    pub(super) message: Message,
     sampling: Sampling,
     /// How the answer begins, and the number of its thought tokens from an earlier run.
     begin: Begin,
@@ -82,10 +82,6 @@ impl Answer {
         })
     }
 
-    pub(super) fn add_words(&mut self, state: &mut State, more: String) {
-        self.take(state, Delta { thinking: String::new(), answer: more });
-    }
-
     /// Takes the tokens of a round. Returns milliseconds and tokens of the thoughts while the model thinks.
     pub(super) fn write(&mut self, state: &mut State, tokens: &[Token], looked: &[Looked]) -> Option<(f64, u64)> {
         self.first_token.get_or_insert_with(Instant::now);
@@ -128,15 +124,11 @@ impl Answer {
         }
     }
 
-    pub(super) fn id(&self) -> MessageId {
-        self.message.id
-    }
-
     pub(super) fn seed(&self) -> Option<u64> {
         self.sampling.seed_of_draws()
     }
 
-    fn take(&mut self, state: &mut State, delta: Delta) {
+    pub(super) fn take(&mut self, state: &mut State, delta: Delta) {
         self.keep(&delta);
         self.show(state, delta);
     }
@@ -183,10 +175,6 @@ impl State {
         let mut generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
         generate.look.each_token = true;
         Ok(Last::Generate(generate))
-    }
-
-    pub(super) fn add_answer_quietly(&mut self, answer: &Answer) -> Done {
-        self.add_quietly(answer.message.clone())
     }
 
     /// Documents and lines that an answer to the last of `path` attended to. `live` is the state after the answer.

@@ -81,17 +81,17 @@ impl State {
         let answer = |i| self.new_answer(&rendered, self.sampling_again(again, i), started);
         let answers = (0..again.count).map(answer).collect::<Done<Vec<Answer>>>()?;
         for answer in &answers {
-            self.add_answer_quietly(answer)?;
+            self.add_quietly(answer.message.clone())?;
         }
         if again.answered && self.engine.server().is_none() {
             let (shared, read) = (grouped(shared), grouped(read));
             self.info(format!("Answering again: {shared} tokens shared, {read} read for the question."));
         }
-        self.report(Notice::Several(answers.iter().map(|a| (a.id(), a.seed())).collect()));
+        self.report(Notice::Several(answers.iter().map(|a| (a.message.id, a.seed())).collect()));
         // No token has arrived yet.
         self.activity(Activity::Busy { what: "reading the question".into() });
         let made = |answer: Answer| {
-            let id = answer.id();
+            let id = answer.message.id;
             Made { id, answer: Some(answer), rate: 0.0, path: Path::default(), failed: None }
         };
         let slots = answers.into_iter().map(made).collect();
