@@ -140,8 +140,7 @@ impl Verb {
         self.sync_quietly().await
     }
 
-    /// `/continue`: extends a stopped or truncated answer, after the user's text `more`. A shared answer stays
-    /// unchanged; the extension is a sibling that begins with its text.
+    /// `/continue`. A shared answer stays unchanged; its extension is a sibling that begins with its text.
     pub(super) async fn go_on(&mut self, more: Option<String>) -> Done {
         let more = more.unwrap_or_default();
         let started = Instant::now();

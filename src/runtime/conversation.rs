@@ -164,8 +164,7 @@ impl State {
         self.here.queue.push_back(request);
     }
 
-    /// A request that was queued in a conversation off screen. `None`: the interface holds no more, and the
-    /// conversation is dropped when its work is done.
+    /// A request that was queued in a conversation off screen. `None`: the interface holds no more for it.
     pub(super) fn queued_there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
         let here = |session: &Session| session.serial == serial;
         if self.here.session.serial == serial || self.at_work(here).is_some() {
@@ -200,8 +199,7 @@ impl State {
         self.others.push(other);
     }
 
-    /// A copy of the session for an aside: an unfinished answer is included as far as it exists, a document that is
-    /// being read is not.
+    /// A copy for an aside, with an unfinished answer as far as it exists and without a document that is being read.
     fn session_so_far(&self) -> Session {
         // The text of a partly kept document differs from its loaded text, and the state contains all of it.
         let half = |m: &&Message| m.is_half_read() && self.live_end(m.id).is_none();
@@ -280,7 +278,14 @@ impl State {
         match other.apart {
             Some(Apart { put_off: None, .. }) => {}
             Some(Apart { put_off: Some(why), question, .. }) => {
-                self.ask_aside_later(other.session.serial, &why, question)
+                let serial = other.session.serial;
+                self.in_session(
+                    |session| session.serial == serial,
+                    |runtime| {
+                        runtime.info(format!("The aside waits for the current work: {why}"));
+                        runtime.here.queue.push_back(Request::Aside(question));
+                    },
+                );
             }
             None => {
                 self.disk.wait_for_texts();
@@ -289,16 +294,6 @@ impl State {
                 self.opened.left(other.session, empty);
             }
         }
-    }
-
-    fn ask_aside_later(&mut self, serial: u64, why: &str, question: String) {
-        self.in_session(
-            |session| session.serial == serial,
-            |runtime| {
-                runtime.info(format!("The aside waits for the current work: {why}"));
-                runtime.here.queue.push_back(Request::Aside(question));
-            },
-        );
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {

@@ -12,8 +12,7 @@ use crate::text::sanitize::shell_word;
 use crate::text::{Before, Specials, TextError};
 
 impl Renderer {
-    /// A rendering in which kept segments prove the text up to a message after the last damaged one;
-    /// [`TextError::Damaged`] if no such text is known.
+    /// A rendering in which kept segments prove the text up to a message after the last damaged one.
     pub(super) fn without_damage(
         &self,
         rendered: Rendered,
@@ -68,8 +67,7 @@ impl State {
         }
     }
 
-    /// The rendered text up to the end of the segment that completes a message, decoded from the segments' tokens.
-    /// `None` if the tokens do not reproduce the text that was read.
+    /// The rendered text up to the end of a message, if its segments' tokens reproduce the text that was read.
     fn text_up_to(&self, message: MessageId) -> Option<String> {
         let segment = self.here.session.ends.get(&message)?;
         let stored = self.disk.stored_path(segment).ok()?;

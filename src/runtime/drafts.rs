@@ -94,8 +94,7 @@ impl State {
         Ok(())
     }
 
-    /// Shows the draft of a session that was just opened. For a session that was open before, an empty draft is shown
-    /// too: another terminal may have changed it.
+    /// Shows the draft of a session that was just opened. `known`: also an empty one, which may have changed.
     pub(super) fn show_draft(&mut self, session: SessionId, known: bool) {
         if !self.keeps_drafts() {
             return;
@@ -193,8 +192,7 @@ impl State {
         }
     }
 
-    /// The place of this session's draft, or a free one. A place with the draft of an earlier run is not free: a later
-    /// start restores it.
+    /// The place of this session's draft, or a free one. One with the draft of an earlier run is not free.
     fn place_for(&mut self, serial: u64) -> Option<&mut Place> {
         let places = &self.drafts.places;
         let own = places.iter().position(|place| place.holds.as_ref().is_some_and(|(of, _)| *of == serial));

@@ -17,7 +17,7 @@ use crate::config::settings::SaveStates;
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, JobDone, RowSource, StateImage};
 use crate::runtime::protocol::ReadingProgress;
-use crate::store::{Lost, NOT_WRITTEN, NewSegment, PRUNED};
+use crate::store::{Change, Lost, NOT_WRITTEN, NewSegment, PRUNED};
 
 const SHOWN_READING: u64 = 512;
 /// Shortest text with a tokenizing display, in bytes.
@@ -47,8 +47,7 @@ pub(super) fn cannot_be_used(lost: &Lost) -> String {
 }
 
 impl Verb {
-    /// Plans after pending saves are on disk. [`RuntimeError::Stopped`] after a stop; [`State::fitting`] refuses a
-    /// text that does not fit.
+    /// Plans after pending saves are on disk; [`State::fitting`] refuses a text that does not fit.
     pub(super) async fn planned(&mut self, rendered: &Rendered, planner: Planner) -> Done<Plan> {
         if rendered.text.len() >= SHOWN_TOKENIZING {
             self.activity(Activity::Busy { what: "tokenizing".into() });
@@ -65,8 +64,7 @@ impl Verb {
         self.fitting(plan, what)
     }
 
-    /// Executes a plan. [`RuntimeError::RowsLost`] if kept state is damaged: a new plan avoids it. With `answer`, the
-    /// model answers the last step.
+    /// Executes a plan and answers its last step. [`RuntimeError::RowsLost`]: a new plan avoids the damage.
     pub(super) async fn execute(
         &mut self,
         plan: Plan,
@@ -103,8 +101,7 @@ impl Verb {
         }
     }
 
-    /// Makes `path` live in the slot; rows that it shares with the live path stay in place. False: the store found the
-    /// state unusable and recorded that, so that the next plan differs.
+    /// Makes `path` live in the slot. False: its state is unusable, and the next plan differs.
     pub(super) async fn restore(&mut self, path: Path) -> Done<bool> {
         let (begun, own) = (Instant::now(), self.is_in_own_slot());
         let have = self.slot().live.common(&path);
@@ -177,7 +174,16 @@ impl Executor for Verb {
     }
 
     fn keep(&mut self, segment: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
-        self.save_segment(segment, image, message);
+        if self.here.apart.is_some() {
+            return;
+        }
+        let id = segment.id();
+        let link = message.map(|message| {
+            self.here.session.ends.insert(message, id);
+            Change::Link { message, segment: id }
+        });
+        let session = self.here.session.id;
+        self.disk.segment(session, segment, link, image);
     }
 
     fn not_answering(&mut self, tokens: u64) {

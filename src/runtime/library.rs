@@ -252,8 +252,7 @@ impl Verb {
         Ok(unread)
     }
 
-    /// Reads one document after the messages before it, or after the system text of new sessions, and adds it to the
-    /// library and to the messages.
+    /// Reads one document after these messages, or the system text of new sessions, and adds it to both.
     pub(super) async fn read_into_library(
         &mut self,
         messages: &mut Vec<Message>,

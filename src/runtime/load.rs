@@ -17,8 +17,7 @@ use crate::text::TextError;
 use crate::text::sources::Document;
 use choose::{Decision, items, keep_only};
 
-/// How often the interface receives the tree while documents are added: building it takes time proportional to its
-/// size.
+/// How often the interface receives the tree meanwhile: building it takes time proportional to its size.
 const TREE_SHOWN: Duration = Duration::from_millis(500);
 
 struct Item {
@@ -55,11 +54,6 @@ struct Load {
     /// Where a stop ended the reading: bytes of the text, and the position.
     upto: usize,
     reached: u64,
-}
-
-fn steps_to(steps: &mut VecDeque<Step>, message: MessageId) -> Vec<Step> {
-    let end = steps.iter().position(|step| step.message == Some(message)).map_or(steps.len(), |at| at + 1);
-    steps.drain(..end).collect()
 }
 
 impl Verb {
@@ -185,7 +179,11 @@ impl Verb {
         load.at = 0;
         while let Some(message) = load.messages.get(load.at).cloned() {
             let found: Vec<_> = found.iter().filter(|(m, _)| *m == message.id).copied().collect();
-            let steps = if found.is_empty() { steps_to(&mut steps, message.id) } else { Vec::new() };
+            let end = match steps.iter().position(|step| step.message == Some(message.id)) {
+                _ if !found.is_empty() => 0,
+                at => at.map_or(steps.len(), |at| at + 1),
+            };
+            let steps = steps.drain(..end).collect();
             if load.at >= load.added {
                 load.added = load.at + 1;
                 let safe = self.add_one_of_many(message)?;

@@ -211,8 +211,7 @@ impl State {
         Ok(())
     }
 
-    /// The tokens in the state, including the read part of a current reading. Documents and answers end with their
-    /// segments; the system text's tokens are counted.
+    /// The tokens in the state by kind, including the read part of a current reading.
     pub(super) fn context_map(&self) -> ContextMap {
         // The same number as in the header.
         let used = match self.here.activity {

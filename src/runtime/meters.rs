@@ -23,8 +23,7 @@ impl State {
         if self.here.slot.stopped() { Err(RuntimeError::Stopped) } else { Ok(()) }
     }
 
-    /// Tokens of the open conversation in the state. For an empty one, the slot may still hold the state of the
-    /// conversation before.
+    /// Tokens of the open conversation in the state; the slot of an empty one may hold another's state.
     pub(super) fn position(&self) -> u64 {
         let is_another_live = self.here.session.is_unread || self.here.session.tree.is_empty();
         if is_another_live { 0 } else { self.here.slot.live.position() }
@@ -34,10 +33,6 @@ impl State {
     pub(super) fn shown_position(&self) -> u64 {
         let position = self.position();
         self.here.slot.counted_at(position).filter(|_| position > 0).unwrap_or(position)
-    }
-
-    pub(super) fn is_estimated(&self) -> bool {
-        self.engine.server().is_some() && self.here.slot.counted_at(self.here.slot.live.position()).is_none()
     }
 
     pub(super) fn show_position(&mut self, position: u64) {
@@ -58,7 +53,8 @@ impl State {
 
     pub(super) fn report_meters(&mut self) {
         self.here.meters.context_used = self.shown_position();
-        self.here.meters.estimated = self.is_estimated();
+        let counted = self.here.slot.counted_at(self.here.slot.live.position());
+        self.here.meters.estimated = self.engine.server().is_some() && counted.is_none();
         self.here.meters.changed = self.changed();
         self.here.meters.settings = self.here.session.settings.values();
         let path = self.here.session.tree.path();

@@ -122,8 +122,7 @@ pub enum Opening {
     Named(String),
     /// An existing one by name; [`LAST`](crate::store::LAST) is the most recent.
     Resume(String),
-    /// The same for piped input: a session that another process holds ends the run, and lost state is read again
-    /// without a question.
+    /// For piped input: a session in use ends the run, and lost state is read again without a question.
     ResumeOrEnd(String),
 }
 

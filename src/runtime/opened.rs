@@ -105,8 +105,7 @@ impl State {
         self.report_library();
     }
 
-    /// Refuses to open another session on behalf of a conversation off screen: the user has moved on, and the session
-    /// on screen must not change.
+    /// Refuses to open another session for a conversation off screen: the one on screen must not change.
     pub(super) fn leads_on_screen(&self) -> Done {
         if self.off_screen {
             let why = "No other session was opened: you had left this one.";

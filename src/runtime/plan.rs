@@ -209,8 +209,7 @@ impl State {
         Ok(counted?.len() as u64)
     }
 
-    /// Tokens above which a text is refused; 0 if there is no limit. A server uses its own tokenizer and enforces its
-    /// own limit.
+    /// Tokens above which a text is refused; 0 if there is no limit. A server enforces its own.
     pub(super) fn firm_limit(&self) -> u64 {
         if self.engine.server().is_some() { 0 } else { self.here.meters.context_limit }
     }

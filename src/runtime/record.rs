@@ -7,9 +7,8 @@ use unicode_width::UnicodeWidthChar;
 use super::persistence::Persistence;
 use super::{Attendance, Done, Notice, Rights, State, Verb, Wait, Wanted};
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
-use crate::engine::protocol::StateImage;
 use crate::runtime::protocol::TimelineRow;
-use crate::store::{Access, Change, FOLDER, NewSegment, NewSession, ONCE, SegmentId, TitleBy};
+use crate::store::{Access, Change, FOLDER, NewSession, ONCE, SegmentId, TitleBy};
 use crate::text::sanitize::is_unseen;
 
 /// A message of an earlier run. A killed run leaves an answer without an end: it counts as stopped.
@@ -20,8 +19,7 @@ pub(super) fn as_left(mut message: Message) -> Message {
     message
 }
 
-/// A message read from the store. A view-only session stays unchanged, as another process may be writing to it. A
-/// partly read document is recorded: the next question reads its rest.
+/// A message read from the store. Those of a view-only session stay unchanged: another process may be writing them.
 pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashSet<MessageId>) -> Message {
     if *rights != Rights::Write {
         return message;
@@ -92,8 +90,7 @@ impl State {
         }
     }
 
-    /// Adds a message at the head and shows it. The caller passes the result to [`Verb::saved`] before the engine sees
-    /// the message.
+    /// Adds a message at the head and shows it. [`Verb::saved`] comes before the engine sees it.
     pub(super) fn add_message(&mut self, message: Message) -> Done<Wanted> {
         let saved = self.add_one_of_many(message)?;
         self.show_tree();
@@ -178,19 +175,6 @@ impl State {
 
     pub(super) fn remember_prompt(&mut self, text: &str) {
         self.disk.remember(Change::Prompt(text.to_owned()));
-    }
-
-    /// Records a segment and, with `image`, its state; `message` ends in it.
-    pub(super) fn save_segment(&mut self, content: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
-        if self.here.apart.is_some() {
-            return;
-        }
-        let id = content.id();
-        let link = message.map(|message| {
-            self.here.session.ends.insert(message, id);
-            Change::Link { message, segment: id }
-        });
-        self.disk.segment(self.here.session.id, content, link, image);
     }
 
     pub(super) fn point(&mut self, message: MessageId, segment: SegmentId) {

@@ -262,8 +262,7 @@ impl State {
         Ok(())
     }
 
-    /// Serves or queues a request. `promised`: the interface holds more input for this conversation, in case the
-    /// request opens another one.
+    /// Serves or queues a request. `promised`: the interface holds more input for this conversation.
     pub(super) fn in_turn(&mut self, request: Request, promised: bool) {
         if request.while_busy() == WhileBusy::Leaves {
             self.here.promised = promised;

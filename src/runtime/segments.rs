@@ -93,8 +93,7 @@ fn cut(
     steps.push(Step { prompt, text_start, text_end, kind: SegmentKind::Turn, message: None });
 }
 
-/// The text of the document `name`, decoded from the tokens of the path that ends with it; `prefix` is the segment
-/// before the document.
+/// The text of the document that a path ends with, decoded from its tokens; `prefix` is the segment before it.
 pub fn document_text(renderer: &Renderer, path: &Path, prefix: Option<SegmentId>, name: &str) -> Option<String> {
     let before = path.segments().iter().find(|s| Some(s.id) == prefix);
     let from = before.map_or(0, |s| usize::try_from(s.content.boundary.bytes).unwrap_or(usize::MAX));

@@ -141,8 +141,7 @@ impl Session {
         names
     }
 
-    /// Index in the path of a document: by its full name (the last match), or by the end of its path if that is
-    /// unique.
+    /// Index in the path of a document, by its full name (the last match) or a unique end of its path.
     pub(super) fn document_called(&self, name: &str) -> Done<Option<usize>> {
         let path = self.tree.path();
         let named = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| d.name == name);
@@ -182,11 +181,5 @@ impl Session {
         let documents = documents.filter_map(|m| Some((m, m.meta.document.as_ref()?)));
         let whole = move |(m, d): &(&Message, &DocumentInfo)| d.hash == hash && (d.complete || m.is_half_read());
         documents.filter(whole).map(|(_, d)| d)
-    }
-
-    pub(super) fn documents_in_part(&self) -> impl Iterator<Item = &DocumentInfo> {
-        let cut = |m: &&Message| m.role == Role::Document && !m.is_half_read();
-        let documents = self.tree.path().into_iter().filter(cut);
-        documents.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete)
     }
 }

@@ -87,8 +87,7 @@ impl State {
         }));
     }
 
-    /// Refuses a name that exists or refers to a session by number. A number refers to a session only while no session
-    /// has it as its name.
+    /// Refuses a name that exists. A number refers to a session only while none has it as its name.
     fn refuse_taken(&self, name: &str) -> Done {
         if name == LAST {
             return Err(StoreError::MeansLast.into());
@@ -135,8 +134,7 @@ impl State {
         self.show_session();
     }
 
-    /// Creates a session that ends at `head` and opens it. If another process may still extend the last message, the
-    /// fork gets a copy.
+    /// Creates a session that ends at `head` and opens it. A last message that another process may extend is copied.
     pub(super) fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
         let id = self.disk.store.new_session_id();
         let name = match name {

@@ -8,8 +8,7 @@ use crate::text::TextError;
 pub(super) const THIS_CONVERSATION: &str = "This conversation";
 
 impl RuntimeError {
-    /// Whether another plan repairs the loss: always for saved state, `once` after a crash of the model process, or if
-    /// the engine was parked meanwhile.
+    /// Whether another plan repairs the loss: always for saved state, `once` after a crash or a park of the engine.
     pub(super) fn is_mended_by_reading(&self, once: &mut bool) -> bool {
         let gone = matches!(self, RuntimeError::Engine(EngineFault::Gone(_) | EngineFault::Evicted));
         matches!(self, RuntimeError::RowsLost(_)) || (gone && !std::mem::replace(once, true))
@@ -30,8 +29,7 @@ impl Verb {
         self.execute(plan, &rendered, None, &mut ()).await
     }
 
-    /// The same up to the end of the last message: nothing is left for the next question. With `only_few`, a note leaves
-    /// more than a few tokens to it.
+    /// The same up to the end of the last message. With `only_few`, more than a few tokens are left, with a note.
     pub(super) async fn sync_to_the_end(&mut self, only_few: bool) -> Done<PrefillStats> {
         self.engine_ready().await?;
         let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;

@@ -124,8 +124,7 @@ impl Verb {
 }
 
 impl State {
-    /// Moves a task that does not need the conversation to the background, so that the next request can start.
-    /// One-shot requests keep their order.
+    /// Moves a task that needs no conversation to the background. One-shot requests keep their order.
     pub(super) fn make_room(&mut self) {
         let holds_up = !self.here.wait.background().is_some_and(Task::holds_up_nothing);
         if holds_up || self.attendance == Attendance::Absent {

@@ -285,8 +285,7 @@ impl State {
 }
 
 impl Verb {
-    /// Asks the user and returns the key of the choice. The last choice means "cancel" and loses nothing. Without a
-    /// user the first one is taken.
+    /// The key of the user's choice. The last one cancels and loses nothing; without a user the first is taken.
     pub(super) async fn ask_user(&mut self, text: String, choices: &[(char, &str)]) -> char {
         let cancel = choices.last().map_or('\x1b', |(key, _)| *key);
         if self.attendance == Attendance::Absent {

@@ -172,8 +172,7 @@ struct Word {
     tokens: Range<usize>,
 }
 
-/// The words of the answer, each with the white space before it. Excludes thoughts and the first token, which has no
-/// score.
+/// The words of the answer with the white space before each, without thoughts and the first token, which has no score.
 fn words(pieces: &[Range<usize>], text: &str, thoughts: usize) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     for (i, piece) in pieces.iter().enumerate().skip(1).filter(|(_, p)| p.start >= thoughts) {

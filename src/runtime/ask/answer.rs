@@ -37,8 +37,7 @@ pub(super) fn finish_of(stats: &Done<PrefillStats>) -> Finish {
     }
 }
 
-/// Tokens per second of decoding; 0 if unknown. The prefill produces the first token, so the time covers the others
-/// only.
+/// Tokens per second; 0 if unknown. The time leaves out the first token, which the prefill produces.
 fn decode_speed(stats: &JobStats) -> f64 {
     let timed = stats.generated_tokens.saturating_sub(1);
     if timed == 0 || stats.decode_ms <= 0.0 {
@@ -277,8 +276,7 @@ impl State {
 }
 
 impl Verb {
-    /// Adds the answer's message if it is new and generates the answer. If kept state turns out lost before the first
-    /// token, the text is read again; after a crash of the model process this is tried once.
+    /// Adds the answer's message if it is new and generates it. Lost state is read again before the first token.
     pub(super) async fn write_answer(
         &mut self,
         mut answer: Answer,

@@ -11,8 +11,7 @@ const MARKS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
 const WIDE_MARKS: [char; 3] = ['。', '！', '？'];
 const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', '`'];
 
-/// State of the open sentence, updated token by token: an answer may be one long sentence, and a rescan per token
-/// would be quadratic.
+/// The open sentence, updated token by token: a rescan of a long sentence per token would be quadratic.
 #[derive(Debug, Default)]
 struct Open {
     /// Characters from the first to the last that is not white space.

@@ -71,8 +71,7 @@ impl Verb {
         self.unstopped()
     }
 
-    /// Adds documents that bring the followed files up to date to the messages before a question.
-    /// Without `asks`, new files wait for a question of the user.
+    /// Adds documents that bring the followed files up to date. Without `asks`, new files wait.
     pub(in crate::runtime) async fn bring_up_to_date(
         &mut self,
         parent: Option<MessageId>,

@@ -3,7 +3,7 @@
 
 use super::super::task::{Doing, Place};
 use super::super::{Attendance, Done, RuntimeError, State, Verb, grouped, refused, render};
-use crate::core::transcript::{DocumentInfo, Message};
+use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::runtime::protocol::LoadOptions;
 use crate::text::Part;
 use crate::text::sanitize::{command_word, shell_word};
@@ -106,8 +106,7 @@ fn inline(options: &LoadOptions) -> Done<Document> {
 }
 
 impl Verb {
-    /// Asks about documents that the conversation holds already: load all again, only the others, or nothing. Without
-    /// a user they are left out.
+    /// Asks about documents that the conversation holds already. Without a user they are left out.
     pub(super) async fn without_repeated(&mut self, documents: Vec<Document>) -> Vec<Document> {
         let repeated = |d: &Document| {
             let path = d.path.as_ref().map(|p| p.display().to_string());
@@ -141,7 +140,9 @@ impl Verb {
 
 impl State {
     pub(super) fn say_in_part(&self, messages: &[Message]) {
-        let parts: Vec<&DocumentInfo> = self.here.session.documents_in_part().collect();
+        let path = self.here.session.tree.path();
+        let cut = path.iter().filter(|m| m.role == Role::Document && !m.is_half_read());
+        let parts: Vec<&DocumentInfo> = cut.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete).collect();
         for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
             if let Some(part) = parts.iter().find(|part| part.hash == info.hash && is_same(part, info)) {
                 let (name, lines) = (&info.name, grouped(part.lines));
@@ -151,8 +152,7 @@ impl State {
     }
 }
 
-/// Whether two documents with the same text are the same one: the same file, whatever the spelling of its path, or the
-/// same name if there is no file.
+/// Whether two documents of one text are the same file, by whatever path, or have the same name and no file.
 fn is_same(old: &DocumentInfo, new: &DocumentInfo) -> bool {
     let file = |path: &str| std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
     match (&old.path, &new.path) {
