@@ -188,7 +188,7 @@ impl Verb {
     }
 
     /// Runs a branch in idle time; every request has priority. `None` if it failed.
-    pub(super) async fn beside(&mut self, branch: Branch) -> Done<Option<Grown>> {
+    pub(super) async fn in_idle_time(&mut self, branch: Branch) -> Done<Option<Grown>> {
         let mut one = One { branch: Some(branch), grown: None };
         let slots = self.fan_out(&mut one).await?;
         self.release(slots)?;

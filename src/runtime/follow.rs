@@ -1,4 +1,4 @@
-//! `/follow`: files whose changes are appended to the conversation before its next question.
+//! `/follow`: changes of files and folders are appended to the conversation before its next question.
 //!
 //! A follower reads what changes on its own thread and reports here; nothing enters the conversation until a question
 //! is asked. What was read of a file is a function of the branch ([`versions`]), so undo and branches need nothing else.
@@ -133,7 +133,7 @@ impl State {
         with_moves(followed.on_disk.iter().filter_map(differs).collect())
     }
 
-    /// `, changed since` for a document whose file has another text by now, read or not.
+    /// `, changed since` for a document if its file has another text by now, read or not.
     pub(super) fn changed_since(&self, document: &Message) -> &'static str {
         let path = self.here.session.tree.path();
         let Some(file) = document.meta.document.as_ref().and_then(|d| d.path.as_deref()) else { return "" };

@@ -12,9 +12,21 @@
 //! fan-out run in the same function as an answer (`fan_out`). Polling by hand (`baton`) is enough, because only the loop
 //! resumes a verb.
 //!
-//! The way of a request: `run` takes it, `dispatch` names its verb, `plan` finds what is live, kept and to be read,
-//! `executor` restores, prefills and generates (also for the server), `record` and `persistence` save each change at
-//! once, and a notice of `protocol` shows it.
+//! | file | owns |
+//! |---|---|
+//! | `protocol` | requests and notices, as plain data |
+//! | `run`, `inbox`, `dispatch`, `engine_events`, `error` | the loop; requests; the verb of each request; events of the engine; reasons of failed requests |
+//! | `baton`, `verb`, `task` | linear functions that share a state; verbs and their questions to the user; tasks of other threads, and verbs that wait for them |
+//! | `conversation`, `session`, `tree` | a conversation and the active ones; its session with settings and rights; its tree of messages with a head |
+//! | `link`, `slot`, `path`, `plan`, `segments`, `render` | the engine; a slot with its live path; a rendered conversation as segments, and the plan that makes it live |
+//! | `executor`, `execute`, `fan_out`, `sync` | the one executor, which the server uses too; plans of a conversation; the same in several slots; the engine's state follows the conversation |
+//! | `persistence`, `record` | store and writer; each change of the session is saved at once |
+//! | `ask` | answers: the first one, again, several, asides |
+//! | `load`, `library`, `follow` | documents: gathered, chosen, read, found again, brought up to date |
+//! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; unsent input; damaged messages |
+//! | `time`, `siblings`, `presets` | undo, redo, edit and fork; branches; presets |
+//! | `ask_all`, `when`, `why`, `look`, `sources`, `quotes` | one question to many documents or places; the attention of an answer, and its quotes |
+//! | `meters`, `pages`, `export`, `device_notes` | numbers, pages, `/export` and `/import`, notes that are shown once |
 //!
 //! # Invariants
 //!

@@ -109,7 +109,7 @@ impl Verb {
             }
         };
         let begin = Begin::after_prompt(&branch.rendered.text);
-        let grown = self.beside(branch).await?.map(|grown| grown.stats);
+        let grown = self.in_idle_time(branch).await?.map(|grown| grown.stats);
         let written = grown.filter(|stats| stats.end.as_ref().is_some_and(|end| end.ended != Ended::Cancelled));
         let session = of.session;
         if written.is_none() && !self.here.queue.is_empty() {

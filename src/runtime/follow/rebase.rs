@@ -1,6 +1,6 @@
 //! `/refresh`: the followed files read anew in their present versions, on a new branch, after the longest part that
 //! has no change. When updates are a large share of what was read, the same in idle time in another slot; the
-//! conversation goes on as it is until that is done. What changes least comes first, so that a new reading keeps most.
+//! conversation goes on as it is until that is done. The most stable files are first, so that a new reading keeps most.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,7 @@ impl Verb {
         self.ages(files.collect()).await
     }
 
-    /// The same in idle time. A request ends it; it goes on after the request with what was read by then.
+    /// The same in idle time. A request ends it; after the request it continues with what was read by then.
     pub(in crate::runtime) async fn rebase(&mut self) -> Done {
         let head = self.here.session.tree.head();
         self.tried(head);
@@ -102,7 +102,7 @@ impl Verb {
         let rendered = Arc::new(self.rendered(&path, Form::Past)?);
         let Plan { base, mut steps, .. } = self.planned(&rendered, State::plan).await?;
         steps.iter_mut().for_each(|step| step.message = None);
-        let grown = self.beside(Branch { base, rendered, steps, last: None, message: None }).await?;
+        let grown = self.in_idle_time(Branch { base, rendered, steps, last: None, message: None }).await?;
         if !self.here.queue.is_empty() {
             self.tried(None);
             return Ok(());
