@@ -16,7 +16,7 @@ use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::{Origin, SaveStates};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, MessageMeta, Role};
 use crate::engine::protocol::{CheckpointImage, MAIN, RowsImage, StateImage, Token};
-use crate::runtime::render::{Renderer, nothing_known};
+use crate::runtime::render::{Form, Renderer, nothing_known};
 use crate::store::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer};
 use crate::text::{Before, Halt, TextModel};
 
@@ -131,7 +131,7 @@ impl<'a> MadeUp<'a> {
         let mut document = message(store, None, Role::Document, body.to_owned());
         document.meta.document =
             Some(DocumentInfo { name: name.to_owned(), complete: true, ..DocumentInfo::default() });
-        let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER, &nothing_known)?;
+        let rendered = renderer.render(&[&document], Form::Past, config.thinking.mode, &Halt::NEVER, &nothing_known)?;
         let tokens = self.text.tokenizer.encode_prompt(&rendered.text)?;
         let ends = renderer.piece_ends(&rendered.text, &tokens, Before::Edge, piece);
         // The runtime reads all of a document of one piece.

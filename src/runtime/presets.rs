@@ -3,11 +3,11 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::{Done, RuntimeError, Settings, State};
+use super::{Done, Notice, RuntimeError, Settings, State};
 use crate::config::settings::preset::{BUILT_IN, Preset, builtin, check_name};
 use crate::config::settings::table;
 use crate::core::transcript::Role;
-use crate::runtime::protocol::{Display, Level, Notice, PresetAction};
+use crate::runtime::protocol::{Display, PresetAction};
 use crate::text::files;
 use crate::text::near::meant;
 
@@ -15,7 +15,6 @@ fn file_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.toml"))
 }
 
-/// Sorted.
 pub fn names(dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else {
         // The folder does not exist before the first preset.
@@ -33,7 +32,6 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The error names the file.
 fn read(file: &Path) -> Result<Preset, String> {
     let shown = file.display();
     let text =
@@ -201,7 +199,7 @@ impl State {
         self.here.session.settings.preset = name.to_owned();
         self.here.session.settings.keep_preset();
         self.save_settings()?;
-        self.note(Level::Info, format!("Preset {name} saved: {}.{before}", file.display()));
+        self.info(format!("Preset {name} saved: {}.{before}", file.display()));
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! No length from a server sizes a buffer, a connection that stalls or drips is given up, and the token is sent to the hub itself only.
 
+use std::fs;
 use std::io::Read;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -48,12 +49,19 @@ fn home() -> PathBuf {
 
 /// `HF_HUB_CACHE`, else `hub` in `HF_HOME`, else in the user's cache folder.
 pub(in crate::cli) fn cache_folder() -> PathBuf {
-    variable("HF_HUB_CACHE").map_or_else(|| home().join("hub"), PathBuf::from)
+    let named = variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE"));
+    named.map_or_else(|| home().join("hub"), PathBuf::from)
 }
 
 /// `HF_TOKEN`, or the file that the hub's own tools write.
 fn token() -> Option<String> {
-    let file = || Cache::new(home().join("hub")).token();
+    if variable("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some() {
+        return None;
+    }
+    let file = || match variable("HF_TOKEN_PATH") {
+        Some(path) => fs::read_to_string(path).ok(),
+        None => Cache::new(home().join("hub")).token(),
+    };
     let text = variable("HF_TOKEN").and_then(|t| t.into_string().ok()).or_else(file)?;
     Some(text.trim().to_owned()).filter(|t| !t.is_empty())
 }
