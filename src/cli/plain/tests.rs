@@ -262,7 +262,7 @@ fn lines_from_a_pipe_are_answered_before_it_ends() {
     assert_eq!(p.notice(Notice::Activity(Activity::Idle)), [Out::Send(Request::Ask("one".into()))]);
     assert_eq!(printed(&p.quiet()), "", "nobody is there to be prompted");
     p.notice(Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
-    let choices = Choice::yes_or_no("yes", "no");
+    let choices = Choice::all(&[('y', "yes"), ('n', "no")]);
     let out = p.notice(Notice::Question { id: 3, text: "Sure?".into(), choices });
     assert_eq!(out.last(), Some(&Out::Send(Request::Choose { question: 3, key: 'n' })));
     assert!(printed(&out).ends_with("No answer came, so: no.\n"), "{out:?}");
