@@ -49,7 +49,7 @@ pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     if matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
         (app.waiting, app.answered) = (true, true);
     } else {
-        app.tabs.forget_target();
+        app.tabs.wanted = None;
         app.show_after_open = None;
     }
     effects.push(Effect::Send(request));

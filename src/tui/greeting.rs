@@ -106,19 +106,15 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
     let examples: &[&str] = if form == Form::Whole { &["load", "resume", "help"] } else { &[] };
     for name in examples {
         if let Some(c) = COMMANDS.iter().find(|c| c.name == *name) {
-            lines.push(Row {
-                spans: vec![
-                    Span::new(format!("  {:<30}", c.example), Role::Key),
-                    Span::new(ellipsis(c.help, cells.saturating_sub(34)), Role::Dim),
-                ],
-                ..Row::default()
-            });
+            lines.push(Row::from(vec![
+                Span::new(format!("  {:<30}", c.example()), Role::Key),
+                Span::new(ellipsis(c.help, cells.saturating_sub(34)), Role::Dim),
+            ]));
         }
     }
     if may_offer(app) {
-        let offered = |n: usize, question: &str| Row {
-            spans: vec![Span::new(format!("  {n} "), Role::Key), Span::new(question, Role::Text)],
-            ..Row::default()
+        let offered = |n: usize, question: &str| {
+            Row::from(vec![Span::new(format!("  {n} "), Role::Key), Span::new(question, Role::Text)])
         };
         let offer = match form {
             Form::Whole | Form::Short => "Or try a sample: a number (or Tab), then Enter. Tour: sala-chat demo",

@@ -3,7 +3,7 @@
 use super::App;
 use super::keys::ACTIONS;
 use super::overlay::{HelpRow, Item, Kind, ListView};
-use crate::config::commands::{COMMANDS, Command, Group, help};
+use crate::config::commands::{COMMANDS, Command, GROUPS, help};
 
 pub(super) fn all(app: &App) -> ListView {
     let mut rows = vec![
@@ -13,9 +13,9 @@ pub(super) fn all(app: &App) -> ListView {
     if app.is_demo() {
         rows.push(Item::Heading("This is the small built-in demo model; sala-chat model download gets 9B.".into()));
     }
-    for group in Group::ALL {
-        rows.push(Item::Heading(group.title().into()));
-        rows.extend(COMMANDS.iter().filter(|c| c.group == group).map(command));
+    for (title, commands) in &GROUPS {
+        rows.push(Item::Heading((*title).into()));
+        rows.extend(commands.iter().map(command));
     }
     rows.push(Item::Heading("Keys".into()));
     rows.extend(keys(app));
@@ -43,7 +43,7 @@ pub(super) fn about(app: &App, word: &str) -> Option<ListView> {
 fn command(command: &Command) -> Item {
     let space = if command.usage.is_empty() { "" } else { " " };
     Item::Help(HelpRow {
-        what: format!("/{} {}", command.name, command.usage).trim_end().to_owned(),
+        what: command.form(),
         short: help::usage(command, HelpRow::CELLS),
         does: command.help.to_owned(),
         words: help::words(command),

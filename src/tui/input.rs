@@ -4,7 +4,6 @@ mod overlay;
 mod popup;
 mod question;
 mod selected;
-mod several;
 
 use super::acts::{hint, offer, open_list, send, stop};
 use super::help;
@@ -23,7 +22,6 @@ use popup::{complete, popup_key};
 pub(super) use popup::{drop_outdated, files, paths};
 use question::{question_ctrl_c, question_key, waiting_question_key};
 use selected::{is_about_the_transcript, selected_key};
-use several::several_key;
 
 const ESC_MS: u64 = 800;
 const QUIT_MS: u64 = 2_000;
@@ -56,7 +54,7 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     if key == TAKE_UP && super::late::take_up(app) {
         return;
     }
-    if app.several.is_some() && several_key(app, key) {
+    if app.several.is_some() && super::several::key(app, key) {
         return;
     }
     let action = app.config.keys.action(key);
@@ -152,7 +150,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
             let line = app.composer.text();
             if line.ends_with('\\') && app.composer.cursor() == line.len() {
                 edit(app, |c| {
-                    c.backspace();
+                    c.perform(Action::Backspace);
                     c.insert("\n");
                 });
             } else {
@@ -161,7 +159,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         }
         Action::Newline => edit(app, |c| c.insert("\n")),
         Action::Escape => escape(app, now, effects),
-        Action::Eof if !app.composer.is_empty() => edit(app, |c| c.delete()),
+        Action::Eof if !app.composer.is_empty() => edit(app, |c| c.perform(Action::Delete)),
         Action::Eof => quit_or_ask(app, effects),
         Action::Up => {
             if !app.composer.up(cells) {
@@ -178,23 +176,20 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
                 app.composer.set(&prompt);
             }
         }
-        Action::Left => app.composer.left(),
-        Action::Right => app.composer.right(),
-        Action::LineStart => app.composer.home(),
         Action::LineEnd if app.composer.at_line_end() => app.transcript.follow(),
-        Action::LineEnd => app.composer.end(),
-        Action::WordLeft => app.composer.word_left(),
-        Action::WordRight => app.composer.word_right(),
+        Action::Left | Action::Right | Action::LineStart | Action::LineEnd | Action::WordLeft | Action::WordRight => {
+            app.composer.perform(action);
+        }
         Action::Backspace => {
-            edit(app, |c| c.backspace());
+            edit(app, |c| c.perform(action));
             popup::mention(app, effects);
         }
-        Action::Delete => edit(app, |c| c.delete()),
-        Action::KillWord => edit(app, |c| c.cut_word()),
-        Action::KillToEnd => edit(app, |c| c.cut_to_end()),
-        Action::KillToStart => edit(app, |c| c.cut_to_start()),
-        Action::Yank => edit(app, |c| c.yank()),
-        Action::UndoEdit => edit(app, |c| c.undo()),
+        Action::Delete
+        | Action::KillWord
+        | Action::KillToEnd
+        | Action::KillToStart
+        | Action::Yank
+        | Action::UndoEdit => edit(app, |c| c.perform(action)),
         Action::HistorySearch => {
             let prompts: Vec<Item> = app.history.prompts().iter().rev().cloned().map(Item::Prompt).collect();
             open_list(app, ListView::new(Kind::Prompts, "Earlier prompts", prompts));

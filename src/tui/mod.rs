@@ -60,9 +60,7 @@ use std::collections::VecDeque;
 
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::ModelInfo;
-use crate::runtime::protocol::{
-    Activity, ContextMap, DocumentRow, LibraryName, Meters, SaveState, SessionRow, TimelineRow,
-};
+use crate::runtime::protocol::{Activity, LibraryName, Meters, SaveState, SessionRow, SessionView};
 use complete::Popup;
 use composer::Composer;
 use drafts::Drafts;
@@ -80,17 +78,6 @@ use transcript::Transcript;
 pub use event::{Effect, Event, FileRow, Redraw};
 pub use question::{Asker, Question, Standing};
 pub use update::update;
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SessionHead {
-    pub name: String,
-    pub title: String,
-    pub branch: (u64, u64),
-    pub view_only: bool,
-    pub timeline: Vec<TimelineRow>,
-    pub documents: Vec<DocumentRow>,
-    pub map: ContextMap,
-}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Armed {
@@ -139,7 +126,8 @@ pub struct App {
     pub size: (u16, u16),
     pub transcript: Transcript,
     pub composer: Composer,
-    pub session: SessionHead,
+    /// The session on screen; the transcript has its messages.
+    pub session: SessionView,
     pub tabs: Tabs,
     drafts: Drafts,
     pub activity: Activity,

@@ -283,7 +283,7 @@ impl Overlay {
         match self {
             Overlay::Page(page) | Overlay::Aside { page, .. } => page.scroll(by),
             Overlay::List(view) => view.list.step(by),
-            Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row()).unwrap_or(1))),
+            Overlay::Map(view) => view.scroll(by),
         }
     }
 

@@ -83,7 +83,7 @@ impl Question {
         }
         if self.standing != Standing::Asks {
             let hint = format!("{TAKE_UP} answers, or an empty input");
-            rows.push(Row { spans: vec![Span::new(hint, Role::Dim)], ..Row::default() });
+            rows.push(Row::from(vec![Span::new(hint, Role::Dim)]));
         }
         rows
     }
@@ -92,12 +92,11 @@ impl Question {
         let keys: Vec<(String, &str)> = self.keys().collect();
         if keys.len() + others <= height {
             let room = cells.saturating_sub(12);
-            let row = |(key, what): &(String, &str)| Row {
-                spans: vec![
+            let row = |(key, what): &(String, &str)| {
+                Row::from(vec![
                     Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold()),
                     Span::new(ellipsis(what, room), Role::Text),
-                ],
-                ..Row::default()
+                ])
             };
             return keys.iter().map(row).collect();
         }

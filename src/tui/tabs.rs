@@ -6,7 +6,7 @@ mod background;
 mod leaving;
 
 use super::acts::{hint, note, offer};
-use super::composer::{Composer, Folded};
+use super::composer::Composer;
 use super::keys::Action;
 use super::overlay::Overlay;
 use super::transcript::Transcript;
@@ -91,9 +91,10 @@ pub struct Tabs {
     at: u64,
     away: Vec<Away>,
     /// Selected by a key, so the draft stays with the old session.
-    wanted: Option<u64>,
+    pub(super) wanted: Option<u64>,
     leaving: Option<Leaving>,
-    held: Option<Notice>,
+    /// A page that arrived for the session on screen while it was off screen.
+    pub(super) held: Option<Notice>,
     second: Option<u64>,
 }
 
@@ -177,7 +178,7 @@ impl Tabs {
         self.away.iter_mut().for_each(|away| away.transcript.forget_colours());
     }
 
-    fn set_list(&mut self, list: Vec<OpenSession>) {
+    pub(super) fn set_list(&mut self, list: Vec<OpenSession>) {
         self.list = list;
         self.forget_closed();
     }
@@ -187,10 +188,6 @@ impl Tabs {
         let open = |serial: u64| list.iter().any(|o| o.serial == serial);
         away.retain(|a| open(a.serial));
         second.take_if(|serial| !open(*serial));
-    }
-
-    pub(super) fn forget_target(&mut self) {
-        self.wanted = None;
     }
 }
 
@@ -249,14 +246,6 @@ pub(super) fn switch_side(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
 }
 
-pub(super) fn held(app: &mut App) -> Option<Notice> {
-    app.tabs.held.take()
-}
-
-pub(super) fn named(app: &mut App, list: Vec<OpenSession>) {
-    app.tabs.set_list(list);
-}
-
 pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u64, effects: &mut Vec<Effect>) {
     app.tabs.set_list(list);
     let by_key = app.tabs.wanted.take() == Some(serial);
@@ -270,7 +259,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     }
     let notes = app.transcript.take_notes(app.requests);
     // Text typed after a command moves to the new session; text typed before a key stays.
-    let cut = app.composer.cut().clone();
+    let clipboard = app.composer.clipboard.clone();
     let draft = std::mem::take(&mut app.composer);
     app.took_out = false;
     let (draft, typed) = match by_key {
@@ -343,10 +332,11 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     }
     match app.composer.is_empty() {
         true => app.composer = typed,
-        false => app.composer.insert(&typed.expanded()),
+        false => app.composer.insert(typed.text()),
     }
-    app.composer.set_cut(refused.as_deref().map_or(cut, Folded::plain));
-    if refused.is_some() {
+    app.composer.clipboard = clipboard;
+    if let Some(refused) = refused {
+        app.composer.clipboard.cut = refused;
         offer(app, "A question was not asked here", Action::Yank, "brings it back", now + REFUSED_MS);
     }
     app.history.rest();

@@ -2,11 +2,10 @@
 
 use super::acts::{hint, note};
 use super::find::Find;
-use super::mention::{self, Found};
 use super::quit::{keep_quit_question_true, quit};
 use super::transcript::Scroll;
 use super::{App, Armed, Effect, Event, Phase, Question, Redraw, Standing};
-use super::{drafts, files, input, late, notices, perform, question, selection, themes};
+use super::{drafts, files, input, late, mention, notices, perform, question, selection, themes};
 use crate::core::Exit;
 use crate::runtime::protocol::Level;
 use crate::text::sanitize::sanitize;
@@ -34,14 +33,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         Event::Paste(text) => paste(app, &text, now, &mut effects),
         Event::Files { query, found } => input::files(app, &query, &found),
         Event::Folder { folder, found } => files::listed(app, &folder, found),
-        Event::FoundPaths(found) => match mention::found(app, &found, &mut effects) {
-            Found::Nothing => {}
-            Found::Ask { text, edits } => perform::ask_now(app, text, edits, &mut effects),
-            Found::Paste(text) => {
-                input::insert_pasted(app, &text);
-                question::give_way(app);
-            }
-        },
+        Event::FoundPaths(found) => mention::found(app, &found, &mut effects),
         Event::Wheel(rows) => match (&mut app.overlay, app.questions.front_mut()) {
             (_, Some(Question { pick: Some(p), .. })) if p.open => p.step(rows),
             (Some(overlay), _) => overlay.step(rows),

@@ -39,14 +39,11 @@ pub(super) fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> V
     }
     let right = ellipsis(&right.join("  "), look.cells.saturating_sub(8));
     let gap = look.cells.saturating_sub(1 + width(name) + width(&right)).max(1);
-    let mut rows = vec![Row {
-        spans: vec![
-            Span::new(format!(" {name}"), Face::from(tone).bold()),
-            Span::new(" ".repeat(gap), Tone::Text),
-            Span::new(right, Tone::Dim),
-        ],
-        ..Row::default()
-    }];
+    let mut rows = vec![Row::from(vec![
+        Span::new(format!(" {name}"), Face::from(tone).bold()),
+        Span::new(" ".repeat(gap), Tone::Text),
+        Span::new(right, Tone::Dim),
+    ])];
     if let Some(d) = &m.meta.document {
         let state = if d.complete { "" } else { ", read in part" };
         let (tokens, lines) = (counted(d.tokens, "token"), counted(d.lines, "line"));

@@ -135,9 +135,7 @@ fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
     let at = app.composer.cursor();
     if !after.is_empty() {
         app.composer.set(&format!("{before}{text}{space}{after}"));
-        while app.composer.cursor() > at {
-            app.composer.left();
-        }
+        app.composer.go(at);
     }
 }
 

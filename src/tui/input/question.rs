@@ -2,12 +2,10 @@
 
 use super::super::acts::{hold, send, stop};
 use super::super::keys::{Action, Code, Key, TAKE_UP};
-use super::super::mention::{self, Found};
 use super::super::question::{self, Asker, Standing};
 use super::super::quit::{quit, quit_or_ask};
-use super::super::{App, Armed, Effect, Find, pick};
-use super::several::several_key;
-use super::{insert_pasted, place_key, write};
+use super::super::{App, Armed, Effect, Find, mention, pick, several};
+use super::{place_key, write};
 use crate::runtime::protocol::Request;
 
 pub(super) fn waiting_question_key(app: &mut App, standing: Standing, key: Key, now: u64, effects: &mut Vec<Effect>) {
@@ -82,7 +80,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
                 return quit_or_ask(app, effects);
             }
             // Scrolls the answers that the question refers to.
-            several_key(app, key);
+            several::key(app, key);
             return;
         }
         _ => return,
@@ -111,11 +109,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
             quit(app, effects);
         }
         Asker::Quit => {}
-        Asker::Pasted => {
-            if let Found::Paste(text) = mention::chosen(app, choice, effects) {
-                insert_pasted(app, &text);
-            }
-        }
+        Asker::Pasted => mention::chosen(app, choice, effects),
     }
     if choice == '\x1b' {
         mention::not_read(app, now);

@@ -3,10 +3,8 @@
 use super::super::Completes::{Documents, Paths, Words};
 use super::super::args::{Args, next_word, tokens};
 use super::super::words::{LibraryAction, LoadOptions};
-use super::super::{Command, Group, Local, Outcome, Request};
-use super::{local, no_option, runtime};
-
-const ROW: Command = Command { group: Group::Documents, ..super::ROW };
+use super::super::{Command, Local, Outcome, Request};
+use super::{ROW, local, no_option, runtime};
 
 pub(super) const ROWS: &[Command] = &[
     Command {
@@ -28,7 +26,6 @@ pub(super) const ROWS: &[Command] = &[
             ("--force", "read a file that is not text as Latin-1"),
         ],
         example: "/load ~/notes.txt --as notes",
-        wrong: "/load --head",
         completes: Paths,
         parse: load,
         ..ROW
@@ -42,7 +39,6 @@ pub(super) const ROWS: &[Command] = &[
             ("off", "follow nothing any more; ./off is a file"),
         ],
         example: "/follow src docs/plan.md",
-        wrong: "/follow --head 4k",
         completes: Paths,
         parse: follow,
         ..ROW
@@ -50,8 +46,6 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "changes",
         help: "what changed in the files that are followed",
-        example: "/changes",
-        wrong: "/changes now",
         parse: |a| a.none().and_then(|()| runtime(Request::Changes)),
         ..ROW
     },
@@ -66,8 +60,6 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "refresh",
         help: "read changed files anew, on a new branch",
-        example: "/refresh",
-        wrong: "/refresh now",
         parse: |a| a.none().and_then(|()| runtime(Request::Refresh)),
         ..ROW
     },
@@ -80,7 +72,6 @@ pub(super) const ROWS: &[Command] = &[
             ("off [N]", "ends one watch, or all"),
         ],
         example: "/watch Which tests fail?",
-        wrong: "/watch off all",
         parse: watch,
         ..ROW
     },
@@ -88,8 +79,6 @@ pub(super) const ROWS: &[Command] = &[
         name: "docs",
         aliases: &["documents", "files"],
         help: "documents of this conversation",
-        example: "/docs",
-        wrong: "/docs now",
         parse: |a| a.none().and_then(|()| runtime(Request::Docs)),
         ..ROW
     },
@@ -99,7 +88,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "NAME",
         help: "remove a document, on a new branch",
         example: "/unload notes",
-        wrong: "/unload",
         completes: Documents,
         parse: |a| a.one("the name of a document; /docs lists them").and_then(|n| runtime(Request::Unload(n))),
         ..ROW
@@ -109,7 +97,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "NAME[:LINE]",
         help: "show a document at a line",
         example: "/open notes:120",
-        wrong: "/open",
         completes: Documents,
         parse: open,
         ..ROW
@@ -125,7 +112,6 @@ pub(super) const ROWS: &[Command] = &[
             ("prune", "remove documents that no session uses"),
         ],
         example: "/library add book.txt",
-        wrong: "/library burn",
         completes: Words(&["list", "add", "rm", "prune"]),
         parse: library,
         ..ROW
@@ -139,7 +125,6 @@ pub(super) const ROWS: &[Command] = &[
             ("--read", "also read documents whose state is not kept"),
         ],
         example: "/ask-all --library *.txt Who is the tenant?",
-        wrong: "/ask-all",
         parse: ask_all,
         ..ROW
     },
@@ -154,7 +139,6 @@ pub(super) const ROWS: &[Command] = &[
             ("sK", "the passages behind this sentence; /look lists them"),
         ],
         example: "/look #8 s2",
-        wrong: "/look two",
         parse: look,
         ..ROW
     },
@@ -165,7 +149,6 @@ pub(super) const ROWS: &[Command] = &[
         help: "check the quotes of an answer",
         options: &[("#N", "the answer with this number instead of the last")],
         example: "/quotes #8",
-        wrong: "/quotes two",
         parse: |a| a.message().and_then(|at| runtime(Request::Quotes(at))),
         ..ROW
     },
@@ -178,7 +161,6 @@ pub(super) const ROWS: &[Command] = &[
             ("K", "number of passages to test, one at a time (3)"),
         ],
         example: "/why #8 2",
-        wrong: "/why not",
         parse: |a| answer_and_number(a).and_then(|(at, count)| runtime(Request::Why { at, count })),
         ..ROW
     },
@@ -284,7 +266,6 @@ fn open(a: &Args<'_>) -> Result<Outcome, String> {
     }
 }
 
-/// `/look [#N] [K|sK]`.
 fn look(a: &Args<'_>) -> Result<Outcome, String> {
     let number = |word: &str, mark: char| word.strip_prefix(mark)?.parse::<u64>().ok().filter(|n| *n > 0);
     let (sentence, answer) = (|word: &str| number(word, 's'), |word: &str| number(word, '#'));

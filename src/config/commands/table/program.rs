@@ -1,12 +1,38 @@
-//! The program itself.
+//! What is going on, and the program itself.
 
 use super::super::Completes::{Commands, Words};
 use super::super::args::Args;
 use super::super::words::CopyWhat;
-use super::super::{Command, Group, Local, Outcome, Request};
-use super::{local, runtime};
+use super::super::{Command, Local, Outcome, Request};
+use super::{ROW, local, runtime};
 
-const ROW: Command = Command { group: Group::Program, ..super::ROW };
+pub(super) const NUMBERS: &[Command] = &[
+    Command {
+        name: "stats",
+        help: "speeds, acceptance, memory",
+        parse: |a| a.none().and_then(|()| runtime(Request::Stats)),
+        ..ROW
+    },
+    Command {
+        name: "map",
+        help: "map of the context, shaded by attention",
+        parse: |a| a.none().and_then(|()| runtime(Request::Map)),
+        ..ROW
+    },
+    Command {
+        name: "ctx",
+        aliases: &["context", "tokens"],
+        help: "tokens per message and document",
+        parse: |a| a.none().and_then(|()| runtime(Request::Context)),
+        ..ROW
+    },
+    Command {
+        name: "doctor",
+        help: "check model, device, disk and terminal",
+        parse: |a| a.none().and_then(|()| runtime(Request::Doctor)),
+        ..ROW
+    },
+];
 
 pub(super) const ROWS: &[Command] = &[
     Command {
@@ -21,7 +47,6 @@ pub(super) const ROWS: &[Command] = &[
             ("all", "the whole branch"),
         ],
         example: "/copy b2",
-        wrong: "/copy it",
         completes: Words(&["last", "look", "all"]),
         parse: copy,
         ..ROW
@@ -29,27 +54,16 @@ pub(super) const ROWS: &[Command] = &[
     Command {
         name: "park",
         help: "free the GPU; the next question brings it back",
-        example: "/park",
-        wrong: "/park now",
         parse: |a| a.none().and_then(|()| runtime(Request::Park)),
         ..ROW
     },
     Command {
         name: "unpark",
         help: "load a parked model again",
-        example: "/unpark",
-        wrong: "/unpark now",
         parse: |a| a.none().and_then(|()| runtime(Request::Unpark)),
         ..ROW
     },
-    Command {
-        name: "keys",
-        help: "what the keys do",
-        example: "/keys",
-        wrong: "/keys x",
-        parse: |a| a.none().and_then(|()| local(Local::Keys)),
-        ..ROW
-    },
+    Command { name: "keys", help: "what the keys do", parse: |a| a.none().and_then(|()| local(Local::Keys)), ..ROW },
     Command {
         name: "help",
         aliases: &["?", "commands"],
@@ -64,8 +78,6 @@ pub(super) const ROWS: &[Command] = &[
         name: "quit",
         aliases: &["exit", "bye", "q"],
         help: "leave; everything is saved",
-        example: "/quit",
-        wrong: "/quit now",
         parse: |a| a.none().and_then(|()| local(Local::Quit)),
         ..ROW
     },
