@@ -35,9 +35,7 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     let offset = jiff::tz::TimeZone::system().to_offset(clock::now());
     Ok(UiConfig {
         themes_dir: Some(context.dirs.themes()),
-        presets_dir: Some(context.dirs.presets()),
         themes: Themes { folder: Some(context.dirs.themes()), ..Themes::default() }.names("toml"),
-        code_theme: ui.code_theme.clone(),
         depth: depth(variable("COLORTERM"), variable("TERM")),
         colour: variable("NO_COLOR").is_none() && variable("CLICOLOR").is_none_or(|v| v != "0"),
         glyphs: match ui.glyphs {
@@ -47,19 +45,13 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
             settings::Glyphs::Auto => Glyphs::Ascii,
         },
         probe_glyphs: ui.glyphs == settings::Glyphs::Auto,
-        panel: ui.panel,
-        max_width: ui.max_width,
-        paste_fold_chars: ui.paste_fold_chars,
-        paste_fold_lines: ui.paste_fold_lines,
-        mouse: ui.mouse,
-        vim_keys: ui.vim_keys,
+        ui: ui.clone(),
         alternate_screen: match ui.alternate_screen {
             Switch::Auto => variable("ZELLIJ").is_none(),
             Switch::On => true,
             Switch::Off => false,
         },
         think_show: config.thinking.show,
-        look: config.ui.look,
         clipboard: config.clipboard.method,
         keys,
         settings: context.loaded.clone(),

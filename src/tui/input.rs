@@ -118,7 +118,7 @@ pub(super) fn insert_pasted(app: &mut App, text: &str) {
     app.wrote = true;
     app.transcript.deselect();
     app.history.rest();
-    let (chars, lines) = (app.config.paste_fold_chars, app.config.paste_fold_lines);
+    let (chars, lines) = (app.config.ui.paste_fold_chars, app.config.ui.paste_fold_lines);
     app.composer.paste(&sanitize(&with_newlines(text)), chars, lines);
 }
 

@@ -49,7 +49,7 @@ pub struct Regions {
 pub fn panel_shown(app: &App) -> bool {
     app.size.0 >= PANEL_FROM
         && app.tabs.side(app.size.0).is_none()
-        && app.panel.unwrap_or(app.config.panel != Panel::Off)
+        && app.panel.unwrap_or(app.config.ui.panel != Panel::Off)
 }
 
 fn composer_rows(app: &App) -> u16 {
@@ -143,7 +143,7 @@ pub fn regions(app: &App) -> Regions {
     let side = app.tabs.side(width);
     let half = width.saturating_sub(1) / 2;
     let (column, x, other_x, heading) = match side {
-        None => (left.min(app.config.max_width).max(20), 0, 0, 0),
+        None => (left.min(app.config.ui.max_width).max(20), 0, 0, 0),
         Some(Side::Left) => (half.saturating_sub(1), 0, width - half, 1),
         Some(Side::Right) => (half.saturating_sub(1), width - half, 0, 1),
     };

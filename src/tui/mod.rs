@@ -262,7 +262,7 @@ impl App {
             cells: regions.column_cells,
             glyphs: self.config.glyphs,
             think: self.config.think_show,
-            looked: self.config.look,
+            looked: self.config.ui.look,
             utc_offset_min: self.config.utc_offset_min,
             fold_key: self.config.keys.shortest(keys::Action::Thinking),
             select_key: self.config.keys.shortest(keys::Action::PrevMessage),

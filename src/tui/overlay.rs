@@ -64,11 +64,8 @@ impl Page {
 #[derive(Clone, Debug)]
 pub enum Overlay {
     Page(Page),
-    /// A question and its answer, which are not saved; `done` is set when the answer is complete.
-    Aside {
-        page: Page,
-        done: Option<Finish>,
-    },
+    // A question and its answer, which are not saved; `done` is set when the answer is complete.
+    Aside { page: Page, done: Option<Finish> },
     Map(MapView),
     List(ListView),
 }

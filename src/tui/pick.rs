@@ -134,7 +134,7 @@ impl FilePick {
 }
 
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
-    let (page, vim) = (app.transcript.page(), app.config.vim_keys);
+    let (page, vim) = (app.transcript.page(), app.config.ui.vim_keys);
     let Some(question) = app.questions.front_mut() else {
         return;
     };

@@ -17,7 +17,7 @@ pub(super) fn display(app: &mut App, display: &Display, effects: &mut Vec<Effect
     for (key, value) in display {
         match *key {
             "ui.theme" if *value != app.config.theme.name => effects.push(Effect::Theme(value.clone())),
-            "ui.code_theme" if *value != app.config.code_theme => effects.push(Effect::CodeTheme(value.clone())),
+            "ui.code_theme" if *value != app.config.ui.code_theme => effects.push(Effect::CodeTheme(value.clone())),
             _ => {}
         }
     }
@@ -60,7 +60,7 @@ pub(super) fn take(app: &mut App, row: ThemeRow) {
 pub(super) fn code(app: &mut App, read: Result<String, String>) {
     match read {
         Ok(name) => {
-            app.config.code_theme = name;
+            app.config.ui.code_theme = name;
             app.transcript.forget_colours();
             app.tabs.forget_colours();
         }

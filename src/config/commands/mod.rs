@@ -49,19 +49,15 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Local {
     Copy(CopyWhat),
-    /// Changes what the screen keeps.
+    // Changes what the screen keeps.
     Show(Display),
     Themes,
-    /// The names that a setting takes.
+    // The names that a setting takes.
     Names(&'static crate::config::settings::Row),
-    /// Writes to the settings file; `now` changes it in the session, too, if that can be done.
-    Save {
-        key: &'static str,
-        value: String,
-        now: Option<Box<Outcome>>,
-    },
+    // Writes to the settings file; `now` changes it in the session, too, if that can be done.
+    Save { key: &'static str, value: String, now: Option<Box<Outcome>> },
     Settings(Option<String>),
-    /// The list of files to load.
+    // The list of files to load.
     Files,
     Split,
     Keys,

@@ -38,7 +38,7 @@ fn may_lead(app: &mut App, now: u64) -> bool {
 
 pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let page = app.transcript.page();
-    let vim = app.config.vim_keys;
+    let vim = app.config.ui.vim_keys;
     match sessions::key(app, key, effects) {
         Done::No => {}
         Done::Yes => return,

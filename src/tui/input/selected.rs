@@ -30,7 +30,7 @@ pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -
     if key.ctrl || key.alt {
         return false;
     }
-    let key = if app.config.vim_keys { key.as_arrow() } else { key };
+    let key = if app.config.ui.vim_keys { key.as_arrow() } else { key };
     let request = match key.code {
         Code::Char('y') => {
             match copy_text(app, CopyWhat::Message(number)) {
@@ -62,11 +62,11 @@ pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -
             app.transcript.select(1);
             return true;
         }
-        Code::Home if app.config.vim_keys => {
+        Code::Home if app.config.ui.vim_keys => {
             app.transcript.select(isize::MIN / 2);
             return true;
         }
-        Code::End if app.config.vim_keys => {
+        Code::End if app.config.ui.vim_keys => {
             app.transcript.select(isize::MAX / 2);
             return true;
         }
