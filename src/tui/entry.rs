@@ -27,8 +27,9 @@ pub enum Item {
     Note { level: Level, text: String, request: u64 },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
+    #[default]
     Head,
     Thoughts,
     Text,
@@ -57,12 +58,8 @@ pub struct Look {
 
 pub const BAR_CELLS: usize = 3;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extent {
-    thoughts: usize,
-    text: usize,
-    complete: bool,
-}
+/// A place that survives a change of width: part, source offset, and the index among rows with that offset.
+pub type Anchor = (Part, usize, usize);
 
 impl Default for Item {
     fn default() -> Item {

@@ -18,6 +18,7 @@ use crate::runtime::protocol::{Activity, Request};
 use crate::text::sanitize::sanitize;
 use crate::text::with_newlines;
 use overlay::{close_overlay, overlay_key};
+pub(super) use overlay::{enter_line, write_line};
 use popup::{complete, popup_key};
 pub(super) use popup::{drop_outdated, files, paths};
 use question::{question_ctrl_c, question_key, waiting_question_key};
@@ -88,14 +89,14 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     if c == '?' && app.composer.is_empty() {
         return show_help(app);
     }
-    if let Some(question) = super::offers::numbered(app, c) {
+    if let Some(question) = super::greeting::numbered(app, c) {
         app.composer.set(question);
         app.offered = Some(c);
         return;
     }
     // A second digit continues a number, so the first one was no choice.
     if let Some(number) = app.offered.take()
-        && super::offers::question(number) == Some(app.composer.text())
+        && super::greeting::question(number) == Some(app.composer.text())
     {
         app.composer.set(number.encode_utf8(&mut [0; 4]));
     }
@@ -194,7 +195,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
             let prompts: Vec<Item> = app.history.prompts().iter().rev().cloned().map(Item::Prompt).collect();
             open_list(app, ListView::new(Kind::Prompts, "Earlier prompts", prompts));
         }
-        Action::Complete => match super::offers::next(app) {
+        Action::Complete => match super::greeting::next(app) {
             Some(question) => {
                 app.composer.set(question);
                 app.offered = None;

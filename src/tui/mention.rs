@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 
 use super::acts::{hint, note, remember, send};
 use super::keys::Action;
-use super::{App, Effect, Question, Queued};
+use super::{App, Asker, Effect, Question, Queued};
 use crate::config::commands;
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{Choice, Level, LoadOptions, Request};
@@ -238,7 +238,7 @@ pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) 
             let choices =
                 vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
             let question = format!("Load {}?", sanitize_line(&what));
-            app.questions.push_back(Question::of_pasted(question, choices));
+            app.questions.push_back(Question::new(Asker::Pasted, question, choices));
             app.lookup = Some(Lookup::Pasted(text, paths));
         }
     }

@@ -11,7 +11,7 @@ use super::overlay::{Item, Kind, ListView, Overlay, Page};
 use super::pick::FilePick;
 use super::several::Several;
 use super::status::{duration, writing_speed};
-use super::{App, Effect, Phase, Question, Redraw, cleaned, drafts, fan_out, late, perform};
+use super::{App, Asker, Effect, Phase, Question, Redraw, cleaned, drafts, fan_out, late, perform};
 use crate::core::transcript::Role;
 use crate::core::{Exit, percent};
 use crate::runtime::protocol::{
@@ -151,14 +151,15 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Question { id, text, choices } => {
             (app.waiting, app.answered) = (false, false);
-            app.questions.push_back(Question::of_runtime(id, clean(&text), choices, None));
+            app.questions.push_back(Question::new(Asker::Runtime(id), clean(&text), choices));
         }
         Notice::Plan { id, text, choices, mut plan } => {
             (app.waiting, app.answered) = (false, false);
             for f in &mut plan.files {
                 f.name = line(&f.name);
             }
-            app.questions.push_back(Question::of_runtime(id, clean(&text), choices, Some(FilePick::new(plan))));
+            let question = Question::new(Asker::Runtime(id), clean(&text), choices);
+            app.questions.push_back(Question { pick: Some(FilePick::new(plan)), ..question });
         }
         Notice::Input { text, editing } => {
             app.overlay = None;

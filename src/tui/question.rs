@@ -42,17 +42,10 @@ pub struct Question {
 }
 
 impl Question {
-    pub(super) fn of_runtime(id: u64, text: String, choices: Vec<Choice>, pick: Option<FilePick>) -> Question {
-        Question { asker: Asker::Runtime(id), text, choices, pick, standing: Standing::Unseen }
-    }
-
-    pub(super) fn of_quitting(text: String, choices: Vec<Choice>) -> Question {
-        Question { asker: Asker::Quit, text, choices, pick: None, standing: Standing::Asks }
-    }
-
-    /// Keys may have been typed since the paste.
-    pub(super) fn of_pasted(text: String, choices: Vec<Choice>) -> Question {
-        Question { asker: Asker::Pasted, text, choices, pick: None, standing: Standing::Unseen }
+    pub(super) fn new(asker: Asker, text: String, choices: Vec<Choice>) -> Question {
+        // The question before quitting answers a key; keys may have been typed before any other.
+        let standing = if asker == Asker::Quit { Standing::Asks } else { Standing::Unseen };
+        Question { asker, text, choices, pick: None, standing }
     }
 
     pub(super) fn without_labels(&self) -> Question {

@@ -6,6 +6,7 @@ use super::App;
 use super::Effect;
 use super::acts::send;
 use super::cleaned::session_row;
+use super::input::{enter_line, write_line};
 use super::keys::{Code, Key};
 use super::overlay::{Item, Kind, ListView, Order, Overlay, Picked};
 use crate::config::commands::escaped;
@@ -60,22 +61,13 @@ fn chosen(view: &ListView) -> Option<&SessionRow> {
     }
 }
 
-pub(super) enum Done {
-    /// The key is none of the list's own.
-    No,
-    Yes,
-    /// The list closes, and the line is put into the input.
-    Write(String),
-    /// The same, and the line is sent.
-    Enter(String),
-}
-
-pub(super) fn key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> Done {
-    let Some(Overlay::List(view)) = &mut app.overlay else { return Done::No };
+/// The list's own keys; false for all others.
+pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
+    let Some(Overlay::List(view)) = &mut app.overlay else { return false };
     let picked = view.picked;
     let name = chosen(view).map(|row| row.name.clone());
     match (key.code, name) {
-        _ if view.kind != Kind::Sessions || key.alt => return Done::No,
+        _ if view.kind != Kind::Sessions || key.alt => return false,
         (Code::Char('s'), _) if key.ctrl => {
             let order = match picked.order {
                 Order::Date => Order::Name,
@@ -87,13 +79,13 @@ pub(super) fn key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> Done {
         (Code::Char('f'), _) if key.ctrl => {
             show(view, Picked { this_folder: !picked.this_folder, ..picked }, &app.sessions);
         }
-        (Code::F(2), Some(name)) => return Done::Write(format!("/rename {} ", escaped(&name))),
-        (Code::Delete, Some(name)) => return Done::Enter(format!("/delete {}", escaped(&name))),
+        (Code::F(2), Some(name)) => write_line(app, &format!("/rename {} ", escaped(&name))),
+        (Code::Delete, Some(name)) => enter_line(app, &format!("/delete {}", escaped(&name)), now, effects),
         (Code::F(3), Some(name)) => {
             send(app, Request::Pin(Some(name)), effects);
             send(app, Request::Sessions, effects);
         }
-        _ => return Done::No,
+        _ => return false,
     }
-    Done::Yes
+    true
 }

@@ -9,7 +9,7 @@ mod view;
 
 use std::collections::{HashMap, HashSet};
 
-use super::entry::{Entry, Extent, Item, Look, Part, Progress, note_rows};
+use super::entry::{Anchor, Entry, Item, Look, Progress, note_rows};
 use super::markdown::Colours;
 use super::rows::Row;
 use crate::core::transcript::{Message, MessageId};
@@ -23,7 +23,7 @@ pub enum Scroll {
     Follow,
     At {
         entry: usize,
-        anchor: (Part, usize, usize),
+        anchor: Anchor,
     },
 }
 
@@ -31,8 +31,8 @@ pub enum Scroll {
 pub struct Transcript {
     entries: Vec<Entry>,
     scroll: Scroll,
-    /// The last entry at the time when the view stopped following, and its extent.
-    frozen: (usize, Extent),
+    /// The last entry at the time when the view stopped following, and its last row.
+    frozen: (usize, Anchor),
     selected: Option<usize>,
     look: Look,
     height: usize,
@@ -125,7 +125,7 @@ impl Transcript {
         let there = self.entries.iter().skip(message + 1).take(notes).take_while(|e| e.as_message().is_none()).count();
         self.frozen.0 = message + there;
         if there < notes {
-            self.frozen.1 = self.extent_of(self.frozen.0);
+            self.frozen.1 = self.end_of(self.frozen.0);
         }
     }
 

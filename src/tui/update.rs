@@ -58,11 +58,8 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Paths { prefix, found } => input::paths(app, &prefix, &found),
         Event::Edited(Ok(text)) => app.composer.set(text.trim_end_matches('\n')),
-        Event::Edited(Err(why)) | Event::Copied(Err(why)) => note(app, Level::Error, &why),
-        Event::Kept(result) => match result {
-            Ok(what) => note(app, Level::Info, &what),
-            Err(why) => note(app, Level::Error, &why),
-        },
+        Event::Edited(Err(why)) | Event::Copied(Err(why)) | Event::Kept(Err(why)) => note(app, Level::Error, &why),
+        Event::Kept(Ok(what)) => note(app, Level::Info, &what),
         Event::Copied(Ok(what)) => copied(app, &what, now),
         Event::Theme(read) => themes::read(app, read),
         Event::Themes(rows) => themes::open(app, rows),

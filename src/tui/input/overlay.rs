@@ -3,8 +3,7 @@
 use super::super::acts::{hint, send, stop, why_not_now};
 use super::super::keys::{Code, Key};
 use super::super::overlay::{Item, Kind, Overlay};
-use super::super::sessions::{self, Done};
-use super::super::{App, Effect, files, late, perform};
+use super::super::{App, Effect, files, late, perform, sessions};
 use super::write;
 use crate::config::commands::Outcome;
 use crate::runtime::protocol::{GotoTarget, Request};
@@ -39,11 +38,8 @@ fn may_lead(app: &mut App, now: u64) -> bool {
 pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let page = app.transcript.page();
     let vim = app.config.ui.vim_keys;
-    match sessions::key(app, key, effects) {
-        Done::No => {}
-        Done::Yes => return,
-        Done::Enter(line) => return enter_line(app, &line, now, effects),
-        Done::Write(line) => return write_line(app, &line),
+    if sessions::key(app, key, now, effects) {
+        return;
     }
     let Some(overlay) = &mut app.overlay else {
         return;
@@ -51,21 +47,30 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
     // In lists with a filter, letters move only while the filter is empty. The timeline has its own `g`.
     let own = kind(overlay) == Some(Kind::Timeline) && key.code == Code::Char('g');
     let free = overlay.query().is_none_or(str::is_empty) && !own;
-    let key = if vim && free && !key.ctrl && !key.alt { key.as_arrow() } else { key };
-    match key.code {
+    let plain = !key.ctrl && !key.alt;
+    let key = if vim && free && plain { key.as_arrow() } else { key };
+    let code = match (&*overlay, key.code) {
+        (Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Map(_), Code::Char('q')) if plain => Code::Esc,
+        (Overlay::Page(_) | Overlay::Aside { .. }, Code::Char(' ')) if plain => Code::PageDown,
+        (Overlay::Map(_), Code::Char('h')) if plain => Code::Left,
+        (Overlay::Map(_), Code::Char('l')) if plain => Code::Right,
+        (open, Code::Char('k')) if plain && open.query().is_none() => Code::Up,
+        (open, Code::Char('j')) if plain && open.query().is_none() => Code::Down,
+        (_, code) => code,
+    };
+    match code {
         Code::Esc => close_overlay(app, effects),
-        Code::Left if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, -1),
-        Code::Right if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, 1),
-        Code::Left if kind(overlay) == Some(Kind::Files) => {
-            if let Overlay::List(view) = overlay {
+        Code::Left | Code::Right => match overlay {
+            Overlay::Map(view) => view.step(if code == Code::Right { 1 } else { -1 }),
+            Overlay::List(view) if view.kind == Kind::Files && code == Code::Left => {
                 files::open(&files::parent(&view.folder), effects);
             }
-        }
-        Code::Left | Code::Right => {
-            if let Some(request) = overlay.other_sentence(key.code == Code::Right) {
-                send(app, request, effects);
+            _ => {
+                if let Some(request) = overlay.other_sentence(code == Code::Right) {
+                    send(app, request, effects);
+                }
             }
-        }
+        },
         Code::Up => overlay.step(-1),
         Code::Down => overlay.step(1),
         Code::PageUp => overlay.step(-page),
@@ -89,18 +94,11 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
                 overlay.set_query(query);
             }
         }
-        Code::Char(c @ '1'..='9') if !key.ctrl && !key.alt && overlay.looked().is_some() => {
+        Code::Char(c @ '1'..='9') if plain && overlay.looked().is_some() => {
             let request = Request::Look { at: overlay.looked(), passage: c.to_digit(10).map(u64::from) };
             send(app, request, effects);
         }
-        Code::Char(c) if !key.ctrl && !key.alt => match overlay {
-            Overlay::Page(_) | Overlay::Aside { .. } => match c {
-                'q' => close_overlay(app, effects),
-                ' ' => overlay.step(page),
-                'j' => overlay.step(1),
-                'k' => overlay.step(-1),
-                c => write_below(app, c, now, effects),
-            },
+        Code::Char(c) if plain => match overlay {
             Overlay::List(view) if view.kind.has_filter() => {
                 let query = format!("{}{c}", view.list.query());
                 overlay.set_query(query);
@@ -113,30 +111,21 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
                         send(app, Request::ForkFrom(row.message), effects);
                     }
                 }
-                ('k', _) => overlay.step(-1),
-                ('j', _) => overlay.step(1),
                 (c, _) => write_below(app, c, now, effects),
             },
-            Overlay::Map(_) => match c {
-                'q' => close_overlay(app, effects),
-                'h' => move_in_map(overlay, -1),
-                'l' => move_in_map(overlay, 1),
-                'k' => overlay.step(-1),
-                'j' => overlay.step(1),
-                c => write_below(app, c, now, effects),
-            },
+            _ => write_below(app, c, now, effects),
         },
         _ => {}
     }
 }
 
-fn write_line(app: &mut App, line: &str) {
+pub(in crate::tui) fn write_line(app: &mut App, line: &str) {
     app.overlay = None;
     app.composer.clear_to_cut();
     app.composer.set(line);
 }
 
-fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
+pub(in crate::tui) fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
     write_line(app, line);
     perform::submit(app, now, effects);
 }
@@ -144,12 +133,6 @@ fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
 fn write_below(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     if late::give_way(app, now) {
         write(app, c, effects);
-    }
-}
-
-fn move_in_map(overlay: &mut Overlay, by: isize) {
-    if let Overlay::Map(view) = overlay {
-        view.step(by);
     }
 }
 
