@@ -133,8 +133,7 @@ fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     app.wrote = true;
     app.history.rest();
     app.transcript.deselect();
-    if matches!(app.armed, Armed::Escape(_) | Armed::Quit(_)) {
-        app.armed = Armed::Nothing;
+    if app.armed.take_if(|(armed, _)| matches!(armed, Armed::Escape | Armed::Quit)).is_some() {
         app.hint = None;
     }
     // Command names pop up while they are typed; arguments only on Tab.
@@ -264,27 +263,20 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.runs() {
         if app.can_be_stopped() {
             stop(app, effects);
-            app.armed = Armed::Swallow(now + ESC_MS);
+            app.armed = Some((Armed::Swallow, now + ESC_MS));
         }
         return;
     }
-    match app.armed {
-        Armed::Swallow(until) if now < until => {}
-        Armed::Escape(until) if now < until => {
-            app.armed = Armed::Nothing;
-            app.hint = None;
-            if app.composer.is_empty() {
-                send(app, Request::Timeline, effects);
-            } else {
-                app.composer.clear_to_cut();
-            }
+    if app.is_armed(Armed::Escape, now) {
+        (app.armed, app.hint) = (None, None);
+        match app.composer.is_empty() {
+            true => send(app, Request::Timeline, effects),
+            false => app.composer.clear_to_cut(),
         }
-        Armed::Nothing | Armed::Escape(_) | Armed::Swallow(_) | Armed::Quit(_) | Armed::Ignore(_) => {
-            app.armed = Armed::Escape(now + ESC_MS);
-            let text =
-                if app.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
-            hint(app, text, now + ESC_MS);
-        }
+    } else if !app.is_armed(Armed::Swallow, now) {
+        app.armed = Some((Armed::Escape, now + ESC_MS));
+        let text = if app.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
+        hint(app, text, now + ESC_MS);
     }
 }
 
@@ -306,22 +298,22 @@ fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.popup.take().is_some() || app.find.take().is_some() {
         return;
     }
-    if matches!(app.armed, Armed::Ignore(until) if now < until) {
+    if app.is_armed(Armed::Ignore, now) {
         return;
     }
     if app.can_be_stopped() || app.activity == Activity::Stopping {
         if app.can_be_stopped() {
             stop(app, effects);
         }
-        app.armed = Armed::Ignore(now + IGNORE_MS);
+        app.armed = Some((Armed::Ignore, now + IGNORE_MS));
     } else if !app.composer.is_empty() {
         app.composer.clear_to_cut();
         app.editing = None;
         offer(app, "Cleared", Action::Yank, "brings it back", now + QUIT_MS);
-    } else if matches!(app.armed, Armed::Quit(until) if now < until) {
+    } else if app.is_armed(Armed::Quit, now) {
         quit(app, effects);
     } else {
-        app.armed = Armed::Quit(now + QUIT_MS);
+        app.armed = Some((Armed::Quit, now + QUIT_MS));
         let warning = match is_unsaved(app) {
             true => "Not all is saved: Ctrl-C again quits and loses it",
             false => "Press Ctrl-C again to quit",

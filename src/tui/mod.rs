@@ -77,25 +77,15 @@ pub use event::{Effect, Event, FileRow, Redraw};
 pub use question::{Asker, Question, Standing};
 pub use update::update;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the next key does for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
-    #[default]
-    Nothing,
-    Escape(u64),
+    Escape,
     /// Ignores an Esc that follows the one that stopped work.
-    Swallow(u64),
-    Quit(u64),
+    Swallow,
+    Quit,
     /// Ignores a Ctrl-C that follows the one that stopped work.
-    Ignore(u64),
-}
-
-impl Armed {
-    fn until(self) -> Option<u64> {
-        match self {
-            Armed::Nothing => None,
-            Armed::Escape(t) | Armed::Swallow(t) | Armed::Quit(t) | Armed::Ignore(t) => Some(t),
-        }
-    }
+    Ignore,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,7 +151,8 @@ pub struct App {
     offered: Option<char>,
     library: Vec<LibraryName>,
     sessions: Vec<SessionRow>,
-    armed: Armed,
+    /// Until this time.
+    armed: Option<(Armed, u64)>,
     /// The last question, or answer to a question, is not acknowledged yet.
     waiting: bool,
     answered: bool,
@@ -218,6 +209,10 @@ impl App {
         self.model.as_ref().is_some_and(|m| m.max_sequences > 1)
     }
 
+    fn is_armed(&self, what: Armed, now: u64) -> bool {
+        self.armed.is_some_and(|(armed, until)| armed == what && now < until)
+    }
+
     pub fn take_redraw(&mut self) -> Redraw {
         std::mem::take(&mut self.redraw)
     }
@@ -225,7 +220,7 @@ impl App {
     /// Time of the next [`Event::Tick`]; `None` if nothing is pending, so that an idle program sleeps.
     pub fn deadline(&self) -> Option<u64> {
         let hint = self.hint.as_ref().and_then(|h| h.1);
-        [hint, self.armed.until(), self.drafts.deadline()].into_iter().flatten().min()
+        [hint, self.armed.map(|(_, until)| until), self.drafts.due].into_iter().flatten().min()
     }
 
     /// Whether the session has messages, on any branch.

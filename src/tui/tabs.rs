@@ -81,7 +81,7 @@ struct Away {
     held: Option<Notice>,
 }
 
-fn called(name: &str) -> &str {
+pub(super) fn called(name: &str) -> &str {
     if name.is_empty() { UNNAMED } else { name }
 }
 
@@ -253,7 +253,8 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     if old == serial {
         return;
     }
-    let mut kept = app.drafts.leave(now);
+    let mut kept = std::mem::take(&mut app.drafts.kept);
+    app.drafts.due = Some(now + drafts::REST_MS);
     if old == 0 {
         return;
     }
@@ -318,7 +319,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     if let Some(i) = others.iter().position(|a| a.serial == serial) {
         let back = others.remove(i);
         app.composer = back.composer;
-        app.drafts.restore(back.kept);
+        app.drafts.kept = back.kept;
         app.editing = back.editing;
         app.transcript = back.transcript;
         let mut held = back.queue;

@@ -4,7 +4,7 @@ use super::acts::{hint, note};
 use super::find::Find;
 use super::quit::{keep_quit_question_true, quit};
 use super::transcript::Scroll;
-use super::{App, Armed, Effect, Event, Phase, Question, Redraw, Standing};
+use super::{App, Effect, Event, Phase, Question, Redraw, Standing};
 use super::{drafts, files, input, late, mention, notices, perform, question, selection, themes};
 use crate::core::Exit;
 use crate::runtime::protocol::Level;
@@ -119,9 +119,7 @@ fn frame(app: &mut App, effects: &mut Vec<Effect>) {
 
 fn tick(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> Redraw {
     drafts::rested(app, now, effects);
-    if app.armed.until().is_some_and(|t| t <= now) {
-        app.armed = Armed::Nothing;
-    }
+    app.armed.take_if(|(_, until)| *until <= now);
     if app.hint.as_ref().and_then(|h| h.1).is_some_and(|t| t <= now) {
         app.hint = None;
         app.transcript.clear_remark();

@@ -2,7 +2,7 @@
 
 use super::super::acts::{hint, send, stop, why_not_now};
 use super::super::keys::{Code, Key};
-use super::super::overlay::{Item, Kind, Overlay};
+use super::super::overlay::{HelpRow, Item, Kind, Overlay};
 use super::super::{App, Effect, files, late, perform, sessions};
 use super::write;
 use crate::config::commands::Outcome;
@@ -172,18 +172,9 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
             (_, Some(Item::Theme(row))) => return super::super::themes::take(app, row),
             (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAnswer(at)),
             (_, Some(Item::Answer(..))) => return,
-            (_, Some(Item::Setting(row))) => {
-                app.composer.clear_to_cut();
-                app.composer.set(&row.line);
-                None
-            }
-            (_, Some(Item::Help(row))) => {
-                if let Some(line) = row.line {
-                    app.composer.clear_to_cut();
-                    app.composer.set(&line);
-                }
-                None
-            }
+            (_, Some(Item::Setting(row))) => return write_line(app, &row.line),
+            (_, Some(Item::Help(HelpRow { line: Some(line), .. }))) => return write_line(app, &line),
+            (_, Some(Item::Help(_))) => None,
             (_, Some(Item::Heading(_))) => return,
             (_, Some(Item::File(row))) => {
                 let folder = view.folder.clone();

@@ -25,7 +25,7 @@ pub(super) fn question_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>
     match app.questions.front().map(|q| q.standing) {
         Some(Standing::Waits) | None => return false,
         Some(Standing::Unseen) => {}
-        Some(Standing::Asks) if matches!(app.armed, Armed::Ignore(until) if now < until) => {}
+        Some(Standing::Asks) if app.is_armed(Armed::Ignore, now) => {}
         Some(Standing::Asks) => question_key(app, Key::plain(Code::Esc), now, effects),
     }
     true
@@ -49,7 +49,7 @@ fn begin_to_write(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
 
 pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     // The second of two presses; the first one stopped the work.
-    if key == Key::plain(Code::Esc) && matches!(app.armed, Armed::Swallow(until) if now < until) {
+    if key == Key::plain(Code::Esc) && app.is_armed(Armed::Swallow, now) {
         return;
     }
     let Some(question) = app.questions.front_mut() else {

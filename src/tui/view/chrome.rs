@@ -10,6 +10,7 @@ use crate::tui::layout::{Regions, banner_text, note_rows};
 use crate::tui::options::PANEL_FROM;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::{self, Part};
+use crate::tui::tabs::called;
 use crate::tui::wrap::wrap_text;
 
 pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
@@ -27,7 +28,6 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     }
     let right_cells: usize = right.iter().map(|s| width(&s.text)).sum();
     let room = usize::from(area.width).saturating_sub(right_cells + 2);
-    let name = if app.session.name.is_empty() { "new session" } else { &app.session.name };
     let mut left = Vec::new();
     let mut used = 1;
     if app.is_demo() {
@@ -50,7 +50,7 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
         let news = if news.is_empty() { news } else { format!("  {news}") };
         branch.push_str(&format!("  [{}/{opened}]{news}", app.tabs.place() + 1));
     }
-    let name = ellipsis(name, room.saturating_sub(used + width(&branch)));
+    let name = ellipsis(called(&app.session.name), room.saturating_sub(used + width(&branch)));
     used += width(&name) + width(&branch);
     left.push(Span::new(name, Face::from(Role::Text).bold()));
     left.push(Span::new(branch, Role::Dim));
@@ -114,16 +114,15 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
 
 pub(super) fn sides(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
     let Some((number, name, mark, _)) = app.tabs.other(app.size.0) else { return };
-    let named = |name: &str| if name.is_empty() { "new session".to_owned() } else { name.to_owned() };
     let bar = painter.theme.bar();
     let between = regions.between;
     for line in 0..between.height {
         painter.text(between, line, bar, Role::Rule);
     }
-    let here = format!(" [{}] {}", app.tabs.place() + 1, named(&app.session.name));
+    let here = format!(" [{}] {}", app.tabs.place() + 1, called(&app.session.name));
     painter.text(regions.heading, 0, &here, Face::from(Role::Key).bold());
     let area = regions.other_heading;
-    painter.text(area, 0, &format!(" {number} {} {}", named(name), mark.text()), Role::Dim);
+    painter.text(area, 0, &format!(" {number} {} {}", called(name), mark.text()), Role::Dim);
     let hint = app.config.keys.does(Action::OtherSide, "goes there").unwrap_or_default();
     painter.right(area, 0, 1, &hint, Role::Dim);
 }
