@@ -1,11 +1,11 @@
 //! Keys: selects the receiver (question, overlay, popup, selected message, input) and handles those of the input.
 
 mod overlay;
-mod popup;
 mod question;
 mod selected;
 
 use super::acts::{hint, offer, open_list, send, stop};
+use super::complete::{complete, popup_key};
 use super::help;
 use super::keys::{Action, Code, Key, TAKE_UP};
 use super::overlay::{Item, Kind, ListView};
@@ -19,8 +19,6 @@ use crate::text::sanitize::sanitize;
 use crate::text::with_newlines;
 use overlay::{close_overlay, overlay_key};
 pub(super) use overlay::{enter_line, write_line};
-use popup::{complete, popup_key};
-pub(super) use popup::{drop_outdated, files, paths};
 use question::{question_ctrl_c, question_key, waiting_question_key};
 use selected::{is_about_the_transcript, selected_key};
 
@@ -111,7 +109,7 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
 
 fn write(app: &mut App, c: char, effects: &mut Vec<Effect>) {
     edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
-    popup::mention(app, effects);
+    super::complete::mention(app, effects);
 }
 
 pub(super) fn insert_pasted(app: &mut App, text: &str) {
@@ -140,7 +138,7 @@ fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     let before = app.composer.text()[..app.composer.cursor()].to_string();
     let naming =
         before.starts_with('/') && !before.contains(char::is_whitespace) && before.len() == app.composer.text().len();
-    app.popup = if naming { popup::popup(app, &before) } else { None };
+    app.popup = if naming { super::complete::popup(app, &before) } else { None };
 }
 
 fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
@@ -182,7 +180,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         }
         Action::Backspace => {
             edit(app, |c| c.perform(action));
-            popup::mention(app, effects);
+            super::complete::mention(app, effects);
         }
         Action::Delete
         | Action::KillWord

@@ -25,14 +25,8 @@ const SPEEDS: usize = 42;
 
 pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<Effect>) -> Redraw {
     let mut redraw = match &notice {
-        Notice::Acknowledged(_) | Notice::Prompts(_) | Notice::Library(_) => Redraw::No,
-        Notice::Tree(_)
-        | Notice::Delta { .. }
-        | Notice::Meters(_)
-        | Notice::FanOut(_)
-        | Notice::Aside { .. }
-        | Notice::Titled(_)
-        | Notice::Named { .. } => Redraw::Stream,
+        Notice::Delta { .. } | Notice::FanOut(_) | Notice::Aside { .. } => Redraw::Stream,
+        notice if answers_nothing(notice) => Redraw::Stream,
         _ => Redraw::Now,
     };
     match &notice {

@@ -6,6 +6,7 @@ use super::acts::{hint, send};
 use super::cells::{fit, width};
 use super::entry::grouped;
 use super::keys::{Code, Key};
+use super::list::first_row;
 use super::rows::{Role, Span};
 use super::status::duration;
 use super::view::paint::Painter;
@@ -108,7 +109,7 @@ impl FilePick {
         let files = &self.plan.files;
         // Title, header, a blank row and the total take four rows.
         let room = usize::from(body.height.saturating_sub(4)).max(1);
-        let first = self.selected.saturating_sub(room / 2).min(files.len().saturating_sub(room));
+        let first = first_row(self.selected, files.len(), room);
         let cells = usize::from(body.width).saturating_sub(4);
         for (line, (i, file)) in (2..).zip(files.iter().enumerate().skip(first).take(room)) {
             let chosen = self.is_chosen(i);

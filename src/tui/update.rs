@@ -5,7 +5,7 @@ use super::find::Find;
 use super::quit::{keep_quit_question_true, quit};
 use super::transcript::Scroll;
 use super::{App, Effect, Event, Phase, Question, Redraw, Standing};
-use super::{drafts, files, input, late, mention, notices, perform, question, selection, themes};
+use super::{complete, drafts, files, input, late, mention, notices, perform, question, selection, themes};
 use crate::core::Exit;
 use crate::runtime::protocol::Level;
 use crate::text::sanitize::sanitize;
@@ -31,7 +31,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             input::key(app, key, now, &mut effects);
         }
         Event::Paste(text) => paste(app, &text, now, &mut effects),
-        Event::Files { query, found } => input::files(app, &query, &found),
+        Event::Files { query, found } => complete::files(app, &query, &found),
         Event::Folder { folder, found } => files::listed(app, &folder, found),
         Event::FoundPaths(found) => mention::found(app, &found, &mut effects),
         Event::Wheel(rows) => match (&mut app.overlay, app.questions.front_mut()) {
@@ -56,7 +56,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
                 redraw = Redraw::No;
             }
         }
-        Event::Paths { prefix, found } => input::paths(app, &prefix, &found),
+        Event::Paths { prefix, found } => complete::paths(app, &prefix, &found),
         Event::Edited(Ok(text)) => app.composer.set(text.trim_end_matches('\n')),
         Event::Edited(Err(why)) | Event::Copied(Err(why)) | Event::Kept(Err(why)) => note(app, Level::Error, &why),
         Event::Kept(Ok(what)) => note(app, Level::Info, &what),
@@ -91,7 +91,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         drafts::look(app, now, &mut effects);
     }
     app.took_out &= !app.composer.is_empty();
-    input::drop_outdated(app);
+    complete::drop_outdated(app);
     if app.focused {
         app.tabs.look_at_side(app.size.0);
     }

@@ -10,7 +10,7 @@ use crate::tui::layout::{Regions, banner_text, note_rows};
 use crate::tui::options::PANEL_FROM;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::{self, Part};
-use crate::tui::tabs::called;
+use crate::tui::tabs::{Mark, called};
 use crate::tui::wrap::wrap_text;
 
 pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
@@ -68,44 +68,25 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     painter.right_spans(area, 0, 0, &right);
 }
 
+/// The open sessions around the one on screen, as many as fit.
 fn sessions(app: &App, cells: usize) -> Vec<Span> {
     let open = app.tabs.place();
-    let words: Vec<(String, usize)> = app
-        .tabs
-        .names()
-        .enumerate()
-        .map(|(i, (name, mark))| {
-            let name = if name.is_empty() { "new" } else { name };
-            let number = if i == open { format!("[{}]", i + 1) } else { (i + 1).to_string() };
-            let mark = mark.text();
-            let space = if mark.is_empty() { "" } else { " " };
-            let text = format!("  {number} {}{space}{mark}", ellipsis(name, 16));
-            let cells = width(&text);
-            (text, cells)
-        })
-        .collect();
-    let (mut first, mut end, mut used) = (open, open, 0);
-    loop {
-        let after = words.get(end).map(|w| w.1).filter(|w| used + w <= cells);
-        if let Some(w) = after {
-            used += w;
-            end += 1;
-            continue;
-        }
-        let before = first.checked_sub(1).and_then(|i| words.get(i));
-        match before.map(|w| w.1).filter(|w| used + w <= cells) {
-            Some(w) => {
-                used += w;
-                first -= 1;
-            }
-            None => break,
-        }
-    }
+    let word = |(i, (name, mark)): (usize, (&str, Mark))| {
+        let name = if name.is_empty() { "new" } else { name };
+        let number = if i == open { format!("[{}]", i + 1) } else { (i + 1).to_string() };
+        let mark = mark.text();
+        let space = if mark.is_empty() { "" } else { " " };
+        format!("  {number} {}{space}{mark}", ellipsis(name, 16))
+    };
+    let words: Vec<String> = app.tabs.names().enumerate().map(word).collect();
+    let fits = |from: usize, to: usize| words[from..to].iter().map(|w| width(w)).sum::<usize>() <= cells;
+    let end = (open..=words.len()).rev().find(|end| fits(open, *end)).unwrap_or(open);
+    let first = (0..=open).find(|first| fits(*first, end)).unwrap_or(open);
     let mut spans = vec![Span::new(" ", Role::Dim)];
     if first == end {
         spans.push(Span::new(format!(" [{}/{}]", open + 1, words.len()), Role::Dim));
     }
-    for (i, (text, _)) in words.into_iter().enumerate().take(end).skip(first) {
+    for (i, text) in words.into_iter().enumerate().take(end).skip(first) {
         let face = if i == open { Face::from(Role::Text).bold() } else { Face::from(Role::Dim) };
         spans.push(Span::new(text, face));
     }

@@ -78,7 +78,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         overlay::question_text(&rows(question), &mut painter, regions.overlay, below);
     }
     if let Some(popup) = &app.popup {
-        overlay::popup(popup, &mut painter, regions.overlay);
+        popup.draw(&mut painter, regions.overlay);
     }
     if let Some(question) = asks {
         let (body, keys) = (regions.overlay, regions.composer);

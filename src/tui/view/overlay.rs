@@ -6,9 +6,9 @@ use super::paint::Painter;
 use crate::core::bytes;
 use crate::runtime::protocol::{DocumentRow, FanOutRow, SearchRow, SessionRow, TimelineRow};
 use crate::tui::cells::{ellipsis, fit, width};
-use crate::tui::complete::Popup;
 use crate::tui::entry::{clock, date, grouped};
 use crate::tui::fan_out;
+use crate::tui::list::first_row;
 use crate::tui::overlay::{HelpRow, Item, Kind, ListView, Overlay, Page, SettingRow};
 use crate::tui::rows::{Face, Role, Row, Span};
 use crate::tui::wrap::wrap_text;
@@ -116,7 +116,7 @@ fn list(app: &App, view: &ListView, columns: [&str; 2], painter: &mut Painter<'_
         painter.text(area, top, text, Role::Dim);
     }
     let height = usize::from(area.height).saturating_sub(usize::from(top) + 1).max(1);
-    let first = list.first_row(height);
+    let first = first_row(list.selected_index(), count, height);
     let cells = usize::from(area.width).saturating_sub(4);
     for (line, (i, item)) in (top..).zip(list.shown().enumerate().skip(first).take(height)) {
         let chosen = i == list.selected_index();
@@ -276,33 +276,6 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
         Span::new(format!("  {place} "), Role::Dim),
         Span::new(tail, Role::Text),
     ])
-}
-
-/// Spans the whole width, so that text below is not read as part of it.
-pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
-    let height = popup.candidates.len().min(8).min(usize::from(body.height.saturating_sub(1)));
-    let name_cells = popup.candidates.iter().map(|c| width(&c.text)).max().unwrap_or(0).min(40);
-    let cells = usize::from(body.width).saturating_sub(1);
-    let Ok(rows) = u16::try_from(height) else {
-        return;
-    };
-    let frame = Rect { y: body.bottom().saturating_sub(rows + 1), height: rows + 1, ..body };
-    painter.clear(frame);
-    painter.rule(Rect { height: 1, ..frame });
-    let hidden = popup.candidates.len() - height;
-    if hidden > 0 {
-        painter.right(frame, 0, 2, &format!(" {} of {} ", popup.selected + 1, popup.candidates.len()), Role::Dim);
-    }
-    let area = Rect { y: frame.y + 1, height: rows, ..frame };
-    let first = (popup.selected + 1).saturating_sub(height);
-    for (line, (i, c)) in (0..).zip(popup.candidates.iter().enumerate().skip(first).take(height)) {
-        let text = format!(" {}  {}", fit(&c.text, name_cells), c.help);
-        painter.text(area, line, &fit(&text, cells), Role::Dim);
-        painter.spans(area, line, 1, &[Span::new(fit(&c.text, name_cells), Role::Key)]);
-        if i == popup.selected {
-            painter.mark(area, line, Role::Selected);
-        }
-    }
 }
 
 pub(super) fn question_keys(question: &Question, painter: &mut Painter<'_>, composer: Rect) {
