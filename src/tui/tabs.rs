@@ -32,7 +32,6 @@ pub enum Mark {
     #[default]
     Quiet,
     Working,
-    Writing,
     Reading(u64),
     Asks,
     Done,
@@ -43,7 +42,7 @@ impl Mark {
     pub fn text(self) -> String {
         match self {
             Mark::Quiet => String::new(),
-            Mark::Working | Mark::Writing => "~".into(),
+            Mark::Working => "~".into(),
             Mark::Reading(percent) => format!("{percent}%"),
             Mark::Asks => "?".into(),
             Mark::Done => "*".into(),
@@ -52,7 +51,7 @@ impl Mark {
     }
 
     pub fn at_work(self) -> bool {
-        matches!(self, Mark::Working | Mark::Writing | Mark::Reading(_) | Mark::Asks)
+        matches!(self, Mark::Working | Mark::Reading(_) | Mark::Asks)
     }
 }
 
@@ -133,22 +132,30 @@ impl Tabs {
         Some(if place(self.at) < place(other) { Side::Left } else { Side::Right })
     }
 
+    /// Number and name of an open session.
+    fn opened(&self, serial: u64) -> Option<(usize, &str)> {
+        (1..).zip(&self.list).find(|(_, s)| s.serial == serial).map(|(number, s)| (number, called(&s.name)))
+    }
+
     pub fn other(&self, width: u16) -> Option<(usize, &str, Mark, &Transcript)> {
         let away = self.shown_at_side(width)?;
-        let place = self.list.iter().position(|s| s.serial == away.serial)?;
-        Some((place + 1, self.list.get(place)?.name.as_str(), away.mark, &away.transcript))
+        let (number, name) = self.opened(away.serial)?;
+        Some((number, name, away.mark, &away.transcript))
+    }
+
+    fn side_mut(&mut self, width: u16) -> Option<&mut Away> {
+        let serial = self.shown_at_side(width)?.serial;
+        self.away.iter_mut().find(|a| a.serial == serial)
     }
 
     pub(super) fn look_at_side(&mut self, width: u16) {
-        let Some(serial) = self.shown_at_side(width).map(|away| away.serial) else { return };
-        if let Some(away) = self.away.iter_mut().find(|a| a.serial == serial && a.mark == Mark::Done) {
+        if let Some(away) = self.side_mut(width).filter(|away| away.mark == Mark::Done) {
             (away.mark, away.news) = (Mark::Quiet, false);
         }
     }
 
     pub(super) fn side_text(&mut self, width: u16) -> Option<&mut Transcript> {
-        let serial = self.shown_at_side(width)?.serial;
-        self.away.iter_mut().find(|a| a.serial == serial).map(|a| &mut a.transcript)
+        self.side_mut(width).map(|away| &mut away.transcript)
     }
 
     pub(super) fn at_work(&self) -> impl Iterator<Item = &str> {
@@ -169,8 +176,8 @@ impl Tabs {
     }
 
     pub(super) fn drafts(&self) -> impl Iterator<Item = (&str, String)> {
-        let name_of = |serial| called(self.list.iter().find(|s| s.serial == serial).map_or("", |s| s.name.as_str()));
-        let texts = self.away.iter().map(move |away| (name_of(away.serial), away.composer.expanded()));
+        let name = |serial| self.opened(serial).map_or(UNNAMED, |(_, name)| name);
+        let texts = self.away.iter().map(move |away| (name(away.serial), away.composer.expanded()));
         texts.filter(|(_, text)| !text.trim().is_empty())
     }
 
@@ -342,21 +349,14 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     }
     app.history.rest();
     app.transcript.append_notes(notes);
-    if let Some((i, name)) = app
-        .tabs
-        .list
-        .iter()
-        .enumerate()
-        .find(|(_, s)| s.serial == old && left > 0)
-        .map(|(i, s)| (i, called(&s.name).to_owned()))
-    {
+    let place = app.tabs.opened(old).map(|(number, name)| (number, name.to_owned()));
+    if let Some((number, name)) = place.as_ref().filter(|_| left > 0) {
         let lines = crate::core::counted(left as u64, "held message");
-        note(app, Level::Info, &format!("{lines} left in \"{name}\"; Alt-{} goes back.", i + 1));
+        note(app, Level::Info, &format!("{lines} left in \"{name}\"; Alt-{number} goes back."));
     }
     if let Some(question) = question {
-        let place = app.tabs.list.iter().enumerate().find(|(_, s)| s.serial == old);
         let text = match place {
-            Some((i, s)) => format!("\"{}\" still asks: {question} Alt-{} goes back.", called(&s.name), i + 1),
+            Some((number, name)) => format!("\"{name}\" still asks: {question} Alt-{number} goes back."),
             None => format!("Closed without an answer: {question}"),
         };
         note(app, Level::Info, &text);

@@ -9,6 +9,7 @@ mod time;
 
 use std::sync::LazyLock;
 
+use super::args::Args;
 use super::{Command, Completes, Local, Outcome, Request};
 
 const ROW: Command = Command {
@@ -22,6 +23,20 @@ const ROW: Command = Command {
     completes: Completes::Nothing,
     parse: |_| Err("means nothing".into()),
 };
+
+/// A command without arguments.
+const fn bare(
+    name: &'static str,
+    aliases: &'static [&'static str],
+    help: &'static str,
+    parse: fn(&Args<'_>) -> Result<Outcome, String>,
+) -> Command {
+    Command { name, aliases, help, parse, ..ROW }
+}
+
+fn alone(a: &Args<'_>, outcome: Outcome) -> Result<Outcome, String> {
+    a.none().map(|()| outcome)
+}
 
 /// The sections of `/help` with their commands.
 pub static GROUPS: [(&str, &[Command]); 6] = [

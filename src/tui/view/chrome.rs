@@ -103,7 +103,7 @@ pub(super) fn sides(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
     let here = format!(" [{}] {}", app.tabs.place() + 1, called(&app.session.name));
     painter.text(regions.heading, 0, &here, Face::from(Role::Key).bold());
     let area = regions.other_heading;
-    painter.text(area, 0, &format!(" {number} {} {}", called(name), mark.text()), Role::Dim);
+    painter.text(area, 0, &format!(" {number} {} {}", name, mark.text()), Role::Dim);
     let hint = app.config.keys.does(Action::OtherSide, "goes there").unwrap_or_default();
     painter.right(area, 0, 1, &hint, Role::Dim);
 }

@@ -4,7 +4,7 @@ use super::super::Completes::{Documents, Paths, Words};
 use super::super::args::{Args, next_word, tokens};
 use super::super::words::{LibraryAction, LoadOptions};
 use super::super::{Command, Local, Outcome, Request};
-use super::{ROW, local, no_option, runtime};
+use super::{ROW, alone, bare, local, no_option, runtime};
 
 pub(super) const ROWS: &[Command] = &[
     Command {
@@ -43,12 +43,9 @@ pub(super) const ROWS: &[Command] = &[
         parse: follow,
         ..ROW
     },
-    Command {
-        name: "changes",
-        help: "what changed in the files that are followed",
-        parse: |a| a.none().and_then(|()| runtime(Request::Changes)),
-        ..ROW
-    },
+    bare("changes", &[], "what changed in the files that are followed", |a| {
+        alone(a, Outcome::Runtime(Request::Changes))
+    }),
     Command {
         name: "since",
         usage: "[QUESTION]",
@@ -57,12 +54,7 @@ pub(super) const ROWS: &[Command] = &[
         parse: |a| runtime(Request::Since(Some(a.raw.to_owned()).filter(|question| !question.is_empty()))),
         ..ROW
     },
-    Command {
-        name: "refresh",
-        help: "read changed files anew, on a new branch",
-        parse: |a| a.none().and_then(|()| runtime(Request::Refresh)),
-        ..ROW
-    },
+    bare("refresh", &[], "read changed files anew, on a new branch", |a| alone(a, Outcome::Runtime(Request::Refresh))),
     Command {
         name: "watch",
         usage: "[QUESTION|off [N]]",
@@ -75,13 +67,9 @@ pub(super) const ROWS: &[Command] = &[
         parse: watch,
         ..ROW
     },
-    Command {
-        name: "docs",
-        aliases: &["documents", "files"],
-        help: "documents of this conversation",
-        parse: |a| a.none().and_then(|()| runtime(Request::Docs)),
-        ..ROW
-    },
+    bare("docs", &["documents", "files"], "documents of this conversation", |a| {
+        alone(a, Outcome::Runtime(Request::Docs))
+    }),
     Command {
         name: "unload",
         aliases: &["drop"],

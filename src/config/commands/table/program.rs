@@ -4,34 +4,15 @@ use super::super::Completes::{Commands, Words};
 use super::super::args::Args;
 use super::super::words::CopyWhat;
 use super::super::{Command, Local, Outcome, Request};
-use super::{ROW, local, runtime};
+use super::{ROW, alone, bare, local, runtime};
 
 pub(super) const NUMBERS: &[Command] = &[
-    Command {
-        name: "stats",
-        help: "speeds, acceptance, memory",
-        parse: |a| a.none().and_then(|()| runtime(Request::Stats)),
-        ..ROW
-    },
-    Command {
-        name: "map",
-        help: "map of the context, shaded by attention",
-        parse: |a| a.none().and_then(|()| runtime(Request::Map)),
-        ..ROW
-    },
-    Command {
-        name: "ctx",
-        aliases: &["context", "tokens"],
-        help: "tokens per message and document",
-        parse: |a| a.none().and_then(|()| runtime(Request::Context)),
-        ..ROW
-    },
-    Command {
-        name: "doctor",
-        help: "check model, device, disk and terminal",
-        parse: |a| a.none().and_then(|()| runtime(Request::Doctor)),
-        ..ROW
-    },
+    bare("stats", &[], "speeds, acceptance, memory", |a| alone(a, Outcome::Runtime(Request::Stats))),
+    bare("map", &[], "map of the context, shaded by attention", |a| alone(a, Outcome::Runtime(Request::Map))),
+    bare("ctx", &["context", "tokens"], "tokens per message and document", |a| {
+        alone(a, Outcome::Runtime(Request::Context))
+    }),
+    bare("doctor", &[], "check model, device, disk and terminal", |a| alone(a, Outcome::Runtime(Request::Doctor))),
 ];
 
 pub(super) const ROWS: &[Command] = &[
@@ -51,19 +32,9 @@ pub(super) const ROWS: &[Command] = &[
         parse: copy,
         ..ROW
     },
-    Command {
-        name: "park",
-        help: "free the GPU; the next question brings it back",
-        parse: |a| a.none().and_then(|()| runtime(Request::Park)),
-        ..ROW
-    },
-    Command {
-        name: "unpark",
-        help: "load a parked model again",
-        parse: |a| a.none().and_then(|()| runtime(Request::Unpark)),
-        ..ROW
-    },
-    Command { name: "keys", help: "what the keys do", parse: |a| a.none().and_then(|()| local(Local::Keys)), ..ROW },
+    bare("park", &[], "free the GPU; the next question brings it back", |a| alone(a, Outcome::Runtime(Request::Park))),
+    bare("unpark", &[], "load a parked model again", |a| alone(a, Outcome::Runtime(Request::Unpark))),
+    bare("keys", &[], "what the keys do", |a| alone(a, Outcome::Local(Local::Keys))),
     Command {
         name: "help",
         aliases: &["?", "commands"],
@@ -74,13 +45,7 @@ pub(super) const ROWS: &[Command] = &[
         parse: |a| local(Local::Help(a.rest())),
         ..ROW
     },
-    Command {
-        name: "quit",
-        aliases: &["exit", "bye", "q"],
-        help: "leave; everything is saved",
-        parse: |a| a.none().and_then(|()| local(Local::Quit)),
-        ..ROW
-    },
+    bare("quit", &["exit", "bye", "q"], "leave; everything is saved", |a| alone(a, Outcome::Local(Local::Quit))),
 ];
 
 fn copy(a: &Args<'_>) -> Result<Outcome, String> {

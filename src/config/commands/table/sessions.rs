@@ -4,7 +4,7 @@ use super::super::Completes::{Paths, Sessions};
 use super::super::args::Args;
 use super::super::words::ExportFormat;
 use super::super::{Command, Local, Outcome, Request};
-use super::{ROW, local, no_option, runtime};
+use super::{ROW, alone, bare, local, no_option, runtime};
 
 pub(super) const ROWS: &[Command] = &[
     Command {
@@ -25,20 +25,8 @@ pub(super) const ROWS: &[Command] = &[
         parse: |a| a.at_most_one().and_then(|n| runtime(n.map_or(Request::Sessions, Request::Resume))),
         ..ROW
     },
-    Command {
-        name: "split",
-        aliases: &["vsplit"],
-        help: "show two sessions, from 160 columns",
-        parse: |a| a.none().and_then(|()| local(Local::Split)),
-        ..ROW
-    },
-    Command {
-        name: "sessions",
-        aliases: &["ls", "list"],
-        help: "list of sessions",
-        parse: |a| a.none().and_then(|()| runtime(Request::Sessions)),
-        ..ROW
-    },
+    bare("split", &["vsplit"], "show two sessions, from 160 columns", |a| alone(a, Outcome::Local(Local::Split))),
+    bare("sessions", &["ls", "list"], "list of sessions", |a| alone(a, Outcome::Runtime(Request::Sessions))),
     Command {
         name: "rename",
         usage: "[SESSION] NAME",
@@ -113,12 +101,7 @@ pub(super) const ROWS: &[Command] = &[
         parse: |a| a.one("a file").and_then(|p| runtime(Request::Import(p))),
         ..ROW
     },
-    Command {
-        name: "save",
-        help: "show the save status",
-        parse: |a| a.none().and_then(|()| runtime(Request::Save)),
-        ..ROW
-    },
+    bare("save", &[], "show the save status", |a| alone(a, Outcome::Runtime(Request::Save))),
 ];
 
 fn export(a: &Args<'_>) -> Result<Outcome, String> {

@@ -4,16 +4,11 @@ use super::super::Completes::Words;
 use super::super::args::Args;
 use super::super::words::{BranchTarget, GotoTarget, Sibling};
 use super::super::{Command, MOST_ANSWERS, Outcome, Request};
-use super::{ROW, runtime};
+use super::{ROW, alone, bare, runtime};
 use crate::config::settings::{Field, session};
 
 pub(super) const ROWS: &[Command] = &[
-    Command {
-        name: "timeline",
-        help: "tree of turns and checkpoints",
-        parse: |a| a.none().and_then(|()| runtime(Request::Timeline)),
-        ..ROW
-    },
+    bare("timeline", &[], "tree of turns and checkpoints", |a| alone(a, Outcome::Runtime(Request::Timeline))),
     Command {
         name: "undo",
         usage: "[N]",
