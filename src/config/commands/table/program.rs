@@ -4,7 +4,7 @@ use super::super::Completes::{Commands, Words};
 use super::super::args::Args;
 use super::super::words::CopyWhat;
 use super::super::{Command, Local, Outcome, Request};
-use super::{ROW, alone, bare, local, runtime};
+use super::{ROW, alone, bare, local};
 
 pub(super) const NUMBERS: &[Command] = &[
     bare("stats", &[], "speeds, acceptance, memory", |a| alone(a, Outcome::Runtime(Request::Stats))),

@@ -4,7 +4,7 @@ use super::super::Completes::{Paths, Sessions};
 use super::super::args::Args;
 use super::super::words::ExportFormat;
 use super::super::{Command, Local, Outcome, Request};
-use super::{ROW, alone, bare, local, no_option, runtime};
+use super::{ROW, alone, bare, no_option, runtime};
 
 pub(super) const ROWS: &[Command] = &[
     Command {
