@@ -47,6 +47,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         return;
     }
     app.config.offer = None;
+    super::late::line_sent(app);
     let understood = parsed.as_ref().is_none_or(Result::is_ok);
     if let Some(tour) = app.tour.as_mut().filter(|_| understood) {
         tour.entered(&line);
