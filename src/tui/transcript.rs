@@ -9,7 +9,7 @@ mod view;
 
 use std::collections::{HashMap, HashSet};
 
-use super::entry::{Anchor, Entry, Item, Look, Progress, note_rows};
+use super::entry::{Anchor, Entry, Item, Look, Part, Progress, note_rows};
 use super::markdown::Colours;
 use super::rows::Row;
 use crate::core::transcript::{Message, MessageId};
@@ -31,8 +31,8 @@ pub enum Scroll {
 pub struct Transcript {
     entries: Vec<Entry>,
     scroll: Scroll,
-    /// The last entry at the time when the view stopped following, and its last row.
-    frozen: (usize, Anchor),
+    /// The last entry at the time when the view stopped following, and its end.
+    frozen: (usize, (Part, usize)),
     selected: Option<usize>,
     look: Look,
     height: usize,

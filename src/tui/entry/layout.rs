@@ -61,9 +61,19 @@ impl Entry {
         self.content_len() + 1
     }
 
-    /// The last row before the blank one.
-    pub fn end(&self) -> Anchor {
-        self.anchor_of(self.content_len().saturating_sub(1))
+    /// The place at which more text will arrive.
+    pub fn end(&self) -> (Part, usize) {
+        let text = |clean: &Option<String>, raw: &str| clean.as_ref().map_or(raw.len(), String::len);
+        match self.as_message().filter(|_| self.progress != Progress::Done) {
+            None => (Part::Gap, 0),
+            Some(m) if m.text.is_empty() => (Part::Thoughts, text(&self.clean_thoughts, &m.thinking)),
+            Some(m) => (Part::Text, text(&self.clean, &m.text)),
+        }
+    }
+
+    /// The first row of text added since `end`; the blank last row if there is none.
+    pub fn first_since(&self, end: (Part, usize)) -> usize {
+        (0..self.content_len()).find(|row| self.place(*row) >= end).unwrap_or(self.content_len())
     }
 
     pub fn is_empty(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Position of the view of the transcript, its movement, and the visible rows.
 
 use super::{Scroll, Transcript};
-use crate::tui::entry::{Anchor, Entry, Look};
+use crate::tui::entry::{Entry, Look, Part};
 
 impl Transcript {
     pub fn set_look(&mut self, look: Look, height: usize) {
@@ -21,8 +21,7 @@ impl Transcript {
         })
     }
 
-    pub(super) fn end_of(&mut self, entry: usize) -> Anchor {
-        self.rows_of(entry);
+    pub(super) fn end_of(&self, entry: usize) -> (Part, usize) {
         self.entries.get(entry).map(Entry::end).unwrap_or_default()
     }
 
@@ -110,7 +109,7 @@ impl Transcript {
             Scroll::Follow => None,
             Scroll::At { .. } => {
                 let (entry, then) = self.frozen;
-                let came = (entry, self.entries.get(entry).map_or(0, |e| e.row_of(then) + 1));
+                let came = (entry, self.entries.get(entry).map_or(0, |e| e.first_since(then)));
                 let below = self.window.last().map_or((0, 0), |(entry, row)| (*entry, row + 1));
                 let (entry, row) = came.max(below);
                 let rows: usize = self.entries.iter().skip(entry).map(Entry::len).sum();
