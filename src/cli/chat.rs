@@ -35,6 +35,7 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     let offset = jiff::tz::TimeZone::system().to_offset(clock::now());
     Ok(UiConfig {
         themes_dir: Some(context.dirs.themes()),
+        presets_dir: Some(context.dirs.presets()),
         themes: Themes { folder: Some(context.dirs.themes()), ..Themes::default() }.names("toml"),
         depth: depth(variable("COLORTERM"), variable("TERM")),
         colour: variable("NO_COLOR").is_none() && variable("CLICOLOR").is_none_or(|v| v != "0"),

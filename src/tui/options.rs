@@ -36,6 +36,7 @@ pub struct UiConfig {
     /// The terminal has a light background; the theme `auto` follows it.
     pub light: bool,
     pub themes_dir: Option<PathBuf>,
+    pub presets_dir: Option<PathBuf>,
     pub themes: Vec<String>,
     /// False for `NO_COLOR` and `CLICOLOR=0`: attributes only, in every theme.
     pub colour: bool,
@@ -85,6 +86,7 @@ impl Default for UiConfig {
             theme: Palette::built_in(ThemeName::Auto, false),
             light: false,
             themes_dir: None,
+            presets_dir: None,
             themes: Vec::new(),
             colour: true,
             depth: Depth::Rgb,
