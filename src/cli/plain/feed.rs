@@ -82,7 +82,7 @@ pub fn run(
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
     let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).with_sent(ui.sent_before);
-    let mut plain = plain.say_looked(ui.look).answers_only(quiet);
+    let mut plain = plain.say_looked(ui.ui.look).answers_only(quiet);
     if let Some(row) = ui.offer.as_ref().filter(|_| io::stdin().is_terminal() && !quiet) {
         out::line(&Clean::line(&offer(row)))?;
     }
