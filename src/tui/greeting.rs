@@ -29,7 +29,8 @@ fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
         return None;
     }
     let (area, notes) = (layout::regions(app).transcript, app.transcript.window().len());
-    let forms = Form::ALL.into_iter().map(|form| (form, welcome(app, usize::from(area.width), form)));
+    let forms = [Form::Whole, Form::Short, Form::Brief, Form::Line];
+    let forms = forms.into_iter().map(|form| (form, welcome(app, usize::from(area.width), form)));
     let fits = |rows: &[Row]| layout::greeting_height(rows) + notes <= usize::from(area.height);
     forms.into_iter().find(|(_, rows)| fits(rows))
 }
@@ -40,10 +41,6 @@ enum Form {
     Short,
     Brief,
     Line,
-}
-
-impl Form {
-    const ALL: [Form; 4] = [Form::Whole, Form::Short, Form::Brief, Form::Line];
 }
 
 const MARGIN: usize = 2;
