@@ -72,7 +72,7 @@ pub(super) fn rgb(colour: Color) -> Option<(u8, u8, u8)> {
 ///
 /// # Errors
 /// The unknown word, with the valid ones.
-fn look(text: &str) -> Result<Style, String> {
+pub(super) fn look(text: &str) -> Result<Style, String> {
     let mut look = Style::new();
     let mut after_on = false;
     for word in text.split_whitespace() {

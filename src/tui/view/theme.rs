@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_terminal_gets_the_colours_it_has() {
-        let look = |words| Palette::read("t", "t", &format!("[colours]\ntext = {words:?}")).unwrap().look(Role::Text);
+        let look = |words| crate::tui::palette::look(words).unwrap();
         let fg = |words, depth| drawn(look(words), depth).fg;
         assert_eq!(fg("#ff0505", Depth::Rgb), Some(Color::Rgb(255, 5, 5)));
         assert_eq!(fg("#ff0505", Depth::Fixed), Some(Color::Indexed(196)));
