@@ -8,9 +8,9 @@ use ratatui::layout::{Position, Rect};
 use super::acts::{hint, send};
 use super::cells::width;
 use super::keys::{Action, Code, Key};
+use super::paint::Painter;
 use super::rows::{Role, Span};
 use super::transcript::Hit;
-use super::view::paint::Painter;
 use super::{App, Effect};
 use crate::runtime::protocol::Request;
 

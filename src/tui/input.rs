@@ -18,7 +18,6 @@ use crate::runtime::protocol::{Activity, Request};
 use crate::text::sanitize::sanitize;
 use crate::text::with_newlines;
 use overlay::{close_overlay, overlay_key};
-pub(super) use overlay::{enter_line, write_line};
 use question::{question_ctrl_c, question_key, waiting_question_key};
 use selected::{is_about_the_transcript, selected_key};
 

@@ -9,12 +9,12 @@ use std::path::Path;
 
 use percent_encoding::percent_decode_str;
 
-use super::acts::{hint, note, remember, send};
+use super::acts::{hint, remember, send};
 use super::keys::Action;
-use super::{App, Asker, Effect, Question, Queued};
+use super::{App, Effect, Queued};
 use crate::config::commands;
 use crate::core::transcript::MessageId;
-use crate::runtime::protocol::{Choice, Level, LoadOptions, Request};
+use crate::runtime::protocol::{LoadOptions, Request};
 use crate::text::sanitize::sanitize_line;
 
 const HINT_MS: u64 = 6_000;
@@ -205,58 +205,6 @@ pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect
     true
 }
 
-pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) {
-    match app.lookup.take() {
-        None => {}
-        Some(Lookup::Question(text, edits)) => {
-            app.waiting = false;
-            let read: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
-            let shelved: Vec<&str> = app.library.iter().map(|d| d.name.as_str()).collect();
-            let meant = meant(&text, found, &read, &shelved);
-            if meant.is_ready() {
-                super::perform::ask_now(app, meant.text, edits, effects);
-            } else if edits.is_none() {
-                load_for_question(app, meant.text, meant.paths, meant.library, effects);
-            } else {
-                note(app, Level::Warn, &meant.not_for_an_edit());
-                if app.composer.recall(&commands::line_of(&text)) {
-                    app.editing = edits;
-                }
-            }
-        }
-        Some(Lookup::Pasted(text, paths)) => {
-            if paths.iter().any(|p| !found.contains(p)) {
-                super::input::insert_pasted(app, &text);
-                super::question::give_way(app);
-                return;
-            }
-            let what = match paths.as_slice() {
-                [one] => one.clone(),
-                many => format!("{} files", many.len()),
-            };
-            let choice = |key, label: &str| Choice { key, label: label.into() };
-            let choices =
-                vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
-            let question = format!("Load {}?", sanitize_line(&what));
-            app.questions.push_back(Question::new(Asker::Pasted, question, choices));
-            app.lookup = Some(Lookup::Pasted(text, paths));
-        }
-    }
-}
-
-/// The answer to the question whether pasted paths are loaded.
-pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) {
-    let Some(Lookup::Pasted(text, paths)) = app.lookup.take() else { return };
-    match key {
-        '\n' => {
-            app.transcript.follow();
-            load(app, paths, Vec::new(), effects);
-        }
-        't' => super::input::insert_pasted(app, &text),
-        _ => {}
-    }
-}
-
 pub(super) fn load_for_question(
     app: &mut App,
     text: String,
@@ -271,7 +219,7 @@ pub(super) fn load_for_question(
     load(app, paths, library, effects);
 }
 
-fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut Vec<Effect>) {
+pub(super) fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut Vec<Effect>) {
     let request = load_request(paths, library, app.config.home.as_deref());
     app.waiting = true;
     send(app, request, effects);

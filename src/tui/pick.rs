@@ -7,9 +7,9 @@ use super::cells::{fit, width};
 use super::entry::grouped;
 use super::keys::{Code, Key};
 use super::list::first_row;
+use super::paint::Painter;
 use super::rows::{Role, Span};
 use super::status::duration;
-use super::view::paint::Painter;
 use super::{App, Asker, Effect};
 use crate::runtime::protocol::{LoadPlan, Request};
 

@@ -3,14 +3,9 @@
 use std::cmp::Reverse;
 
 use super::App;
-use super::Effect;
-use super::acts::send;
 use super::cleaned::session_row;
-use super::input::{enter_line, write_line};
-use super::keys::{Code, Key};
 use super::overlay::{Item, Kind, ListView, Order, Overlay, Picked};
-use crate::config::commands::escaped;
-use crate::runtime::protocol::{Request, SessionRow};
+use crate::runtime::protocol::SessionRow;
 
 fn view(picked: Picked, sessions: &[SessionRow]) -> ListView {
     let shown = sessions.iter().filter(|row| row.here || !picked.this_folder);
@@ -42,7 +37,7 @@ pub(super) fn arrived(app: &mut App, rows: Vec<SessionRow>) -> Option<ListView> 
     }
 }
 
-fn show(view: &mut ListView, picked: Picked, sessions: &[SessionRow]) {
+pub(super) fn show(view: &mut ListView, picked: Picked, sessions: &[SessionRow]) {
     let (before, query) = (chosen(view).map(|row| row.name.clone()), view.list.query().to_owned());
     *view = self::view(picked, sessions);
     match query.starts_with('/') {
@@ -54,38 +49,9 @@ fn show(view: &mut ListView, picked: Picked, sessions: &[SessionRow]) {
     view.list.select(at.unwrap_or(0));
 }
 
-fn chosen(view: &ListView) -> Option<&SessionRow> {
+pub(super) fn chosen(view: &ListView) -> Option<&SessionRow> {
     match view.list.selected() {
         Some(Item::Session(row)) => Some(row),
         _ => None,
     }
-}
-
-/// The list's own keys; false for all others.
-pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
-    let Some(Overlay::List(view)) = &mut app.overlay else { return false };
-    let picked = view.picked;
-    let name = chosen(view).map(|row| row.name.clone());
-    match (key.code, name) {
-        _ if view.kind != Kind::Sessions || key.alt => return false,
-        (Code::Char('s'), _) if key.ctrl => {
-            let order = match picked.order {
-                Order::Date => Order::Name,
-                Order::Name => Order::Tokens,
-                Order::Tokens => Order::Date,
-            };
-            show(view, Picked { order, ..picked }, &app.sessions);
-        }
-        (Code::Char('f'), _) if key.ctrl => {
-            show(view, Picked { this_folder: !picked.this_folder, ..picked }, &app.sessions);
-        }
-        (Code::F(2), Some(name)) => write_line(app, &format!("/rename {} ", escaped(&name))),
-        (Code::Delete, Some(name)) => enter_line(app, &format!("/delete {}", escaped(&name)), now, effects),
-        (Code::F(3), Some(name)) => {
-            send(app, Request::Pin(Some(name)), effects);
-            send(app, Request::Sessions, effects);
-        }
-        _ => return false,
-    }
-    true
 }

@@ -6,8 +6,8 @@ use super::App;
 use super::keys::{Action, Code, Key};
 use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
+use super::paint::Painter;
 use super::rows::{Face, Role, Row};
-use super::view::paint::Painter;
 use crate::core::transcript::{Finish, Message, MessageId};
 use crate::text::sanitize::sanitize;
 

@@ -2,13 +2,15 @@
 
 use super::acts::{hint, note};
 use super::find::Find;
+use super::mention::Lookup;
 use super::quit::{keep_quit_question_true, quit};
 use super::transcript::Scroll;
-use super::{App, Effect, Event, Phase, Question, Redraw, Standing};
+use super::{App, Asker, Effect, Event, Phase, Question, Redraw, Standing};
 use super::{complete, drafts, files, input, late, mention, notices, perform, question, selection, themes};
+use crate::config::commands;
 use crate::core::Exit;
-use crate::runtime::protocol::Level;
-use crate::text::sanitize::sanitize;
+use crate::runtime::protocol::{Choice, Level};
+use crate::text::sanitize::{sanitize, sanitize_line};
 
 const HINT_MS: u64 = 4_000;
 
@@ -33,7 +35,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         Event::Paste(text) => paste(app, &text, now, &mut effects),
         Event::Files { query, found } => complete::files(app, &query, &found),
         Event::Folder { folder, found } => files::listed(app, &folder, found),
-        Event::FoundPaths(found) => mention::found(app, &found, &mut effects),
+        Event::FoundPaths(found) => self::found(app, &found, &mut effects),
         Event::Wheel(rows) => match (&mut app.overlay, app.questions.front_mut()) {
             (_, Some(Question { pick: Some(p), .. })) if p.open => p.step(rows),
             (Some(overlay), _) => overlay.step(rows),
@@ -98,6 +100,46 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     app.redraw = app.redraw.max(redraw);
     app.relayout();
     effects
+}
+
+/// Continues what waited for the paths.
+fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) {
+    match app.lookup.take() {
+        None => {}
+        Some(Lookup::Question(text, edits)) => {
+            app.waiting = false;
+            let read: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
+            let shelved: Vec<&str> = app.library.iter().map(|d| d.name.as_str()).collect();
+            let meant = mention::meant(&text, found, &read, &shelved);
+            if meant.is_ready() {
+                perform::ask_now(app, meant.text, edits, effects);
+            } else if edits.is_none() {
+                mention::load_for_question(app, meant.text, meant.paths, meant.library, effects);
+            } else {
+                note(app, Level::Warn, &meant.not_for_an_edit());
+                if app.composer.recall(&commands::line_of(&text)) {
+                    app.editing = edits;
+                }
+            }
+        }
+        Some(Lookup::Pasted(text, paths)) => {
+            if paths.iter().any(|p| !found.contains(p)) {
+                input::insert_pasted(app, &text);
+                question::give_way(app);
+                return;
+            }
+            let what = match paths.as_slice() {
+                [one] => one.clone(),
+                many => format!("{} files", many.len()),
+            };
+            let choice = |key, label: &str| Choice { key, label: label.into() };
+            let choices =
+                vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
+            let question = format!("Load {}?", sanitize_line(&what));
+            app.questions.push_back(Question::new(Asker::Pasted, question, choices));
+            app.lookup = Some(Lookup::Pasted(text, paths));
+        }
+    }
 }
 
 fn frame(app: &mut App, effects: &mut Vec<Effect>) {

@@ -2,10 +2,10 @@
 
 use super::super::acts::{hint, send, stop, why_not_now};
 use super::super::keys::{Code, Key};
-use super::super::overlay::{HelpRow, Item, Kind, Overlay};
+use super::super::overlay::{HelpRow, Item, Kind, Order, Overlay, Picked};
 use super::super::{App, Effect, files, late, perform, sessions};
 use super::write;
-use crate::config::commands::Outcome;
+use crate::config::commands::{Outcome, escaped};
 use crate::runtime::protocol::{GotoTarget, Request};
 
 const HINT_MS: u64 = 4_000;
@@ -38,7 +38,7 @@ fn may_lead(app: &mut App, now: u64) -> bool {
 pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let page = app.transcript.page();
     let vim = app.config.ui.vim_keys;
-    if sessions::key(app, key, now, effects) {
+    if session_key(app, key, now, effects) {
         return;
     }
     let Some(overlay) = &mut app.overlay else {
@@ -119,13 +119,13 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
     }
 }
 
-pub(in crate::tui) fn write_line(app: &mut App, line: &str) {
+fn write_line(app: &mut App, line: &str) {
     app.overlay = None;
     app.composer.clear_to_cut();
     app.composer.set(line);
 }
 
-pub(in crate::tui) fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
+fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
     write_line(app, line);
     perform::submit(app, now, effects);
 }
@@ -201,4 +201,33 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
 
 fn kind(overlay: &Overlay) -> Option<Kind> {
     if let Overlay::List(view) = overlay { Some(view.kind) } else { None }
+}
+
+/// Keys of the list of sessions; false for all others.
+fn session_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
+    let Some(Overlay::List(view)) = &mut app.overlay else { return false };
+    let picked = view.picked;
+    let name = sessions::chosen(view).map(|row| row.name.clone());
+    match (key.code, name) {
+        _ if view.kind != Kind::Sessions || key.alt => return false,
+        (Code::Char('s'), _) if key.ctrl => {
+            let order = match picked.order {
+                Order::Date => Order::Name,
+                Order::Name => Order::Tokens,
+                Order::Tokens => Order::Date,
+            };
+            sessions::show(view, Picked { order, ..picked }, &app.sessions);
+        }
+        (Code::Char('f'), _) if key.ctrl => {
+            sessions::show(view, Picked { this_folder: !picked.this_folder, ..picked }, &app.sessions);
+        }
+        (Code::F(2), Some(name)) => write_line(app, &format!("/rename {} ", escaped(&name))),
+        (Code::Delete, Some(name)) => enter_line(app, &format!("/delete {}", escaped(&name)), now, effects),
+        (Code::F(3), Some(name)) => {
+            send(app, Request::Pin(Some(name)), effects);
+            send(app, Request::Sessions, effects);
+        }
+        _ => return false,
+    }
+    true
 }

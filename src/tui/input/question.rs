@@ -5,7 +5,7 @@ use super::super::keys::{Action, Code, Key, TAKE_UP};
 use super::super::question::{self, Asker, Standing};
 use super::super::quit::{quit, quit_or_ask};
 use super::super::{App, Armed, Effect, Find, mention, pick, several};
-use super::{place_key, write};
+use super::{insert_pasted, place_key, write};
 use crate::runtime::protocol::Request;
 
 pub(super) fn waiting_question_key(app: &mut App, standing: Standing, key: Key, now: u64, effects: &mut Vec<Effect>) {
@@ -109,9 +109,22 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
             quit(app, effects);
         }
         Asker::Quit => {}
-        Asker::Pasted => mention::chosen(app, choice, effects),
+        Asker::Pasted => pasted(app, choice, effects),
     }
     if choice == '\x1b' {
         mention::not_read(app, now);
+    }
+}
+
+/// The answer to the question whether pasted paths are loaded.
+fn pasted(app: &mut App, key: char, effects: &mut Vec<Effect>) {
+    let Some(mention::Lookup::Pasted(text, paths)) = app.lookup.take() else { return };
+    match key {
+        '\n' => {
+            app.transcript.follow();
+            mention::load(app, paths, Vec::new(), effects);
+        }
+        't' => insert_pasted(app, &text),
+        _ => {}
     }
 }

@@ -2,12 +2,12 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::paint::Painter;
 use crate::tui::App;
 use crate::tui::cells::{ellipsis, width};
 use crate::tui::keys::Action;
 use crate::tui::layout::{Regions, banner_text, note_rows};
 use crate::tui::options::PANEL_FROM;
+use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::{self, Part};
 use crate::tui::tabs::{Mark, called};

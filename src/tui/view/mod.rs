@@ -1,26 +1,24 @@
 //! Draws the state into cells. Reads only.
 //!
-//! `tui::layout` supplies places, `tui` rows of text, and the palette colours, which [`theme`] adapts to the terminal.
+//! `tui::layout` supplies places, `tui` rows of text, and the palette colours, which [`super::theme`] adapts to the terminal.
 //! The terminal's cursor is at the caret, or hidden when typing is impossible.
 
 mod chrome;
 pub mod clusters;
 pub mod highlight;
 mod overlay;
-pub(super) mod paint;
 mod panel;
 mod reading;
-pub mod theme;
 mod transcript;
 
 use ratatui::Frame;
 
 use crate::tui::layout::{MIN_SIZE, question_rows, regions, shown_question};
+use crate::tui::paint::Painter;
 use crate::tui::rows::Role;
+use crate::tui::theme::Theme;
 use crate::tui::wrap::wrap_text;
 use crate::tui::{App, Question, Standing};
-use paint::Painter;
-use theme::Theme;
 
 pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let theme = Theme::new(&app.config, app.palette());

@@ -2,7 +2,6 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::paint::Painter;
 use crate::core::bytes;
 use crate::runtime::protocol::{DocumentRow, FanOutRow, SearchRow, SessionRow, TimelineRow};
 use crate::tui::cells::{ellipsis, fit, width};
@@ -10,6 +9,7 @@ use crate::tui::entry::{clock, date, grouped};
 use crate::tui::fan_out;
 use crate::tui::list::first_row;
 use crate::tui::overlay::{HelpRow, Item, Kind, ListView, Overlay, Page, SettingRow};
+use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Row, Span};
 use crate::tui::wrap::wrap_text;
 use crate::tui::{App, Question, themes};

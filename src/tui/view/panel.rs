@@ -2,13 +2,13 @@
 
 use ratatui::layout::Rect;
 
-use super::paint::Painter;
 use crate::core::{about, bytes, counted, percent};
 use crate::runtime::protocol::Meters;
 use crate::tui::App;
 use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::entry::grouped;
 use crate::tui::map::{cells as map_cells, spans};
+use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::acceptance;
 

@@ -2,13 +2,13 @@
 
 use ratatui::layout::Rect;
 
-use super::paint::Painter;
 use crate::core::percent;
 use crate::runtime::protocol::{Activity, FileState, ReadingProgress};
 use crate::tui::App;
 use crate::tui::cells::{fit, width};
 use crate::tui::entry::grouped;
 use crate::tui::list::first_row;
+use crate::tui::paint::Painter;
 use crate::tui::rows::{Role, Span};
 use crate::tui::status::{duration, seconds_left};
 
