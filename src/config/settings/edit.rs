@@ -4,7 +4,7 @@ use std::path::Path;
 
 use toml::Value;
 
-use super::layers::syntax;
+use super::file::syntax;
 use super::table::{self, OPEN_TABLES};
 use super::{ConfigError, Origin, Problem, meant};
 

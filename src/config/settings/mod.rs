@@ -8,6 +8,7 @@
 
 mod answers;
 mod edit;
+mod file;
 pub mod layers;
 pub mod meant;
 pub mod page;

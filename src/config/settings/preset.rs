@@ -4,7 +4,7 @@
 
 use toml::{Table, Value};
 
-use super::layers::{collect, place};
+use super::file::{collect, place};
 use super::row::Kind;
 use super::table::{Row, preset_rows};
 use super::{Origin, Problem};
