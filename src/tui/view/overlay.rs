@@ -232,8 +232,13 @@ fn found(r: &SearchRow, cells: usize) -> Row {
     Row::from(vec![Span::new(head, Role::Key), Span::new(fit(&r.snippet, room), Role::Text)])
 }
 
+/// The lanes left of a turn.
+pub(super) fn lanes(r: &TimelineRow, most: usize) -> String {
+    "| ".repeat(usize::from(r.lane).min(most))
+}
+
 fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
-    let lane = "| ".repeat(usize::from(r.lane).min(12));
+    let lane = lanes(r, 12);
     let mark = if r.kept { "ckpt" } else { "    " };
     let head = if r.head { "<-" } else { "  " };
     let label = r.label.as_deref().map(|l| format!("[{l}] ")).unwrap_or_default();
