@@ -9,7 +9,7 @@ use super::dirs::make_private;
 use super::themes::Themes;
 use super::{Exit, Failure, hub, open, out, serve_cmd, take_preset};
 use crate::client::remote::address;
-use crate::config::settings::{self, Config, ConfigError, EngineSource, ModelSource, Origin, page, table};
+use crate::config::settings::{self, Config, ConfigError, EngineSource, ModelSource, Origin, Problem, page, table};
 use crate::runtime::presets;
 use crate::text::sanitize::Clean;
 use crate::text::{files, sources};
@@ -33,7 +33,8 @@ pub(super) fn run(
         ConfigCommand::Path => print(&json!({ "file": file }), shown.to_string())?,
         ConfigCommand::Check => {
             let (config, wrong) = settings::examine(file, variables);
-            let taken = wrong.iter().all(|e| matches!(e, ConfigError::Unknown { .. }));
+            let taken =
+                wrong.iter().all(|e| matches!(e, ConfigError::Setting { problem: Problem::Unknown { .. }, .. }));
             let notes: Vec<String> = if taken { no_switch(&config).into_iter().collect() } else { Vec::new() };
             let mut problems: Vec<String> = wrong.iter().map(ToString::to_string).collect();
             let meant = MEANT.iter().filter_map(|(name, unfit)| Some((table::find(name)?, unfit)));

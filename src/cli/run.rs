@@ -82,7 +82,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     let guard = Guard::default();
     let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
     install(guard.clone(), Arc::clone(&crash), Some(std::thread::current().id()));
-    let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.mouse, kitty: false };
+    let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.ui.mouse, kitty: false };
     // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
     let (outside_to, outside) = unbounded();
     let keys = KeySignals::watch()?;
@@ -99,7 +99,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     }
     config.light = answers.light == Some(true);
     config.theme = Palette::built_in(ThemeName::Auto, config.light);
-    let (theme, code_theme) = (config.settings.config.ui.theme.clone(), config.code_theme.clone());
+    let (theme, code_theme) = (config.settings.config.ui.theme.clone(), config.ui.code_theme.clone());
     watch_terminal(outside_to)?;
     let (events_to, events) = unbounded();
     for event in typed_ahead(&typed) {

@@ -164,7 +164,7 @@ impl State {
 
     fn save_preset(&mut self, name: &str, display: Display) -> Done {
         let refused = |e: String| RuntimeError::Refused(format!("{e}. Nothing was saved."));
-        check_name(name).map_err(|e| refused(e.to_string()))?;
+        check_name(name).map_err(refused)?;
         if builtin(name).is_some() || matches!(name, "list" | "save" | "custom") {
             return Err(refused(format!("\"{name}\" is reserved; choose another name")));
         }
