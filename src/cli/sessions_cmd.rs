@@ -92,8 +92,8 @@ fn sized(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
 pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
     let records = store.sessions(SessionFilter::Live, LISTED)?;
-    // The list matters more than its sizes.
-    let sizes = store.sizes().ok();
+    // The list matters more than its sizes. Texts are counted only where they are shown.
+    let sizes = if args.sizes || context.json { store.sizes() } else { store.state_sizes() }.ok();
     let rows = session_rows(&store, records, None, sizes.as_ref());
     let json = || json!(rows);
     let text = || {

@@ -70,8 +70,7 @@ impl State {
                 format!(", keys and values {pool} here and {} in the machine's memory", bytes(host))
             }
         };
-        let sizes = self.disk.store.sizes()?;
-        let (kept, most) = (sizes.state_bytes, self.disk.store.limits().max_state_bytes);
+        let (kept, most) = (self.disk.store.state_bytes()?, self.disk.store.limits().max_state_bytes);
         let marked = if kept > most { self.disk.store.state_bytes_of_marks()? } else { 0 };
         let beyond = match marked > most {
             true => format!(": marks keep {}, more than the {} of sessions.max_state_gib", bytes(marked), bytes(most)),
@@ -87,7 +86,7 @@ impl State {
             bytes(kept),
         ));
         if let Some(id) = self.here.session.id {
-            let disk = sizes.sessions.get(&id).copied().unwrap_or_default();
+            let disk = self.disk.store.sizes_of(id)?;
             text.push_str(&format!(
                 "| this session | state {} ({} not shared), text {}; {} of state written so far |\n",
                 bytes(disk.state),
@@ -241,7 +240,6 @@ impl State {
             None => "No telemetry, no update check, no network use outside a download you ask for".to_owned(),
         };
         let m = &self.here.meters.model;
-        let sizes = self.disk.store.sizes()?;
         let what = match m.server {
             Some(_) => m.name.clone(),
             None => format!("{}, {} parameters, {}", m.name, grouped(m.parameters), m.dtype),
@@ -259,8 +257,8 @@ impl State {
             m.holds(),
             in_markdown(m.draft.as_deref().unwrap_or("none")),
             in_markdown(&self.disk.store.root().display().to_string()),
-            bytes(sizes.state_bytes),
-            bytes(sizes.database_bytes),
+            bytes(self.disk.store.state_bytes()?),
+            bytes(self.disk.store.database_bytes()),
             listed(&m.notes),
         );
         self.page("Doctor", text)

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::commit::{Change, NewSession, TitleBy};
 use super::error::{Result, StoreError};
-use super::export::{MarkJson, SessionJson};
+use super::export::SessionJson;
 use crate::core::counted;
 use crate::core::transcript::{Message, MessageId, Role, SessionId};
 use crate::text::sanitize::is_unseen;
@@ -113,25 +113,6 @@ impl LeftOut {
     }
 }
 
-#[derive(Default)]
-pub(super) struct Arrival {
-    pub name: String,
-    pub title: Option<String>,
-    /// An object, or a string if it does not parse as one.
-    pub settings: Value,
-    pub head: Option<MessageId>,
-    /// Under the ids of the file.
-    pub messages: Vec<Message>,
-    pub marks: Vec<MarkJson>,
-}
-
-impl From<SessionJson> for Arrival {
-    fn from(json: SessionJson) -> Arrival {
-        let SessionJson { name, title, settings, head, messages, marks, .. } = json;
-        Arrival { name, title, settings, head, messages, marks }
-    }
-}
-
 pub(super) struct Arrived {
     pub id: SessionId,
     /// Keyed by the ids of the file.
@@ -145,12 +126,12 @@ pub(super) struct Arrived {
 /// # Errors
 /// Messages that contradict each other, before any change; errors of `id` and `put`.
 pub(super) fn arrive(
-    session: Arrival,
+    session: SessionJson,
     id: &mut dyn FnMut() -> Result<i64>,
     put: &mut dyn FnMut(Change) -> Result<()>,
     bad: &dyn Fn(String) -> StoreError,
 ) -> Result<Arrived> {
-    let Arrival { name, title, settings, head, messages, marks } = session;
+    let SessionJson { name, title, settings, head, messages, marks, .. } = session;
     let order = parents_first(&messages).map_err(bad)?;
     let session = SessionId(id()?);
     let settings = match settings {

@@ -21,7 +21,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 
-use super::arrival::{Arrival, Arrived, Imported, arrive};
+use super::arrival::{Arrived, Imported, arrive};
 use super::commit::{apply, link, record_segment};
 use super::database::Store;
 use super::disk::Disk;
@@ -208,7 +208,7 @@ impl Store {
             Ok(())
         };
         let Arrived { id, new_ids, at_last_message } =
-            arrive(Arrival::from(session), &mut || Ok(self.new_message_id(None).0), &mut put, &|why| bad(&why))?;
+            arrive(session, &mut || Ok(self.new_message_id(None).0), &mut put, &|why| bad(&why))?;
         let links: Vec<(MessageId, usize)> =
             links.into_iter().filter_map(|(m, i)| Some((*new_ids.get(&m)?, i))).collect();
 

@@ -208,10 +208,10 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
             note(out, add_document(tx, new)?);
         }
         Change::Prompt(text) => {
-            super::history::add(tx, text)?;
+            super::typed::add_prompt(tx, text)?;
         }
         Change::Draft { session, text } => {
-            super::drafts::put(tx, *session, text)?;
+            super::typed::put_draft(tx, *session, text)?;
         }
     }
     Ok(())

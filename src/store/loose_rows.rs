@@ -5,11 +5,11 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use rusqlite::{Connection, Row, Statement, Transaction, params_from_iter, types::ToSqlOutput};
+use rusqlite::{Connection, Statement, Transaction, params_from_iter, types::ToSqlOutput};
 
 use super::error::{Result, StoreError};
 use super::schema::COLUMNS;
-use super::seal;
+use super::seal::{self, SealedTable};
 
 const PAGE: usize = 4096;
 /// First byte of a leaf page of a table.
@@ -22,20 +22,13 @@ pub(super) fn copy_loose_rows(copy: &Path, tx: &Transaction<'_>) -> Result<()> {
         let _ = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
     let leaves = give_schema(copy).map_err(StoreError::io("write", copy))?;
-    let of = |table: &str| COLUMNS.iter().find(|(name, _)| *name == table).map_or("", |(_, columns)| columns);
-    type IsWhole = fn(&Row<'_>) -> bool;
-    let tables: [(&str, &str, IsWhole); 2] = [
-        ("message", seal::MESSAGE, seal::is_whole),
-        ("session", seal::SESSION, |row| seal::bytes_at(row, 9) == seal::session_seal(row, 0)),
-    ];
-    for (table, sealed, is_whole) in tables {
-        let columns = of(table);
+    for table in seal::TABLES {
+        let columns = COLUMNS.iter().find(|(name, _)| *name == table.name).map_or("", |(_, columns)| columns);
         let places = vec!["?"; columns.split(',').count()].join(", ");
-        let mut insert = tx.prepare(&format!("INSERT OR IGNORE INTO {table}({columns}) VALUES ({places})"))?;
-        let first = sealed.split(',').count();
+        let mut insert = tx.prepare(&format!("INSERT OR IGNORE INTO {}({columns}) VALUES ({places})", table.name))?;
         for page in &leaves {
             // Most pages belong to other tables, or are damaged themselves.
-            let _ = copy_page(copy, table, &format!("{sealed}, {columns}"), *page, first, is_whole, &mut insert);
+            let _ = copy_page(copy, *page, &table, columns, &mut insert);
         }
     }
     Ok(())
@@ -43,23 +36,21 @@ pub(super) fn copy_loose_rows(copy: &Path, tx: &Transaction<'_>) -> Result<()> {
 
 fn copy_page(
     copy: &Path,
-    table: &str,
-    columns: &str,
     page: u32,
-    first: usize,
-    is_whole: fn(&Row<'_>) -> bool,
+    table: &SealedTable,
+    columns: &str,
     insert: &mut Statement<'_>,
 ) -> rusqlite::Result<()> {
     let db = Connection::open(copy)?;
     db.pragma_update(None, "writable_schema", true)?;
-    db.execute("UPDATE sqlite_schema SET rootpage = ?1 WHERE name = ?2", (page, table))?;
+    db.execute("UPDATE sqlite_schema SET rootpage = ?1 WHERE name = ?2", (page, table.name))?;
     drop(db);
     let db = Connection::open(copy)?;
-    let mut query = db.prepare(&format!("SELECT {columns} FROM {table} m"))?;
-    let count = query.column_count();
+    let mut query = db.prepare(&format!("SELECT {}, {columns} FROM {} m", table.columns, table.name))?;
+    let (first, count) = (table.columns.split(',').count(), query.column_count());
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
-        if is_whole(row) {
+        if (table.is_whole)(row) {
             let values = (first..count).map(|i| row.get_ref(i).map(ToSqlOutput::Borrowed));
             insert.execute(params_from_iter(values.collect::<rusqlite::Result<Vec<_>>>()?))?;
         }

@@ -172,7 +172,7 @@ impl Store {
         store.identity = store.identify().ok();
         store.present = store.layout.open_present().ok().filter(|file| file.lock_shared().is_ok());
         store.recognise();
-        super::parts::remove_left(&store.layout, &*store.disk);
+        super::export::remove_unfinished(&store.layout, &*store.disk);
         let removed = store.sweep(false);
         if removed > 0 {
             store.notes.push(format!("{removed} unfinished state file(s) of an earlier run were removed."));

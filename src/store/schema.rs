@@ -261,7 +261,7 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
         db.pragma_update(None, "foreign_keys", true)?;
-        // Deleted texts must not remain in the file; `wipe.rs` removes the rest.
+        // Deleted texts must not remain in the file; `collect.rs` removes the rest.
         db.pragma_update(None, "secure_delete", true)?;
         // Temporary copies hold texts, too.
         db.pragma_update(None, "temp_store", "MEMORY")?;

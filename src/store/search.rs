@@ -9,8 +9,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::database::Store;
 use super::error::{Result, StoreError};
-use super::query;
-use super::reach::PLACES;
+use super::query::{self, PLACES};
 use super::seal::text_at;
 use super::watch::Watch;
 use crate::core::transcript::{MessageId, SessionId};

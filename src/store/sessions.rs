@@ -8,9 +8,8 @@ use super::LAST;
 use super::database::Store;
 use super::error::{Result, StoreError};
 use super::messages::bare_message;
-use super::query;
-use super::reach::{REACHED_BY_SESSION, UP};
-use super::seal::{self, bytes_at, number_at, seal_session, text_at};
+use super::query::{self, REACHED_BY_SESSION, UP};
+use super::seal::{self, count_at, number_at, seal_session, text_at};
 use super::segment::SegmentId;
 use super::summary::{OWN_TITLE, free_name};
 use crate::core::now_ms;
@@ -95,7 +94,6 @@ const SESSION: &str = "id, name, head, settings, title, forked_from, forked_at, 
   messages, tokens, state_of, updated_ms";
 
 fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
-    let count = |column| number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default();
     Ok(SessionRecord {
         id: SessionId(r.get(0)?),
         name: text_at(r, 1),
@@ -105,9 +103,9 @@ fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
         forked_from: number_at(r, 5).map(SessionId),
         created_ms: number_at(r, 7).unwrap_or_default(),
         trashed_ms: number_at(r, 8),
-        damaged: bytes_at(r, 9) != seal::session_seal(r, 0),
-        messages: count(10),
-        tokens: count(11),
+        damaged: !seal::is_whole_session(r),
+        messages: count_at(r, 10),
+        tokens: count_at(r, 11),
         state_of: Some(text_at(r, 12)).filter(|of| !of.is_empty()),
         updated_ms: number_at(r, 13).unwrap_or_default(),
     })
