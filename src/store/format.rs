@@ -172,7 +172,10 @@ pub(super) fn head(
     if header.tensors().len() != count {
         return Err("a tensor occurs twice".to_owned());
     }
-    let mut text = serde_json::to_vec(&header).map_err(|e| e.to_string())?;
+    let mut json = serde_json::to_value(&header).map_err(|e| e.to_string())?;
+    // The same state is the same file.
+    json.sort_all_objects();
+    let mut text = json.to_string().into_bytes();
     let padded = (8 + text.len()).next_multiple_of(ALIGN) - 8;
     text.resize(padded, b' ');
 

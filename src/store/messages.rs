@@ -87,7 +87,7 @@ fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
 /// names the damage.
 fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
     let mut path: Vec<Message> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let mut next = Some(head);
     while let Some(id) = next {
         let end = |why| unreadable(MessageId(-id.0.saturating_abs()), None, why);
@@ -195,10 +195,8 @@ impl Store {
     }
 
     pub fn message_ending(&self, segment: &SegmentId) -> Result<Option<MessageId>> {
-        self.read(|db| {
-            let sql = "SELECT min(message) FROM message_segment WHERE segment = ?1";
-            let id: Option<i64> = db.prepare_cached(sql)?.query_row([segment.0], |row| row.get(0))?;
-            Ok(id.map(MessageId))
-        })
+        let sql = "SELECT min(message) FROM message_segment WHERE segment = ?1";
+        let id = self.read(|db| query::row(db, sql, [segment.0], |r| Ok(number_at(r, 0))))?;
+        Ok(id.flatten().map(MessageId))
     }
 }

@@ -56,20 +56,18 @@ pub enum SaveEvent {
         id: u64,
         at_ms: i64,
     },
-    /// The texts are on disk, the state is not kept.
+    /// The texts are on disk, the state is not kept. The reason is a sentence: the cause and its effect.
     TextOnly {
         id: u64,
         at_ms: i64,
-        /// A sentence: the cause and its effect.
         reason: String,
     },
-    /// Nothing of it is on disk. It stays queued and is tried again, unless `lasting`. Sent once for each save, and
-    /// for the first one after another failed attempt.
+    /// Nothing of it is on disk. It stays queued and is tried again, unless the failure is `lasting`: the save contradicts
+    /// the database. Sent once for each save, and for the first one after another failed attempt. The id is 0 when the
+    /// thread itself has failed and no later save succeeds.
     NotSaved {
-        /// From [`Writer::save`]; 0 when the thread itself has failed and no later save succeeds.
         id: u64,
         reason: String,
-        /// No retry: the save contradicts the database.
         lasting: bool,
     },
     /// After [`SaveEvent::NotSaved`] or a state failure: the disk works again.
