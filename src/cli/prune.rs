@@ -73,7 +73,7 @@ fn prune_dry_run(
     store: &Store,
     requests: Option<&Store>,
 ) -> Result<Exit, Failure> {
-    let sizes = store.sizes()?;
+    let sizes = store.state_sizes()?;
     let trashed = store.sessions(SessionFilter::Trashed, LISTED)?;
     let old = store.old_in_trash(days_in_trash(args))?;
     let gone = trashed.iter().filter(|r| old.contains(&r.id)).map(|r| Ok((r, store.extent(r.id)?)));

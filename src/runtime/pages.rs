@@ -52,8 +52,7 @@ impl State {
             0 => String::new(),
             _ => format!(", keys and values {pool} here and {host} in the machine's memory"),
         };
-        let sizes = self.disk.store.sizes()?;
-        let (kept, most) = (sizes.state_bytes, self.disk.store.limits().max_state_bytes);
+        let (kept, most) = (self.disk.store.state_bytes()?, self.disk.store.limits().max_state_bytes);
         let marked = if kept > most { self.disk.store.state_bytes_of_marks()? } else { 0 };
         let beyond = match marked > most {
             true => format!(": marks keep {}, more than the {} of sessions.max_state_gib", bytes(marked), bytes(most)),
@@ -64,7 +63,7 @@ impl State {
         rows.push(("of this", format!("weights {weights}, state {state}, work {work}{host}")));
         rows.push(("kept state", format!("{} on disk{beyond}", bytes(kept))));
         if let Some(id) = self.here.session.id {
-            let disk = sizes.sessions.get(&id).copied().unwrap_or_default();
+            let disk = self.disk.store.sizes_of(id)?;
             let (state, own, text) = (bytes(disk.state), bytes(disk.own), bytes(disk.text));
             let written = bytes(disk.written);
             let text = format!("state {state} ({own} not shared), text {text}; {written} of state written so far");
@@ -217,7 +216,6 @@ impl State {
             None => "No telemetry, no update check, no network use outside a download you ask for".to_owned(),
         };
         let m = &self.here.meters.model;
-        let sizes = self.disk.store.sizes()?;
         let what = match m.server {
             Some(_) => m.name.clone(),
             None => format!("{}, {} parameters, {}", m.name, grouped(m.parameters), m.dtype),
@@ -233,8 +231,8 @@ impl State {
             ("context", m.holds()),
             ("draft head", draft_of(m)),
             ("data", in_markdown(&self.disk.store.root().display().to_string())),
-            ("kept state", bytes(sizes.state_bytes)),
-            ("texts", bytes(sizes.database_bytes)),
+            ("kept state", bytes(self.disk.store.state_bytes()?)),
+            ("texts", bytes(self.disk.store.database_bytes())),
         ];
         let (rows, notes) = (table(&rows), listed(&m.notes));
         self.page("Doctor", format!("{rows}\n{notes}\n{network}. More checks: `sala-chat doctor` in a shell.\n"))

@@ -188,7 +188,7 @@ impl State {
         let records = self.disk.store.sessions(SessionFilter::Live, LISTED)?;
         let fingerprint = self.engine.model().map(|m| m.fingerprint.clone());
         // Without sizes the list is still useful.
-        let sizes = self.disk.store.sizes().ok();
+        let sizes = self.disk.store.state_sizes().ok();
         let mut rows = session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref());
         for row in &mut rows {
             row.here = row.folder.is_some() && row.folder.as_deref() == self.folder();
@@ -291,7 +291,7 @@ impl Verb {
         // Another process may hold a view-only session.
         let held = open && (self.here.lock.is_some() || self.here.session.may_write().is_ok());
         let lock = if held { None } else { Some(self.disk.store.lock_session(record.id, &record.name)?) };
-        let own = self.disk.store.sizes()?.sessions.get(&record.id).map_or(0, |s| s.own);
+        let own = self.disk.store.sizes_of(record.id)?.own;
         let stays = match self.disk.lasts() {
             true => self.disk.store.limits().trash_time(),
             false => "until the program ends".to_owned(),

@@ -3,9 +3,8 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use super::super::child::{self, Failed, Limits};
 use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
-use super::super::plain_words;
+use super::read::run;
 use super::{Found, SourceError, SourceOptions};
 use crate::engine::protocol::Cancel;
 
@@ -90,13 +89,7 @@ fn pages(
     let (program, arguments) = options.reader.split_first().ok_or_else(|| failed("no reader".to_owned()))?;
     let mut command = Command::new(program);
     command.args(arguments).arg(CHILD).arg(&found.path).env("RUST_BACKTRACE", "0");
-    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
-    let output = child::run(command, limits, cancel).map_err(|e| match e {
-        Failed::Start(e) => failed(format!("the reader did not start ({})", plain_words(&e))),
-        Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),
-        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
-        Failed::Cancelled => SourceError::Cancelled,
-    })?;
+    let output = run(command, "the reader", options, cancel, &failed)?;
     if !output.status.success() {
         return Err(failed(match (output.status.signal(), output.complaint.as_str()) {
             // An allocation beyond the limit aborts the child; the system's own guard kills it.
