@@ -129,7 +129,7 @@ pub(super) async fn constraint(
 }
 
 /// A request for answers, as each API reads it.
-pub(super) struct Asked {
+pub(super) struct Received {
     pub conversation: Conversation,
     /// The field of the conversation, for errors.
     pub field: &'static str,
@@ -142,15 +142,17 @@ pub(super) struct Asked {
 }
 
 /// A path that answers requests: `read` gives the form of the answer, too.
-pub(super) fn answers<F: Form>(read: fn(&Shared, Fields) -> Result<(Asked, F), Refusal>) -> MethodRouter<Arc<Shared>> {
+pub(super) fn answers<F: Form>(
+    read: fn(&Shared, Fields) -> Result<(Received, F), Refusal>,
+) -> MethodRouter<Arc<Shared>> {
     post(move |State(shared): State<Arc<Shared>>, request: Request| async move {
-        let (asked, form) = request::read(&shared, request, read).await?;
-        respond(&shared, asked, form).await
+        let (received, form) = request::read(&shared, request, read).await?;
+        respond(&shared, received, form).await
     })
 }
 
-async fn respond(shared: &Arc<Shared>, asked: Asked, form: impl Form) -> Result<Response, Refusal> {
-    let Asked { conversation, field, mut params, format, wanted, streamed, record } = asked;
+async fn respond(shared: &Arc<Shared>, received: Received, form: impl Form) -> Result<Response, Refusal> {
+    let Received { conversation, field, mut params, format, wanted, streamed, record } = received;
     (params.calls, params.one_call) = (conversation.tools.calls(), conversation.tools.one_call);
     let format = conversation.tools.grammar().map(|grammar| (grammar, "tools")).or(format);
     let prompt = render(shared, conversation, field).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::ask::Asked;
+use super::ask::Received;
 use super::chunks::{Head, MOST_LIKELY, likely_chat, reason, wanted};
 use super::fields::Fields;
 use super::notice::{Choice, Collected, Event, LikelyToken, Whole};
@@ -168,7 +168,7 @@ pub(super) fn conversation(shared: &Shared, fields: &mut Fields) -> Result<(Conv
     Ok((Conversation { turns, tools, think, open, closed }, budget))
 }
 
-pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Asked, Chat), Refusal> {
+pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Chat), Refusal> {
     let info = model_of(shared, &mut fields)?;
     let (conversation, budget) = conversation(shared, &mut fields)?;
     let most = most_tokens(&mut fields, &["max_completion_tokens", "max_tokens", "n_predict"], 1)?;
@@ -191,7 +191,7 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Asked, Chat),
     let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
     let (tools, calls) = (conversation.tools.clone(), vec![0; wanted]);
     let form = Chat { tokenizer, head, tools, likely, calls, custom: false };
-    Ok((Asked { conversation, field: "messages", params, format, wanted, streamed, record: None }, form))
+    Ok((Received { conversation, field: "messages", params, format, wanted, streamed, record: None }, form))
 }
 
 #[cfg(test)]

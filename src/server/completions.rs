@@ -164,7 +164,7 @@ impl Form for Completion {
     }
 }
 
-struct Asked {
+struct Received {
     given: Vec<Given>,
     params: Params,
     format: Format,
@@ -173,7 +173,7 @@ struct Asked {
     streamed: bool,
 }
 
-fn read(shared: &Shared, mut fields: Fields) -> Result<(Asked, Completion), Refusal> {
+fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Completion), Refusal> {
     let info = model_of(shared, &mut fields)?;
     let given = prompts(shared, &mut fields)?;
     let most = most_tokens(&mut fields, &["max_tokens", "n_predict"], 0)?.unwrap_or(TOKENS);
@@ -198,7 +198,7 @@ fn read(shared: &Shared, mut fields: Fields) -> Result<(Asked, Completion), Refu
     let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
     let likely = params.likely.is_some();
     let form = Completion { tokenizer, head, echo: String::new(), likely, places: Vec::new() };
-    Ok((Asked { given, params, format, wanted, echo, streamed }, form))
+    Ok((Received { given, params, format, wanted, echo, streamed }, form))
 }
 
 /// The answers to all prompts, each with its prompt's text, in order, with as many running as there are slots. The
@@ -235,7 +235,7 @@ async fn answer_all(
 }
 
 pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
-    let (Asked { mut given, mut params, format, wanted, echo, streamed }, mut form) =
+    let (Received { mut given, mut params, format, wanted, echo, streamed }, mut form) =
         request::read(&shared, request, read).await?;
     if format.is_some() {
         // A raw text opens no thought.

@@ -173,7 +173,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Takes -1, which stands for "no limit" in other servers of open models.
+    /// Takes -1, which means "no limit" in other servers of open models.
     pub(super) fn is_unlimited(&mut self, field: &'static str) -> bool {
         let unlimited = self.map.get(field).is_some_and(|value| value.as_i64() == Some(-1));
         if unlimited {

@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::ask::{Asked, count};
+use super::ask::{Received, count};
 use super::fields::Fields;
 use super::notice::{Choice, Collected, Event, Item, Usage, Whole};
 use super::prompt::{Conversation, without_billing};
@@ -204,7 +204,7 @@ fn refuse_thread(fields: &mut Fields) -> Result<(), Refusal> {
     })
 }
 
-pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Asked, Message), Refusal> {
+pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Message), Refusal> {
     let model = model_of(shared, &mut fields)?.name;
     let (conversation, budget) = conversation(shared, &mut fields)?;
     fields.require("max_tokens")?;
@@ -217,7 +217,7 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Asked, Messag
     fields.ignore(&["metadata", "service_tier", "inference_geo"]);
     fields.done_for_answer()?;
     let form = Message { id: fresh_id("msg_"), model, open: None, blocks: 0 };
-    Ok((Asked { conversation, field: "messages", params, format, wanted: 1, streamed, record: None }, form))
+    Ok((Received { conversation, field: "messages", params, format, wanted: 1, streamed, record: None }, form))
 }
 
 pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {

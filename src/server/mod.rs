@@ -2,7 +2,7 @@
 //!
 //! Connections (`http`) run on one thread with tokio; `http` has the table of paths. A request to an API takes this way:
 //!
-//! 1. `read` in the API's file (`chat`, `messages`, `responses`, `completions`) turns its fields into an `Asked` and the
+//! 1. `read` in the API's file (`chat`, `messages`, `responses`, `completions`) turns its fields into a `Received` and the
 //!    form of its answer. What the APIs share is read by `sampling` (parameters, formats), `turns` (messages and their
 //!    parts) and `tools`.
 //! 2. `ask` renders the prompt, compiles the grammar, and puts an `Ask` into a bounded queue.
@@ -11,7 +11,7 @@
 //! 4. `stream` has the events written in the API's form (`stream::Form`): `whole` as one object, `event` as a stream.
 //!
 //! A new field of a request belongs in its API's `read`; in `sampling::params` if all APIs have it, in `turns` if messages
-//! have it. Its effect on an answer goes through `params::Params`. A new field of a response belongs in the API's `Form`;
+//! have it. `params::Params` carries its effect to the answer. A new field of a response belongs in the API's `Form`;
 //! chat completions and completions share `chunks::Head`, every object of a response has the fields of `response::Sent`.
 //! docs/serve.md lists the fields.
 //!

@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::{Asked, count, render, submit};
+use super::ask::{Received, count, render, submit};
 use super::context::{leave_out, own_data};
 use super::fields::{Fields, kind};
 use super::notice::{Choice, collect};
@@ -127,7 +127,7 @@ fn noted(fields: &mut Fields) -> Result<(), Refusal> {
 }
 
 /// Reads a request together with the conversation that it continues.
-pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Asked, Events), Refusal> {
+pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Events), Refusal> {
     let given = given(&fields);
     let model = model_of(shared, &mut fields)?.name;
     let input = input(&shared.records, &mut fields)?;
@@ -167,12 +167,12 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Asked, Events
     };
     let record = store.then(|| Record::new(message, parent, input, sent.clone()));
     let conversation = Conversation { turns, tools, think, ..Conversation::default() };
-    Ok((Asked { conversation, field: "input", params, format, wanted: 1, streamed, record }, Events::new(sent)))
+    Ok((Received { conversation, field: "input", params, format, wanted: 1, streamed, record }, Events::new(sent)))
 }
 
 pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
-    let (asked, _) = request::read(&shared, request, read).await?;
-    let tokens = count(&shared, asked.conversation, asked.field).await?;
+    let (received, _) = request::read(&shared, request, read).await?;
+    let tokens = count(&shared, received.conversation, received.field).await?;
     Ok(object(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 
@@ -181,7 +181,7 @@ pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, request: Req
 pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
     const TASK: &str = "Sum up this conversation for someone who continues it: what is wanted, what was found and decided, \
                         what is still to do. Keep names, numbers and paths. Write nothing else.";
-    let (Asked { conversation, params, .. }, _) = request::read(&shared, request, read).await?;
+    let (Received { conversation, params, .. }, _) = request::read(&shared, request, read).await?;
     let mut turns = conversation.turns;
     let users = turns.iter().filter(|turn| turn.role == ChatRole::User && !turn.text.is_empty());
     let mut output: Vec<Value> = users

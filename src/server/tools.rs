@@ -174,7 +174,7 @@ fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result
     }
 }
 
-/// The choice that a word stands for.
+/// The choice in one word.
 fn choice_named(word: &str) -> Option<Choice> {
     Some(match word {
         "auto" => Choice::default(),
