@@ -218,7 +218,6 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/model/quantize",
     "src/client/remote",
     "src/server",
-    "src/server/responses",
     "src/store",
     "src/store/import",
     "src/config/settings",
