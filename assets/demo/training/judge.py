@@ -76,7 +76,7 @@ def main():
                 t = tuple(enc.text(doc[a:b])[:AHEAD]); r = lp[begin[t]]
                 c.append({"t": doc[a:b], "at": a, "ids": t, "lm": [round(float(r[x, y]), 3) for x, y in enumerate(t)], "judge": round(float(looked[k, 4] - looked[k, 5]), 3), "again": second.get(k)})
             top = first[0].topk(3)
-            f.write(json.dumps({"set": os.path.basename(s), "name": name, "q": q, "gold": gold, "open": round(float(first[0, op[0]]), 3), "none": round(float(first[0, enc.text("I")[0]]), 3),
+            f.write(json.dumps({"set": s, "name": name, "q": q, "gold": gold, "open": round(float(first[0, op[0]]), 3), "none": round(float(first[0, enc.text("I")[0]]), 3),
                                 "top": [[int(x), round(float(y), 3)] for x, y in zip(top.indices, top.values)], "c": c}) + "\n")
         print(s, len(todo), flush=True)
 
