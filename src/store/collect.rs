@@ -130,7 +130,7 @@ impl Store {
         self.disk.look(&self.layout.database).map_or(0, |l| l.bytes)
     }
 
-    /// All sizes. Goes through all messages: use [`Store::state_sizes`] or [`Store::sizes_of`] where they suffice.
+    /// All sizes. Reads all messages: use [`Store::state_sizes`] or [`Store::sizes_of`] where they suffice.
     pub fn sizes(&self) -> Result<Sizes> {
         let mut sizes = self.state_sizes()?;
         self.read(|db| {

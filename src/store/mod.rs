@@ -20,6 +20,24 @@
 //! 9. A state file that a row names is never replaced or removed: files enter and leave their places only while this
 //!    process may write the database (`save.rs`).
 //!
+//! # Files
+//!
+//! A file imports only those named before it.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `segment`, `error`, `query`, `watch` | names for pieces of state; the error type; prepared queries; progress and stop of long work |
+//! | `disk`, `scratch`, `format`, `vet` | file effects; private folders; the two files of a segment; checks of imported state |
+//! | `seal`, `schema`, `recorded` | checksums in the database; its tables; segments in it |
+//! | `directory`, `database`, `lock` | names in the directory; the open store; one writer a session |
+//! | `summary`, `typed`, `commit`, `noted` | columns of lists; typed prompts and unsent input; changes of text; segments this process recorded or used |
+//! | `messages`, `sessions`, `search`, `library` | reading: paths of messages, sessions, full text, documents |
+//! | `gaps`, `salvage`, `opening` | gaps after a loss; the readable part of a damaged database; opening a directory |
+//! | `state`, `row_source`, `save` | state: restoring, rows in files, saving |
+//! | `keep`, `check`, `rescue`, `collect` | thinning and disk budget; `doctor --check`; a new database for a damaged one; garbage |
+//! | `export`, `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
+//! | `writer` | the threads that make saves durable |
+//!
 //! # What the medium must guarantee
 //!
 //! A synced file keeps its bytes; a rename within one directory is all or nothing and is durable once the directory is

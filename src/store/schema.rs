@@ -293,7 +293,7 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
     run(db).map_err(|e| named(path, e))
 }
 
-/// Whose the database is, and its version.
+/// The program of the database, and its version.
 fn identity(db: &Connection) -> Result<(i32, i32), rusqlite::Error> {
     let number = |name| db.pragma_query_value(None, name, |r| r.get(0));
     Ok((number("application_id")?, number("user_version")?))

@@ -144,7 +144,7 @@ struct Queued {
 /// For the state thread.
 #[derive(Debug)]
 enum Work {
-    /// A save whose texts are on disk or given up, its state, and the sessions that grew.
+    /// A save with its texts on disk or given up, its state, and the sessions that grew.
     State {
         id: u64,
         images: Vec<(SegmentId, StateImage)>,

@@ -1,16 +1,34 @@
-//! Text that a child process extracts from a document.
+//! Runs child processes that read documents, and this program as one: the text that it extracts from a document.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
+use super::super::child::{self, Failed, Limits, Output};
 use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
-use super::read::run;
+use super::super::plain_words;
 use super::{Found, SourceError, SourceOptions};
 use crate::engine::protocol::Cancel;
 
 /// An extension in the form that selects a converter.
 pub(super) fn extension(written: &str) -> String {
     written.trim_start_matches('.').to_lowercase()
+}
+
+/// Runs a converter or our own reader.
+pub(super) fn run(
+    command: Command,
+    program: &str,
+    options: &SourceOptions,
+    cancel: &Cancel,
+    failed: impl Fn(String) -> SourceError,
+) -> Result<Output, SourceError> {
+    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
+    child::run(command, Vec::new(), limits, cancel).map_err(|e| match e {
+        Failed::Start(e) => failed(format!("{program} did not start ({})", plain_words(&e))),
+        Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),
+        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
+        Failed::Cancelled => SourceError::Cancelled,
+    })
 }
 
 /// The text, pages separated by form feeds, and a note about how it was read and what is missing.

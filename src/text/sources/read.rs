@@ -8,12 +8,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use super::super::child::{self, Failed, Limits, Output};
+use super::super::child;
 use super::super::encoding::{self, NotText};
 use super::super::extract::{HEAD_BYTES, Kind};
 use super::super::pipe::{self, PipeError};
 use super::super::{files, plain_words};
-use super::extracted::{self, extension};
+use super::extracted::{self, extension, run};
 use super::{Chosen, Document, Found, OddByte, SourceError, SourceOptions, refuse_nothing};
 use crate::engine::protocol::Cancel;
 
@@ -112,23 +112,6 @@ pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {
         true => Ok(words),
         false => Err("it has no {in} for the path"),
     }
-}
-
-/// Runs a converter or our own reader.
-pub(super) fn run(
-    command: Command,
-    program: &str,
-    options: &SourceOptions,
-    cancel: &Cancel,
-    failed: impl Fn(String) -> SourceError,
-) -> Result<Output, SourceError> {
-    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
-    child::run(command, Vec::new(), limits, cancel).map_err(|e| match e {
-        Failed::Start(e) => failed(format!("{program} did not start ({})", plain_words(&e))),
-        Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),
-        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
-        Failed::Cancelled => SourceError::Cancelled,
-    })
 }
 
 fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) -> Result<Vec<u8>, SourceError> {
