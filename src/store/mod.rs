@@ -30,12 +30,12 @@
 //! | `disk`, `scratch`, `format`, `vet` | file effects; private folders; the two files of a segment; checks of imported state |
 //! | `seal`, `schema`, `recorded` | checksums in the database; its tables; segments in it |
 //! | `directory`, `database`, `lock` | names in the directory; the open store; one writer a session |
-//! | `summary`, `typed`, `commit`, `noted` | columns of lists; typed prompts and unsent input; changes of text; segments this process recorded or used |
-//! | `messages`, `sessions`, `search`, `library` | reading: paths of messages, sessions, full text, documents |
-//! | `gaps`, `salvage`, `opening` | gaps after a loss; the readable part of a damaged database; opening a directory |
+//! | `summary`, `typed`, `messages`, `sessions` | columns of lists; typed prompts and unsent input; paths of messages; sessions |
+//! | `commit`, `noted`, `search`, `library` | changes of text; segments this process recorded or used; full text; documents |
+//! | `export`, `gaps`, `salvage`, `opening` | conversations as text; gaps after a loss; the readable part of a damaged database; opening a directory |
 //! | `state`, `row_source`, `save` | state: restoring, rows in files, saving |
 //! | `keep`, `check`, `rescue`, `collect` | thinning and disk budget; `doctor --check`; a new database for a damaged one; garbage |
-//! | `export`, `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
+//! | `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
 //! | `writer` | the threads that make saves durable |
 //!
 //! # What the medium must guarantee
