@@ -52,7 +52,8 @@ fn parts(
         let mut part = Fields::of(part, &at)?;
         match (part.text("type")?.as_deref(), files.as_deref_mut()) {
             (Some(REFUSAL), _) if kinds.contains(&REFUSAL) => text.push_str(&part.need_text(REFUSAL)?),
-            (Some(of), _) if kinds.contains(&of) => text.push_str(&part.need_text("text")?),
+            // Clients mix the names of both APIs of OpenAI.
+            (Some(of), _) if kinds.contains(&of) || of == "input_text" => text.push_str(&part.need_text("text")?),
             (Some("input_file"), Some(files)) => files.push(file_id(&mut part)?),
             (Some("file"), Some(files)) => {
                 let mut file = Fields::of(part.need("file")?, &format!("{at}.file"))?;
