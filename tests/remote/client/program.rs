@@ -298,7 +298,7 @@ fn a_prompt_too_long_for_the_server_has_its_own_code() {
 }
 
 #[test]
-fn a_prompt_too_long_in_other_words_is_not_asked_again() {
+fn a_prompt_too_long_in_other_words_is_not_sent_again() {
     let home = tempfile::tempdir().unwrap();
     let bodies = [
         ("400 Bad Request", json!({"error": {"message": "too many", "code": "context_length_exceeded"}}), "too many"),
