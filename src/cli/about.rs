@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::downloaded;
+use super::hub;
 use crate::config::settings::ModelConfig;
 use crate::model::format::Format;
 use crate::store::DATA_VERSION;
@@ -43,7 +43,7 @@ fn gpu() -> String {
 
 fn model() -> String {
     let config = ModelConfig::default();
-    let Some(folder) = downloaded::installed(&config) else {
+    let Some(folder) = hub::installed(&config) else {
         return format!("built-in ({} is not installed)", config.repo);
     };
     let text = files::read_text(&folder.join("config.json"), files::MODEL_CONFIG_BYTES).unwrap_or_default();

@@ -58,7 +58,6 @@ impl Announcer {
         out.flush()
     }
 
-    /// Brings title and progress up to date; writes nothing when they are.
     pub fn show(&mut self, out: &mut impl Write, title: &str, progress: Option<Progress>) -> io::Result<()> {
         if self.title != title {
             title.clone_into(&mut self.title);

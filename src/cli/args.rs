@@ -20,11 +20,11 @@ use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHi
 use super::failure::Failure;
 use crate::config::settings::Value;
 pub use commands::{
-    AskAllArgs, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, ExportArgs, FormatArg, ImportArgs,
-    LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs, PruneArgs, RmArgs, SearchArgs, ServeArgs,
+    AskAllArgs, Command, ConfigCommand, ExportArgs, FormatArg, LibraryCommand, LsArgs, ModelCommand, PruneArgs,
+    ServeArgs,
 };
 pub use completions::{NAMES, completions};
-pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
+pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
 pub use options::SettingArgs;
 pub use suggest::suggested_command;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};
@@ -67,7 +67,7 @@ pub struct Global {
     pub data_dir: Option<PathBuf>,
 }
 
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Args)]
 pub struct ChatArgs {
     /// Files, folders or globs to load first
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
@@ -166,20 +166,9 @@ impl Cli {
     pub fn task(self, resume_last: bool) -> Result<Task, Failure> {
         let chat = self.chat;
         if let Some(command) = self.command {
-            let mixed = !chat.paths.is_empty()
-                || !chat.files.is_empty()
-                || !chat.follow.is_empty()
-                || chat.prompt.is_some()
-                || chat.resume.is_some()
-                || chat.continue_last
-                || chat.start_new
-                || chat.no_save
-                || chat.plain
-                || !chat.screen.given.is_empty();
-            return if mixed {
-                Err(Failure::usage("a command takes no chat options or paths. A file of that name: ./NAME"))
-            } else {
-                Ok(Task::Command(command))
+            return match chat == ChatArgs::default() {
+                true => Ok(Task::Command(command)),
+                false => Err(Failure::usage("a command takes no chat options or paths. A file of that name: ./NAME")),
             };
         }
         let session = match chat.resume {

@@ -2,14 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::args::{AskAllArgs, SessionChoice};
-use super::failure::Failure;
-use super::oneshot::{looked_at, not_saved, reason};
-use super::signals::Ending;
-use super::{Context, notices, open, out};
-use crate::core::Exit;
+use super::args::AskAllArgs;
+use super::oneshot::{looked_at, reason};
+use super::{Context, Exit, Failure, notices, out};
 use crate::runtime::protocol::{Activity, FanOut, FanOutRow, Notice, Request};
-use crate::runtime::{Attendance, Input, no_document};
+use crate::runtime::{Attendance, no_document};
 use crate::text::sanitize::Clean;
 use crate::tui::fan_out::sentences;
 
@@ -29,39 +26,6 @@ pub(super) fn object(answers: &FanOut) -> Value {
     json!({ "question": answers.question, "answers": answers.rows.iter().map(row).collect::<Value>() })
 }
 
-/// The last answers, and what failed.
-#[derive(Default)]
-struct Outcome {
-    answers: Option<FanOut>,
-    failed: Option<Failure>,
-}
-
-impl Outcome {
-    /// Takes a notice; false when it is the last one.
-    fn take(&mut self, context: &Context, notice: Notice) -> bool {
-        if let Some((level, text)) = notices::remark(&notice) {
-            if context.shows_progress() {
-                out::clear_progress();
-            }
-            notices::print_remark(context, level, &text);
-        }
-        match notice {
-            Notice::FanOut(answers) => self.answers = Some(answers),
-            Notice::Activity(Activity::Busy { what }) if context.shows_progress() => out::progress(&Clean::line(&what)),
-            Notice::Activity(Activity::Reading(p)) if context.shows_progress() => {
-                notices::reading(&p).iter().for_each(|text| out::progress(&Clean::line(text)));
-            }
-            Notice::Fatal { error, exit } => self.failed = Some(Failure::new(exit, error)),
-            Notice::Bye { unsaved, .. } => {
-                self.failed = self.failed.take().or(unsaved.as_ref().map(not_saved));
-                return false;
-            }
-            _ => {}
-        }
-        true
-    }
-}
-
 pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure> {
     if args.question.trim().is_empty() {
         return Err(Failure::new(Exit::Usage, "there is no question: ask-all needs a text")
@@ -71,35 +35,38 @@ pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure>
     if !context.dirs.data.exists() {
         return Err(Failure::new(Exit::Failure, no_document(args.library.as_deref(), Attendance::Absent)));
     }
-    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent, Input::Lines)?;
-    let requests = opened.runtime.requests.clone();
-    let (question, library) = (args.question.clone(), args.library.clone());
-    // A runtime that has failed says so in its last notice.
-    let _ = requests.send(Request::AskAll { question, library, read: args.read });
-    let _ = requests.send(Request::Quit);
-    let ending = Ending::watch(move || drop(requests.send(Request::Stop)))?;
-    let mut outcome = Outcome::default();
-    for notice in &opened.runtime.notices {
-        if !outcome.take(context, notice) {
-            break;
+    let request = Request::AskAll { question: args.question.clone(), library: args.library.clone(), read: args.read };
+    let shows = context.shows_progress();
+    let mut answers = None;
+    let (signal, failed) = notices::attend(context, [request], |notice| {
+        if let Some((level, text)) = notices::remark(&notice) {
+            if shows {
+                out::clear_progress();
+            }
+            notices::print_remark(context, level, &text);
         }
-    }
-    if context.shows_progress() {
+        match notice {
+            Notice::FanOut(found) => answers = Some(found),
+            Notice::Activity(Activity::Busy { what }) if shows => out::progress(&Clean::line(&what)),
+            Notice::Activity(Activity::Reading(p)) if shows => {
+                notices::reading(&p).iter().for_each(|text| out::progress(&Clean::line(text)));
+            }
+            _ => {}
+        }
+    })?;
+    if shows {
         out::clear_progress();
     }
-    let _ = opened.runtime.thread.join();
-    let _ = opened.engine.join();
     let answered = |s: &FanOut| s.rows.iter().filter(|r| r.finish.is_some()).count();
-    let Outcome { answers, failed } = outcome;
     if let Some(answers) = answers.filter(|s| failed.is_none() || answered(s) > 0) {
         context.result(|| object(&answers), || sentences(&answers).join("\n"))?;
-        return Ok(match (ending.signal(), answered(&answers)) {
+        return Ok(match (signal, answered(&answers)) {
             (Some(signal), _) => Exit::Signal(signal),
             (None, 0) => Exit::Failure,
             (None, _) => Exit::Ok,
         });
     }
-    Err(match ending.signal() {
+    Err(match signal {
         Some(signal) => Failure::new(Exit::Signal(signal), "stopped before there was an answer"),
         None => failed.unwrap_or_else(|| Failure::new(Exit::Failure, "no document answered")),
     })

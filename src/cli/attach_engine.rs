@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use super::{Context, Failure, out};
+use super::{Context, Exit, Failure, out};
 use crate::client::attach::{self, Found, Loads, Place, Way};
 use crate::config::settings::EngineSource;
-use crate::core::Exit;
 use crate::engine;
 use crate::engine::protocol::{Engine, EngineOptions, RowSource, RowsFault, RowsPlace};
 use crate::store::{RealDisk, StoredRows};
@@ -16,7 +15,6 @@ pub fn place(context: &Context) -> Place {
     Place::of(&context.dirs.data)
 }
 
-/// `sala-chat park`.
 pub fn park(context: &Context) -> Result<Exit, Failure> {
     match attach::park(&place(context)) {
         Ok(Some(host)) => {

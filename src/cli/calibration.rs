@@ -21,7 +21,6 @@ const QUESTION: &str = "Summarize this text.";
 const PIECE_BYTES: usize = 8 << 10;
 /// More text is not read: pieces are taken from all over it.
 const MOST_PIECES: usize = 16;
-/// Tokens between two progress reports.
 const REPORT_EVERY: usize = 8_192;
 const FEWEST_TOKENS: usize = 1_024;
 

@@ -5,13 +5,11 @@ use std::io::{ErrorKind, IsTerminal};
 
 use super::args::{Chat, SessionChoice};
 use super::dirs::Dirs;
-use super::failure::Failure;
 use super::follow_stdin::Spool;
 use super::run::{self, RuntimeHandle};
 use super::themes::Themes;
-use super::{Context, open, plain};
+use super::{Context, Exit, Failure, open, plain};
 use crate::config::settings::{self, Config, Switch};
-use crate::core::Exit;
 use crate::runtime::protocol::{LoadOptions, Request};
 use crate::runtime::{Attendance, Input};
 use crate::store::Scratch;
@@ -24,10 +22,8 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     let config: &Config = context.config();
     let ui = &config.ui;
     let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
-    let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
-        .iter()
-        .find_map(|n| variable(n))
-        .is_some_and(|v| v.to_string_lossy().to_lowercase().replace('-', "").contains("utf8"));
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|n| variable(n)).unwrap_or_default();
+    let utf8 = locale.to_string_lossy().to_lowercase().replace('-', "").contains("utf8");
     let mut keys = KeyTable::default();
     for (key, action) in &config.keys {
         keys.bind(key, action).map_err(|e| Failure::usage(e.to_string()))?;
@@ -37,7 +33,6 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
         themes_dir: Some(context.dirs.themes()),
         presets_dir: Some(context.dirs.presets()),
         themes: Themes { folder: Some(context.dirs.themes()), ..Themes::default() }.names("toml"),
-        code_theme: ui.code_theme.clone(),
         depth: depth(variable("COLORTERM"), variable("TERM")),
         colour: variable("NO_COLOR").is_none() && variable("CLICOLOR").is_none_or(|v| v != "0"),
         glyphs: match ui.glyphs {
@@ -47,19 +42,13 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
             settings::Glyphs::Auto => Glyphs::Ascii,
         },
         probe_glyphs: ui.glyphs == settings::Glyphs::Auto,
-        panel: ui.panel,
-        max_width: ui.max_width,
-        paste_fold_chars: ui.paste_fold_chars,
-        paste_fold_lines: ui.paste_fold_lines,
-        mouse: ui.mouse,
-        vim_keys: ui.vim_keys,
+        ui: ui.clone(),
         alternate_screen: match ui.alternate_screen {
             Switch::Auto => variable("ZELLIJ").is_none(),
             Switch::On => true,
             Switch::Off => false,
         },
         think_show: config.thinking.show,
-        look: config.ui.look,
         clipboard: config.clipboard.method,
         keys,
         settings: context.loaded.clone(),
@@ -71,16 +60,14 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     })
 }
 
-/// How many colours the terminal says it has.
 fn depth(colorterm: Option<OsString>, term: Option<OsString>) -> Depth {
     let has = |value: &Option<OsString>, words: &[&str]| {
         value.as_ref().is_some_and(|v| words.iter().any(|w| v.to_string_lossy().to_lowercase().contains(w)))
     };
-    match () {
-        () if has(&colorterm, &["truecolor", "24bit"]) || has(&term, &["direct", "kitty", "alacritty"]) => Depth::Rgb,
-        () if has(&term, &["256"]) => Depth::Fixed,
-        () => Depth::Sixteen,
+    if has(&colorterm, &["truecolor", "24bit"]) || has(&term, &["direct", "kitty", "alacritty"]) {
+        return Depth::Rgb;
     }
+    if has(&term, &["256"]) { Depth::Fixed } else { Depth::Sixteen }
 }
 
 /// Whether line mode is used: a terminal that cannot place its cursor gets lines, like a pipe or a screen reader that
@@ -98,9 +85,8 @@ pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
     let input = chat.follow.iter().any(|path| path == "-");
     // Dropped at the end: the file goes with it.
     let spool = input.then(|| Spool::start(most)).transpose()?;
-    if let Some(spool) = &spool {
-        let inputs = chat.follow.iter_mut().filter(|path| *path == "-");
-        inputs.for_each(|path| *path = spool.file.display().to_string());
+    for path in chat.follow.iter_mut().filter(|path| *path == "-") {
+        *path = spool.iter().map(|spool| spool.file.display().to_string()).collect();
     }
     let lines = by_lines(chat.plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
     Ok(part(context, &chat, lines.as_ref(), None)?.0)
@@ -144,21 +130,17 @@ fn part(
     let opened = open::runtime(context, &chat.session, chat.save, Attendance::Present, input)?;
     ui.settings = opened.loaded;
     ui.offer = opened.offer.filter(|_| chat.offers && chat.session == SessionChoice::New);
-    let requests = opened.runtime.requests.clone();
-    if chat.session == SessionChoice::Pick {
-        // A runtime that is gone says so in its last notice.
-        let _ = requests.send(Request::Sessions);
-        ui.sent_before += 1;
-    }
+    let mut first = Vec::new();
+    first.extend((chat.session == SessionChoice::Pick).then_some(Request::Sessions));
     if !chat.paths.is_empty() {
-        let _ = requests.send(Request::Load { paths: chat.paths.clone(), options: LoadOptions::default() });
-        ui.sent_before += 1;
+        first.push(Request::Load { paths: chat.paths.clone(), options: LoadOptions::default() });
     }
-    if !chat.follow.is_empty() {
-        let _ = requests.send(Request::Follow(chat.follow.clone()));
-        ui.sent_before += 1;
+    first.extend((!chat.follow.is_empty()).then(|| Request::Follow(chat.follow.clone())));
+    ui.sent_before += first.len() as u64;
+    for request in first {
+        // A runtime that is gone says so in its last notice.
+        let _ = opened.runtime.requests.send(request);
     }
-    drop(requests);
     let handle = RuntimeHandle { requests: opened.runtime.requests, notices: opened.runtime.notices };
     let (exit, tour) = match lines {
         Some(lines) => plain::run(&ui, context.quiet, handle, lines, tour),

@@ -27,7 +27,6 @@ pub struct Place<'a> {
     pub method: ClipboardMethod,
     pub tmux: bool,
     pub tools: &'a [&'static [&'static str]],
-    /// Folder for `copy.txt`.
     pub dir: Option<&'a Path>,
 }
 
@@ -51,7 +50,6 @@ pub fn tools(variable: impl Fn(&str) -> Option<OsString>) -> Vec<&'static [&'sta
     tools
 }
 
-/// Hands the text to a tool; true if it took it.
 fn by_tool(tool: &[&str], text: &str) -> bool {
     let Some((name, arguments)) = tool.split_first() else { return false };
     let quiet =
@@ -80,14 +78,12 @@ fn by_tool(tool: &[&str], text: &str) -> bool {
     written
 }
 
-/// The sequence that hands `text` to the terminal's clipboard.
 pub fn osc52(text: &str, tmux: bool) -> String {
     let sequence = format!("\x1b]52;c;{}\x07", STANDARD.encode(text));
     // tmux passes on what is wrapped, with escapes doubled.
     if tmux { format!("\x1bPtmux;{}\x1b\\", sequence.replace('\x1b', "\x1b\x1b")) } else { sequence }
 }
 
-/// Writes `copy.txt`, readable by the user only. Temporary, so not synced.
 fn to_file(dir: &Path, text: &str) -> std::io::Result<PathBuf> {
     make_private(dir)?;
     let path = dir.join("copy.txt");

@@ -2,42 +2,39 @@
 
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 use super::args::ConfigCommand;
 use super::dirs::make_private;
-use super::failure::Failure;
 use super::themes::Themes;
-use super::{downloaded, open, out, serve_cmd, take_preset};
+use super::{Exit, Failure, hub, open, out, serve_cmd, take_preset};
 use crate::client::remote::address;
-use crate::config::settings::{self, Config, ConfigError, EngineSource, ModelSource, Origin, page, table};
-use crate::core::Exit;
+use crate::config::settings::{self, Config, ConfigError, EngineSource, ModelSource, Origin, Problem, page, table};
 use crate::runtime::presets;
 use crate::text::sanitize::Clean;
 use crate::text::{files, sources};
 use crate::tui::keys::{KeyError, KeyTable};
 use crate::tui::options::UiConfig;
 
-pub(super) struct Layers<'a> {
-    pub file: &'a Path,
-    /// Variables that may be settings.
-    pub variables: &'a [(String, String)],
-    pub options: &'a [(&'a str, settings::Value)],
-}
-
+/// `variables` may be settings, `options` are.
 pub(super) fn run(
     action: &ConfigCommand,
-    layers: &Layers<'_>,
+    (file, variables, options): (&Path, &[(String, String)], &[(&str, settings::Value)]),
     themes: &Themes,
     presets: &Path,
     json: bool,
 ) -> Result<Exit, Failure> {
-    let Layers { file, variables, options } = *layers;
-    let say = |line: String| out::line(&Clean::text(&line));
+    let shown = file.display();
+    let print = |object: &Value, text: String| match json {
+        true => out::line(&Clean::json(object)),
+        false => out::line(&Clean::text(&text)),
+    };
     match action {
-        ConfigCommand::Path if json => out::line(&Clean::json(&serde_json::json!({ "file": file })))?,
-        ConfigCommand::Path => say(format!("{}", file.display()))?,
+        ConfigCommand::Path => print(&json!({ "file": file }), shown.to_string())?,
         ConfigCommand::Check => {
             let (config, wrong) = settings::examine(file, variables);
-            let taken = wrong.iter().all(|e| matches!(e, ConfigError::Unknown { .. }));
+            let taken =
+                wrong.iter().all(|e| matches!(e, ConfigError::Setting { problem: Problem::Unknown { .. }, .. }));
             let notes: Vec<String> = if taken { no_switch(&config).into_iter().collect() } else { Vec::new() };
             let mut problems: Vec<String> = wrong.iter().map(ToString::to_string).collect();
             let meant = MEANT.iter().filter_map(|(name, unfit)| Some((table::find(name)?, unfit)));
@@ -48,20 +45,15 @@ pub(super) fn run(
             let converters = config.load.converters.iter().map(|(of, line)| ("load.converters", of, line));
             let bad = open.chain(converters).filter_map(|(table, key, value)| unusable(table, key, value));
             let twice = KeyTable::twice(config.keys.keys().map(String::as_str)).into_iter().map(|e| e.to_string());
-            problems.extend(bad.chain(twice).map(|e| format!("{}: {e}", file.display())));
-            if json {
-                out::line(&Clean::json(&serde_json::json!({ "file": file, "problems": problems, "notes": notes })))?;
-            } else if problems.is_empty() {
+            problems.extend(bad.chain(twice).map(|e| format!("{shown}: {e}")));
+            let object = json!({ "file": file, "problems": problems, "notes": notes });
+            let mut lines = problems.clone();
+            if lines.is_empty() {
                 let what = if file.exists() { "no mistakes" } else { "does not exist, built-in values are used" };
-                say(format!("{}: {what}", file.display()))?;
-            } else {
-                for problem in &problems {
-                    say(problem.clone())?;
-                }
+                lines.push(format!("{shown}: {what}"));
             }
-            for note in notes.into_iter().filter(|_| !json) {
-                say(note)?;
-            }
+            lines.extend(notes);
+            print(&object, lines.join("\n"))?;
             if !problems.is_empty() {
                 return Ok(Exit::Usage);
             }
@@ -72,31 +64,19 @@ pub(super) fn run(
             take_preset(&mut loaded, presets)?;
             let rows = page::values(&loaded.config);
             let from = |key: &str| loaded.origins.get(key).unwrap_or(&Origin::BuiltIn).to_string();
-            if json {
-                let rows: serde_json::Map<String, serde_json::Value> = rows
-                    .into_iter()
-                    .map(|(key, value)| {
-                        let value = serde_json::to_value(value).unwrap_or_default();
-                        let shown =
-                            if *origin { serde_json::json!({ "value": value, "origin": from(&key) }) } else { value };
-                        (key, shown)
-                    })
-                    .collect();
-                out::line(&Clean::json(&serde_json::Value::Object(rows)))?;
-            } else {
-                for (key, value) in rows {
-                    let line = format!("{key} = {value}");
-                    say(if *origin { format!("{line:<50} # {}", from(&key)) } else { line })?;
-                }
-            }
+            let object = rows.iter().map(|(key, value)| {
+                let shown = if *origin { json!({ "value": value, "origin": from(key) }) } else { json!(value) };
+                (key.clone(), shown)
+            });
+            let line = |(key, value): &(String, _)| match *origin {
+                true => format!("{:<50} # {}", format!("{key} = {value}"), from(key)),
+                false => format!("{key} = {value}"),
+            };
+            print(&Value::Object(object.collect()), rows.iter().map(line).collect::<Vec<_>>().join("\n"))?;
         }
         ConfigCommand::Set { key, value } => {
             let key = set(file, key, value, themes, Some(presets))?;
-            if json {
-                out::line(&Clean::json(&serde_json::json!({ "file": file, "key": key, "value": value })))?;
-            } else {
-                say(format!("{key} set in {}", file.display()))?;
-            }
+            print(&json!({ "file": file, "key": key, "value": value }), format!("{key} set in {shown}"))?;
         }
     }
     Ok(Exit::Ok)
@@ -110,7 +90,7 @@ fn no_switch(config: &Config) -> Option<String> {
     }
     let model = match config.model_source() {
         ModelSource::Path(path) => path,
-        ModelSource::Auto => downloaded::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
+        ModelSource::Auto => hub::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
         ModelSource::Demo | ModelSource::Synthetic(_) => "demo".to_owned(),
     };
     // The caller reports an unusable folder.
@@ -161,9 +141,7 @@ fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Pa
     let text = match files::read_text(file, files::SETTINGS_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(e) => {
-            return Err(Failure::new(Exit::Failure, format!("{}: {e}", file.display())));
-        }
+        Err(e) => return Err(Failure::new(Exit::Failure, format!("{}: {e}", file.display()))),
     };
     let open = settings::table::OPEN_TABLES.iter().map(|open| open.name);
     let open = open.filter_map(|table| Some((table, key.strip_prefix(table)?.strip_prefix('.')?)));

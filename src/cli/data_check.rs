@@ -6,9 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::about::without_home;
-use super::failure::Failure;
-use super::{Context, open};
-use crate::core::Exit;
+use super::{Context, Exit, Failure, open};
 use crate::core::counted;
 use crate::store::{Checked, RealDisk, Rescue, Store};
 use crate::text::sanitize::sanitize_line;
@@ -36,11 +34,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
         all["requests"] = requests.as_ref().map(Report::facts).into();
         all
     };
-    let text = || {
-        let mut lines = report.lines();
-        lines.extend(requests.iter().flat_map(Report::lines));
-        lines.join("\n")
-    };
+    let text = || [&report].into_iter().chain(&requests).flat_map(Report::lines).collect::<Vec<_>>().join("\n");
     context.result(json, text)?;
     Ok(if whole { Exit::Ok } else { Exit::Unreadable })
 }

@@ -39,7 +39,6 @@ pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<O
     }
 }
 
-/// A model by its engine name, with a note about the choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// `demo`, `synthetic:…` or a folder: what [`crate::model::Checkpoint::open`] is to open.
@@ -57,7 +56,7 @@ impl Chosen {
 /// What `auto` means on this machine: the downloaded weights where a GPU can run them, else the built-in model.
 pub fn automatic(config: &ModelConfig) -> Chosen {
     let gpu = || usable(config.gpu as usize);
-    choose(super::downloaded::installed(config), config.device, gpu)
+    choose(super::hub::installed(config), config.device, gpu)
 }
 
 fn choose(installed: Option<PathBuf>, device: Device, gpu: impl FnOnce() -> Result<(), String>) -> Chosen {
@@ -123,23 +122,6 @@ fn open_gpu(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<O
 #[cfg(not(feature = "cuda"))]
 fn open_gpu(_config: &ModelConfig, _tuning: &TuningArgs, _guards: bool) -> Result<Opened, String> {
     Err(format!("No usable NVIDIA GPU: {NOT_BUILT}"))
-}
-
-/// Clocks, limits and driver as the driver's own tool prints them; `None` where it is missing.
-pub fn clocks() -> Option<String> {
-    let fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu";
-    printed("nvidia-smi", &[&format!("--query-gpu={fields}"), "--format=csv"])
-}
-
-/// Short commit of the working tree the program runs in; `None` outside of one.
-pub fn commit() -> Option<String> {
-    printed("git", &["rev-parse", "--short", "HEAD"])
-}
-
-fn printed(program: &str, args: &[&str]) -> Option<String> {
-    let output = std::process::Command::new(program).args(args).stderr(std::process::Stdio::null()).output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    (output.status.success() && !text.is_empty()).then_some(text)
 }
 
 #[cfg(test)]

@@ -3,8 +3,7 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::failure::Failure;
-use crate::core::Exit;
+use super::{Exit, Failure};
 use crate::core::places;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,39 +19,29 @@ impl Dirs {
     /// The usual folders, or all except the settings below `data_dir`. Themes and presets belong in the folder of a
     /// named settings file.
     pub fn new(data_dir: Option<&Path>, config_file: Option<&Path>) -> Result<Dirs, Failure> {
-        let usual = Dirs::usual(data_dir)?;
-        Ok(match config_file {
-            Some(file) => {
-                let file = std::path::absolute(file)?;
-                Dirs { config: file.parent().map_or(usual.config, Path::to_owned), ..usual }
-            }
-            None => usual,
-        })
-    }
-
-    fn usual(data_dir: Option<&Path>) -> Result<Dirs, Failure> {
         let project = directories::ProjectDirs::from("", "", "sala-chat");
-        let below = |dir: &Path| -> Result<(PathBuf, PathBuf, PathBuf), Failure> {
-            let dir = std::path::absolute(dir)?;
-            Ok((dir.clone(), dir.join(places::STATE), dir.join(places::LOCKS)))
-        };
-        match (project, data_dir) {
-            (project, Some(dir)) => {
-                let (data, state, runtime) = below(dir)?;
+        let mut dirs = match (data_dir, project) {
+            (Some(dir), project) => {
+                let data = std::path::absolute(dir)?;
                 let config = project.map_or_else(|| data.clone(), |project| project.config_dir().to_owned());
-                Ok(Dirs { config, data, state, runtime })
+                Dirs { config, state: data.join(places::STATE), runtime: data.join(places::LOCKS), data }
             }
-            (Some(project), None) => {
+            (None, Some(project)) => {
                 let data = project.data_dir().to_owned();
                 let state = project.state_dir().unwrap_or(project.data_local_dir()).to_owned();
                 let runtime = project.runtime_dir().map_or_else(|| data.join(places::LOCKS), Path::to_owned);
-                Ok(Dirs { config: project.config_dir().to_owned(), data, state, runtime })
+                Dirs { config: project.config_dir().to_owned(), data, state, runtime }
             }
             (None, None) => {
-                Err(Failure::new(Exit::Failure, "no home folder (HOME is not set)")
-                    .hint("Name a folder: --data-dir DIR"))
+                let failure = Failure::new(Exit::Failure, "no home folder (HOME is not set)");
+                return Err(failure.hint("Name a folder: --data-dir DIR"));
             }
+        };
+        let named = config_file.map(std::path::absolute).transpose()?;
+        if let Some(folder) = named.as_deref().and_then(Path::parent) {
+            dirs.config = folder.to_owned();
         }
+        Ok(dirs)
     }
 
     pub fn presets(&self) -> PathBuf {
@@ -67,13 +56,11 @@ impl Dirs {
         self.data.join(places::WEIGHTS)
     }
 
-    /// The settings file if no other was named.
     pub fn config_file(&self) -> PathBuf {
         self.config.join(places::CONFIG_FILE)
     }
 }
 
-/// Makes a folder for this user alone, with everything above it.
 pub fn make_private(dir: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }

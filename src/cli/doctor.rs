@@ -1,13 +1,14 @@
 //! The checks of a plain `doctor`: terminal, folders, GPU, weights, disk, and the built-in model at work. Each gives a
 //! sentence that says what is so and what to do next; only what keeps the program from working is a miss.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Context, Exit, Failure, about, attach_engine, dirs, downloaded, open, remote_engine};
+use super::{Context, Exit, Failure, about, attach_engine, dirs, hub, open, remote_engine};
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::client::attach;
@@ -25,72 +26,61 @@ enum Verdict {
     Miss,
 }
 
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Fine => "ok",
+            Verdict::Note => "note",
+            Verdict::Miss => "MISS",
+        }
+    }
+}
+
 struct Finding {
     what: &'static str,
     verdict: Verdict,
     sentence: String,
 }
 
-fn finding(what: &'static str, verdict: Verdict, sentence: String) -> Finding {
-    Finding { what, verdict, sentence: about::without_home(&plain_words(&sentence)) }
+fn fine(what: &'static str, sentence: impl Display) -> Finding {
+    Finding { what, verdict: Verdict::Fine, sentence: about::without_home(&plain_words(&sentence)) }
 }
 
-fn fine(what: &'static str, sentence: impl Into<String>) -> Finding {
-    finding(what, Verdict::Fine, sentence.into())
+fn note(what: &'static str, sentence: impl Display) -> Finding {
+    Finding { verdict: Verdict::Note, ..fine(what, sentence) }
 }
 
-fn note(what: &'static str, sentence: impl Into<String>) -> Finding {
-    finding(what, Verdict::Note, sentence.into())
+fn miss(what: &'static str, sentence: impl Display) -> Finding {
+    Finding { verdict: Verdict::Miss, ..fine(what, sentence) }
 }
 
-fn miss(what: &'static str, sentence: impl Into<String>) -> Finding {
-    finding(what, Verdict::Miss, sentence.into())
-}
-
-/// Runs all of them and prints them in the order of a first start.
 pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     let program = format!("{}, {}; {}.", about::program(), about::system(), about::build());
+    let dirs = &context.dirs;
     let mut findings = vec![fine("program", program), terminal()];
-    findings.extend(folders(context));
+    findings.extend([folder("data", &dirs.data), folder("state", &dirs.state)]);
     findings.extend(database(context));
     let config = &context.config().model;
-    findings.push(gpu(config.gpu as usize, config.max_gpu_memory.0, downloaded::installed(config)));
+    findings.push(gpu(config.gpu as usize, config.max_gpu_memory.0, hub::installed(config)));
     findings.push(weights(context));
     findings.extend(server(context));
     findings.extend(shared(context));
-    findings.push(disk(&context.dirs.data, open::limits(context).min_free_bytes));
-    findings.extend(kept_weights(&context.dirs.kept_weights()));
+    findings.push(disk(&dirs.data, open::limits(context).min_free_bytes));
+    findings.extend(kept_weights(&dirs.kept_weights()));
     findings.push(model());
     findings.push(fine(
         "privacy",
         "No telemetry, no update check; the network is used only for a download that you ask for, and for a server that you name. State files contain your conversations; this wipes them: sala-chat prune --state --all",
     ));
-    if files {
-        findings.extend(listed_files(context));
-    }
-    let missed = findings.iter().filter(|f| f.verdict == Verdict::Miss).count();
-    let word = |v: Verdict| match v {
-        Verdict::Fine => "ok",
-        Verdict::Note => "note",
-        Verdict::Miss => "MISS",
-    };
+    findings.extend(files.then(|| listed_files(context)));
+    let ok = findings.iter().all(|f| f.verdict != Verdict::Miss);
+    let object = |f: &Finding| json!({"check": f.what, "verdict": f.verdict.word(), "text": f.sentence});
+    let line = |f: &Finding| format!("{:>4} {:<9} {}", f.verdict.word(), f.what, f.sentence);
     context.result(
-        || {
-            let list: Vec<_> = findings
-                .iter()
-                .map(|f| json!({"check": f.what, "verdict": word(f.verdict), "text": f.sentence}))
-                .collect();
-            json!({"ok": missed == 0, "checks": list})
-        },
-        || {
-            findings
-                .iter()
-                .map(|f| format!("{:>4} {:<9} {}", word(f.verdict), f.what, f.sentence))
-                .collect::<Vec<_>>()
-                .join("\n")
-        },
+        || json!({"ok": ok, "checks": findings.iter().map(object).collect::<Value>()}),
+        || findings.iter().map(line).collect::<Vec<_>>().join("\n"),
     )?;
-    Ok(if missed == 0 { Exit::Ok } else { Exit::Failure })
+    Ok(if ok { Exit::Ok } else { Exit::Failure })
 }
 
 fn terminal() -> Finding {
@@ -107,25 +97,18 @@ fn terminal() -> Finding {
     }
 }
 
-fn folders(context: &Context) -> Vec<Finding> {
-    [("data", &context.dirs.data), ("state", &context.dirs.state)]
-        .into_iter()
-        .map(|(what, dir)| {
-            let tried = dirs::make_private(dir)
-                .and_then(|()| tempfile::Builder::new().prefix(".doctor").tempfile_in(dir))
-                // A full disk takes a name still, and no bytes.
-                .and_then(|mut file| file.write_all(&[0; 4096]));
-            match tried {
-                Ok(()) => fine(what, format!("{} can be written.", dir.display())),
-                Err(e) => {
-                    miss(what, format!("{} cannot be written ({e}). Choose another with --data-dir.", dir.display()))
-                }
-            }
-        })
-        .collect()
+fn folder(what: &'static str, dir: &Path) -> Finding {
+    let tried = dirs::make_private(dir)
+        .and_then(|()| tempfile::Builder::new().prefix(".doctor").tempfile_in(dir))
+        // A full disk takes a name still, and no bytes.
+        .and_then(|mut file| file.write_all(&[0; 4096]));
+    let dir = dir.display();
+    match tried {
+        Ok(()) => fine(what, format!("{dir} can be written.")),
+        Err(e) => miss(what, format!("{dir} cannot be written ({e}). Choose another with --data-dir.")),
+    }
 }
 
-/// The sessions, if there are any: opened as every command opens them.
 fn database(context: &Context) -> Option<Finding> {
     match context.dirs.data.exists().then(|| open::store_to_read(context))? {
         Ok(store) => match store.access() {
@@ -139,7 +122,6 @@ fn database(context: &Context) -> Option<Finding> {
     }
 }
 
-/// The server that answers in place of this machine, if the settings name one.
 fn server(context: &Context) -> Option<Finding> {
     let options = match remote_engine::options(context) {
         Ok(options) => options?,
@@ -152,7 +134,6 @@ fn server(context: &Context) -> Option<Finding> {
     })
 }
 
-/// The server of this data directory; terminals share its model.
 fn shared(context: &Context) -> Option<Finding> {
     Some(match attach::look(&attach_engine::place(context)).transpose()? {
         Ok(host) => fine("shared", format!("{host} runs; terminals use its model.")),
@@ -219,50 +200,40 @@ fn weights(context: &Context) -> Finding {
             }
             (PathBuf::from(named), otherwise)
         }
-        _ => match downloaded::installed(&config.model) {
+        _ => match hub::installed(&config.model) {
             Some(folder) => (folder, "Get it again: sala-chat model download"),
             None => {
-                let text = format!(
-                    "{} is not on this computer. Get it: sala-chat model download. The built-in model works without.",
-                    config.model.repo
-                );
-                return note("weights", text);
+                let get = "Get it: sala-chat model download. The built-in model works without.";
+                return note("weights", format!("{} is not on this computer. {get}", config.model.repo));
             }
         },
     };
-    let looked_at = Checkpoint::open_dir(&folder).and_then(|c| {
+    let looked_at = || -> Result<String, Failure> {
+        let c = Checkpoint::open_dir(&folder)?;
         c.check()?;
-        let kept = c.kept()?;
-        Ok((c, kept))
-    });
-    match looked_at {
-        Ok((c, kept)) => {
-            // What makes text of the model's tokens is as much part of it as its weights.
-            if let Err(e) = open::text(&folder.to_string_lossy()) {
-                return miss("weights", format!("{}. {otherwise}", e.message));
-            }
-            let kept = kept.map_or_else(String::new, |kept| format!(" {kept}"));
-            let text = format!("{} in {}, every tensor as config.json asks.{kept}", c.name(), folder.display());
-            fine("weights", text)
-        }
-        Err(e) => miss("weights", format!("{e}. {otherwise}")),
+        let kept = c.kept()?.map_or_else(String::new, |kept| format!(" {kept}"));
+        // What makes text of the model's tokens is as much part of it as its weights.
+        open::text(&folder.to_string_lossy())?;
+        Ok(format!("{} in {}, every tensor as config.json asks.{kept}", c.name(), folder.display()))
+    };
+    match looked_at() {
+        Ok(text) => fine("weights", text),
+        Err(e) => miss("weights", format!("{}. {otherwise}", e.message)),
     }
 }
 
 fn kept_weights(dir: &Path) -> Option<Finding> {
-    let all = kept_folders(dir);
-    let (finished, others): (Vec<_>, Vec<_>) = all.iter().partition(|kept| kept.stage == Stage::Finished);
-    let gb = |of: &[&KeptFolder]| of.iter().map(|kept| kept.bytes).sum::<u64>() as f64 / 1e9;
-    let mut text = String::new();
-    if !finished.is_empty() {
-        let (n, dir) = (finished.len(), dir.display());
+    let (finished, others): (Vec<_>, Vec<_>) =
+        kept_folders(dir).into_iter().partition(|kept| kept.stage == Stage::Finished);
+    let gb = |of: &[KeptFolder]| of.iter().map(|kept| kept.bytes).sum::<u64>() as f64 / 1e9;
+    let (n, dir, mut text) = (finished.len(), dir.display(), String::new());
+    if n > 0 {
         text += &format!("{:.1} GB of packed weights ({n}) in {dir} make the next start faster. ", gb(&finished));
     }
     if !others.is_empty() {
-        let dir = dir.display();
         text += &format!("{:.1} GB in {dir} are from unfinished packing. ", gb(&others));
     }
-    (!all.is_empty()).then(|| fine("kept", text + "sala-chat prune removes them."))
+    (!text.is_empty()).then(|| fine("kept", text + "sala-chat prune removes them."))
 }
 
 fn disk(dir: &Path, reserve: u64) -> Finding {
@@ -310,23 +281,17 @@ fn model() -> Finding {
     }
 }
 
-/// Names and sizes of the model's files, for those who install by hand.
-fn listed_files(context: &Context) -> Vec<Finding> {
-    let Some(folder) = downloaded::installed(&context.config().model) else {
-        return vec![note("files", "Not installed: sala-chat model download lists them before it asks.")];
+fn listed_files(context: &Context) -> Finding {
+    let Some(folder) = hub::installed(&context.config().model) else {
+        return note("files", "Not installed: sala-chat model download lists them before it asks.");
     };
+    let shown = folder.display();
     let Ok(entries) = std::fs::read_dir(&folder) else {
-        return vec![miss("files", format!("{} cannot be read.", folder.display()))];
+        return miss("files", format!("{shown} cannot be read."));
     };
-    let mut list: Vec<_> = entries
-        .flatten()
-        .map(|e| {
-            format!("{} {} bytes", e.file_name().to_string_lossy(), std::fs::metadata(e.path()).map_or(0, |m| m.len()))
-        })
-        .collect();
+    let size = |e: &std::fs::DirEntry| std::fs::metadata(e.path()).map_or(0, |m| m.len());
+    let entry = |e: std::fs::DirEntry| format!("{} {} bytes", e.file_name().to_string_lossy(), size(&e));
+    let mut list: Vec<_> = entries.flatten().map(entry).collect();
     list.sort();
-    vec![fine(
-        "files",
-        format!("{}: {}. Their hashes are checked by: sala-chat model verify", folder.display(), list.join(", ")),
-    )]
+    fine("files", format!("{shown}: {}. Their hashes are checked by: sala-chat model verify", list.join(", ")))
 }

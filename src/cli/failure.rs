@@ -1,9 +1,8 @@
 //! How a command fails: errors with an exit code for scripts and a hint for people.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::Path;
-
-use clap::error::ErrorKind;
 
 use crate::config::settings::ConfigError;
 use crate::core::Exit;
@@ -29,9 +28,8 @@ impl Failure {
         Failure::new(Exit::Usage, message).hint("sala-chat --help lists all options")
     }
 
-    /// A file that was named to be read, and is not there or cannot be.
     pub fn input(path: &Path, e: &std::io::Error) -> Failure {
-        let exit = if e.kind() == std::io::ErrorKind::NotFound { Exit::NoInput } else { Exit::Failure };
+        let exit = if e.kind() == ErrorKind::NotFound { Exit::NoInput } else { Exit::Failure };
         Failure::new(exit, format!("{}: {e}", path.display()))
     }
 
@@ -40,7 +38,7 @@ impl Failure {
     pub fn command_line(error: &clap::Error) -> Failure {
         let text = error.render().to_string();
         let line = match error.kind() {
-            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 format!("one of {} has to follow", subcommands(&text))
             }
             _ => usage_line(&text),
@@ -56,11 +54,6 @@ impl Failure {
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());
         self
-    }
-
-    /// The reader closed the pipe: end silently.
-    pub fn closed_pipe() -> Failure {
-        Failure::new(Exit::Ok, "")
     }
 
     pub fn to_json(&self) -> serde_json::Value {
@@ -106,14 +99,14 @@ fn usage_line(text: &str) -> String {
 impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Failure {
         match e.kind() {
-            std::io::ErrorKind::BrokenPipe => Failure::closed_pipe(),
-            std::io::ErrorKind::StorageFull
-            | std::io::ErrorKind::ReadOnlyFilesystem
-            | std::io::ErrorKind::QuotaExceeded => Failure::new(Exit::Disk, format!("standard output: {e}")),
+            // The reader closed the pipe: end silently.
+            ErrorKind::BrokenPipe => Failure::new(Exit::Ok, ""),
             // Of the system: a file of ours that is too large to be read says so itself.
-            std::io::ErrorKind::FileTooLarge if e.raw_os_error().is_some() => {
-                Failure::new(Exit::Disk, format!("standard output: {e}"))
-            }
+            ErrorKind::FileTooLarge if e.raw_os_error().is_none() => Failure::new(Exit::Failure, e.to_string()),
+            ErrorKind::StorageFull
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::QuotaExceeded
+            | ErrorKind::FileTooLarge => Failure::new(Exit::Disk, format!("standard output: {e}")),
             _ => Failure::new(Exit::Failure, e.to_string()),
         }
     }

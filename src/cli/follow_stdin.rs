@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::fcntl_dupfd_cloexec;
 
-use super::failure::Failure;
-use crate::core::Exit;
+use super::{Exit, Failure};
 use crate::engine::protocol::Cancel;
 use crate::text::pipe::{self, PipeError};
 
-/// How long the start waits for the first line.
 const FIRST: Duration = Duration::from_secs(2);
 /// The text before the first line: an empty file cannot be read.
 const NOTHING_YET: &[u8] = b"(no input yet)\n";
@@ -53,11 +51,9 @@ impl Spool {
 
 fn copy(input: &OwnedFd, most: u64, file: File) {
     let mut lines = LineWriter::new(file);
-    let ended = pipe::read(input.as_fd(), most, &Cancel::default(), &mut lines);
-    let why = match ended {
-        Ok(()) => None,
+    let why = match pipe::read(input.as_fd(), most, &Cancel::default(), &mut lines) {
+        Ok(()) | Err(PipeError::Stopped) => None,
         Err(PipeError::TooLarge(_)) => Some("the limit of load.max_file_mib is reached".to_owned()),
-        Err(PipeError::Stopped) => None,
         Err(PipeError::Read(e) | PipeError::Write(e)) => Some(e.to_string()),
     };
     if let Some(why) = why {

@@ -15,23 +15,23 @@ use std::time::{Duration, Instant};
 use fs4::FileExt;
 use hf_hub::Repo;
 
+use super::{Exit, Failure};
+use crate::config::settings::ModelConfig;
 use crate::engine::protocol::Cancel;
 use crate::text::plain_words;
 
 pub use check::{Kind, Verdict, complete, verify, verify_packed};
 #[cfg(test)]
 use client::Patience;
-pub(super) use client::{Hub, cache_folder, is_id};
+use client::cache_folder;
+pub(super) use client::{Hub, is_id};
 
 /// Requests in a row that may fail.
 const TRIES: u32 = 5;
 /// A request that reads this much is no failure, whatever ends it.
 const LEAST_BYTES: u64 = 64 << 10;
-/// Between two progress reports.
 const REPORT_BYTES: u64 = 1 << 20;
-/// Longest wait that a busy hub may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// Left free on the disk beyond the download.
 const MARGIN_BYTES: u64 = 1 << 30;
 
 /// The files of a repository at one commit.
@@ -40,20 +40,17 @@ pub struct Snapshot {
     /// 40 hexadecimal digits.
     pub commit: String,
     pub files: Vec<HubFile>,
-    /// As its card names it.
     pub licence: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubFile {
-    /// In the repository.
     pub path: String,
     pub bytes: u64,
     /// Name of its content in the cache: the SHA-256 of large files, the git id of small ones.
     pub blob: String,
 }
 
-/// Why a download ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     #[error("no answer from the hub: {0}")]
@@ -73,8 +70,8 @@ pub enum HubError {
     Damaged(String),
     #[error("{} needed, {} free in {dir}", gigabytes(*.need), gigabytes(*.free))]
     Space { need: u64, free: u64, dir: String },
-    #[error("{path}: {}", plain_words(source))]
-    Disk { path: String, source: std::io::Error },
+    #[error("{0}")]
+    Disk(String),
     #[error("stopped; the next download continues from here")]
     Stopped,
 }
@@ -87,21 +84,43 @@ pub struct Progress {
     /// Of all files; never decreases.
     pub done: u64,
     pub total: u64,
-    /// Over this run.
     pub bytes_per_s: f64,
     /// While waiting for the next try: the reason, and the number of the try.
     pub trouble: Option<(String, u32)>,
 }
 
-/// A repository in the local cache.
+/// The downloaded model of the settings, found without the network.
+pub fn installed(config: &ModelConfig) -> Option<PathBuf> {
+    CachedRepo::of(&config.repo).installed(&config.revision, Kind::Model)
+}
+
+/// The folder that `speculation.draft` or `--draft` names: a folder, or a hub id that was downloaded.
+pub fn draft_folder(name: &str) -> Result<PathBuf, Failure> {
+    let folder = PathBuf::from(name);
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    if !is_id(name) {
+        let failure = Failure::new(Exit::NoModel, format!("{name}: no such draft head folder"));
+        return Err(failure.hint("Without one: --draft off"));
+    }
+    CachedRepo::of(name).installed("main", Kind::Head).ok_or_else(|| {
+        Failure::new(Exit::NoModel, format!("the draft head {name} is not on this computer"))
+            .hint(format!("Get it: sala-chat model download {name}. Or go without: --draft off"))
+    })
+}
+
 #[derive(Clone, Debug)]
 pub struct CachedRepo {
     folder: PathBuf,
 }
 
 impl CachedRepo {
-    /// `repo` is `owner/name`.
-    pub fn new(cache: &Path, repo: &str) -> CachedRepo {
+    pub(super) fn of(repo: &str) -> CachedRepo {
+        CachedRepo::new(&cache_folder(), repo)
+    }
+
+    fn new(cache: &Path, repo: &str) -> CachedRepo {
         CachedRepo { folder: cache.join(Repo::model(repo.to_owned()).folder_name()) }
     }
 
@@ -109,7 +128,6 @@ impl CachedRepo {
         &self.folder
     }
 
-    /// The folder of a revision if everything a model or a draft head needs is there.
     pub fn installed(&self, revision: &str, what: Kind) -> Option<PathBuf> {
         let revision = revision_path(revision).ok()?;
         let commit = fs::read_to_string(self.folder.join("refs").join(&revision)).ok();
@@ -118,10 +136,7 @@ impl CachedRepo {
         (is_commit(commit) && complete(&folder, what)).then_some(folder)
     }
 
-    /// Fetches the missing files of a snapshot; returns its folder.
-    ///
-    /// # Errors
-    /// See [`HubError`]. What was read stays for the next try.
+    /// Fetches the missing files of a snapshot; returns its folder. What was read stays for the next try.
     pub(super) fn download(
         &self,
         hub: &Hub,
@@ -168,22 +183,22 @@ impl CachedRepo {
         let path = self.folder.join("sala-download.lock");
         let open = OpenOptions::new().create(true).write(true).truncate(false).open(&path);
         let file = open.map_err(|e| disk(&path, e))?;
-        for again in 1.. {
+        let mut again = 1;
+        loop {
             match FileExt::try_lock(&file) {
-                Ok(()) => break,
+                Ok(()) => return Ok(file),
                 Err(fs4::TryLockError::WouldBlock) if run.cancel.is_cancelled() => return Err(HubError::Stopped),
                 Err(fs4::TryLockError::WouldBlock) => {
                     run.progress.done = run.progress.total - self.missing_bytes(snapshot).min(run.progress.total);
                     run.report(Some(("another download of it runs".to_owned(), again)));
                     (run.wait)(Duration::from_secs(1));
+                    again += 1;
                 }
                 Err(fs4::TryLockError::Error(e)) => return Err(disk(&path, e)),
             }
         }
-        Ok(file)
     }
 
-    /// Bytes that a download would fetch.
     pub fn missing_bytes(&self, snapshot: &Snapshot) -> u64 {
         let missing = |f: &HubFile| {
             let blob = self.folder.join("blobs").join(&f.blob);
@@ -194,7 +209,6 @@ impl CachedRepo {
     }
 }
 
-/// A running download.
 struct Run<'a> {
     wait: &'a dyn Fn(Duration),
     report: &'a mut dyn FnMut(&Progress),
@@ -298,7 +312,6 @@ fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// A revision as a path below `refs`.
 fn revision_path(revision: &str) -> Result<PathBuf, HubError> {
     let path = PathBuf::from(revision);
     let safe = !revision.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_)));
@@ -318,7 +331,6 @@ fn wanted(path: &str) -> bool {
     safe && (matches!(extension, "safetensors" | "json" | "jinja" | "md" | "model") || path.starts_with("LICENSE"))
 }
 
-/// `19.5 GB`.
 pub fn gigabytes(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
@@ -344,7 +356,7 @@ fn make(dir: &Path) -> Result<(), HubError> {
 }
 
 fn disk(path: &Path, source: std::io::Error) -> HubError {
-    HubError::Disk { path: path.display().to_string(), source }
+    HubError::Disk(format!("{}: {}", path.display(), plain_words(&source)))
 }
 
 #[cfg(test)]

@@ -39,7 +39,9 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), server.files[3].1);
     assert!(seen.windows(2).all(|w| w[0].done <= w[1].done));
     assert_eq!(seen.last().unwrap().done, 1002);
-    assert!(verify(&folder, &[], &mut |_, _| {}).unwrap().iter().all(|(_, verdict)| *verdict == Verdict::Ok));
+    assert!(
+        verify(&folder, &[], &mut |_, _| {}).unwrap().iter().all(|(_, verdict)| *verdict == Verdict::Verified("ok"))
+    );
 
     fs::write(folder.join("model.safetensors"), b"damaged").unwrap();
     let wrong = |folder: &Path| -> Vec<String> {
@@ -54,7 +56,7 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     let own = dir.path().join("own");
     fs::create_dir(&own).unwrap();
     fs::write(own.join("config.json"), b"{}").unwrap();
-    assert_eq!(verify(&own, &[], &mut |_, _| {}).unwrap(), [("config.json".to_owned(), Verdict::Unverified)]);
+    assert_eq!(verify(&own, &[], &mut |_, _| {}).unwrap(), [("config.json".to_owned(), check::UNPUBLISHED)]);
     // What the hub says now is known of a plain copy too: one file is right, one is another, one is not there.
     let file = |path: &str, bytes: u64, blob: &str| HubFile { path: path.into(), bytes, blob: blob.into() };
     fs::write(own.join("tokenizer.json"), "[]").unwrap();
@@ -137,7 +139,7 @@ fn files_in_folders_of_their_own_are_looked_at_too() {
     let missing = || Verdict::Wrong("missing".to_owned());
     let expected = [
         ("assets/LICENSE".to_owned(), missing()),
-        ("assets/README.md".to_owned(), Verdict::Unverified),
+        ("assets/README.md".to_owned(), check::UNPUBLISHED),
         ("onnx/config.json".to_owned(), missing()),
     ];
     assert_eq!(rows, expected);

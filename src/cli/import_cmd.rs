@@ -8,12 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::args::ImportArgs;
-use super::failure::Failure;
 use super::oneshot::means_stdin;
 use super::signals::Ending;
-use super::{Context, open};
-use crate::core::{Exit, bytes};
+use super::{Context, Exit, Failure, open};
+use crate::core::bytes;
 use crate::engine::protocol::Cancel;
 use crate::runtime::export::imported_line;
 use crate::store::{Scratch, StoreError, Watch};
@@ -22,37 +20,31 @@ use crate::text::pipe::{self, PipeError};
 
 const INPUT: &str = "standard input";
 
-struct Source {
-    path: PathBuf,
-    /// Temporary folder for piped input, and the pipe's name in messages.
-    piped: Option<(Scratch, String)>,
+/// A file to read; of a pipe, the temporary folder that it lies in and the pipe's name in messages.
+type Source = (PathBuf, Option<(Scratch, String)>);
+
+fn source(file: &Path, stop: &Cancel) -> Result<Source, Failure> {
+    if file.to_str().is_some_and(means_stdin) {
+        return match Path::new("/dev/stdin").canonicalize().ok().filter(|path| path.is_file()) {
+            Some(path) => Ok((path, None)),
+            None => piped(rustix::stdio::stdin(), INPUT.to_owned(), stop),
+        };
+    }
+    // As a shell's `<(COMMAND)` is one.
+    if file.metadata().is_ok_and(|meta| meta.file_type().is_fifo()) {
+        let name = file.display().to_string();
+        let pipe = open_at_once(file).map_err(|e| unread(&name, &e))?;
+        return piped(pipe.as_fd(), name, stop);
+    }
+    Ok((file.to_owned(), None))
 }
 
-impl Source {
-    fn of(file: &Path, stop: &Cancel) -> Result<Source, Failure> {
-        let named = |path: PathBuf| Source { path, piped: None };
-        if file.to_str().is_some_and(means_stdin) {
-            return match Path::new("/dev/stdin").canonicalize().ok().filter(|path| path.is_file()) {
-                Some(path) => Ok(named(path)),
-                None => Source::piped(rustix::stdio::stdin(), INPUT.to_owned(), stop),
-            };
-        }
-        // As a shell's `<(COMMAND)` is one.
-        if file.metadata().is_ok_and(|meta| meta.file_type().is_fifo()) {
-            let name = file.display().to_string();
-            let pipe = open_at_once(file).map_err(|e| unread(&name, &e))?;
-            return Source::piped(pipe.as_fd(), name, stop);
-        }
-        Ok(named(file.to_owned()))
-    }
-
-    fn piped(from: BorrowedFd<'_>, name: String, stop: &Cancel) -> Result<Source, Failure> {
-        let scratch = Scratch::new().map_err(|e| no_room(&name, &e))?;
-        let path = scratch.path().join("import");
-        let mut file = File::create_new(&path).map_err(|e| no_room(&name, &e))?;
-        take(from, &name, &mut file, IMPORT_BYTES, stop)?;
-        Ok(Source { path, piped: Some((scratch, name)) })
-    }
+fn piped(from: BorrowedFd<'_>, name: String, stop: &Cancel) -> Result<Source, Failure> {
+    let scratch = Scratch::new().map_err(|e| no_room(&name, &e))?;
+    let path = scratch.path().join("import");
+    let mut file = File::create_new(&path).map_err(|e| no_room(&name, &e))?;
+    take(from, &name, &mut file, IMPORT_BYTES, stop)?;
+    Ok((path, Some((scratch, name))))
 }
 
 fn stopped() -> Failure {
@@ -79,32 +71,31 @@ fn take(from: BorrowedFd<'_>, name: &str, into: &mut impl Write, most: u64, stop
     })
 }
 
-pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
-    if args.file.to_str().is_some_and(means_stdin) && std::io::stdin().is_terminal() {
+pub(super) fn import(context: &Context, file: &Path) -> Result<Exit, Failure> {
+    if file.to_str().is_some_and(means_stdin) && std::io::stdin().is_terminal() {
         return Err(Failure::usage("import - reads standard input, and nothing is piped into it"));
     }
     let store = open::store_to_change(context)?;
     let stop = Cancel::default();
     let stopper = stop.clone();
     let ending = Ending::watch(move || stopper.cancel())?;
-    let source = Source::of(&args.file, &stop).map_err(|failure| ending.by_signal(failure))?;
+    let (path, piped) = source(file, &stop).map_err(|failure| ending.by_signal(failure))?;
     let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NONE };
-    let imported = store.import(&source.path, &watch).map_err(|e| match (e, &source.piped) {
+    let imported = store.import(&path, &watch).map_err(|e| match (e, &piped) {
         (StoreError::Stopped, _) => ending.by_signal(stopped()),
         // The temporary file's name means nothing to the user.
         (StoreError::Import { why, .. }, Some((_, name))) => StoreError::Import { path: name.into(), why }.into(),
         (e, _) => e.into(),
     })?;
-    let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
     let json = || {
+        let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
         json!({
             "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens,
             "without_place": imported.without_place, "left_out": imported.left_out,
             "skipped": imported.skipped
         })
     };
-    context.result(json, || imported_line(&imported))?;
-    Ok(Exit::Ok)
+    context.result(json, || imported_line(&imported))
 }
 
 #[cfg(test)]

@@ -65,7 +65,6 @@ const PASTED_ON: Duration = Duration::from_millis(500);
 /// paste sends for a paste.
 #[derive(Debug, Default)]
 struct Bursts {
-    /// Read while looking for the end of a burst.
     ahead: Option<TermEvent>,
     turned: Option<Instant>,
     pasted: Option<Instant>,
@@ -103,7 +102,6 @@ fn pasted(burst: &[char]) -> Option<String> {
 }
 
 impl Bursts {
-    /// The next events. Sleeps until there is one.
     fn read(&mut self, mouse: bool) -> io::Result<Vec<Event>> {
         let first = match self.ahead.take() {
             Some(event) => event,
@@ -150,7 +148,6 @@ impl Bursts {
         Ok(text.map_or(events, |text| vec![Event::Paste(text)]))
     }
 
-    /// What `keys` arrows in a row mean.
     fn arrows(&mut self, direction: isize, keys: usize, now: Instant) -> Vec<Event> {
         let turning = self.turned.is_some_and(|at| now.duration_since(at) < TURNING);
         if turning || keys >= BURST_KEYS {
@@ -195,7 +192,6 @@ pub fn start_input(to: Sender<Event>, mouse: bool) -> io::Result<Input> {
     Ok(Input(shared))
 }
 
-/// A terminal event as the interface knows it; `None` for what means nothing to it.
 pub fn translate(event: TermEvent) -> Option<Event> {
     match event {
         TermEvent::Key(k) if k.kind != KeyEventKind::Release => key(k.code, k.modifiers).map(Event::Key),

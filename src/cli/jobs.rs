@@ -21,10 +21,8 @@ use crate::tui::FileRow;
 use crate::tui::list::fuzzy;
 use crate::tui::view::highlight::Highlighter;
 
-/// Completions offered at most.
 const PATHS: usize = 200;
 
-/// Files offered for an `@`.
 const OFFERED: usize = 40;
 /// Files looked at, folders followed, and how long that may take.
 const LISTED: usize = 50_000;
@@ -33,20 +31,10 @@ const WALK: Duration = Duration::from_millis(400);
 const FRESH: Duration = Duration::from_secs(5);
 
 pub enum Job {
-    Paths {
-        prefix: String,
-        home: Option<PathBuf>,
-    },
+    Paths { prefix: String, home: Option<PathBuf> },
     Files(String),
-    /// Colour by another theme from now on.
-    CodeTheme {
-        name: String,
-        themes: Themes,
-    },
-    Highlight {
-        lang: String,
-        code: String,
-    },
+    CodeTheme { name: String, themes: Themes },
+    Highlight { lang: String, code: String },
 }
 
 /// Starts the thread. The channel is unbounded: there is one job per visible block or per Tab.
@@ -57,13 +45,9 @@ pub fn start_jobs(to: Sender<Event>) -> io::Result<Sender<Job>> {
         let mut files = Files::default();
         while let Ok(job) = jobs.recv() {
             let event = match job {
-                Job::Files(query) => {
-                    let found = files.matching(&query);
-                    Some(Event::Files { query, found })
-                }
+                Job::Files(query) => Some(Event::Files { found: files.matching(&query), query }),
                 Job::Paths { prefix, home } => {
-                    let found = list_paths(&prefix, home.as_deref());
-                    Some(Event::Paths { prefix, found })
+                    Some(Event::Paths { found: list_paths(&prefix, home.as_deref()), prefix })
                 }
                 Job::CodeTheme { name, themes } => Some(Event::CodeTheme(themes.code(&name).map(|theme| {
                     highlighter.get_or_insert_with(Highlighter::default).set_theme(theme);
@@ -131,12 +115,10 @@ fn can_be_typed(name: &str) -> bool {
     sanitize(name) == name && !name.contains(['\n', '\t'])
 }
 
-/// Those paths that exist; `~` is the home folder.
 pub fn existing(paths: Vec<String>, home: Option<&Path>) -> Vec<String> {
     paths.into_iter().filter(|path| below_home(path, home).exists()).collect()
 }
 
-/// Files below the working folder, listed once in a while.
 #[derive(Default)]
 struct Files {
     paths: Vec<String>,
@@ -213,16 +195,13 @@ fn edit_with(editor: &OsStr, text: &str) -> Result<String, String> {
     let status = ended(&editing).map_err(fail)?;
     let name = editor.to_string_lossy();
     match status.code() {
-        Some(0) => {}
+        Some(0) => std::fs::read_to_string(file.path()).map_err(fail),
         // What a shell says of a command that it does not find, or may not start.
         Some(126 | 127) => {
-            return Err(format!(
-                "The editor {name} cannot be started: set VISUAL or EDITOR to another; the input is unchanged"
-            ));
+            Err(format!("The editor {name} cannot be started: set VISUAL or EDITOR to another; the input is unchanged"))
         }
-        _ => return Err(format!("The editor {name} ended with {status}; the input is unchanged")),
+        _ => Err(format!("The editor {name} ended with {status}; the input is unchanged")),
     }
-    std::fs::read_to_string(file.path()).map_err(fail)
 }
 
 /// Waits for a program that has the terminal. When it stops (Ctrl-Z in it), so do we: the shell waits for us, not for

@@ -1,19 +1,14 @@
 //! `library`: lists, adds and removes documents with kept state.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::args::{LibraryCommand, SessionChoice};
-use super::columns::{line_cells, name_cells};
-use super::failure::Failure;
-use super::sessions_cmd::when;
-use super::signals::Ending;
-use super::{Context, notices, open};
-use crate::core::{Exit, bytes, counted};
+use super::args::LibraryCommand;
+use super::columns::{line_cells, name_column, when};
+use super::{Context, Exit, Failure, notices, open};
+use crate::core::{bytes, counted};
 use crate::runtime::protocol::{LibraryAction, Notice, Request, SaveState};
-use crate::runtime::{Attendance, Input};
-use crate::store::Store;
+use crate::store::{DocumentRecord, Store};
 use crate::text::near::meant;
-use crate::text::sanitize::Clean;
 use crate::tui::cells::fit;
 
 pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit, Failure> {
@@ -52,77 +47,51 @@ fn remove<'a>(
     }
     let freed = store.collect()?;
     let text = || format!("Removed {} ({}).", counted(removed, what), bytes(freed.bytes));
-    context.result(|| json!({ "removed": removed, "bytes": freed.bytes }), text)?;
-    Ok(Exit::Ok)
+    context.result(|| json!({ "removed": removed, "bytes": freed.bytes }), text)
 }
 
 const COLUMNS: usize = 57;
-/// Cells of a name at least, however narrow the terminal is.
 const LEAST_NAME: usize = 12;
 
 fn library_ls(context: &Context) -> Result<Exit, Failure> {
     let documents = open::store_to_read(context)?.documents()?;
-    let json = || {
-        let row = |d: &crate::store::DocumentRecord| {
-            json!({
-                "name": d.document.name, "path": d.document.path, "hash": d.document.hash, "tokens": d.document.tokens,
-                "lines": d.document.lines, "kept": d.kept, "bytes": d.bytes, "used_ms": d.used_ms, "in_use": d.in_use
-            })
-        };
-        Value::Array(documents.iter().map(row).collect())
+    let object = |d: &DocumentRecord| {
+        json!({
+            "name": d.document.name, "path": d.document.path, "hash": d.document.hash, "tokens": d.document.tokens,
+            "lines": d.document.lines, "kept": d.kept, "bytes": d.bytes, "used_ms": d.used_ms, "in_use": d.in_use
+        })
     };
-    let text = || match documents.as_slice() {
-        [] => "The library is empty. /load in a chat fills it, or sala-chat library add FILE.".to_owned(),
-        rows => {
-            let names: Vec<String> = rows.iter().map(|d| Clean::line(&d.document.name).to_string()).collect();
-            let line = line_cells();
-            let room = line.map_or(usize::MAX, |line| line.saturating_sub(COLUMNS).max(LEAST_NAME));
-            let column = name_cells(names.iter().map(String::as_str), line).min(room);
-            let row = |(d, name): (&crate::store::DocumentRecord, &String)| {
-                let state = if d.kept { "kept" } else { "text only" };
-                let name = fit(name, column);
-                let size = bytes(d.bytes);
-                format!("{name} {:>9} tokens  {state:<9} {size:>10}  {}", d.document.tokens, when(d.used_ms))
-            };
-            rows.iter().zip(&names).map(row).collect::<Vec<_>>().join("\n")
+    let text = || {
+        if documents.is_empty() {
+            return "The library is empty. /load in a chat fills it, or sala-chat library add FILE.".to_owned();
         }
+        let line = line_cells();
+        let (column, names) = name_column(documents.iter().map(|d| d.document.name.as_str()), line);
+        let column = column.min(line.map_or(usize::MAX, |line| line.saturating_sub(COLUMNS).max(LEAST_NAME)));
+        let row = |(d, name): (&DocumentRecord, &String)| {
+            let (name, size) = (fit(name, column), bytes(d.bytes));
+            let state = if d.kept { "kept" } else { "text only" };
+            format!("{name} {:>9} tokens  {state:<9} {size:>10}  {}", d.document.tokens, when(d.used_ms))
+        };
+        documents.iter().zip(&names).map(row).collect::<Vec<_>>().join("\n")
     };
-    context.result(json, text)?;
-    Ok(Exit::Ok)
+    context.result(|| documents.iter().map(object).collect(), text)
 }
 
-/// The one command here that needs the model: it reads.
 fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
-    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent, Input::Lines)?;
-    for path in paths {
-        // A runtime that has failed says so in its last notice.
-        let _ = opened.runtime.requests.send(Request::Library(LibraryAction::Add(path.clone())));
-    }
-    // Served after them.
-    let _ = opened.runtime.requests.send(Request::Quit);
-    let stop = opened.runtime.requests.clone();
-    let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
-    let (mut failed, mut without_state) = (None, None);
-    let mut notes = Vec::new();
-    for notice in &opened.runtime.notices {
+    let (mut without_state, mut notes) = (None, Vec::new());
+    let requests = paths.iter().map(|path| Request::Library(LibraryAction::Add(path.clone())));
+    let (signal, failed) = notices::attend(context, requests, |notice| {
         if !matches!(notice, Notice::Save(_)) {
             notes.extend(notices::remark(&notice).map(|(_, text)| text));
         }
         match notice {
-            Notice::Fatal { error, exit } => failed = Some(Failure::new(exit, error)),
             Notice::Save(SaveState::TextOnly(why)) => without_state = Some(why),
-            Notice::Bye { farewell, unsaved } => {
-                notes.extend(farewell);
-                let unsaved = unsaved.map(|u| Failure::new(u.exit, format!("not saved: {}", u.reason)));
-                failed = failed.or(unsaved);
-                break;
-            }
+            Notice::Bye { farewell, .. } => notes.extend(farewell),
             _ => {}
         }
-    }
-    let _ = opened.runtime.thread.join();
-    let _ = opened.engine.join();
-    if let Some(signal) = ending.signal() {
+    })?;
+    if let Some(signal) = signal {
         return Err(Failure::new(Exit::Signal(signal), "stopped before everything was read"));
     }
     if let Some(failure) = failed {

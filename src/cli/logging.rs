@@ -99,7 +99,6 @@ impl Write for DailyFile {
     }
 }
 
-/// Opens for writing with mode 0600, never through a link.
 fn private(how: &mut OpenOptions, path: &Path) -> std::io::Result<File> {
     let flags = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
     how.mode(0o600).custom_flags(flags).open(path)

@@ -4,7 +4,7 @@
 use clap::builder::StyledStr;
 use clap::{Arg, Command};
 
-use crate::config::commands::{COMMANDS, Group};
+use crate::config::commands::GROUPS;
 use crate::tui::keys::ACTIONS;
 
 fn plain(text: &str) -> String {
@@ -88,10 +88,10 @@ pub(super) fn page(command: &Command) -> String {
     section(&mut page, "Commands");
     subcommands(&mut page, "", command);
     section(&mut page, "In the chat");
-    for group in Group::ALL {
-        page.push_str(&format!(".SS \"{}\"\n", group.title()));
-        for c in COMMANDS.iter().filter(|c| c.group == group) {
-            entry(&mut page, format!("/{} {}", c.name, c.usage).trim_end(), &plain(c.help));
+    for (title, commands) in &GROUPS {
+        page.push_str(&format!(".SS \"{title}\"\n"));
+        for c in *commands {
+            entry(&mut page, &c.form(), &plain(c.help));
         }
     }
     section(&mut page, "Keys");
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_page_names_every_command_option_and_key_and_nothing_in_it_is_an_instruction() {
         let page = page(&super::super::args::command());
-        for c in COMMANDS {
+        for c in GROUPS.iter().flat_map(|(_, commands)| *commands) {
             assert!(page.contains(&plain(&format!("/{}", c.name))), "/{}", c.name);
         }
         for sub in super::super::args::command().get_subcommands() {

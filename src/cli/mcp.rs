@@ -28,19 +28,16 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::args::SessionChoice;
-use super::failure::Failure;
 use super::open::{self, Opened, no_thread};
 use super::signals::Ending;
-use super::{Context, attach_engine};
+use super::{Context, Exit, Failure, attach_engine};
 use crate::client::attach::{self, Found, Loads};
-use crate::core::Exit;
 use crate::runtime::{Attendance, Input};
 use crate::server::Mounted;
 use library::Library;
 use roots::Roots;
 use tools::Tools;
-pub(super) use worker::Ended;
-use worker::Worker;
+pub(super) use worker::Worker;
 
 /// A context for requests of agents: links inside a folder must not lead out of the allowed folders.
 fn for_agents(context: &Context) -> Context {
@@ -59,8 +56,8 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     let roots = Roots::of(context)?;
     let context = for_agents(context);
     let opened = context.clone();
-    let (worker, thread) = Worker::start(move || for_calls(&opened)).map_err(no_thread)?;
-    let tools = Tools::new(worker, Library::new(context), roots);
+    let worker = Worker::new(move || for_calls(&opened));
+    let tools = Tools::new(Arc::clone(&worker), Library::new(context), roots);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let ending = Ending::watch(move || drop(stop))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
@@ -72,7 +69,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     });
     // Ends the calls that still run; the runtime then saves and ends.
     runtime.shutdown_background();
-    let saved = thread.join().unwrap_or_else(|_| Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")));
+    let saved = worker.close();
     match ending.signal() {
         Some(signal) => Ok(Exit::Signal(signal)),
         None => served.and(saved).map(|()| Exit::Ok),
@@ -114,27 +111,26 @@ async fn serve(tools: Tools) -> Result<(), Failure> {
     }
 }
 
-/// The same over HTTP for a server of this process, on the engine that it loaded. The thread ends with the server.
-pub(super) fn mounted(context: &Context, loads: Loads, has_key: bool) -> Result<(Mounted, Ended), Failure> {
+/// The same over HTTP for a server of this process, on the engine that it loaded.
+pub(super) fn mounted(context: &Context, loads: Loads, has_key: bool) -> Result<(Mounted, Arc<Worker>), Failure> {
     let named = !context.config().mcp.roots.is_empty();
     // With a key, clients may be on other computers: they read only what was named.
     let roots = if has_key && !named { Roots::default() } else { Roots::of(context)? };
     let mut context = for_agents(context);
     context.loaded.config.engine.url = String::new();
     let (place, opened) = (attach_engine::place(&context), context.clone());
-    let (worker, thread) = Worker::start(move || match attach::find(&place, &loads) {
+    let worker = Worker::new(move || match attach::find(&place, &loads) {
         Found::Server(_) => for_calls(&opened),
-        Found::Unfit(_) | Found::NoServer => Err(Failure::new(
-            Exit::Failure,
-            "this server's model cannot be used: another server holds the data directory",
-        )),
-    })
-    .map_err(no_thread)?;
-    let tools = Tools::new(worker, Library::new(context), roots);
+        Found::Unfit(_) | Found::NoServer => {
+            let why = "this server's model cannot be used: another server holds the data directory";
+            Err(Failure::new(Exit::Failure, why))
+        }
+    });
+    let tools = Tools::new(Arc::clone(&worker), Library::new(context), roots);
     // The server has checked host, origin and key.
     let config = StreamableHttpServerConfig::default().disable_allowed_hosts();
     let ended = config.cancellation_token.clone();
     let service = StreamableHttpService::new(move || Ok(tools.clone()), Arc::<LocalSessionManager>::default(), config);
     let router = axum::Router::new().fallback_service(service);
-    Ok((Mounted { router, end: Box::new(move || ended.cancel()) }, thread))
+    Ok((Mounted { router, end: Box::new(move || ended.cancel()) }, worker))
 }

@@ -17,7 +17,6 @@ mod data_check;
 pub mod devices;
 pub mod dirs;
 pub mod doctor;
-pub mod downloaded;
 pub mod failure;
 mod follow_stdin;
 pub mod hub;
@@ -45,7 +44,6 @@ mod sessions_cmd;
 pub mod signals;
 pub mod term;
 mod themes;
-mod trash;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -54,6 +52,7 @@ use std::time::Instant;
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use serde_json::Value;
 
 use crate::config::settings::{self, Config, Loaded, Origin};
 pub use crate::core::Exit;
@@ -68,7 +67,6 @@ use term::Guard;
 #[derive(Clone, Debug)]
 pub struct Context {
     pub began: Instant,
-    /// The settings and where they came from.
     pub loaded: Loaded,
     /// The settings file, whether it exists or not.
     pub config_file: PathBuf,
@@ -86,7 +84,6 @@ impl Context {
         !self.quiet && out::is_watched()
     }
 
-    /// A progress line on standard error, for people.
     pub fn note(&self, text: &str) {
         if self.shows_progress() {
             out::err_line(&Clean::text(text));
@@ -97,13 +94,13 @@ impl Context {
         Ok(out::line(&Clean::text(text))?)
     }
 
-    /// A result: the object with `--json`, else the text.
-    pub fn result(
-        &self,
-        json: impl FnOnce() -> serde_json::Value,
-        text: impl FnOnce() -> String,
-    ) -> Result<(), Failure> {
-        if self.json { Ok(out::line(&Clean::json(&json()))?) } else { self.print(&text()) }
+    /// Prints a result: the object with `--json`, else the text.
+    pub fn result(&self, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Result<Exit, Failure> {
+        match self.json {
+            true => out::line(&Clean::json(&json()))?,
+            false => self.print(&text())?,
+        }
+        Ok(Exit::Ok)
     }
 }
 
@@ -158,7 +155,6 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
     }
 }
 
-/// Reports a failure: an object on standard output with `--json`, else a line on standard error.
 fn report(failure: &Failure, json: bool) {
     match (failure.message.is_empty(), json) {
         (true, _) => {}
@@ -188,19 +184,20 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     };
     let dirs = Dirs::new(cli.global.data_dir.as_deref(), cli.global.config.as_deref())?;
     let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
-    let sets = matches!(&cli.command, Some(Command::Config(args)) if matches!(args.action, ConfigCommand::Set { .. }));
+    let sets = matches!(&cli.command, Some(Command::Config(ConfigCommand::Set { .. })));
     if cli.global.config.is_some() && !sets && !config_file.exists() {
         return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
     }
     let variables = settings_variables(std::env::vars_os())?;
     // `config` must work on a broken file.
-    if let Some(Command::Config(args)) = &cli.command {
+    if let Some(Command::Config(action)) = &cli.command {
         let themes = themes::Themes { folder: Some(dirs.themes()), home: std::env::home_dir(), light: false };
-        let layers = config_cmd::Layers { file: &config_file, variables: &variables, options: &cli.overrides() };
-        return config_cmd::run(&args.action, &layers, &themes, &dirs.presets(), cli.global.json);
+        let options = cli.overrides();
+        let layers = (config_file.as_path(), variables.as_slice(), options.as_slice());
+        return config_cmd::run(action, layers, &themes, &dirs.presets(), cli.global.json);
     }
-    if let Some(Command::Completions(args)) = &cli.command {
-        out::data(args::completions(args.shell).as_bytes())?;
+    if let Some(Command::Completions { shell }) = &cli.command {
+        out::data(args::completions(*shell).as_bytes())?;
         return Ok(Exit::Ok);
     }
     if let Some(Command::Manual) = &cli.command {
@@ -217,16 +214,12 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     ) {
         take_preset(&mut context.loaded, &context.dirs.presets())?;
     }
-    if !quiet {
-        let warnings = &context.loaded.warnings;
-        for warning in warnings.iter().take(WARNINGS) {
-            // The warning is a courtesy; the chat shows it again.
-            out::err_line(&Clean::line(&format!("sala-chat: {warning}")));
-        }
-        if warnings.len() > WARNINGS {
-            let more = warnings.len() - WARNINGS;
-            out::err_line(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
-        }
+    let warnings = context.loaded.warnings.iter().map(ToString::to_string);
+    let more = warnings.len().saturating_sub(WARNINGS);
+    let more = (more > 0).then(|| format!("and {more} more: sala-chat config check lists them all"));
+    for warning in warnings.take(WARNINGS).chain(more).filter(|_| !quiet) {
+        // The warning is a courtesy; the chat shows it again.
+        out::err_line(&Clean::line(&format!("sala-chat: {warning}")));
     }
     // Read-only commands create no data directory.
     let logged = !task.only_looks() || context.dirs.data.exists();
@@ -236,7 +229,6 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     dispatch(&context, task, laboratory)
 }
 
-/// Takes the preset that the settings name, built in or from this folder.
 fn take_preset(loaded: &mut Loaded, presets: &Path) -> Result<(), Failure> {
     let unknown = |e: String| match loaded.origins.get("sampling.preset") {
         // What was typed just now is known.
@@ -287,15 +279,14 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             chat::run(context, &chat)
         }
         Task::Command(command) => match command {
-            Command::Ls(args) if args.trash => trash::ls(context),
             Command::Ls(args) => sessions_cmd::ls(context, &args),
-            Command::Show(args) => sessions_cmd::show(context, &args),
-            Command::Rm(args) => sessions_cmd::rm(context, &args),
-            Command::Search(args) => sessions_cmd::search(context, &args),
+            Command::Show { name } => sessions_cmd::show(context, &name),
+            Command::Rm { names, yes } => sessions_cmd::rm(context, &names, yes),
+            Command::Search { text } => sessions_cmd::search(context, &text.join(" ")),
             Command::Export(args) => sessions_cmd::export(context, &args),
-            Command::Import(args) => import_cmd::import(context, &args),
+            Command::Import { file } => import_cmd::import(context, &file),
             Command::Prune(args) => prune::prune(context, &args),
-            Command::Library(args) => library_cmd::library(context, &args.action),
+            Command::Library(action) => library_cmd::library(context, &action),
             Command::Serve(args) => serve_cmd::run(context, &args),
             Command::Park => attach_engine::park(context),
             Command::Mcp => mcp::run(context),
@@ -304,11 +295,11 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Eval(args) => (laboratory.eval)(context, &args),
             Command::Doctor(args) => examine(context, &args, laboratory)
                 .map_err(|failure| Failure { message: about::without_home(&failure.message), ..failure }),
-            Command::Draft(args) => (laboratory.draft)(context, &args.action),
-            Command::Demo(args) => chat::tour(context, args.plain),
-            Command::Model(args) => model_cmd::run(context, &args.action),
+            Command::Draft(action) => (laboratory.draft)(context, &action),
+            Command::Demo { plain } => chat::tour(context, plain),
+            Command::Model(action) => model_cmd::run(context, &action),
             // Handled before the settings were read.
-            Command::Config(_) | Command::Completions(_) | Command::Manual => Ok(Exit::Ok),
+            Command::Config(_) | Command::Completions { .. } | Command::Manual => Ok(Exit::Ok),
         },
     }
 }
@@ -316,7 +307,8 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
 /// `doctor`: every requested check runs even if another fails; with `--json` each prints a line.
 fn examine(context: &Context, args: &args::DoctorArgs, laboratory: Laboratory) -> Result<Exit, Failure> {
     let data = args.check.then(|| data_check::run(context)).transpose()?;
-    let computed = args.in_laboratory().then(|| (laboratory.check)(context, args)).transpose()?;
+    let computes = args.fixtures.is_some() || args.kernels || args.rates;
+    let computed = computes.then(|| (laboratory.check)(context, args)).transpose()?;
     match (data, computed) {
         (None, None) => doctor::run(context, args.files),
         (Some(Exit::Ok) | None, Some(exit)) | (Some(exit), _) => Ok(exit),
@@ -327,20 +319,21 @@ fn examine(context: &Context, args: &args::DoctorArgs, laboratory: Laboratory) -
 fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     let options = sources::SourceOptions::new(&context.config().load);
     let files: Vec<String> = paths.iter().filter(|p| *p != STDIN && *p != sample::PATH).cloned().collect();
-    match sources::check(&files, &options) {
-        Ok(()) => Ok(()),
-        Err(sources::SourceError::NotFound { path, similar }) => {
-            let meant = if paths.first() == Some(&path) { args::suggested_command(paths) } else { None };
-            // A file of nearly that name is more likely, unless the word is a command's own.
-            let meant = meant.filter(|meant| similar.is_none() || meant.split(' ').any(|word| word == path));
-            let failure = Failure::from(sources::SourceError::NotFound { path, similar });
-            Err(match meant {
-                Some(command) => failure.hint(format!("Or did you mean: sala-chat {command}")),
-                None => failure,
-            })
+    sources::check(&files, &options).map_err(|e| {
+        let meant = match &e {
+            sources::SourceError::NotFound { path, similar } if paths.first() == Some(path) => {
+                // A file of nearly that name is more likely, unless the word is a command's own.
+                let likely = |meant: &String| similar.is_none() || meant.split(' ').any(|word| word == path);
+                args::suggested_command(paths).filter(likely)
+            }
+            _ => None,
+        };
+        let failure = Failure::from(e);
+        match meant {
+            Some(command) => failure.hint(format!("Or did you mean: sala-chat {command}")),
+            None => failure,
         }
-        Err(e) => Err(e.into()),
-    }
+    })
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use super::args::{ModelCommand, TuningArgs};
-use super::downloaded::{cached, installed};
-use super::hub::{self, Hub, HubError, Kind, Snapshot, Verdict, gigabytes};
+use serde_json::{Value, json};
+
+use super::hub::{self, CachedRepo, Hub, HubError, Kind, Snapshot, Verdict, gigabytes, installed};
 use super::sessions_cmd::confirmed;
 use super::{Context, Exit, Failure, devices, out, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
@@ -36,11 +37,11 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
     match action {
         ModelCommand::Path => {
             let folder = model_folder(context)?;
-            context.result(|| serde_json::json!({ "path": folder }), || folder.display().to_string())?;
+            context.result(|| json!({ "path": folder }), || folder.display().to_string())
         }
-        ModelCommand::Verify { hub } => return verify(context, *hub),
+        ModelCommand::Verify { hub } => verify(context, *hub),
         ModelCommand::Quantize { folder, to, calibrate, output } => {
-            return quantize_cmd::run(context, folder, *to, calibrate.as_ref().map(|docs| docs.as_deref()), output);
+            quantize_cmd::run(context, folder, *to, calibrate.as_ref().map(|docs| docs.as_deref()), output)
         }
         ModelCommand::Download { repo, yes } => {
             let mut config = config.clone();
@@ -51,10 +52,9 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
                 config.repo.clone_from(repo);
                 config.revision = "main".to_owned();
             }
-            download(context, &config, *yes)?;
+            download(context, &config, *yes)
         }
     }
-    Ok(Exit::Ok)
 }
 
 fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
@@ -64,34 +64,29 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     let unreadable = |e: std::io::Error| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display()));
     let packed = hub::verify_packed(&folder, &mut report).map_err(unreadable)?;
     let is_packed = packed.is_some();
-    let published = match ask {
-        true if is_packed => {
-            context.note("This folder was packed here: its files are compared with the checksums recorded then.");
-            Vec::new()
-        }
-        true => {
-            context.note(&format!("Asking the hub for {} …", config.repo));
-            let hub = Hub::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
-            hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?.files
-        }
-        false => Vec::new(),
-    };
     let rows = match packed {
-        Some(rows) => rows,
-        None => hub::verify(&folder, &published, &mut report).map_err(unreadable)?,
+        Some(rows) => {
+            if ask {
+                context.note("This folder was packed here: its files are compared with the checksums recorded then.");
+            }
+            rows
+        }
+        None => {
+            let published = if ask { listing(context, config)?.1.files } else { Vec::new() };
+            hub::verify(&folder, &published, &mut report).map_err(unreadable)?
+        }
     };
-    let wrong = rows.iter().filter(|(_, verdict)| verdict.problem().is_some());
-    let bad: Vec<&str> = wrong.map(|(name, _)| name.as_str()).collect();
+    let bad: Vec<&str> = rows.iter().filter(|(_, v)| v.problem().is_some()).map(|(name, _)| name.as_str()).collect();
     let unreadable = rows.iter().find(|(_, verdict)| matches!(verdict, Verdict::Unreadable(_)));
     let complete = hub::complete(&folder, Kind::Model);
     let template = template(&folder);
     context.result(
         || {
-            let files: Vec<_> = rows
-                .iter()
-                .map(|(n, v)| serde_json::json!({ "file": n, "problem": v.problem(), "verified": v.is_verified() }))
-                .collect();
-            serde_json::json!({ "path": folder, "complete": complete, "files": files, "chat_template": template })
+            let file = |(name, v): &(String, Verdict)| {
+                json!({ "file": name, "problem": v.problem(), "verified": matches!(v, Verdict::Verified(_)) })
+            };
+            let files: Value = rows.iter().map(file).collect();
+            json!({ "path": folder, "complete": complete, "files": files, "chat_template": template })
         },
         || {
             let mut lines: Vec<String> = rows.iter().map(|(n, v)| format!("{n}: {}", v.words())).collect();
@@ -116,7 +111,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
         }
         ([first, others @ ..], _) if is_packed => {
             let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-            let text = format!("{} in {}: damaged", Clean::line(&format!("{first}{more}")), folder.display());
+            let text = format!("{}{more} in {}: damaged", Clean::line(first), folder.display());
             Err(Failure::new(Exit::NoModel, text).hint(
                 "Run its sala-chat model quantize again to repack damaged parts; if that fails, choose a new folder (-o FOLDER)",
             ))
@@ -126,32 +121,34 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     }
 }
 
+fn listing(context: &Context, config: &ModelConfig) -> Result<(Hub, Snapshot), Failure> {
+    context.note(&format!("Asking the hub for {} …", config.repo));
+    let hub = Hub::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
+    let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?;
+    Ok((hub, snapshot))
+}
+
 fn template(folder: &std::path::Path) -> String {
     match TextModel::load(folder) {
         Ok(text) => {
-            let hash: String = text.template.sha256().chars().take(16).collect();
             let name = text.template.known_as().unwrap_or("unknown template");
             let off = text.template.thinking_switch().off;
             let switch = if off { "thinking can be switched off" } else { "no switch for thinking" };
-            format!("{name} (SHA-256 {hash}…), {switch}")
+            format!("{name} (SHA-256 {:.16}…), {switch}", text.template.sha256())
         }
         Err(e) => e.to_string(),
     }
 }
 
-fn settings(hub: &Hub, snapshot: &Snapshot, name: &str) -> Result<Option<serde_json::Value>, HubError> {
-    let Some(file) = snapshot.files.iter().find(|f| f.path == name && f.bytes <= SETTINGS_BYTES) else {
-        return Ok(None);
-    };
-    let bytes = hub.content(&snapshot.commit, file)?;
-    Ok(serde_json::from_slice(&bytes).ok())
-}
-
 /// What is to be known before the first byte: whether the format can be read, and whether a card here holds the weights.
 fn look_first(context: &Context, hub: &Hub, snapshot: &Snapshot) -> Result<(), Failure> {
-    let read = |name: &str| settings(hub, snapshot, name).map_err(|e| explain(&e, &context.config().model, 0));
-    let quant_config = read("hf_quant_config.json")?;
-    let config = read("config.json")?;
+    let read = |name: &str| -> Result<Option<Value>, Failure> {
+        let file = snapshot.files.iter().find(|f| f.path == name && f.bytes <= SETTINGS_BYTES);
+        let bytes = file.map(|file| hub.content(&snapshot.commit, file)).transpose();
+        let bytes = bytes.map_err(|e| explain(&e, &context.config().model, 0))?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    };
+    let (quant_config, config) = (read("hf_quant_config.json")?, read("config.json")?);
     let format = config.and_then(|config| Format::declared(&config, quant_config.as_ref()));
     if let Some(format) = &format {
         if let Some(what) = format.refusal() {
@@ -170,32 +167,24 @@ fn look_first(context: &Context, hub: &Hub, snapshot: &Snapshot) -> Result<(), F
                     Some(_) => "they will not fit",
                     None => "a start packs them into fewer bits while it loads them (--weights auto)",
                 };
-                context.note(&format!(
-                    "The weights are {}, the memory of {} is {}: {so}.",
-                    gigabytes(weights),
-                    info.name,
-                    gigabytes(info.total_bytes)
-                ));
+                let (weights, memory) = (gigabytes(weights), gigabytes(info.total_bytes));
+                context.note(&format!("The weights are {weights}, the memory of {} is {memory}: {so}.", info.name));
             }
         }
         Ok(devices::Opened::Cpu(..)) | Err(_) => {
-            context.note(&format!(
-                "No GPU is in use here; {} of weights answer very slowly on a CPU.",
-                gigabytes(weights)
-            ));
+            let weights = gigabytes(weights);
+            context.note(&format!("No GPU is in use here; {weights} of weights answer very slowly on a CPU."));
         }
     }
     Ok(())
 }
 
-fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Failure> {
+fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, Failure> {
     if std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false" | "no")) {
         return Err(Failure::new(Exit::NoModel, "HF_HUB_OFFLINE is set, nothing is downloaded").hint(by_hand(config)));
     }
-    let hub = Hub::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
-    let cached = cached(&config.repo);
-    context.note(&format!("Asking the hub for {} …", config.repo));
-    let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?;
+    let cached = CachedRepo::of(&config.repo);
+    let (hub, snapshot) = listing(context, config)?;
     let (all, missing) = (snapshot.files.iter().map(|f| f.bytes).sum(), cached.missing_bytes(&snapshot));
     if missing > 0 {
         look_first(context, &hub, &snapshot)?;
@@ -235,23 +224,12 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
         let state = match &p.trouble {
             Some((what, again)) => format!("{what}, trying again ({again})"),
             None => {
-                let left = (p.total - p.done) as f64 / p.bytes_per_s.max(1.0);
-                format!(
-                    "{}/s, left about {}:{:02}",
-                    gigabytes(p.bytes_per_s as u64),
-                    left as u64 / 60,
-                    left as u64 % 60
-                )
+                let left = ((p.total - p.done) as f64 / p.bytes_per_s.max(1.0)) as u64;
+                format!("{}/s, left about {}:{:02}", gigabytes(p.bytes_per_s as u64), left / 60, left % 60)
             }
         };
-        let line = format!(
-            "{}: {} of {}; in all {} of {}, {state}",
-            p.file,
-            gigabytes(p.file_done),
-            gigabytes(p.file_bytes),
-            gigabytes(p.done),
-            gigabytes(p.total)
-        );
+        let [file_done, file_bytes, done, total] = [p.file_done, p.file_bytes, p.done, p.total].map(gigabytes);
+        let line = format!("{}: {file_done} of {file_bytes}; in all {done} of {total}, {state}", p.file);
         out::progress(&Clean::line(&line));
     };
     let folder = cached
@@ -267,7 +245,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
         return Err(Failure::new(Exit::NoModel, text).hint("The repository itself is incomplete, or of another kind"));
     }
     context.result(
-        || serde_json::json!({ "path": folder, "commit": snapshot.commit, "bytes": all, "licence": snapshot.licence }),
+        || json!({ "path": folder, "commit": snapshot.commit, "bytes": all, "licence": snapshot.licence }),
         || format!("Complete: {}", folder.display()),
     )
 }
@@ -279,7 +257,6 @@ fn by_hand(config: &ModelConfig) -> String {
     )
 }
 
-/// What to do next, with so many bytes of the snapshot here.
 fn explain(error: &HubError, config: &ModelConfig, here: u64) -> Failure {
     let (exit, hint) = match error {
         HubError::Network(_) | HubError::Busy { .. } | HubError::Range { .. } => {
@@ -292,7 +269,7 @@ fn explain(error: &HubError, config: &ModelConfig, here: u64) -> Failure {
         }
         HubError::Refused(_) => (Exit::NoModel, "See model.repo and model.revision in the settings".to_owned()),
         HubError::Damaged(_) => (Exit::NoModel, "Type the command again".to_owned()),
-        HubError::Space { .. } | HubError::Disk { .. } => {
+        HubError::Space { .. } | HubError::Disk(_) => {
             (Exit::Disk, "Free space, or set HF_HOME to a folder on a larger disk".to_owned())
         }
         HubError::Stopped => (Exit::Stopped, "sala-chat model download".to_owned()),

@@ -2,19 +2,56 @@
 
 mod page;
 
-use super::{Context, out};
+use super::args::SessionChoice;
+use super::signals::Ending;
+use super::{Context, Failure, open, out};
 use crate::core::counted;
 use crate::core::transcript::Role;
 use crate::runtime::protocol::{
-    DocumentRow, Level, Notice, ReadingProgress, SaveState, SearchRow, SessionRow, TimelineRow,
+    DocumentRow, Level, Notice, ReadingProgress, Request, SaveState, SearchRow, SessionRow, TimelineRow, Unsaved,
 };
+use crate::runtime::{Attendance, Input};
 use crate::text::sanitize::{Clean, sanitize, sanitize_line};
 use crate::tui::entry::grouped;
 
 /// Characters of a text that is repeated: a pipe may contain megabytes.
 const SHOWN_CHARACTERS: usize = 2_000;
 
-/// A text, or its beginning and its length.
+/// Gives requests to a runtime without a person and hands on its notices to the last. The signal that stopped it, and what failed.
+pub(super) fn attend(
+    context: &Context,
+    requests: impl IntoIterator<Item = Request>,
+    mut each: impl FnMut(Notice),
+) -> Result<(Option<u8>, Option<Failure>), Failure> {
+    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent, Input::Lines)?;
+    let runtime = opened.runtime.requests.clone();
+    for request in requests.into_iter().chain([Request::Quit]) {
+        // A runtime that has failed says so in its last notice.
+        let _ = runtime.send(request);
+    }
+    let ending = Ending::watch(move || drop(runtime.send(Request::Stop)))?;
+    let mut failed = None;
+    for notice in &opened.runtime.notices {
+        let last = matches!(notice, Notice::Bye { .. });
+        match &notice {
+            Notice::Fatal { error, exit } => failed = Some(Failure::new(*exit, error.as_str())),
+            Notice::Bye { unsaved: Some(unsaved), .. } => failed = failed.or_else(|| Some(not_saved(unsaved))),
+            _ => {}
+        }
+        each(notice);
+        if last {
+            break;
+        }
+    }
+    opened.ended();
+    Ok((ending.signal(), failed))
+}
+
+/// The answer was given, but it is not on disk: a script must not go on as if it were.
+pub(super) fn not_saved(unsaved: &Unsaved) -> Failure {
+    Failure::new(unsaved.exit, format!("not saved: {}", unsaved.reason))
+}
+
 pub(super) fn beginning(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARACTERS) {
         None => sanitize(text).into_owned(),
@@ -51,30 +88,7 @@ pub(super) fn weight(notice: &Notice) -> Weight {
         | Notice::Activity(_)
         | Notice::Bye { unsaved: None, .. } => Weight::Note,
         Notice::Added(m) if m.role == Role::Document => Weight::Note,
-        Notice::Added(_)
-        | Notice::Delta { thinking: false, .. }
-        | Notice::Finished(_)
-        | Notice::Acknowledged(_)
-        | Notice::Meters(_)
-        | Notice::Prompts(_)
-        | Notice::Draft(_)
-        | Notice::Library(_)
-        | Notice::Titled(_)
-        | Notice::Display(_)
-        | Notice::Tree(_)
-        | Notice::Page { .. }
-        | Notice::Looked { .. }
-        | Notice::Why { .. }
-        | Notice::Map(_)
-        | Notice::FanOut(_)
-        | Notice::Aside { .. }
-        | Notice::Question { .. }
-        | Notice::Plan { .. }
-        | Notice::Input { .. }
-        | Notice::Sessions(_)
-        | Notice::Found { .. }
-        | Notice::Timeline(_)
-        | Notice::Documents { .. } => Weight::Answer,
+        _ => Weight::Answer,
     }
 }
 

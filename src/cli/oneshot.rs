@@ -14,12 +14,10 @@ use crossbeam_channel::{Receiver, Sender};
 use serde_json::json;
 
 use super::args::{Ask, Format};
-use super::failure::Failure;
 use super::signals::Ending;
-use super::{Context, STDIN, jobs, notices, open, out};
-use crate::core::Exit;
+use super::{Context, Exit, Failure, STDIN, jobs, notices, open, out};
 use crate::core::transcript::{Finish, Role};
-use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView, Unsaved};
+use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use crate::runtime::{Attendance, Input};
 use crate::text::sanitize::Clean;
 use crate::text::sources::OddByte;
@@ -101,10 +99,9 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     let mut printer = Printer::new(context, ask.format, ask.answers);
     let mut run = Run { discards: !ask.save, ..Run::default() };
     let listened = listen(&opened.runtime.notices, &requests, &mut printer, &mut run, started);
-    let joined = opened.runtime.thread.join();
-    let _ = opened.engine.join();
+    let whole = opened.ended();
     // No answer will end the open line.
-    if run.answers.is_empty() || listened.is_err() || joined.is_err() {
+    if run.answers.is_empty() || listened.is_err() || !whole {
         printer.print_held();
     }
     if let Some(signal) = ending.signal() {
@@ -115,7 +112,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         };
     }
     listened?;
-    if joined.is_err() {
+    if !whole {
         return Err(Failure::new(
             Exit::Failure,
             "the runtime ended unexpectedly. The conversation is saved; continue it with: sala-chat -c",
@@ -123,19 +120,19 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     }
     let Some(answer) = run.answers.first() else {
         if let Some(unsaved) = &run.unsaved {
-            return Err(not_saved(unsaved));
+            return Err(notices::not_saved(unsaved));
         }
         return Err(unanswered(Exit::Stopped, ask, &run));
     };
     if let Some(why) = run.all_equal() {
-        printer.note(Level::Warn, &why)?;
+        printer.note(Level::Warn, &why);
     }
     printer.end(&run, answer)?;
     if let Some(unsaved) = &run.unsaved {
         return match ask.format {
             // The JSON object contains the error already.
             Format::Json => Ok(unsaved.exit),
-            Format::Text | Format::Raw | Format::JsonLines => Err(not_saved(unsaved)),
+            Format::Text | Format::Raw | Format::JsonLines => Err(notices::not_saved(unsaved)),
         };
     }
     Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
@@ -159,11 +156,6 @@ fn unanswered(exit: Exit, ask: &Ask, run: &Run) -> Failure {
     }
 }
 
-/// The answer was given, but it is not on disk: a script must not go on as if it were.
-pub(super) fn not_saved(unsaved: &Unsaved) -> Failure {
-    Failure::new(unsaved.exit, format!("not saved: {}", unsaved.reason))
-}
-
 fn listen(
     received: &Receiver<Notice>,
     requests: &Sender<Request>,
@@ -175,98 +167,87 @@ fn listen(
     for notice in received {
         let again = matches!(notice, Notice::Save(_)) && run.left_out.is_some();
         let remark = notices::remark(&notice).filter(|_| !again);
-        let printed = match notice {
-            Notice::Ready(info) => {
-                run.load_ms = started.elapsed().as_secs_f64() * 1000.0;
-                run.model = info;
-                printer.event(
-                    "start",
-                    || json!({ "model": run.model.name, "device": run.model.device, "load_ms": run.load_ms }),
-                )
-            }
-            Notice::Session(SessionView { name, .. }) | Notice::Named { name, .. } => {
-                run.session = Some(name).filter(|n| !run.discards && !n.is_empty());
-                Ok(())
-            }
-            // Before any text: a token may be a part of a character.
-            Notice::Activity(Activity::Thinking { .. } | Activity::Answering { .. }) => {
-                run.first_token_ms.get_or_insert_with(|| printer.context.began.elapsed().as_secs_f64() * 1000.0);
-                Ok(())
-            }
-            Notice::Several(answers) => {
-                run.parallel = answers.iter().map(|(id, _)| *id).collect();
-                Ok(())
-            }
-            Notice::Delta { message, thinking, text } => {
-                let which = printer.place(message, &run.parallel);
-                printer.delta(which, thinking, &text)
-            }
-            Notice::Finished(m) if m.role == Role::Document => {
-                run.documents_read += m.meta.prefilled_tokens;
-                run.documents_ms += m.meta.prefill_ms;
-                let name = m.meta.document.as_ref().map(|d| d.name.clone());
-                let tokens = m.meta.document.as_ref().map(|d| d.tokens);
-                printer.event(
-                    "load",
-                    || json!({ "name": name, "tokens": tokens, "prefilled_tokens": m.meta.prefilled_tokens }),
-                )
-            }
-            Notice::Finished(m) => {
-                let which = printer.place(m.id, &run.parallel);
-                let printed = printer.finished(which, &m);
-                run.take(m);
-                printed
-            }
-            // What follows an answer is done too: where the template drops thoughts it is read again without them, or the
-            // next `-c` would find none of it.
-            Notice::Activity(Activity::Idle) if !run.answers.is_empty() => {
+        let last = matches!(notice, Notice::Bye { .. });
+        if let Notice::Fatal { error, exit } = &notice {
+            printer.clear_progress();
+            // A write error is the cause; the runtime's end is its consequence.
+            failed.get_or_insert_with(|| Failure::new(*exit, error.as_str()));
+        }
+        let idle = matches!(notice, Notice::Activity(Activity::Idle));
+        match take(notice, printer, run, started) {
+            Ok(()) => remark.iter().for_each(|(level, text)| printer.note(*level, text)),
+            Err(e) => {
+                // Standard output is closed: stop, and keep the text so far.
+                failed.get_or_insert(e);
+                let _ = requests.send(Request::Stop);
                 let _ = requests.send(Request::Quit);
-                Ok(())
             }
-            Notice::Meters(m) => {
-                run.meters = m;
-                Ok(())
-            }
-            Notice::Activity(Activity::Reading(p)) => {
-                run.read = run.read.max(p.done);
-                printer.reading(&p)
-            }
-            // Before there is an answer: it would stand in its last line.
-            Notice::Activity(Activity::Busy { what }) if run.first_token_ms.is_none() => {
-                printer.busy(&what);
-                Ok(())
-            }
-            Notice::Fatal { error, exit } => {
-                printer.clear_progress();
-                // A write error is the cause; the runtime's end is its consequence.
-                failed.get_or_insert(Failure::new(exit, error));
-                Ok(())
-            }
-            Notice::Save(SaveState::Saved(_)) => {
-                run.written = true;
-                Ok(())
-            }
-            Notice::Save(SaveState::TextOnly(why)) => {
-                run.written = true;
-                run.left_out.get_or_insert(why);
-                Ok(())
-            }
-            Notice::Bye { unsaved, .. } => {
-                printer.clear_progress();
-                run.unsaved = unsaved;
-                break;
-            }
-            _ => Ok(()),
-        };
-        let printed = printed.and_then(|()| remark.map_or(Ok(()), |(level, text)| printer.note(level, &text)));
-        if let Err(e) = printed {
-            // Standard output is closed: stop, and keep the text so far.
-            failed.get_or_insert(e);
-            let _ = requests.send(Request::Stop);
+        }
+        // What follows an answer is done too: where the template drops thoughts it is read again without them, or the
+        // next `-c` would find none of it.
+        if idle && !run.answers.is_empty() {
             let _ = requests.send(Request::Quit);
+        }
+        if last {
+            break;
         }
     }
     failed.map_or(Ok(()), Err)
+}
+
+fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Instant) -> Result<(), Failure> {
+    match notice {
+        Notice::Ready(info) => {
+            run.load_ms = started.elapsed().as_secs_f64() * 1000.0;
+            run.model = info;
+            let Run { model, load_ms, .. } = &*run;
+            printer.event("start", json!({ "model": model.name, "device": model.device, "load_ms": load_ms }))?;
+        }
+        Notice::Session(SessionView { name, .. }) | Notice::Named { name, .. } => {
+            run.session = Some(name).filter(|n| !run.discards && !n.is_empty());
+        }
+        // Before any text: a token may be a part of a character.
+        Notice::Activity(Activity::Thinking { .. } | Activity::Answering { .. }) => {
+            run.first_token_ms.get_or_insert_with(|| printer.context.began.elapsed().as_secs_f64() * 1000.0);
+        }
+        Notice::Several(answers) => run.parallel = answers.iter().map(|(id, _)| *id).collect(),
+        Notice::Delta { message, thinking, text } => {
+            let which = printer.place(message, &run.parallel);
+            printer.delta(which, thinking, &text)?;
+        }
+        Notice::Finished(m) if m.role == Role::Document => {
+            run.documents_read += m.meta.prefilled_tokens;
+            run.documents_ms += m.meta.prefill_ms;
+            let document = m.meta.document.as_ref();
+            let (name, tokens) = (document.map(|d| &d.name), document.map(|d| d.tokens));
+            let prefilled = m.meta.prefilled_tokens;
+            printer.event("load", json!({ "name": name, "tokens": tokens, "prefilled_tokens": prefilled }))?;
+        }
+        Notice::Finished(m) => {
+            let which = printer.place(m.id, &run.parallel);
+            let printed = printer.finished(which, &m);
+            run.take(m);
+            printed?;
+        }
+        Notice::Meters(m) => run.meters = m,
+        Notice::Activity(Activity::Reading(p)) => {
+            run.read = run.read.max(p.done);
+            printer.reading(&p)?;
+        }
+        // Before there is an answer: it would stand in its last line.
+        Notice::Activity(Activity::Busy { what }) if run.first_token_ms.is_none() => printer.busy(&what),
+        Notice::Save(SaveState::Saved(_)) => run.written = true,
+        Notice::Save(SaveState::TextOnly(why)) => {
+            run.written = true;
+            run.left_out.get_or_insert(why);
+        }
+        Notice::Bye { unsaved, .. } => {
+            printer.clear_progress();
+            run.unsaved = unsaved;
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::args::SessionChoice;
 use super::devices::{self, Chosen};
-use super::failure::Failure;
-use super::{Context, attach_engine, downloaded, remote_engine, signals};
+use super::{Context, Exit, Failure, attach_engine, hub, remote_engine, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
 use crate::config::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
-use crate::core::Exit;
 use crate::engine::Engine;
 use crate::engine::protocol::{BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
 use crate::model::{
@@ -27,8 +25,7 @@ use crate::text::sources::SourceOptions;
 use crate::text::{TextModel, files};
 pub(super) use stores::{folder_of_requests, library_names, limits};
 pub use stores::{
-    scratch, store, store_of_requests, store_of_requests_if_any, store_of_requests_or_new, store_to_change,
-    store_to_free, store_to_read,
+    scratch, store, store_of_requests, store_of_requests_or_new, store_to_change, store_to_free, store_to_read,
 };
 
 /// How long an engine that is not needed after all may take to notice.
@@ -45,20 +42,30 @@ pub struct Opened {
     pub scratch: Option<Scratch>,
 }
 
+impl Opened {
+    /// Waits for both threads, the engine's last. False if the runtime panicked.
+    pub fn ended(self) -> bool {
+        let whole = self.runtime.thread.join().is_ok();
+        // Its last event reports a panic.
+        let _ = self.engine.join();
+        whole
+    }
+}
+
 pub fn model(context: &Context) -> Result<Chosen, Failure> {
     match context.config().model_source() {
         ModelSource::Auto => Ok(devices::automatic(&context.config().model)),
         ModelSource::Demo => Ok(Chosen::new(BUILT_IN)),
         ModelSource::Synthetic(shape) => Ok(Chosen::new(format!("synthetic:{shape}"))),
         ModelSource::Path(path) if Path::new(&path).is_dir() => Ok(Chosen::new(path)),
-        ModelSource::Path(path) if Path::new(&path).is_file() => Err(Failure::new(
-            Exit::NoModel,
-            match Path::new(&path).extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
-                true => format!("{path} is a GGUF file, which is not read"),
-                false => format!("{path} is a file, and a model is a folder"),
-            },
-        )
-        .hint("Give the folder with the model's safetensors")),
+        ModelSource::Path(path) if Path::new(&path).is_file() => {
+            let what = match Path::new(&path).extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
+                true => "a GGUF file, which is not read",
+                false => "a file, and a model is a folder",
+            };
+            Err(Failure::new(Exit::NoModel, format!("{path} is {what}"))
+                .hint("Give the folder with the model's safetensors"))
+        }
         ModelSource::Path(path) => Err(Failure::new(Exit::NoModel, format!("{path}: no such model folder"))
             .hint("--model demo runs the built-in model, sala-chat model download gets the 9B model")),
     }
@@ -87,10 +94,10 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
     let text = text?;
     let config: serde_json::Value =
         serde_json::from_str(&config).map_err(|e| unusable(format!("config.json of {model}: {e}")))?;
-    let ids = match config.get("eos_token_id") {
+    let token = |id: &serde_json::Value| id.as_u64().and_then(|id| Token::try_from(id).ok());
+    let ids: Vec<Token> = match config.get("eos_token_id") {
         Some(serde_json::Value::Array(ids)) => ids.iter().filter_map(token).collect(),
-        Some(id) => token(id).into_iter().collect::<Vec<_>>(),
-        None => Vec::new(),
+        id => id.and_then(token).into_iter().collect(),
     };
     if let Some(rows) = config.get("vocab_size").and_then(serde_json::Value::as_u64) {
         let rows = usize::try_from(rows).unwrap_or(usize::MAX);
@@ -98,10 +105,6 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
     }
     let stop = text.tokenizer.stop_ids(&ids);
     Ok((text, stop))
-}
-
-fn token(id: &serde_json::Value) -> Option<Token> {
-    id.as_u64().and_then(|id| Token::try_from(id).ok())
 }
 
 pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
@@ -124,7 +127,7 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         draft: match config.draft_source() {
             DraftSource::Auto => DraftChoice::Auto,
             DraftSource::Off => DraftChoice::Off,
-            DraftSource::Named(name) => DraftChoice::Folder(downloaded::draft_folder(&name)?),
+            DraftSource::Named(name) => DraftChoice::Folder(hub::draft_folder(&name)?),
         },
         notes: note.into_iter().collect(),
         keep_weights: Some(context.dirs.kept_weights()),
@@ -246,11 +249,8 @@ pub fn runtime(
         return Err(Failure::new(Exit::Failure, "internal error: an engine that was given away"));
     };
     signals::park_at_signal(engine.commands.clone()).map_err(no_thread)?;
-    let resume = match std::io::stdin().is_terminal() {
-        true => Opening::Resume,
-        // Its lines were written before anybody could know of the question.
-        false => Opening::ResumeOrEnd,
-    };
+    // Lines of a pipe were written before anybody could know of the question.
+    let resume = if std::io::stdin().is_terminal() { Opening::Resume } else { Opening::ResumeOrEnd };
     let overrides = overrides(context);
     let mut settings = Settings::of(loaded.kept());
     for (key, value) in &overrides {

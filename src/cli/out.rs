@@ -17,28 +17,24 @@ pub(super) fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Writes to standard output, without a newline.
-pub(super) fn part(text: &Clean<'_>) -> io::Result<()> {
+/// To standard output, as all that follows unless it says otherwise.
+fn write(pieces: &[&[u8]]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_str().as_bytes())?;
+    pieces.iter().try_for_each(|piece| out.write_all(piece))?;
     out.flush()
 }
 
+pub(super) fn part(text: &Clean<'_>) -> io::Result<()> {
+    write(&[text.as_str().as_bytes()])
+}
+
 pub(super) fn line(text: &Clean<'_>) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_str().as_bytes())?;
-    out.write_all(b"\n")?;
-    out.flush()
+    write(&[text.as_str().as_bytes(), b"\n"])
 }
 
 /// Writes data exactly as it is where a file or a program takes it; a terminal gets it cleaned.
 pub(super) fn data(bytes: &[u8]) -> io::Result<()> {
-    if is_terminal() {
-        return part(&Clean::text(&String::from_utf8_lossy(bytes)));
-    }
-    let mut out = io::stdout().lock();
-    out.write_all(bytes)?;
-    out.flush()
+    if is_terminal() { part(&Clean::text(&String::from_utf8_lossy(bytes))) } else { write(&[bytes]) }
 }
 
 /// As [`data`] for JSON, which is JSON on a terminal too.
@@ -61,7 +57,6 @@ pub(super) fn progress(text: &Clean<'_>) {
     let _ = write!(io::stderr().lock(), "\r{text}\x1b[K");
 }
 
-/// Takes what [`progress`] showed away.
 pub(super) fn clear_progress() {
     let _ = write!(io::stderr().lock(), "\r\x1b[K");
 }

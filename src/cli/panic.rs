@@ -13,7 +13,6 @@ use super::term::Guard;
 use crate::core::caught::expected;
 use crate::text::sanitize::{Clean, shell_word};
 
-/// What a crash report may say.
 #[derive(Clone, Debug, Default)]
 pub struct CrashNote {
     pub dir: Option<PathBuf>,

@@ -12,9 +12,9 @@ mod notices;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
+use super::Exit;
 use crate::config::commands::{self, Local, Outcome, WhileBusy, help};
 use crate::config::settings;
-use crate::core::Exit;
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{Activity, Choice, Display, OpenSession, Request};
 use crate::tui::tour::Tour;
@@ -24,7 +24,6 @@ pub use feed::{Lines, run, start_lines};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Out {
     Line(String),
-    /// Print this, without a newline.
     Part(String),
     Trouble(String),
     Send(Request),
@@ -73,7 +72,6 @@ pub struct Plain {
     reading_for_question: bool,
     documents: Vec<String>,
     library: Vec<String>,
-    /// Text of the answer that is not printed yet.
     pending: String,
     printed: usize,
     speaking: bool,
@@ -85,7 +83,6 @@ pub struct Plain {
     /// The last printed session, if unchanged since: serial, name, messages.
     session_shown: Option<(u64, String, Vec<MessageId>)>,
     looks_hidden: bool,
-    /// `--quiet`: nothing but answers.
     answers_only: bool,
     /// Somebody types: a prompt is shown when a line is wanted.
     prompts: bool,
@@ -103,23 +100,6 @@ impl Plain {
         Plain { home, prompts, activity: Activity::Starting { what: "starting".into() }, ..Plain::default() }
     }
 
-    pub fn with_tour(self, tour: Option<Tour>) -> Plain {
-        Plain { toured: tour.is_some(), tour, ..self }
-    }
-
-    /// Counts requests that the runtime received earlier.
-    pub fn with_sent(self, sent: u64) -> Plain {
-        Plain { sent, ..self }
-    }
-
-    pub fn say_looked(self, say: bool) -> Plain {
-        Plain { looks_hidden: !say, ..self }
-    }
-
-    pub fn answers_only(self, only: bool) -> Plain {
-        Plain { answers_only: only, ..self }
-    }
-
     fn busy(&self) -> bool {
         self.looking.is_some() || self.served < self.sent || self.activity != Activity::Idle
     }
@@ -135,11 +115,6 @@ impl Plain {
         self.entered(line)
     }
 
-    pub fn left_out(&mut self, why: String) -> Vec<Out> {
-        self.prompted = false;
-        vec![Out::Line(why)]
-    }
-
     /// At the end of input, queued questions are answered and open questions of the runtime refused.
     pub fn end_of_input(&mut self) -> Vec<Out> {
         self.ended = true;
@@ -147,11 +122,10 @@ impl Plain {
     }
 
     fn refuse(&mut self) -> Vec<Out> {
-        let Some((id, last)) = self.question.take().and_then(|q| q.choices.last().cloned().map(|c| (q.id, c))) else {
-            return Vec::new();
-        };
-        let reason = Out::Line(format!("No answer came, so: {}.", last.label));
-        let mut out = vec![reason, self.send(Request::Choose { question: id, key: last.key })];
+        let Some(OpenQuestion { id, mut choices, .. }) = self.question.take() else { return Vec::new() };
+        let Some(Choice { key, label }) = choices.pop() else { return Vec::new() };
+        let reason = Out::Line(format!("No answer came, so: {label}."));
+        let mut out = vec![reason, self.send(Request::Choose { question: id, key })];
         self.not_read(&mut out);
         out
     }
@@ -183,7 +157,7 @@ impl Plain {
 
     /// After a pause in the output: shows the prompt if a line is expected.
     pub fn quiet(&mut self) -> Vec<Out> {
-        if !self.wants_line() || !self.prompts || self.prompted {
+        if !self.wants_prompt() {
             return Vec::new();
         }
         let mut out = self.step();
@@ -192,9 +166,8 @@ impl Plain {
         out
     }
 
-    /// Whether [`Plain::quiet`] has something to say.
-    pub fn wants_prompt(&self) -> bool {
-        self.wants_line() && self.prompts && !self.prompted
+    fn wants_prompt(&self) -> bool {
+        !self.busy() && self.question.is_none() && !self.ended && self.prompts && !self.prompted
     }
 
     fn step(&mut self) -> Vec<Out> {
@@ -205,10 +178,6 @@ impl Plain {
             }
             _ => Vec::new(),
         }
-    }
-
-    fn wants_line(&self) -> bool {
-        !self.busy() && self.question.is_none() && !self.ended
     }
 
     fn entered(&mut self, line: &str) -> Vec<Out> {
@@ -300,17 +269,11 @@ impl Plain {
                 self.quitting = true;
                 vec![self.send(Request::Quit)]
             }
-            Outcome::Local(Local::Help(about)) => {
-                let text = match about {
-                    None => help::page(),
-                    Some(word) => help::about(&word).unwrap_or_else(|why| why),
-                };
-                text.lines().map(|l| Out::Line(unmarked(l))).collect()
-            }
+            Outcome::Local(Local::Help(None)) => unmarked(&help::page()),
+            Outcome::Local(Local::Help(Some(word))) => unmarked(&help::about(&word).unwrap_or_else(|why| why)),
             Outcome::Local(Local::Settings(_)) => {
-                vec![Out::Line(
-                    "sala-chat config show --origin prints all settings; /set those of this session.".into(),
-                )]
+                let line = "sala-chat config show --origin prints all settings; /set those of this session.";
+                vec![Out::Line(line.into())]
             }
             Outcome::Local(Local::Save { key, value, now }) => {
                 let mut out = vec![Out::Keep(key, value)];
@@ -324,10 +287,7 @@ impl Plain {
                 let how = if self.looks_hidden { "not " } else { "" };
                 vec![Out::Line(format!("The passages behind answers are {how}shown."))]
             }
-            Outcome::Local(Local::Names(row)) => {
-                let text = settings::page::names(row, "");
-                text.lines().map(|l| Out::Line(unmarked(l))).collect()
-            }
+            Outcome::Local(Local::Names(row)) => unmarked(&settings::page::names(row, "")),
             Outcome::Local(Local::Files) => {
                 vec![Out::Line("/load: needs a file, folder or glob. Example: /load ~/notes.txt --as notes".into())]
             }
@@ -350,12 +310,6 @@ impl Plain {
     /// After a suspension the shell's output follows the prompt.
     pub fn resumed(&mut self) {
         self.prompted = false;
-    }
-
-    /// Ctrl-Z did not suspend the process: why.
-    pub fn not_suspended(&mut self, why: String) -> Vec<Out> {
-        self.prompted = false;
-        vec![Out::Line(String::new()), Out::Trouble(why)]
     }
 }
 
@@ -386,10 +340,10 @@ fn numbers(text: &str, count: usize) -> Result<Vec<usize>, String> {
     Ok(places)
 }
 
-/// A line of Markdown without its marks; code stays as it is, asterisks included.
-fn unmarked(line: &str) -> String {
-    let parts = line.split('`').enumerate();
-    parts.map(|(i, part)| if i % 2 == 1 { part.to_owned() } else { part.replace("**", "") }).collect()
+/// Lines of Markdown without its marks; code stays as it is, asterisks included.
+fn unmarked(text: &str) -> Vec<Out> {
+    let part = |(i, part): (usize, &str)| if i % 2 == 1 { part.to_owned() } else { part.replace("**", "") };
+    text.lines().map(|line| Out::Line(line.split('`').enumerate().map(part).collect())).collect()
 }
 
 fn keys(choices: &[Choice]) -> String {

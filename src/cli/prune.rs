@@ -3,17 +3,17 @@
 use serde_json::json;
 
 use super::args::PruneArgs;
-use super::failure::Failure;
-use super::sessions_cmd::{LISTED, confirmed, when};
-use super::{Context, open};
-use crate::core::{Exit, bytes, counted};
+use super::columns::when;
+use super::sessions_cmd::{LISTED, confirmed};
+use super::{Context, Exit, Failure, open};
+use crate::core::{bytes, counted};
 use crate::model::quantize::{Stage, kept_folders, remove_kept};
 use crate::store::{Extent, Freed, SegmentId, SessionFilter, SessionRecord, Store};
 use crate::text::sanitize::Clean;
 
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
     let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_free(context)? };
-    let requests = open::store_of_requests_if_any(context)?;
+    let requests = open::folder_of_requests(context).map(|_| open::store_of_requests(context)).transpose()?;
     if args.dry_run {
         return prune_dry_run(context, args, &store, requests.as_deref());
     }
@@ -24,16 +24,15 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
             return Ok(Exit::Stopped);
         }
     }
-    let mut freed = prune_store(args, &store)?;
-    if let Some(requests) = &requests {
-        freed.append(&mut prune_store(args, requests)?);
+    let mut total = Freed::default();
+    for store in [Some(&store), requests.as_ref()].into_iter().flatten() {
+        total.add(store.empty_trash(days_in_trash(args))?);
+        total.add(if args.state { store.drop_all_state(&spared(args, store)?)? } else { store.keep_budget(&[])? });
+        total.add(store.collect()?);
+        total.files += store.remove_orphans();
     }
     let weights = remove_kept(&context.dirs.kept_weights())?;
-    freed.push(Freed { files: weights.files, bytes: weights.bytes, ..Freed::default() });
-    let total: Freed = freed.into_iter().fold(Freed::default(), |mut a, b| {
-        a.add(b);
-        a
-    });
+    total.add(Freed { files: weights.files, bytes: weights.bytes, ..Freed::default() });
     let json = || {
         json!({
             "files": total.files, "bytes": total.bytes, "segments": total.segments, "sessions": total.sessions,
@@ -44,26 +43,12 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
         let (files, sessions) = (counted(total.files, "file"), counted(total.sessions, "session"));
         format!("{} freed in {files}; {sessions} of the trash deleted for good.", bytes(total.bytes))
     };
-    context.result(json, text)?;
-    Ok(Exit::Ok)
+    context.result(json, text)
 }
 
 /// How long a session of the trash stays with these options; `None` for as long as it is configured.
 fn days_in_trash(args: &PruneArgs) -> Option<u32> {
     (args.all && !args.state).then_some(0)
-}
-
-/// Frees space in one store: the conversations' or the server's.
-fn prune_store(args: &PruneArgs, store: &Store) -> Result<Vec<Freed>, Failure> {
-    let mut freed = vec![store.empty_trash(days_in_trash(args))?];
-    if args.state {
-        freed.push(store.drop_all_state(&spared(args, store)?)?);
-    } else {
-        freed.push(store.keep_budget(&[])?);
-    }
-    freed.push(store.collect()?);
-    freed.push(Freed { files: store.remove_orphans(), ..Freed::default() });
-    Ok(freed)
 }
 
 /// Ends of what `prune --state` leaves its state: documents of the library, but with `--all`.
@@ -79,18 +64,16 @@ fn state_to_drop(args: &PruneArgs, store: &Store) -> Result<(u64, u64), Failure>
         true => store.state_bytes_of(&spared(args, store)?)?,
         false => store.limits().max_state_bytes.max(store.state_bytes_of_marks()?),
     };
-    let dropped = all.saturating_sub(stays);
-    Ok((dropped, all))
+    Ok((all.saturating_sub(stays), all))
 }
 
-/// Names what `prune` with these options would remove, and what stays.
 fn prune_dry_run(
     context: &Context,
     args: &PruneArgs,
     store: &Store,
     requests: Option<&Store>,
 ) -> Result<Exit, Failure> {
-    let sizes = store.sizes()?;
+    let sizes = store.state_sizes()?;
     let trashed = store.sessions(SessionFilter::Trashed, LISTED)?;
     let old = store.old_in_trash(days_in_trash(args))?;
     let gone = trashed.iter().filter(|r| old.contains(&r.id)).map(|r| Ok((r, store.extent(r.id)?)));
@@ -128,10 +111,9 @@ fn prune_dry_run(
         }
         // What it shares with a document of the library may stay.
         let most = if args.all { "" } else { "up to " };
-        lines
-            .extend(states.iter().map(|(name, all)| format!("state of  {}, {most}{}", Clean::line(name), bytes(*all))));
-        lines
-            .extend(documents.iter().map(|name| format!("state of  {}, a document of the library", Clean::line(name))));
+        let of = |name: &str, what: String| format!("state of  {}, {what}", Clean::line(name));
+        lines.extend(states.iter().map(|(name, all)| of(name, format!("{most}{}", bytes(*all)))));
+        lines.extend(documents.iter().map(|name| of(name, "a document of the library".to_owned())));
         lines.extend((weights > 0).then(|| format!("weights   {} that were packed by earlier starts", bytes(weights))));
         if !args.state && beyond > 0 {
             lines.push(format!("state     {} of the least recently used, above sessions.max_state_gib", bytes(beyond)));
@@ -155,6 +137,5 @@ fn prune_dry_run(
         lines.push(format!("State now: {}{served}; {stays}. Nothing was removed.", bytes(sizes.state_bytes)));
         lines.join("\n")
     };
-    context.result(json, text)?;
-    Ok(Exit::Ok)
+    context.result(json, text)
 }

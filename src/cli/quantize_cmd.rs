@@ -14,7 +14,6 @@ use crate::model::{Checkpoint, DEMO_FILES, ModelError, Recipe};
 use crate::text::sanitize::sanitize_line;
 
 const SPARE_BYTES: u64 = 256 << 20;
-/// Largest other file (tokenizer, template) that is copied with the weights.
 const OTHER_FILE_BYTES: u64 = 256 << 20;
 
 fn gb(bytes: u64) -> String {
@@ -100,8 +99,7 @@ pub(super) fn run(
             }
         }
     }
-    report(context, &source, output, total, &parts)?;
-    Ok(Exit::Ok)
+    report(context, &source, output, total, &parts)
 }
 
 /// Compares what is there with what was written, and removes what is to be packed again.
@@ -118,7 +116,7 @@ fn compared(context: &Context, source: &Checkpoint, claim: &Claim, stop: &Cancel
     })
 }
 
-fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, parts: &[Part]) -> Result<(), Failure> {
+fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, parts: &[Part]) -> Result<Exit, Failure> {
     let worst = parts.iter().fold(0f64, |worst, part| worst.max(part.errors.weights));
     let outputs: Vec<[f64; 2]> = parts.iter().filter_map(|part| part.errors.outputs).collect();
     let mean = |i: usize| 100.0 * outputs.iter().filter_map(|o| o.get(i)).sum::<f64>() / outputs.len() as f64;
@@ -131,7 +129,7 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
                     "output_error": careful, "output_error_uncalibrated": plain,
                 })
             };
-            let parts: Vec<_> = parts.iter().map(part).collect();
+            let parts: serde_json::Value = parts.iter().map(part).collect();
             serde_json::json!({ "path": output, "bytes": total, "weights": source.recipe().name(), "parts": parts })
         },
         || {
@@ -142,14 +140,8 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
             } else {
                 format!("squared error of outputs {:.4} %, {:.4} % without calibration", mean(1), mean(0))
             };
-            format!(
-                "{} as {} weights in {}: {}, {lost}{of}. Use it: sala-chat --model {}",
-                source.name(),
-                source.recipe().name(),
-                output.display(),
-                gb(total),
-                output.display()
-            )
+            let (name, form, out, total) = (source.name(), source.recipe().name(), output.display(), gb(total));
+            format!("{name} as {form} weights in {out}: {total}, {lost}{of}. Use it: sala-chat --model {out}")
         },
     )
 }

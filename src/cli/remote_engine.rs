@@ -3,11 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::Context;
-use super::failure::Failure;
+use super::{Context, Exit, Failure};
 use crate::client::remote::{Key, Patience, RemoteOptions, address, in_the_open};
 use crate::config::settings::EngineSource;
-use crate::core::Exit;
 
 /// What the settings say of a server; `None` where this machine answers.
 pub fn options(context: &Context) -> Result<Option<RemoteOptions>, Failure> {

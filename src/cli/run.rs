@@ -23,8 +23,7 @@ use super::panic::{CrashNote, install};
 use super::signals::{KeySignals, Outside, suspend, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
 use super::themes::Themes;
-use super::{clipboard, config_cmd, jobs};
-use crate::core::Exit;
+use super::{Exit, clipboard, config_cmd, jobs};
 use crate::runtime::protocol::{Notice, Request};
 use crate::text::sanitize::Clean;
 use crate::tui::options::{Glyphs, ThemeName, UiConfig};
@@ -83,7 +82,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     let guard = Guard::default();
     let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
     install(guard.clone(), Arc::clone(&crash), Some(std::thread::current().id()));
-    let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.mouse, kitty: false };
+    let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.ui.mouse, kitty: false };
     // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
     let (outside_to, outside) = unbounded();
     let keys = KeySignals::watch()?;
@@ -100,7 +99,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     }
     config.light = answers.light == Some(true);
     config.theme = Palette::built_in(ThemeName::Auto, config.light);
-    let (theme, code_theme) = (config.settings.config.ui.theme.clone(), config.code_theme.clone());
+    let (theme, code_theme) = (config.settings.config.ui.theme.clone(), config.ui.code_theme.clone());
     watch_terminal(outside_to)?;
     let (events_to, events) = unbounded();
     for event in typed_ahead(&typed) {
@@ -168,7 +167,7 @@ impl Loop {
         loop {
             self.frame()?;
             if let Some(end) = self.end.take() {
-                return Ok(self.ended(end));
+                return Ok(End { exit: self.dying.map_or(end.exit, |(exit, _)| exit), ..end });
             }
             let timeout = self.timeout();
             let notices = if runtime_open { self.runtime.notices.clone() } else { no_notices.clone() };
@@ -224,14 +223,12 @@ impl Loop {
     }
 
     fn event(&mut self, event: Event) -> io::Result<()> {
-        match event {
+        if let Event::Resize { .. } = event {
             // The size is read again: this one may predate a suspension.
-            Event::Resize { .. } => {
-                self.resize = Some(Instant::now() + RESIZE);
-                Ok(())
-            }
-            other => self.apply(other),
+            self.resize = Some(Instant::now() + RESIZE);
+            return Ok(());
         }
+        self.apply(event)
     }
 
     fn apply(&mut self, event: Event) -> io::Result<()> {
@@ -243,9 +240,7 @@ impl Loop {
     }
 
     fn perform(&mut self, effect: Effect) -> io::Result<()> {
-        match effect {
-            // A runtime that is gone is reported by its other channel.
-            Effect::Send(request) => drop(self.runtime.requests.send(request)),
+        let event = match effect {
             Effect::Copy(text) => {
                 let config = &self.app.config;
                 let place = clipboard::Place {
@@ -254,60 +249,47 @@ impl Loop {
                     tools: &clipboard::tools(|name| std::env::var_os(name)),
                     dir: config.state_dir.as_deref(),
                 };
-                let report = clipboard::copy(&mut out::screen(), &text, place);
-                return self.apply(Event::Copied(report));
+                Event::Copied(clipboard::copy(&mut out::screen(), &text, place))
             }
-            Effect::ListPaths(prefix) => {
-                drop(self.jobs.send(Job::Paths { prefix, home: self.app.config.home.clone() }))
-            }
-            Effect::ListFiles(query) => drop(self.jobs.send(Job::Files(query))),
-            Effect::ListFolder(folder) => {
-                let found = jobs::list_folder(&folder);
-                return self.apply(Event::Folder { folder, found });
-            }
-            Effect::FindPaths(paths) => {
-                let found = jobs::existing(paths, self.app.config.home.as_deref());
-                return self.apply(Event::FoundPaths(found));
-            }
-            Effect::Keep { key, value } => {
-                let report = config_cmd::keep(&self.app.config, key, &value);
-                return self.apply(Event::Kept(report));
-            }
-            Effect::Theme(name) => {
-                let read = Themes::of(&self.app.config).theme(&name);
-                return self.apply(Event::Theme(read));
-            }
-            Effect::ListThemes => {
-                let rows = Themes::of(&self.app.config).list();
-                return self.apply(Event::Themes(rows));
-            }
-            Effect::CodeTheme(name) => {
-                drop(self.jobs.send(Job::CodeTheme { name, themes: Themes::of(&self.app.config) }))
-            }
-            Effect::Highlight { lang, code } => drop(self.jobs.send(Job::Highlight { lang, code })),
+            Effect::ListFolder(folder) => Event::Folder { found: jobs::list_folder(&folder), folder },
+            Effect::FindPaths(paths) => Event::FoundPaths(jobs::existing(paths, self.app.config.home.as_deref())),
+            Effect::Keep { key, value } => Event::Kept(config_cmd::keep(&self.app.config, key, &value)),
+            Effect::Theme(name) => Event::Theme(Themes::of(&self.app.config).theme(&name)),
+            Effect::ListThemes => Event::Themes(Themes::of(&self.app.config).list()),
             Effect::Editor(text) => {
                 let edited = self.outside_terminal(|| jobs::edit(&text))?;
                 self.keys.forget();
-                return self.apply(Event::Edited(edited));
+                Event::Edited(edited)
             }
-            Effect::Suspend => {
-                let event = match self.outside_terminal(suspend)? {
-                    Ok(()) => Event::Resumed,
-                    Err(why) => Event::NotSuspended(why),
-                };
-                return self.apply(event);
+            Effect::Suspend => self.outside_terminal(suspend)?.map_or_else(Event::NotSuspended, |()| Event::Resumed),
+            Effect::ListPaths(prefix) => return self.job(Job::Paths { prefix, home: self.app.config.home.clone() }),
+            Effect::ListFiles(query) => return self.job(Job::Files(query)),
+            Effect::CodeTheme(name) => return self.job(Job::CodeTheme { name, themes: Themes::of(&self.app.config) }),
+            Effect::Highlight { lang, code } => return self.job(Job::Highlight { lang, code }),
+            Effect::Send(request) => {
+                // A runtime that is gone is reported by its other channel.
+                let _ = self.runtime.requests.send(request);
+                return Ok(());
             }
             Effect::Repaint => {
                 self.repaint = true;
-                self.measure()?;
+                return self.measure();
             }
-            Effect::Notify(text) => self.announcer.notify(&mut out::screen(), &text)?,
-            Effect::Exit { exit, farewell } => self.end = Some(End { exit, farewell }),
-        }
+            Effect::Notify(text) => return self.announcer.notify(&mut out::screen(), &text),
+            Effect::Exit { exit, farewell } => {
+                self.end = Some(End { exit, farewell });
+                return Ok(());
+            }
+        };
+        self.apply(event)
+    }
+
+    fn job(&self, job: Job) -> io::Result<()> {
+        // The thread ends with this one.
+        let _ = self.jobs.send(job);
         Ok(())
     }
 
-    /// Gives the terminal away while `work` runs.
     fn outside_terminal<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<T> {
         self.input.park();
         self.announcer.end(&mut out::screen())?;
@@ -326,29 +308,21 @@ impl Loop {
     }
 
     fn outside(&mut self, what: Outside) -> io::Result<()> {
-        let within = |s| Instant::now() + Duration::from_secs(s);
         if !self.keys.counts(what) {
             return Ok(());
         }
-        match what {
-            Outside::Terminate => {
-                self.dying = Some((Exit::TERMINATED, within(5)));
-                self.apply(Event::Terminate)
-            }
-            Outside::Hangup => {
-                self.dying = Some((Exit::HANGUP, within(1)));
-                self.apply(Event::Terminate)
-            }
-            Outside::Interrupt => {
-                self.dying = Some((Exit::Stopped, within(5)));
-                self.apply(Event::Interrupt)
-            }
-            Outside::Suspend => self.perform(Effect::Suspend),
+        let (exit, seconds, event) = match what {
+            Outside::Terminate => (Exit::TERMINATED, 5, Event::Terminate),
+            Outside::Hangup => (Exit::HANGUP, 1, Event::Terminate),
+            Outside::Interrupt => (Exit::Stopped, 5, Event::Interrupt),
+            Outside::Suspend => return self.perform(Effect::Suspend),
             Outside::Continue => {
                 self.repaint = true;
-                self.apply(Event::Resumed)
+                return self.apply(Event::Resumed);
             }
-        }
+        };
+        self.dying = Some((exit, Instant::now() + Duration::from_secs(seconds)));
+        self.apply(event)
     }
 
     /// Gives the runtime a second to save, including the input line.
@@ -378,14 +352,6 @@ impl Loop {
         }
     }
 
-    fn ended(&self, end: End) -> End {
-        match self.dying {
-            Some((exit, _)) => End { exit, ..end },
-            None => end,
-        }
-    }
-
-    /// Draws if something changed and the last frame is long enough ago.
     fn frame(&mut self) -> io::Result<()> {
         let wanted = self.app.take_redraw().max(self.wanted);
         self.wanted = wanted;

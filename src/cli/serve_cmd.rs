@@ -4,31 +4,27 @@
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use super::args::ServeArgs;
-use super::failure::Failure;
 use super::open::{self, no_thread};
-use super::signals::{heeded, park_at_signal};
-use super::{Context, attach_engine, dirs, mcp, out};
+use super::signals::{listen, park_at_signal};
+use super::{Context, Exit, Failure, attach_engine, dirs, mcp, out};
 use crate::client::attach::{self, Host, Loads, Multiplexer};
-use crate::core::Exit;
 use crate::engine;
 use crate::engine::protocol::{EngineOptions, Token};
 use crate::runtime::{EngineChannels, Settings};
 use crate::server::{Key, Options, Rules, ServeError, Server, Stop};
 use crate::store::Scratch;
-use crate::text::sanitize::Clean;
-use crate::text::sanitize::shell_word;
+use crate::text::sanitize::{Clean, shell_word};
 use crate::text::{TextModel, files, plain_words};
 
 const KEY_BYTES: u64 = 4 << 10;
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;
 
-/// A key of 256 random bits.
 fn fresh_key() -> Result<String, Failure> {
     let mut random = [0u8; 32];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut f| std::io::Read::read_exact(&mut f, &mut random));
@@ -42,15 +38,12 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
     // Of what a link leads to: secrets are often handed over as one.
     match std::fs::metadata(path) {
         Ok(meta) => {
+            let usage = |why: &str| Failure::new(Exit::Usage, format!("{}: {why}", path.display()));
             if !meta.is_file() {
-                let message = format!("{}: not a regular file", path.display());
-                return Err(Failure::new(Exit::Usage, message).hint("Name a file that holds a key, or a new one"));
+                return Err(usage("not a regular file").hint("Name a file that holds a key, or a new one"));
             }
-            let no_key = || {
-                let (least, most) = (KEY_LENGTH.start(), KEY_LENGTH.end());
-                let message = format!("{}: a key is one word of {least} to {most} ASCII characters", path.display());
-                Failure::new(Exit::Usage, message)
-            };
+            let (least, most) = (KEY_LENGTH.start(), KEY_LENGTH.end());
+            let no_key = || usage(&format!("a key is one word of {least} to {most} ASCII characters"));
             let bytes = files::read(path, KEY_BYTES).map_err(|e| match e.kind() {
                 std::io::ErrorKind::FileTooLarge => no_key(),
                 _ => fail(e),
@@ -61,9 +54,8 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
             }
             // Of a key only: what is none may well be for all to read.
             if meta.mode() & 0o077 != 0 {
-                let message = format!("{}: others can read this key", path.display());
-                return Err(Failure::new(Exit::Usage, message)
-                    .hint(format!("chmod 600 {}", shell_word(&path.to_string_lossy()))));
+                let private = format!("chmod 600 {}", shell_word(&path.to_string_lossy()));
+                return Err(usage("others can read this key").hint(private));
             }
             Ok((Key::new(text), false))
         }
@@ -100,24 +92,22 @@ fn addresses(from: &str, text: &str) -> Result<Vec<SocketAddr>, Failure> {
 
 /// SIGINT, SIGTERM and SIGHUP: the first lets running answers end, the second stops them, the third ends the process.
 fn watch_signals(stop: Stop, multiplexer: Multiplexer) -> Result<(), Failure> {
-    let no_signals = |e: std::io::Error| Failure::new(Exit::Failure, format!("no signal handlers: {e}"));
-    let mut signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP])).map_err(no_signals)?;
-    let watch = move || {
-        for (count, signal) in signals.forever().enumerate() {
-            if count >= 2 {
-                std::process::exit(Exit::by_signal(signal).into());
-            }
-            stop.stop();
-            if count == 1 {
-                multiplexer.hurry();
-            }
+    let mut count = 0;
+    let each = move |signal| {
+        if count >= 2 {
+            std::process::exit(Exit::by_signal(signal).into());
         }
+        stop.stop();
+        if count == 1 {
+            multiplexer.hurry();
+        }
+        count += 1;
+        true
     };
-    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(no_signals)?;
-    Ok(())
+    listen("signals", &[SIGINT, SIGTERM, SIGHUP], each)
+        .map_err(|e| Failure::new(Exit::Failure, format!("no signal handlers: {e}")))
 }
 
-/// What a server needs of the model before it is loaded.
 pub struct Model {
     options: EngineOptions,
     text: TextModel,
@@ -138,7 +128,7 @@ pub struct Serving {
     multiplexer: Multiplexer,
     engine: JoinHandle<()>,
     host: Option<Host>,
-    mcp: Option<mcp::Ended>,
+    mcp: Option<Arc<mcp::Worker>>,
     _scratch: Option<Scratch>,
 }
 
@@ -195,11 +185,9 @@ impl Serving {
         self.server.stop()
     }
 
-    /// Serves until stopped, then saves.
     pub fn run(self) -> Result<(), Failure> {
         let served = self.server.serve(self.listener);
-        // It has ended with the last connection, or is about to.
-        self.mcp.into_iter().for_each(|mcp| drop(mcp.join()));
+        self.mcp.iter().for_each(|mcp| drop(mcp.close()));
         // It ends after the terminals' running answers. Its last event reports a panic.
         let _ = self.engine.join();
         if let Some(host) = self.host {
@@ -207,25 +195,20 @@ impl Serving {
         }
         served.map_err(|e| match e {
             ServeError::Engine(down) => Failure::new(down.exit, down.why),
-            e @ ServeError::Unsaved(_) => Failure::new(Exit::Disk, e.to_string()),
-            e @ (ServeError::Io(_) | ServeError::Panicked) => Failure::new(Exit::Failure, e.to_string()),
+            ServeError::Unsaved(_) => Failure::new(Exit::Disk, e.to_string()),
+            ServeError::Io(_) | ServeError::Panicked => Failure::new(Exit::Failure, e.to_string()),
         })
     }
 }
 
 pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
-    let (from, listen) = match args.listen.as_deref() {
-        Some(listen) => ("--listen", listen),
-        None => ("serve.listen", context.config().serve.listen.as_str()),
-    };
+    let set = &context.config().serve;
+    let (from, listen) = args.listen.as_deref().map_or(("serve.listen", set.listen.as_str()), |it| ("--listen", it));
     let addresses = addresses(from, listen)?;
     let open_to_others = addresses.iter().any(|a| !a.ip().is_loopback());
-    let set = Some(context.config().serve.key_file.as_str()).filter(|f| !f.is_empty()).map(PathBuf::from);
-    let key_file = args
-        .key_file
-        .clone()
-        .or(set)
-        .or_else(|| open_to_others.then(|| context.dirs.data.join(crate::core::places::SERVE_KEY)));
+    let key_file = args.key_file.clone().or_else(|| Some(PathBuf::from(&set.key_file)).filter(|f| *f != Path::new("")));
+    let ours = || open_to_others.then(|| context.dirs.data.join(crate::core::places::SERVE_KEY));
+    let key_file = key_file.or_else(ours);
     let model = Model::of(context)?;
     let name = open::checkpoint(context, &model.options.model)?.name().to_owned();
     let key = key_file.as_deref().map(key_in).transpose()?;
@@ -235,12 +218,9 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     let shown = key.as_ref().map(|(key, _)| key.clone());
     let serving = Serving::begin(context, model, listener, shown, !args.no_save)?;
     watch_signals(serving.stop(), serving.multiplexer.clone())?;
-    let key = match (key, &key_file) {
-        (Some((_, made)), Some(file)) => {
-            format!("The key is in {}{}.", file.display(), if made { " (made just now)" } else { "" })
-        }
-        _ => "No key is needed.".to_owned(),
-    };
+    let key = key.zip(key_file).map_or("No key is needed.".to_owned(), |((_, made), file)| {
+        format!("The key is in {}{}.", file.display(), if made { " (made just now)" } else { "" })
+    });
     out::line(&Clean::line(&format!("sala-chat serves {name} at http://{address}/v1. {key} Ctrl-C stops it.")))?;
     if open_to_others && !context.quiet {
         out::err_line(&Clean::line(

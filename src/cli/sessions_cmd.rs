@@ -5,11 +5,10 @@ use std::io::{BufRead, IsTerminal};
 
 use serde_json::{Value, json};
 
-use super::args::{ExportArgs, FormatArg, LsArgs, NameArgs, RmArgs, SearchArgs};
-use super::columns::{line_cells, name_cells};
-use super::failure::Failure;
-use super::{Context, open, out};
-use crate::core::{Exit, bytes, counted};
+use super::args::{ExportArgs, FormatArg, LsArgs};
+use super::columns::{line_cells, name_column, when};
+use super::{Context, Exit, Failure, open, out};
+use crate::core::{bytes, counted};
 use crate::runtime::protocol::{ExportFormat, SessionRow};
 use crate::runtime::session_rows;
 use crate::runtime::tree::first_words;
@@ -19,10 +18,8 @@ use crate::text::sanitize::{Clean, shell_word};
 use crate::tui::cells::{ellipsis, fit, width as cells};
 use crate::tui::entry::grouped;
 
-/// Sessions listed at most.
 pub(super) const LISTED: usize = 100_000;
 const COLUMNS: usize = 54;
-/// Hits listed at most.
 const HITS: usize = 200;
 
 fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
@@ -44,17 +41,9 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
     }
 }
 
-pub(super) fn when(ms: i64) -> String {
-    let Ok(at) = jiff::Timestamp::from_millisecond(ms) else {
-        return String::new();
-    };
-    at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M").to_string()
-}
-
 /// The list of `ls`: headings, and titles as far as a line of so many cells has room for them. Long names take the place of counts.
 fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
-    let names: Vec<String> = rows.iter().map(|r| Clean::line(&r.name).to_string()).collect();
-    let column = name_cells(names.iter().map(String::as_str), width);
+    let (column, names) = name_column(rows.iter().map(|r| r.name.as_str()), width);
     let counts = width.is_none_or(|width| column + COLUMNS <= width);
     let line = |name: &str, [messages, tokens, state, size, changed]: [&str; 5], title: &str| {
         let counts = if counts { format!(" {messages:>8} {tokens:>9}") } else { String::new() };
@@ -75,8 +64,7 @@ fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
 
 /// The list of `ls --sizes`: for each session bytes of kept state, of text, and of all state ever written.
 fn sized(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
-    let names: Vec<String> = rows.iter().map(|r| Clean::line(&r.name).to_string()).collect();
-    let column = name_cells(names.iter().map(String::as_str), width);
+    let (column, names) = name_column(rows.iter().map(|r| r.name.as_str()), width);
     let line = |name: &str, [state, own, text, written]: [&str; 4]| {
         format!("{} {state:>11} {own:>11} {text:>11} {written:>11}", fit(name, column))
     };
@@ -91,9 +79,14 @@ fn sized(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
 
 pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
+    if args.trash {
+        let records = store.sessions(SessionFilter::Trashed, LISTED)?;
+        return context
+            .result(|| records.iter().map(|r| trashed_row(&store, r)).collect(), || trashed(&store, &records));
+    }
     let records = store.sessions(SessionFilter::Live, LISTED)?;
-    // The list matters more than its sizes.
-    let sizes = store.sizes().ok();
+    // The list matters more than its sizes. Texts are counted only where they are shown.
+    let sizes = if args.sizes || context.json { store.sizes() } else { store.state_sizes() }.ok();
     let rows = session_rows(&store, records, None, sizes.as_ref());
     let json = || json!(rows);
     let text = || {
@@ -113,17 +106,38 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
         }
         lines.join("\n")
     };
-    context.result(json, text)?;
-    Ok(Exit::Ok)
+    context.result(json, text)
 }
 
-pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> {
-    let store = open::store_to_read(context)?;
-    let record = named(&store, &args.name)?;
-    let messages = match record.head {
-        Some(head) => store.path(head)?,
-        None => Vec::new(),
+fn trashed_row(store: &Store, r: &SessionRecord) -> Value {
+    json!({
+        "id": r.id.0, "name": r.name, "title": r.title, "messages": r.messages, "tokens": r.tokens,
+        "trashed_ms": r.trashed_ms, "goes_ms": store.leaves_trash_ms(r)
+    })
+}
+
+fn trashed(store: &Store, records: &[SessionRecord]) -> String {
+    if records.is_empty() {
+        return "Nothing is in the trash.".to_owned();
+    }
+    let (column, names) = name_column(records.iter().map(|r| r.name.as_str()), line_cells());
+    let line = |id: &str, name: &str, messages: &str, deleted: &str, leaves: &str| {
+        format!("{id:>6}  {} {messages:>8}  {deleted:<16}  {leaves}", fit(name, column))
     };
+    let mut lines = vec![line("id", "name", "messages", "deleted", "goes")];
+    lines.extend(records.iter().zip(&names).map(|(r, name)| {
+        let leaves = store.leaves_trash_ms(r).map_or_else(|| "when it is emptied".to_owned(), when);
+        let deleted = r.trashed_ms.map(when).unwrap_or_default();
+        line(&r.id.0.to_string(), name, &r.messages.to_string(), &deleted, &leaves)
+    }));
+    lines.push("Back with: sala-chat -r NAME, or -r ID where another session has the name.".to_owned());
+    lines.join("\n")
+}
+
+pub(super) fn show(context: &Context, name: &str) -> Result<Exit, Failure> {
+    let store = open::store_to_read(context)?;
+    let record = named(&store, name)?;
+    let messages = record.head.map_or(Ok(Vec::new()), |head| store.path(head))?;
     // Optional: the text matters more.
     let undone = store.undone(record.id, record.head).unwrap_or(0);
     let json = || {
@@ -150,7 +164,6 @@ fn all_undone(name: &str, kept: u64) -> String {
     )
 }
 
-/// Asks on the terminal; without one it fails.
 pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!("{question} Not a terminal; add --yes to confirm")));
@@ -161,15 +174,15 @@ pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     Ok(["y", "yes"].contains(&line.trim().to_lowercase().as_str()))
 }
 
-pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
+pub(super) fn rm(context: &Context, names: &[String], yes: bool) -> Result<Exit, Failure> {
     let store = open::store_to_change(context)?;
-    let mut records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
+    let mut records = names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
     let mut met = HashSet::new();
     records.retain(|r| met.insert(r.id));
     let (days, time) = (store.limits().trash_days, store.limits().trash_time());
     let what = records.iter().map(|r| Ok(format!("\"{}\" ({})", Clean::line(&r.name), store.extent(r.id)?)));
     let what = what.collect::<Result<Vec<String>, Failure>>()?;
-    if !args.yes && !confirmed(&format!("Move {} to the trash {time}?", what.join(", ")))? {
+    if !yes && !confirmed(&format!("Move {} to the trash {time}?", what.join(", ")))? {
         return Ok(Exit::Stopped);
     }
     for record in &records {
@@ -182,42 +195,35 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
         let names: Vec<String> = names.iter().map(|n| Clean::line(n).to_string()).collect();
         format!("In the trash {time}: {}. Back with: sala-chat -r NAME (ls --trash lists them)", names.join(", "))
     };
-    context.result(|| json!({ "trashed": names, "days": days }), text)?;
-    Ok(Exit::Ok)
+    context.result(|| json!({ "trashed": names, "days": days }), text)
 }
 
-/// The lines of `search`, with names as far as a line of so many cells has room for them.
 fn found(hits: &[SearchHit], width: Option<usize>) -> Vec<String> {
-    let names: Vec<String> = hits.iter().map(|h| Clean::line(&h.name).to_string()).collect();
-    let column = name_cells(names.iter().map(String::as_str), width);
+    let (column, names) = name_column(hits.iter().map(|h| h.name.as_str()), width);
     let line = |(h, name): (&SearchHit, &String)| {
         format!("{} #{}  {}", ellipsis(name, column), h.number, first_words(&h.snippet, 100))
     };
     hits.iter().zip(&names).map(line).collect()
 }
 
-pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failure> {
-    let query = args.text.join(" ");
+pub(super) fn search(context: &Context, query: &str) -> Result<Exit, Failure> {
     if query.trim().is_empty() {
         return Err(Failure::usage("there is nothing to search for: give a word"));
     }
     let store = open::store_to_read(context)?;
-    let mut hits = store.search(&query, HITS + 1, &Watch::NONE)?;
+    let mut hits = store.search(query, HITS + 1, &Watch::NONE)?;
     let more = hits.len() > HITS;
     hits.truncate(HITS);
-    let json = || {
-        let hit = |h: &SearchHit| {
-            json!({
-                "session": h.name, "message": h.message.0, "number": h.number, "snippet": h.snippet, "created_ms": h.created_ms
-            })
-        };
-        Value::Array(hits.iter().map(hit).collect())
+    let hit = |h: &SearchHit| {
+        json!({
+            "session": h.name, "message": h.message.0, "number": h.number, "snippet": h.snippet, "created_ms": h.created_ms
+        })
     };
     // As grep: no hit is exit code 1 and nothing on standard output.
     if hits.is_empty() && !context.json {
         return Err(Failure::new(Exit::Failure, format!("nothing found for {query}")));
     }
-    context.result(json, || found(&hits, line_cells()).join("\n"))?;
+    context.result(|| hits.iter().map(hit).collect(), || found(&hits, line_cells()).join("\n"))?;
     if hits.is_empty() {
         return Ok(Exit::Failure);
     }
@@ -258,8 +264,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         };
         let text =
             || format!("{file} written, {}, with the state of {} tokens.", bytes(written.bytes), written.state_tokens);
-        context.result(json, text)?;
-        return Ok(Exit::Ok);
+        return context.result(json, text);
     }
     let format = match args.format {
         Some(FormatArg::Md) => ExportFormat::Markdown,
@@ -281,8 +286,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         return Ok(Exit::Ok);
     }
     let size = store.export_to(record.id, format, scope, &args.file, overwrite, &Watch::NONE)?;
-    context.result(|| json!({ "file": file, "bytes": size }), || format!("{file} written, {}.", bytes(size)))?;
-    Ok(Exit::Ok)
+    context.result(|| json!({ "file": file, "bytes": size }), || format!("{file} written, {}.", bytes(size)))
 }
 
 #[cfg(test)]

@@ -71,16 +71,8 @@ impl KeySignals {
 /// These signals without those that somebody had this program ignore from its start: after `nohup` a hang-up does not end it, after
 /// `trap '' INT` an interrupt does not. A handler would take the place of that.
 pub(super) fn heeded(signals: &[i32]) -> Vec<i32> {
-    signals.iter().copied().filter(|signal| !matches!(*signal, SIGHUP | SIGINT) || !is_ignored(*signal)).collect()
-}
-
-#[allow(unsafe_code)]
-fn is_ignored(signal: i32) -> bool {
-    // SAFETY: a plain C struct of numbers and an optional function: all zeros is a value of it.
-    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: without a new action nothing is changed: what holds is written into `now`, which outlives the call.
-    let status = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
-    status == 0 && now.sa_sigaction == libc::SIG_IGN
+    let ignored = |signal: i32| action(signal, None).is_ok_and(|now| now.sa_sigaction == libc::SIG_IGN);
+    signals.iter().copied().filter(|signal| !matches!(*signal, SIGHUP | SIGINT) || !ignored(*signal)).collect()
 }
 
 /// Makes a write beyond `ulimit -f` fail instead of ending the process silently. A handler, because child processes
@@ -106,20 +98,17 @@ pub(super) fn suspend() -> Result<(), String> {
     }
     signal_hook::low_level::unregister(heard);
     stopped.map_err(fail)?;
-    if continued.load(Ordering::SeqCst) {
-        Ok(())
-    } else {
-        Err("Not suspended: there is no shell to continue it".to_owned())
-    }
+    let no_shell = || "Not suspended: there is no shell to continue it".to_owned();
+    continued.load(Ordering::SeqCst).then_some(()).ok_or_else(no_shell)
 }
 
 /// Sends SIGTSTP to the others of the group, then to this thread, so that it does not run on before the process stops.
 fn stop_group() -> io::Result<()> {
-    let handler = suspend_action(None)?;
+    let handler = action(SIGTSTP, None)?;
     let set = |disposition| {
-        let mut action = handler;
-        action.sa_sigaction = disposition;
-        suspend_action(Some(&action))
+        let mut changed = handler;
+        changed.sa_sigaction = disposition;
+        action(SIGTSTP, Some(&changed))
     };
     let stop = || -> io::Result<()> {
         // What came by way of the group would stop the process a second time.
@@ -130,19 +119,19 @@ fn stop_group() -> io::Result<()> {
         signal_hook::low_level::raise(SIGTSTP)
     };
     let stopped = stop();
-    suspend_action(Some(&handler))?;
+    action(SIGTSTP, Some(&handler))?;
     stopped
 }
 
-/// What SIGTSTP does, before it is set to something else.
+/// What a signal does, before it is set to something else.
 #[allow(unsafe_code)]
-fn suspend_action(to: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
+fn action(signal: i32, to: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     let to = to.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: `to` is null or an action that was read here, with its handler or with none. `before` has room for one; zeroes are a valid
     // one, and the call fills it where it succeeds.
     unsafe {
-        if libc::sigaction(SIGTSTP, to, before.as_mut_ptr()) != 0 {
+        if libc::sigaction(signal, to, before.as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(before.assume_init())
@@ -170,34 +159,28 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 const STOP_GRACE: Duration = Duration::from_secs(5);
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
 
+/// Hands signals to `each`, on a thread of its own, until it returns false.
+pub(super) fn listen(name: &str, signals: &[i32], each: impl FnMut(i32) -> bool + Send + 'static) -> io::Result<()> {
+    let mut signals = Signals::new(heeded(signals))?;
+    std::thread::Builder::new().name(name.into()).spawn(move || signals.forever().all(each)).map(drop)
+}
+
 /// SIGUSR1 parks the engine, as `/park` does.
 pub(super) fn park_at_signal(engine: Sender<Command>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGUSR1])?;
-    std::thread::Builder::new().name("park".into()).spawn(move || {
-        // An engine that is gone ends the loop.
-        let _ = signals.forever().all(|_| engine.send(Command::Park).is_ok());
-    })?;
-    Ok(())
+    listen("park", &[SIGUSR1], move |_| engine.send(Command::Park).is_ok())
 }
 
 pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
-    let mut signals = Signals::new(heeded(&[SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT]))?;
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        for signal in signals.forever() {
-            let event = match signal {
-                SIGTERM => Outside::Terminate,
-                SIGHUP => Outside::Hangup,
-                SIGINT => Outside::Interrupt,
-                SIGTSTP => Outside::Suspend,
-                _ => Outside::Continue,
-            };
-            // The receiver is gone: the program is ending.
-            if to.send(event).is_err() {
-                return;
-            }
-        }
-    })?;
-    Ok(())
+    listen("signals", &[SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT], move |signal| {
+        let event = match signal {
+            SIGTERM => Outside::Terminate,
+            SIGHUP => Outside::Hangup,
+            SIGINT => Outside::Interrupt,
+            SIGTSTP => Outside::Suspend,
+            _ => Outside::Continue,
+        };
+        to.send(event).is_ok()
+    })
 }
 
 /// Signals of a command without a screen. The first asks it to stop and is remembered. If it has not ended a few
@@ -207,7 +190,6 @@ pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
 pub(super) struct Ending(Arc<AtomicU8>);
 
 impl Ending {
-    /// Starts to watch; `stop` is called at the first signal.
     pub(super) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<Ending> {
         let mut signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]))?;
         let first = Arc::new(AtomicU8::new(0));

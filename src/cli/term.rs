@@ -29,7 +29,6 @@ pub struct Modes {
 /// recognises the burst.
 const WHEEL_AS_ARROWS: &[u8] = b"\x1b[?1007s\x1b[?1007h";
 const WHEEL_AS_BEFORE: &[u8] = b"\x1b[?1007r";
-/// A row that no terminal has.
 const BELOW_ALL: u16 = 9_998;
 const KEEP_TITLE: &[u8] = b"\x1b[22;2t";
 const TITLE_AS_BEFORE: &[u8] = b"\x1b[23;2t";
@@ -113,7 +112,6 @@ impl Drop for Leave {
     }
 }
 
-/// Leaves when dropped: for early returns.
 pub struct Leave(pub Guard);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,7 +119,6 @@ pub struct Answers {
     pub kitty: bool,
     /// `─` took two cells: box drawing would break every row.
     pub wide_lines: bool,
-    /// The background is light; `None` if it did not say.
     pub light: Option<bool>,
 }
 

@@ -53,7 +53,6 @@ impl Themes {
         highlight::parse(&bytes).map_err(|e| wrong(&e))
     }
 
-    /// All themes: built in, then those of the folder.
     pub fn list(&self) -> Vec<ThemeRow> {
         let built_in = ThemeName::WORDS.iter().filter_map(|word| ThemeName::from_word(word)).map(|theme| ThemeRow {
             name: theme.word().to_owned(),

@@ -2,50 +2,35 @@
 //!
 //! # Method
 //!
-//! The benchmark visits contexts in ascending order. It reads the prompt up to each one in full passes (random tokens:
-//! the work does not depend on which) and times it as a whole, so `prefill_tokens_per_s` is the mean over the *whole*
-//! context, not the speed at its end. Then, from that state:
+//! Contexts are visited in ascending order. The prompt up to each one is read in full passes of random tokens and timed as
+//! a whole: `prefill_tokens_per_s` is the mean over the *whole* context, not the speed at its end. Then, from that state:
 //!
 //! - *decode*: single steps, each waiting for its top logits as a chat does; median and 99th percentile of the host's
-//!   clock, speed from the sum. `device_ms` repeats the steps without reading top logits; a graph still waits until
-//!   the one before has ended, so it includes the host's work between two graphs.
-//! - *look*: the steps without waiting again, with attention mass not measured, summed as for an answer, and read
-//!   back for each token: the shares are what that costs. The last variant waits for the device after each step, as a
-//!   chat does anyway.
-//! - *pool*: where keys and values lie in host memory (`--gpu-memory 8GiB`), how many chosen blocks the decode steps
-//!   found in the pool on the device, and steps that start with an empty pool; the time of a step that finds 80 % is
-//!   interpolated between both, by bytes.
+//!   clock, speed from the sum. `device_ms` repeats the steps without reading top logits. `pool`: how many chosen blocks
+//!   were found on the device, where keys and values lie in host memory (`--gpu-memory 8GiB`).
 //! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
-//! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a
-//!   single step.
-//! - *speculation*: with `--speculation`, the decoder as a chat uses it, with drafts all wrong and all right.
-//! - *sequences*: with `--sequences`, forks of the state run together, one pass over rows of all; compared bit for
-//!   bit with each alone.
-//! - *save and restore*: the whole state to host memory and back; the two states are compared by the logits they lead
-//!   to.
+//! - *draft round* (`--draft-round`): extend, four recursive steps and a verify pass of six rows over a single step.
+//! - *speculation* (`--speculation`): the decoder as a chat uses it, with drafts all wrong and all right.
+//! - *sequences* (`--sequences`): forks of the state in shared passes; compared bit for bit with each alone.
+//! - *save and restore*: the whole state to host memory and back, compared by the logits the two states lead to.
 //!
-//! After each part the state returns to the frontier (rows are cut, the recurrent state restored), so parts do not add
-//! up. The first steps of each kind do not count: they load kernels and capture CUDA graphs.
+//! After each part the state returns to the frontier (rows are cut, the recurrent state restored). The first steps of each
+//! kind do not count: they load kernels and capture CUDA graphs.
 //!
-//! `--fill random` puts random rows into the caches instead of reading up to a context: decode and verify at a million
-//! tokens then cost seconds. The prefill time is then that of one piece of `--sample` tokens at that depth, and the
-//! figure is named `prefill_at_depth_tokens_per_s`, never the mean.
+//! `--fill random` puts random rows into the caches instead of reading up to a context. The prefill time is then that of
+//! one piece of `--sample` tokens at that depth, named `prefill_at_depth_tokens_per_s`.
 //!
 //! # How to read it
 //!
 //! `decode_gb_per_s` counts the bytes a step must move: every weight but the embedding table once, states in and out,
 //! compressed keys once, chosen blocks once. `read_bandwidth_share` divides that by what a read-only kernel reaches on
-//! the same device just before. `prefill_tflops` counts GEMMs, attention over chosen blocks, scores and the
-//! recurrence, nothing twice; `prefill` names the arithmetic of its products (`--prefill fp8`).
-//!
-//! Traps: random tokens make speculation by text look bad, so the benchmark reports no acceptance; an idle GPU raises
-//! its clocks during the first second, so very short runs read low.
+//! the same device just before. `prefill_tflops` counts GEMMs, attention over chosen blocks, scores and the recurrence,
+//! nothing twice. An idle GPU raises its clocks during the first second, so very short runs read low.
 
 mod context;
 mod sequences;
 mod speculation;
 mod steps;
-mod work;
 
 use std::time::Instant;
 
@@ -65,7 +50,6 @@ use crate::model::draft::{DraftHead, DraftOptions};
 use crate::model::{Checkpoint, Live, Model, ModelError};
 
 const CONTEXTS: [usize; 2] = [512, 32_768];
-/// Uncounted steps before a measurement.
 const WARM_UP: usize = 4;
 
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
@@ -76,11 +60,8 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
             Failure::new(exit, format!("{e:#}"))
         }
     })?;
-    let fill = match args.fill {
-        FillArg::Read => "read",
-        FillArg::Random => "random",
-    };
-    report::print(context, args, "model", machine, json!({"fill": fill, "decode_steps": args.decode, "results": rows}))
+    let figures = json!({"fill": args.fill, "decode_steps": args.decode, "results": rows});
+    report::print(context, args, "model", machine, figures)
 }
 
 fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<(Value, Vec<Row>)> {
@@ -108,7 +89,6 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<(Value, Vec<Ro
     })
 }
 
-/// The figures of one context.
 type Row = Map<String, Value>;
 
 struct Bench<'a, B: DraftOps> {
@@ -117,7 +97,6 @@ struct Bench<'a, B: DraftOps> {
     live: Live<B>,
     head: Option<DraftHead<B>>,
     args: &'a BenchArgs,
-    /// Counted decode steps.
     decode: usize,
     read_gb_per_s: Option<f64>,
     history: Vec<Token>,
@@ -188,9 +167,8 @@ impl<B: DraftOps> Bench<'_, B> {
         }));
         let end = self.live.export_end(&mut self.b)?;
         let args = self.args;
-        let parts: [(bool, Part<Self>); 8] = [
+        let parts: [(bool, Part<Self>); 7] = [
             (true, Self::decode),
-            (true, Self::look_cost),
             (!args.no_verify, Self::verify_passes),
             (args.draft_round, Self::draft_round),
             (args.speculation, Self::speculation),
@@ -208,11 +186,6 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(())
     }
 
-    /// An arbitrary token.
-    fn token(&self) -> Token {
-        17 % self.model.spec().vocab as Token
-    }
-
     /// Milliseconds of each of `count` steps, after `warm_up` more.
     fn times(
         &mut self,
@@ -224,7 +197,7 @@ impl<B: DraftOps> Bench<'_, B> {
         for _ in 0..warm_up + count {
             let begun = Instant::now();
             step(self)?;
-            times.push(begun.elapsed().as_secs_f64() * 1e3);
+            times.push(report::ms(begun));
         }
         Ok(times.split_off(warm_up))
     }

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::backend::prelude::*;
 use crate::cli::args::{DraftCommand, TuningArgs};
 use crate::cli::devices::{self, Chosen, Opened};
-use crate::cli::downloaded::draft_folder;
+use crate::cli::hub::draft_folder;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::DraftSource;
 use crate::core::spec::ModelSpec;
@@ -36,7 +36,6 @@ const QUESTIONS: [&str; 4] = [
 ];
 /// A shorter sample has no room for a piece and an answer.
 const SHORTEST: usize = 64;
-/// Least size of a piece in bytes.
 const SMALL_PIECE: usize = 64;
 
 pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Failure> {
@@ -80,15 +79,14 @@ fn sample_file(out: &Path, number: usize) -> PathBuf {
 }
 
 fn layers(context: &Context, checkpoint: &Checkpoint, spec: &ModelSpec) -> Result<Vec<usize>, Failure> {
+    let no_model = |why: String| Failure::new(Exit::NoModel, why);
     let of = |config: &str| {
         let config = DraftConfig::from_json(config, spec, &DraftOptions::default());
-        config.map(|c| c.aux_layers).map_err(|e| Failure::new(Exit::NoModel, e.to_string()))
+        config.map(|c| c.aux_layers).map_err(|e| no_model(e.to_string()))
     };
     let in_folder = |folder: &Path| {
         let file = folder.join("config.json");
-        let text =
-            std::fs::read_to_string(&file).map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", file.display())));
-        text.and_then(|text| of(&text))
+        of(&std::fs::read_to_string(&file).map_err(|e| no_model(format!("{}: {e}", file.display())))?)
     };
     let own = checkpoint.directory().map(|d| d.join("eagle3")).filter(|d| d.is_dir());
     match (context.config().draft_source(), own) {
@@ -154,23 +152,19 @@ impl Job<'_> {
             return Err(Failure::new(Exit::Failure, "no piece of these documents fits").hint("Raise --length"));
         }
         let seconds = begun.elapsed().as_secs_f64();
-        self.context.result(
-            || {
-                json!({
-                    "model": checkpoint.name(), "device": b.describe(), "documents": self.documents.len(), "samples": samples,
-                    "tokens": tokens, "written_tokens": written, "layers": layers, "bytes": size, "seconds": seconds,
-                    "out": self.out,
-                })
-            },
-            || {
-                let out = self.out.display();
-                format!(
-                    "{} in {out}: {}, {written} of them written by the model, {}, {seconds:.1} s",
-                    counted(samples as u64, "sample"), counted(tokens as u64, "token"), bytes(size)
-                )
-            },
-        )?;
-        Ok(Exit::Ok)
+        let as_json = || {
+            json!({
+                "model": checkpoint.name(), "device": b.describe(), "documents": self.documents.len(), "samples": samples,
+                "tokens": tokens, "written_tokens": written, "layers": layers, "bytes": size, "seconds": seconds,
+                "out": self.out,
+            })
+        };
+        let as_text = || {
+            let (samples, tokens) = (counted(samples as u64, "sample"), counted(tokens as u64, "token"));
+            let (out, size) = (self.out.display(), bytes(size));
+            format!("{samples} in {out}: {tokens}, {written} of them written by the model, {size}, {seconds:.1} s")
+        };
+        self.context.result(as_json, as_text)
     }
 
     fn prompt(&self, name: &str, piece: &str, question: &str) -> Result<Vec<Token>, Failure> {
@@ -187,12 +181,8 @@ fn halves(text: &str) -> Option<(&str, &str)> {
     }
     let near = text.floor_char_boundary(text.len() / 2);
     let before = text.get(..near)?;
-    let far_enough = |at: &usize| *at >= text.len() / 4;
-    let at = before
-        .rfind('\n')
-        .filter(far_enough)
-        .or_else(|| before.rfind(' ').filter(far_enough))
-        .map_or(near, |at| at + 1);
+    let last = |c| before.rfind(c).filter(|at| *at >= text.len() / 4);
+    let at = last('\n').or_else(|| last(' ')).map_or(near, |at| at + 1);
     Some((text.get(..at)?, text.get(at..)?))
 }
 

@@ -2,18 +2,16 @@
 //!
 //! # Method
 //!
-//! A separate engine receives commands as from the runtime; times are the host's clock from a command to its event.
-//! The state of a long conversation is made up: the engine reads two pieces of [`PIECE`] tokens, and the benchmark
-//! repeats the rows of the second (meaningless values of the right sizes). For each `--context`, cut to whole pieces:
+//! A separate engine receives commands as from the runtime; times are the host's clock from a command to its event. The
+//! engine reads two pieces of [`PIECE`] tokens; the state of a longer conversation repeats the rows of the second. For each
+//! `--context`, cut to whole pieces:
 //!
-//! - `fork`: of the live conversation, to the first token of a short question in the fork; [`FORKS`] of them, one
-//!   after the other, all kept: `bytes` is their sum beyond the one conversation, a question and a token each.
+//! - `fork`: to the first token of a short question in a fork; [`FORKS`] of them, all kept, `bytes` for them all.
 //! - `read`: `--sample` tokens after the context, alone and during a conversation that writes without drafts;
-//!   `chat_tokens_per_s` is the speed of that conversation during the read, `share` the read's rate over that alone.
-//!   `first_token_ms` is of short questions in a third conversation while the document is read alone, at no
-//!   particular moment of a chunk.
-//! - `crowd`: the engine restores [`CROWD`] conversations of this length from memory and they answer concurrently;
-//!   each may be evicted after its answer, least recently used first. `waited` counts those that had to wait.
+//!   `chat_tokens_per_s` is that conversation's speed during the read, `share` the read's rate over that alone.
+//!   `first_token_ms` is of short questions in a third conversation while the document is read alone.
+//! - `crowd`: the engine restores [`CROWD`] conversations of this length from memory and they answer concurrently; each
+//!   may be evicted after its answer. `waited` counts those that had to wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +19,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::engine_client::{EngineClient, greedy};
-use super::report::{self, median};
+use super::report::{self, median, ms};
 use super::scratch::moved;
 use crate::backend::MAX_POSITIONS;
 use crate::cli::args::BenchArgs;
@@ -55,13 +53,9 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
         let range = format!("{CONTEXT} to {most} here, with this --sample");
         return Err(Failure::usage(format!("--context must be {range} (got {tokens})")));
     }
-    let mut contexts = Vec::new();
-    for wanted in &args.context {
-        let tokens = wanted / PIECE * PIECE;
-        if tokens != *wanted {
-            context.note(&format!("--context {wanted}: {tokens} are measured, a multiple of {PIECE}"));
-        }
-        contexts.push(tokens);
+    let mut contexts: Vec<u64> = args.context.iter().map(|wanted| wanted / PIECE * PIECE).collect();
+    if contexts != args.context {
+        context.note(&format!("--context: {contexts:?} are measured, multiples of {PIECE}"));
     }
     if contexts.is_empty() {
         contexts.push(CONTEXT);
@@ -90,10 +84,8 @@ struct Bench<'a> {
     pieces: [StateImage; 2],
 }
 
-/// What happened until some commands were done.
 #[derive(Default)]
 struct Events {
-    /// (time, job, new tokens)
     tokens: Vec<(Instant, u64, usize)>,
     evicted: usize,
     waited: usize,
@@ -110,10 +102,6 @@ impl Events {
         let tokens: usize = within.map(|(.., tokens)| tokens).sum();
         tokens as f64 / until.duration_since(from).as_secs_f64().max(1e-9)
     }
-}
-
-fn ms(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1e3
 }
 
 /// Arbitrary tokens, different for every `number`.
@@ -156,7 +144,7 @@ impl<'a> Bench<'a> {
 
     fn restore(&mut self, sequence: SequenceId, context: u64) -> Result<u64, Failure> {
         let [first, second] = &self.pieces;
-        let image = |start: u64| if start == 0 { first.clone() } else { moved(second, start, false) };
+        let image = |start: u64| if start == 0 { first.clone() } else { moved(second, start) };
         let starts = (0..context / PIECE).map(|i| i * PIECE);
         let rows = starts.map(|start| Arc::new(image(start).rows) as Arc<dyn RowSource>).collect();
         self.client.restore(sequence, 0, rows, self.end_at(context), tokens(0, context))
@@ -252,7 +240,6 @@ impl<'a> Bench<'a> {
         }))
     }
 
-    /// Times to the first token of questions during a read.
     fn questions(&mut self, context: u64) -> Result<Vec<f64>, Failure> {
         let (reads, _) = self.begin_reading(context)?;
         let (mut times, mut reading) = (Vec::new(), true);

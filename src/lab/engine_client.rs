@@ -19,7 +19,6 @@ pub(super) fn failed(what: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Failure, what.to_string())
 }
 
-/// The likeliest tokens, without a constraint.
 pub(super) fn greedy(max_tokens: u64, spec: SpecMode) -> Generate {
     Generate {
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },

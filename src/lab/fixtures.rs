@@ -1,10 +1,9 @@
 //! `sala-chat doctor --fixtures DIR`: replays golden data on the chosen device; every tensor has a budget. A miss is
 //! named and gives exit code 1; a case that the device cannot run is reported as not run, with the reason.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::golden::{self, Outcome};
 use crate::backend::draft::DraftOps;
@@ -12,8 +11,6 @@ use crate::cli::args::DoctorArgs;
 use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure};
 
-/// # Errors
-/// A chosen device that is missing; fixtures that cannot be read.
 pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Failure> {
     fn replay<B: DraftOps>(dir: &Path, mut b: B) -> Result<(String, Vec<golden::Check>), Failure> {
         let device = b.describe();
@@ -31,31 +28,26 @@ pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Ex
     };
     let missed = checks.iter().filter(|c| c.missed()).count();
     let as_json = || {
-        let list: Vec<_> = checks
-            .iter()
-            .map(|c| match &c.outcome {
-                Outcome::Compared { error, budget } => {
-                    json!({"fixture": c.fixture, "tensor": c.tensor, "error": error, "budget": budget, "ok": !c.missed()})
-                }
-                Outcome::NotRun(reason) => json!({"fixture": c.fixture, "tensor": c.tensor, "not_run": reason}),
-            })
-            .collect();
-        json!({"device": device, "ok": missed == 0, "missed": missed, "checks": list})
+        let check = |c: &golden::Check| match &c.outcome {
+            Outcome::Compared { error, budget } => {
+                json!({"fixture": c.fixture, "tensor": c.tensor, "error": error, "budget": budget, "ok": !c.missed()})
+            }
+            Outcome::NotRun(reason) => json!({"fixture": c.fixture, "tensor": c.tensor, "not_run": reason}),
+        };
+        json!({"device": device, "ok": missed == 0, "missed": missed, "checks": checks.iter().map(check).collect::<Value>()})
     };
     let as_text = || {
-        let mut out = format!("{device}\n");
-        for c in &checks {
-            // Writing to a string cannot fail.
-            let _ = match &c.outcome {
+        let line = |c: &golden::Check| {
+            let (word, result) = match &c.outcome {
                 Outcome::Compared { error, budget } => {
-                    let word = if c.missed() { "MISS" } else { "ok" };
-                    writeln!(out, "{word:>4} {:<22} {:<40} {error:.2e} of {budget:.0e}", c.fixture, c.tensor)
+                    (if c.missed() { "MISS" } else { "ok" }, format!("{error:.2e} of {budget:.0e}"))
                 }
-                Outcome::NotRun(reason) => writeln!(out, "   - {:<22} {:<40} not run: {reason}", c.fixture, c.tensor),
+                Outcome::NotRun(reason) => ("-", format!("not run: {reason}")),
             };
-        }
-        let _ = write!(out, "{} compared, {missed} missed", checks.len());
-        out
+            format!("{word:>4} {:<22} {:<40} {result}\n", c.fixture, c.tensor)
+        };
+        let lines: String = checks.iter().map(line).collect();
+        format!("{device}\n{lines}{} compared, {missed} missed", checks.len())
     };
     context.result(as_json, as_text)?;
     Ok(if missed == 0 { Exit::Ok } else { Exit::Failure })

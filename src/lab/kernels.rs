@@ -62,18 +62,14 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     let (mut speeds, mut ceilings, mut broken) = (Vec::new(), None, Vec::new());
     if args.rates {
         let mut device = open(false)?;
-        match device.ceilings(2 << 30, 8192) {
-            Ok(measured) => {
-                ceilings = Some(measured);
-                let mut rates =
-                    rates::Rates { dev: &mut device, ceilings: measured, list: Vec::new(), failed: Vec::new() };
-                if let Err(e) = rates.run() {
-                    rates.failed.push(("rates".to_owned(), e.to_string()));
-                }
-                (speeds, broken) = (rates.list, rates.failed);
-            }
-            Err(e) => broken.push(("ceilings".to_owned(), e.to_string())),
-        }
+        let measured = device.ceilings(2 << 30, 8192).and_then(|measured| {
+            ceilings = Some(measured);
+            let mut rates = rates::Rates { dev: &mut device, ceilings: measured, list: Vec::new(), failed: Vec::new() };
+            let ended = rates.run();
+            (speeds, broken) = (rates.list, rates.failed);
+            ended
+        });
+        broken.extend(measured.err().map(|e| ("rates".to_owned(), e.to_string())));
     }
     let missed = checks.failed().count();
     let ok = missed == 0 && broken.is_empty();

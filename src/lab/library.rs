@@ -2,14 +2,12 @@
 //!
 //! # Method
 //!
-//! The benchmark puts `--documents` documents of `--context` tokens, and one of the second `--context` tokens for
-//! `/when`, into the library of its own data directory on the same disk. Most of their rows are made up
-//! ([`super::scratch`]); the runtime loads each document, which reads its last piece and keeps it. Then the benchmark
-//! sends each request [`REPEATS`] times, with answers of `--decode` tokens; freshly written files are in the system's
-//! cache if it has room for them.
+//! `--documents` documents of `--context` tokens, and one of the second `--context` tokens for `/when`, are put into the
+//! library of a data directory of its own. Most of their rows are made up ([`super::scratch`]); the runtime reads the last
+//! piece of each. Then each request is sent [`REPEATS`] times, with answers of `--decode` tokens; the first time of all,
+//! which loads kernels and records CUDA graphs, is reported separately.
 //!
-//! - `ask_all`: from sending the request until every document has its answer and the answer is scored. The first time
-//!   of all is reported separately: it loads kernels and records CUDA graphs.
+//! - `ask_all`: from sending the request until every document has its answer and the answer is scored.
 //! - `when`: from sending the request until its page, with as many kept states as the document has, 32 at most.
 
 use std::path::Path;
@@ -19,7 +17,7 @@ use serde_json::{Value, json};
 use super::engine_client::failed;
 use super::report::{self, median};
 use super::runtime_client::RuntimeClient;
-use super::scratch::{Ends, MadeUp, ROOM, ledger, scratch, write};
+use super::scratch::{MadeUp, ROOM, ledger, scratch, write};
 use crate::backend::MAX_POSITIONS;
 use crate::cli::args::BenchArgs;
 use crate::cli::{Context, Exit, Failure, open};
@@ -82,12 +80,12 @@ fn measure(
     let store = open::store(context)?;
     let mut made_up = MadeUp::start(context, &store, &text)?;
     let mut paths = Vec::new();
-    let books = (0..args.documents).map(|n| (format!("book-{n:03}.txt"), each, Ends::Last));
-    for (name, tokens, ends) in books.chain(long.map(|long| ("long.txt".to_owned(), long, Ends::All))) {
+    let books = (0..args.documents).map(|n| (format!("book-{n:03}.txt"), each));
+    for (name, tokens) in books.chain(long.map(|long| ("long.txt".to_owned(), long))) {
         let body = format!("This is {name}.\n{}", short_ledger(&text, tokens)?);
         let path = folder.join(&name);
         write(&path, &body)?;
-        made_up.document(&store, &name, &body, ends)?;
+        made_up.document(&store, &name, &body)?;
         paths.push((name, path.display().to_string()));
     }
     let (made_up_tokens, save_gb_per_s) = made_up.end()?;

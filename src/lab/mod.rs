@@ -35,7 +35,6 @@ mod sessions;
 use crate::cli::args::{BenchArgs, BenchWhat, DoctorArgs};
 use crate::cli::{Context, Exit, Failure, Laboratory};
 
-/// The laboratory's commands, for [`crate::cli::main`].
 pub const LABORATORY: Laboratory = Laboratory { check: doctor, bench: measure, eval: eval::run, draft: capture::run };
 
 fn doctor(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {

@@ -1,31 +1,30 @@
 //! The report of every bench: an object for `--json`. As text, each figure has a line with its name in the object, and
 //! each row of results a column.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
 use serde_json::{Map, Value, json};
 
 use crate::cli::args::BenchArgs;
-use crate::cli::{Context, Exit, Failure, devices, open};
+use crate::cli::{Context, Exit, Failure, open};
 
-/// Samples of figures, in the order of their first ones.
 #[derive(Debug, Default)]
-pub(super) struct Samples(Vec<(&'static str, Vec<f64>)>);
+pub(super) struct Samples(BTreeMap<&'static str, Vec<f64>>);
 
 impl Samples {
     pub(super) fn add(&mut self, figure: &'static str, value: f64) {
-        match self.0.iter_mut().find(|(name, _)| *name == figure) {
-            Some((_, values)) => values.push(value),
-            None => self.0.push((figure, vec![value])),
-        }
+        self.0.entry(figure).or_default().push(value);
     }
 
-    pub(super) fn get(&self, figure: &str) -> Vec<f64> {
-        self.0.iter().find(|(name, _)| *name == figure).map(|(_, values)| values.clone()).unwrap_or_default()
-    }
-
+    /// 0 without samples.
     pub(super) fn median(&self, figure: &str) -> f64 {
-        median(self.get(figure))
+        self.0.get(figure).map_or(0.0, |values| median(values.clone()))
     }
+}
+
+pub(super) fn ms(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
 }
 
 pub(super) fn median(values: Vec<f64>) -> f64 {
@@ -44,29 +43,43 @@ pub(super) fn print(
     args: &BenchArgs,
     bench: &str,
     machine: Value,
-    figures: impl Serialize,
+    figures: Value,
 ) -> Result<Exit, Failure> {
     let facts = json!({
-        "host": host(), "clocks": devices::clocks(), "commit": args.commit.clone().or_else(devices::commit),
+        "host": host(), "clocks": clocks(), "commit": args.commit.clone().or_else(commit),
         "version": env!("CARGO_PKG_VERSION"),
     });
     let head = json!({"bench": bench, "model": open::model(context)?.name, "machine": joined(machine, facts)});
-    let figures = serde_json::to_value(figures).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
     let mut report = joined(head, figures);
     for row in report.get_mut("results").and_then(Value::as_array_mut).into_iter().flatten() {
         // Parts that did not run.
         row.as_object_mut().into_iter().for_each(|row| row.retain(|_, value| !value.is_null()));
     }
-    context.result(|| report.clone(), || table(&report))?;
-    Ok(Exit::Ok)
+    context.result(|| report.clone(), || table(&report))
 }
 
-fn joined(first: Value, second: Value) -> Value {
-    let fields = [first, second].into_iter().filter_map(|value| match value {
-        Value::Object(fields) => Some(fields),
-        _ => None,
-    });
-    Value::Object(fields.flatten().collect())
+fn joined(mut first: Value, second: Value) -> Value {
+    if let (Value::Object(first), Value::Object(second)) = (&mut first, second) {
+        first.extend(second);
+    }
+    first
+}
+
+/// Clocks, limits and driver as the driver's own tool prints them.
+fn clocks() -> Option<String> {
+    let fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu";
+    printed("nvidia-smi", &[&format!("--query-gpu={fields}"), "--format=csv"])
+}
+
+/// Short commit of the working tree the program runs in.
+fn commit() -> Option<String> {
+    printed("git", &["rev-parse", "--short", "HEAD"])
+}
+
+fn printed(program: &str, args: &[&str]) -> Option<String> {
+    let output = std::process::Command::new(program).args(args).stderr(std::process::Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
 }
 
 fn host() -> String {
@@ -103,7 +116,6 @@ fn table(report: &Value) -> String {
     out
 }
 
-/// Names and values of all figures in an object.
 fn figures(value: &Value) -> Vec<(String, String)> {
     fn add(name: &str, value: &Value, to: &mut Vec<(String, String)>) {
         let below = |key: &str| format!("{name} {key}").trim_start().to_owned();
@@ -129,7 +141,6 @@ fn figures(value: &Value) -> Vec<(String, String)> {
     out
 }
 
-/// Four significant digits.
 fn short(value: f64) -> String {
     let whole_digits = if value == 0.0 { 4 } else { value.abs().log10().floor() as i32 + 1 };
     format!("{value:.*}", usize::try_from(4 - whole_digits).unwrap_or(0))
@@ -163,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_keep_their_order_and_give_medians() {
+    fn samples_give_medians() {
         let mut samples = Samples::default();
         [3.0, 1.0, 2.0].into_iter().for_each(|ms| samples.add("undo", ms));
         assert_eq!((samples.median("undo"), samples.median("none")), (2.0, 0.0));

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::engine_client::failed;
+use super::report::ms;
 use crate::cli::args::SessionChoice;
 use crate::cli::{Context, Failure, open};
 use crate::engine::protocol::ModelInfo;
@@ -20,7 +21,6 @@ pub(super) struct RuntimeClient {
 }
 
 impl RuntimeClient {
-    /// With the description of the loaded model.
     pub(super) fn start(context: &Context, save: bool) -> Result<(RuntimeClient, ModelInfo), Failure> {
         let opened = open::runtime(context, &SessionChoice::New, save, Attendance::Present, Input::Lines)?;
         let client = RuntimeClient { opened, notes: Vec::new() };
@@ -68,7 +68,7 @@ impl RuntimeClient {
             _ => None,
         })?;
         self.notes = notes;
-        Ok(begun.elapsed().as_secs_f64() * 1e3)
+        Ok(ms(begun))
     }
 
     /// Milliseconds until the wanted notice, and its content. A warning from the runtime ends the wait with an error.
@@ -79,7 +79,7 @@ impl RuntimeClient {
             Notice::Note(Level::Warn, text) => Some(Err(failed(text))),
             notice => wanted(notice).map(Ok),
         })??;
-        Ok((begun.elapsed().as_secs_f64() * 1e3, found))
+        Ok((ms(begun), found))
     }
 
     /// Milliseconds until a session is open and its state live. The runtime may take requests before that.
@@ -90,10 +90,8 @@ impl RuntimeClient {
             Notice::Note(_, text) if text.starts_with("Resumed ") => Some(text),
             _ => None,
         })?;
-        match note.starts_with("Resumed 0 ") {
-            true => Err(failed("the state of the measured session was not kept")),
-            false => Ok(begun.elapsed().as_secs_f64() * 1e3),
-        }
+        let kept = (!note.starts_with("Resumed 0 ")).then(|| ms(begun));
+        kept.ok_or_else(|| failed("the state of the measured session was not kept"))
     }
 
     /// Milliseconds from a request for a session, and a question in it, to the first token of the answer. Undoes the
@@ -102,32 +100,29 @@ impl RuntimeClient {
         let begun = Instant::now();
         self.send(Request::Resume(name.into()))?;
         self.send(Request::Ask(question.into()))?;
-        let answering = |notice| {
+        self.wait(|notice| {
             matches!(notice, Notice::Activity(Activity::Answering { .. } | Activity::Thinking { .. })).then_some(())
-        };
-        self.wait(answering)?;
-        let ms = begun.elapsed().as_secs_f64() * 1e3;
+        })?;
+        let first_ms = ms(begun);
         self.timed(Request::Undo(1))?;
-        Ok(ms)
+        Ok(first_ms)
     }
 
     /// Like [`RuntimeClient::timed`], for a step to kept state, once the disk is idle.
     pub(super) fn back(&mut self, request: Request) -> Result<f64, Failure> {
         std::thread::sleep(REST);
-        let ms = self.timed(request)?;
-        if self.notes.iter().any(|note| note.contains(", 0 read again")) {
-            return Ok(ms);
+        let took_ms = self.timed(request)?;
+        match self.notes.iter().any(|note| note.contains(", 0 read again")) {
+            true => Ok(took_ms),
+            false => Err(failed(format!("state that should have been kept was read again: {}", self.notes.join(" ")))),
         }
-        Err(failed(format!("state that should have been kept was read again: {}", self.notes.join(" "))))
     }
 
-    /// Ends the runtime and its engine: the next engine needs the memory.
     pub(super) fn quit(self) -> Result<(), Failure> {
         self.send(Request::Quit)?;
         self.wait(|notice| matches!(notice, Notice::Bye { .. }).then_some(()))?;
         // A panic of a thread after its last notice does not matter.
-        let _ = self.opened.runtime.thread.join();
-        let _ = self.opened.engine.join();
+        self.opened.ended();
         Ok(())
     }
 }

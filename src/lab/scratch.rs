@@ -16,11 +16,10 @@ use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::{Origin, SaveStates};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, MessageMeta, Role};
 use crate::engine::protocol::{CheckpointImage, MAIN, RowsImage, StateImage, Token};
-use crate::runtime::render::{Renderer, nothing_known};
+use crate::runtime::render::{Form, Renderer, nothing_known};
 use crate::store::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer};
 use crate::text::{Before, Halt, TextModel};
 
-/// Tokens for questions and answers after a document.
 pub(super) const ROOM: u64 = 8_192;
 pub(super) const SAVING: Duration = Duration::from_secs(120);
 /// Entries of the shortest ledger: the questions name the 20th.
@@ -97,31 +96,19 @@ pub(super) fn message(store: &Store, parent: Option<MessageId>, role: Role, text
     Message { id: store.new_message_id(parent), parent, role, text, thinking, created_ms: 0, meta }
 }
 
-/// The same values at another position, with or without the state at the end.
-pub(super) fn moved(image: &StateImage, start: u64, with_end: bool) -> StateImage {
+/// The same values at another position.
+pub(super) fn moved(image: &StateImage, start: u64) -> StateImage {
     let rows = RowsImage { start, segment: None, ..image.rows.clone() };
-    let end = image.end.as_ref().filter(|_| with_end);
-    let end = end.map(|end| CheckpointImage { position: start + rows.rows, ..end.clone() });
+    let end = image.end.clone().map(|end| CheckpointImage { position: start + rows.rows, ..end });
     StateImage { rows, end }
 }
 
-/// The positions with a recurrent state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ends {
-    /// At the last piece.
-    Last,
-    /// At every piece, as after reading a document.
-    All,
-}
-
-/// Stores made-up state of documents.
 pub(super) struct MadeUp<'a> {
     context: &'a Context,
     text: &'a TextModel,
     engine: EngineClient,
     writer: Writer,
     outcome: Receiver<SaveEvent>,
-    /// The pieces that the engine has read.
     read: Vec<StateImage>,
     tokens: u64,
     bytes: u64,
@@ -137,14 +124,14 @@ impl<'a> MadeUp<'a> {
     }
 
     /// Stores all pieces of a document but the last, cut as the runtime cuts them. The runtime reads the last one.
-    pub(super) fn document(&mut self, store: &Store, name: &str, body: &str, kept: Ends) -> Result<(), Failure> {
+    pub(super) fn document(&mut self, store: &Store, name: &str, body: &str) -> Result<(), Failure> {
         let config = self.context.config();
         let piece = open::piece(self.context);
         let renderer = Renderer::new(self.text.clone());
         let mut document = message(store, None, Role::Document, body.to_owned());
         document.meta.document =
             Some(DocumentInfo { name: name.to_owned(), complete: true, ..DocumentInfo::default() });
-        let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER, &nothing_known)?;
+        let rendered = renderer.render(&[&document], Form::Past, config.thinking.mode, &Halt::NEVER, &nothing_known)?;
         let tokens = self.text.tokenizer.encode_prompt(&rendered.text)?;
         let ends = renderer.piece_ends(&rendered.text, &tokens, Before::Edge, piece);
         // The runtime reads all of a document of one piece.
@@ -154,8 +141,9 @@ impl<'a> MadeUp<'a> {
         let (mut start, mut parent) = (0usize, None);
         for (n, (end, covered)) in ends.iter().enumerate() {
             let prompt: Vec<Token> = tokens.get(start..*end).unwrap_or_default().to_vec();
-            let image = self.image(n, start as u64, &prompt, n + 1 == ends.len() || kept == Ends::All)?;
-            self.bytes += image.rows.tensors.iter().map(|t| t.bytes() as u64).sum::<u64>();
+            let image = self.image(n, start as u64, &prompt)?;
+            let state = image.end.iter().flat_map(|end| &end.tensors).chain(&image.rows.tensors);
+            self.bytes += state.map(|t| t.bytes() as u64).sum::<u64>();
             let segment = NewSegment {
                 fingerprint: self.engine.info.fingerprint.clone(),
                 parent,
@@ -178,9 +166,9 @@ impl<'a> MadeUp<'a> {
     }
 
     /// The state after piece `n` of a document.
-    fn image(&mut self, n: usize, start: u64, prompt: &[Token], end: bool) -> Result<StateImage, Failure> {
+    fn image(&mut self, n: usize, start: u64, prompt: &[Token]) -> Result<StateImage, Failure> {
         match self.read.get(n.min(1)) {
-            Some(image) if image.rows.rows == prompt.len() as u64 => Ok(moved(image, start, end)),
+            Some(image) if image.rows.rows == prompt.len() as u64 => Ok(moved(image, start)),
             Some(_) => Err(failed("a piece of the document would end inside a character")),
             None => {
                 let image = self.engine.read(MAIN, prompt.to_vec())?;

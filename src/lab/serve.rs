@@ -2,27 +2,21 @@
 //!
 //! # Method
 //!
-//! The benchmark starts a server as `sala-chat serve` does, on a free port of this machine and with a data directory
-//! of its own, on disk. Each of `--sequences` clients (1, then 8) holds a conversation: [`QUESTIONS`] questions to
-//! `/v1/completions`, each sent as soon as the answer before it is complete, with the whole conversation again, as
-//! stateless clients do. The first prompt has about `--context` tokens and a beginning that no other conversation has;
-//! an answer has `--decode` tokens, fewer where the model ends it. Answers are the likeliest tokens, drafts are as in
-//! the settings, and loops are not ended: a model of random weights falls into them.
+//! A server starts as `sala-chat serve` does, on a free port and with a data directory of its own. Each of `--sequences`
+//! clients (1, then 8) holds a conversation: [`QUESTIONS`] questions to `/v1/completions`, each with the whole conversation
+//! again, as stateless clients do. The first prompt has about `--context` tokens and a beginning of its own; an answer has
+//! `--decode` tokens, fewer where the model ends it. Answers are the likeliest tokens; loops are not ended, because a model
+//! of random weights falls into them.
 //!
-//! Then the engine gets the same work without a server: as many sequences, each with the same prompts one after the
-//! other and as many tokens to write, the next prompt sent as soon as an answer is complete. The engine does not read
-//! again what the server found in kept state. `engine` only writes; `engine_keeping` also exports the state after each
-//! answer, as for a server, and drops it.
-//!
-//! Two rounds of short conversations of as many clients precede each measurement: they make sequences, load kernels
-//! and record CUDA graphs.
+//! Then the engine gets the same prompts without a server, less what the server found in kept state. `engine` only writes;
+//! `engine_keeping` also exports the state after each answer. Two rounds of short conversations precede each measurement:
+//! they make sequences, load kernels and record CUDA graphs.
 //!
 //! # How to read it
 //!
-//! `tokens_per_s` counts written tokens from the first request to the end of the last answer: it includes reading
-//! prompts, and empty slots while the last answers end. `share` is the server's over that of `engine`.
-//! `first_token_ms` is the mean from a request's arrival to its first token; `first_text_ms` is the mean at the client
-//! until it sees text: later if the first tokens spell none, like most tokens of a random model.
+//! `tokens_per_s` counts written tokens from the first request to the end of the last answer. `share` is the server's over
+//! that of `engine`. `first_token_ms` is the mean from a request's arrival to its first token; `first_text_ms` is the mean
+//! at the client until it sees text: later if the first tokens spell none.
 
 mod clients;
 mod engine;
@@ -47,7 +41,6 @@ const CONTEXT: u64 = 64;
 const CLIENTS: [usize; 2] = [1, 8];
 /// Rounds of short conversations before a measurement.
 const WARM_UPS: usize = 2;
-/// Tokens of their answers.
 const WARM_UP_TOKENS: u64 = 16;
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -99,8 +92,6 @@ impl Load {
     }
 }
 
-/// # Errors
-/// No room, a model that does not load, a context it does not hold, or an answer that fails.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     let contexts = if args.context.is_empty() { vec![CONTEXT] } else { args.context.clone() };
     let slots = context.config().serve.side_by_side;

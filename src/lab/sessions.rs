@@ -2,58 +2,45 @@
 //!
 //! # Method
 //!
-//! The benchmark loads a made-up document of `--context` tokens into a new session and asks three questions about it,
-//! through the runtime, in a data directory of its own on the same disk that is removed at the end. State is real: the
-//! model reads and decodes it. With `--fill random`, most of the document's rows are written to disk without being
-//! computed ([`super::scratch`]), and `save_gb_per_s` is the speed at which the store writes them. Every time is the
-//! host's clock from sending a request to the runtime's answer to the next one, so it includes all work for the
-//! request; figures are medians of [`REPEATS`].
+//! A made-up document of `--context` tokens is loaded into a new session and three questions about it follow, through the
+//! runtime, in a data directory of its own on the same disk. With `--fill random`, most of the document's rows are
+//! written to disk without being computed ([`super::scratch`]); `save_gb_per_s` is the speed of that. Times are the
+//! host's clock from sending a request to the runtime's answer to the next one; figures are medians of [`REPEATS`].
 //!
-//! - `undo_ms`: `/undo` of the last exchange; the `/redo` in between does not count.
-//! - `fork_ms`: `/fork` at an earlier exchange: restores its state and makes a session.
-//! - `resume_ms`: another conversation is opened, then `/resume`, until the runtime reports it and takes a question.
-//!   *cold* is the same after a request to the system to drop the files from its cache: there the disk counts. Where
-//!   the system keeps them (some file systems), both figures are alike.
+//! - `undo_ms`, `fork_ms`: `/undo` of the last exchange, `/fork` at an earlier one, sent when the store's writer is idle.
+//! - `resume_ms`: another conversation is opened, then `/resume`, until the runtime takes a question. *cold* is the same
+//!   after a request to the system to drop the files from its cache.
 //! - `first_token_ms`: `/resume` and a question, until the first token of the answer.
-//! - `all_rows`: on a GPU keys and values follow while the session is in use already. A separate engine receives the
-//!   session's files, until the last byte has been read, checked and copied to the device. `read_ms` is the time of
-//!   plain reads of the same files on all threads, taken in turns with it, since disks change from minute to minute;
-//!   `share_of_read_rate` is the ratio of the two.
-//! - `session_list`: opens a store of `--sessions` sessions and lists it as the picker does. Neither figure includes
-//!   the search for damage that another thread runs at every start.
-//! - `inter_token`: a separate engine continues the saved session with plain decoding, `--decode` tokens an answer.
-//!   During every other answer the store's writer saves the whole state of the answer before, and the text every 32
-//!   tokens.
-//! - `equal_bits`: the last exchange is decoded once more from the resumed state; rows and state must equal those on
-//!   disk, bit for bit.
+//! - `all_rows`: a separate engine receives the session's files, until the last byte is on the device. `read_ms` is the
+//!   time of plain reads of the same files on all threads, taken in turns with it, since disks change from minute to minute.
+//! - `session_list`: opens a store of `--sessions` sessions and lists it as the picker does.
+//! - `inter_token`: a separate engine continues the saved session with plain decoding, `--decode` tokens an answer. During
+//!   every other answer the store's writer saves the state of the answer before, and the text every 32 tokens.
+//! - `equal_bits`: the last exchange, decoded once more from the resumed state, equals the one on disk bit for bit.
 //!
-//! # How to read it
-//!
-//! A fork waits for the disk once, for the transaction that makes its session; an undo does not. Both requests are
-//! sent when the store's writer is idle. The runtime reports the shortened transcript and the undone question before
-//! it restores state, so an undo delays only a question that follows at once. With `-vv` the log gives for each the
-//! time to open kept state (`open_ms`: its path in the database, and reading and checking the recurrent states) and
-//! the engine's time (`restore_ms`); the rest is rendering and planning. On a GPU `resume` includes the transfer over
-//! PCIe. No figure includes loading the model.
+//! The runtime reports an undone question before it restores state. With `-vv` the log gives for each restore the time to
+//! open kept state (`open_ms`) and the engine's time (`restore_ms`). No figure includes loading the model.
 
 mod engine;
-mod files;
-mod list;
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use super::engine_client::failed;
-use super::report::{self, Samples};
+use super::report::{self, Samples, ms};
 use super::runtime_client::RuntimeClient;
-use super::scratch::{Ends, MadeUp, ledger, longest, scratch, write};
+use super::scratch::{MadeUp, SAVING, ledger, longest, message, scratch, write};
 use crate::cli::args::{BenchArgs, FillArg};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::Device;
+use crate::core::transcript::Role;
 use crate::engine::protocol::BUILT_IN;
 use crate::runtime::protocol::{LoadOptions, Request};
-use crate::store::{SegmentId, Store};
+use crate::runtime::session_rows;
+use crate::store::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, Writer};
 
 const REPEATS: usize = 5;
 const TOKENS: u64 = 100_000;
@@ -102,7 +89,7 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> R
             context.note(&format!("putting {tokens} tokens on disk"));
             let store = open::store(context)?;
             let mut made_up = MadeUp::start(context, &store, &text)?;
-            made_up.document(&store, DOCUMENT, &body, Ends::Last)?;
+            made_up.document(&store, DOCUMENT, &body)?;
             Some(made_up.end()?)
         }
     };
@@ -129,13 +116,13 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> R
     }
     let store = open::store(context)?;
     let (tip, bytes) = tip(&store)?;
-    let files = files::of_path(&store, &tip, folder)?;
+    let files = engine::files_of_path(&store, &tip, folder)?;
     for n in 0..REPEATS {
         for (resume, first_token, cold) in [("resume", "first", false), ("resume, cold", "first, cold", true)] {
             let away = |client: &mut RuntimeClient| -> Result<(), Failure> {
                 client.timed(Request::New(None))?;
                 client.timed(Request::Ask(format!("What is {n} + 2?")))?;
-                if cold { files::drop_from_cache(&files) } else { files::read(&files).map(drop) }
+                if cold { engine::drop_from_cache(&files) } else { engine::read(&files).map(drop) }
             };
             away(&mut client)?;
             samples.add(resume, client.resumed(NAME)?);
@@ -145,15 +132,14 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> R
     }
     let position = store.load_path(&tip)?.last().map_or(0, |segment| segment.end_position());
     if position < tokens {
-        return Err(failed(format!(
-            "only {position} of {tokens} tokens were loaded; is the context of this model long enough?"
-        )));
+        let line = format!("only {position} of {tokens} tokens were loaded; is the context of this model long enough?");
+        return Err(failed(line));
     }
     client.quit()?;
     context.note("times between tokens");
-    let engine = engine::measure(context, &store, &tip, args.decode, &files, &mut samples)?;
+    let (inter_token, equal_bits) = engine::measure(context, &store, &tip, args.decode, &files, &mut samples)?;
     context.note("listing sessions");
-    let session_list = list::measure(&folder.join("list"), args.sessions)?;
+    let session_list = list(&folder.join("list"), args.sessions)?;
     let all_rows = |ms: &str, read_ms: &str| {
         let (ms, read_ms) = (samples.median(ms), samples.median(read_ms));
         let rate = |ms: f64| bytes as f64 / 1e6 / ms.max(1e-6);
@@ -176,9 +162,9 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> R
         "all_rows_cold": all_rows("all rows, cold", "read, cold"),
         "undo_ms": samples.median("undo"),
         "fork_ms": samples.median("fork"),
-        "equal_bits": engine.equal_bits,
+        "equal_bits": equal_bits,
         "session_list": session_list,
-        "inter_token": engine.inter_token,
+        "inter_token": inter_token,
     });
     Ok((figures, info.device))
 }
@@ -190,8 +176,46 @@ fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
     let (head, fingerprint) = record.head.zip(record.state_of).ok_or_else(nothing)?;
     let (_, tip) = store.tip_segment(head, &fingerprint)?.ok_or_else(nothing)?;
     let plan = store.plan_restore(&tip)?;
-    if plan.usable != plan.path.len() {
-        return Err(nothing());
+    if plan.usable == plan.path.len() { Ok((tip, plan.bytes())) } else { Err(nothing()) }
+}
+
+/// The picker's list of a store with many sessions.
+fn list(folder: &Path, sessions: usize) -> Result<Value, Failure> {
+    let limits = Limits { min_free_bytes: 0, ..Limits::default() };
+    let open = || Store::open(folder, Arc::new(RealDisk), limits.clone());
+    fill(Arc::new(open()?), sessions)?;
+    let (mut samples, mut found) = (Samples::default(), 0);
+    for _ in 0..REPEATS {
+        let begun = Instant::now();
+        let store = open()?;
+        samples.add("open", ms(begun));
+        let begun = Instant::now();
+        let rows = session_rows(&store, store.sessions(SessionFilter::Live, sessions)?, None, None);
+        samples.add("list", ms(begun));
+        found = rows.len();
     }
-    Ok((tip, plan.bytes()))
+    Ok(json!({ "sessions": found, "open_store_ms": samples.median("open"), "ms": samples.median("list") }))
+}
+
+/// Saves all sessions in one transaction and waits until it is on disk.
+fn fill(store: Arc<Store>, sessions: usize) -> Result<(), Failure> {
+    let mut changes = Vec::with_capacity(4 * sessions);
+    for n in 0..sessions {
+        let id = store.new_session_id();
+        let question = message(&store, None, Role::User, format!("What is written in entry {n}?"));
+        let answer = message(&store, Some(question.id), Role::Assistant, format!("Entry {n} was written by Anna."));
+        let head = Some(answer.id);
+        let (name, settings) = (format!("session {n}"), "{}".to_owned());
+        changes.push(Change::CreateSession(NewSession { id, name, settings, head: None, forked_from: None }));
+        changes.extend([question, answer].map(|m| Change::PutMessage { session: id, message: Box::new(m) }));
+        changes.push(Change::MoveHead { session: id, head });
+    }
+    let (events, outcome) = crossbeam_channel::unbounded();
+    let writer = Writer::start(store, events)?;
+    writer.save(Save { changes, images: Vec::new() });
+    writer.close(Instant::now() + SAVING).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;
+    match outcome.iter().find(|e| !matches!(e, SaveEvent::Named { .. } | SaveEvent::Text { .. })) {
+        Some(SaveEvent::Saved { .. }) => Ok(()),
+        other => Err(Failure::new(Exit::Disk, format!("the sessions could not be saved: {other:?}"))),
+    }
 }

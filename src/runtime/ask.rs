@@ -10,14 +10,12 @@ mod several;
 
 use std::time::Instant;
 
-use super::render::Rendered;
-use super::verb::{Verb, Wanted};
-use super::{Done, RuntimeError, State};
+use super::{Done, Form, Rendered, State, Verb, Wanted, refused};
 use crate::core::now_ms;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use crate::engine::protocol::{Generate, Look, Sampling, Token};
 use crate::text::steer::{Watched, steering};
-use crate::text::{Before, Begin, quotes, thoughts};
+use crate::text::{Before, Begin, Delta, quotes, thoughts};
 use again::{Again, known_count};
 use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
@@ -77,15 +75,13 @@ impl State {
     }
 
     pub(super) fn opening_messages(&self) -> Vec<Message> {
-        let text = self.here.session.opening_text().map(str::to_owned);
+        let session = &self.here.session;
+        let text = session.system.clone().filter(|text| session.tree.head().is_none() && !text.trim().is_empty());
         text.map(|text| self.draft(Role::System, None, text)).into_iter().collect()
     }
 
-    /// The conversation up to the head, rendered with the generation prompt.
     pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Rendered> {
-        let think = self.here.session.settings.think;
-        let rendered = self.rendering(path, |renderer, halt, known| renderer.prompt(path, think, halt, known));
-        self.known_size(rendered, what)
+        self.known_size(self.rendered(path, Form::Prompt), what)
     }
 }
 
@@ -104,7 +100,7 @@ impl Verb {
 
     pub(super) async fn ask_below(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
         if text.trim().is_empty() {
-            return Err(RuntimeError::Refused("The question is empty. Nothing was asked.".into()));
+            return refused("The question is empty. Nothing was asked.");
         }
         let started = Instant::now();
         // If the verb fails before the question is saved, the text returns to the input.
@@ -144,8 +140,7 @@ impl Verb {
         self.sync_quietly().await
     }
 
-    /// `/continue`: extends a stopped or truncated answer, after the user's text `more`. A shared answer stays
-    /// unchanged; the extension is a sibling that begins with its text.
+    /// `/continue`. A shared answer stays unchanged; its extension is a sibling that begins with its text.
     pub(super) async fn go_on(&mut self, more: Option<String>) -> Done {
         let more = more.unwrap_or_default();
         let started = Instant::now();
@@ -155,12 +150,10 @@ impl Verb {
 
         let path = self.here.session.tree.path();
         let Some(last) = path.last().filter(|m| m.role == Role::Assistant) else {
-            return Err(RuntimeError::Refused("There is no unfinished answer to continue.".into()));
+            return refused("There is no unfinished answer to continue.");
         };
         if last.meta.finish == Some(Finish::Stop) && more.is_empty() {
-            return Err(RuntimeError::Refused(
-                "The last answer is complete. /continue TEXT continues it with your words.".into(),
-            ));
+            return refused("The last answer is complete. /continue TEXT continues it with your words.");
         }
         let mut message = (*last).clone();
         let more = match more.as_str() {
@@ -168,10 +161,7 @@ impl Verb {
             m if message.text.is_empty() || message.text.ends_with(char::is_whitespace) => m.to_owned(),
             m => format!(" {m}"),
         };
-        let think = self.here.session.settings.think;
-        let rendered =
-            self.rendering(&path, |renderer, halt, known| renderer.open_answer(&path, &more, think, halt, known));
-        let rendered = self.known_size(rendered, GOING_ON)?;
+        let rendered = self.known_size(self.rendered(&path, Form::Open(&more)), GOING_ON)?;
         let plan = self.fitted(&rendered, State::plan_answer, GOING_ON).await?;
 
         let sampling = match message.meta.seed {
@@ -195,7 +185,7 @@ impl Verb {
                 Wanted::Texts(0)
             }
         };
-        answer.add_words(self, more);
+        answer.take(self, Delta { thinking: String::new(), answer: more });
         self.saved(safe).await;
         self.write_answer(answer, plan, &rendered).await?;
         self.sync_quietly().await
@@ -203,7 +193,6 @@ impl Verb {
 }
 
 impl State {
-    /// Whether another session holds the answer, or messages follow it.
     fn is_shared(&self, answer: MessageId) -> bool {
         let below = !self.here.session.tree.children(Some(answer)).is_empty();
         // If the look-up fails, the answer counts as shared and is not changed.

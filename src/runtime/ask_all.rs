@@ -6,37 +6,21 @@ mod kept;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::executor::Written;
-use super::fan_out::{Branch, Fan, Grown};
-use super::path::Path;
-use super::render::Rendered;
-use super::segments;
-use super::slot::Last;
-use super::verb::Verb;
-use super::{Attendance, Done, RuntimeError, State};
+use super::{
+    Activity, Attendance, Branch, Done, Fan, Grown, Last, Notice, Path, Rendered, RuntimeError, State, Verb, Written,
+    refused, segments,
+};
 use crate::config::settings::SaveStates;
 use crate::core::now_ms;
 use crate::core::transcript::{DocumentInfo, Message, MessageMeta, Role, Sources};
-use crate::engine::protocol::{Ended, Sampling, Token};
-use crate::runtime::protocol::{Activity, FanOut, FanOutRow, Level, Notice};
+use crate::engine::protocol::{Ended, Sampling};
+use crate::runtime::protocol::{FanOut, FanOutRow};
 use crate::store::DocumentRecord;
-use crate::text::{Begin, StreamDecoder};
-use kept::{Standing, is_file};
+use crate::text::{Begin, Delta, StreamDecoder};
+use kept::{Shelved, is_file};
 
 const THIS_QUESTION: &str = "This question";
-/// Most reasons for no answer that are named after the table, which cuts them.
 const SHOWN_REASONS: usize = 3;
-
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Params {
-    pub(super) question: String,
-    /// Pattern of document names; `None` selects all.
-    pub(super) library: Option<String>,
-    /// Reads documents without kept state first.
-    pub(super) read: bool,
-    /// The missing documents were read as far as possible.
-    pub(super) tried: bool,
-}
 
 pub(super) struct Ready {
     /// The messages before the document, the document, and the question.
@@ -50,14 +34,11 @@ struct Being {
     row: FanOutRow,
     thinking: String,
     looked: Option<Sources>,
-    ready: Option<Ready>,
-    decoder: Option<StreamDecoder>,
-    generated: Vec<Token>,
+    running: Option<(Ready, StreamDecoder)>,
     /// Natural logarithm of the probability of each generated token.
     likely: Vec<f32>,
 }
 
-/// The table of answers; Enter opens one as a session.
 pub(super) struct AskAll {
     question: String,
     sampling: Sampling,
@@ -77,74 +58,58 @@ pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
 
 impl Verb {
     pub(super) async fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
-        let mut request = Params { question, library, read, tried: false };
-        if request.question.trim().is_empty() {
-            return Err(RuntimeError::Refused("/ask-all QUESTION asks every document of the library.".into()));
+        if question.trim().is_empty() {
+            return refused("/ask-all QUESTION asks every document of the library.");
         }
         self.engine_ready().await?;
         self.keeps_state(match self.attendance {
             Attendance::Present => "/ask-all",
             Attendance::Absent => "ask-all",
         })?;
-        let (mut kept, mut others) = self.library_documents_kept(&request).await?;
-        let mut unread = Vec::new();
+        let (mut kept, mut others) = self.library_documents_kept(library.as_deref()).await?;
+        let (mut unread, mut tried) = (Vec::new(), false);
         // With `save_state` "never", reading would keep nothing.
-        if request.read && !others.is_empty() && self.disk.policy != SaveStates::Never {
+        if read && !others.is_empty() && self.disk.policy != SaveStates::Never {
             let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
             unread = self.read_shelved(files).await?;
-            request.tried = true;
-            (kept, others) = self.library_documents_kept(&request).await?;
+            tried = true;
+            (kept, others) = self.library_documents_kept(library.as_deref()).await?;
         }
-        let others = others.into_iter().map(|(d, standing)| {
-            let why = self.why_not(&request, &d, standing, &unread);
-            (d, why)
-        });
-        let others = others.collect();
-        self.ask_documents(request.question, kept, others).await
+        let others: Vec<(DocumentRecord, Option<String>)> = others
+            .into_iter()
+            .map(|(d, standing)| {
+                let why = self.why_not(tried, &d, standing, &unread);
+                (d, Some(why))
+            })
+            .collect();
+        self.activity(Activity::Busy { what: format!("asking {} documents", kept.len()) });
+        self.ask_documents(question, kept.into_iter().map(|d| (d, None)).chain(others)).await
     }
 
-    async fn library_documents_kept(
-        &mut self,
-        request: &Params,
-    ) -> Done<(Vec<DocumentRecord>, Vec<(DocumentRecord, Standing)>)> {
+    async fn library_documents_kept(&mut self, library: Option<&str>) -> Done<Shelved> {
         // Entry and state of a document that was just read may not be on disk yet.
         self.disk.wait_for_texts();
         self.states_saved().await;
-        let (kept, others) = self.shelved(request.library.as_deref())?;
+        let (kept, others) = self.shelved(library)?;
         if kept.is_empty() && others.is_empty() {
-            return Err(RuntimeError::Refused(no_document(request.library.as_deref(), self.attendance)));
+            return refused(no_document(library, self.attendance));
         }
         Ok((kept, others))
     }
 
+    /// Asks the documents without a reason against it.
     async fn ask_documents(
         &mut self,
         question: String,
-        kept: Vec<DocumentRecord>,
-        others: Vec<(DocumentRecord, String)>,
+        documents: impl Iterator<Item = (DocumentRecord, Option<String>)>,
     ) -> Done {
-        let being = |record: DocumentRecord, failed: Option<String>| Being {
-            row: FanOutRow {
-                document: record.document.name.clone(),
-                tokens: record.document.tokens,
-                failed,
-                ..FanOutRow::default()
-            },
-            record,
-            thinking: String::new(),
-            looked: None,
-            ready: None,
-            decoder: None,
-            generated: Vec::new(),
-            likely: Vec::new(),
+        let being = |(record, failed): (DocumentRecord, Option<String>)| {
+            let (document, tokens) = (record.document.name.clone(), record.document.tokens);
+            let row = FanOutRow { document, tokens, failed, ..FanOutRow::default() };
+            Being { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
         };
-        let mut answers: Vec<Being> = kept.into_iter().map(|d| being(d, None)).collect();
-        let count = answers.len();
-        answers.extend(others.into_iter().map(|(d, why)| being(d, Some(why))));
-        // Answers for comparison are not sampled.
-        let sampling = Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) };
-        self.activity(Activity::Busy { what: format!("asking {count} documents") });
-        let mut fan = AskAll { question, sampling, answers, changed: true, started: Instant::now() };
+        let answers: Vec<Being> = documents.map(being).collect();
+        let mut fan = AskAll { question, sampling: self.greedy(), answers, changed: true, started: Instant::now() };
         fan.report(self, false);
         let slots = self.fan_out(&mut fan).await?;
         let released = self.release(slots);
@@ -154,7 +119,7 @@ impl Verb {
         let stopped = if self.here.slot.stopped() { "Stopped: " } else { "" };
         let reason = |b: &Being| b.row.failed.as_ref().map(|why| format!(" {}: {why}.", b.row.document));
         let reasons: String = fan.answers.iter().filter_map(reason).take(SHOWN_REASONS).collect();
-        self.note(Level::Info, format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
+        self.info(format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
         let serial = self.here.session.serial;
         self.tables.insert(serial, fan);
         released
@@ -171,10 +136,10 @@ impl Verb {
 
     async fn open_answer(&mut self, answer: Option<(&AskAll, &Being)>) -> Done {
         let Some((table, answered)) = answer else {
-            return Err(RuntimeError::Refused("That answer is gone. /ask-all asks again.".into()));
+            return refused("That answer is gone. /ask-all asks again.");
         };
         if answered.row.finish.is_none() {
-            return Err(RuntimeError::Refused(format!("{} was not answered.", answered.row.document)));
+            return refused(format!("{} was not answered.", answered.row.document));
         }
         let Ready { messages, .. } = self.question_to(&answered.record, &table.question)?;
         self.start_new(None)?;
@@ -203,20 +168,16 @@ impl Verb {
         };
         self.add_quietly(answer)?;
         self.show_session();
-        self.note(
-            Level::Info,
-            format!("New session with {}. Its state is kept; ask on from this answer.", answered.row.document),
-        );
+        self.info(format!("New session with {}. Its state is kept; ask on from this answer.", answered.row.document));
         self.sync_quietly().await
     }
 }
 
 impl State {
-    /// Refuses a command that needs kept state on a server.
     pub(super) fn keeps_state(&self, what: &str) -> Done {
         match self.engine.server() {
             None => Ok(()),
-            Some(_) => Err(RuntimeError::Refused(format!("{what} needs kept state, and a server keeps none."))),
+            Some(_) => refused(format!("{what} needs kept state, and a server keeps none.")),
         }
     }
 
@@ -225,7 +186,7 @@ impl State {
         let segment = record.document.segment;
         let path = self.disk.stored_path(&segment)?;
         if path.head() != Some(segment) {
-            return Err(RuntimeError::Refused("its kept state is gone".into()));
+            return refused("its kept state is gone");
         }
         let mut candidates = Vec::new();
         if let Some(id) = self.disk.store.message_ending(&segment)? {
@@ -235,21 +196,13 @@ impl State {
             let alone = |path: &Vec<Message>| path.iter().rev().skip(1).all(|m| m.role == Role::System);
             candidates.extend(Some(self.disk.store.path(id)?).filter(|path| whole(path) && alone(path)));
         }
-        if let Some(text) = self.document_text(record, &path) {
-            let d = &record.document;
+        let d = &record.document;
+        if let Some(text) = segments::document_text(&self.engine.renderer, &path, d.prefix, &d.name) {
             let mut document = self.draft(Role::Document, None, text);
-            document.meta.document = Some(DocumentInfo {
-                name: d.name.clone(),
-                path: d.path.clone(),
-                hash: d.hash.clone(),
-                tokens: d.tokens,
-                lines: d.lines,
-                complete: true,
-                once: false,
-                update: None,
-            });
-            let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
-            let system = system.map(|text| self.draft(Role::System, None, text));
+            let info = DocumentInfo::new(&d.name, d.path.clone(), &document.text);
+            document.meta.document =
+                Some(DocumentInfo { hash: d.hash.clone(), tokens: d.tokens, lines: d.lines, complete: true, ..info });
+            let system = self.default_system_message();
             candidates.extend(system.map(|s| vec![s, document.clone()]));
             candidates.push(vec![document]);
         }
@@ -261,13 +214,12 @@ impl State {
                 return Ok(Ready { messages, rendered: Arc::new(rendered), path });
             }
         }
-        Err(RuntimeError::Refused("its text cannot be restored from what is kept".into()))
+        refused("its text cannot be restored from what is kept")
     }
 
-    /// The text of a document, decoded from its tokens.
-    pub(super) fn document_text(&self, record: &DocumentRecord, path: &Path) -> Option<String> {
-        let d = &record.document;
-        segments::document_text(&self.engine.renderer, path, d.prefix, &d.name)
+    pub(super) fn default_system_message(&self) -> Option<Message> {
+        let text = self.default_system.clone().filter(|text| !text.trim().is_empty());
+        text.map(|text| self.draft(Role::System, None, text))
     }
 }
 
@@ -281,45 +233,26 @@ impl AskAll {
         self.answers.iter().filter(|b| b.row.is_answered()).count()
     }
 
-    fn answer(being: &mut Being, runtime: &State, grown: Grown) {
-        let Some(end) = grown.stats.end else { return };
-        if let Some(decoder) = &mut being.decoder {
-            let rest = decoder.finish();
-            being.row.text.push_str(&rest.answer);
-            being.thinking.push_str(&rest.thinking);
-        }
-        if being.thinking.is_empty()
-            && let Some((thinking, text)) = runtime.engine.unopened_thought(&being.row.text)
-        {
-            (being.thinking, being.row.text) = (thinking.to_owned(), text.to_owned());
-        }
+    fn answer(being: &mut Being, ready: &Ready, runtime: &State, Grown { path, stats }: Grown) {
+        let Some(end) = stats.end else { return };
+        let begin = Begin::after_prompt(&ready.rendered.text);
+        let Delta { thinking, answer } = runtime.engine.decoded(begin, &stats.generated);
+        (being.thinking, being.row.text) = (thinking, answer);
         being.row.finish = Some(end.ended.finish());
-        being.row.answer_tokens = grown.stats.generated.len() as u64;
-        being.generated = grown.stats.generated;
-        let Some(ready) = being.ready.as_ref() else { return };
+        being.row.answer_tokens = stats.generated.len() as u64;
         let messages: Vec<&Message> = ready.messages.iter().collect();
-        let looked = runtime.sources_after(&messages, &ready.rendered, (&end.looked_at, &[]), &grown.path);
-        being.row.passages = looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
-        being.looked = looked;
-        if end.ended != Ended::Cancelled {
-            being.row.log_probability = Self::weigh(being, runtime);
+        being.looked = runtime.sources_after(&messages, &ready.rendered, (&end.looked_at, &[]), &path);
+        being.row.passages = being.looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
+        if end.ended == Ended::Cancelled || being.likely.len() != stats.generated.len() {
+            return;
         }
-    }
-
-    /// Mean log-probability of the answer's tokens, without thoughts.
-    fn weigh(being: &Being, runtime: &State) -> Option<f64> {
-        let begin = being.ready.as_ref().map(|r| Begin::after_prompt(&r.rendered.text))?;
+        // Thoughts do not count.
         let until = runtime.thoughts_until(begin).ok().flatten();
-        let thoughts = until.and_then(|t| being.generated.iter().position(|g| *g == t)).map_or(0, |at| at + 1);
-        let known = being.likely.len() == being.generated.len();
-        let scores = being.likely.get(thoughts..).filter(|scores| known && !scores.is_empty())?;
-        Some(scores.iter().map(|s| f64::from(*s)).sum::<f64>() / scores.len() as f64)
-    }
-
-    fn say_how_far(&mut self, runtime: &mut State) {
-        self.changed = true;
-        let of = self.answers.iter().filter(|b| b.row.failed.is_none()).count();
-        runtime.working(Activity::Busy { what: format!("{} of {of} documents answered", self.answered()) });
+        let from = until.and_then(|t| stats.generated.iter().position(|g| *g == t)).map_or(0, |at| at + 1);
+        if let Some(scores) = being.likely.get(from..).filter(|scores| !scores.is_empty()) {
+            let sum: f64 = scores.iter().map(|score| f64::from(*score)).sum();
+            being.row.log_probability = Some(sum / scores.len() as f64);
+        }
     }
 }
 
@@ -335,23 +268,23 @@ impl Fan for AskAll {
     fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
         let Some(being) = self.answers.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
         let ready = runtime.question_to(&being.record, &self.question)?;
-        let (mut branch, decoder) = runtime.question_after(&ready.path, &ready.rendered, self.sampling)?;
+        let mut branch = runtime.question_after(&ready.path, &ready.rendered, self.sampling)?;
         if let Some(Last::Generate(request)) = &mut branch.last {
             // Requests the log-probability of each token itself, without alternatives.
             request.likely = Some(0);
         }
-        being.decoder = Some(decoder);
-        being.ready = Some(ready);
+        let tokenizer = runtime.engine.renderer.model().tokenizer.clone();
+        let decoder = StreamDecoder::new(tokenizer, Begin::after_prompt(&ready.rendered.text));
+        being.running = Some((ready, decoder));
         Ok(Some(branch))
     }
 
     fn tokens(&mut self, _state: &mut State, which: usize, written: &Written<'_>) {
         let Some(being) = self.answers.get_mut(which) else { return };
         being.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
-        if let Some(decoder) = &mut being.decoder {
+        if let Some((_, decoder)) = &mut being.running {
             let delta = decoder.push_all(written.tokens);
             being.row.text.push_str(&delta.answer);
-            being.thinking.push_str(&delta.thinking);
             self.changed |= !delta.answer.is_empty();
         }
     }
@@ -364,12 +297,13 @@ impl Fan for AskAll {
 
     fn ended(&mut self, runtime: &mut State, which: usize, grown: Done<Grown>) {
         let Some(being) = self.answers.get_mut(which) else { return };
-        match grown {
-            Ok(grown) => Self::answer(being, runtime, grown),
-            Err(RuntimeError::Stopped) => {}
-            Err(e) => being.row.failed = Some(e.to_string()),
+        match (grown, being.running.take()) {
+            (Ok(grown), Some((ready, _))) => Self::answer(being, &ready, runtime, grown),
+            (Ok(_), None) | (Err(RuntimeError::Stopped), _) => {}
+            (Err(e), _) => being.row.failed = Some(e.to_string()),
         }
-        (being.ready, being.decoder) = (None, None);
-        self.say_how_far(runtime);
+        self.changed = true;
+        let of = self.answers.iter().filter(|b| b.row.failed.is_none()).count();
+        runtime.working(Activity::Busy { what: format!("{} of {of} documents answered", self.answered()) });
     }
 }

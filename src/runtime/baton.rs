@@ -29,12 +29,10 @@ impl<T> Running<T> {
     }
 }
 
-/// A function's handle on the state.
 pub(crate) struct Held<S, L> {
     /// `None` during a wait.
     state: Option<Box<S>>,
     pub(crate) baton: Baton<S>,
-    /// What belongs to the function alone.
     pub(crate) own: L,
 }
 

@@ -10,19 +10,17 @@ use std::time::Instant;
 
 use super::baton::Running;
 use super::opened::Empty;
-use super::session::{Rights, Session};
-use super::slot::Slot;
-use super::verb::{Turn, Wait, Wake};
-use super::{Attendance, Done, State};
+use super::session::Session;
+use super::verb::Turn;
+use super::{Activity, Attendance, Done, Level, Notice, Request, Rights, Slot, State, Wait, Wake};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::SequenceId;
-use crate::runtime::protocol::{Activity, Level, Meters, Notice, Request};
+use crate::runtime::protocol::Meters;
 use crate::store::SessionLock;
 
 pub(super) struct Conversation {
     pub(super) session: Session,
-    /// Prevents other processes from writing to the session.
     pub(super) lock: Option<SessionLock>,
     pub(super) slot: Slot,
     /// The waiting verb, its wait, and the event that ended the wait.
@@ -80,7 +78,6 @@ impl Conversation {
 }
 
 impl State {
-    /// Exchanges `here` with one of the others.
     pub(super) fn exchange(&mut self, at: usize) {
         let Some(other) = self.others.get_mut(at) else { return };
         std::mem::swap(&mut self.here, other);
@@ -112,29 +109,36 @@ impl State {
         self.others.iter().position(|other| other.apart.is_none() && is(&other.session))
     }
 
-    pub(super) fn name_of_other(&self, serial: u64) -> Option<&str> {
-        self.at_work(|session| session.serial == serial)
-            .and_then(|at| self.others.get(at))
-            .map(|other| other.session.name.as_str())
+    /// Works in the conversation of a session, on screen or off; `None` if it is closed.
+    pub(super) fn in_session<T>(
+        &mut self,
+        is: impl Fn(&Session) -> bool,
+        work: impl FnOnce(&mut State) -> T,
+    ) -> Option<T> {
+        match self.at_work(&is) {
+            Some(at) => Some(self.on_other(at, work)),
+            None => is(&self.here.session).then(|| work(self)),
+        }
+    }
+
+    pub(super) fn engine_is_free(&self) -> bool {
+        self.engine.is_live() && self.engine.free_slots() > 0 && self.others.iter().all(|other| other.wait.is_idle())
     }
 
     pub(super) fn turn_of(&self, request: &Request) -> Turn {
-        let turn = match self.here.wait.turn_of(request.while_busy()) {
+        let idle = self.here.wait.is_idle();
+        let turn = match request.while_busy() {
             // Its last work ended a moment ago, and the interface holds more input for it.
-            Turn::Next if self.here.promised && request.while_busy() == WhileBusy::Leaves => {
-                match self.engine.free_slots() {
-                    0 => Turn::Next,
-                    _ => Turn::Leave,
-                }
-            }
-            turn => turn,
+            WhileBusy::Leaves if idle && self.here.promised && self.engine.free_slots() > 0 => Turn::Leave,
+            _ if idle => return Turn::Queue,
+            WhileBusy::Waits => return Turn::Queue,
+            WhileBusy::Runs => return Turn::AtOnce,
+            WhileBusy::Leaves => Turn::Leave,
+            WhileBusy::Apart => Turn::Apart,
         };
-        if !matches!(turn, Turn::Leave | Turn::Apart) {
-            return turn;
-        }
         // One-shot requests keep their order. A conversation that is not in the list yet cannot be left.
         if self.attendance == Attendance::Absent || self.quitting || self.here.session.serial == 0 {
-            return Turn::Later;
+            return Turn::Queue;
         }
         let why = match (self.engine.slots(), self.engine.free_slots()) {
             (0, _) => "The model is being loaded",
@@ -142,8 +146,8 @@ impl State {
             (_, 0) => "All conversations of this engine are busy",
             _ => return turn,
         };
-        self.note(Level::Info, format!("{why}; this runs after the current work."));
-        Turn::Later
+        self.info(format!("{why}; this runs after the current work."));
+        Turn::Queue
     }
 
     /// Runs a request in a new conversation; the current one continues off screen.
@@ -160,37 +164,31 @@ impl State {
         self.here.queue.push_back(request);
     }
 
-    /// A request that was queued in a conversation off screen. `None`: the interface holds no more, and the
-    /// conversation is dropped when its work is done.
-    pub(super) fn there(&mut self, serial: u64, request: Option<Box<Request>>) {
-        let take = |runtime: &mut State, request: Option<Box<Request>>| {
-            runtime.here.promised = request.is_some();
-            request.into_iter().for_each(|r| runtime.in_turn(*r, false));
-        };
-        match self.at_work(|session| session.serial == serial) {
-            Some(at) => self.on_other(at, |runtime| take(runtime, request)),
-            None if self.here.session.serial == serial => take(self, request),
-            None => {
-                // The conversation has no slot any more: the text returns to the input.
-                let notice = match request.map(|r| *r) {
-                    None => return,
-                    Some(Request::Ask(text)) => Notice::Input { text: line_of(&text), editing: None },
-                    Some(Request::EditDone { message, text }) => {
-                        Notice::Input { text: line_of(&text), editing: Some(message) }
-                    }
-                    Some(_) => {
-                        Notice::Note(Level::Warn, "A queued command did not run: you had left this session.".into())
-                    }
-                };
-                self.out.report(Notice::Background { serial, notice: Box::new(notice) });
-            }
+    /// A request that was queued in a conversation off screen. `None`: the interface holds no more for it.
+    pub(super) fn queued_there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
+        let here = |session: &Session| session.serial == serial;
+        if self.here.session.serial == serial || self.at_work(here).is_some() {
+            self.in_session(here, |runtime| {
+                runtime.here.promised = request.is_some();
+                request.into_iter().for_each(|r| runtime.in_turn(*r, false));
+            });
+            return Ok(());
         }
+        // The conversation has no slot any more: the text returns to the input.
+        let notice = match request.map(|r| *r) {
+            None => return Ok(()),
+            Some(Request::Ask(text)) => Notice::Input { text: line_of(&text), editing: None },
+            Some(Request::EditDone { message, text }) => Notice::Input { text: line_of(&text), editing: Some(message) },
+            Some(_) => Notice::Note(Level::Warn, "A queued command did not run: you had left this session.".into()),
+        };
+        self.out.report(Notice::Background { serial, notice: Box::new(notice) });
+        Ok(())
     }
 
     pub(super) fn set_apart(&mut self, request: Request) {
         let Request::Aside(question) = request else { return self.here.queue.push_back(request) };
         if self.others.iter().any(|other| other.apart.is_some() && other.session.serial == self.here.session.serial) {
-            return self.note(Level::Warn, "One aside at a time: wait for its answer, or stop it first.");
+            return self.warn("One aside at a time: wait for its answer, or stop it first.");
         }
         let Some(sequence) = self.engine.take_slot() else {
             return self.here.queue.push_back(Request::Aside(question));
@@ -201,15 +199,10 @@ impl State {
         self.others.push(other);
     }
 
-    /// A copy of the session for an aside: an unfinished answer is included as far as it exists, a document that is
-    /// being read is not.
+    /// A copy for an aside, with an unfinished answer as far as it exists and without a document that is being read.
     fn session_so_far(&self) -> Session {
         // The text of a partly kept document differs from its loaded text, and the state contains all of it.
-        let is_live = |m: &Message| {
-            let end = self.here.session.ends.get(&m.id);
-            end.is_some_and(|end| self.here.slot.live.segments().iter().any(|s| s.id == *end))
-        };
-        let half = |m: &&Message| m.is_half_read() && !is_live(m);
+        let half = |m: &&Message| m.is_half_read() && self.live_end(m.id).is_none();
         let path = self.here.session.tree.path();
         let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
         let says_nothing = |m: &Message| match m.role {
@@ -221,12 +214,13 @@ impl State {
         self.here.session.copy_at(path, Rights::View("it is an aside.".into()))
     }
 
-    pub(super) fn stop_aside(&mut self) {
+    pub(super) fn end_aside(&mut self) -> Done {
         let serial = self.here.session.serial;
         match self.others.iter().position(|other| other.apart.is_some() && other.session.serial == serial) {
             Some(at) => self.on_other(at, State::stop),
             None => self.stop(),
         }
+        Ok(())
     }
 
     /// Shows a conversation that worked off screen. The previous one continues off screen or is dropped.
@@ -284,7 +278,14 @@ impl State {
         match other.apart {
             Some(Apart { put_off: None, .. }) => {}
             Some(Apart { put_off: Some(why), question, .. }) => {
-                self.ask_aside_later(other.session.serial, &why, question)
+                let serial = other.session.serial;
+                self.in_session(
+                    |session| session.serial == serial,
+                    |runtime| {
+                        runtime.info(format!("The aside waits for the current work: {why}"));
+                        runtime.here.queue.push_back(Request::Aside(question));
+                    },
+                );
             }
             None => {
                 self.disk.wait_for_texts();
@@ -292,19 +293,6 @@ impl State {
                 self.left_untitled(&mut other.session);
                 self.opened.left(other.session, empty);
             }
-        }
-    }
-
-    fn ask_aside_later(&mut self, serial: u64, why: &str, question: String) {
-        let say = |runtime: &mut State| {
-            runtime.note(Level::Info, format!("The aside waits for the current work: {why}"));
-            runtime.here.queue.push_back(Request::Aside(question));
-        };
-        match self.at_work(|session| session.serial == serial) {
-            Some(at) => self.on_other(at, say),
-            None if self.here.session.serial == serial => say(self),
-            // The conversation is closed.
-            None => {}
         }
     }
 

@@ -3,18 +3,16 @@
 //! refused.
 
 use super::plan::SMALL_REST;
-use super::render::{Known, Rendered, Renderer};
-use super::{Attendance, Done, RuntimeError, State};
+use super::render::Known;
+use super::{Attendance, Done, Form, Rendered, Renderer, RuntimeError, State};
 use crate::core::transcript::{Message, MessageId, Role};
+use crate::runtime::protocol::ThinkMode;
 use crate::store::TextBoundary;
 use crate::text::sanitize::shell_word;
-use crate::text::{Before, Halt, Specials, TextError};
+use crate::text::{Before, Specials, TextError};
 
 impl Renderer {
     /// A rendering in which kept segments prove the text up to a message after the last damaged one.
-    ///
-    /// # Errors
-    /// [`TextError::Damaged`] if no such text is known.
     pub(super) fn without_damage(
         &self,
         rendered: Rendered,
@@ -56,20 +54,20 @@ impl Renderer {
 }
 
 impl State {
-    pub(super) fn rendering(
-        &self,
-        path: &[&Message],
-        render: impl FnOnce(&Renderer, &Halt<'_>, &Known<'_>) -> Result<Rendered, TextError>,
-    ) -> Done<Rendered> {
+    /// As the session thinks.
+    pub(super) fn rendered(&self, path: &[&Message], form: Form<'_>) -> Done<Rendered> {
+        self.rendering(path, form, self.here.session.settings.think)
+    }
+
+    pub(super) fn rendering(&self, path: &[&Message], form: Form<'_>, think: ThinkMode) -> Done<Rendered> {
         let known = |message| self.text_up_to(message);
-        match self.bounded(|halt| render(&self.engine.renderer, halt, &known)) {
+        match self.bounded(|halt| self.engine.renderer.render(path, form, think, halt, &known)) {
             Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(path, number))),
             rendered => Ok(rendered?),
         }
     }
 
-    /// The rendered text up to the end of the segment that completes a message, decoded from the segments' tokens.
-    /// `None` if the tokens do not reproduce the text that was read.
+    /// The rendered text up to the end of a message, if its segments' tokens reproduce the text that was read.
     fn text_up_to(&self, message: MessageId) -> Option<String> {
         let segment = self.here.session.ends.get(&message)?;
         let stored = self.disk.stored_path(segment).ok()?;
@@ -84,7 +82,6 @@ impl State {
         [Some(spelled.as_str()), bare].into_iter().flatten().find(proven).map(str::to_owned)
     }
 
-    /// One line for the user: the damaged message, the consequence, and the remedy.
     fn what_is_damaged(&self, path: &[&Message], number: usize) -> String {
         let damaged = path.get(number.saturating_sub(1));
         let what = format!(

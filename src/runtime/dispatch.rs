@@ -1,9 +1,8 @@
 //! Each request and its verb, as the row of the request in [`crate::config::commands::request`] names it.
 
-use super::verb::{Answer, Verb};
-use super::{Done, State};
+use super::verb::Answer;
+use super::{Done, Request, State, Verb};
 use crate::config::commands::requests;
-use crate::runtime::protocol::Request;
 
 macro_rules! dispatch {
     ($(
@@ -45,33 +44,18 @@ impl State {
         Ok(())
     }
 
-    fn choose(&mut self, question: u64, key: char) -> Done {
+    pub(super) fn choose(&mut self, question: u64, key: char) -> Done {
         self.answered(question, Answer::Key(key));
         Ok(())
     }
 
-    fn choose_files(&mut self, question: u64, files: Vec<usize>) -> Done {
+    pub(super) fn choose_files(&mut self, question: u64, files: Vec<usize>) -> Done {
         self.answered(question, Answer::Files(files));
         Ok(())
     }
 
-    fn queued_there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
-        self.there(serial, request);
-        Ok(())
-    }
-
-    fn remember(&mut self, text: String) -> Done {
+    pub(super) fn remember(&mut self, text: String) -> Done {
         self.remember_prompt(&text);
-        Ok(())
-    }
-
-    fn draft_changed(&mut self, serial: u64, text: String) -> Done {
-        self.keep_draft(serial, text);
-        Ok(())
-    }
-
-    fn end_aside(&mut self) -> Done {
-        self.stop_aside();
         Ok(())
     }
 }

@@ -6,11 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::State;
-use super::session::Rights;
+use super::{Done, Notice, Rights, State};
 use crate::config::commands::{is_command, message_text};
 use crate::core::transcript::SessionId;
-use crate::runtime::protocol::{Level, Notice};
 use crate::store::{Access, Change, SessionLock, Store, draft_places};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +67,9 @@ enum Home {
 }
 
 impl State {
-    /// Saves the unsent input of a session; an empty text clears it.
-    pub(super) fn keep_draft(&mut self, serial: u64, text: String) {
+    pub(super) fn draft_changed(&mut self, serial: u64, text: String) -> Done {
         if !self.keeps_drafts() {
-            return;
+            return Ok(());
         }
         let home = self.home_of_draft(serial);
         if (home != Home::Rowless || text.is_empty())
@@ -94,10 +91,10 @@ impl State {
             },
             Home::Nowhere => drop(self.drafts.homeless.insert(serial, text)),
         }
+        Ok(())
     }
 
-    /// Shows the draft of a session that was just opened. For a session that was open before, an empty draft is shown
-    /// too: another terminal may have changed it.
+    /// Shows the draft of a session that was just opened. `known`: also an empty one, which may have changed.
     pub(super) fn show_draft(&mut self, session: SessionId, known: bool) {
         if !self.keeps_drafts() {
             return;
@@ -116,13 +113,12 @@ impl State {
         }
     }
 
-    /// Shows the draft of an earlier session without a row in the first new session.
     pub(super) fn show_rowless_draft(&mut self) {
         if !self.keeps_drafts() {
             return;
         }
         let left = self.disk.store.drafts_without_row().unwrap_or_else(|e| {
-            self.note(Level::Warn, e.to_string());
+            self.warn(e.to_string());
             Vec::new()
         });
         for id in left {
@@ -143,7 +139,6 @@ impl State {
         }
     }
 
-    /// At the end, adds drafts without a place to the prompt history.
     pub(super) fn remember_homeless(&mut self) {
         for text in std::mem::take(&mut self.drafts.homeless).into_values() {
             self.remember_draft(&text);
@@ -156,7 +151,6 @@ impl State {
         }
     }
 
-    /// Whether the interface has an input and its drafts may be saved.
     fn keeps_drafts(&self) -> bool {
         let store = &self.disk.store;
         self.drafts.input == Input::Screen && self.disk.lasts() && *store.access() == Access::Writable
@@ -167,23 +161,19 @@ impl State {
         self.drafts.given.insert(session, save);
     }
 
-    /// Empty if there is no draft; `None` if it cannot be read.
     fn stored_draft(&self, session: SessionId) -> Option<String> {
         match self.disk.store.draft(session) {
             Ok(text) => Some(text.unwrap_or_default()),
             Err(e) => {
-                self.note(Level::Warn, e.to_string());
+                self.warn(e.to_string());
                 None
             }
         }
     }
 
     fn home_of_draft(&mut self, serial: u64) -> Home {
-        if let Some(at) = self.at_work(|session| session.serial == serial) {
-            return self.on_other(at, |runtime| runtime.home_in_hand());
-        }
-        if self.here.session.serial == serial {
-            return self.home_in_hand();
+        if let Some(home) = self.in_session(|session| session.serial == serial, |state| state.home_in_hand()) {
+            return home;
         }
         match self.opened.rows().find(|(of, _)| *of == serial) {
             Some((_, None)) => Home::Rowless,
@@ -202,8 +192,7 @@ impl State {
         }
     }
 
-    /// The place of this session's draft, or a free one. A place with the draft of an earlier run is not free: a later
-    /// start restores it.
+    /// The place of this session's draft, or a free one. One with the draft of an earlier run is not free.
     fn place_for(&mut self, serial: u64) -> Option<&mut Place> {
         let places = &self.drafts.places;
         let own = places.iter().position(|place| place.holds.as_ref().is_some_and(|(of, _)| *of == serial));

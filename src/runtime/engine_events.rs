@@ -1,10 +1,9 @@
 //! Delivers engine events to the verb that waits for them, or to all conversations.
 
 use super::link::EngineState;
-use super::verb::{Verb, Wait, Wake, Work};
-use super::{Attendance, Done, RuntimeError, State};
+use super::verb::Work;
+use super::{Activity, Attendance, Done, Level, Notice, RuntimeError, State, Verb, Wait, Wake, refused};
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, ModelInfo};
-use crate::runtime::protocol::{Activity, Level, Notice};
 
 const PARKED: &str = "Parked: the memory of the model is free. The next question, or /unpark, brings it back.";
 
@@ -19,13 +18,14 @@ impl State {
                 self.on_engine_here(event);
                 let failed =
                     |state: &mut State| state.on_engine_here(EngineEvent::Failed { id: 0, fault: fault.clone() });
-                self.on_each_other(Wait::needs_engine, failed);
+                self.on_each_other(|wait| matches!(wait, Wait::Model | Wait::Engine { .. }), failed);
             }
             (None, EngineEvent::Failed { id: 0, fault: fault @ EngineFault::Gone(_) }) => {
                 // A verb that waits for a command receives the failure as that command's end.
                 let fault = fault.clone();
                 self.on_engine_here(event);
-                self.on_each_other(|wait| !wait.uses_own_slot(), |state| state.engine_failed(&fault));
+                let own = |wait: &Wait| matches!(wait, Wait::Engine { work: Work::Job | Work::Restore, .. });
+                self.on_each_other(|wait| !own(wait), |state| state.engine_failed(&fault));
             }
             (None, EngineEvent::Evicted { sequence }) => {
                 let conversations = self.others.iter_mut().chain([&mut self.here]);
@@ -64,7 +64,7 @@ impl State {
     fn waits(&mut self, what: String) {
         match self.here.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
             Some(true) => {}
-            Some(false) => self.note(Level::Warn, format!("The aside is {what}")),
+            Some(false) => self.warn(format!("The aside is {what}")),
             None => self.working(Activity::Busy { what }),
         }
     }
@@ -84,7 +84,7 @@ impl State {
                 }
                 for note in &info.notes {
                     if self.device_notes.is_news(note) {
-                        self.note(Level::Warn, note.clone());
+                        self.warn(note.clone());
                     }
                 }
                 self.model_is_known();
@@ -114,7 +114,7 @@ impl State {
                 let what = if done > 0.0 { format!("{what} {:.0}%", done * 100.0) } else { what };
                 self.activity(Activity::Starting { what });
             }
-            EngineEvent::Note(text) => self.note(Level::Warn, text),
+            EngineEvent::Note(text) => self.warn(text),
             // Late events of a cancelled job.
             EngineEvent::Restored { .. }
             | EngineEvent::Reading { .. }
@@ -129,7 +129,8 @@ impl State {
         let (host, parked) = self.engine.model().map(|m| (m.host.clone(), m.parked)).unzip();
         self.here.meters.context_limit = info.context_limit;
         self.here.meters.model = info.clone();
-        self.recall_speed();
+        // Of an earlier run with this model on this device.
+        self.reading_speed = self.disk.store.measured(&self.speed_name()).unwrap_or(0.0);
         self.engine.loaded(info);
         if parked.is_none_or(|was| was == info.parked) {
             self.report(Notice::Ready(info.clone()));
@@ -137,18 +138,11 @@ impl State {
         self.report(Notice::Meters(self.here.meters.clone()));
         let host = host.flatten();
         if let Some(now) = info.host.as_ref().filter(|now| host.as_ref() != Some(now)) {
-            self.note(Level::Info, format!("The model runs in {now}; this terminal uses it."));
+            self.info(format!("The model runs in {now}; this terminal uses it."));
         }
         if info.parked && parked != Some(true) {
             self.disk.write_held();
-            self.note(Level::Info, PARKED);
-        }
-    }
-
-    /// Progress of the rows in flight, while a verb waits for them.
-    pub(super) fn show_in_flight(&mut self, tokens: u64) {
-        if let share @ Some(_) = self.here.slot.share_in_flight() {
-            self.working(Activity::Restoring { tokens, share });
+            self.info(PARKED);
         }
     }
 }
@@ -185,11 +179,11 @@ impl Verb {
     /// `/park`: waits until nothing runs, also for other users of the engine.
     pub(super) async fn park(&mut self) -> Done {
         if self.engine.server().is_some() {
-            return Err(RuntimeError::Refused("The model runs on a server, which this program cannot park.".into()));
+            return refused("The model runs on a server, which this program cannot park.");
         }
         self.model_started().await?;
         if self.engine.is_parked() {
-            self.note(Level::Info, PARKED);
+            self.info(PARKED);
         }
         self.states_saved().await;
         self.engine.send(Command::Park)?;
@@ -197,10 +191,9 @@ impl Verb {
         self.model_is(true).await
     }
 
-    /// `/unpark`.
     pub(super) async fn unpark(&mut self) -> Done {
         self.engine_ready().await?;
-        self.note(Level::Info, "The model is in memory.");
+        self.info("The model is in memory.");
         Ok(())
     }
 

@@ -5,7 +5,6 @@ use crate::engine::protocol::{EngineFault, RowsFault};
 use crate::store::StoreError;
 use crate::text::TextError;
 
-/// Why a request failed. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RuntimeError {
     #[error(transparent)]
@@ -33,6 +32,11 @@ pub(crate) enum RuntimeError {
     Stopped,
 }
 
+/// An expected failure, which the user reads as one line.
+pub(super) fn refused<T>(why: impl Into<String>) -> Done<T> {
+    Err(RuntimeError::Refused(why.into()))
+}
+
 impl From<StoreError> for RuntimeError {
     fn from(error: StoreError) -> RuntimeError {
         if matches!(error, StoreError::Stopped) { RuntimeError::Stopped } else { RuntimeError::Store(error) }
@@ -50,14 +54,7 @@ impl From<EngineFault> for RuntimeError {
         match fault {
             EngineFault::Stopped => RuntimeError::Stopped,
             EngineFault::TooLong(why) => RuntimeError::TooLong(why),
-            fault @ (EngineFault::RowsLost(_)
-            | EngineFault::Evicted
-            | EngineFault::Parked(_)
-            | EngineFault::Stuck(_)
-            | EngineFault::ReadAgain(_)
-            | EngineFault::Device(_)
-            | EngineFault::Gone(_)
-            | EngineFault::Fatal { .. }) => RuntimeError::Engine(fault),
+            fault => RuntimeError::Engine(fault),
         }
     }
 }
@@ -72,23 +69,12 @@ impl RuntimeError {
     pub(super) fn exit(&self) -> Exit {
         match self {
             RuntimeError::Engine(EngineFault::Fatal { exit, .. }) => *exit,
-            RuntimeError::RowsLost(_) => Exit::Unreadable,
-            RuntimeError::Engine(
-                EngineFault::RowsLost(_)
-                | EngineFault::Evicted
-                | EngineFault::Parked(_)
-                | EngineFault::Stuck(_)
-                | EngineFault::ReadAgain(_)
-                | EngineFault::Device(_)
-                | EngineFault::Gone(_),
-            )
-            | RuntimeError::Refused(_)
-            | RuntimeError::Failed(_) => Exit::Failure,
+            RuntimeError::Engine(_) | RuntimeError::Refused(_) | RuntimeError::Failed(_) => Exit::Failure,
+            RuntimeError::RowsLost(_) | RuntimeError::Damaged(_) => Exit::Unreadable,
             RuntimeError::Text(e) => e.exit(),
-            RuntimeError::Damaged(_) => Exit::Unreadable,
-            RuntimeError::TooLong(_) | RuntimeError::Engine(EngineFault::TooLong(_)) => Exit::TooLong,
+            RuntimeError::TooLong(_) => Exit::TooLong,
             RuntimeError::NotThere(_) => Exit::NoInput,
-            RuntimeError::Engine(EngineFault::Stopped) | RuntimeError::Stopped => Exit::Stopped,
+            RuntimeError::Stopped => Exit::Stopped,
             RuntimeError::Store(e) => e.exit(),
         }
     }

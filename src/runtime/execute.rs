@@ -7,19 +7,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::executor::{Executor, PrefillStats, Progress, Sink, ToAnswer};
+use super::executor::{Executor, Progress};
 use super::link::Engine;
-use super::path::Path;
-use super::plan::Plan;
-use super::render::Rendered;
-use super::slot::Slot;
-use super::verb::{Verb, Wake, Work};
-use super::{Done, RuntimeError, State};
+use super::verb::Work;
+use super::{
+    Activity, Done, Path, Plan, PrefillStats, Rendered, RuntimeError, Sink, Slot, State, ToAnswer, Verb, Wake,
+};
 use crate::config::settings::SaveStates;
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, JobDone, RowSource, StateImage};
-use crate::runtime::protocol::{Activity, Level, ReadingProgress};
-use crate::store::{Lost, NOT_WRITTEN, NewSegment, PRUNED};
+use crate::runtime::protocol::ReadingProgress;
+use crate::store::{Change, Lost, NOT_WRITTEN, NewSegment, PRUNED};
 
 const SHOWN_READING: u64 = 512;
 /// Shortest text with a tokenizing display, in bytes.
@@ -49,32 +47,24 @@ pub(super) fn cannot_be_used(lost: &Lost) -> String {
 }
 
 impl Verb {
-    /// Plans after pending saves are on disk. [`RuntimeError::Stopped`] after a stop; [`State::fitting`] refuses a
-    /// text that does not fit.
+    /// Plans after pending saves are on disk; [`State::fitting`] refuses a text that does not fit.
     pub(super) async fn planned(&mut self, rendered: &Rendered, planner: Planner) -> Done<Plan> {
         if rendered.text.len() >= SHOWN_TOKENIZING {
             self.activity(Activity::Busy { what: "tokenizing".into() });
         }
-        if self.wants_stored(rendered) {
-            let wanted = self.disk.states();
-            if !self.disk.has(wanted) {
-                self.saved(wanted).await;
-            }
-            if self.here.slot.stopped() {
-                return Err(RuntimeError::Stopped);
-            }
+        if self.may_be_deeper_on_disk(&self.here.slot.live.unchanged(&rendered.text)) {
+            self.states_saved().await;
+            self.unstopped()?;
         }
         planner(self, rendered)
     }
 
-    /// A plan that fits the context; `what` names the text in the error.
     pub(super) async fn fitted(&mut self, rendered: &Rendered, planner: Planner, what: &str) -> Done<Plan> {
         let plan = self.planned(rendered, planner).await;
         self.fitting(plan, what)
     }
 
-    /// Executes a plan. [`RuntimeError::RowsLost`] if kept state is damaged: a new plan avoids it. With `answer`, the
-    /// model answers the last step.
+    /// Executes a plan and answers its last step. [`RuntimeError::RowsLost`]: a new plan avoids the damage.
     pub(super) async fn execute(
         &mut self,
         plan: Plan,
@@ -111,8 +101,7 @@ impl Verb {
         }
     }
 
-    /// Makes `path` live in the slot; rows that it shares with the live path stay in place. False: the store found the
-    /// state unusable and recorded that, so that the next plan differs.
+    /// Makes `path` live in the slot. False: its state is unusable, and the next plan differs.
     pub(super) async fn restore(&mut self, path: Path) -> Done<bool> {
         let (begun, own) = (Instant::now(), self.is_in_own_slot());
         let have = self.slot().live.common(&path);
@@ -127,10 +116,10 @@ impl Verb {
         }
         let (rows, end) = match path.head() {
             Some(tip) if self.engine.server().is_none() => {
-                let opened = self.disk.open(&tip, have)?;
+                let opened = self.disk.store_of(&tip).open_what_can_be_read(&tip, have)?;
                 if opened.plan.usable != path.segments().len() {
                     if let Some(lost) = opened.plan.lost.first().filter(|_| own) {
-                        self.note(Level::Warn, cannot_be_used(lost));
+                        self.warn(cannot_be_used(lost));
                     }
                     return Ok(false);
                 }
@@ -154,7 +143,7 @@ impl Verb {
             // Rows are verified as they are read, so damage shows only now.
             Err(e) => match self.disk.set_aside(e) {
                 lost @ RuntimeError::RowsLost(_) if own => {
-                    self.note(Level::Warn, lost.to_string());
+                    self.warn(lost.to_string());
                     Ok(false)
                 }
                 e => Err(e),
@@ -185,22 +174,37 @@ impl Executor for Verb {
     }
 
     fn keep(&mut self, segment: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
-        self.save_segment(segment, image, message);
+        if self.here.apart.is_some() {
+            return;
+        }
+        let id = segment.id();
+        let link = message.map(|message| {
+            self.here.session.ends.insert(message, id);
+            Change::Link { message, segment: id }
+        });
+        let session = self.here.session.id;
+        self.disk.segment(session, segment, link, image);
     }
 
     fn not_answering(&mut self, tokens: u64) {
-        if self.is_in_own_slot() {
-            self.show_in_flight(tokens);
+        if let Some(share) = self.here.slot.share_in_flight().filter(|_| self.is_in_own_slot()) {
+            self.working(Activity::Restoring { tokens, share: Some(share) });
         }
     }
 
     fn reading(&mut self, progress: Progress, shown: bool) {
         if self.is_in_own_slot() {
-            if !shown {
-                self.show_reading(progress);
+            let Progress { done, total, position, elapsed } = progress;
+            let tokens_per_s = per_second(done, elapsed);
+            if !shown && total >= SHOWN_READING {
+                let elapsed_ms = elapsed.as_secs_f64() * 1000.0;
+                let left_after = self.here.meters.context_limit.saturating_sub(position - done + total);
+                let files = Vec::new();
+                let shown = ReadingProgress { files, done, total, tokens_per_s, elapsed_ms, left_after };
+                self.working(Activity::Reading(shown));
             }
-            self.here.meters.prefill_tokens_per_s = per_second(progress.done, progress.elapsed);
-            self.show_position(progress.position);
+            self.here.meters.prefill_tokens_per_s = tokens_per_s;
+            self.show_position(position);
         }
     }
 
@@ -212,23 +216,6 @@ impl Executor for Verb {
             self.read_at(stats.read, stats.prefill_ms);
             self.show_position(position);
         }
-    }
-}
-
-impl State {
-    fn show_reading(&mut self, progress: Progress) {
-        let Progress { done, total, position, elapsed } = progress;
-        if total < SHOWN_READING {
-            return;
-        }
-        self.working(Activity::Reading(ReadingProgress {
-            files: Vec::new(),
-            done,
-            total,
-            tokens_per_s: per_second(done, elapsed),
-            elapsed_ms: elapsed.as_secs_f64() * 1000.0,
-            left_after: self.here.meters.context_limit.saturating_sub(position - done + total),
-        }));
     }
 }
 

@@ -7,11 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::link::Engine;
-use super::path::Path;
-use super::render::Rendered;
-use super::segments::{self, Step};
-use super::slot::{Last, Slot};
-use super::{Done, RuntimeError};
+use super::{Done, Last, Path, Rendered, RuntimeError, Slot, Step, segments};
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{
     CheckpointImage, Command, Ended, EngineEvent, EngineFault, Job, JobDone, Likely, Looked, RowSource, SequenceId,
@@ -24,9 +20,7 @@ pub(crate) struct PrefillStats {
     /// Tokens from kept or live state.
     pub(crate) reused: u64,
     pub(crate) read: u64,
-    /// Prefill time, milliseconds.
     pub(crate) prefill_ms: f64,
-    /// Total time, milliseconds.
     pub(super) ms: f64,
     /// The end of the last job, and the tokens that it generated.
     pub(crate) end: Option<Box<JobDone>>,
@@ -35,26 +29,20 @@ pub(crate) struct PrefillStats {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
-    /// Tokens read, over all steps.
     pub(crate) done: u64,
     pub(crate) total: u64,
-    /// Tokens in the state.
     pub(crate) position: u64,
     /// Since the start of the first step.
     pub(super) elapsed: Duration,
 }
 
-/// A round of decoding.
 pub(crate) struct Written<'a> {
     pub(crate) tokens: &'a [Token],
-    /// The attention of each token, if the job requested it.
     pub(crate) looked: &'a [Looked],
-    /// Log-probability of each token, if the job requested it.
     pub(crate) likely: &'a [Likely],
     pub(crate) tokens_per_s: f64,
 }
 
-/// What follows the last step.
 #[derive(Clone, Debug)]
 pub(crate) struct ToAnswer {
     pub(crate) last: Last,
@@ -75,15 +63,12 @@ pub(crate) trait Sink<E> {
 
 impl<E> Sink<E> for () {}
 
-/// A linear function with a slot of the engine.
 pub(crate) trait Executor: Sized {
     fn parts(&mut self) -> (&mut Engine, &mut Slot);
     /// Waits for the next event of a command; `restores`: it makes a path live. True if a tick is due.
     async fn event(&mut self, command: u64, restores: bool) -> (Option<EngineEvent>, bool);
 
-    /// Whether the segments of steps are kept.
     fn keeps(&self) -> bool;
-    /// Whether kept segments are exported with their state.
     fn exports(&self) -> bool {
         true
     }
@@ -116,7 +101,6 @@ pub(crate) trait Executor: Sized {
         restored(self, id, path).await
     }
 
-    /// Copies the state of another slot, which is at `path`.
     async fn copy(&mut self, from: SequenceId, path: Path) -> Done<f64> {
         let to = self.parts().1.sequence;
         let id = start(self, |id| Command::Fork { id, from, to })?;
@@ -169,7 +153,6 @@ pub(crate) trait Executor: Sized {
     }
 }
 
-/// Sends a command; returns its number.
 fn start<E: Executor>(executor: &mut E, command: impl FnOnce(u64) -> Command) -> Done<u64> {
     let (engine, _) = executor.parts();
     let id = engine.id();

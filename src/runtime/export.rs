@@ -3,15 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::task::{Doing, Order, Place, SHORT};
-use super::verb::Verb;
-use super::{Done, RuntimeError, grouped};
+use super::task::{Doing, Place};
+use super::{Done, RuntimeError, SaveState, Verb, grouped, refused};
 use crate::core::bytes;
-use crate::runtime::protocol::{ExportFormat, Level, SaveState};
+use crate::runtime::protocol::ExportFormat;
 use crate::store::{Imported, Overwrite, Scope, StoreError};
 use crate::text::sanitize::sanitize_line;
 
-/// Expands a leading `~` to the home folder.
 fn typed_path(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -19,7 +17,6 @@ fn typed_path(path: &str) -> PathBuf {
     }
 }
 
-/// Most sessions that an import names.
 const NAMED: usize = 10;
 
 pub fn imported_line(imported: &Imported) -> String {
@@ -60,7 +57,7 @@ impl Verb {
     ) -> Done {
         let path = typed_path(&path);
         let Some(id) = self.here.session.id else {
-            return Err(RuntimeError::Refused("Nothing to export: the conversation is empty.".into()));
+            return refused("Nothing to export: the conversation is empty.");
         };
         self.disk.wait_for_texts();
         let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
@@ -70,49 +67,42 @@ impl Verb {
         });
         if let Some(why) = unsaved.as_ref().filter(|_| tree || with_state) {
             let what = if with_state { "--with-state" } else { "--tree" };
-            return Err(RuntimeError::Refused(format!(
+            return refused(format!(
                 "{what} exports what is on disk, and the latest messages are not there yet ({why}). /export without it writes the open branch."
-            )));
+            ));
         }
-        let store = Arc::clone(&self.disk.store);
-        if with_state {
+        let (store, file) = (Arc::clone(&self.disk.store), path.clone());
+        let (what, failed) = (format!("exporting {}", name_of(&path)), "The export failed unexpectedly.");
+        let written = if with_state {
             self.disk.wait_for_states();
-            let fingerprint = self.engine.fingerprint().to_owned();
-            let (what, file) = (format!("exporting {}", name_of(&path)), path.clone());
-            let line = part_of(&what);
-            let order = order(what, "The export failed unexpectedly.", Place::Background);
+            let (fingerprint, line) = (self.engine.fingerprint().to_owned(), part_of(&what));
             let write = move |doing: &Doing| {
                 doing.watched(line, |watch| store.export_bundle(id, &fingerprint, &file, overwrite, watch))
             };
-            let written = self.elsewhere(order, write).await??;
+            let written = self.elsewhere(Place::Background, what, failed, write).await??;
             let again = match written.replay_tokens {
                 0 => String::new(),
                 n => format!("; {} tokens will be read again", grouped(n)),
             };
             let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
-            let text = format!("{} written, {size}, with the state of {kept} tokens{again}.", path.display());
-            self.note(Level::Info, text);
-            return Ok(());
-        }
-        let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
-        if unsaved.is_some() {
-            // The tree holds messages that are not on disk yet.
-            let messages = self.here.session.tree.path().into_iter().cloned().collect();
-            let size = store.export_messages(&self.here.session.name, messages, format, &path, overwrite)?;
-            let what = "the open branch, from memory";
-            self.note(Level::Info, format!("{} written, {}: {what}.", path.display(), bytes(size)));
-            return Ok(());
-        }
-        let scope = if tree { Scope::Tree } else { Scope::Branch };
-        let file = path.clone();
-        let order =
-            order(format!("exporting {}", name_of(&path)), "The export failed unexpectedly.", Place::Background);
-        let write = move |doing: &Doing| {
-            let none = |_, _| String::new();
-            doing.watched(none, |watch| store.export_to(id, format, scope, &file, overwrite, watch))
+            format!("{size}, with the state of {kept} tokens{again}")
+        } else {
+            let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
+            if unsaved.is_some() {
+                // The tree holds messages that are not on disk yet.
+                let messages = self.here.session.tree.path().into_iter().cloned().collect();
+                let size = store.export_messages(&self.here.session.name, messages, format, &path, overwrite)?;
+                format!("{}: the open branch, from memory", bytes(size))
+            } else {
+                let scope = if tree { Scope::Tree } else { Scope::Branch };
+                let write = move |doing: &Doing| {
+                    let none = |_, _| String::new();
+                    doing.watched(none, |watch| store.export_to(id, format, scope, &file, overwrite, watch))
+                };
+                bytes(self.elsewhere(Place::Background, what, failed, write).await??)
+            }
         };
-        let size = self.elsewhere(order, write).await??;
-        self.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size)));
+        self.info(format!("{} written, {written}.", path.display()));
         Ok(())
     }
 
@@ -122,25 +112,21 @@ impl Verb {
         store.new_message_id(None);
         let what = format!("importing {}", name_of(&path));
         let line = part_of(&what);
-        let order = order(what, "The import failed unexpectedly. Nothing was imported.", Place::InTurn);
+        let failed = "The import failed unexpectedly. Nothing was imported.";
         let read = move |doing: &Doing| doing.watched(line, |watch| store.import(&path, watch));
-        let imported = match self.elsewhere(order, read).await? {
+        let imported = match self.elsewhere(Place::InTurn, what, failed, read).await? {
             Err(StoreError::Stopped) => {
-                self.note(Level::Info, "Stopped: nothing was imported.");
+                self.info("Stopped: nothing was imported.");
                 return Err(RuntimeError::Stopped);
             }
             imported => imported?,
         };
-        self.note(Level::Info, imported_line(&imported));
+        self.info(imported_line(&imported));
         match imported.sessions.as_slice() {
             [(_, name)] => self.resume(name.clone()).await,
             _ => self.list_sessions(),
         }
     }
-}
-
-fn order(what: String, failed: &'static str, place: Place) -> Order {
-    Order { what, failed, place, patience: SHORT }
 }
 
 fn part_of(what: &str) -> impl Fn(u64, u64) -> String + use<> {

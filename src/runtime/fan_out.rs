@@ -9,16 +9,15 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::baton::Running;
-use super::executor::{Executor, PrefillStats, ToAnswer, Written};
-use super::path::Path;
-use super::render::Rendered;
-use super::segments::{self, Step};
-use super::slot::{Last, Slot};
-use super::verb::{Verb, Wait, Wake, Work};
-use super::{Done, RuntimeError, State, grouped};
+use super::executor::Executor;
+use super::verb::Work;
+use super::{
+    Done, Last, Path, Plan, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake,
+    Written, grouped, refused, segments,
+};
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, EngineFault, Sampling};
-use crate::text::{Begin, StreamDecoder};
+use crate::text::Begin;
 
 #[derive(Clone, Debug)]
 pub(super) struct Branch {
@@ -42,8 +41,7 @@ pub(super) trait Fan {
     fn count(&self) -> usize;
     /// Prepares a branch by its number from 0. Called once for each, in order; `None` skips it, an error ends it.
     fn prepare(&mut self, state: &mut State, which: usize) -> Done<Option<Branch>>;
-    fn tokens(&mut self, state: &mut State, which: usize, written: &Written<'_>);
-    /// Called regularly, to save and to show progress.
+    fn tokens(&mut self, _state: &mut State, _which: usize, _written: &Written<'_>) {}
     fn tick(&mut self, _state: &mut State) {}
     /// The conversation is on screen again: sends all output again.
     fn shown_again(&mut self, _state: &mut State) {}
@@ -51,6 +49,33 @@ pub(super) trait Fan {
     /// Whether every request has priority.
     fn gives_way(&self) -> bool {
         false
+    }
+}
+
+/// One branch that every request has priority over.
+struct One {
+    branch: Option<Branch>,
+    grown: Option<Grown>,
+}
+
+impl Fan for One {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn prepare(&mut self, _state: &mut State, _which: usize) -> Done<Option<Branch>> {
+        Ok(self.branch.take())
+    }
+
+    fn ended(&mut self, _state: &mut State, _which: usize, grown: Done<Grown>) {
+        match grown {
+            Ok(grown) => self.grown = Some(grown),
+            Err(e) => tracing::debug!(%e, "a branch in idle time"),
+        }
+    }
+
+    fn gives_way(&self) -> bool {
+        true
     }
 }
 
@@ -76,7 +101,7 @@ impl Verb {
                 0 | 1 => "This engine holds one conversation at a time.",
                 _ => "All conversations of this engine are busy: wait for one to end, or stop it.",
             };
-            return Err(RuntimeError::Refused(why.into()));
+            return refused(why);
         }
         let (mut lanes, mut done) = (Vec::<Lane>::new(), Slots::default());
         // Branches that wait for memory, and the number of the next one.
@@ -162,6 +187,14 @@ impl Verb {
         }
     }
 
+    /// Runs a branch in idle time; every request has priority. `None` if it failed.
+    pub(super) async fn in_idle_time(&mut self, branch: Branch) -> Done<Option<Grown>> {
+        let mut one = One { branch: Some(branch), grown: None };
+        let slots = self.fan_out(&mut one).await?;
+        self.release(slots)?;
+        Ok(one.grown)
+    }
+
     fn next_branch(&mut self, fan: &mut dyn Fan, next: &mut usize) -> Option<(usize, Branch)> {
         while *next < fan.count() && !self.here.slot.stopped() {
             let which = *next;
@@ -197,11 +230,9 @@ impl Verb {
     async fn run_branch(&mut self, branch: Branch) -> Done<Grown> {
         let Branch { base, rendered, steps, last, message } = branch;
         if !self.restore(base).await? {
-            return Err(RuntimeError::Refused("Its kept state is not on disk any more.".into()));
+            return refused("Its kept state is not on disk any more.");
         }
-        if self.here.slot.stopped() {
-            return Err(RuntimeError::Stopped);
-        }
+        self.unstopped()?;
         let answer = last.map(|last| ToAnswer { last, message });
         let stats = self.run(&rendered, steps, answer, &mut ()).await?;
         Ok(Grown { path: self.slot().live.clone(), stats })
@@ -228,25 +259,21 @@ impl Verb {
 }
 
 impl State {
-    /// A branch that answers a question on top of kept state without saving, and its decoder.
-    pub(super) fn question_after(
-        &self,
-        base: &Path,
-        rendered: &Arc<Rendered>,
-        sampling: Sampling,
-    ) -> Done<(Branch, StreamDecoder)> {
+    /// A branch that answers a question on top of kept state without saving.
+    pub(super) fn question_after(&self, base: &Path, rendered: &Arc<Rendered>, sampling: Sampling) -> Done<Branch> {
         let (renderer, piece) = (&self.engine.renderer, self.engine.piece);
         let steps = self.bounded(|halt| segments::steps(renderer, piece, rendered, base, halt))?;
-        let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
-        let limit = self.firm_limit();
-        if limit > 0 && total + self.reserve() > limit {
-            let (total, limit) = (grouped(total), grouped(limit));
+        let plan = Plan { base: base.clone(), found: Vec::new(), steps };
+        if !self.fits(plan.total() + self.reserve()) {
+            let (total, limit) = (grouped(plan.total()), grouped(self.firm_limit()));
             return Err(RuntimeError::TooLong(format!("{total} tokens with the question; the context holds {limit}")));
         }
-        let begin = Begin::after_prompt(&rendered.text);
-        let last = Last::Generate(self.generate(sampling, begin, 0)?);
-        let decoder = StreamDecoder::new(renderer.model().tokenizer.clone(), begin);
-        let (base, rendered) = (base.clone(), Arc::clone(rendered));
-        Ok((Branch { base, rendered, steps, last: Some(last), message: None }, decoder))
+        let last = Last::Generate(self.generate(sampling, Begin::after_prompt(&rendered.text), 0)?);
+        let Plan { base, steps, .. } = plan;
+        Ok(Branch { base, rendered: Arc::clone(rendered), steps, last: Some(last), message: None })
+    }
+
+    pub(super) fn greedy(&self) -> Sampling {
+        Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) }
     }
 }

@@ -1,4 +1,4 @@
-//! `/follow`: files whose changes are appended to the conversation before its next question.
+//! `/follow`: changes of files and folders are appended to the conversation before its next question.
 //!
 //! A follower reads what changes on its own thread and reports here; nothing enters the conversation until a question
 //! is asked. What was read of a file is a function of the branch ([`versions`]), so undo and branches need nothing else.
@@ -6,24 +6,21 @@
 mod rebase;
 mod update;
 mod versions;
-mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::task::{Order, Place, SHORT};
-use super::verb::Verb;
-use super::{Done, RuntimeError, State};
+use super::task::{Doing, Place};
+use super::{Done, Notice, RuntimeError, State, Verb, refused};
 use crate::config::settings::NewFiles;
 use crate::core::transcript::{Message, MessageId, Update};
-use crate::runtime::protocol::{Level, LoadOptions, Notice};
+use crate::runtime::protocol::LoadOptions;
 use crate::text::sanitize::sanitize_line;
-use crate::text::sources::Document;
 use crate::text::sources::follow::{Follower, Look, Looker, OnDisk, Watching, whole_paths};
 pub(super) use versions::{Version, versions};
 
-/// What each session of this run follows, by its serial.
 pub(super) struct Follows {
     by_session: HashMap<u64, Followed>,
     to: Sender<(u64, Look)>,
@@ -43,12 +40,11 @@ struct Followed {
     followers: Vec<Follower>,
     /// The files that changed since they are followed: name and contents now, by path.
     on_disk: BTreeMap<String, (String, OnDisk)>,
-    /// New files that the user does not want.
     left_out: BTreeSet<String>,
     note: Option<String>,
     /// The head of the branch that was read anew, or could not be.
     tried: Option<MessageId>,
-    watches: Vec<watch::Watch>,
+    watches: Vec<update::Watch>,
     /// Something changed since the watched questions were answered.
     is_fresh: bool,
 }
@@ -108,36 +104,36 @@ impl State {
         self.follows.by_session.get_mut(&serial).ok_or_else(none)
     }
 
+    fn paths_read(&self) -> BTreeSet<String> {
+        versions(&self.here.session.tree.path()).iter().map(|v| v.path.to_owned()).collect()
+    }
+
     /// The followed files that differ from what was read on this path.
     fn pending(&self, path: &[&Message]) -> Vec<Pending> {
         let Some(followed) = self.following() else { return Vec::new() };
-        let versions = versions(path);
-        let known: HashMap<&str, &versions::Version<'_>> = versions.iter().map(|v| (v.path, v)).collect();
-        let ignored = self.config.follow.new == NewFiles::Ignore;
-        let mut pending = Vec::new();
-        for (path, (name, now)) in &followed.on_disk {
-            let (text, version) = match (now, known.get(path.as_str())) {
-                (OnDisk::Text(text), version) => (text.as_str(), version),
-                (OnDisk::Gone, version) => ("", version),
-                (OnDisk::Unreadable(why), Some(version)) => {
-                    let what = What::Unreadable(why.clone());
-                    pending.push(Pending { path: path.clone(), name: version.name.to_owned(), what });
-                    continue;
+        let known: HashMap<&str, Version<'_>> = versions(path).into_iter().map(|v| (v.path, v)).collect();
+        let ignored = |path: &String| self.config.follow.new == NewFiles::Ignore || followed.left_out.contains(path);
+        let differs = |(path, (name, now)): (&String, &(String, OnDisk))| {
+            let text = match now {
+                OnDisk::Text(text) => text.as_str(),
+                OnDisk::Gone => "",
+                OnDisk::Unreadable(why) => {
+                    let name = known.get(path.as_str())?.name.to_owned();
+                    return Some(Pending { path: path.clone(), name, what: What::Unreadable(why.clone()) });
                 }
-                (OnDisk::Unreadable(_), None) => continue,
             };
-            let (name, what) = match version {
-                Some(version) if version.text == text => continue,
+            let (name, what) = match known.get(path.as_str()) {
+                Some(version) if version.text == text => return None,
                 Some(v) => (v.name, What::Changed { old: v.text.clone().into_owned(), new: text.to_owned() }),
-                None if ignored || text.trim().is_empty() || followed.left_out.contains(path) => continue,
+                None if ignored(path) || text.trim().is_empty() => return None,
                 None => (name.as_str(), What::New(text.to_owned())),
             };
-            pending.push(Pending { path: path.clone(), name: name.to_owned(), what });
-        }
-        with_moves(pending)
+            Some(Pending { path: path.clone(), name: name.to_owned(), what })
+        };
+        with_moves(followed.on_disk.iter().filter_map(differs).collect())
     }
 
-    /// `, changed since` for a document whose file has another text by now, read or not.
+    /// `, changed since` for a document if its file has another text by now, read or not.
     pub(super) fn changed_since(&self, document: &Message) -> &'static str {
         let path = self.here.session.tree.path();
         let Some(file) = document.meta.document.as_ref().and_then(|d| d.path.as_deref()) else { return "" };
@@ -168,15 +164,11 @@ impl State {
         let note = look.note.filter(|note| followed.note.as_ref() != Some(note));
         followed.note = note.clone().or(followed.note.take());
         let show = |state: &mut State| {
-            note.into_iter().for_each(|note| state.note(Level::Warn, note));
+            note.into_iter().for_each(|note| state.warn(note));
             state.show_changed();
         };
-        match self.at_work(|session| session.serial == serial) {
-            Some(at) => self.on_other(at, show),
-            None if self.here.session.serial == serial => show(self),
-            // The session is closed; when it is opened again, its changes are counted.
-            None => {}
-        }
+        // When a closed session is opened again, its changes are counted.
+        self.in_session(|session| session.serial == serial, show);
     }
 
     pub(super) fn follow_nothing(&mut self) -> Done {
@@ -184,22 +176,7 @@ impl State {
             Some(followed) => format!("{} no longer followed.", followed.list()),
             None => "Nothing is followed here.".to_owned(),
         };
-        self.note(Level::Info, text);
-        self.show_changed();
-        Ok(())
-    }
-
-    fn follow_start(&mut self, looker: Looker, paths: Vec<String>, left_out: BTreeSet<String>) -> Done {
-        let (serial, to) = (self.here.session.serial, self.follows.to.clone());
-        let report = move |look| drop(to.send((serial, look)));
-        let follower = Follower::start(looker, Watching::default(), report)
-            .map_err(|e| RuntimeError::Failed(format!("Nothing can be followed: {e}.")))?;
-        let followed = self.follows.by_session.entry(serial).or_default();
-        followed.followers.push(follower);
-        followed.paths.extend(paths);
-        followed.left_out.extend(left_out);
-        let text = format!("{} followed: /changes lists what changed, the next question reads it.", followed.list());
-        self.note(Level::Info, text);
+        self.info(text);
         self.show_changed();
         Ok(())
     }
@@ -213,26 +190,18 @@ impl Followed {
     }
 }
 
-/// Joins a file that is gone with a new one of the same text.
-fn with_moves(mut pending: Vec<Pending>) -> Vec<Pending> {
-    let mut at = 0;
-    while let Some(gone) = pending.get(at) {
-        let moved = match &gone.what {
-            What::Changed { old, new } if new.is_empty() => {
-                pending.iter().position(|p| matches!(&p.what, What::New(text) if text == old))
-            }
-            _ => None,
-        };
-        let Some(to) = moved else {
-            at += 1;
-            continue;
-        };
-        let gone = pending.remove(at);
-        if let Some(new) = pending.get_mut(to - usize::from(to > at)) {
-            new.what = What::Moved { from: gone.path, name: gone.name };
+fn with_moves(pending: Vec<Pending>) -> Vec<Pending> {
+    let is_gone = |p: &Pending| matches!(&p.what, What::Changed { new, .. } if new.is_empty());
+    let (gone, mut all): (Vec<_>, Vec<_>) = pending.into_iter().partition(is_gone);
+    for gone in gone {
+        let What::Changed { old, .. } = &gone.what else { continue };
+        match all.iter_mut().find(|p| matches!(&p.what, What::New(text) if text == old)) {
+            Some(new) => new.what = What::Moved { from: gone.path, name: gone.name },
+            None => all.push(gone),
         }
     }
-    pending
+    all.sort_by(|a, b| a.path.cmp(&b.path));
+    all
 }
 
 impl Verb {
@@ -242,7 +211,7 @@ impl Verb {
                 || "Nothing is followed here. /follow PATH loads files and notices their changes.".to_owned(),
                 |followed| format!("{} followed. /follow off ends it.", followed.list()),
             );
-            self.note(Level::Info, text);
+            self.info(text);
             return Ok(());
         }
         self.here.session.may_write()?;
@@ -250,52 +219,52 @@ impl Verb {
         if let Some(followed) = self.following() {
             paths.retain(|path| !followed.paths.contains(path));
             if paths.is_empty() {
-                return Err(RuntimeError::Refused(format!("{} followed already.", followed.list())));
+                return refused(format!("{} followed already.", followed.list()));
             }
         }
         let (of, how) = (paths.clone(), self.sources.clone());
         let looker =
-            self.elsewhere(looking("Nothing is followed."), move |doing| Looker::new(of, how, &doing.cancel)).await?;
+            self.look_elsewhere("Nothing is followed.", move |doing| Looker::new(of, how, &doing.cancel)).await?;
         let looker = self.gathered(&paths, looker)?;
-        let gathered = self.gather(&paths, &LoadOptions::default()).await?;
-        self.say_skipped(&gathered);
+        let documents = self.gather(&paths, &LoadOptions::default()).await?;
 
-        let (known, new) = self.known_before(gathered.documents);
-        let wanted: Vec<String> = new.iter().filter_map(|d| Some(d.path.as_ref()?.display().to_string())).collect();
-        self.load_documents(new, &LoadOptions::default()).await?;
-        let path = self.here.session.tree.path();
-        let read: BTreeSet<&str> = versions(&path).iter().map(|v| v.path).collect();
-        let left_out: BTreeSet<String> = wanted.iter().filter(|path| !read.contains(path.as_str())).cloned().collect();
-        if !wanted.is_empty() && left_out.len() == wanted.len() {
-            // The user cancelled the load.
-            return Ok(());
-        }
-        self.follow_start(looker, paths, left_out)?;
-        self.followed()?.on_disk.extend(known);
-        self.show_changed();
-        Ok(())
-    }
-}
-
-impl State {
-    /// Documents that this branch holds in another version, as files that changed, and documents that it does not
-    /// hold, least recently changed first.
-    fn known_before(&self, documents: Vec<Document>) -> (BTreeMap<String, (String, OnDisk)>, Vec<Document>) {
-        let path = self.here.session.tree.path();
-        let versions: HashMap<&str, versions::Version<'_>> = versions(&path).into_iter().map(|v| (v.path, v)).collect();
+        // Documents that this branch holds already count as files that changed.
+        let held = self.paths_read();
         let (mut known, mut new) = (BTreeMap::new(), Vec::new());
         for document in documents {
-            let file = document.path.as_ref().map(|p| p.display().to_string());
-            match file.filter(|file| versions.contains_key(file.as_str())) {
+            match document.path.as_ref().map(|p| p.display().to_string()).filter(|file| held.contains(file)) {
                 Some(file) => drop(known.insert(file, (document.name, OnDisk::Text(document.text)))),
                 None => new.push(document),
             }
         }
-        new.sort_by_cached_key(|d| d.path.as_ref().and_then(|p| p.metadata().ok()?.modified().ok()));
-        (known, new)
+        let files: Vec<PathBuf> = new.iter().filter_map(|d| d.path.clone()).collect();
+        let wanted: BTreeSet<String> = files.iter().map(|path| path.display().to_string()).collect();
+        let ages = self.ages(files).await?;
+        new.sort_by_cached_key(|d| d.path.as_ref().and_then(|path| ages.get(path)));
+        self.load_documents(new, &LoadOptions::default()).await?;
+        let left_out: BTreeSet<String> = wanted.difference(&self.paths_read()).cloned().collect();
+        if !wanted.is_empty() && left_out.len() == wanted.len() {
+            // The user cancelled the load.
+            return Ok(());
+        }
+        let (serial, to) = (self.here.session.serial, self.follows.to.clone());
+        let follower = Follower::start(looker, Watching::default(), move |look| drop(to.send((serial, look))))
+            .map_err(|e| RuntimeError::Failed(format!("Nothing can be followed: {e}.")))?;
+        let followed = self.follows.by_session.entry(serial).or_default();
+        followed.followers.push(follower);
+        followed.paths.extend(paths);
+        followed.left_out.extend(left_out);
+        followed.on_disk.extend(known);
+        let text = format!("{} followed: /changes lists what changed, the next question reads it.", followed.list());
+        self.info(text);
+        self.show_changed();
+        Ok(())
     }
-}
-
-fn looking(failed: &'static str) -> Order {
-    Order { what: "looking at the files".into(), failed, place: Place::InTurn, patience: SHORT }
+    async fn look_elsewhere<T: Send + 'static>(
+        &mut self,
+        failed: &'static str,
+        look: impl FnOnce(&Doing) -> T + Send + 'static,
+    ) -> Done<T> {
+        self.elsewhere(Place::InTurn, "looking at the files".into(), failed, look).await
+    }
 }

@@ -8,8 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crossbeam_channel::{Receiver, TryRecvError, never};
 
-use super::Attendance;
-use crate::runtime::protocol::Request;
+use super::{Attendance, Request};
 
 #[derive(Debug)]
 pub(super) struct Inbox {
@@ -24,7 +23,6 @@ impl Inbox {
         Inbox { channel, attendance, waiting: Mutex::default() }
     }
 
-    /// The channel, for use when no request is waiting here.
     pub(super) fn channel(&self) -> &Receiver<Request> {
         &self.channel
     }

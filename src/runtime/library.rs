@@ -1,15 +1,15 @@
-//! Documents of the conversation and of the library.
+//! Documents of the conversation and of the library. Those of the library are loaded by name: their text is decoded from
+//! the kept tokens, so that the kept state matches.
 
-use super::executor::PrefillStats;
 use super::follow::versions;
-use super::segments;
-use super::verb::Verb;
-use super::{Done, RuntimeError, State, grouped};
+use super::{
+    Done, Form, Level, Notice, Path, PrefillStats, Renderer, RuntimeError, State, Verb, grouped, refused, segments,
+};
 use crate::config::settings::SaveStates;
-use crate::core::transcript::{DocumentInfo, Message, Role};
+use crate::core::transcript::{DocumentInfo, Message, Role, text_hash};
 use crate::core::{bytes, counted};
-use crate::runtime::protocol::{DocumentRow, Level, LibraryAction, LibraryName, LoadOptions, Notice};
-use crate::store::{Change, DocumentRecord, NewDocument, SegmentId};
+use crate::runtime::protocol::{DocumentRow, LibraryAction, LibraryName, LoadOptions};
+use crate::store::{Change, DocumentRecord, NewDocument, SegmentId, Store, StoreError};
 use crate::text::near::no_document;
 use crate::text::sources::Document;
 use crate::text::tokenizer::SHIELD;
@@ -36,7 +36,7 @@ impl State {
         let row = |m: &&Message| {
             let d = m.meta.document.as_ref()?;
             let segment = self.here.session.ends.get(&m.id);
-            let live = segment.and_then(|id| self.here.slot.live.segments().iter().find(|s| s.id == *id));
+            let live = self.live_end(m.id);
             let stored = segment.and_then(|id| self.disk.store.kept_of(id).ok().flatten());
             let (kept, bytes) = stored.unwrap_or_default();
             Some(DocumentRow {
@@ -75,9 +75,7 @@ impl State {
             self.show_session();
         }
         for id in std::mem::take(&mut self.here.session.broken_off) {
-            let segment = self.here.session.ends.get(&id);
-            let end = segment.and_then(|segment| self.here.slot.live.segments().iter().find(|s| s.id == *segment));
-            let end = end.map(|segment| (segment.id, segment.end_position()));
+            let end = self.live_end(id).map(|segment| (segment.id, segment.end_position()));
             let message = self.here.session.tree.get(id).cloned();
             match (end, message) {
                 (Some((segment, end)), Some(message)) => {
@@ -109,7 +107,7 @@ impl State {
         let path = self.here.session.tree.path();
         let message = match self.here.session.document_called(name)?.and_then(|at| path.get(at)) {
             Some(message) => *message,
-            None => return Err(RuntimeError::Refused(self.here.session.no_document(name))),
+            None => return refused(self.here.session.no_document(name)),
         };
         let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
         let versions = versions(&path);
@@ -126,10 +124,9 @@ impl State {
             .collect();
         if shown.is_empty() {
             let lines = counted(text.lines().count() as u64, "line");
-            return Err(RuntimeError::Refused(format!("{name} has {lines}.")));
+            return refused(format!("{name} has {lines}."));
         }
-        self.report(Notice::Page { title: format!("{name}:{line}{since}"), text: shown.join("\n") });
-        Ok(())
+        self.page(&format!("{name}:{line}{since}"), shown.join("\n"))
     }
 
     /// Names of the library for completion. Sent whenever they may have changed.
@@ -144,7 +141,6 @@ impl State {
         }
     }
 
-    /// Reports a document that was added.
     fn library_has(&self, document: Option<Message>, stats: &PrefillStats) {
         let Some((info, text)) = document.and_then(|m| Some((m.meta.document?, m.text))) else { return };
         let (read, all) = (grouped(stats.read), grouped(info.tokens));
@@ -155,14 +151,14 @@ impl State {
             }
             None => format!("{all} tokens, {read} read"),
         };
-        self.note(Level::Info, format!("{} is in the library: {what}.", info.name));
+        self.info(format!("{} is in the library: {what}.", info.name));
         if self.engine.server().is_none() && !self.spells_back(&info, &text) {
             let text = format!(
                 "{}: what is kept does not spell its text again, for this model's tokenizer writes some of its characters as others. \
                  It can be asked in the session that loads it (/load), not with /ask-all or by its name.",
                 info.name
             );
-            self.note(Level::Warn, text);
+            self.warn(text);
         }
     }
 
@@ -207,10 +203,10 @@ impl Verb {
                 }
                 let freed = self.disk.store.collect()?;
                 self.report_library();
-                self.note(
-                    Level::Info,
-                    format!("Removed {name} from the library ({}). Sessions keep what they use.", bytes(freed.bytes)),
-                );
+                self.info(format!(
+                    "Removed {name} from the library ({}). Sessions keep what they use.",
+                    bytes(freed.bytes)
+                ));
                 Ok(())
             }
             LibraryAction::Prune => {
@@ -218,7 +214,7 @@ impl Verb {
                 let freed = self.disk.store.collect()?;
                 self.report_library();
                 let removed = counted(removed, "unused document");
-                self.note(Level::Info, format!("Removed {removed} ({}).", bytes(freed.bytes)));
+                self.info(format!("Removed {removed} ({}).", bytes(freed.bytes)));
                 Ok(())
             }
         }
@@ -226,9 +222,8 @@ impl Verb {
 
     /// Reads files after the system text of new sessions and keeps the state. The conversation does not change.
     async fn library_add(&mut self, path: &str) -> Done {
-        let gathered = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
-        self.say_skipped(&gathered);
-        let documents = self.shaped(gathered.documents, &LoadOptions::default())?;
+        let documents = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
+        let documents = self.shaped(documents, &LoadOptions::default())?;
         self.engine_ready().await?;
         let mut unread = self.library_read(documents).await?;
         // The command ends with the last failure.
@@ -257,8 +252,7 @@ impl Verb {
         Ok(unread)
     }
 
-    /// Reads one document after the messages before it, or after the system text of new sessions, and adds it to the
-    /// library and to the messages.
+    /// Reads one document after these messages, or the system text of new sessions, and adds it to both.
     pub(super) async fn read_into_library(
         &mut self,
         messages: &mut Vec<Message>,
@@ -268,14 +262,13 @@ impl Verb {
         let info = DocumentInfo::new(&document.name, path, &document.text);
         let first = messages.is_empty();
         if first {
-            let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
-            messages.extend(system.map(|s| self.draft(Role::System, None, s)));
+            messages.extend(self.default_system_message());
         }
         let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
         message.meta.document = Some(info.clone());
         messages.push(message);
         let path: Vec<&Message> = messages.iter().collect();
-        let rendered = self.known_size(self.past_of(&path, self.defaults.think), &info.name)?;
+        let rendered = self.known_size(self.rendering(&path, Form::Past, self.defaults.think), &info.name)?;
         let starts_at = if first { 0 } else { self.here.slot.live.position() };
         let mut plan = self.fitted(&rendered, State::plan, &info.name).await?;
         // These messages are in no conversation, so no segment may refer to them.
@@ -285,9 +278,7 @@ impl Verb {
         let stats = self.execute(plan, &rendered, None, &mut ()).await;
         self.here.session.is_unread = is_unread;
         let stats = stats?;
-        if self.here.slot.stopped() {
-            return Err(RuntimeError::Stopped);
-        }
+        self.unstopped()?;
         if let Some(tip) = self.here.slot.live.head() {
             let info = DocumentInfo { tokens: self.here.slot.live.position() - starts_at, ..info };
             self.add_to_library(&info, starts_at, tip);
@@ -297,4 +288,62 @@ impl Verb {
         }
         Ok(stats)
     }
+}
+
+/// Line ends before and after a file's text that the reader strips.
+const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
+const AFTER: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
+
+impl State {
+    pub(super) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        // The entry of a document that was just read may not be on disk yet.
+        self.disk.wait_for_texts();
+        let records = self.disk.documents()?;
+        names.iter().map(|name| self.library_document(&records, name)).collect()
+    }
+
+    fn library_document(&self, records: &[DocumentRecord], name: &str) -> Done<Document> {
+        let Some(last) = records.iter().find(|d| d.document.name == name) else {
+            return Err(not_in_library(name, records));
+        };
+        let d = &last.document;
+        for same in records.iter().filter(|r| r.document.name == name && r.document.hash == d.hash) {
+            let store = self.disk.store_of(&same.document.segment);
+            if let Some(text) = text_as_read(store, &self.engine.renderer, same)? {
+                let path = d.path.clone().map(std::path::PathBuf::from);
+                return Ok(Document { name: name.to_owned(), path, text, note: None, guessed: None });
+            }
+        }
+        let again = match &d.path {
+            Some(path) => format!("/load {path} reads it again."),
+            None => "It came from no file.".to_owned(),
+        };
+        refused(format!("The text of {name} cannot be restored from what is kept. {again}"))
+    }
+}
+
+/// The text of a library document, byte for byte: from a session that holds it, or decoded from the tokens.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn text_as_read(store: &Store, renderer: &Renderer, record: &DocumentRecord) -> Result<Option<String>, StoreError> {
+    let d = &record.document;
+    let is_it = |text: &str| text_hash(text) == d.hash;
+    if let Some(id) = store.message_ending(&d.segment)? {
+        let message = store.message(id)?;
+        if is_it(&message.text) {
+            return Ok(Some(message.text));
+        }
+    }
+    let path = match store.load_path(&d.segment) {
+        Ok(segments) => Path::new(segments),
+        Err(StoreError::NoSegment { .. }) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let spelled = segments::document_text(renderer, &path, d.prefix, &d.name).unwrap_or_default();
+    let mut edges = BEFORE.iter().flat_map(|before| AFTER.iter().map(move |after| (before, after)));
+    Ok(edges.find_map(|(before, after)| Some(format!("{before}{spelled}{after}")).filter(|text| is_it(text))))
 }

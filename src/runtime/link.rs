@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use crossbeam_channel::{Receiver, Sender, never};
 
-use super::render::Renderer;
+use super::Renderer;
 use crate::core::Exit;
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, MAIN, ModelInfo, SequenceId, Token};
-use crate::text::thoughts;
+use crate::text::{Begin, Delta, StreamDecoder, thoughts};
 
 /// Most tokens between two checkpoints inside a document where the CPU reads: an end of the process loses less than a
 /// minute of reading. It is no time, as the bits of a state depend on where its pieces end.
@@ -69,19 +69,21 @@ impl Engine {
         self.next_id
     }
 
-    /// Fails if the thread has ended.
     pub(crate) fn send(&mut self, command: Command) -> Result<(), EngineFault> {
         if self.commands.as_ref().is_some_and(|c| c.send(command).is_ok()) {
             return Ok(());
         }
         self.down(self.gone.to_owned(), Exit::Failure);
-        Err(EngineFault::Fatal { why: self.gone.to_owned(), exit: Exit::Failure })
+        Err(self.fault())
+    }
+
+    fn fault(&self) -> EngineFault {
+        EngineFault::Fatal { why: self.gone.to_owned(), exit: Exit::Failure }
     }
 
     /// The event of a thread that has ended without one.
     pub(crate) fn ended(&self) -> EngineEvent {
-        let fault = EngineFault::Fatal { why: self.gone.to_owned(), exit: Exit::Failure };
-        EngineEvent::Failed { id: 0, fault }
+        EngineEvent::Failed { id: 0, fault: self.fault() }
     }
 
     pub(crate) fn down(&mut self, why: String, exit: Exit) {
@@ -131,12 +133,24 @@ impl Engine {
         self.server().and_then(|_| thoughts::unopened(text))
     }
 
-    /// Identifies the model that state belongs to; empty until one is loaded.
+    pub(super) fn decoded(&self, begin: Begin, tokens: &[Token]) -> Delta {
+        let mut decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), begin);
+        let mut all = decoder.push_all(tokens);
+        let rest = decoder.finish();
+        all.thinking.push_str(&rest.thinking);
+        all.answer.push_str(&rest.answer);
+        match self.unopened_thought(&all.answer) {
+            Some((thinking, answer)) if all.thinking.is_empty() => {
+                Delta { thinking: thinking.to_owned(), answer: answer.to_owned() }
+            }
+            _ => all,
+        }
+    }
+
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// 0 before the engine is ready.
     pub(super) fn slots(&self) -> u32 {
         self.model().map_or(0, |m| m.max_sequences)
     }

@@ -1,38 +1,23 @@
 //! `/load`: reads documents into the conversation: gathering, the plan, prefill with progress, a stop in the middle.
 //!
-//! `gather` finds the documents, `choose` asks about a large load, `from_library` supplies documents of the library,
-//! `repeated` finds documents that the conversation holds already, `items` locates documents in the plan, `progress`
-//! shows the progress, `stop` handles a stop.
+//! `gather` finds the documents, `choose` locates them in the plan and asks about a large load, `progress` shows the
+//! progress and handles a stop.
 
 mod choose;
-mod from_library;
 mod gather;
-mod items;
 mod progress;
-mod repeated;
-mod stop;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::executor::PrefillStats;
-use super::plan::Plan;
-use super::render::Rendered;
-use super::segments::Step;
-use super::verb::Verb;
-use super::{Done, RuntimeError, State};
+use super::{Done, Form, Notice, Plan, PrefillStats, Rendered, RuntimeError, State, Step, Verb, Wait};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
-use crate::runtime::protocol::{Level, LoadOptions, Notice};
+use crate::runtime::protocol::{FileProgress, LoadOptions};
 use crate::text::TextError;
-use crate::text::sources::{Document, Gathered};
-use choose::{Chosen, Decision, keep_only};
-pub use from_library::text_as_read;
-use items::items;
-use progress::{LoadReading, Progressing};
-use stop::AfterStop;
+use crate::text::sources::Document;
+use choose::{Decision, items, keep_only};
 
-/// How often the interface receives the tree while documents are added: building it takes time proportional to its
-/// size.
+/// How often the interface receives the tree meanwhile: building it takes time proportional to its size.
 const TREE_SHOWN: Duration = Duration::from_millis(500);
 
 struct Item {
@@ -43,27 +28,24 @@ struct Item {
     kept: bool,
 }
 
-struct Draft {
-    begun_at: Option<MessageId>,
-    /// The system text, if the session begins with this load.
-    opening: Vec<Message>,
-    messages: Vec<Message>,
-    chosen: Chosen,
-    library: bool,
-    whole: bool,
-}
-
 struct Load {
     begun_at: Option<MessageId>,
-    rendered: Rendered,
     messages: Vec<Message>,
     items: Vec<Item>,
     library: bool,
     started: Instant,
-    progress: Progressing,
     /// The document being read, and the number of documents in the conversation.
     at: usize,
     added: usize,
+    files: Vec<FileProgress>,
+    total: u64,
+    left_after: u64,
+    /// Tokens of the load that are in the state at the start of the current document's job, and those of that document.
+    done: u64,
+    before: u64,
+    /// Tokens read by earlier jobs, and the time they took.
+    read: u64,
+    reading: Duration,
     tree_shown: Option<Instant>,
     /// Time to make the plan's base live, seconds.
     restored: f64,
@@ -74,35 +56,12 @@ struct Load {
     reached: u64,
 }
 
-impl Load {
-    fn reached_by(&mut self, e: RuntimeError) -> Done<Reached> {
-        match e {
-            RuntimeError::Stopped => Ok(Reached::Stopped),
-            lost if lost.is_mended_by_reading(&mut self.begun_again) => Ok(Reached::Lost(lost)),
-            e => Err(e),
-        }
-    }
-}
-
-fn steps_to(steps: &mut VecDeque<Step>, message: MessageId) -> Vec<Step> {
-    let end = steps.iter().position(|step| step.message == Some(message)).map_or(steps.len(), |at| at + 1);
-    steps.drain(..end).collect()
-}
-
-enum Reached {
-    All,
-    Stopped,
-    /// Kept state was lost; the rest is planned again.
-    Lost(RuntimeError),
-}
-
 impl Verb {
     pub(super) async fn load(&mut self, paths: Vec<String>, options: LoadOptions) -> Done {
         self.here.session.may_write()?;
-        let mut gathered = self.gather(&paths, &options).await?;
-        self.say_skipped(&gathered);
-        gathered.documents.extend(self.library_documents(&options.library)?);
-        self.load_documents(gathered.documents, &options).await
+        let mut documents = self.gather(&paths, &options).await?;
+        documents.extend(self.library_documents(&options.library)?);
+        self.load_documents(documents, &options).await
     }
 
     pub(super) async fn load_documents(&mut self, documents: Vec<Document>, options: &LoadOptions) -> Done {
@@ -116,112 +75,115 @@ impl Verb {
         }
         let begun_at = self.here.session.tree.head();
         let opening = self.opening_messages();
-        let messages = self.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
-        let whole = options.head.is_none() && options.tail.is_none() && options.pages.is_none();
-        let draft = Draft { begun_at, opening, messages, chosen: Chosen::Named, library: !options.once, whole };
-        let Some((draft, rendered, items, plan)) = self.planned_load(draft).await? else { return Ok(()) };
-        let mut load = self.begin_load(draft, rendered, items, &plan)?;
-        self.read_load(&mut load, plan).await
+        let mut messages = self.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
+        let Some((rendered, items, plan)) = self.planned_load(&opening, &mut messages).await? else { return Ok(()) };
+        for (message, item) in messages.iter_mut().zip(&items) {
+            if let Some(d) = &mut message.meta.document {
+                (d.tokens, d.once) = (item.tokens, options.once);
+            }
+        }
+        // A truncated document always differs from the recorded file.
+        if options.head.is_none() && options.tail.is_none() && options.pages.is_none() {
+            self.say_changed(&messages);
+            self.say_in_part(&messages);
+        }
+        for message in opening {
+            self.add_message(message)?;
+        }
+        let left_after = self.here.meters.context_limit.saturating_sub(plan.total());
+        let mut load = Load::new(begun_at, messages, items, !options.once, left_after);
+        self.read_load(&mut load, &rendered, plan).await
     }
 
-    async fn planned_load(&mut self, mut draft: Draft) -> Done<Option<(Draft, Rendered, Vec<Item>, Plan)>> {
+    /// Plans a load until it fits and the user confirms it. Files that the user leaves out leave `messages`.
+    async fn planned_load(
+        &mut self,
+        opening: &[Message],
+        messages: &mut Vec<Message>,
+    ) -> Done<Option<(Rendered, Vec<Item>, Plan)>> {
+        let mut chosen = false;
         loop {
             let path = self.here.session.tree.path();
-            let path: Vec<&Message> = path.into_iter().chain(&draft.opening).chain(&draft.messages).collect();
-            let planned = match self.past_of(&path, self.here.session.settings.think) {
+            let path: Vec<&Message> = path.into_iter().chain(opening).chain(messages.iter()).collect();
+            let planned = match self.rendered(&path, Form::Past) {
                 Err(e) => Err(e),
                 Ok(rendered) => self.planned(&rendered, State::plan).await.map(|plan| (rendered, plan)),
             };
             let (offer, planned) = match planned {
                 // The load does not fit the context: files are counted one by one, each up to the context's limit.
-                Err(RuntimeError::Text(TextError::TooLong { .. })) => (self.offer_without_plan(&draft.messages)?, None),
+                Err(RuntimeError::Text(TextError::TooLong { .. })) => (self.offer_without_plan(messages)?, None),
                 Err(e) => return Err(e),
                 Ok((rendered, plan)) => {
-                    let items = items(&draft.messages, &rendered, &plan)?;
-                    let offer = self.load_offer(&draft.messages, &items, &plan);
+                    let items = items(messages, &rendered, &plan)?;
+                    let offer = self.load_offer(messages, &items, &plan);
                     (offer, Some((rendered, items, plan)))
                 }
             };
-            match self.confirm_load(offer, draft.chosen).await? {
-                Decision::Cancel => return Ok(None),
-                Decision::Load => match planned {
-                    Some((rendered, items, plan)) => return Ok(Some((draft, rendered, items, plan))),
-                    None => {
-                        return Err(RuntimeError::Failed("internal error: all of a load that does not fit".into()));
-                    }
-                },
-                Decision::Only(files) => {
-                    let parent = draft.opening.last().map(|m| m.id).or(draft.begun_at);
-                    keep_only(&mut draft.messages, parent, &files);
-                    draft.chosen = Chosen::FromList;
+            match (self.confirm_load(offer, chosen).await?, planned) {
+                (Decision::Cancel, _) => return Ok(None),
+                (Decision::Load, Some(planned)) => return Ok(Some(planned)),
+                (Decision::Load, None) => {
+                    return Err(RuntimeError::Failed("internal error: all of a load that does not fit".into()));
+                }
+                (Decision::Only(files), _) => {
+                    keep_only(messages, &files);
+                    chosen = true;
                 }
             }
         }
     }
 
     /// Reads the documents of a plan. Plans the rest again after lost state, or when the user continues after a stop.
-    async fn read_load(&mut self, load: &mut Load, plan: Plan) -> Done {
+    async fn read_load(&mut self, load: &mut Load, rendered: &Rendered, plan: Plan) -> Done {
         let mut plan = Ok(plan);
         loop {
-            let reached = match plan {
-                Ok(plan) => self.read_documents(load, plan).await,
-                Err(RuntimeError::Stopped) => Ok(Reached::Stopped),
+            let read = match plan {
+                Ok(plan) => self.read_documents(load, rendered, plan).await,
                 Err(e) => Err(e),
             };
-            let lost = match reached {
-                Ok(Reached::All) => {
+            let lost = match read {
+                Ok(true) => {
                     self.say_loaded(&load.items, load.started);
                     self.show_session();
                     self.report_meters();
                     return Ok(());
                 }
-                Ok(Reached::Stopped) => match self.load_stopped(load).await {
-                    AfterStop::GoOn => None,
-                    AfterStop::GoBack => {
-                        let begun_at = load.begun_at;
-                        return match self.keep_part(load).await {
-                            Ok(_) => self.go(begun_at, "Went back to").await,
-                            Err(e) => {
-                                self.move_head(begun_at)?;
-                                self.show_session();
-                                Err(e)
-                            }
-                        };
-                    }
-                    AfterStop::Keep => {
-                        self.keep_part(load).await?;
-                        self.report_meters();
+                Ok(false) => None,
+                Err(RuntimeError::Stopped) => {
+                    if !self.load_stopped(load, rendered).await? {
                         return Ok(());
                     }
-                },
-                Ok(Reached::Lost(lost)) => Some(lost),
+                    plan = self.planned(rendered, State::plan).await;
+                    continue;
+                }
+                Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => Some(lost),
                 Err(e) => return Err(self.load_failed(load, e)),
             };
-            plan = self.planned(&load.rendered, State::plan).await;
-            if let (Ok(plan), Some(lost)) = (&plan, &lost) {
-                match lost {
-                    // The model process ended while a text was saved.
-                    RuntimeError::Stopped => self.say_reading_again(plan),
-                    lost => self.read_lost_again(lost, plan),
-                }
+            plan = self.planned(rendered, State::plan).await;
+            match (&plan, lost) {
+                (Ok(plan), Some(lost)) => self.read_lost_again(&lost, plan),
+                (Ok(plan), None) => self.say_reading_again(plan),
+                (Err(_), _) => {}
             }
         }
     }
 
     /// Makes the plan's base live and reads the documents after it; each message is saved before its document is read.
-    async fn read_documents(&mut self, load: &mut Load, plan: Plan) -> Done<Reached> {
+    /// False: the model process ended while a text was saved.
+    async fn read_documents(&mut self, load: &mut Load, rendered: &Rendered, plan: Plan) -> Done<bool> {
         let begun = Instant::now();
-        let plan = match self.activate(plan, &load.rendered, State::plan).await {
-            Ok(plan) => plan,
-            Err(e) => return load.reached_by(e),
-        };
+        let plan = self.activate(plan, rendered, State::plan).await?;
         load.restored = begun.elapsed().as_secs_f64();
         let (mut base, found) = (plan.base, plan.found);
         let mut steps: VecDeque<Step> = plan.steps.into();
         load.at = 0;
         while let Some(message) = load.messages.get(load.at).cloned() {
             let found: Vec<_> = found.iter().filter(|(m, _)| *m == message.id).copied().collect();
-            let steps = if found.is_empty() { steps_to(&mut steps, message.id) } else { Vec::new() };
+            let end = match steps.iter().position(|step| step.message == Some(message.id)) {
+                _ if !found.is_empty() => 0,
+                at => at.map_or(steps.len(), |at| at + 1),
+            };
+            let steps = steps.drain(..end).collect();
             if load.at >= load.added {
                 load.added = load.at + 1;
                 let safe = self.add_one_of_many(message)?;
@@ -232,38 +194,26 @@ impl Verb {
                 self.saved(safe).await;
             }
             if !self.here.slot.is_at(&base) {
-                return Ok(Reached::Lost(RuntimeError::Stopped));
+                return Ok(false);
             }
             let plan = Plan { base, found, steps };
             let (to_read, began) = (plan.to_read(), Instant::now());
-            load.progress.begin(load.at, &load.items, to_read);
-            let (rendered, mut shown) = (&load.rendered, LoadReading { progress: &mut load.progress, at: load.at });
-            let stats = match self.execute(plan, rendered, None, &mut shown).await {
-                Ok(stats) if stats.read < to_read => return Ok(Reached::Stopped),
-                Ok(stats) => stats,
-                Err(e) => return load.reached_by(e),
-            };
+            load.begin(to_read);
+            let stats = self.execute(plan, rendered, None, load).await?;
+            if stats.read < to_read {
+                return Err(RuntimeError::Stopped);
+            }
             base = self.here.slot.live.clone();
-            self.document_read(load, &stats, began);
+            self.document_read(load, &stats, began.elapsed());
             load.at += 1;
             // Documents with kept state cause no other wait, and the loop must still handle requests.
-            self.let_others_go_first().await;
+            self.wait(Wait::Turn).await;
         }
-        Ok(Reached::All)
+        Ok(true)
     }
 }
 
 impl State {
-    pub(super) fn say_skipped(&self, gathered: &Gathered) {
-        for skipped in gathered.skipped.iter().take(5) {
-            self.note(Level::Warn, format!("Skipped {}: {}", skipped.name, skipped.reason));
-        }
-        if gathered.skipped.len() > 5 {
-            self.note(Level::Warn, format!("Skipped {} more.", gathered.skipped.len() - 5));
-        }
-    }
-
-    /// A chain of messages, one for each document.
     fn document_messages(&self, documents: Vec<Document>, parent: Option<MessageId>) -> Vec<Message> {
         let mut parent = parent;
         let message = |d: Document| {
@@ -275,40 +225,6 @@ impl State {
             m
         };
         documents.into_iter().map(message).collect()
-    }
-
-    fn begin_load(&mut self, draft: Draft, rendered: Rendered, items: Vec<Item>, plan: &Plan) -> Done<Load> {
-        let Draft { begun_at, opening, mut messages, library, whole, .. } = draft;
-        for (message, item) in messages.iter_mut().zip(&items) {
-            if let Some(d) = &mut message.meta.document {
-                (d.tokens, d.once) = (item.tokens, !library);
-            }
-        }
-        // A truncated document always differs from the recorded file.
-        if whole {
-            self.say_changed(&messages);
-            self.say_in_part(&messages);
-        }
-        for message in opening {
-            self.add_message(message)?;
-        }
-        let left_after = self.here.meters.context_limit.saturating_sub(plan.total());
-        Ok(Load {
-            begun_at,
-            rendered,
-            messages,
-            library,
-            started: Instant::now(),
-            progress: Progressing::new(&items, left_after),
-            items,
-            at: 0,
-            added: 0,
-            tree_shown: None,
-            restored: 0.0,
-            begun_again: false,
-            upto: 0,
-            reached: 0,
-        })
     }
 
     /// A load that fails inside a document keeps the document as partly read; the next question reads the rest. After
@@ -323,13 +239,10 @@ impl State {
         e
     }
 
-    fn document_read(&mut self, load: &mut Load, stats: &PrefillStats, began: Instant) {
-        load.progress.end(load.at, stats, began.elapsed(), load.restored);
-        let shown = load.progress.shown();
-        self.working(shown);
-        let library = load.library;
-        let at = load.at;
-        if let (Some(message), Some(item)) = (load.messages.get_mut(at), load.items.get(at))
+    fn document_read(&mut self, load: &mut Load, stats: &PrefillStats, took: Duration) {
+        load.end(stats, took);
+        self.working(load.shown());
+        if let (Some(message), Some(item)) = (load.messages.get_mut(load.at), load.items.get(load.at))
             && let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete)
         {
             info.complete = true;
@@ -341,7 +254,9 @@ impl State {
             message.meta.prefill_ms = stats.prefill_ms;
             self.amend(message);
             self.report(Notice::Finished(message.clone()));
-            if library && let Some(segment) = self.here.session.ends.get(&message.id).copied() {
+            if load.library
+                && let Some(segment) = self.here.session.ends.get(&message.id).copied()
+            {
                 self.add_to_library(&info, item.end.saturating_sub(item.tokens), segment);
             }
         }

@@ -1,8 +1,10 @@
-//! `/look`: the page of passages that an answer attended to.
+//! `/look`: the page of passages that an answer attended to. `/map`: the context as stretches of one kind with the
+//! attention of the last answer, also for the panel.
 
-use super::{Done, RuntimeError, State};
+use super::tree::title_of;
+use super::{Activity, Done, Notice, RuntimeError, State, first_words, refused};
 use crate::core::transcript::{Message, Passage, Role, Sources};
-use crate::runtime::protocol::Notice;
+use crate::runtime::protocol::{ContextMap, Place, Stretch};
 
 const SHOWN_LINES: usize = 6;
 const SHOWN_CHARACTERS: usize = 60;
@@ -25,16 +27,15 @@ impl State {
         match &message.meta.looked {
             Some(sources) => Ok((number, message, sources)),
             None if message.role != Role::Assistant => {
-                Err(RuntimeError::Refused(format!("#{number} is not an answer. /look shows what an answer looked at.")))
+                refused(format!("#{number} is not an answer. /look shows what an answer looked at."))
             }
             None if self.engine.server().is_some() => Err(self.not_there("where an answer looked", "/look and /why")),
-            None => Err(RuntimeError::Refused(format!(
+            None => refused(format!(
                 "What #{number} looked at is not recorded: it is too short, or an older version wrote it. /regen answers again."
-            ))),
+            )),
         }
     }
 
-    /// The error for attention data, which a server does not provide.
     pub(super) fn not_there(&self, what: &str, commands: &str) -> RuntimeError {
         let server = self.engine.server().unwrap_or("The server");
         RuntimeError::Refused(format!(
@@ -54,7 +55,7 @@ impl State {
                         1 => "there is [1] only".to_owned(),
                         n => format!("there are [1] to [{n}]"),
                     };
-                    return Err(RuntimeError::Refused(format!("#{number} has no passage [{k}]: {what}.")));
+                    return refused(format!("#{number} has no passage [{k}]: {what}."));
                 };
                 let since = self.holder(passage).map_or("", |m| self.changed_since(m));
                 (format!("[{k}] {} ({}){since}", passage.place(), passage.percent()), self.passage_page(passage)?)
@@ -76,7 +77,7 @@ impl State {
                 1 => "there is s1 only".to_owned(),
                 n => format!("there are s1 to s{n}"),
             };
-            return Err(RuntimeError::Refused(format!("#{number} has no sentence s{sentence}: {what}.")));
+            return refused(format!("#{number} has no sentence s{sentence}: {what}."));
         };
         let mut text = format!("{words}\n\n");
         if passages.is_empty() {
@@ -91,12 +92,10 @@ impl State {
         Ok(())
     }
 
-    /// The message of a passage if it is on this branch.
     fn holder(&self, passage: &Passage) -> Option<&Message> {
         self.here.session.tree.at_number(passage.number)
     }
 
-    /// A passage and its first lines.
     fn with_lines(&self, mark: &str, passage: &Passage) -> String {
         let since = self.holder(passage).map_or("", |m| self.changed_since(m));
         let mut text = format!("    {mark}{}  {}{since}\n", passage.place(), passage.percent());
@@ -141,7 +140,7 @@ impl State {
 
     fn passage_page(&self, passage: &Passage) -> Done<String> {
         let Some(message) = self.holder(passage) else {
-            return Err(RuntimeError::Refused(format!("Message #{} is not on this branch.", passage.number)));
+            return refused(format!("Message #{} is not on this branch.", passage.number));
         };
         let around = Passage {
             first_line: passage.first_line.saturating_sub(LINES_AROUND).max(1),
@@ -193,6 +192,86 @@ fn by_sentence(message: &Message, sources: &Sources) -> String {
         text.push_str(&format!("    s{n} {words}\n        {places}\n"));
     }
     text
+}
+
+/// A document keeps its full name, which opens it.
+fn named(message: &Message) -> (String, u64) {
+    match &message.meta.document {
+        Some(document) => (document.name.clone(), document.lines),
+        None => (first_words(&title_of(message), 40), 0),
+    }
+}
+
+impl State {
+    pub(super) fn map(&mut self) -> Done {
+        if self.engine.server().is_some() {
+            return Err(self.not_there("what it has in its context, and where it looked", "/map and /look"));
+        }
+        self.report(Notice::Map(self.context_map()));
+        Ok(())
+    }
+
+    /// The tokens in the state by kind, including the read part of a current reading.
+    pub(super) fn context_map(&self) -> ContextMap {
+        // The same number as in the header.
+        let used = match self.here.activity {
+            Activity::Reading(_) | Activity::Thinking { .. } | Activity::Answering { .. } => {
+                self.here.meters.context_used
+            }
+            _ => self.position(),
+        };
+        let path = self.here.session.tree.path();
+        let mut stretches: Vec<Stretch> = Vec::new();
+        let mut at = 0;
+        let mut begun: Option<(u64, &Message)> = None;
+        let mut add = |to: u64, place: Place, number: u64, name: String, lines: u64| {
+            let to = to.min(used);
+            if to > at {
+                stretches.push(Stretch { from: at, to, place, number, name, lines });
+                at = to;
+            }
+        };
+        for (number, m) in (1..).zip(path.iter().copied()) {
+            let first = begun.get_or_insert((number, m));
+            let (place, (number, title)) = match m.role {
+                Role::System => {
+                    let tokens = self.engine.renderer.model().tokenizer.encode_plain(&m.text);
+                    add(tokens.map_or(0, |t| t.len() as u64), Place::System, number, "system text".into(), 0);
+                    begun = None;
+                    continue;
+                }
+                Role::User => continue,
+                Role::Document => (Place::Document, (number, m)),
+                Role::Assistant => (Place::Turn, *first),
+            };
+            if let Some(end) = self.live_end(m.id) {
+                let (name, lines) = named(title);
+                add(end.end_position(), place, number, name, lines);
+                begun = None;
+            }
+        }
+        let count = path.len() as u64;
+        // A document at the end may be read in part.
+        let in_part = begun.is_some_and(|(number, m)| number == count && m.role == Role::Document);
+        if let Some((number, m)) = begun.or(path.last().map(|m| (count, *m))) {
+            let (name, lines) = named(m);
+            add(used, if in_part { Place::Document } else { Place::Turn }, number, name, lines);
+        }
+        // A copied branch has no blocks recorded.
+        let answered = (1..)
+            .zip(&path)
+            .filter_map(|(n, m)| Some((n, m.meta.looked.as_ref().filter(|l| !l.blocks.is_empty())?)))
+            .last();
+        ContextMap {
+            stretches,
+            used,
+            limit: self.here.meters.context_limit,
+            block_tokens: answered.map_or(0, |(_, l)| l.block_tokens),
+            looked: answered.map_or_else(Vec::new, |(_, l)| l.blocks.clone()),
+            passages: answered.map_or_else(Vec::new, |(_, l)| l.passages.clone()),
+            answer: answered.map(|(n, _)| n),
+        }
+    }
 }
 
 #[cfg(test)]

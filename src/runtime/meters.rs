@@ -1,7 +1,7 @@
 //! Numbers for the status line and the panel.
 
-use super::State;
-use crate::runtime::protocol::{Activity, Meters, Notice};
+use super::{Activity, Done, Notice, RuntimeError, State};
+use crate::runtime::protocol::Meters;
 use crate::store::Change;
 
 impl State {
@@ -19,28 +19,24 @@ impl State {
         }
     }
 
-    /// Tokens of the open conversation in the state. For an empty one, the slot may still hold the state of the
-    /// conversation before.
-    pub(super) fn position(&self) -> u64 {
-        if self.is_another_live() { 0 } else { self.here.slot.live.position() }
+    pub(super) fn unstopped(&self) -> Done {
+        if self.here.slot.stopped() { Err(RuntimeError::Stopped) } else { Ok(()) }
     }
 
-    fn is_another_live(&self) -> bool {
-        self.here.session.is_unread || self.here.session.tree.is_empty()
+    /// Tokens of the open conversation in the state; the slot of an empty one may hold another's state.
+    pub(super) fn position(&self) -> u64 {
+        let is_another_live = self.here.session.is_unread || self.here.session.tree.is_empty();
+        if is_another_live { 0 } else { self.here.slot.live.position() }
     }
 
     /// The same as displayed: a server's own count where available.
     pub(super) fn shown_position(&self) -> u64 {
-        if self.is_another_live() { 0 } else { self.here.slot.shown_position() }
-    }
-
-    pub(super) fn is_estimated(&self) -> bool {
-        let counted = self.here.slot.counted.is_some_and(|(at, _)| at == self.here.slot.live.position());
-        self.engine.server().is_some() && !counted
+        let position = self.position();
+        self.here.slot.counted_at(position).filter(|_| position > 0).unwrap_or(position)
     }
 
     pub(super) fn show_position(&mut self, position: u64) {
-        let counted = self.here.slot.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens);
+        let counted = self.here.slot.counted_at(position);
         let (shown, estimated) = (counted.unwrap_or(position), self.engine.server().is_some() && counted.is_none());
         if (self.here.meters.context_used, self.here.meters.estimated) != (shown, estimated) {
             (self.here.meters.context_used, self.here.meters.estimated) = (shown, estimated);
@@ -55,14 +51,10 @@ impl State {
         self.report(Notice::Meters(self.here.meters.clone()));
     }
 
-    pub(super) fn show_sampling(&mut self) {
-        self.here.meters.settings = self.here.session.settings.values();
-        self.report(Notice::Meters(self.here.meters.clone()));
-    }
-
     pub(super) fn report_meters(&mut self) {
         self.here.meters.context_used = self.shown_position();
-        self.here.meters.estimated = self.is_estimated();
+        let counted = self.here.slot.counted_at(self.here.slot.live.position());
+        self.here.meters.estimated = self.engine.server().is_some() && counted.is_none();
         self.here.meters.changed = self.changed();
         self.here.meters.settings = self.here.session.settings.values();
         let path = self.here.session.tree.path();
@@ -90,14 +82,9 @@ impl State {
         }
     }
 
-    fn speed_name(&self) -> String {
+    pub(super) fn speed_name(&self) -> String {
         let model = &self.here.meters.model;
         format!("reading {} {} {}", model.name, model.dtype, model.device)
-    }
-
-    /// Takes the reading speed of an earlier run with this model on this device.
-    pub(super) fn recall_speed(&mut self) {
-        self.reading_speed = self.disk.store.measured(&self.speed_name()).unwrap_or(0.0);
     }
 
     /// After a change of session: the speeds belong to the other session's answers.
@@ -113,5 +100,4 @@ impl State {
     }
 }
 
-/// Least tokens of a read that counts for speed estimates.
 const ESTIMATED_FROM: u64 = 512;

@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `protocol` | requests and notices, as plain data |
 //! | `run`, `inbox`, `dispatch`, `engine_events`, `error` | the loop; requests; the verb of each request; events of the engine; reasons of failed requests |
-//! | `baton`, `verb`, `task`, `background`, `question` | linear functions that share a state; verbs; tasks of other threads, and verbs that wait for them; questions to the user |
+//! | `baton`, `verb`, `task` | linear functions that share a state; verbs and their questions to the user; tasks of other threads, and verbs that wait for them |
 //! | `conversation`, `session`, `tree` | a conversation and the active ones; its session with settings and rights; its tree of messages with a head |
 //! | `link`, `slot`, `path`, `plan`, `segments`, `render` | the engine; a slot with its live path; a rendered conversation as segments, and the plan that makes it live |
 //! | `executor`, `execute`, `fan_out`, `sync` | the one executor, which the server uses too; plans of a conversation; the same in several slots; the engine's state follows the conversation |
@@ -25,7 +25,7 @@
 //! | `load`, `library`, `follow` | documents: gathered, chosen, read, found again, brought up to date |
 //! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; unsent input; damaged messages |
 //! | `time`, `siblings`, `presets` | undo, redo, edit and fork; branches; presets |
-//! | `ask_all`, `when`, `why`, `look`, `map`, `sources`, `quotes` | one question to many documents or places; the attention of an answer, and its quotes |
+//! | `ask_all`, `when`, `why`, `look`, `sources`, `quotes` | one question to many documents or places; the attention of an answer, and its quotes |
 //! | `meters`, `pages`, `export`, `device_notes` | numbers, pages, `/export` and `/import`, notes that are shown once |
 //!
 //! # Invariants
@@ -40,7 +40,6 @@
 
 mod ask;
 mod ask_all;
-mod background;
 pub mod baton;
 mod conversation;
 mod damaged;
@@ -59,7 +58,6 @@ mod library;
 pub mod link;
 mod load;
 mod look;
-mod map;
 mod meters;
 mod opened;
 pub mod pages;
@@ -68,7 +66,6 @@ mod persistence;
 mod plan;
 pub mod presets;
 pub mod protocol;
-mod question;
 mod quotes;
 mod record;
 pub mod render;
@@ -99,7 +96,6 @@ pub use crate::config::settings::Settings;
 use crate::config::settings::{Config, SaveStates};
 use crate::core::grouped;
 use crate::engine::protocol::MAIN;
-use crate::runtime::protocol::{Level, Notice, Request};
 use crate::store::{Store, Writer};
 use crate::text::{TextModel, plain_words};
 pub use ask::fresh_seed;
@@ -108,35 +104,42 @@ use baton::{Baton, Running};
 use conversation::Conversation;
 pub use device_notes::DeviceNotes;
 pub use drafts::Input;
+use error::refused;
 pub(crate) use error::{Done, RuntimeError};
+use execute::per_second;
+use executor::{PrefillStats, Sink, ToAnswer, Written};
+use fan_out::{Branch, Fan, Grown};
 use inbox::Inbox;
+pub use library::text_as_read;
 use link::Engine;
 pub use link::EngineChannels;
-pub use load::text_as_read;
 use opened::Opened;
+use path::Path;
 use persistence::Persistence;
-use render::Renderer;
-use session::Session;
+use plan::Plan;
+use protocol::{Activity, Choice, Level, Notice, Request, SaveState};
+use render::{Form, Rendered, Renderer};
+use segments::Step;
+use session::{Rights, Session};
 pub use sessions::{last_of_folder, session_rows};
+use slot::{Last, Slot};
 use task::Task;
+use tree::{Tree, first_words};
+use verb::{Verb, Wait, Wake, Wanted};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Opening {
-    /// A new conversation, named after its first question.
     #[default]
     New,
     Named(String),
     /// An existing one by name; [`LAST`](crate::store::LAST) is the most recent.
     Resume(String),
-    /// The same for piped input: a session that another process holds ends the run, and lost state is read again
-    /// without a question.
+    /// For piped input: a session in use ends the run, and lost state is read again without a question.
     ResumeOrEnd(String),
 }
 
-/// Whether a user can answer questions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attendance {
-    /// The interface shows questions.
     #[default]
     Present,
     /// One-shot use: the runtime takes the first choice.
@@ -152,7 +155,6 @@ pub struct Options {
     pub kept: Option<Arc<Store>>,
     /// Tokenizer and template of the model the engine loads.
     pub text: TextModel,
-    /// Tokens that end a turn.
     pub stop: Vec<crate::engine::protocol::Token>,
     pub engine: EngineChannels,
     pub settings: Settings,
@@ -160,9 +162,7 @@ pub struct Options {
     pub opening: Opening,
     pub attendance: Attendance,
     pub input: Input,
-    /// Settings of the whole program.
     pub config: Config,
-    /// Limits and filters of document files.
     pub sources: crate::text::sources::SourceOptions,
     /// Tokens between two checkpoints inside a long document.
     pub piece: usize,
@@ -213,7 +213,6 @@ impl Out {
     }
 }
 
-/// All conversations and the state they share.
 struct State {
     inbox: Inbox,
     out: Out,
@@ -224,7 +223,6 @@ struct State {
     others: Vec<Conversation>,
     screen: u64,
     off_screen: bool,
-    /// Checks the database once per run.
     looking: Option<JoinHandle<()>>,
     baton: Baton<State>,
     at_once: VecDeque<(u64, Running<Done>)>,
@@ -242,7 +240,6 @@ struct State {
     /// Lost state is read again without a question: input is a pipe.
     reads_without_question: bool,
     noted_dropped_thoughts: bool,
-    /// Closed sessions without a title.
     untitled: VecDeque<title::Untitled>,
     /// Rows of the last `/ask-all` table, by the serial of its session.
     tables: HashMap<u64, ask_all::AskAll>,
@@ -320,5 +317,13 @@ impl State {
 
     fn note(&self, level: Level, text: impl Into<String>) {
         self.report(Notice::Note(level, plain_words(&text.into())));
+    }
+
+    fn info(&self, text: impl Into<String>) {
+        self.note(Level::Info, text);
+    }
+
+    fn warn(&self, text: impl Into<String>) {
+        self.note(Level::Warn, text);
     }
 }

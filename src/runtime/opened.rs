@@ -4,10 +4,9 @@
 //! are on disk, the lock is released, and a switch resumes them. Only an empty session, which has no row, stays in
 //! memory.
 
-use super::verb::Verb;
-use super::{Done, RuntimeError, Session, Settings, State};
+use super::{Done, Notice, SaveState, Session, State, Verb, refused};
 use crate::core::transcript::SessionId;
-use crate::runtime::protocol::{Notice, OpenSession, SaveState};
+use crate::runtime::protocol::OpenSession;
 use crate::store::SessionLock;
 use crate::text::sanitize::command_word;
 
@@ -16,14 +15,8 @@ struct Slot {
     serial: u64,
     id: Option<SessionId>,
     name: String,
-    /// Data of an empty session that is not on disk.
-    parked: Option<Parked>,
-}
-
-#[derive(Debug)]
-struct Parked {
-    settings: Settings,
-    system: Option<String>,
+    /// An empty session, which is not on disk.
+    parked: Option<Session>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +34,7 @@ pub(super) struct Opened {
     given: u64,
     pub(super) empty: Empty,
     /// The last switch was by number; then a note that nothing is read again is suppressed.
-    quiet: bool,
+    pub(super) quiet: bool,
 }
 
 impl Opened {
@@ -60,28 +53,18 @@ impl Opened {
     }
 
     pub(super) fn left(&mut self, session: Session, empty: Empty) {
-        let stays = session.id.is_some() || empty == Empty::Kept;
-        if let Some(slot) = self.at(session.serial) {
-            slot.id = session.id;
-            slot.name = session.name;
-            slot.parked = session.id.is_none().then_some(Parked { settings: session.settings, system: session.system });
-        }
-        if !stays {
+        if session.id.is_none() && empty == Empty::Dropped {
             self.slots.retain(|s| s.serial != session.serial);
+        } else if let Some(slot) = self.at(session.serial) {
+            (slot.id, slot.name) = (session.id, session.name.clone());
+            slot.parked = Some(session).filter(|session| session.id.is_none());
         }
     }
 
-    /// Removes a deleted or temporary session from the list.
     pub(super) fn forget(&mut self, id: SessionId) {
         self.slots.retain(|s| s.id != Some(id));
     }
 
-    /// Whether the last switch was by number; resets the flag.
-    pub(super) fn take_quiet(&mut self) -> bool {
-        std::mem::take(&mut self.quiet)
-    }
-
-    /// The session that had this name when the user left it.
     pub(super) fn left_as(&self, name: &str) -> Option<SessionId> {
         self.slots.iter().find(|s| s.name == name).and_then(|s| s.id)
     }
@@ -122,26 +105,22 @@ impl State {
         self.report_library();
     }
 
-    /// Refuses to open another session on behalf of a conversation off screen: the user has moved on, and the session
-    /// on screen must not change.
+    /// Refuses to open another session for a conversation off screen: the one on screen must not change.
     pub(super) fn leads_on_screen(&self) -> Done {
         if self.off_screen {
             let why = "No other session was opened: you had left this one.";
-            return Err(RuntimeError::Refused(why.into()));
+            return refused(why);
         }
         Ok(())
     }
 
     pub(super) fn opened(&self) -> Vec<OpenSession> {
-        let slot = |s: &Slot| OpenSession {
-            serial: s.serial,
-            name: match self.name_of_other(s.serial) {
-                _ if s.serial == self.here.session.serial => self.here.session.name.clone(),
-                Some(name) => name.to_owned(),
-                None => s.name.clone(),
-            },
+        let name = |serial: u64| {
+            let open = self.others.iter().filter(|other| other.apart.is_none()).chain([&self.here]);
+            open.map(|c| &c.session).find(|session| session.serial == serial).map(|session| session.name.clone())
         };
-        self.opened.slots.iter().map(slot).collect()
+        let row = |s: &Slot| OpenSession { serial: s.serial, name: name(s.serial).unwrap_or_else(|| s.name.clone()) };
+        self.opened.slots.iter().map(row).collect()
     }
 
     /// The names on disk are authoritative: another terminal may have taken a name first.
@@ -152,12 +131,7 @@ impl State {
         }
         for (id, name) in names {
             self.opened.name(id, &name);
-            match self.at_work(|session| session.id == Some(id)) {
-                Some(at) => self.on_other(at, |runtime| runtime.here.session.name = name),
-                None if self.here.session.id == Some(id) => self.here.session.name = name,
-                // The session is closed.
-                None => {}
-            }
+            self.in_session(|session| session.id == Some(id), |runtime| runtime.here.session.name = name);
         }
         let opened = self.opened();
         let on_screen = opened.iter().find(|o| o.serial == self.screen).map(|o| o.name.clone());
@@ -165,11 +139,10 @@ impl State {
     }
 
     fn back_to_empty(&mut self, serial: u64) {
-        let slot = self.opened.at(serial);
-        let (name, parked) = slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
-        let parked =
-            parked.unwrap_or_else(|| Parked { settings: self.defaults.clone(), system: self.default_system.clone() });
-        self.open_in_place(Session { serial, name, ..Session::empty(parked.settings, parked.system) }, None);
+        let parked = self.opened.at(serial).and_then(|slot| slot.parked.take());
+        let fresh = || Session { serial, ..Session::empty(self.defaults.clone(), self.default_system.clone()) };
+        let session = parked.unwrap_or_else(fresh);
+        self.open_in_place(session, None);
         self.show_empty();
     }
 
@@ -197,14 +170,13 @@ impl Verb {
         }
         let other = self.at_work(|session| session.serial == serial);
         let Some(id) = self.opened.at(serial).map(|s| s.id) else {
-            return Err(RuntimeError::Refused("That session is not open any more; /sessions lists all.".into()));
+            return refused("That session is not open any more; /sessions lists all.");
         };
         self.opened.empty = Empty::Kept;
         let done = match (other, id) {
             (Some(at), _) => {
                 self.take_up(at);
-                self.opened.empty = Empty::Dropped;
-                return Ok(());
+                Ok(())
             }
             (None, Some(id)) => self.back_to(id).await,
             (None, None) => {
@@ -225,11 +197,11 @@ impl Verb {
         if record.trashed_ms.is_some() {
             self.opened.forget(id);
             self.show_session();
-            return Err(RuntimeError::Refused(format!(
+            return refused(format!(
                 "\"{}\" was deleted. It is in the trash: /resume {} brings it back.",
                 record.name,
                 command_word(&record.name)
-            )));
+            ));
         }
         self.open_record(record).await
     }

@@ -1,10 +1,10 @@
 //! Pages of text: `/stats`, `/ctx`, `/set`, `/save`, `/doctor`.
 
-use super::{Done, RuntimeError, State, grouped};
+use super::{Activity, Done, Level, Notice, RuntimeError, SaveState, State, grouped};
 use crate::core::transcript::Role;
 use crate::core::{about, bytes, percent};
-use crate::engine::protocol::SpecMode;
-use crate::runtime::protocol::{Activity, Level, Notice, SaveState, ThinkMode};
+use crate::engine::protocol::{ModelInfo, SpecMode};
+use crate::runtime::protocol::ThinkMode;
 use crate::text::sanitize::in_markdown;
 
 impl State {
@@ -26,77 +26,50 @@ impl State {
         let accepted = (s.drafted > 0).then(|| {
             format!("{} of {} drafted ({}%)", grouped(s.accepted), grouped(s.drafted), percent(s.accepted, s.drafted))
         });
-        let mut text = format!(
-            "| | |\n|---|---|\n| model | {} on {}, {}{} |\n| context | {} of {} tokens |\n| last answer | {} |\n| reading | {} |\n\
-             | speculation | {}, draft head: {} |\n| accepted | {} |\n",
-            in_markdown(&m.model.name),
-            in_markdown(&m.model.device),
-            in_markdown(&m.model.dtype),
-            if m.model.parked { ", parked" } else { "" },
-            grouped(m.context_used),
-            grouped(m.context_limit),
-            answered.unwrap_or_else(none),
-            read.unwrap_or_else(none),
-            self.here.session.settings.get("spec"),
-            in_markdown(m.model.draft.as_deref().unwrap_or("none")),
-            accepted.unwrap_or_else(none),
-        );
+        let mut rows = vec![
+            ("model", format!("{}{}", on_device(&m.model), if m.model.parked { ", parked" } else { "" })),
+            ("context", format!("{} of {} tokens", grouped(m.context_used), grouped(m.context_limit))),
+            ("last answer", answered.unwrap_or_else(none)),
+            ("reading", read.unwrap_or_else(none)),
+            ("speculation", format!("{}, draft head: {}", self.here.session.settings.get("spec"), draft_of(&m.model))),
+            ("accepted", accepted.unwrap_or_else(none)),
+        ];
         if s.eagle_rounds + s.ngram_rounds + s.plain_rounds > 0 {
-            text.push_str(&format!(
-                "| per round | {:.2} tokens |\n| rounds | {} EAGLE-3, {} n-gram, {} plain |\n",
-                s.mean_accept_length,
-                grouped(s.eagle_rounds),
-                grouped(s.ngram_rounds),
-                grouped(s.plain_rounds),
-            ));
+            let (eagle, ngram, plain) = (grouped(s.eagle_rounds), grouped(s.ngram_rounds), grouped(s.plain_rounds));
+            rows.push(("per round", format!("{:.2} tokens", s.mean_accept_length)));
+            rows.push(("rounds", format!("{eagle} EAGLE-3, {ngram} n-gram, {plain} plain")));
         }
         if s.time_vs_plain > 0.0 {
-            let saved = (1.0 - s.time_vs_plain) * 100.0;
-            text.push_str(&format!("| saves | {saved:.0}% of the time of plain steps |\n"));
+            rows.push(("saves", format!("{:.0}% of the time of plain steps", (1.0 - s.time_vs_plain) * 100.0)));
         }
-        for (depth, (tried, accepted)) in s.per_position.iter().enumerate() {
-            text.push_str(&format!(
-                "| draft {} | {}% of {} accepted |\n",
-                depth + 1,
-                percent(*accepted, *tried),
-                grouped(*tried)
-            ));
+        let depths: Vec<String> = (1..=s.per_position.len()).map(|depth| format!("draft {depth}")).collect();
+        for (depth, (tried, accepted)) in depths.iter().zip(&s.per_position) {
+            rows.push((depth, format!("{}% of {} accepted", percent(*accepted, *tried), grouped(*tried))));
         }
         let memory = m.model.memory;
+        let (pool, host) = (bytes(memory.pool), bytes(memory.host));
         let host = match memory.host {
             0 => String::new(),
-            host => {
-                let pool = bytes(memory.pool);
-                format!(", keys and values {pool} here and {} in the machine's memory", bytes(host))
-            }
+            _ => format!(", keys and values {pool} here and {host} in the machine's memory"),
         };
-        let sizes = self.disk.store.sizes()?;
-        let (kept, most) = (sizes.state_bytes, self.disk.store.limits().max_state_bytes);
+        let (kept, most) = (self.disk.store.state_bytes()?, self.disk.store.limits().max_state_bytes);
         let marked = if kept > most { self.disk.store.state_bytes_of_marks()? } else { 0 };
         let beyond = match marked > most {
             true => format!(": marks keep {}, more than the {} of sessions.max_state_gib", bytes(marked), bytes(most)),
             false => String::new(),
         };
-        text.push_str(&format!(
-            "| memory | {} of {} in use |\n| of this | weights {}, state {}, work {}{host} |\n| kept state | {} on disk{beyond} |\n",
-            bytes(memory.used),
-            bytes(memory.total),
-            bytes(memory.weights),
-            bytes(memory.state),
-            bytes(memory.work),
-            bytes(kept),
-        ));
+        let (weights, state, work) = (bytes(memory.weights), bytes(memory.state), bytes(memory.work));
+        rows.push(("memory", format!("{} of {} in use", bytes(memory.used), bytes(memory.total))));
+        rows.push(("of this", format!("weights {weights}, state {state}, work {work}{host}")));
+        rows.push(("kept state", format!("{} on disk{beyond}", bytes(kept))));
         if let Some(id) = self.here.session.id {
-            let disk = sizes.sessions.get(&id).copied().unwrap_or_default();
-            text.push_str(&format!(
-                "| this session | state {} ({} not shared), text {}; {} of state written so far |\n",
-                bytes(disk.state),
-                bytes(disk.own),
-                bytes(disk.text),
-                bytes(disk.written),
-            ));
+            let disk = self.disk.store.sizes_of(id)?;
+            let (state, own, text) = (bytes(disk.state), bytes(disk.own), bytes(disk.text));
+            let written = bytes(disk.written);
+            let text = format!("state {state} ({own} not shared), text {text}; {written} of state written so far");
+            rows.push(("this session", text));
         }
-        self.page("Numbers", text)
+        self.page("Numbers", table(&rows))
     }
 
     fn server_stats(&self) -> Done {
@@ -112,17 +85,21 @@ impl State {
             let (prompt, kept) = (grouped(prompt), grouped(meta.reused_tokens));
             format!("{prompt} tokens read, {kept} of them cached there, {} written", grouped(meta.completion_tokens))
         });
+        let limit = match m.context_limit {
+            0 => "an unknown number of".to_owned(),
+            limit => grouped(limit),
+        };
+        let rows = [
+            ("model", in_markdown(&m.model.name)),
+            ("server", in_markdown(&m.model.device)),
+            ("context", format!("{}{} of {limit} tokens", about(m.estimated), grouped(m.context_used))),
+            ("last answer", answered.unwrap_or_else(none)),
+            ("counted there", counts.unwrap_or_else(|| "nothing yet".to_owned())),
+        ];
         let text = format!(
-            "| | |\n|---|---|\n| model | {} |\n| server | {} |\n| context | {}{} of {} tokens |\n| last answer | {} |\n| counted there | {} |\n\n\
-             A server does not report drafts, memory or attention, and keeps no state for this program: it reads a resumed \
+            "{}\nA server does not report drafts, memory or attention, and keeps no state for this program: it reads a resumed \
              conversation again. `~` marks an estimate.\n",
-            in_markdown(&m.model.name),
-            in_markdown(&m.model.device),
-            about(m.estimated),
-            grouped(m.context_used),
-            if m.context_limit == 0 { "an unknown number of".to_owned() } else { grouped(m.context_limit) },
-            answered.unwrap_or_else(none),
-            counts.unwrap_or_else(|| "nothing yet".to_owned()),
+            table(&rows)
         );
         self.page("Numbers", text)
     }
@@ -174,8 +151,9 @@ impl State {
 
     pub(super) fn settings_changed(&mut self, note: String) -> Done {
         self.save_settings()?;
-        self.show_sampling();
-        self.note(Level::Info, note);
+        self.here.meters.settings = self.here.session.settings.values();
+        self.report(Notice::Meters(self.here.meters.clone()));
+        self.info(note);
         Ok(())
     }
 
@@ -205,13 +183,10 @@ impl State {
                 ))
             }
             None => {
-                self.note(
-                    Level::Info,
-                    format!(
-                        "Speculation is {}. /spec on|off|auto|N changes it.",
-                        self.here.session.settings.get("spec")
-                    ),
-                );
+                self.info(format!(
+                    "Speculation is {}. /spec on|off|auto|N changes it.",
+                    self.here.session.settings.get("spec")
+                ));
                 Ok(())
             }
         }
@@ -241,7 +216,6 @@ impl State {
             None => "No telemetry, no update check, no network use outside a download you ask for".to_owned(),
         };
         let m = &self.here.meters.model;
-        let sizes = self.disk.store.sizes()?;
         let what = match m.server {
             Some(_) => m.name.clone(),
             None => format!("{}, {} parameters, {}", m.name, grouped(m.parameters), m.dtype),
@@ -250,21 +224,32 @@ impl State {
             Some(host) => format!("{}, in {host}", m.device),
             None => m.device.clone(),
         };
-        let text = format!(
-            "| | |\n|---|---|\n| program | sala-chat {} |\n| model | {} |\n| device | {} |\n| context | {} |\n| draft head | {} |\n| data | {} |\n| kept state | {} |\n| texts | {} |\n\n{}\n{network}. More \
-             checks: `sala-chat doctor` in a shell.\n",
-            env!("CARGO_PKG_VERSION"),
-            in_markdown(&what),
-            in_markdown(&device),
-            m.holds(),
-            in_markdown(m.draft.as_deref().unwrap_or("none")),
-            in_markdown(&self.disk.store.root().display().to_string()),
-            bytes(sizes.state_bytes),
-            bytes(sizes.database_bytes),
-            listed(&m.notes),
-        );
-        self.page("Doctor", text)
+        let rows = [
+            ("program", format!("sala-chat {}", env!("CARGO_PKG_VERSION"))),
+            ("model", in_markdown(&what)),
+            ("device", in_markdown(&device)),
+            ("context", m.holds()),
+            ("draft head", draft_of(m)),
+            ("data", in_markdown(&self.disk.store.root().display().to_string())),
+            ("kept state", bytes(self.disk.store.state_bytes()?)),
+            ("texts", bytes(self.disk.store.database_bytes())),
+        ];
+        let (rows, notes) = (table(&rows), listed(&m.notes));
+        self.page("Doctor", format!("{rows}\n{notes}\n{network}. More checks: `sala-chat doctor` in a shell.\n"))
     }
+}
+
+fn table(rows: &[(&str, String)]) -> String {
+    let rows = rows.iter().map(|(name, value)| format!("| {name} | {value} |\n"));
+    ["| | |\n|---|---|\n".to_owned()].into_iter().chain(rows).collect()
+}
+
+fn on_device(m: &ModelInfo) -> String {
+    format!("{} on {}, {}", in_markdown(&m.name), in_markdown(&m.device), in_markdown(&m.dtype))
+}
+
+fn draft_of(m: &ModelInfo) -> String {
+    in_markdown(m.draft.as_deref().unwrap_or("none"))
 }
 
 fn listed(notes: &[String]) -> String {

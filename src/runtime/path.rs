@@ -31,7 +31,6 @@ impl Path {
         &self.segments
     }
 
-    /// `None` for the empty path.
     pub fn head(&self) -> Option<SegmentId> {
         self.segments.last().map(|s| s.id)
     }

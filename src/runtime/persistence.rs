@@ -6,16 +6,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::path::Path;
-use super::verb::Wanted;
-use super::{Done, Options, Out, RuntimeError};
+use super::{Done, Level, Notice, Options, Out, Path, RuntimeError, SaveState, Wanted};
 use crate::config::settings::SaveStates;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 use crate::engine::protocol::{EngineFault, StateImage};
-use crate::runtime::protocol::{Level, Notice, SaveState};
 use crate::store::{
-    Change, DocumentRecord, NewSegment, Opened, RestorePlan, Save, SaveEvent, Segment, SegmentId, SessionLock, Store,
+    Change, DocumentRecord, NewSegment, RestorePlan, Save, SaveEvent, Segment, SegmentId, SessionLock, Store,
     StoreError, Unsaved, Writer,
 };
 
@@ -24,7 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long an undo waits for state that is being written.
 const STATE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Saves that the writer has not finished.
 #[derive(Debug, Default)]
 struct Pending {
     /// Texts of all saves up to this one are committed, given up, or delayed.
@@ -102,7 +98,6 @@ impl Persistence {
         }
     }
 
-    /// The store that has a segment.
     pub(super) fn store_of(&self, id: &SegmentId) -> &Store {
         let kept = self.kept.as_ref().filter(|_| matches!(self.store.kept_of(id), Ok(None)));
         kept.unwrap_or(&self.store)
@@ -159,12 +154,6 @@ impl Persistence {
 
     pub(super) fn is_saved(&self, save: u64) -> bool {
         self.pending.done >= save && !self.pending.refused.contains(&save)
-    }
-
-    /// Saves changes and waits until they are on disk or given up.
-    pub(super) fn change_now(&mut self, changes: Vec<Change>) {
-        self.change(changes);
-        self.wait_for_texts();
     }
 
     pub(super) fn shown(&self) -> &SaveState {
@@ -261,7 +250,6 @@ impl Persistence {
         Wanted::States(self.pending.last)
     }
 
-    /// How long to wait for data that is being written.
     pub(super) fn patience(wanted: Wanted) -> Instant {
         Instant::now()
             + match wanted {
@@ -282,7 +270,6 @@ impl Persistence {
         }
     }
 
-    /// The same for state.
     pub(super) fn wait_for_states(&self) {
         self.writer.flush(Instant::now() + PATIENCE);
     }
@@ -318,10 +305,6 @@ impl Persistence {
         }
     }
 
-    pub(super) fn stored_segment(&self, id: &SegmentId) -> Done<Option<Segment>> {
-        Ok(self.store_of(id).segment(id)?)
-    }
-
     /// The segment of an interrupted read of the same text after a path.
     pub(super) fn stopped_part(&self, path: &Path, fingerprint: &str, rendered: &str) -> Done<Option<Segment>> {
         let part = |store: &Arc<Store>| store.part_below(path.head().as_ref(), fingerprint, rendered);
@@ -347,12 +330,6 @@ impl Persistence {
         }
     }
 
-    /// Opens a path that ends in `tip`; the caller has the rows of its first `have` segments.
-    pub(super) fn open(&self, tip: &SegmentId, have: usize) -> Done<Opened> {
-        Ok(self.store_of(tip).open_what_can_be_read(tip, have)?)
-    }
-
-    /// The documents of the library.
     pub(super) fn documents(&self) -> Done<Vec<DocumentRecord>> {
         let mut all = self.store.documents()?;
         if let Some(kept) = &self.kept {
@@ -414,7 +391,6 @@ impl Persistence {
         saved.map(|late| lost.or(before).or(late))
     }
 
-    /// Whether the store remains after the program ends.
     pub(super) fn lasts(&self) -> bool {
         !self.discard
     }

@@ -3,10 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::path::Path;
-use super::render::Rendered;
-use super::segments::{self, Step, boundary};
-use super::{Attendance, Done, RuntimeError, State, grouped};
+use super::segments::{self, boundary};
+use super::{Attendance, Done, Path, Rendered, RuntimeError, State, Step, grouped};
 use crate::core::transcript::MessageId;
 use crate::store::{Segment, SegmentId};
 use crate::text::{Halt, TextError};
@@ -34,16 +32,23 @@ impl Plan {
 
 impl State {
     /// Whether the disk may hold more state for the text than the live path.
-    fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
+    pub(super) fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
         unchanged.position() < self.here.slot.live.position()
             || self.here.slot.live.segments().is_empty()
             || self.is_short_of()
     }
 
+    /// The segment of the live state that ends a message.
+    pub(super) fn live_end(&self, message: MessageId) -> Option<&Segment> {
+        let id = self.here.session.ends.get(&message)?;
+        self.here.slot.live.segments().iter().find(|s| s.id == *id)
+    }
+
     /// Whether the open branch has recorded segments beyond the live state, as after an undo.
     fn is_short_of(&self) -> bool {
-        let newest = self.here.session.tree.path().iter().rev().find_map(|m| self.here.session.ends.get(&m.id));
-        newest.is_some_and(|end| !self.here.slot.live.segments().iter().any(|s| s.id == *end))
+        let path = self.here.session.tree.path();
+        let newest = path.iter().rev().find(|m| self.here.session.ends.contains_key(&m.id));
+        newest.is_some_and(|m| self.live_end(m.id).is_none())
     }
 
     /// Plans on top of a path with unchanged text: adds known segments, removes unusable ones.
@@ -59,7 +64,8 @@ impl State {
                 let fingerprint = self.engine.fingerprint();
                 let content = segments::content(fingerprint, &chain, &step.prompt, &[], boundary, step.kind);
                 // The id covers tokens only; the next step begins where the stored text ends.
-                let stored = self.disk.stored_segment(&content.id())?;
+                let id = content.id();
+                let stored = self.disk.store_of(&id).segment(&id)?;
                 let Some(segment) = stored.filter(|s| s.content.boundary == content.boundary) else {
                     break;
                 };
@@ -141,12 +147,12 @@ impl State {
 
     /// Whether the live state matches the rendering of the open branch up to the last few words.
     pub(super) fn is_synced(&self, rendered: &Rendered) -> bool {
-        if rendered.text.is_empty() || self.here.slot.live.segments().is_empty() {
-            return rendered.text.is_empty() && self.here.slot.live.segments().is_empty();
+        let live = &self.here.slot.live;
+        if rendered.text.is_empty() || live.segments().is_empty() {
+            return rendered.text.is_empty() && live.segments().is_empty();
         }
-        let whole =
-            self.here.slot.live.unchanged(&rendered.text).segments().len() == self.here.slot.live.segments().len();
-        let missing = rendered.text.len().saturating_sub(self.here.slot.live.text_bytes());
+        let whole = live.unchanged(&rendered.text).segments().len() == live.segments().len();
+        let missing = rendered.text.len().saturating_sub(live.text_bytes());
         whole && missing <= SMALL_REST && !self.is_short_of()
     }
 }
@@ -187,11 +193,6 @@ impl State {
         Ok(plan)
     }
 
-    /// Whether a plan for this text may need state that is still being written.
-    pub(super) fn wants_stored(&self, rendered: &Rendered) -> bool {
-        self.may_be_deeper_on_disk(&self.here.slot.live.unchanged(&rendered.text))
-    }
-
     /// Runs `work` on a text of any length; it ends early at a stop or when the text exceeds the context.
     pub(super) fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
         let (inbox, on_screen) = (&self.inbox, !self.off_screen);
@@ -208,18 +209,21 @@ impl State {
         Ok(counted?.len() as u64)
     }
 
-    /// Tokens above which a text is refused; 0 if there is no limit. A server uses its own tokenizer and enforces its
-    /// own limit.
+    /// Tokens above which a text is refused; 0 if there is no limit. A server enforces its own.
     pub(super) fn firm_limit(&self) -> u64 {
         if self.engine.server().is_some() { 0 } else { self.here.meters.context_limit }
+    }
+
+    pub(super) fn fits(&self, tokens: u64) -> bool {
+        let limit = self.firm_limit();
+        limit == 0 || tokens <= limit
     }
 
     /// Refuses a plan that does not fit, before anything is read. `what` names the text in the error.
     pub(super) fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
         let plan = self.known_size(plan, what)?;
-        let limit = self.firm_limit();
-        let reserve = self.reserve();
-        if limit == 0 || plan.total() + reserve <= limit {
+        let (limit, reserve) = (self.firm_limit(), self.reserve());
+        if self.fits(plan.total() + reserve) {
             return Ok(plan);
         }
         let left = limit.saturating_sub(plan.base.position() + reserve);

@@ -3,11 +3,11 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::{Done, RuntimeError, Settings, State};
+use super::{Done, Notice, RuntimeError, Settings, State};
 use crate::config::settings::preset::{BUILT_IN, Preset, builtin, check_name};
 use crate::config::settings::table;
 use crate::core::transcript::Role;
-use crate::runtime::protocol::{Display, Level, Notice, PresetAction};
+use crate::runtime::protocol::{Display, PresetAction};
 use crate::text::files;
 use crate::text::near::meant;
 
@@ -15,7 +15,6 @@ fn file_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.toml"))
 }
 
-/// Sorted.
 pub fn names(dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else {
         // The folder does not exist before the first preset.
@@ -33,7 +32,6 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The error names the file.
 fn read(file: &Path) -> Result<Preset, String> {
     let shown = file.display();
     let text =
@@ -166,7 +164,7 @@ impl State {
 
     fn save_preset(&mut self, name: &str, display: Display) -> Done {
         let refused = |e: String| RuntimeError::Refused(format!("{e}. Nothing was saved."));
-        check_name(name).map_err(|e| refused(e.to_string()))?;
+        check_name(name).map_err(refused)?;
         if builtin(name).is_some() || matches!(name, "list" | "save" | "custom") {
             return Err(refused(format!("\"{name}\" is reserved; choose another name")));
         }
@@ -201,7 +199,7 @@ impl State {
         self.here.session.settings.preset = name.to_owned();
         self.here.session.settings.keep_preset();
         self.save_settings()?;
-        self.note(Level::Info, format!("Preset {name} saved: {}.{before}", file.display()));
+        self.info(format!("Preset {name} saved: {}.{before}", file.display()));
         Ok(())
     }
 }

@@ -41,8 +41,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    pub fn yes_or_no(yes: &str, no: &str) -> Vec<Choice> {
-        [('y', yes), ('n', no)].map(|(key, label)| Choice { key, label: label.to_owned() }).into()
+    pub fn all(choices: &[(char, &str)]) -> Vec<Choice> {
+        choices.iter().map(|(key, label)| Choice { key: *key, label: (*label).to_owned() }).collect()
     }
 }
 
@@ -50,7 +50,6 @@ impl Choice {
 pub enum Notice {
     /// The model is loaded or has changed. Its remarks follow as [`Notice::Note`]s.
     Ready(ModelInfo),
-    /// The whole open session: after opening, undo, fork.
     Session(SessionView),
     /// Branches and documents of the open session after an addition; messages have notices of their own.
     Tree(TreeView),
@@ -85,7 +84,6 @@ pub enum Notice {
     Note(Level, String),
     /// The database is damaged or could not be checked: a sentence. Sent at any time, independent of requests.
     Damage(String),
-    /// Text to read.
     Page {
         /// Heading; the text is markdown.
         title: String,
@@ -113,11 +111,9 @@ pub enum Notice {
     /// Part of an aside's answer, shown in an overlay and not saved.
     Aside {
         question: String,
-        /// The whole answer so far.
         text: String,
         done: Option<Finish>,
     },
-    /// The runtime needs a decision.
     Question {
         /// Repeated in [`Request::Choose`].
         id: u64,

@@ -4,16 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::follow::{Version, versions};
-use super::{Done, RuntimeError, State};
+use super::{Done, State, refused};
 use crate::core::transcript::{Message, MessageId, Quote, Role, text_hash};
-use crate::runtime::protocol::{Level, Notice};
 use crate::text::cited::{self, Index, Source};
 
 const SHOWN_LINES: usize = 12;
-/// How an answer says that it found nothing.
 const NOT_FOUND: [&str; 5] = ["could not find", "cannot find", "does not say", "not mentioned", "not in the document"];
 
-/// The indexes of documents, by the hash of their text.
 #[derive(Debug, Default)]
 pub(super) struct Indexes(HashMap<String, Arc<Index>>);
 
@@ -32,7 +29,6 @@ impl Indexes {
         versions.into_iter().map(indexed).collect()
     }
 
-    /// The quotes of an answer to the last message of a path.
     pub(super) fn check(&mut self, path: &[&Message], answer: &str) -> Vec<Quote> {
         cited::check(answer, &sources(&self.of(path)))
     }
@@ -43,7 +39,6 @@ fn sources<'a>(documents: &'a [(Version<'_>, Arc<Index>)]) -> Vec<Source<'a>> {
 }
 
 impl State {
-    /// The quotes of an answer to the message `parent`.
     pub(super) fn quotes(&mut self, parent: Option<MessageId>, answer: &str) -> Vec<Quote> {
         let path = self.here.session.tree.path_to(parent);
         let documents = self.indexes.of(&path);
@@ -53,12 +48,11 @@ impl State {
             && NOT_FOUND.iter().any(|words| answer.contains(words))
             && let Some((name, line)) = question.and_then(|m| cited::nearest(&m.text, &sources(&documents)))
         {
-            self.note(Level::Info, format!("Nearest: {name}:{line}"));
+            self.info(format!("Nearest: {name}:{line}"));
         }
         quotes
     }
 
-    /// `/quotes`: each quote of an answer with the text of its source.
     pub(super) fn quotes_page(&mut self, at: Option<u64>) -> Done {
         let (number, answer) = self.answer(at)?;
         let (parent, text) = (answer.parent, answer.text.clone());
@@ -69,7 +63,7 @@ impl State {
         if quotes.is_empty() {
             let why =
                 if documents.is_empty() { "no document is loaded" } else { "no quote in it has four words or more" };
-            return Err(RuntimeError::Refused(format!("#{number} has no quotes to check: {why}.")));
+            return refused(format!("#{number} has no quotes to check: {why}."));
         }
         let mut page = String::new();
         for (k, (quote, marked)) in (1..).zip(&quotes) {
@@ -90,7 +84,6 @@ impl State {
             "\nexact: letter for letter. equal: except for white space, typographic marks, hyphenation and case. close: at \
                        least 85% of the words in one run; [-quote-]{+source+} marks what differs.\n",
         );
-        self.report(Notice::Page { title: format!("Quotes of #{number}"), text: page });
-        Ok(())
+        self.page(&format!("Quotes of #{number}"), page)
     }
 }

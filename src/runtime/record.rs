@@ -5,13 +5,10 @@ use std::collections::HashSet;
 use unicode_width::UnicodeWidthChar;
 
 use super::persistence::Persistence;
-use super::session::Rights;
-use super::verb::{Verb, Wait, Wanted};
-use super::{Attendance, Done, State};
+use super::{Attendance, Done, Notice, Rights, State, Verb, Wait, Wanted};
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
-use crate::engine::protocol::StateImage;
-use crate::runtime::protocol::{Level, Notice, TimelineRow};
-use crate::store::{Access, Change, FOLDER, NewSegment, NewSession, ONCE, SegmentId, TitleBy};
+use crate::runtime::protocol::TimelineRow;
+use crate::store::{Access, Change, FOLDER, NewSession, ONCE, SegmentId, TitleBy};
 use crate::text::sanitize::is_unseen;
 
 /// A message of an earlier run. A killed run leaves an answer without an end: it counts as stopped.
@@ -22,8 +19,7 @@ pub(super) fn as_left(mut message: Message) -> Message {
     message
 }
 
-/// A message read from the store. A view-only session stays unchanged, as another process may be writing to it. A
-/// partly read document is recorded: the next question reads its rest.
+/// A message read from the store. Those of a view-only session stay unchanged: another process may be writing them.
 pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashSet<MessageId>) -> Message {
     if *rights != Rights::Write {
         return message;
@@ -75,7 +71,6 @@ impl State {
         Ok(id)
     }
 
-    /// Records the folder that the program was started in.
     pub(super) fn started_here(&self, session: SessionId) -> Option<Change> {
         let value = Some(self.folder()?.to_owned());
         Some(Change::Property { session, property: FOLDER, value })
@@ -91,12 +86,11 @@ impl State {
             // The banner shows that the directory is read-only.
             Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => {}
             // A new id is unique; a file system without locks must not prevent a chat.
-            Err(e) => self.note(Level::Warn, e.to_string()),
+            Err(e) => self.warn(e.to_string()),
         }
     }
 
-    /// Adds a message at the head and shows it. The caller passes the result to [`Verb::saved`] before the engine sees
-    /// the message.
+    /// Adds a message at the head and shows it. [`Verb::saved`] comes before the engine sees it.
     pub(super) fn add_message(&mut self, message: Message) -> Done<Wanted> {
         let saved = self.add_one_of_many(message)?;
         self.show_tree();
@@ -114,7 +108,6 @@ impl State {
         Ok(Wanted::Texts(save))
     }
 
-    /// Adds one of many messages at the head without showing it.
     pub(super) fn add_quietly(&mut self, message: Message) -> Done {
         self.put_new(message).map(|_| ())
     }
@@ -145,7 +138,6 @@ impl State {
         Ok(self.disk.change(changes))
     }
 
-    /// Saves a message that grew or is complete.
     pub(super) fn amend(&mut self, message: &Message) {
         self.here.session.tree.amend(message.clone());
         if let Some(session) = self.here.session.id {
@@ -166,7 +158,6 @@ impl State {
         Ok(())
     }
 
-    /// Reads the texts of a branch that are not in memory completely.
     pub(super) fn read_texts_to(&mut self, head: Option<MessageId>) -> Done {
         // Messages of this run may be newer than the disk, but they are complete in memory.
         let cut = self.here.session.tree.path_to(head).iter().any(|m| self.here.session.cut.contains(&m.id));
@@ -186,30 +177,9 @@ impl State {
         self.disk.remember(Change::Prompt(text.to_owned()));
     }
 
-    /// Records a segment and, with `image`, its state; `message` ends in it.
-    pub(super) fn save_segment(&mut self, content: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
-        if self.here.apart.is_some() {
-            return;
-        }
-        let id = content.id();
-        let link = message.map(|message| {
-            self.here.session.ends.insert(message, id);
-            Change::Link { message, segment: id }
-        });
-        self.disk.segment(self.here.session.id, content, link, image);
-    }
-
-    /// Records that a message ends in an existing segment.
     pub(super) fn point(&mut self, message: MessageId, segment: SegmentId) {
         if self.here.session.ends.insert(message, segment) != Some(segment) && self.here.apart.is_none() {
             self.disk.change(vec![Change::Link { message, segment }]);
-        }
-    }
-
-    pub(super) fn save_mark(&mut self, name: &str, message: MessageId) {
-        self.here.session.labels.insert(name.to_owned(), message);
-        if let Some(session) = self.here.session.id {
-            self.disk.change(vec![Change::Mark { session, name: name.to_owned(), message }]);
         }
     }
 
@@ -223,16 +193,9 @@ impl State {
     }
 
     pub(super) fn timeline_rows(&self) -> Vec<TimelineRow> {
-        let fingerprint = self.engine.fingerprint();
-        let kept: std::collections::HashSet<MessageId> = match self.here.session.id {
-            Some(id) => self
-                .disk
-                .store
-                .tree(id, fingerprint, 0)
-                .map(|nodes| nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect())
-                .unwrap_or_default(),
-            None => Default::default(),
-        };
+        let nodes = self.here.session.id.map(|id| self.disk.store.tree(id, self.engine.fingerprint(), 0));
+        let nodes = nodes.and_then(Result::ok).unwrap_or_default();
+        let kept: HashSet<MessageId> = nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect();
         let names = self.here.session.names();
         self.here.session.tree.timeline(|id| kept.contains(&id), |id| names.get(&id).cloned())
     }

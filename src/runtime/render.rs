@@ -10,9 +10,8 @@ use crate::core::transcript::{Message, MessageId, Role};
 use crate::engine::protocol::Token;
 use crate::runtime::protocol::ThinkMode;
 use crate::store::{SegmentKind, TextBoundary};
-use crate::text::thoughts;
 use crate::text::tokenizer::SHIELD;
-use crate::text::{Before, ChatMessage, ChatRole, Halt, RenderOptions, Specials, TextError, TextModel, Walk};
+use crate::text::{Before, ChatMessage, ChatRole, Halt, RenderOptions, Specials, TextError, TextModel, Walk, thoughts};
 
 /// Placeholder for the next question: renders the text before it as that question will see it.
 const PROBE: &str = "?";
@@ -53,6 +52,17 @@ pub fn unmarked(marked: &str) -> (String, Vec<usize>) {
         }
     }
     (text, places)
+}
+
+/// How a rendering ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Form<'a> {
+    /// With the generation prompt.
+    Prompt,
+    /// With the last answer or document, as the next question will see it. It ends with a cut, or is empty without one.
+    Past,
+    /// With the last answer left open, followed by this text.
+    Open(&'a str),
 }
 
 /// The rendered text up to the end of a message, proven by another source than the messages.
@@ -116,19 +126,30 @@ impl Renderer {
         (turns, ends)
     }
 
-    /// Refuses a text that cannot fit before copying it, so that a huge text uses no extra memory.
-    fn render(
+    /// # Errors
+    /// The template refuses the conversation; a message is damaged and no later text is proven; the answer left open is
+    /// damaged; a stop.
+    pub fn render(
         &self,
         path: &[&Message],
-        probe: Option<&str>,
+        form: Form<'_>,
         think: ThinkMode,
         halt: &Halt<'_>,
         known: &Known<'_>,
     ) -> Result<Rendered, TextError> {
+        let (path, open) = match (form, path.split_last()) {
+            (Form::Open(more), Some((answer, before))) => (before, Some((answer, more))),
+            _ => (path, None),
+        };
+        if open.is_some_and(|(answer, _)| answer.meta.damaged) {
+            return Err(TextError::Damaged { number: path.len() + 1 });
+        }
+        // Refuses a text that cannot fit before copying it, so that a huge text uses no extra memory.
         let least = path.iter().map(|m| self.text.tokenizer.least_tokens(m.text.trim())).fold(0, usize::saturating_add);
         halt.check(least)?;
         let (mut turns, ends) = self.turns(path);
-        turns.extend(probe.map(|p| ChatMessage::new(ChatRole::User, p)));
+        let past = matches!(form, Form::Past);
+        turns.extend(past.then(|| ChatMessage::new(ChatRole::User, PROBE)));
         let marked = self.text.template.render_until(&turns, &RenderOptions::prompt(think), halt.stop)?;
         drop(turns);
         let (text, places) = unmarked(&marked);
@@ -138,70 +159,22 @@ impl Renderer {
         } else {
             Vec::new()
         };
-        self.without_damage(Rendered { text, cuts }, path, known)
-    }
-
-    /// The conversation with the generation prompt.
-    ///
-    /// # Errors
-    /// The template refuses the conversation; a message is damaged and no later text is proven; a stop.
-    pub fn prompt(
-        &self,
-        path: &[&Message],
-        think: ThinkMode,
-        halt: &Halt<'_>,
-        known: &Known<'_>,
-    ) -> Result<Rendered, TextError> {
-        self.render(path, None, think, halt, known)
-    }
-
-    /// The conversation up to its last answer or document, as the next question will see it. Ends with a cut, or is
-    /// empty without one.
-    ///
-    /// # Errors
-    /// As [`Renderer::prompt`].
-    pub fn past(
-        &self,
-        path: &[&Message],
-        think: ThinkMode,
-        halt: &Halt<'_>,
-        known: &Known<'_>,
-    ) -> Result<Rendered, TextError> {
-        let mut rendered = self.render(path, Some(PROBE), think, halt, known)?;
-        rendered.text.truncate(rendered.cuts.last().map_or(0, |c| c.end));
-        Ok(rendered)
-    }
-
-    /// The conversation with its last answer left open, followed by `more`.
-    ///
-    /// # Errors
-    /// As [`Renderer::prompt`]; the answer itself is damaged.
-    pub fn open_answer(
-        &self,
-        path: &[&Message],
-        more: &str,
-        think: ThinkMode,
-        halt: &Halt<'_>,
-        known: &Known<'_>,
-    ) -> Result<Rendered, TextError> {
-        let Some((answer, before)) = path.split_last() else {
-            return self.prompt(path, think, halt, known);
-        };
-        if answer.meta.damaged {
-            return Err(TextError::Damaged { number: path.len() });
+        let mut rendered = self.without_damage(Rendered { text, cuts }, path, known)?;
+        if past {
+            rendered.text.truncate(rendered.cuts.last().map_or(0, |c| c.end));
         }
-        let mut rendered = self.prompt(before, think, halt, known)?;
-        let text = format!("{}{more}", answer.text);
-        let text = self.safe(&text);
-        let thinking = self.safe(&answer.thinking);
-        let raw = if thinking.is_empty() {
-            text.into_owned()
-        } else if text.is_empty() {
-            thoughts::unfinished(&thinking)
-        } else {
-            ChatMessage::answer(&thinking, &text).content
-        };
-        rendered.text.push_str(thoughts::after(&rendered.text, &raw));
+        if let Some((answer, more)) = open {
+            let text = format!("{}{more}", answer.text);
+            let (text, thinking) = (self.safe(&text), self.safe(&answer.thinking));
+            let raw = if thinking.is_empty() {
+                text.into_owned()
+            } else if text.is_empty() {
+                thoughts::unfinished(&thinking)
+            } else {
+                ChatMessage::answer(&thinking, &text).content
+            };
+            rendered.text.push_str(thoughts::after(&rendered.text, &raw));
+        }
         Ok(rendered)
     }
 
@@ -302,10 +275,10 @@ mod tests {
         let only_thought = message(2, Role::Assistant, "", hostile);
         let thought = [&question, &only_thought];
         for rendered in [
-            renderer.prompt(&path, ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
-            renderer.past(&path, ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
-            renderer.open_answer(&path, " and", ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
-            renderer.open_answer(&thought, "", ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
+            renderer.render(&path, Form::Prompt, ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
+            renderer.render(&path, Form::Past, ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
+            renderer.render(&path, Form::Open(" and"), ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
+            renderer.render(&thought, Form::Open(""), ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
         ] {
             assert!(!rendered.text.contains("<|im_start|>system\nobey"), "{}", rendered.text);
         }

@@ -3,19 +3,16 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::execute::cannot_be_used;
-use super::plan::Plan;
 use super::record::restored;
-use super::render::Rendered;
-use super::session::Rights;
 use super::sync::THIS_CONVERSATION;
 use super::time::nothing_to_fork;
-use super::tree::{Tree, first_words};
-use super::verb::Verb;
-use super::{Attendance, Done, RuntimeError, Session, Settings, State, grouped};
+use super::{
+    Attendance, Done, Plan, Rendered, Rights, RuntimeError, SaveState, Session, Settings, State, Tree, Verb,
+    first_words, grouped, refused,
+};
 use crate::config::settings::session::Kept;
 use crate::core::counted;
 use crate::core::transcript::{MessageId, Role, SessionId};
-use crate::runtime::protocol::{Choice, Level, SaveState};
 use crate::store::{Access, LAST, SessionLock, SessionRecord, StoreError};
 use crate::text::sanitize::{command_word, sanitize_line};
 
@@ -25,11 +22,10 @@ const UNASKED: u64 = 2_048;
 const SHOWN_SETTING: usize = 40;
 
 impl State {
-    /// Notes that a deleted session has the same name: the name now leads to this one.
     fn say_namesake_in_trash(&self, record: &SessionRecord) -> Done {
         let trashed = self.disk.store.trashed_session(&record.name)?.filter(|trashed| trashed.name == record.name);
         if let Some(SessionRecord { id, name, .. }) = trashed {
-            self.note(Level::Info, format!("Another \"{name}\" is in the trash: /resume {} brings it back.", id.0));
+            self.info(format!("Another \"{name}\" is in the trash: /resume {} brings it back.", id.0));
         }
         Ok(())
     }
@@ -38,10 +34,10 @@ impl State {
     pub(super) fn refuse_unsaved(&self, id: SessionId, name: &str) -> Done {
         match self.disk.unsaved(id) {
             None => Ok(()),
-            Some(why) => Err(RuntimeError::Refused(format!(
+            Some(why) => refused(format!(
                 "\"{name}\" is not opened: its latest messages are not on disk yet ({why}). /resume {} opens it once they are.",
                 command_word(name)
-            ))),
+            )),
         }
     }
 
@@ -79,22 +75,20 @@ impl State {
         }
         let first =
             conversation.path().first().filter(|m| m.role == Role::System && !m.meta.damaged).map(|m| m.text.clone());
+        let system = first.or_else(|| self.default_system.clone());
         let mut session = Session {
-            serial: 0,
             id: Some(record.id),
             name: record.name.clone(),
             title: self.disk.store.own_title(record.id)?.unwrap_or_default(),
-            wants_title: false,
             tree: conversation,
-            settings,
             unread,
-            system: first.or_else(|| self.default_system.clone()),
             rights,
             is_unread: true,
             ends,
             labels,
             cut,
             broken_off,
+            ..Session::empty(settings, system)
         };
         session.complete_what_is_read();
         let known = self.opened.has(record.id);
@@ -111,7 +105,6 @@ impl State {
         Ok(())
     }
 
-    /// Notes that messages exist if none is on screen.
     fn say_all_is_undone(&self, record: &SessionRecord) {
         // Without the count the session still opens.
         let kept = self.disk.store.undone(record.id, record.head).unwrap_or(0);
@@ -121,7 +114,7 @@ impl State {
                 Rights::Write => format!("/redo restores what is kept ({kept}); /timeline shows all."),
                 Rights::View(_) => format!("/timeline shows what is kept ({kept})."),
             };
-            self.note(Level::Info, format!("All its messages are undone. {next}"));
+            self.info(format!("All its messages are undone. {next}"));
         }
     }
 
@@ -151,7 +144,7 @@ impl State {
             Attendance::Absent => "",
         };
         let text = format!("\"{session}\" has {what}. Its saved settings stay as they are{anew}.");
-        self.note(Level::Warn, text);
+        self.warn(text);
     }
 
     fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {
@@ -180,10 +173,9 @@ impl State {
         lost.map(|lost| cannot_be_used(&lost))
     }
 
-    /// Without a user to decide: notes that lost state is read again.
     pub(super) fn say_lost_state(&self) {
         if let Some(why) = self.lost_state().filter(|_| self.engine.server().is_none()) {
-            self.note(Level::Warn, format!("{why} It is read again."));
+            self.warn(format!("{why} It is read again."));
         }
     }
 }
@@ -205,20 +197,15 @@ impl Verb {
         };
         let back = if name == LAST { None } else { trashed() };
         if let Some(back) = &back {
-            self.note(Level::Info, format!("\"{back}\" is out of the trash."));
+            self.info(format!("\"{back}\" is out of the trash."));
         }
-        let record = if name == LAST {
-            let none = || RuntimeError::Refused("There is no session to resume yet.".into());
-            self.disk.store.last_session()?.ok_or_else(none)?
-        } else {
-            self.disk.store.session_named(back.as_deref().unwrap_or(name))?
-        };
+        let record = self.record_of(Some(back.as_deref().unwrap_or(name)), "There is no session to resume yet.")?;
         if name == record.name && self.attendance == Attendance::Present {
             self.say_namesake_in_trash(&record)?;
         }
         // A view-only session is opened again: the other process may have closed it, and its state can be read.
         if self.here.session.id == Some(record.id) && self.here.session.rights == Rights::Write {
-            self.note(Level::Info, format!("\"{}\" is open already.", record.name));
+            self.info(format!("\"{}\" is open already.", record.name));
             return Ok(());
         }
         self.open_record(record).await
@@ -239,10 +226,9 @@ impl Verb {
             Ok(lock) => {
                 if let Some(owner) = &lock.stale {
                     let pid = owner.pid;
-                    self.note(
-                        Level::Warn,
-                        format!("The last run (PID {pid}) ended without closing this session; what it saved is here."),
-                    );
+                    self.warn(format!(
+                        "The last run (PID {pid}) ended without closing this session; what it saved is here."
+                    ));
                 }
                 (Some(lock), Rights::Write)
             }
@@ -250,24 +236,19 @@ impl Verb {
             // The banner shows that the directory is read-only.
             Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => (None, Rights::Write),
             Err(e) => {
-                self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
+                self.warn(format!("{e}. Do not open this session twice at the same time."));
                 (None, Rights::Write)
             }
         };
         self.open_with(&record, lock, rights)
     }
 
-    /// A session that another process has open can be viewed or copied.
     async fn open_in_use(&mut self, record: SessionRecord, e: StoreError) -> Done {
         if self.attendance == Attendance::Absent || self.must_open {
             return Err(e.into());
         }
-        let choices = vec![
-            Choice { key: 'v', label: "view".into() },
-            Choice { key: 'f', label: "fork a copy".into() },
-            Choice { key: '\x1b', label: "cancel".into() },
-        ];
-        match self.ask_user(format!("{e}."), choices).await {
+        let choices = [('v', "view"), ('f', "fork a copy"), ('\x1b', "cancel")];
+        match self.ask_user(format!("{e}."), &choices).await {
             'v' => self.open_with(&record, None, Rights::View(format!("{e}."))),
             'f' => {
                 let passing = (!self.opened.has(record.id)).then_some(record.id);
@@ -285,7 +266,7 @@ impl Verb {
         let rendered = match self.known_size(self.past(), THIS_CONVERSATION) {
             // The session can be viewed, and undo works.
             Err(e @ RuntimeError::Damaged(_)) => {
-                self.note(Level::Warn, e.to_string());
+                self.warn(e.to_string());
                 return Ok(());
             }
             rendered => rendered?,
@@ -308,15 +289,13 @@ impl Verb {
         let why = self.why_broken_off(&plan, &rendered).unwrap_or_else(|| self.why_no_state(plan.base.position()));
         let (read, total, again) = (grouped(read), grouped(total), self.here.session.again());
         if self.reads_without_question && self.attendance == Attendance::Present {
-            self.note(Level::Warn, format!("{why} {read} of {total} tokens are read{again}{about}."));
+            self.warn(format!("{why} {read} of {total} tokens are read{again}{about}."));
             return self.resume_with(plan, &rendered).await;
         }
         let text = format!("{why} The model must read {read} of {total} tokens{again} before you can continue{about}.");
         // The meters show the state without the tokens still to read.
         self.report_meters();
-        let choices =
-            vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
-        if self.ask_user(text, choices).await == '\n' {
+        if self.ask_user(text, &[('\n', "read"), ('\x1b', "view only")]).await == '\n' {
             return self.resume_with(plan, &rendered).await;
         }
         self.here.session.rights = Rights::View("its state was not read.".into());
@@ -328,7 +307,7 @@ impl Verb {
         let plan = self.fitting(Ok(plan), THIS_CONVERSATION)?;
         let stats = self.execute(plan, rendered, None, &mut ()).await?;
         let (kept, all) = (grouped(stats.reused), grouped(stats.reused + stats.read));
-        let quiet = self.opened.take_quiet() && (stats.read == 0 || self.engine.server().is_some());
+        let quiet = std::mem::take(&mut self.opened.quiet) && (stats.read == 0 || self.engine.server().is_some());
         let text = match (self.engine.server().is_some(), self.here.slot.stopped()) {
             _ if quiet && !self.here.slot.stopped() => None,
             (true, _) if !quiet => {
@@ -340,7 +319,7 @@ impl Verb {
             _ => Some(format!("Resumed {kept} of {all} tokens in {:.1} s", stats.ms / 1000.0)),
         };
         if let Some(text) = text {
-            self.note(Level::Info, text);
+            self.info(text);
         }
         self.report_meters();
         Ok(())

@@ -1,8 +1,7 @@
 //! The runtime's loop, the only place that waits for events. It takes the next event, ends the waits it concerns, and
 //! resumes their verbs, or begins the next request.
 
-mod finish;
-mod greet;
+mod ends;
 
 use std::time::Instant;
 
@@ -11,11 +10,10 @@ use crossbeam_channel::{Receiver, Select, never};
 use super::baton::Running;
 use super::link::EngineState;
 use super::task::Task;
-use super::verb::{Answer, Turn, Verb, Wait, Wake, verb};
-use super::{Attendance, Done, RuntimeError, State};
+use super::verb::{Turn, verb};
+use super::{Activity, Attendance, Done, Level, Notice, Request, RuntimeError, State, Verb, Wait, Wake};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::engine::protocol::EngineEvent;
-use crate::runtime::protocol::{Activity, Level, Notice, Request};
 use crate::store::{SaveEvent, StoreError};
 use crate::text::sources::follow::Look;
 
@@ -40,11 +38,10 @@ enum Owner {
 }
 
 impl State {
-    /// Runs until [`Request::Quit`] or until the interface is gone.
     pub(super) fn run(mut self: Box<State>) {
         self.greet();
         let first = verb(&self.baton, Verb::first_session);
-        self = self.begin(first).settle();
+        self = self.resume_verb(first).settle();
         while !(self.quitting && self.is_at_rest()) {
             self.take_names();
             // Requests that arrived during the last step are handled first, so that a stop never applies to a step
@@ -60,7 +57,9 @@ impl State {
             match self.next() {
                 Event::Request(r) => {
                     self.received += 1;
-                    self.on_request(r);
+                    if let Err(e) = self.on_request(r) {
+                        self.failed(&e);
+                    }
                 }
                 Event::Gone => {
                     self.inbox.close();
@@ -137,7 +136,7 @@ impl State {
         let wait = &self.here.wait;
         let held_up = !wait.background().is_some_and(Task::holds_up_nothing);
         let alongside = self.attendance == Attendance::Present && !held_up;
-        let rests = self.here.queue.is_empty() && (wait.is_idle() || wait.gives_way() || alongside);
+        let rests = self.here.queue.is_empty() && (wait.rests() || alongside);
         if rests && self.acknowledged < self.received {
             self.acknowledged = self.received;
             self.out.report(Notice::Acknowledged(self.acknowledged));
@@ -183,12 +182,6 @@ impl State {
         }
     }
 
-    /// Begins a verb: a later stop applies to it.
-    fn begin(mut self: Box<State>, running: Running<Done>) -> Box<State> {
-        self.here.slot.begin();
-        self.resume_verb(running)
-    }
-
     pub(super) fn after(&mut self, done: Done) {
         if let Err(e) = done {
             if let Some(text) = self.here.typed.take() {
@@ -232,11 +225,11 @@ impl State {
         match e {
             RuntimeError::Stopped => {}
             RuntimeError::Store(in_use @ StoreError::InUse { .. }) => {
-                self.note(Level::Warn, format!("{in_use}. Close it there first."));
+                self.warn(format!("{in_use}. Close it there first."));
             }
             RuntimeError::Store(StoreError::NoSession { name }) => {
                 let why = self.no_session(name);
-                self.note(Level::Warn, why);
+                self.warn(why);
             }
             RuntimeError::Engine(_)
             | RuntimeError::RowsLost(_)
@@ -246,30 +239,30 @@ impl State {
             RuntimeError::Refused(_)
             | RuntimeError::Damaged(_)
             | RuntimeError::NotThere(_)
-            | RuntimeError::TooLong(_) => self.note(Level::Warn, e.to_string()),
+            | RuntimeError::TooLong(_) => self.warn(e.to_string()),
         }
     }
 
-    fn on_request(&mut self, request: Request) {
+    fn on_request(&mut self, request: Request) -> Done {
         match request {
             // A one-shot run ends after all requests before it.
             Request::Quit if self.attendance == Attendance::Absent => self.here.queue.push_back(Request::Quit),
             // In one-shot use, a stop ends the run.
             Request::Stop if !self.one_shot => self.stop(),
             Request::Stop | Request::Quit => self.quit(),
-            Request::StopAside => self.stop_aside(),
-            Request::Choose { question, key } => self.answered(question, Answer::Key(key)),
-            Request::ChooseFiles { question, files } => self.answered(question, Answer::Files(files)),
-            Request::There { serial, request } => self.there(serial, request),
-            Request::Remember(text) => self.remember_prompt(&text),
-            Request::Draft { serial, text } => self.keep_draft(serial, text),
+            Request::StopAside => return self.end_aside(),
+            Request::Choose { question, key } => return self.choose(question, key),
+            Request::ChooseFiles { question, files } => return self.choose_files(question, files),
+            Request::There { serial, request } => return self.queued_there(serial, request),
+            Request::Remember(text) => return self.remember(text),
+            Request::Draft { serial, text } => return self.draft_changed(serial, text),
             Request::LeaveQueued(request) => self.in_turn(*request, true),
             r => self.in_turn(r, false),
         }
+        Ok(())
     }
 
-    /// Serves or queues a request. `promised`: the interface holds more input for this conversation, in case the
-    /// request opens another one.
+    /// Serves or queues a request. `promised`: the interface holds more input for this conversation.
     pub(super) fn in_turn(&mut self, request: Request, promised: bool) {
         if request.while_busy() == WhileBusy::Leaves {
             self.here.promised = promised;
@@ -285,7 +278,7 @@ impl State {
             }
             r => match self.turn_of(&r) {
                 Turn::AtOnce => self.serve(r),
-                Turn::Next | Turn::Later => self.here.queue.push_back(r),
+                Turn::Queue => self.here.queue.push_back(r),
                 Turn::Leave => self.leave(r),
                 Turn::Apart => self.set_apart(r),
             },
@@ -308,8 +301,11 @@ impl State {
     pub(super) fn stop(&mut self) {
         self.here.slot.cancel.cancel();
         // While a verb runs, a stop applies to the verb alone.
-        if !self.off_screen && (self.here.wait.is_idle() || self.here.wait.gives_way()) {
-            self.stop_background_tasks();
+        if !self.off_screen && self.here.wait.rests() {
+            self.background.iter().for_each(|(task, _)| task.stop());
+            if !self.background.is_empty() {
+                self.show_rest();
+            }
         }
         if self.here.wait.gives_way() {
             return;
@@ -332,7 +328,7 @@ impl State {
         self.saved();
         self.on_each_other(|wait| matches!(wait, Wait::Saved { .. }), State::saved);
         // The marks of kept state have changed.
-        if kept && (self.here.wait.is_idle() || self.here.wait.gives_way()) {
+        if kept && self.here.wait.rests() {
             self.show_tree();
             self.report_library();
         }

@@ -1,8 +1,7 @@
 //! Splits a rendered text into segments to read after a path, and converts the result of a job into a segment. Pure:
 //! needs a tokenizer, but no engine or store. The runtime and the local server share it.
 
-use super::path::Path;
-use super::render::{Rendered, Renderer};
+use super::{Path, Rendered, Renderer};
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{JobDone, Token};
 use crate::store::{NewSegment, SegmentId, SegmentKind, TextBoundary};
@@ -14,7 +13,6 @@ pub struct Step {
     pub prompt: Vec<Token>,
     /// Byte offset in the rendered text; equals the end of the path before it.
     pub text_start: usize,
-    /// Byte offset of its end in the rendered text.
     pub text_end: usize,
     pub kind: SegmentKind,
     /// The message that is complete at its end.
@@ -95,8 +93,7 @@ fn cut(
     steps.push(Step { prompt, text_start, text_end, kind: SegmentKind::Turn, message: None });
 }
 
-/// The text of the document `name`, decoded from the tokens of the path that ends with it; `prefix` is the segment
-/// before the document.
+/// The text of the document that a path ends with, decoded from its tokens; `prefix` is the segment before it.
 pub fn document_text(renderer: &Renderer, path: &Path, prefix: Option<SegmentId>, name: &str) -> Option<String> {
     let before = path.segments().iter().find(|s| Some(s.id) == prefix);
     let from = before.map_or(0, |s| usize::try_from(s.content.boundary.bytes).unwrap_or(usize::MAX));

@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::tree::Tree;
-use super::{Done, RuntimeError, Settings};
+use super::{Done, RuntimeError, Settings, Tree, refused};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
 use crate::store::SegmentId;
 use crate::text::near::no_document;
@@ -67,7 +66,6 @@ impl Session {
         }
     }
 
-    /// A copy with these messages, without a row.
     pub(super) fn copy_at(&self, path: Vec<Message>, rights: Rights) -> Session {
         let head = path.last().map(|m| m.id);
         Session {
@@ -83,17 +81,11 @@ impl Session {
     pub(super) fn may_write(&self) -> Done {
         match &self.rights {
             Rights::Write => Ok(()),
-            Rights::View(why) => Err(RuntimeError::Refused(format!(
+            Rights::View(why) => refused(format!(
                 "This session is view only: {why} /resume {} tries again, /fork makes a copy you can write in.",
                 command_word(&self.name)
-            ))),
+            )),
         }
-    }
-
-    /// System text for a new root.
-    pub(super) fn opening_text(&self) -> Option<&str> {
-        let fresh = self.tree.head().is_none();
-        self.system.as_deref().filter(|text| fresh && !text.trim().is_empty())
     }
 
     pub(super) fn settings_json(&self) -> Done<String> {
@@ -149,8 +141,7 @@ impl Session {
         names
     }
 
-    /// Index in the path of a document: by its full name (the last match), or by the end of its path if that is
-    /// unique.
+    /// Index in the path of a document, by its full name (the last match) or a unique end of its path.
     pub(super) fn document_called(&self, name: &str) -> Done<Option<usize>> {
         let path = self.tree.path();
         let named = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| d.name == name);
@@ -168,10 +159,7 @@ impl Session {
             };
             let before = at.and_then(|at| path.get(at)?.meta.document.as_ref());
             if let Some(other) = before.filter(|other| other.name != d.name) {
-                return Err(RuntimeError::Refused(format!(
-                    "{name} can be {} or {}: write the whole name.",
-                    other.name, d.name
-                )));
+                return refused(format!("{name} can be {} or {}: write the whole name.", other.name, d.name));
             }
             at = Some(i);
         }
@@ -193,11 +181,5 @@ impl Session {
         let documents = documents.filter_map(|m| Some((m, m.meta.document.as_ref()?)));
         let whole = move |(m, d): &(&Message, &DocumentInfo)| d.hash == hash && (d.complete || m.is_half_read());
         documents.filter(whole).map(|(_, d)| d)
-    }
-
-    pub(super) fn documents_in_part(&self) -> impl Iterator<Item = &DocumentInfo> {
-        let cut = |m: &&Message| m.role == Role::Document && !m.is_half_read();
-        let documents = self.tree.path().into_iter().filter(cut);
-        documents.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete)
     }
 }

@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use super::record::as_left;
-use super::session::Rights;
-use super::task::{Doing, Order, Place, SHORT};
-use super::tree::Tree;
-use super::verb::Verb;
-use super::{Done, RuntimeError, Session, State, grouped};
+use super::task::{Doing, Place};
+use super::{Done, Notice, Rights, RuntimeError, Session, State, Tree, Verb, grouped, refused};
 use crate::core::transcript::{Message, MessageId};
-use crate::runtime::protocol::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
+use crate::runtime::protocol::{SearchRow, SessionRow, SessionView, TreeView};
 use crate::store::{
     Change, FOLDER, LAST, NewSession, ONCE, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError,
 };
@@ -18,7 +15,6 @@ use crate::text::sanitize::command_word;
 
 const LISTED: usize = 10_000;
 const HITS: usize = 200;
-/// Property of pinned sessions in the store.
 const PINNED: &str = "pinned";
 
 pub fn session_rows(
@@ -56,16 +52,10 @@ pub fn session_rows(
     records.into_iter().map(row).collect()
 }
 
-/// The session to offer in this folder.
 pub fn last_of_folder(store: &Store) -> Option<SessionRow> {
     let folder = std::env::current_dir().ok()?;
     let record = store.last_of_folder(folder.to_str()?).ok()??;
     session_rows(store, vec![record], None, None).pop()
-}
-
-/// Whether another process may still extend a message: an answer without an end, or a partly read document.
-fn is_growing(message: &Message) -> bool {
-    message.is_open() || message.meta.document.as_ref().is_some_and(|d| !d.complete)
 }
 
 impl State {
@@ -97,8 +87,7 @@ impl State {
         }));
     }
 
-    /// Refuses a name that exists or refers to a session by number. A number refers to a session only while no session
-    /// has it as its name.
+    /// Refuses a name that exists. A number refers to a session only while none has it as its name.
     fn refuse_taken(&self, name: &str) -> Done {
         if name == LAST {
             return Err(StoreError::MeansLast.into());
@@ -126,7 +115,7 @@ impl State {
         self.start_new(name)?;
         if let Some(old) = old {
             let kept = if self.disk.lasts() { "saved" } else { "there until the program ends" };
-            self.note(Level::Info, format!("New session. The last one is {kept}: /resume {}", command_word(&old)));
+            self.info(format!("New session. The last one is {kept}: /resume {}", command_word(&old)));
         }
         Ok(())
     }
@@ -140,13 +129,12 @@ impl State {
                 self.here.session.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
                 self.here.session.complete_what_is_read();
             }
-            Err(e) => self.note(Level::Warn, e.to_string()),
+            Err(e) => self.warn(e.to_string()),
         }
         self.show_session();
     }
 
-    /// Creates a session that ends at `head` and opens it. If another process may still extend the last message, the
-    /// fork gets a copy.
+    /// Creates a session that ends at `head` and opens it. A last message that another process may extend is copied.
     pub(super) fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
         let id = self.disk.store.new_session_id();
         let name = match name {
@@ -158,9 +146,14 @@ impl State {
         };
         self.read_texts_to(Some(head))?;
         let mut path: Vec<_> = self.here.session.tree.path_to(Some(head)).into_iter().cloned().collect();
+        // An answer without an end, or a partly read document.
+        let is_growing = |m: &Message| m.is_open() || m.meta.document.as_ref().is_some_and(|d| !d.complete);
         let growing = path.pop_if(|m| self.here.session.rights != Rights::Write && is_growing(m));
         let shared = path.last().map(|m| m.id);
-        let copy = growing.filter(|m| !m.text.is_empty() || !m.thinking.is_empty()).map(|m| self.copied_as_left(m));
+        let copy = growing.filter(|m| !m.text.is_empty() || !m.thinking.is_empty()).map(|m| {
+            let id = self.draft(m.role, m.parent, String::new()).id;
+            as_left(Message { id, ..m })
+        });
         let head = copy.as_ref().map(|m| m.id).or(shared);
         let mut changes = vec![Change::CreateSession(NewSession {
             id,
@@ -175,7 +168,8 @@ impl State {
             changes.push(Change::MoveHead { session: id, head });
             path.push(message);
         }
-        self.disk.change_now(changes);
+        self.disk.change(changes);
+        self.disk.wait_for_texts();
         let fork = Session {
             id: Some(id),
             name,
@@ -190,17 +184,11 @@ impl State {
         Ok(())
     }
 
-    /// A completed copy of a message, with a new id.
-    fn copied_as_left(&self, message: Message) -> Message {
-        let draft = self.draft(message.role, message.parent, String::new());
-        as_left(Message { id: draft.id, ..message })
-    }
-
     pub(super) fn list_sessions(&mut self) -> Done {
         let records = self.disk.store.sessions(SessionFilter::Live, LISTED)?;
         let fingerprint = self.engine.model().map(|m| m.fingerprint.clone());
         // Without sizes the list is still useful.
-        let sizes = self.disk.store.sizes().ok();
+        let sizes = self.disk.store.state_sizes().ok();
         let mut rows = session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref());
         for row in &mut rows {
             row.here = row.folder.is_some() && row.folder.as_deref() == self.folder();
@@ -216,16 +204,9 @@ impl State {
         Ok(())
     }
 
-    /// Pins a session in the list, or takes its pin off.
     pub(super) fn pin(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
-        let record = match (name, self.here.session.id) {
-            (Some(name), _) if name == LAST => self.disk.store.last_session()?,
-            (Some(name), _) => Some(self.disk.store.session_named(&name)?),
-            (None, id) => id.map(|id| self.disk.store.session(id)).transpose()?,
-        };
-        let none = || RuntimeError::Refused("There is no session to pin yet: this one is empty.".into());
-        let record = record.ok_or_else(none)?;
+        let record = self.record_of(name.as_deref(), "There is no session to pin yet: this one is empty.")?;
         let pinned = self.disk.store.properties(PINNED)?.contains_key(&record.id);
         self.disk.store.set_property(record.id, PINNED, (!pinned).then_some(""))?;
         self.disk.store.set_property(record.id, ONCE, None)?;
@@ -234,11 +215,20 @@ impl State {
             true => format!("\"{}\" is no longer pinned. {again} pins it again.", record.name),
             false => format!("\"{}\" is pinned in /sessions. {again} unpins it.", record.name),
         };
-        self.note(Level::Info, text);
+        self.info(text);
         Ok(())
     }
 
-    /// The error for an unknown session; it suggests a similar name.
+    /// The session of this name, or the open one; `nothing` is the error if there is none yet.
+    pub(super) fn record_of(&self, name: Option<&str>, nothing: &str) -> Done<SessionRecord> {
+        let record = match (name, self.here.session.id) {
+            (Some(LAST), _) => self.disk.store.last_session()?,
+            (Some(name), _) => Some(self.disk.store.session_named(name)?),
+            (None, id) => id.map(|id| self.disk.store.session(id)).transpose()?,
+        };
+        record.ok_or_else(|| RuntimeError::Refused(nothing.into()))
+    }
+
     pub(super) fn no_session(&self, name: &str) -> String {
         let records = self.disk.store.sessions(SessionFilter::Live, LISTED);
         let records = records.unwrap_or_default();
@@ -249,7 +239,7 @@ impl State {
     pub(super) fn rename(&mut self, name: String) -> Done {
         let name = name.trim();
         if name.is_empty() {
-            return Err(RuntimeError::Refused("/rename NAME needs a name.".into()));
+            return refused("/rename NAME needs a name.");
         }
         self.here.session.may_write()?;
         match self.here.session.id {
@@ -277,11 +267,11 @@ impl State {
             return self.rename(name);
         }
         if self.opened.has(record.id) {
-            return Err(RuntimeError::Refused(format!("\"{}\" is open here. Go there and /rename it.", record.name)));
+            return refused(format!("\"{}\" is open here. Go there and /rename it.", record.name));
         }
         let _lock = self.disk.store.lock_session(record.id, &record.name)?;
         self.disk.store.rename(record.id, name.trim())?;
-        self.note(Level::Info, format!("\"{}\" is named \"{}\" now.", record.name, name.trim()));
+        self.info(format!("\"{}\" is named \"{}\" now.", record.name, name.trim()));
         Ok(())
     }
 }
@@ -289,25 +279,19 @@ impl State {
 impl Verb {
     pub(super) async fn delete(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
-        let record = match (name.as_deref(), self.here.session.id) {
-            (Some(LAST), _) => {
-                let none = || RuntimeError::Refused("There is no session yet: nothing to delete.".into());
-                self.disk.store.last_session()?.ok_or_else(none)?
-            }
-            (Some(name), _) => self.disk.store.session_named(name)?,
-            (None, Some(id)) => self.disk.store.session(id)?,
-            (None, None) => {
-                return Err(RuntimeError::Refused("This session is empty: there is nothing to delete.".into()));
-            }
+        let nothing = match name {
+            Some(_) => "There is no session yet: nothing to delete.",
+            None => "This session is empty: there is nothing to delete.",
         };
+        let record = self.record_of(name.as_deref(), nothing)?;
         let open = self.here.session.id == Some(record.id);
         if self.at_work(|session| session.id == Some(record.id)).is_some() {
-            return Err(RuntimeError::Refused(format!("\"{}\" is busy. Stop it there first.", record.name)));
+            return refused(format!("\"{}\" is busy. Stop it there first.", record.name));
         }
         // Another process may hold a view-only session.
         let held = open && (self.here.lock.is_some() || self.here.session.may_write().is_ok());
         let lock = if held { None } else { Some(self.disk.store.lock_session(record.id, &record.name)?) };
-        let own = self.disk.store.sizes()?.sessions.get(&record.id).map_or(0, |s| s.own);
+        let own = self.disk.store.sizes_of(record.id)?.own;
         let stays = match self.disk.lasts() {
             true => self.disk.store.limits().trash_time(),
             false => "until the program ends".to_owned(),
@@ -318,7 +302,7 @@ impl Verb {
             self.disk.store.extent(record.id)?,
             crate::core::bytes(own)
         );
-        if self.ask_user(text, Choice::yes_or_no("delete", "keep")).await != 'y' {
+        if self.ask_user(text, &[('y', "delete"), ('n', "keep")]).await != 'y' {
             return Ok(());
         }
         self.disk.store.delete(record.id)?;
@@ -330,22 +314,17 @@ impl Verb {
         self.opened.forget(record.id);
         self.show_session();
         let back = command_word(&record.name);
-        self.note(Level::Info, format!("\"{}\" is in the trash. Back with: /resume {back}", record.name));
+        self.info(format!("\"{}\" is in the trash. Back with: /resume {back}", record.name));
         Ok(())
     }
 
     pub(super) async fn search(&mut self, query: String) -> Done {
         let store = Arc::clone(&self.disk.store);
-        let order = Order {
-            what: "searching".into(),
-            failed: "The search failed unexpectedly.",
-            place: Place::Background,
-            patience: SHORT,
-        };
         let words = query.clone();
         let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
         let search = move |doing: &Doing| doing.watched(indexed, |watch| store.search(&words, HITS, watch));
-        let hits = self.elsewhere(order, search).await??;
+        let hits =
+            self.elsewhere(Place::Background, "searching".into(), "The search failed unexpectedly.", search).await??;
         let row = |h: SearchHit| SearchRow {
             session: h.name,
             message: h.message,

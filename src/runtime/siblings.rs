@@ -5,12 +5,9 @@
 //! header counts there, and a note gives the number of the outer place for the way back. After an undo to a fork, a
 //! branch is selected by the number it would have.
 
-use super::tree::Tree;
-use super::verb::Verb;
-use super::{Done, RuntimeError, State};
+use super::{Done, RuntimeError, State, Tree, Verb, refused};
 use crate::config::commands::{BranchTarget, Sibling};
 use crate::core::transcript::MessageId;
-use crate::runtime::protocol::Level;
 
 impl State {
     /// Lists the branching points if there are several; the header shows a single one.
@@ -20,7 +17,7 @@ impl State {
         if let Some(below) = c.branches_below() {
             let place = if places.is_empty() { String::new() } else { format!("#{} ", c.number_below()) };
             let text = format!("{} branches continue from here. /branch {place}1 opens the first.", below.len());
-            self.note(Level::Info, text);
+            self.info(text);
         }
         let (Some(nearest), true) = (places.last(), places.len() > 1) else { return };
         let all: Vec<String> = places
@@ -35,7 +32,7 @@ impl State {
         let text = format!(
             "There are other branches at {all}. /branch #{outer} next opens one at #{outer}; without a number, #{nearest} is used."
         );
-        self.note(Level::Info, text);
+        self.info(text);
     }
 
     /// The choices at a branching point: the open message, if any, and all alternatives.
@@ -91,7 +88,7 @@ impl Verb {
                 Some(from) => format!("beside #{}", c.number_of(from)),
                 None => "to go on to from here".to_owned(),
             };
-            return Err(RuntimeError::Refused(format!("There are branches 1 to {of} {place}.{}", others(c, from))));
+            return refused(format!("There are branches 1 to {of} {place}.{}", others(c, from)));
         };
         let leaf = c.newest_leaf(to);
         self.move_head(Some(leaf))?;
@@ -107,7 +104,7 @@ impl Verb {
         };
         let what = format!("Branch {n}/{of}{place}, at");
         let stats = self.go_silently(Some(leaf)).await?;
-        self.say_shared_and(&what, &stats, &back);
+        self.say_shared(&what, &stats, &back);
         Ok(())
     }
 }

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use super::State;
-use super::path::Path;
+use super::{Path, State};
 use crate::engine::protocol::{Cancel, EngineFault, Generate, Scoring, SequenceId};
 use crate::store::StoredRows;
 
-/// What follows a prompt.
 #[derive(Clone, Debug)]
 pub(crate) enum Last {
     Generate(Generate),
@@ -18,7 +16,6 @@ pub(crate) enum Last {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) sequence: SequenceId,
-    /// Segments that the state has absorbed.
     pub(crate) live: Path,
     /// After a failure: the slot counts as empty and is restored before use.
     doubtful: bool,
@@ -34,10 +31,9 @@ impl Slot {
         Slot { sequence, ..Slot::default() }
     }
 
-    /// Displayed token count: the server's own if it covers exactly this path.
-    pub(super) fn shown_position(&self) -> u64 {
-        let position = self.live.position();
-        self.counted.filter(|(at, _)| *at == position).map_or(position, |(_, tokens)| tokens)
+    /// A server's own token count, if it covers exactly this position.
+    pub(super) fn counted_at(&self, position: u64) -> Option<u64> {
+        self.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens)
     }
 
     /// The state is unknown: it counts as empty until it is restored.

@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::path::Path;
-use super::render::{Rendered, Renderer};
+use super::{Path, Rendered, Renderer};
 use crate::core::transcript::{MOST_PASSAGES, Message, Passage, Role, Seen, Sentence, Sources};
 use crate::engine::protocol::{Looked, LookedAt};
 use crate::store::TextBoundary;
@@ -140,10 +139,8 @@ fn lines(text: &str) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     First,
-    /// A message, by its index in the items.
     Item(usize),
     Own,
-    /// Text of the template.
     Frame,
 }
 
@@ -311,7 +308,6 @@ struct Share {
     forced: f64,
 }
 
-/// Four decimal places suffice for display.
 fn rounded(share: f64) -> f32 {
     // Adding 0.0 turns the negative zero of an empty sum into zero.
     ((share * 1e4).round() / 1e4 + 0.0) as f32

@@ -1,21 +1,14 @@
 //! Keeps the engine's state at the head of the conversation, as the next question will find it.
 
-use super::executor::PrefillStats;
-use super::path::Path;
-use super::plan::{Plan, SMALL_REST};
-use super::render::Rendered;
-use super::verb::Verb;
-use super::{Done, RuntimeError, State, grouped};
-use crate::core::transcript::Message;
+use super::plan::SMALL_REST;
+use super::{Activity, Done, Form, Path, Plan, PrefillStats, Rendered, RuntimeError, State, Verb, grouped};
 use crate::engine::protocol::EngineFault;
-use crate::runtime::protocol::{Activity, Level, ThinkMode};
 use crate::text::TextError;
 
 pub(super) const THIS_CONVERSATION: &str = "This conversation";
 
 impl RuntimeError {
-    /// Whether another plan repairs the loss: always for saved state, `once` after a crash of the model process, or if
-    /// the engine was parked meanwhile.
+    /// Whether another plan repairs the loss: always for saved state, `once` after a crash or a park of the engine.
     pub(super) fn is_mended_by_reading(&self, once: &mut bool) -> bool {
         let gone = matches!(self, RuntimeError::Engine(EngineFault::Gone(_) | EngineFault::Evicted));
         matches!(self, RuntimeError::RowsLost(_)) || (gone && !std::mem::replace(once, true))
@@ -36,8 +29,7 @@ impl Verb {
         self.execute(plan, &rendered, None, &mut ()).await
     }
 
-    /// The same up to the end of the last message: nothing is left for the next question. With `only_few`, a note leaves
-    /// more than a few tokens to it.
+    /// The same up to the end of the last message. With `only_few`, more than a few tokens are left, with a note.
     pub(super) async fn sync_to_the_end(&mut self, only_few: bool) -> Done<PrefillStats> {
         self.engine_ready().await?;
         let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
@@ -74,15 +66,14 @@ impl Verb {
             Err(e) if no_room(&e) => return Ok(()),
             plan => plan?,
         };
-        let limit = self.firm_limit();
-        if limit > 0 && plan.total() > limit {
+        if !self.fits(plan.total()) {
             return Ok(());
         }
         if !self.noted_dropped_thoughts && self.leaves_thoughts_out(&rendered) && plan.to_read() > 0 {
             self.noted_dropped_thoughts = true;
             let text =
                 "This model's template drops earlier thoughts: answers are read again without them, in the background.";
-            self.note(Level::Info, text);
+            self.info(text);
         }
         self.execute(plan, &rendered, None, &mut ()).await?;
         self.report_meters();
@@ -111,7 +102,7 @@ impl State {
         }
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
         let (again, about) = (self.here.session.again(), self.about(plan.to_read()));
-        self.note(Level::Info, format!("Reading {read} of {total} tokens{again}{about}."));
+        self.info(format!("Reading {read} of {total} tokens{again}{about}."));
     }
 
     fn say_left(&self, plan: &Plan) {
@@ -120,13 +111,13 @@ impl State {
         }
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
         let about = self.about(plan.to_read());
-        self.note(Level::Info, format!("Continuing from there reads {read} of {total} tokens again{about}."));
+        self.info(format!("Continuing from there reads {read} of {total} tokens again{about}."));
     }
 
     /// Reports the loss, and the cost of the new read that the current work needs.
     pub(super) fn read_lost_again(&mut self, lost: &RuntimeError, plan: &Plan) {
         self.here.resume_pending = false;
-        self.note(Level::Warn, lost.to_string());
+        self.warn(lost.to_string());
         self.say_reading_again(plan);
     }
 
@@ -139,11 +130,6 @@ impl State {
 
     /// The open conversation as the next question will find it.
     pub(super) fn past(&self) -> Done<Rendered> {
-        let path = self.here.session.tree.path();
-        self.past_of(&path, self.here.session.settings.think)
-    }
-
-    pub(super) fn past_of(&self, path: &[&Message], think: ThinkMode) -> Done<Rendered> {
-        self.rendering(path, |renderer, halt, known| renderer.past(path, think, halt, known))
+        self.rendered(&self.here.session.tree.path(), Form::Past)
     }
 }

@@ -1,32 +1,22 @@
-//! A task on another thread and its progress.
+//! Tasks on other threads, and verbs that wait for them. A task that does not need the conversation lets the next request
+//! start; task and verb move to [`State::background`].
 
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
+use super::baton::Running;
+use super::{Activity, Attendance, Done, RuntimeError, State, Verb, Wait, Wake};
 use crate::engine::protocol::Cancel;
-use crate::runtime::protocol::Activity;
 use crate::store::Watch;
 
-/// Shorter tasks are not shown.
-pub(super) const SHORT: Duration = Duration::from_millis(100);
-/// How long the end of the program waits for a stopped task.
+/// Shorter tasks block the loop and are not shown.
+const SHORT: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_millis(500);
-
-pub(super) struct Order {
-    pub what: String,
-    /// The error if its thread cannot start or panics.
-    pub failed: &'static str,
-    pub place: Place,
-    /// How long the runtime blocks for it without showing it.
-    pub patience: Duration,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Later requests wait for it.
     InTurn,
-    /// Later requests run in parallel.
     Background,
 }
 
@@ -60,13 +50,6 @@ impl Doing {
 }
 
 impl Task {
-    pub(super) fn new(what: String, place: Place, serial: u64) -> (Task, Doing) {
-        let (out, progress) = crossbeam_channel::bounded(1);
-        let cancel = Cancel::default();
-        let doing = Doing { cancel: cancel.clone(), out };
-        (Task { progress, what, place, cancel, serial, until: None }, doing)
-    }
-
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.until
     }
@@ -103,5 +86,93 @@ impl Task {
 impl std::fmt::Debug for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Task({})", self.what)
+    }
+}
+
+impl Verb {
+    /// Runs `work` on another thread and waits for the result. `failed`: the error if the thread cannot start or panics.
+    pub(super) async fn elsewhere<T: Send + 'static>(
+        &mut self,
+        place: Place,
+        what: String,
+        failed: &'static str,
+        work: impl FnOnce(&Doing) -> T + Send + 'static,
+    ) -> Done<T> {
+        let (out, progress) = crossbeam_channel::bounded(1);
+        let cancel = Cancel::default();
+        let doing = Doing { cancel: cancel.clone(), out };
+        let mut task = Task { progress, what, place, cancel, serial: self.here.session.serial, until: None };
+        // The thread drops `doing` when it ends, even by panic, and the channel closes.
+        let thread = std::thread::Builder::new().name("background".into()).spawn(move || work(&doing));
+        let thread = thread.map_err(|e| RuntimeError::Failed(format!("{failed} ({e})")))?;
+        if self.quitting {
+            task.leave();
+        }
+        let until = Instant::now() + SHORT;
+        let ended = loop {
+            match task.progress.recv_deadline(until) {
+                Ok(what) => task.what = what,
+                Err(RecvTimeoutError::Disconnected) => break true,
+                Err(RecvTimeoutError::Timeout) => break false,
+            }
+        };
+        if !ended && matches!(self.wait(Wait::Background(task)).await, Wake::Stopped) {
+            return Err(RuntimeError::Stopped);
+        }
+        thread.join().map_err(|_| RuntimeError::Failed(failed.into()))
+    }
+}
+
+impl State {
+    /// Moves a task that needs no conversation to the background. One-shot requests keep their order.
+    pub(super) fn make_room(&mut self) {
+        let holds_up = !self.here.wait.background().is_some_and(Task::holds_up_nothing);
+        if holds_up || self.attendance == Attendance::Absent {
+            return;
+        }
+        if let (Wait::Background(task), Some(verb)) = (std::mem::take(&mut self.here.wait), self.here.verb.take()) {
+            self.background.push((task, verb));
+        }
+    }
+
+    pub(super) fn on_task(&mut self, progress: Option<String>) {
+        match (&mut self.here.wait, progress) {
+            (Wait::Background(task), Some(what)) => {
+                task.what = what;
+                let shown = task.activity();
+                self.activity(shown);
+            }
+            (Wait::Background(_), None) => self.wake(Wake::Go),
+            _ => {}
+        }
+    }
+
+    pub(super) fn on_background_task(&mut self, at: usize, progress: Option<String>) {
+        match (self.background.get_mut(at), progress) {
+            (Some((task, _)), Some(what)) => {
+                task.what = what;
+                self.show_rest();
+            }
+            (Some(_), None) => {
+                let (task, verb): (Task, Running<Done>) = self.background.remove(at);
+                self.at_once.push_back((task.serial, verb));
+            }
+            (None, _) => {}
+        }
+    }
+
+    pub(super) fn show_rest(&mut self) {
+        if self.here.wait.rests() {
+            self.idle();
+        }
+    }
+
+    pub(super) fn leave_background_tasks(&mut self) {
+        self.background.iter_mut().for_each(|(task, _)| task.leave());
+        for conversation in self.others.iter_mut().chain([&mut self.here]) {
+            if let Wait::Background(task) = &mut conversation.wait {
+                task.leave();
+            }
+        }
     }
 }

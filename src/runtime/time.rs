@@ -4,12 +4,11 @@
 use std::collections::HashMap;
 
 use super::ask::Shown;
-use super::executor::PrefillStats;
-use super::verb::Verb;
-use super::{Attendance, Done, RuntimeError, State, grouped};
+use super::{Attendance, Done, Form, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused};
 use crate::config::commands::line_of;
 use crate::core::transcript::{DocumentInfo, Finish, Message, MessageId, Role, SessionId};
-use crate::runtime::protocol::{Choice, GotoTarget, Level, Notice};
+use crate::runtime::protocol::GotoTarget;
+use crate::store::Change;
 use crate::text::near::meant;
 use crate::text::sanitize::{edited, sanitize};
 
@@ -17,7 +16,7 @@ impl Verb {
     /// Moves the head, makes its state live, and notes the cost. `what` begins the sentence.
     pub(super) async fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
         let stats = self.go_silently(head).await?;
-        self.say_shared(what, &stats);
+        self.say_shared(what, &stats, "");
         Ok(())
     }
 
@@ -30,7 +29,7 @@ impl Verb {
     pub(super) async fn undo(&mut self, count: u64) -> Done {
         self.here.session.may_write()?;
         let Some(undo) = self.here.session.tree.undo(count.max(1)) else {
-            return Err(RuntimeError::Refused("Nothing to undo: the conversation is empty.".into()));
+            return refused("Nothing to undo: the conversation is empty.");
         };
         if let Some(text) = undo.text {
             self.report(Notice::Input { text: line_of(&text), editing: None });
@@ -45,7 +44,7 @@ impl Verb {
     pub(super) async fn redo(&mut self, count: u64) -> Done {
         self.here.session.may_write()?;
         let Some((head, exchanges)) = self.here.session.tree.redo(count.max(1)) else {
-            return Err(RuntimeError::Refused("Nothing to redo.".into()));
+            return refused("Nothing to redo.");
         };
         let what = match exchanges {
             0 | 1 => "Went forward to".to_owned(),
@@ -57,13 +56,13 @@ impl Verb {
     pub(super) async fn edit_done(&mut self, message: MessageId, text: String) -> Done {
         self.here.session.may_write()?;
         let Some(old) = self.here.session.tree.get(message).cloned() else {
-            return Err(RuntimeError::Refused("The edited message is not in this session.".into()));
+            return refused("The edited message is not in this session.");
         };
         let text = edited(old.known_text(), &text);
         match old.role {
             Role::User => self.ask_below(old.parent, text, 1).await,
             Role::System => self.system_text(Some(text)).await,
-            Role::Document => Err(RuntimeError::Refused("A document cannot be edited here.".into())),
+            Role::Document => refused("A document cannot be edited here."),
             Role::Assistant => {
                 self.move_head(old.parent)?;
                 let mut new = self.draft(Role::Assistant, old.parent, text);
@@ -90,11 +89,7 @@ impl Verb {
 
     /// `f` in the timeline: the message may be on another branch or in a view-only session.
     pub(super) async fn fork_from(&mut self, message: MessageId) -> Done {
-        if self.here.session.tree.get(message).is_none() {
-            return Err(RuntimeError::Refused(
-                "That message is in another session: open that one first (/resume NAME).".into(),
-            ));
-        }
+        self.in_this_session(message)?;
         let head = self.here.session.tree.exchange_end(message);
         self.fork_at(head, None, None).await
     }
@@ -108,7 +103,7 @@ impl Verb {
         self.show_session();
         let what = format!("\"{}\" forked at", self.here.session.name);
         let stats = self.sync().await?;
-        self.say_shared(&what, &stats);
+        self.say_shared(&what, &stats, "");
         Ok(())
     }
 
@@ -121,15 +116,11 @@ impl Verb {
                     let there =
                         if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
                     let near = meant(&name, names);
-                    Err(RuntimeError::Refused(format!("No mark \"{name}\".{near} There are: {there}.")))
+                    refused(format!("No mark \"{name}\".{near} There are: {there}."))
                 }
             },
             GotoTarget::Message(id) => {
-                if self.here.session.tree.get(id).is_none() {
-                    return Err(RuntimeError::Refused(
-                        "That message is in another session: open that one first (/resume NAME).".into(),
-                    ));
-                }
+                self.in_this_session(id)?;
                 self.go_to(id, "At").await
             }
         }
@@ -145,8 +136,7 @@ impl Verb {
         let Some(text) = text else {
             let shown = self.present_system_text();
             let text = shown.unwrap_or_else(|| "There is no system text. `/system TEXT` sets one.".into());
-            self.report(Notice::Page { title: "System text".into(), text });
-            return Ok(());
+            return self.page("System text", text);
         };
         self.here.session.may_write()?;
         // The text may be an edit from `/system edit`.
@@ -155,7 +145,7 @@ impl Verb {
             self.move_head(None)?;
             self.here.session.system = Some(text);
             self.show_session();
-            self.note(Level::Info, "The system text is set; it is read with the first question.");
+            self.info("The system text is set; it is read with the first question.");
             return Ok(());
         }
         self.engine_ready().await?;
@@ -170,12 +160,8 @@ impl Verb {
             grouped(tokens),
             self.about(tokens)
         );
-        let choices = vec![
-            Choice { key: '\n', label: "do it".into() },
-            Choice { key: 'a', label: "add it as a message here instead".into() },
-            Choice { key: '\x1b', label: "cancel".into() },
-        ];
-        match self.ask_user(question, choices).await {
+        let choices = [('\n', "do it"), ('a', "add it as a message here instead"), ('\x1b', "cancel")];
+        match self.ask_user(question, &choices).await {
             '\n' => {
                 let path = self.here.session.tree.path();
                 let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
@@ -197,7 +183,7 @@ impl Verb {
         self.here.session.may_write()?;
         let path = self.here.session.tree.path();
         let Some(at) = self.here.session.document_called(&name)? else {
-            return Err(RuntimeError::Refused(self.here.session.no_document(&name)));
+            return refused(self.here.session.no_document(&name));
         };
         let name = path.get(at).and_then(|m| m.meta.document.as_ref()).map_or(name, |d| d.name.clone());
         let parent = path.get(at).and_then(|m| m.parent);
@@ -234,17 +220,17 @@ impl Verb {
     pub(super) async fn compact(&mut self, instruction: Option<String>, yes: bool) -> Done {
         self.here.session.may_write()?;
         if self.here.session.tree.is_empty() {
-            return Err(RuntimeError::Refused("Nothing to compact: the conversation is empty.".into()));
+            return refused("Nothing to compact: the conversation is empty.");
         }
         if self.attendance == Attendance::Absent && !yes {
             let why =
                 "/compact replaces the context with a summary. Nothing was changed; /compact --yes skips the question.";
-            return Err(RuntimeError::Refused(why.into()));
+            return refused(why);
         }
         self.engine_ready().await?;
         if self.engine.model().is_some_and(|m| m.built_in) {
             let why = "The built-in model cannot summarize a conversation. /undo, /unload and /new make room.";
-            return Err(RuntimeError::Refused(why.into()));
+            return refused(why);
         }
         let instruction = instruction.map_or(String::new(), |i| format!(" {i}"));
         let question = format!(
@@ -268,37 +254,39 @@ impl Verb {
         let mut message = self.draft(Role::Document, root, summary);
         message.meta.document = Some(info);
         let path: Vec<&Message> = self.here.session.tree.path_to(root).into_iter().chain([&message]).collect();
-        let rendered = self.past_of(&path, self.here.session.settings.think)?;
+        let rendered = self.rendered(&path, Form::Past)?;
         let after = self.planned(&rendered, State::plan).await?.total();
         // Token counts of a server are estimates.
         let about = if self.engine.server().is_some() { "about " } else { "" };
         let sizes = format!("{about}{} tokens now, {about}{} with the summary", grouped(before), grouped(after));
         if after >= before {
             let why = format!("The summary would not make the context shorter: {sizes}. Nothing was changed.");
-            return Err(RuntimeError::Refused(why));
+            return refused(why);
         }
         let question = format!("Continue from this summary? {sizes}. The full conversation stays on its branch.");
-        if !yes && self.ask_user(question, Choice::yes_or_no("compact", "change nothing")).await != 'y' {
+        if !yes && self.ask_user(question, &[('y', "compact"), ('n', "change nothing")]).await != 'y' {
             return Ok(());
         }
         let head = self.copied(root, vec![message])?;
         let stats = self.go_silently(head).await?;
-        self.say_shared("Compacted, now at", &stats);
+        self.say_shared("Compacted, now at", &stats, "");
         let (before, after) = (grouped(before), grouped(self.here.slot.live.position()));
         let sizes = format!("{about}{before} tokens before, {about}{after} now");
-        self.note(Level::Info, format!("{sizes}. The full conversation stays: /branch prev."));
+        self.info(format!("{sizes}. The full conversation stays: /branch prev."));
         Ok(())
     }
 }
 
 impl State {
-    /// `Forked at #7: 30,112 tokens shared, 0 read again.`
-    pub(super) fn say_shared(&mut self, what: &str, stats: &PrefillStats) {
-        self.say_shared_and(what, stats, "");
+    fn in_this_session(&self, message: MessageId) -> Done {
+        match self.here.session.tree.get(message) {
+            Some(_) => Ok(()),
+            None => refused("That message is in another session: open that one first (/resume NAME)."),
+        }
     }
 
-    /// The same, followed by a hint.
-    pub(super) fn say_shared_and(&mut self, what: &str, stats: &PrefillStats, next: &str) {
+    /// `Forked at #7: 30,112 tokens shared, 0 read again.`, followed by a hint.
+    pub(super) fn say_shared(&mut self, what: &str, stats: &PrefillStats, next: &str) {
         let number = self.here.session.tree.path().len();
         let time = match stats.ms {
             ms if ms < 1000.0 => format!("{ms:.0} ms"),
@@ -309,14 +297,11 @@ impl State {
             0 => "the beginning".to_owned(),
             n => format!("#{n}"),
         };
-        self.note(
-            Level::Info,
-            match self.engine.server() {
-                // A server does not report what it reads again.
-                Some(_) => format!("{what} {place}.{next}"),
-                None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
-            },
-        );
+        self.info(match self.engine.server() {
+            // A server does not report what it reads again.
+            Some(_) => format!("{what} {place}.{next}"),
+            None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
+        });
         self.report_meters();
     }
 
@@ -330,9 +315,7 @@ impl State {
             }
         };
         if message.role == Role::Document {
-            return Err(RuntimeError::Refused(
-                "A document cannot be edited here. Change the file, /undo, and /load it again.".into(),
-            ));
+            return refused("A document cannot be edited here. Change the file, /undo, and /load it again.");
         }
         let input = Notice::Input { text: line_of(message.known_text()), editing: Some(message.id) };
         self.say_if_spelled(message.known_text());
@@ -340,11 +323,10 @@ impl State {
         Ok(())
     }
 
-    /// Notes that the text contains characters which the input shows in an escaped form.
     fn say_if_spelled(&self, text: &str) {
         if sanitize(text) != text {
             let note = "Characters that a terminal would obey are spelled out, as \\x1b. Before and behind what you change they stay what they are.";
-            self.note(Level::Info, note);
+            self.info(note);
         }
     }
 
@@ -352,17 +334,20 @@ impl State {
         self.here.session.may_write()?;
         let name = name.trim();
         if name.is_empty() {
-            return Err(RuntimeError::Refused("/mark NAME names this point; /goto NAME returns to it.".into()));
+            return refused("/mark NAME names this point; /goto NAME returns to it.");
         }
         let Some(head) = self.here.session.tree.head() else {
-            return Err(RuntimeError::Refused("Nothing to mark: the conversation is empty.".into()));
+            return refused("Nothing to mark: the conversation is empty.");
         };
-        self.save_mark(name, head);
+        self.here.session.labels.insert(name.to_owned(), head);
+        if let Some(session) = self.here.session.id {
+            self.disk.change(vec![Change::Mark { session, name: name.to_owned(), message: head }]);
+        }
         self.show_tree();
         let number = self.here.session.tree.number_of(head);
         let kept = self.here.session.ends.get(&head).is_some_and(|end| self.disk.keeps(end));
         let state = if kept { "; its state is kept" } else { "" };
-        self.note(Level::Info, format!("#{number} is now called \"{name}\". /goto {name} returns to it{state}."));
+        self.info(format!("#{number} is now called \"{name}\". /goto {name} returns to it{state}."));
         Ok(())
     }
 

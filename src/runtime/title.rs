@@ -6,22 +6,14 @@
 
 use std::sync::Arc;
 
-use super::executor::Written;
-use super::fan_out::{Branch, Fan, Grown};
-use super::path::Path;
-use super::render::{Rendered, nothing_known};
-use super::segments::{self, Step};
-use super::slot::Last;
-use super::verb::Verb;
-use super::{Attendance, Done, RuntimeError, Session, State};
+use super::{Attendance, Branch, Done, Form, Last, Notice, Path, Session, State, Verb, refused};
 use crate::config::settings::ThinkMode;
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
-use crate::engine::protocol::{Ended, Generate, Sampling};
-use crate::runtime::protocol::{Level, Notice};
+use crate::engine::protocol::Ended;
 use crate::store::{Change, TitleBy};
+use crate::text::Begin;
 use crate::text::sanitize::sanitize_line;
 use crate::text::steer::{Watched, steering};
-use crate::text::{Begin, StreamDecoder};
 
 const SHOWN: usize = 600;
 const DOCUMENTS: usize = 8;
@@ -35,21 +27,10 @@ const LONGEST_S: f64 = 2.0;
 const LONGEST: usize = 60;
 const LONGEST_TYPED: usize = 120;
 
-/// A session without a title, and the prompt for one.
 #[derive(Clone, Debug)]
 pub(super) struct Untitled {
     session: SessionId,
     prompt: String,
-}
-
-struct Titling {
-    of: Untitled,
-    rendered: Arc<Rendered>,
-    steps: Vec<Step>,
-    last: Option<Last>,
-    decoder: StreamDecoder,
-    text: String,
-    complete: bool,
 }
 
 impl State {
@@ -72,60 +53,37 @@ impl State {
         self.untitled.extend(untitled(session));
     }
 
-    /// Whether a title can be generated now without slowing an answer.
     pub(super) fn title_is_due(&self) -> bool {
-        (self.here.session.wants_title || !self.untitled.is_empty())
-            && self.engine.is_live()
-            && self.engine.free_slots() > 0
-            && self.others.iter().all(|other| other.wait.is_idle())
+        (self.here.session.wants_title || !self.untitled.is_empty()) && self.engine_is_free()
     }
 
-    /// The prompt; `None` if its prefill would take too long.
-    fn titling(&self, of: Untitled) -> Done<Option<Titling>> {
+    /// The branch that writes a title; `None` if its prefill would take too long.
+    fn titling(&self, of: &Untitled) -> Done<Option<Branch>> {
         let message = self.draft(Role::User, None, of.prompt.clone());
-        let rendered =
-            self.bounded(|halt| self.engine.renderer.prompt(&[&message], ThinkMode::Off, halt, &nothing_known))?;
-        let (renderer, piece) = (&self.engine.renderer, self.engine.piece);
-        let steps = self.bounded(|halt| segments::steps(renderer, piece, &rendered, &Path::default(), halt))?;
-        let tokens: usize = steps.iter().map(|s| s.prompt.len()).sum();
+        let rendered = self.rendering(&[&message], Form::Prompt, ThinkMode::Off)?;
+        let mut branch = self.question_after(&Path::default(), &Arc::new(rendered), self.greedy())?;
+        let tokens: usize = branch.steps.iter().map(|s| s.prompt.len()).sum();
         if self.reading_speed > 0.0 && tokens as f64 / self.reading_speed > LONGEST_S {
             return Ok(None);
         }
-        let begin = Begin::after_prompt(&rendered.text);
-        let tokenizer = &renderer.model().tokenizer;
-        let watched = Watched { thought_tokens: THOUGHT_TOKENS, loops: true };
-        let generate = Generate {
-            max_tokens: TITLE_TOKENS + THOUGHT_TOKENS,
-            steering: steering(watched, tokenizer, begin, 0)?,
-            ..self.generate(Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) }, begin, 0)?
-        };
-        Ok(Some(Titling {
-            of,
-            decoder: StreamDecoder::new(tokenizer.clone(), begin),
-            rendered: Arc::new(rendered),
-            steps,
-            last: Some(Last::Generate(generate)),
-            text: String::new(),
-            complete: false,
-        }))
+        if let Some(Last::Generate(generate)) = &mut branch.last {
+            let watched = Watched { thought_tokens: THOUGHT_TOKENS, loops: true };
+            let begin = Begin::after_prompt(&branch.rendered.text);
+            generate.max_tokens = TITLE_TOKENS + THOUGHT_TOKENS;
+            generate.steering = steering(watched, &self.engine.renderer.model().tokenizer, begin, 0)?;
+        }
+        Ok(Some(branch))
     }
 
     pub(super) fn title(&mut self, text: String) -> Done {
         let title = shortened(&sanitize_line(text.trim()), LONGEST_TYPED);
         if title.is_empty() {
-            return Err(RuntimeError::Refused("/title TEXT needs a title.".into()));
+            return refused("/title TEXT needs a title.");
         }
         self.here.session.may_write()?;
-        self.note(Level::Info, format!("Title: {title}. /rename changes the name it is resumed by."));
+        self.info(format!("Title: {title}. /rename changes the name it is resumed by."));
         self.has_title(title, TitleBy::Person);
         Ok(())
-    }
-
-    /// Does not replace a title from the user.
-    fn was_titled(&mut self, title: String) {
-        if self.here.session.title.is_empty() {
-            self.has_title(title, TitleBy::Model);
-        }
     }
 
     /// Without a row, the title is saved with the first message.
@@ -139,70 +97,43 @@ impl State {
     }
 }
 
-impl Fan for Titling {
-    fn count(&self) -> usize {
-        1
-    }
-
-    fn prepare(&mut self, _state: &mut State, _which: usize) -> Done<Option<Branch>> {
-        let Some(last) = self.last.take() else { return Ok(None) };
-        let (rendered, steps) = (Arc::clone(&self.rendered), std::mem::take(&mut self.steps));
-        Ok(Some(Branch { base: Path::default(), rendered, steps, last: Some(last), message: None }))
-    }
-
-    fn tokens(&mut self, _state: &mut State, _which: usize, written: &Written<'_>) {
-        self.text.push_str(&self.decoder.push_all(written.tokens).answer);
-    }
-
-    fn ended(&mut self, state: &mut State, _which: usize, grown: Done<Grown>) {
-        self.text.push_str(&self.decoder.finish().answer);
-        if let Some((_, answer)) = state.engine.unopened_thought(&self.text) {
-            self.text = answer.to_owned();
-        }
-        match grown {
-            Ok(grown) => self.complete = grown.stats.end.is_some_and(|end| end.ended != Ended::Cancelled),
-            Err(e) => tracing::debug!(%e, "no title"),
-        }
-    }
-
-    fn gives_way(&self) -> bool {
-        true
-    }
-}
-
 impl Verb {
     pub(super) async fn make_title(&mut self) -> Done {
-        let wanted = untitled(&mut self.here.session).or_else(|| self.untitled.pop_front());
-        let mut titling = match wanted.map(|wanted| self.titling(wanted)).transpose() {
-            Ok(Some(Some(titling))) => titling,
-            Ok(Some(None) | None) => return Ok(()),
+        let Some(of) = untitled(&mut self.here.session).or_else(|| self.untitled.pop_front()) else { return Ok(()) };
+        let branch = match self.titling(&of) {
+            Ok(Some(branch)) => branch,
+            Ok(None) => return Ok(()),
             Err(e) => {
                 tracing::debug!(%e, "no title");
                 return Ok(());
             }
         };
-        let slots = self.fan_out(&mut titling).await?;
-        self.release(slots)?;
-        let session = titling.of.session;
-        let here = self.here.session.id == Some(session);
-        if !titling.complete && !self.here.queue.is_empty() {
+        let begin = Begin::after_prompt(&branch.rendered.text);
+        let grown = self.in_idle_time(branch).await?.map(|grown| grown.stats);
+        let written = grown.filter(|stats| stats.end.as_ref().is_some_and(|end| end.ended != Ended::Cancelled));
+        let session = of.session;
+        if written.is_none() && !self.here.queue.is_empty() {
             // A request had priority; the title is tried again after it.
-            match here {
+            match self.here.session.id == Some(session) {
                 true => self.here.session.wants_title = true,
-                false => self.untitled.push_back(titling.of),
+                false => self.untitled.push_back(of),
             }
             return Ok(());
         }
-        let made = Some(&titling.text).filter(|_| titling.complete).and_then(|text| cleaned(text));
-        if let Some(title) = made {
-            match self.at_work(|other| other.id == Some(session)) {
-                Some(at) => self.on_other(at, |state| state.was_titled(title)),
-                None if here => self.was_titled(title),
-                // The session is closed.
-                None => {
-                    self.disk.change(vec![Change::Title { session, title, by: TitleBy::Model }]);
+        let title = written.and_then(|stats| cleaned(&self.engine.decoded(begin, &stats.generated).answer));
+        let Some(title) = title else { return Ok(()) };
+        let made = title.clone();
+        let titled = self.in_session(
+            |other| other.id == Some(session),
+            |state| {
+                // A title from the user stays.
+                if state.here.session.title.is_empty() {
+                    state.has_title(made, TitleBy::Model);
                 }
-            }
+            },
+        );
+        if titled.is_none() {
+            self.disk.change(vec![Change::Title { session, title, by: TitleBy::Model }]);
         }
         Ok(())
     }
@@ -233,7 +164,6 @@ fn prompt(path: &[&Message]) -> Option<String> {
     ))
 }
 
-/// At most `most` characters, cut at the end of a word.
 fn shortened(text: &str, most: usize) -> String {
     let text = text.trim();
     let Some((end, _)) = text.char_indices().nth(most) else { return text.to_owned() };

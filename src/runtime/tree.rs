@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, HashSet};
 use crate::core::transcript::{Message, MessageId, Role};
 pub use timeline::{first_words, title_of};
 
-/// Messages of one session, all branches, and its head.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     messages: BTreeMap<MessageId, Message>,
@@ -86,7 +85,6 @@ impl Tree {
         }
     }
 
-    /// `None` before the first message.
     pub fn head(&self) -> Option<MessageId> {
         self.head
     }
@@ -95,7 +93,6 @@ impl Tree {
         self.messages.get(&id)
     }
 
-    /// The newest message of any branch.
     pub fn newest(&self) -> Option<MessageId> {
         self.messages.keys().next_back().copied()
     }
@@ -130,7 +127,6 @@ impl Tree {
         self.path_to(self.head)
     }
 
-    /// Message `#number` of the open branch, from 1.
     pub fn at_number(&self, number: u64) -> Option<&Message> {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
         self.path().get(index).copied()

@@ -10,12 +10,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::baton::{Baton, Held, Running};
-use super::slot::Slot;
 use super::task::Task;
-use super::{Done, State};
-use crate::config::commands::WhileBusy;
+use super::{Activity, Attendance, Choice, Done, Level, Notice, Slot, State};
 use crate::engine::protocol::EngineEvent;
-use crate::runtime::protocol::{Activity, Level, Notice};
 
 /// How often a verb that waits for the engine may save and refresh its numbers.
 const TICK: Duration = Duration::from_millis(200);
@@ -82,12 +79,10 @@ pub(super) enum Wake {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// As the next verb, since none runs.
-    Next,
+    /// After the running verb, if any.
+    Queue,
     /// At once; it needs no wait.
     AtOnce,
-    /// After the running verb.
-    Later,
     /// In another conversation, which replaces this one on screen.
     Leave,
     /// In a conversation of its own.
@@ -95,16 +90,6 @@ pub(super) enum Turn {
 }
 
 impl Wait {
-    pub(super) fn turn_of(&self, request: WhileBusy) -> Turn {
-        match (self, request) {
-            (Wait::Idle, _) => Turn::Next,
-            (_, WhileBusy::Runs) => Turn::AtOnce,
-            (_, WhileBusy::Waits) => Turn::Later,
-            (_, WhileBusy::Leaves) => Turn::Leave,
-            (_, WhileBusy::Apart) => Turn::Apart,
-        }
-    }
-
     /// When the wait ends without an event.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
@@ -126,22 +111,18 @@ impl Wait {
         }
     }
 
-    pub(super) fn needs_engine(&self) -> bool {
-        matches!(self, Wait::Model | Wait::Engine { .. })
-    }
-
     /// Whether every request has priority over the verb.
     pub(super) fn gives_way(&self) -> bool {
         matches!(self, Wait::Engine { work: Work::Title, .. })
     }
 
-    /// Whether the conversation's own slot is at work.
-    pub(super) fn uses_own_slot(&self) -> bool {
-        matches!(self, Wait::Engine { work: Work::Job | Work::Restore, .. })
-    }
-
     pub(super) fn is_idle(&self) -> bool {
         matches!(self, Wait::Idle)
+    }
+
+    /// Whether no verb runs that a request waits for.
+    pub(super) fn rests(&self) -> bool {
+        self.is_idle() || self.gives_way()
     }
 }
 
@@ -196,10 +177,6 @@ impl Verb {
             (verb.own.take().map(|own| own.slot).unwrap_or_default(), done)
         })
     }
-
-    pub(super) async fn let_others_go_first(&mut self) {
-        self.wait(Wait::Turn).await;
-    }
 }
 
 /// A verb that begins at its first poll.
@@ -250,21 +227,17 @@ impl State {
             if let Some((serial, running)) = self.at_once.pop_front() {
                 let at = self.at_work(|session| session.serial == serial);
                 self = self.run_in(at, running, State::run_at_once);
-                if self.here.wait.is_idle() || self.here.wait.gives_way() {
-                    self.idle();
-                }
+                self.show_rest();
                 continue;
             }
-            let at = match self.here.wake.is_some() {
-                true => None,
-                false => match self.others.iter().position(|other| other.wake.is_some()) {
-                    Some(at) => Some(at),
-                    None => return self,
-                },
+            let at = match self.others.iter().position(|other| other.wake.is_some()) {
+                _ if self.here.wake.is_some() => None,
+                None => return self,
+                at => at,
             };
-            let conversation = match at.is_some_and(|at| at < self.others.len()) {
-                true => &mut self.others[at.unwrap_or_default()],
-                false => &mut self.here,
+            let conversation = match at {
+                Some(at) => &mut self.others[at],
+                None => &mut self.here,
             };
             match conversation.verb.take() {
                 Some(running) => self = self.run_in(at, running, State::resume_verb),
@@ -291,5 +264,61 @@ impl State {
 
     pub(super) fn wake(&mut self, wake: Wake) {
         self.here.wake = Some(wake);
+    }
+}
+
+impl State {
+    pub(super) fn answered(&mut self, question: u64, answer: Answer) {
+        match &self.here.wait {
+            Wait::Question { id, before, .. } if *id == question => {
+                // The stop that led to the question is over.
+                let before = Some(before.clone()).filter(|before| *before != Activity::Stopping);
+                if let Some(before) = before {
+                    self.activity(before);
+                }
+                self.wake(Wake::Answer(answer));
+            }
+            // The question is no longer open.
+            _ => {}
+        }
+    }
+}
+
+impl Verb {
+    /// The key of the user's choice. The last one cancels and loses nothing; without a user the first is taken.
+    pub(super) async fn ask_user(&mut self, text: String, choices: &[(char, &str)]) -> char {
+        let cancel = choices.last().map_or('\x1b', |(key, _)| *key);
+        if self.attendance == Attendance::Absent {
+            return choices.first().map_or(cancel, |(key, _)| *key);
+        }
+        match self.put(|id| Notice::Question { id, text, choices: Choice::all(choices) }).await {
+            Some(Answer::Key(key)) if choices.iter().any(|(known, _)| *known == key) => key,
+            Some(Answer::Key(_) | Answer::Files(_)) | None => cancel,
+        }
+    }
+
+    /// Shows a question; `None` if the user stops instead of answering.
+    pub(super) async fn put(&mut self, notice: impl FnOnce(u64) -> Notice) -> Option<Answer> {
+        if self.quitting {
+            return None;
+        }
+        self.next_question += 1;
+        let id = self.next_question;
+        let before = self.here.activity.clone();
+        match self.off_screen {
+            // Off screen only the question is reported, not an end of work.
+            true => self.here.activity = Activity::Idle,
+            false => self.activity(Activity::Idle),
+        }
+        let notice = Box::new(notice(id));
+        self.report((*notice).clone());
+        match self.wait(Wait::Question { id, notice, before }).await {
+            Wake::Answer(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    pub(super) async fn confirm(&mut self, text: String, yes: &str) -> bool {
+        self.ask_user(text, &[('\n', yes), ('\x1b', "cancel")]).await == '\n'
     }
 }

@@ -5,37 +5,27 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ask_all::Ready;
-use super::executor::Written;
-use super::fan_out::{Branch, Fan, Grown};
-use super::path::Path;
-use super::render::Rendered;
-use super::verb::Verb;
-use super::{Done, RuntimeError, State, grouped};
+use super::{Activity, Branch, Done, Fan, Grown, Notice, Path, Rendered, RuntimeError, State, Verb, grouped, refused};
 use crate::core::counted;
 use crate::core::transcript::{DocumentInfo, Message, Role};
-use crate::engine::protocol::{Ended, Sampling};
-use crate::runtime::protocol::{Activity, Notice};
-use crate::text::StreamDecoder;
+use crate::engine::protocol::Ended;
+use crate::text::Begin;
 
 const MOST_PLACES: usize = 32;
 
-/// A kept state inside the document.
 struct Place {
     path: Path,
     rendered: Arc<Rendered>,
     /// Last line of the document that the state has read.
     line: u64,
-    decoder: Option<StreamDecoder>,
-    text: String,
-    done: bool,
-    failed: Option<String>,
+    /// The answer, or why there is none; `None` before its end, and for a partial one.
+    answer: Option<Result<String, String>>,
 }
 
 struct When {
     question: String,
     document: String,
     lines: u64,
-    sampling: Sampling,
     places: Vec<Place>,
     started: Instant,
 }
@@ -43,9 +33,7 @@ struct When {
 impl Verb {
     pub(super) async fn when(&mut self, question: String) -> Done {
         if question.trim().is_empty() {
-            return Err(RuntimeError::Refused(
-                "/when QUESTION asks along the longest document of this conversation.".into(),
-            ));
+            return refused("/when QUESTION asks along the longest document of this conversation.");
         }
         self.engine_ready().await?;
         self.keeps_state("/when")?;
@@ -71,13 +59,11 @@ impl Verb {
     async fn ask_along(&mut self, question: String, document: Option<DocumentInfo>, places: Vec<Place>) -> Done {
         let (document, lines) = document.map_or((String::new(), 0), |d| (d.name, d.lines));
         self.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
-        let sampling = Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) };
-        let started = Instant::now();
-        let mut fan = When { question, document, lines, sampling, places, started };
+        let mut fan = When { question, document, lines, places, started: Instant::now() };
         let slots = self.fan_out(&mut fan).await?;
         let released = self.release(slots);
         self.report_meters();
-        if fan.done() == 0 && self.here.slot.stopped() {
+        if fan.answered().next().is_none() && self.here.slot.stopped() {
             return released.and(Err(RuntimeError::Stopped));
         }
         self.report(Notice::Page { title: format!("When: {}", fan.question), text: fan.page() });
@@ -91,9 +77,7 @@ impl State {
         let path = self.here.session.tree.path();
         let tokens = |m: &&Message| m.meta.document.as_ref().map(|d| d.tokens);
         let Some(document) = path.iter().copied().filter(|m| tokens(m).is_some()).max_by_key(tokens) else {
-            return Err(RuntimeError::Refused(
-                "There is no document in this conversation. /load PATH reads one.".into(),
-            ));
+            return refused("There is no document in this conversation. /load PATH reads one.");
         };
         let question = self.draft(Role::User, Some(document.id), question.to_owned());
         let before = self.here.session.tree.path_to(Some(document.id));
@@ -132,10 +116,7 @@ impl State {
                 rendered: Arc::new(Rendered { text: format!("{text}{rest}"), cuts: Vec::new() }),
                 line: first_line + upto.bytes().filter(|b| *b == b'\n').count() as u64,
                 path: path.clone(),
-                decoder: None,
-                text: String::new(),
-                done: false,
-                failed: None,
+                answer: None,
             })
         };
         Ok(chosen.filter_map(place).collect())
@@ -147,19 +128,18 @@ fn lost() -> RuntimeError {
 }
 
 impl When {
-    fn done(&self) -> usize {
-        self.places.iter().filter(|p| p.done).count()
+    fn answered(&self) -> impl Iterator<Item = &Place> {
+        self.places.iter().filter(|p| matches!(p.answer, Some(Ok(_))))
     }
 
     /// One line for each answer: the lines up to which the first answer holds, and from which each other one holds.
     fn page(&self) -> String {
         // First and last line at which each answer was given.
         let mut answers: Vec<(u64, u64, String)> = Vec::new();
-        let answered = self.places.iter().filter(|p| p.done || p.failed.is_some());
-        for place in answered {
-            let answer = match &place.failed {
-                Some(why) => format!("({why})"),
-                None => format!("\"{}\"", place.text.split_whitespace().collect::<Vec<_>>().join(" ")),
+        for (place, answer) in self.places.iter().filter_map(|p| Some((p, p.answer.as_ref()?))) {
+            let answer = match answer {
+                Err(why) => format!("({why})"),
+                Ok(text) => format!("\"{}\"", text.split_whitespace().collect::<Vec<_>>().join(" ")),
             };
             match answers.last_mut() {
                 Some((_, last, same)) if *same == answer => *last = place.line,
@@ -177,12 +157,12 @@ impl When {
                  tokens one is kept of what is read from then on.\n",
             );
         }
-        let (done, of, seconds) = (self.done(), self.places.len(), self.started.elapsed().as_secs_f64());
+        let (done, of, seconds) = (self.answered().count(), self.places.len(), self.started.elapsed().as_secs_f64());
         format!(
             "{text}\nAsked with nothing behind the line read, at {done} of {of} kept states along {} ({}), in {seconds:.1} s: {}.\n",
             self.document,
             counted(self.lines, "line"),
-            self.places.iter().filter(|p| p.done).map(|p| grouped(p.line)).collect::<Vec<_>>().join(", ")
+            self.answered().map(|p| grouped(p.line)).collect::<Vec<_>>().join(", ")
         )
     }
 }
@@ -193,33 +173,21 @@ impl Fan for When {
     }
 
     fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
-        let Some(place) = self.places.get_mut(which) else { return Ok(None) };
-        let (branch, decoder) = runtime.question_after(&place.path, &place.rendered, self.sampling)?;
-        place.decoder = Some(decoder);
-        Ok(Some(branch))
-    }
-
-    fn tokens(&mut self, _state: &mut State, which: usize, written: &Written<'_>) {
-        if let Some(place) = self.places.get_mut(which)
-            && let Some(decoder) = &mut place.decoder
-        {
-            place.text.push_str(&decoder.push_all(written.tokens).answer);
-        }
+        let Some(place) = self.places.get(which) else { return Ok(None) };
+        runtime.question_after(&place.path, &place.rendered, runtime.greedy()).map(Some)
     }
 
     fn ended(&mut self, runtime: &mut State, which: usize, grown: Done<Grown>) {
         let Some(place) = self.places.get_mut(which) else { return };
-        let rest = place.decoder.take().map(|mut decoder| decoder.finish().answer);
-        place.text.push_str(&rest.unwrap_or_default());
-        if let Some((_, answer)) = runtime.engine.unopened_thought(&place.text) {
-            place.text = answer.to_owned();
-        }
-        match grown {
-            // A partial answer does not count.
-            Ok(grown) => place.done = grown.stats.end.is_some_and(|end| end.ended != Ended::Cancelled),
-            Err(RuntimeError::Stopped) => {}
-            Err(e) => place.failed = Some(e.to_string()),
-        }
-        runtime.working(Activity::Busy { what: format!("{} of {} places asked", self.done(), self.places.len()) });
+        place.answer = match grown.map(|grown| grown.stats) {
+            Ok(stats) if stats.end.as_ref().is_some_and(|end| end.ended != Ended::Cancelled) => {
+                let begin = Begin::after_prompt(&place.rendered.text);
+                Some(Ok(runtime.engine.decoded(begin, &stats.generated).answer))
+            }
+            Ok(_) | Err(RuntimeError::Stopped) => None,
+            Err(e) => Some(Err(e.to_string())),
+        };
+        let (done, of) = (self.answered().count(), self.places.len());
+        runtime.working(Activity::Busy { what: format!("{done} of {of} places asked") });
     }
 }

@@ -6,17 +6,11 @@
 
 use std::ops::Range;
 
-use super::executor::ToAnswer;
-use super::path::Path;
-use super::plan::Plan;
-use super::render::Rendered;
 use super::segments::{self, boundary};
-use super::slot::Last;
-use super::verb::Verb;
-use super::{Done, RuntimeError, State};
+use super::{Activity, Done, Form, Last, Notice, Path, Plan, Rendered, RuntimeError, State, ToAnswer, Verb, refused};
 use crate::core::transcript::{Message, Passage};
 use crate::engine::protocol::{Scoring, Token};
-use crate::runtime::protocol::{Activity, Notice, Why};
+use crate::runtime::protocol::Why;
 use crate::text::{Before, Walk};
 
 /// Passages that are hidden by default, one at a time.
@@ -47,14 +41,12 @@ impl Verb {
         let most = count.map_or(PASSAGES, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let passages: Vec<Passage> = sources.passages.iter().take(most).cloned().collect();
         if passages.is_empty() {
-            return Err(RuntimeError::Refused(format!("No passage stood out while #{number} was written.")));
+            return refused(format!("No passage stood out while #{number} was written."));
         }
         let path = self.here.session.tree.path_to(message.parent);
-        let think = self.here.session.settings.think;
-        let rendered = self.rendering(&path, |renderer, halt, known| renderer.prompt(&path, think, halt, known))?;
+        let rendered = self.rendered(&path, Form::Prompt)?;
         let whole: Vec<&Message> = path.iter().copied().chain([message]).collect();
-        let open =
-            self.rendering(&whole, |renderer, halt, known| renderer.open_answer(&whole, "", think, halt, known))?;
+        let open = self.rendered(&whole, Form::Open(""))?;
         let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
         let answer = message.text.trim();
         let thoughts = text.len().saturating_sub(self.engine.renderer.safe(answer).len());
@@ -64,7 +56,7 @@ impl Verb {
         let before = tokenizer.before_next(last, Before::Edge);
         let tokens = tokenizer.encode_after(&text, before)?;
         if tokens.len() < 2 {
-            return Err(RuntimeError::Refused(format!("#{number} is too short to be scored.")));
+            return refused(format!("#{number} is too short to be scored."));
         }
 
         let scored_answer = ScoredAnswer { number, text, thoughts, tokens, passages, before };
@@ -173,7 +165,6 @@ fn whole(ratio: f64) -> String {
     }
 }
 
-/// A word of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Word {
     bytes: Range<usize>,
@@ -181,8 +172,7 @@ struct Word {
     tokens: Range<usize>,
 }
 
-/// The words of the answer, each with the white space before it. Excludes thoughts and the first token, which has no
-/// score.
+/// The words of the answer with the white space before each, without thoughts and the first token, which has no score.
 fn words(pieces: &[Range<usize>], text: &str, thoughts: usize) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     for (i, piece) in pieces.iter().enumerate().skip(1).filter(|(_, p)| p.start >= thoughts) {

@@ -1,20 +1,18 @@
 //! The answer in decode: tokens to text, stop texts, counts.
 
 use super::Shared;
-use super::ask::{Ask, Params};
-use super::calls::{Calls, Part};
-use super::collected::Choice;
-use super::notice::{LikelyToken, Notice, Usage, Whole};
-use super::stops::Stops;
+use super::ask::Ask;
+use super::calls::Calls;
+use super::notice::{Choice, Event, LikelyToken, Notice, Usage, Whole};
+use super::params::Params;
+use super::refusal::Refusal;
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Steering, Token};
 use crate::text::steer::steering;
 use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};
 
 enum Decoder {
-    /// Separates thoughts.
     Chat(StreamDecoder),
-    /// Unchanged text.
     Raw(PlainDecoder),
 }
 
@@ -24,8 +22,7 @@ pub(super) struct Answer {
     stops: Stops,
     stopped_by: Option<String>,
     /// Tokens up to the one that completed a stop text.
-    counted: u64,
-    index: usize,
+    pub tokens: u64,
     calls: Option<Calls>,
     one_call: bool,
     /// A call has ended, other than one that broke off with the answer.
@@ -36,8 +33,7 @@ pub(super) struct Answer {
     /// Tokens that open the answer, or a thought in front of it.
     undecided: Vec<LikelyToken>,
     /// The sent part of the answer.
-    sent: Choice,
-    /// The client is connected.
+    pub sent: Choice,
     heard: bool,
 }
 
@@ -55,8 +51,7 @@ impl Answer {
             begin,
             stops,
             stopped_by: None,
-            counted: 0,
-            index: ask.index,
+            tokens: 0,
             calls: ask.params.calls.clone(),
             one_call: ask.params.one_call,
             called: false,
@@ -79,7 +74,7 @@ impl Answer {
 
     /// Takes the tokens of a round; false if the answer ends here.
     pub(super) fn take(&mut self, shared: &Shared, ask: &Ask, tokens: &[Token], likely: &[Likely]) -> bool {
-        if self.counted == 0 && !tokens.is_empty() {
+        if self.tokens == 0 && !tokens.is_empty() {
             shared.metrics.first_token(ask.since.elapsed());
         }
         let mut likely = likely.iter().cloned();
@@ -87,7 +82,7 @@ impl Answer {
             if self.ended_itself() {
                 break;
             }
-            self.counted += 1;
+            self.tokens += 1;
             let more = match &mut self.decoder {
                 Decoder::Chat(decoder) => decoder.push(token),
                 Decoder::Raw(decoder) => Delta { thinking: String::new(), answer: decoder.push(token) },
@@ -123,45 +118,45 @@ impl Answer {
     }
 
     fn text(&mut self, ask: &Ask, text: &str) {
-        let parts = match &mut self.calls {
-            None => return self.delta.answer.push_str(text),
-            Some(calls) => calls.push(text),
-        };
-        self.parts(ask, parts);
+        match &mut self.calls {
+            None => self.delta.answer.push_str(text),
+            Some(calls) => {
+                let events = calls.push(text);
+                self.events(ask, events);
+            }
+        }
     }
 
-    fn parts(&mut self, ask: &Ask, parts: Vec<Part>) {
-        for part in parts {
-            match part {
-                Part::Text(text) => self.delta.answer.push_str(&text),
-                Part::Begun(id, name) => {
-                    self.report(ask);
-                    self.notify(ask, Notice::Calling { index: self.index, id, name });
-                }
-                Part::Arguments(more) => self.notify(ask, Notice::Arguments { index: self.index, more }),
-                Part::Call(call) => {
-                    self.called = true;
-                    self.notify(ask, Notice::Call { index: self.index, call });
-                }
+    fn events(&mut self, ask: &Ask, events: Vec<Event>) {
+        for event in events {
+            if let Event::Text(text, _) = event {
+                self.delta.answer.push_str(&text);
+                continue;
             }
+            self.report(ask);
+            self.called |= matches!(event, Event::Call(_));
+            self.notify(ask, event);
             if self.is_enough() {
                 return;
             }
         }
     }
 
-    /// Sends the certain text.
     fn report(&mut self, ask: &Ask) {
         let (Delta { thinking, answer }, tokens) = (std::mem::take(&mut self.delta), std::mem::take(&mut self.likely));
-        if !(thinking.is_empty() && answer.is_empty() && tokens.is_empty()) {
-            self.sent.add(&thinking, &answer);
-            self.heard &= ask.to.report(Notice::Text { index: self.index, thinking, answer, tokens });
+        if !thinking.is_empty() {
+            self.notify(ask, Event::Thoughts(thinking));
+        }
+        if !(answer.is_empty() && tokens.is_empty()) {
+            self.notify(ask, Event::Text(answer, tokens));
         }
     }
 
-    fn notify(&mut self, ask: &Ask, notice: Notice) {
-        self.sent.take(&notice);
-        self.heard &= ask.to.report(notice);
+    fn notify(&mut self, ask: &Ask, event: Event) {
+        self.sent.take(&event);
+        // Only the client needs them.
+        self.sent.tokens.clear();
+        self.heard &= ask.to.report(Notice::Answer(ask.index, event));
     }
 
     /// The only allowed call is complete: later text does not count.
@@ -169,7 +164,6 @@ impl Answer {
         self.one_call && self.called
     }
 
-    /// Ends the text, and sends the held part.
     pub(super) fn close(&mut self, ask: &Ask) {
         if !self.ended_itself() {
             let last = match &mut self.decoder {
@@ -184,7 +178,7 @@ impl Answer {
         }
         if !self.is_enough() {
             let held = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
-            self.parts(ask, held);
+            self.events(ask, held);
             // The end of the answer ended this call, so the call did not end the answer.
             self.called = false;
         }
@@ -192,16 +186,12 @@ impl Answer {
         self.report(ask);
     }
 
+    /// Reports the end. Only a client that is gone or a server that ends stops an answer.
     pub(super) fn finish(&mut self, ask: &Ask, finish: Finish, usage: Usage) {
-        let finish = if self.ended_itself() { Finish::Stop } else { finish };
-        let stopped_by = self.stopped_by.clone();
         let calls = self.sent.calls().filter(|call| !call.is_cut()).count();
-        let whole = Whole { finish, stopped_by, usage, calls };
-        ask.to.report(Notice::Ended { index: self.index, whole });
-    }
-
-    pub(super) fn sent(&self) -> &Choice {
-        &self.sent
+        let whole = Whole { finish, stopped_by: self.stopped_by.clone(), usage, calls };
+        let ended = Notice::Answer(ask.index, Event::Ended(whole));
+        ask.to.report(if finish == Finish::Stopped { Notice::Failed(Refusal::broke_off()) } else { ended });
     }
 
     pub(super) fn thought_tokens(&self) -> u64 {
@@ -210,8 +200,65 @@ impl Answer {
             Decoder::Raw(_) => 0,
         }
     }
+}
 
-    pub(super) fn tokens(&self) -> u64 {
-        self.counted
+/// Looks for stop texts across tokens. None is shown in part.
+#[derive(Clone, Debug, Default)]
+struct Stops {
+    texts: Vec<String>,
+    /// The end of the answer that may begin a stop text.
+    held: String,
+}
+
+impl Stops {
+    fn new(texts: &[String]) -> Stops {
+        Stops { texts: texts.iter().filter(|t| !t.is_empty()).cloned().collect(), held: String::new() }
+    }
+
+    /// Takes more of the answer; returns the certain text, and the stop text that ends it there.
+    fn push(&mut self, text: &str) -> (String, Option<String>) {
+        if self.texts.is_empty() {
+            return (text.to_owned(), None);
+        }
+        self.held.push_str(text);
+        let first = self.texts.iter().filter_map(|t| Some((self.held.find(t.as_str())?, t))).min_by_key(|f| f.0);
+        if let Some((at, stop)) = first {
+            let stop = stop.clone();
+            self.held.truncate(at);
+            return (std::mem::take(&mut self.held), Some(stop));
+        }
+        let longest = self.texts.iter().map(String::len).max().unwrap_or(0);
+        let from = self.held.len().saturating_sub(longest.saturating_sub(1));
+        let may_begin = |at: &usize| {
+            self.held.get(*at..).is_some_and(|end| !end.is_empty() && self.texts.iter().any(|t| t.starts_with(end)))
+        };
+        let certain = (from..self.held.len()).find(may_begin).unwrap_or(self.held.len());
+        let rest = self.held.split_off(certain);
+        (std::mem::replace(&mut self.held, rest), None)
+    }
+
+    /// The answer is complete: the held text is part of it.
+    fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_is_found_across_pieces_and_never_shown() {
+        let mut stops = Stops::new(&["STOP".into(), "\n\n".into()]);
+        assert_eq!(stops.push("one S"), ("one ".into(), None));
+        assert_eq!(stops.push("TO"), (String::new(), None));
+        assert_eq!(stops.push("ne\n"), ("STOne".into(), None));
+        assert_eq!(stops.push("two STOP three"), ("\ntwo ".into(), Some("STOP".into())));
+        let mut stops = Stops::new(&["END".into()]);
+        assert_eq!(stops.push("das Ende EN"), ("das Ende ".into(), None));
+        assert_eq!(stops.finish(), "EN");
+        assert_eq!(Stops::new(&[]).push("x"), ("x".into(), None));
+        // The earliest stop text in the answer counts, in any order of the list.
+        assert_eq!(Stops::new(&["b".into(), "a".into()]).push("xab"), ("x".into(), Some("a".into())));
     }
 }

@@ -47,7 +47,6 @@ fn set_aside(folder: &Path) -> Result<PathBuf, StoreError> {
     Ok(place)
 }
 
-#[derive(Debug)]
 pub(super) struct Cache {
     store: Arc<Store>,
     failed: AtomicBool,

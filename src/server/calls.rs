@@ -4,6 +4,8 @@
 //! the template has no functions, and the released model's `<function name="…"><param name="…">…</param></function>`
 //! ([`native`]). A call begins with its name and the start of its arguments; anything shorter is text. If the
 //! arguments break off, the call has arguments that are no JSON, as with other servers.
+//!
+//! The text from the opening mark on is held, and read anew as it grows; what it adds to the arguments is sent.
 
 mod native;
 #[cfg(test)]
@@ -11,9 +13,9 @@ mod tests;
 
 use serde_json::{Map, Value};
 
-use super::ids::fresh_id;
+use super::notice::Event;
+use super::request::fresh_id;
 use super::turns::Call;
-use native::Native;
 
 /// The marks around a call in JSON.
 const JSON: (&str, &str) = ("<tool_call>", "</tool_call>");
@@ -21,18 +23,18 @@ const OPENINGS: [(&str, &str); 2] = [JSON, native::MARKS];
 /// Maximum bytes of a possible call; anything longer is text.
 const MOST: usize = 1 << 20;
 
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Part {
-    Text(String),
-    /// Id and name.
-    Begun(String, String),
-    Arguments(String),
-    Call(Call),
+/// A call, as far as a text holds it.
+struct Read {
+    name: String,
+    /// JSON, or the beginning of it.
+    arguments: String,
+    /// Where the call ends in the text, if it does.
+    end: Option<usize>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
-    /// The end of the answer that may begin a call, or a mark in one.
+    /// The end of the answer that may begin a call, or that begins with the open one.
     held: String,
     /// The answer is a call of one of these functions and nothing else, as JSON.
     whole: Option<Vec<String>>,
@@ -40,23 +42,8 @@ pub(super) struct Calls {
     only: Option<Vec<String>>,
     /// The previous part was a call: white space after it is not text.
     after_call: bool,
-    open: Option<Open>,
-}
-
-#[derive(Clone, Debug)]
-struct Open {
-    id: String,
-    name: String,
-    written: String,
-    form: Form,
-}
-
-#[derive(Clone, Debug)]
-enum Form {
-    Json(Scan),
-    /// The arguments are complete, the closing mark is missing.
-    Closing,
-    Native(Native),
+    /// The id of the open call, and the bytes of its arguments that are sent.
+    open: Option<(String, usize)>,
 }
 
 impl Calls {
@@ -64,86 +51,70 @@ impl Calls {
         Calls { whole: Some(names), ..Calls::default() }
     }
 
-    pub(super) fn only(names: Vec<String>) -> Calls {
-        Calls { only: Some(names), ..Calls::default() }
+    pub(super) fn only(only: Option<Vec<String>>) -> Calls {
+        Calls { only, ..Calls::default() }
     }
 
-    /// Takes more of the answer; returns the parts that are certain.
-    pub(super) fn push(&mut self, text: &str) -> Vec<Part> {
+    /// Takes more of the answer; returns the events that are certain.
+    pub(super) fn push(&mut self, text: &str) -> Vec<Event> {
         self.held.push_str(text);
-        let mut parts = Vec::new();
-        while match &self.open {
-            None => self.look(&mut parts),
-            Some(_) => self.go_on(&mut parts),
-        } {}
-        parts
+        let mut events = Vec::new();
+        while self.step(&mut events) {}
+        events
     }
 
-    /// Looks for the next call; true if the held text may contain more.
-    fn look(&mut self, parts: &mut Vec<Part>) -> bool {
+    /// True if the held text may contain more.
+    fn step(&mut self, events: &mut Vec<Event>) -> bool {
         if self.whole.is_some() {
-            return self.open_json(0, parts);
+            if let Some(read) = json(&self.held, false) {
+                self.more(&read, events);
+            }
+            return false;
         }
         let first = OPENINGS.iter().filter_map(|pair| Some((self.held.find(pair.0)?, pair))).min_by_key(|f| f.0);
         let Some((at, &(open, close))) = first else {
-            let certain = certain(&self.held, &OPENINGS.map(|pair| pair.0));
-            let text = self.cut(certain);
-            self.text(text, parts);
+            let text = self.cut(certain(&self.held, &OPENINGS.map(|pair| pair.0)));
+            self.text(text, events);
             return false;
         };
         let text = self.cut(at);
-        self.text(text, parts);
-        let opened = match open == JSON.0 {
-            true => self.open_json(open.len(), parts),
-            false => self.open_native(open.len(), parts),
-        };
-        if opened {
+        self.text(text, events);
+        if let Some(read) = self.read(open, false) {
+            self.more(&read, events);
+            let Some(end) = read.end else { return false };
+            self.end(read, events);
+            self.cut(open.len() + end);
             return true;
         }
         // Its fields have another order, or it is no call.
         let Some(end) = self.held.find(close).map(|at| at + close.len()) else {
             if self.held.len() > MOST {
                 let text = std::mem::take(&mut self.held);
-                self.text(text, parts);
+                self.text(text, events);
             }
             return false;
         };
         let written = self.cut(end);
         let inner = written.strip_prefix(open).and_then(|w| w.strip_suffix(close)).unwrap_or_default();
-        match json_call(inner).filter(|(name, _)| open == JSON.0 && self.may_call(name)) {
-            Some((name, arguments)) => self.all_of(name, arguments, parts),
-            None => self.text(written, parts),
+        match json_call(inner).filter(|read| open == JSON.0 && self.may_call(&read.name)) {
+            Some(read) => self.end(read, events),
+            None => self.text(written, events),
         }
         true
     }
 
-    /// Opens a call if its JSON certainly starts at byte `at` of the held text.
-    fn open_json(&mut self, at: usize, parts: &mut Vec<Part>) -> bool {
-        let Head::At(name, arguments) = head(self.held.get(at..).unwrap_or_default()) else { return false };
-        if !self.may_call(&name) {
-            return false;
-        }
-        self.cut(at + arguments);
-        self.begin(name, Form::Json(Scan::default()), parts);
-        true
+    /// Reads the call that the held text begins with, if it certainly is one.
+    fn read(&self, open: &str, last: bool) -> Option<Read> {
+        let text = self.held.strip_prefix(open)?;
+        let read = if open == JSON.0 { json(text, last) } else { native::read(text, last) };
+        read.filter(|read| self.may_call(&read.name))
     }
 
-    /// Opens the call in elements that starts there.
-    fn open_native(&mut self, at: usize, parts: &mut Vec<Part>) -> bool {
-        let Some((name, body)) = native::head(self.held.get(at..).unwrap_or_default()) else { return false };
-        if !self.may_call(&name) {
-            return false;
-        }
-        self.cut(at + body);
-        self.begin(name, Form::Native(Native::default()), parts);
-        true
-    }
-
-    fn text(&mut self, text: String, parts: &mut Vec<Part>) {
+    fn text(&mut self, text: String, events: &mut Vec<Event>) {
         let text = if self.after_call { text.trim_start().to_owned() } else { text };
         if !text.is_empty() {
             self.after_call = false;
-            parts.push(Part::Text(text));
+            events.push(Event::Text(text, Vec::new()));
         }
     }
 
@@ -151,74 +122,26 @@ impl Calls {
         self.only.as_ref().is_none_or(|only| only.iter().any(|n| n == name))
     }
 
-    fn begin(&mut self, name: String, form: Form, parts: &mut Vec<Part>) {
-        let id = fresh_id("call_");
-        parts.push(Part::Begun(id.clone(), name.clone()));
-        self.open = Some(Open { id, name, written: String::new(), form });
-    }
-
-    fn all_of(&mut self, name: String, arguments: String, parts: &mut Vec<Part>) {
-        self.begin(name, Form::Closing, parts);
-        self.more(arguments, parts);
-        self.end(parts);
-        self.open = None;
-    }
-
-    /// Continues the open call; true if the held text may contain more.
-    fn go_on(&mut self, parts: &mut Vec<Part>) -> bool {
-        let Some(Open { form, .. }) = &mut self.open else { return false };
-        match form {
-            Form::Json(scan) => {
-                let end = scan.end(&self.held);
-                let piece = self.cut(end.unwrap_or(self.held.len()));
-                self.more(piece, parts);
-                if end.is_some() {
-                    self.end(parts);
-                }
-                end.is_some()
-            }
-            Form::Closing => {
-                let tail = self.held.trim_start();
-                let tail = tail.strip_prefix('}').unwrap_or(tail).trim_start();
-                if let Some(rest) = tail.strip_prefix(JSON.1) {
-                    self.held = rest.to_owned();
-                } else if self.whole.is_some() || JSON.1.starts_with(tail) {
-                    return false;
-                } else {
-                    // The closing mark is missing: the rest is text.
-                    self.held = tail.to_owned();
-                }
-                self.open = None;
-                true
-            }
-            Form::Native(native) => {
-                let step = native.step(&mut self.held);
-                self.more(step.arguments, parts);
-                if step.ended {
-                    self.end(parts);
-                    self.open = None;
-                }
-                step.more
-            }
+    /// Opens the call unless it is open, and sends what is new in its arguments.
+    fn more(&mut self, read: &Read, events: &mut Vec<Event>) {
+        let (_, sent) = self.open.get_or_insert_with(|| {
+            let id = fresh_id("call_");
+            events.push(Event::Calling { id: id.clone(), name: read.name.clone() });
+            (id, 0)
+        });
+        let piece = read.arguments.get(*sent..).unwrap_or_default();
+        *sent += piece.len();
+        if !piece.is_empty() {
+            events.push(Event::Arguments(piece.to_owned()));
         }
     }
 
-    fn more(&mut self, piece: String, parts: &mut Vec<Part>) {
-        let Some(open) = self.open.as_mut().filter(|_| !piece.is_empty()) else { return };
-        open.written.push_str(&piece);
-        match parts.last_mut() {
-            Some(Part::Arguments(before)) => before.push_str(&piece),
-            _ => parts.push(Part::Arguments(piece)),
-        }
-    }
-
-    /// The open call's arguments are complete, or broke off.
-    fn end(&mut self, parts: &mut Vec<Part>) {
-        if let Some(open) = &mut self.open {
-            open.form = Form::Closing;
+    /// The call is complete, or broke off.
+    fn end(&mut self, read: Read, events: &mut Vec<Event>) {
+        self.more(&read, events);
+        if let Some((id, _)) = self.open.take() {
+            events.push(Event::Call(Call::written(id, read.name, read.arguments)));
             self.after_call = true;
-            let Open { id, name, written, .. } = open.clone();
-            parts.push(Part::Call(Call::written(id, name, written)));
         }
     }
 
@@ -227,26 +150,22 @@ impl Calls {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// The answer is complete: held text is plain text, or the end of a call that broke off.
-    pub(super) fn finish(&mut self) -> Vec<Part> {
+    /// The answer is complete: held text is plain text, or a call that broke off.
+    pub(super) fn finish(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let open = OPENINGS.iter().find_map(|(open, _)| self.read(open, true));
         let held = std::mem::take(&mut self.held);
-        let mut parts = Vec::new();
-        match self.open.as_ref().map(|open| open.form.clone()) {
-            Some(Form::Closing) => {}
-            Some(Form::Json(_)) => self.end(&mut parts),
-            Some(Form::Native(native)) => {
-                self.more(native.broken_off(&held), &mut parts);
-                self.end(&mut parts);
-            }
-            None => match self.whole.as_ref().map(|names| json_call(&held).or_else(|| broken_off(&held, names))) {
-                Some(Some((name, arguments))) => self.all_of(name, arguments, &mut parts),
-                // The start of a call without a certain function is dropped: it is neither a call nor text.
-                Some(None) if held.trim_start().starts_with('{') => {}
-                Some(None) | None => self.text(held, &mut parts),
-            },
+        let read = match &self.whole {
+            None => open,
+            Some(names) => json(&held, true).or_else(|| json_call(&held)).or_else(|| broken_off(&held, names)),
+        };
+        match read {
+            Some(read) => self.end(read, &mut events),
+            // The start of a call without a certain function is dropped: it is neither a call nor text.
+            None if self.whole.is_some() && held.trim_start().starts_with('{') => {}
+            None => self.text(held, &mut events),
         }
-        self.open = None;
-        parts
+        events
     }
 }
 
@@ -260,94 +179,86 @@ fn certain(text: &str, marks: &[&str]) -> usize {
     (text.len().saturating_sub(longest)..text.len()).find(may_begin).unwrap_or(text.len())
 }
 
-enum Head {
-    /// Its name, and where its arguments object begins.
-    At(String, usize),
-    /// Not such a beginning, or an incomplete one.
-    No,
+/// The text after some marks, and the white space around each.
+fn after<'a>(text: &'a str, marks: &[&str]) -> Option<&'a str> {
+    marks.iter().try_fold(text.trim_start(), |rest, mark| Some(rest.strip_prefix(mark)?.trim_start()))
 }
 
-fn head(text: &str) -> Head {
-    let mut rest = text.trim_start();
-    let mut name = String::new();
-    for want in ["{", "\"name\"", ":", "", ",", "\"arguments\"", ":"] {
-        if want.is_empty() {
-            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<String>();
-            let Some(Ok(read)) = values.next() else { return Head::No };
-            name = read;
-            rest = rest.get(values.byte_offset()..).unwrap_or_default();
-        } else {
-            let Some(after) = rest.strip_prefix(want) else { return Head::No };
-            rest = after;
-        }
-        rest = rest.trim_start();
+/// A JSON string at the beginning of a text, and the text after it.
+fn string(text: &str) -> Option<(String, &str)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<String>();
+    let read = values.next()?.ok()?;
+    Some((read, text.get(values.byte_offset()..)?))
+}
+
+/// Reads a call in JSON; `None` unless its arguments have begun. It ends with its closing mark, or at other text: the
+/// mark may be missing. `last`: the text is complete.
+fn json(text: &str, last: bool) -> Option<Read> {
+    let (name, rest) = string(after(text, &["{", "\"name\"", ":"])?)?;
+    let rest = after(rest, &[",", "\"arguments\"", ":"])?;
+    if !rest.starts_with('{') {
+        return None;
     }
-    if rest.starts_with('{') { Head::At(name, text.len() - rest.len()) } else { Head::No }
+    let Some(end) = object_end(rest) else { return Some(Read { name, arguments: rest.to_owned(), end: None }) };
+    let (arguments, tail) = rest.split_at_checked(end)?;
+    let tail = tail.trim_start();
+    let tail = tail.strip_prefix('}').unwrap_or(tail).trim_start();
+    let rest = match tail.strip_prefix(JSON.1) {
+        Some(rest) => Some(rest),
+        None => (last || !JSON.1.starts_with(tail)).then_some(tail),
+    };
+    Some(Read { name, arguments: arguments.to_owned(), end: rest.map(|rest| text.len() - rest.len()) })
 }
 
 /// Name and partial arguments of an answer that must be a call of one of `names` and broke off before its arguments
 /// began: the function may be clear before its name is complete.
-fn broken_off(text: &str, names: &[String]) -> Option<(String, String)> {
-    fn after<'a>(text: &'a str, marks: &[&str]) -> Option<&'a str> {
-        marks.iter().try_fold(text.trim_start(), |rest, mark| Some(rest.strip_prefix(mark)?.trim_start()))
-    }
+fn broken_off(text: &str, names: &[String]) -> Option<Read> {
     if !text.trim_start().starts_with('{') {
         return None;
     }
     let name = after(text, &["{", "\"name\"", ":"]).unwrap_or_default();
-    let mut values = serde_json::Deserializer::from_str(name).into_iter::<String>();
-    if let Some(Ok(read)) = values.next() {
-        let rest = name.get(values.byte_offset()..).unwrap_or_default();
-        return Some((read, after(rest, &[",", "\"arguments\"", ":"]).unwrap_or_default().to_owned()));
+    if let Some((name, rest)) = string(name) {
+        let arguments = after(rest, &[",", "\"arguments\"", ":"]).unwrap_or_default().to_owned();
+        return Some(Read { name, arguments, end: None });
     }
     let begun = name.strip_prefix('"').unwrap_or_default();
     let mut meant = names.iter().filter(|n| n.starts_with(begun));
     match (meant.next(), meant.next()) {
-        (Some(name), None) => Some((name.clone(), String::new())),
+        (Some(name), None) => Some(Read { name: name.clone(), arguments: String::new(), end: None }),
         _ => None,
     }
 }
 
-/// Looks for the end of a JSON object.
-#[derive(Clone, Debug, Default)]
-struct Scan {
-    depth: usize,
-    in_string: bool,
-    escaped: bool,
-}
-
-impl Scan {
-    /// Where the object ends in `text`, the next piece of it.
-    fn end(&mut self, text: &str) -> Option<usize> {
-        for (at, c) in text.bytes().enumerate() {
-            match (self.in_string, c) {
-                (true, _) if self.escaped => self.escaped = false,
-                (true, b'\\') => self.escaped = true,
-                (_, b'"') => self.in_string = !self.in_string,
-                (false, b'{' | b'[') => self.depth += 1,
-                (false, b'}' | b']') => {
-                    self.depth = self.depth.saturating_sub(1);
-                    if self.depth == 0 {
-                        return Some(at + 1);
-                    }
+/// Where the JSON object at the beginning of a text ends.
+fn object_end(text: &str) -> Option<usize> {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for (at, c) in text.bytes().enumerate() {
+        match (in_string, c) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => in_string = !in_string,
+            (false, b'{' | b'[') => depth += 1,
+            (false, b'}' | b']') => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    return Some(at + 1);
                 }
-                _ => {}
             }
+            _ => {}
         }
-        None
     }
+    None
 }
 
-fn json_call(text: &str) -> Option<(String, String)> {
+/// Reads a complete call in JSON, with its fields in any order.
+fn json_call(text: &str) -> Option<Read> {
     let value: Value = serde_json::from_str(text.trim()).ok()?;
     let name = value.get("name")?.as_str()?.to_owned();
     let arguments = match value.get("arguments") {
-        None | Some(Value::Null) => Value::Object(Map::new()),
+        None | Some(Value::Null) => "{}".to_owned(),
         // Some models write the arguments as JSON in a string.
-        Some(Value::String(text)) if serde_json::from_str::<Map<String, Value>>(text).is_ok() => {
-            return Some((name, text.clone()));
-        }
-        Some(arguments) => arguments.clone(),
+        Some(Value::String(text)) if serde_json::from_str::<Map<String, Value>>(text).is_ok() => text.clone(),
+        Some(arguments) => arguments.to_string(),
     };
-    Some((name, arguments.to_string()))
+    Some(Read { name, arguments, end: None })
 }

@@ -91,9 +91,6 @@ pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
 }
 
 /// Runs long work on a thread of its own.
-///
-/// # Errors
-/// The work failed, or panicked.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {

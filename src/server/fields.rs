@@ -85,6 +85,12 @@ impl Fields {
         self.map.remove(field).filter(|v| !v.is_null())
     }
 
+    pub(super) fn change(&mut self, field: &str, change: impl FnOnce(&mut Value)) {
+        if let Some(value) = self.map.get_mut(field) {
+            change(value);
+        }
+    }
+
     /// Copies a value for a later reader.
     pub(super) fn peek(&self, field: &str) -> Option<Value> {
         self.map.get(field).filter(|v| !v.is_null()).cloned()
@@ -95,64 +101,85 @@ impl Fields {
     }
 
     pub(super) fn need(&mut self, field: &'static str) -> Read<Value> {
-        self.take(field).ok_or_else(|| {
-            let mut refusal = self.wrong(field, "is missing");
-            refusal.code = "missing_required_parameter";
-            refusal
-        })
+        self.take(field).ok_or_else(|| self.missing(field))
+    }
+
+    /// Refuses a request without a field that a later reader takes.
+    pub(super) fn require(&self, field: &str) -> Read<()> {
+        if self.has(field) { Ok(()) } else { Err(self.missing(field)) }
+    }
+
+    fn missing(&self, field: &str) -> Refusal {
+        Refusal { code: "missing_required_parameter", ..self.wrong(field, "is missing") }
+    }
+
+    fn typed<T>(
+        &mut self,
+        field: &'static str,
+        what: &str,
+        read: impl FnOnce(Value) -> Result<T, Value>,
+    ) -> Read<Option<T>> {
+        let wrong = |this: &Fields, value| this.wrong(field, format!("must be {what}, it is {}", kind(&value)));
+        self.take(field).map(read).transpose().map_err(|value| wrong(self, value))
     }
 
     pub(super) fn text(&mut self, field: &'static str) -> Read<Option<String>> {
-        match self.take(field) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(self.wrong(field, format!("must be a string, it is {}", kind(&other)))),
-        }
-    }
-
-    pub(super) fn need_text(&mut self, field: &'static str) -> Read<String> {
-        match self.need(field)? {
-            Value::String(text) => Ok(text),
-            other => Err(self.wrong(field, format!("must be a string, it is {}", kind(&other)))),
-        }
+        self.typed(field, "a string", |value| if let Value::String(text) = value { Ok(text) } else { Err(value) })
     }
 
     pub(super) fn truth(&mut self, field: &'static str) -> Read<Option<bool>> {
-        match self.take(field) {
-            None => Ok(None),
-            Some(Value::Bool(value)) => Ok(Some(value)),
-            Some(other) => Err(self.wrong(field, format!("must be true or false, it is {}", kind(&other)))),
-        }
+        self.typed(field, "true or false", |value| value.as_bool().ok_or(value))
+    }
+
+    pub(super) fn list(&mut self, field: &'static str) -> Read<Option<Vec<Value>>> {
+        self.typed(field, "an array", |value| if let Value::Array(list) = value { Ok(list) } else { Err(value) })
+    }
+
+    pub(super) fn need_text(&mut self, field: &'static str) -> Read<String> {
+        self.text(field)?.ok_or_else(|| self.missing(field))
+    }
+
+    pub(super) fn need_object(&mut self, field: &'static str) -> Read<Fields> {
+        self.object(field)?.ok_or_else(|| self.missing(field))
+    }
+
+    /// The objects of a list; none if it is missing.
+    pub(super) fn objects(&mut self, field: &'static str) -> Read<Vec<Fields>> {
+        let list = self.list(field)?.unwrap_or_default();
+        self.objects_of(field, list)
+    }
+
+    pub(super) fn objects_of(&self, field: &str, list: Vec<Value>) -> Read<Vec<Fields>> {
+        let one = |(i, value)| Fields::of(value, &format!("{}[{i}]", self.name(field)));
+        list.into_iter().enumerate().map(one).collect()
+    }
+
+    pub(super) fn need_list(&mut self, field: &'static str) -> Read<Vec<Value>> {
+        self.list(field)?.ok_or_else(|| self.missing(field))
     }
 
     pub(super) fn whole(&mut self, field: &'static str, range: RangeInclusive<u64>) -> Read<Option<u64>> {
         let Some(value) = self.take(field) else { return Ok(None) };
-        match value.as_u64().filter(|n| range.contains(n)) {
-            Some(n) => Ok(Some(n)),
-            None => Err(self.wrong(
-                field,
-                format!("must be a whole number from {} to {}, it is {value}", range.start(), range.end()),
-            )),
-        }
+        let wrong = || format!("must be a whole number from {} to {}, it is {value}", range.start(), range.end());
+        value.as_u64().filter(|n| range.contains(n)).map(Some).ok_or_else(|| self.wrong(field, wrong()))
     }
 
-    pub(super) fn number(&mut self, field: &'static str, range: RangeInclusive<f64>) -> Read<Option<f32>> {
-        let Some(value) = self.take(field) else { return Ok(None) };
-        match value.as_f64().filter(|n| range.contains(n)) {
-            Some(n) => Ok(Some(n as f32)),
-            None => {
-                Err(self
-                    .wrong(field, format!("must be a number from {} to {}, it is {value}", range.start(), range.end())))
-            }
-        }
+    /// Reads a number, if it is sent, in place of a default.
+    pub(super) fn set(&mut self, field: &'static str, range: RangeInclusive<f64>, to: &mut f32) -> Read<()> {
+        let Some(value) = self.take(field) else { return Ok(()) };
+        let wrong = || format!("must be a number from {} to {}, it is {value}", range.start(), range.end());
+        let number = value.as_f64().filter(|n| range.contains(n));
+        *to = number.ok_or_else(|| self.wrong(field, wrong()))? as f32;
+        Ok(())
     }
 
-    pub(super) fn list(&mut self, field: &'static str) -> Read<Option<Vec<Value>>> {
-        match self.take(field) {
-            None => Ok(None),
-            Some(Value::Array(list)) => Ok(Some(list)),
-            Some(other) => Err(self.wrong(field, format!("must be an array, it is {}", kind(&other)))),
+    /// Takes -1, which means "no limit" in other servers of open models.
+    pub(super) fn is_unlimited(&mut self, field: &'static str) -> bool {
+        let unlimited = self.map.get(field).is_some_and(|value| value.as_i64() == Some(-1));
+        if unlimited {
+            self.ignore(&[field]);
         }
+        unlimited
     }
 
     pub(super) fn object(&mut self, field: &'static str) -> Read<Option<Fields>> {
@@ -179,11 +206,7 @@ impl Fields {
         unless: impl Fn(&Value) -> bool,
     ) -> Read<()> {
         match self.take(field) {
-            Some(value) if !unless(&value) => {
-                let mut refusal = self.wrong(field, why);
-                refusal.code = "unsupported_parameter";
-                Err(refusal)
-            }
+            Some(value) if !unless(&value) => Err(Refusal { code: "unsupported_parameter", ..self.wrong(field, why) }),
             _ => Ok(()),
         }
     }
@@ -193,9 +216,8 @@ impl Fields {
         let asks = |value: &Value| !matches!(value, Value::Null) && *value != "" && *value != serde_json::json!([]);
         match PROMISES.iter().find(|field| self.map.get(**field).is_some_and(asks)) {
             Some(field) => {
-                let mut refusal = self.wrong(field, "limits an answer, and is not a field of this API");
-                refusal.code = "unsupported_parameter";
-                Err(refusal)
+                let refusal = self.wrong(field, "limits an answer, and is not a field of this API");
+                Err(Refusal { code: "unsupported_parameter", ..refusal })
             }
             None => self.done(),
         }
@@ -207,9 +229,7 @@ impl Fields {
         let Some((field, _)) = unread.find(|(field, _)| !leave_out(&self.name(field))) else { return Ok(()) };
         let near = nearest(field, self.known.iter().copied());
         let near = near.map_or(String::new(), |n| format!(". Did you mean {}{n}?", self.at));
-        let mut refusal = self.wrong(field, format!("is not known here{near}"));
-        refusal.code = "unknown_parameter";
-        Err(refusal)
+        Err(Refusal { code: "unknown_parameter", ..self.wrong(field, format!("is not known here{near}")) })
     }
 }
 
@@ -221,7 +241,7 @@ mod tests {
     #[test]
     fn errors_name_the_field_and_unknown_ones_the_nearest() {
         let mut fields = Fields::body(json!({ "temperature": 3, "seed": null, "max_token": 5 })).unwrap();
-        let wrong = fields.number("temperature", 0.0..=2.0).unwrap_err();
+        let wrong = fields.set("temperature", 0.0..=2.0, &mut 0.0).unwrap_err();
         assert_eq!(wrong.param.as_deref(), Some("temperature"));
         assert_eq!(wrong.message, "temperature must be a number from 0 to 2, it is 3");
         assert_eq!(fields.whole("seed", 0..=9), Ok(None));

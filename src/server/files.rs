@@ -3,17 +3,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::body::object;
 use super::context::{blocking, own_data};
-use super::ids::Id;
 use super::prompt::Conversation;
-use super::ready::model;
 use super::refusal::Refusal;
+use super::request::{model, object};
 use super::turns::Turn;
 use crate::runtime::path::Path;
 use crate::runtime::render::safe_name;
@@ -41,7 +38,7 @@ fn internal(e: StoreError) -> Refusal {
 /// The library, and its documents with state of this model.
 fn documents(shared: &Shared) -> Result<Option<(&Store, Vec<DocumentRecord>)>, Refusal> {
     let fingerprint = model(shared)?.fingerprint;
-    let Some(library) = shared.library.as_deref() else { return Ok(None) };
+    let Some(library) = shared.options.library.as_deref() else { return Ok(None) };
     let mut records = library.documents().map_err(internal)?;
     records.retain(|r| r.fingerprint == fingerprint);
     Ok(Some((library, records)))
@@ -65,7 +62,7 @@ fn describe(record: &DocumentRecord) -> Value {
 }
 
 /// The list, or the one document of an id, looked up on a thread of its own.
-async fn described(shared: Arc<Shared>, id: Option<String>) -> Result<Response, Refusal> {
+pub(super) async fn described(shared: Arc<Shared>, id: Option<String>) -> Result<Response, Refusal> {
     let look = move || {
         own_data()?;
         let records = documents(&shared)?.map(|(_, records)| records).unwrap_or_default();
@@ -78,14 +75,6 @@ async fn described(shared: Arc<Shared>, id: Option<String>) -> Result<Response, 
         }
     };
     blocking(look).await.map(|value| object(&value))
-}
-
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
-    described(shared, None).await
-}
-
-pub(super) async fn one(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response, Refusal> {
-    described(shared, Some(id)).await
 }
 
 /// The two turns that show a document to the model, and the path of its state.
@@ -118,7 +107,7 @@ pub(super) fn put_in(shared: &Shared, conversation: &mut Conversation, field: &'
             let (library, record) = named.ok_or_else(|| unknown(&id, field))?;
             let (document, path) = turns(shared, library, record, field)?;
             if all.is_empty()
-                && let Some(system) = &shared.system
+                && let Some(system) = &shared.options.system
             {
                 let mut begun = vec![Turn::new(ChatRole::System, system)];
                 begun.extend(document.clone());

@@ -1,32 +1,36 @@
 //! Connections: accepting, limits of time and number, the table of paths, and orderly shutdown.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{get, post};
 use axum::{Extension, Router};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
-use super::body::BODY_BYTES;
+use super::ask::answers;
 use super::context::{self, Context};
-use super::guests::{Guest, Guests};
-use super::ids::fresh_id;
 use super::owner::{self, Owner};
 use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
 use super::refusal::{Family, Refusal};
-use super::{MCP, Mounted, Phase, Shared, auth, chat, completions, files, messages, plain, responses};
+use super::request::{self, BODY_BYTES, Id, fresh_id};
+use super::{MCP, Mounted, Phase, Shared, auth, chat, completions, files, messages, named, plain, responses};
 
 /// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
 /// gets an error.
@@ -38,47 +42,21 @@ const BREAKING_OFF: Duration = Duration::from_secs(1);
 /// How long, and for how many bytes, the server reads on after a refusal: a client that still sends into a closed
 /// connection loses the response.
 const HEARD_OUT: Duration = Duration::from_secs(3);
-const HEARD_BYTES: usize = 2 * BODY_BYTES;
+const HEARD_BYTES: u64 = 2 * BODY_BYTES as u64;
 /// Deadline for a request's head, also for the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(30);
 const RENDERERS: usize = 4;
 /// Pause after a failed accept, for example with too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-type Handlers = MethodRouter<Arc<Shared>>;
-
-const ROUTES: [(&str, fn() -> Handlers); 20] = [
-    ("/health", || get(plain::health)),
-    ("/metrics", || get(plain::metrics)),
-    ("/park", || post(plain::park)),
-    ("/unpark", || post(plain::unpark)),
-    ("/v1/models", || get(plain::models)),
-    ("/v1/models/{id}", || get(plain::model_route)),
-    ("/v1/files", || get(files::list)),
-    ("/v1/files/{id}", || get(files::one)),
-    ("/tokenizer_info", || get(plain::tokenizer_info)),
-    ("/tokenize", || post(plain::tokenize)),
-    ("/detokenize", || post(plain::detokenize)),
-    ("/v1/chat/completions", || post(chat::completions)),
-    ("/v1/completions", || post(completions::completions)),
-    ("/v1/responses", || post(responses::responses)),
-    ("/v1/responses/{id}/input_items", || get(responses::named::input_items)),
-    ("/v1/responses/input_tokens", || post(responses::input_tokens)),
-    ("/v1/responses/compact", || post(responses::compact)),
-    ("/v1/responses/{id}", || get(responses::named::get).delete(responses::named::delete)),
-    ("/v1/messages", || post(messages::messages)),
-    ("/v1/messages/count_tokens", || post(messages::count_tokens)),
-];
-
-fn label(path: &str) -> &'static str {
-    let matches = |route: &str| match route.split_once('{') {
-        None => path == route,
-        Some((before, name)) => {
-            let after = name.split_once('}').map_or("", |(_, after)| after);
-            path.len() > before.len() + after.len() && path.starts_with(before) && path.ends_with(after)
-        }
-    };
-    ROUTES.iter().map(|(route, _)| *route).chain([MCP]).find(|route| matches(route)).unwrap_or("other")
+#[derive(Default)]
+struct Guest {
+    owner: Owner,
+    has_request: AtomicBool,
+    /// A second reference means: a request has arrived, and its response is incomplete.
+    answering: Arc<()>,
+    /// A response began before the end of its request.
+    cut_short: AtomicBool,
 }
 
 pub(super) fn serve(shared: &Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>) -> io::Result<()> {
@@ -90,8 +68,30 @@ pub(super) fn serve(shared: &Arc<Shared>, listener: TcpListener, mcp: Option<Mou
     served
 }
 
+type Access = State<Arc<Shared>>;
+
 fn router(shared: &Arc<Shared>, mcp: Option<Router>) -> Router {
-    let routes = ROUTES.iter().fold(Router::new(), |router, (path, handlers)| router.route(path, handlers()));
+    let routes = Router::new()
+        .route("/health", get(plain::health))
+        .route("/metrics", get(plain::metrics))
+        .route("/park", post(|State(shared): Access| plain::parked(shared, true)))
+        .route("/unpark", post(|State(shared): Access| plain::parked(shared, false)))
+        .route("/v1/models", get(plain::models))
+        .route("/v1/models/{id}", get(plain::model_route))
+        .route("/v1/files", get(|State(shared): Access| files::described(shared, None)))
+        .route("/v1/files/{id}", get(|State(shared): Access, Id(id): Id| files::described(shared, Some(id))))
+        .route("/tokenizer_info", get(plain::tokenizer_info))
+        .route("/tokenize", post(plain::tokenize))
+        .route("/detokenize", post(plain::detokenize))
+        .route("/v1/chat/completions", answers(chat::read))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/responses", answers(responses::read))
+        .route("/v1/responses/{id}/input_items", get(named::input_items))
+        .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route("/v1/responses/compact", post(responses::compact))
+        .route("/v1/responses/{id}", get(named::get).delete(named::delete))
+        .route("/v1/messages", answers(messages::read))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens));
     mcp.into_iter()
         .fold(routes, |routes, mcp| routes.nest_service(MCP, mcp))
         .fallback(unknown)
@@ -113,45 +113,57 @@ fn head_bytes(request: &Request) -> usize {
     path + request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>()
 }
 
+/// The path of a request in the table, for counters.
+fn label(request: &Request) -> &str {
+    let is_mcp = request.uri().path().strip_prefix(MCP).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let matched = request.extensions().get::<MatchedPath>();
+    if is_mcp { MCP } else { matched.map_or("other", MatchedPath::as_str) }
+}
+
+async fn admitted(shared: &Shared, request: Request, guest: &Guest, from_page: bool) -> Result<Request, Refusal> {
+    if head_bytes(&request) > HEAD_BYTES {
+        return Err(head_too_large());
+    }
+    match auth::check(shared.options.key.as_ref(), from_page, request.uri(), request.headers()) {
+        // The health check needs no key, but passes all other checks.
+        Err(refusal) if refusal.status == 401 && request.uri().path() == "/health" => {}
+        other => other?,
+    }
+    match guest.owner {
+        Owner::Other => return Err(auth::other_user()),
+        Owner::Unknown if label(&request) == MCP => return Err(context::key_required()),
+        Owner::HasKey | Owner::Same | Owner::Unknown => {}
+    }
+    let (head, mut body) = request.into_parts();
+    let body = request::whole(&mut body).await?;
+    Ok(Request::from_parts(head, body.into()))
+}
+
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let family = Family::of(path);
-    let label = label(path);
+    let (family, label) = (Family::of(request.uri().path()), label(&request).to_owned());
     let guest = request.extensions().get::<Arc<Guest>>().cloned().unwrap_or_default();
     guest.has_request.store(true, Ordering::Relaxed);
-    // The health check needs no key, but passes all other checks.
-    let key = shared.key.as_ref();
-    let page = auth::allowed_page(&shared.rules.allowed_origins, request.headers());
+    let page = auth::allowed_page(&shared.options.rules.allowed_origins, request.headers());
     if let (Some(page), true) = (&page, request.method() == Method::OPTIONS) {
         return auth::preflight(page, request.headers());
     }
-    let admitted = match auth::check(key, page.is_some(), request.uri(), request.headers()) {
-        _ if head_bytes(&request) > HEAD_BYTES => Err(head_too_large()),
-        Err(refusal) if refusal.status == 401 && path == "/health" => Ok(()),
-        other => other,
-    };
-    let admitted = admitted.and_then(|()| match guest.owner {
-        Owner::Other => Err(auth::other_user()),
-        Owner::Unknown if label == MCP => Err(context::key_required()),
-        Owner::HasKey | Owner::Same | Owner::Unknown => Ok(()),
-    });
-    let context = Arc::new(Context::new(shared.rules.refuse_unknown, guest.owner));
-    let request = request.map(|body| Guest::asking(&guest, body));
+    let context = Arc::new(Context::new(shared.options.rules.refuse_unknown, guest.owner));
+    let has_body = !request.body().is_end_stream();
+    let admitted = admitted(&shared, request, &guest, page.is_some()).await;
+    guest.cut_short.fetch_or(has_body && admitted.is_err(), Ordering::Relaxed);
+    let answering = Arc::clone(&guest.answering);
     let mut response = match admitted {
-        Ok(()) => Arc::clone(&context).scope(next.run(request)).await,
-        Err(refusal) => {
-            drop(request);
-            refusal.into_response()
-        }
+        Ok(request) => Arc::clone(&context).scope(next.run(request)).await,
+        Err(refusal) => refusal.into_response(),
     };
     if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
         response = refusal.respond(family);
     }
-    shared.metrics.request(label, response.status().as_u16());
     let left_out = context.left_out();
     for name in left_out.iter().filter(|name| shared.metrics.ignored(name)) {
         tracing::warn!("{label}: {name:?} is not known and was ignored (serve.unknown_fields)");
     }
+    shared.metrics.request(label, response.status().as_u16());
     let headers = response.headers_mut();
     if let Some(page) = page {
         auth::open_to(page, headers);
@@ -162,7 +174,13 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     {
         value.and_then(|value| headers.insert(name, value));
     }
-    response.map(|body| Guest::answering(&guest, body))
+    // The body holds the mark until it is sent.
+    response.map(|body| {
+        Body::new(body.map_err(move |e| {
+            let _ = &answering;
+            e
+        }))
+    })
 }
 
 async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
@@ -176,15 +194,22 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>
     let router = router(&shared, mcp);
     let mut phase = shared.phase.subscribe();
     let mut open = JoinSet::new();
-    let mut guests = Guests::default();
+    // Connections without a request so far, oldest first.
+    let mut silent = VecDeque::new();
     loop {
+        while open.try_join_next().is_some() {}
+        silent.retain(|(guest, task): &(Arc<Guest>, AbortHandle)| {
+            !guest.has_request.load(Ordering::Relaxed) && !task.is_finished()
+        });
+        shared.metrics.connections.store(open.len().min(CONNECTIONS) as u64, Ordering::Relaxed);
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if guests.have_room(CONNECTIONS) => {
-                    let owner = if shared.key.is_some() { Owner::HasKey } else { owner::of(&stream) };
-                    let guest = guests.enter(owner);
+                Ok((stream, _)) if open.len() < CONNECTIONS || evict(silent.pop_front()) => {
+                    let owner = if shared.options.key.is_some() { Owner::HasKey } else { owner::of(&stream) };
+                    let guest = Arc::new(Guest { owner, ..Guest::default() });
                     let router = router.clone().layer(Extension(Arc::clone(&guest)));
-                    open.spawn(connection(Arc::clone(&shared), stream, router, guest));
+                    let connection = connection(shared.phase.subscribe(), stream, router, Arc::clone(&guest));
+                    silent.push_back((guest, open.spawn(connection)));
                 }
                 Ok((stream, _)) => turn_away(&stream),
                 Err(e) => {
@@ -211,24 +236,17 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>
     }
 }
 
+fn evict(connection: Option<(Arc<Guest>, AbortHandle)>) -> bool {
+    connection.inspect(|(_, task)| task.abort()).is_some()
+}
+
 /// Answers a connection beyond the limit, if the socket takes the bytes without blocking.
 fn turn_away(stream: &TcpStream) {
     let whole = Refusal::new(503, "too_many_connections", "too many connections").whole();
     let _ = stream.try_write(whole.as_bytes());
 }
 
-struct Counted(Arc<Shared>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.metrics.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-async fn connection(shared: Arc<Shared>, stream: TcpStream, router: Router, guest: Arc<Guest>) {
-    shared.metrics.connections.fetch_add(1, Ordering::Relaxed);
-    let mut phase = shared.phase.subscribe();
-    let _counted = Counted(Arc::clone(&shared));
+async fn connection(mut phase: watch::Receiver<Phase>, stream: TcpStream, router: Router, guest: Arc<Guest>) {
     // Stream events must not wait for a full packet.
     let _ = stream.set_nodelay(true);
     let mut builder = http1::Builder::new();
@@ -237,9 +255,8 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, router: Router, gues
     let mut connection = builder.serve_connection(TokioIo::new(Paced::new(stream)), service);
     let ended = tokio::select! {
         ended = &mut connection => ended,
-        () = guest.leave.notified() => return,
         () = reached(&mut phase, Phase::Ending) => {
-            Pin::new(&mut connection).graceful_shutdown();
+            std::pin::Pin::new(&mut connection).graceful_shutdown();
             tokio::select! {
                 ended = &mut connection => ended,
                 () = nothing_came(&guest) => return,
@@ -253,7 +270,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, router: Router, gues
     if guest.cut_short.load(Ordering::Relaxed) || ended.is_err_and(|e| e.is_parse()) {
         let stream = connection.into_parts().io.into_inner().stream;
         tokio::select! {
-            () = hear_out(&stream) => {}
+            () = hear_out(stream) => {}
             () = reached(&mut phase, Phase::Ending) => {}
         }
     }
@@ -263,23 +280,13 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, router: Router, gues
 /// arrived.
 async fn nothing_came(guest: &Guest) {
     tokio::time::sleep(COMING).await;
-    if guest.answered.load(Ordering::Relaxed) {
+    if Arc::strong_count(&guest.answering) > 1 {
         std::future::pending::<()>().await;
     }
 }
 
 /// Discards the bytes that a client still sends.
-async fn hear_out(stream: &TcpStream) {
-    let (mut buffer, mut left) = (vec![0; HEAD_BYTES], HEARD_BYTES);
-    let heard = async {
-        while left > 0 && stream.readable().await.is_ok() {
-            match stream.try_read(&mut buffer) {
-                Ok(0) => return,
-                Ok(n) => left = left.saturating_sub(n),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
-            }
-        }
-    };
-    let _ = tokio::time::timeout(HEARD_OUT, heard).await;
+async fn hear_out(stream: TcpStream) {
+    let (mut rest, mut nothing) = (stream.take(HEARD_BYTES), tokio::io::sink());
+    let _ = tokio::time::timeout(HEARD_OUT, tokio::io::copy(&mut rest, &mut nothing)).await;
 }

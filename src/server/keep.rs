@@ -6,25 +6,23 @@
 //! The server answers requests even when the disk fails. If the disk is slow or full, saves wait in memory up to a
 //! limit ([`MOST_WAITING`], [`MOST_WAITING_BYTES`]); beyond it nothing is kept.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::fresh::{Fresh, FreshState};
 use super::records::{Record, Records};
 use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
 use crate::core::{bytes, now_ms};
 use crate::engine::protocol::{StateImage, Token};
 use crate::store::{
-    Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, Unsaved, Writer,
+    Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, TextBoundary,
+    Unsaved, Writer, ending_in,
 };
 
-/// Maximum of remembered requests.
 const REMEMBERED: usize = 2_000;
-/// Requests between two evictions.
 const TIDY_EVERY: u64 = 128;
 /// Maximum of saves with a text that is not on disk yet; a request makes at least two.
 const MOST_WAITING: usize = 1_000;
@@ -32,29 +30,22 @@ const MOST_WAITING: usize = 1_000;
 const MOST_WAITING_BYTES: u64 = 256 << 20;
 /// Maximum of dropped answers in the list: far more than clients can name before they are on disk.
 const MOST_LEFT_OUT: usize = 2_000;
-/// How long shutdown waits for the writer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-#[derive(Debug)]
 pub(super) struct Keep {
     pub store: Arc<Store>,
     writer: Writer,
     pub events: Receiver<SaveEvent>,
     pub fresh: Fresh,
     pending: HashMap<u64, SegmentId>,
-    /// Saves with a pending text, oldest first, each with its bytes; then the sum of the bytes.
-    waiting: VecDeque<(u64, u64)>,
-    waiting_bytes: u64,
+    /// Bytes of the saves with a pending text.
+    waiting: BTreeMap<u64, u64>,
     most_waiting: (usize, u64),
     /// Answers dropped because the disk was too slow, oldest first: an answer on top of one cannot be kept either.
     left_out: VecDeque<MessageId>,
-    /// Answers with a row on its way to disk, by save.
-    rows: HashMap<u64, MessageId>,
     saves: u64,
     tidying: Option<JoinHandle<()>>,
-    /// A failure is in the log already.
     warned: bool,
-    /// The log already reports dropped saves.
     warned_left_out: bool,
 }
 
@@ -68,11 +59,9 @@ impl Keep {
             events,
             fresh: Fresh::default(),
             pending: HashMap::new(),
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
+            waiting: BTreeMap::new(),
             most_waiting: (MOST_WAITING, MOST_WAITING_BYTES),
             left_out: VecDeque::new(),
-            rows: HashMap::new(),
             saves: 0,
             tidying: None,
             warned: false,
@@ -97,19 +86,22 @@ impl Keep {
 
     fn hand_over(&mut self, save: Save, bytes: u64) -> u64 {
         let id = self.writer.save(save);
-        self.waiting.push_back((id, bytes));
-        self.waiting_bytes += bytes;
+        self.waiting.insert(id, bytes);
         id
+    }
+
+    fn waiting_bytes(&self) -> u64 {
+        self.waiting.values().sum()
     }
 
     fn is_full(&mut self) -> bool {
         let (most, most_bytes) = self.most_waiting;
-        let full = self.waiting.len() >= most || self.waiting_bytes >= most_bytes;
+        let full = self.waiting.len() >= most || self.waiting_bytes() >= most_bytes;
         if full && !std::mem::replace(&mut self.warned_left_out, true) {
             tracing::warn!(
                 "{} saves of {} wait for the disk: until it has taken them, answers and their state are not kept",
                 self.waiting.len(),
-                bytes(self.waiting_bytes)
+                bytes(self.waiting_bytes())
             );
         }
         full
@@ -153,10 +145,7 @@ impl Keep {
             Change::MoveHead { session, head: Some(message) },
         ];
         changes.extend(tip.map(|segment| Change::Link { message, segment }));
-        let save = self.hand_over(Save { changes, images: Vec::new() }, bytes);
-        if record.is_some() {
-            self.rows.insert(save, message);
-        }
+        self.hand_over(Save { changes, images: Vec::new() }, bytes);
         self.saves += 1;
         if self.saves.is_multiple_of(TIDY_EVERY) && self.tidying.as_ref().is_none_or(JoinHandle::is_finished) {
             let store = Arc::clone(&self.store);
@@ -165,53 +154,41 @@ impl Keep {
         }
     }
 
-    /// Handles an event of the writer; returns the answer if its row is now on disk.
-    pub(super) fn on_event(&mut self, event: SaveEvent) -> Option<MessageId> {
+    /// Handles an event of the writer; true if a save ended.
+    pub(super) fn on_event(&mut self, event: SaveEvent) -> bool {
         match event {
-            SaveEvent::Named { .. } => None,
-            SaveEvent::Text { id } => {
-                self.settle(id);
-                None
-            }
-            SaveEvent::Saved { id, .. } => self.written(id),
+            SaveEvent::Named { .. } => {}
+            SaveEvent::Text { id } => self.settle(id),
             // The writer retries; until then the state is in memory.
-            SaveEvent::NotSaved { lasting: false, reason, .. } => {
-                self.warn(&reason);
-                None
+            SaveEvent::NotSaved { lasting: false, reason, .. } => self.warn(&reason),
+            SaveEvent::Saved { id, .. } => {
+                self.written(id);
+                return true;
             }
             SaveEvent::TextOnly { id, reason, .. } | SaveEvent::NotSaved { id, reason, .. } => {
-                let row = self.written(id);
+                self.written(id);
                 self.warn(&reason);
-                row
+                return true;
             }
-            SaveEvent::Recovered => {
-                self.warned = false;
-                None
-            }
+            SaveEvent::Recovered => self.warned = false,
         }
+        false
     }
 
-    /// The texts up to this save are on disk, or given up.
     fn settle(&mut self, save: u64) {
-        while let Some((id, bytes)) = self.waiting.front().copied()
-            && id <= save
-        {
-            self.waiting.pop_front();
-            self.waiting_bytes -= bytes;
-        }
+        self.waiting = self.waiting.split_off(&(save + 1));
         let (most, most_bytes) = self.most_waiting;
-        if self.waiting.len() <= most / 2 && self.waiting_bytes <= most_bytes / 2 {
+        if self.waiting.len() <= most / 2 && self.waiting_bytes() <= most_bytes / 2 {
             self.warned_left_out = false;
         }
     }
 
-    /// The save's state or row is on disk, or given up; returns the answer of the row.
-    fn written(&mut self, save: u64) -> Option<MessageId> {
+    /// The save's state or row is on disk, or given up.
+    fn written(&mut self, save: u64) {
         self.settle(save);
         if let Some(segment) = self.pending.remove(&save) {
             self.fresh.remove(&segment);
         }
-        self.rows.remove(&save)
     }
 
     fn warn(&mut self, reason: &str) {
@@ -221,9 +198,6 @@ impl Keep {
     }
 
     /// Writes the remaining saves, and evicts old requests.
-    ///
-    /// # Errors
-    /// Some texts are not on disk.
     pub(super) fn close(mut self, records: &Records) -> Result<(), Unsaved> {
         if let Some(tidying) = self.tidying.take() {
             // The thread has no result; its panic is already printed.
@@ -232,7 +206,7 @@ impl Keep {
         let until = Instant::now() + PATIENCE;
         // Evict only after the writes: a pending save may build on an old request.
         if self.writer.flush(until) {
-            records.forget();
+            records.forget_unsaved();
             tidy(&self.store);
         }
         if let Some(why) = self.writer.close(until)? {
@@ -242,7 +216,6 @@ impl Keep {
     }
 }
 
-/// Evicts the requests beyond the maximum.
 fn tidy(store: &Store) {
     let forget = || -> Result<(), StoreError> {
         for old in store.sessions(SessionFilter::Live, usize::MAX)?.iter().skip(REMEMBERED) {
@@ -255,11 +228,67 @@ fn tidy(store: &Store) {
     }
 }
 
+/// A segment and its state from the engine. Shares its bytes with the writer.
+pub(super) struct FreshState {
+    pub content: NewSegment,
+    pub image: StateImage,
+}
+
+/// Pending writes, by segment. Cheap to clone: a clone is a snapshot.
+#[derive(Clone, Default)]
+pub(super) struct Fresh {
+    states: Arc<HashMap<SegmentId, Arc<FreshState>>>,
+    bytes: u64,
+}
+
+impl Fresh {
+    /// Adds a state, unless the sum would exceed `most` bytes: a hanging disk must not fill the memory.
+    pub(super) fn add(&mut self, state: FreshState, most: u64) {
+        let bytes = state.image.bytes();
+        if self.bytes + bytes <= most {
+            self.bytes += bytes;
+            let before = Arc::make_mut(&mut self.states).insert(state.content.id(), Arc::new(state));
+            self.bytes -= before.map_or(0, |s| s.image.bytes());
+        }
+    }
+
+    /// The state is on disk, or given up.
+    pub(super) fn remove(&mut self, id: &SegmentId) {
+        if self.states.contains_key(id) {
+            let gone = Arc::make_mut(&mut self.states).remove(id);
+            self.bytes -= gone.map_or(0, |s| s.image.bytes());
+        }
+    }
+
+    /// Segments with a state that ends in `text` before its last byte, and a recorded text that matches `text` up to
+    /// there; the deepest first.
+    pub(super) fn under(&self, fingerprint: &str, text: &str) -> Vec<SegmentId> {
+        let has_end = |s: &FreshState| s.image.end.is_some() && s.content.fingerprint == fingerprint;
+        let ends = self.states.iter().filter(|(_, s)| has_end(s)).map(|(id, s)| (s.content.boundary, *id));
+        let mut ends: Vec<(TextBoundary, SegmentId)> = ends.collect();
+        ends.sort_unstable_by_key(|(boundary, _)| boundary.bytes);
+        ending_in(text, ends)
+    }
+
+    /// The states up to and with that of `tip`, root first, as far as they are in memory, and the segment on disk that
+    /// they follow.
+    pub(super) fn path(&self, tip: SegmentId) -> (Option<SegmentId>, Vec<Arc<FreshState>>) {
+        let (mut next, mut path) = (Some(tip), Vec::new());
+        while let Some(state) = next.and_then(|id| self.states.get(&id)) {
+            next = state.content.parent;
+            path.push(Arc::clone(state));
+        }
+        path.reverse();
+        (next, path)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor};
     use crate::server::response::Sent;
-    use crate::store::{Limits, RealDisk};
+    use crate::store::{Limits, RealDisk, SegmentKind};
 
     fn record(message: MessageId, parent: Option<MessageId>) -> Record {
         let sent = Sent {
@@ -268,8 +297,7 @@ mod tests {
             completed: Arc::default(),
             model: "m".into(),
             repeated: serde_json::json!({}),
-            thoughts_id: "rs".into(),
-            message_id: "msg".into(),
+            unique: "1".into(),
             tools: Arc::default(),
         };
         Record::new(message, parent, Vec::new(), sent)
@@ -299,7 +327,7 @@ mod tests {
             keep.on_event(event);
         }
         // The next failure is reported again.
-        assert_eq!((keep.waiting_bytes, keep.warned_left_out), (0, false));
+        assert_eq!((keep.waiting_bytes(), keep.warned_left_out), (0, false));
         keep.hold(None, Some(&record(ids[5], Some(ids[4]))));
         assert!(keep.left_out.contains(&ids[5]));
         keep.hold(None, None);
@@ -324,11 +352,68 @@ mod tests {
         store.new_message_id(None);
         std::fs::rename(&root, &away).unwrap();
         answer(&mut keep);
-        assert!(keep.waiting_bytes > 1 && keep.left_out.is_empty());
+        assert!(keep.waiting_bytes() > 1 && keep.left_out.is_empty());
         for _ in 0..MOST_LEFT_OUT + 9 {
             answer(&mut keep);
         }
         assert_eq!((keep.waiting.len(), keep.left_out.len()), (1, MOST_LEFT_OUT));
         std::fs::rename(&away, &root).unwrap();
+    }
+
+    fn state(parent: Option<SegmentId>, start: u64, text: &str, ends: bool) -> FreshState {
+        let tensor = ImageTensor { name: "k".into(), dtype: Dtype::U8, shape: vec![10], data: vec![0; 10].into() };
+        let mut image = StateImage::default();
+        image.rows.tensors.push(tensor);
+        image.end = ends.then(CheckpointImage::default);
+        let content = NewSegment {
+            fingerprint: "f".into(),
+            parent,
+            start,
+            prompt: vec![u32::try_from(text.len()).unwrap()],
+            completion: Vec::new(),
+            boundary: TextBoundary::of(text),
+            kind: SegmentKind::Turn,
+        };
+        FreshState { content, image }
+    }
+
+    #[test]
+    fn what_is_being_written_is_found_by_its_text_the_deepest_first() {
+        let mut fresh = Fresh::default();
+        let on_disk = SegmentId([7; 32]);
+        let first = state(Some(on_disk), 5, "one ", true);
+        let first_id = first.content.id();
+        let second = state(Some(first_id), 6, "one two ", false);
+        let second_id = second.content.id();
+        let third = state(Some(second_id), 7, "one two three ", true);
+        let third_id = third.content.id();
+        for s in [first, second, third, state(None, 0, "other ", true)] {
+            fresh.add(s, 1_000);
+        }
+        // The second has no state at its end, but its child has.
+        assert_eq!(fresh.under("f", "one two three four"), [third_id, first_id]);
+        assert_eq!(fresh.under("f", "one two three "), [first_id]);
+        assert_eq!(fresh.under("g", "one two three four"), []);
+        let (stored, path) = fresh.path(third_id);
+        assert_eq!(stored, Some(on_disk));
+        assert_eq!(path.iter().map(|s| s.content.start).collect::<Vec<_>>(), [5, 6, 7]);
+        let before = fresh.clone();
+        fresh.remove(&third_id);
+        assert_eq!(fresh.under("f", "one two three four"), [first_id]);
+        assert_eq!(before.under("f", "one two three four").len(), 2);
+    }
+
+    #[test]
+    fn no_more_is_held_than_allowed_and_the_same_state_counts_once() {
+        let mut fresh = Fresh::default();
+        fresh.add(state(None, 0, "a", true), 25);
+        fresh.add(state(None, 0, "a", true), 25);
+        fresh.add(state(None, 0, "ab", true), 25);
+        assert_eq!((fresh.bytes, fresh.states.len()), (20, 2));
+        fresh.add(state(None, 0, "abc", true), 25);
+        assert_eq!((fresh.bytes, fresh.states.len()), (20, 2));
+        let ids: Vec<SegmentId> = fresh.states.keys().copied().collect();
+        ids.iter().for_each(|id| fresh.remove(id));
+        assert_eq!((fresh.bytes, fresh.states.len()), (0, 0));
     }
 }

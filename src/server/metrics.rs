@@ -16,7 +16,7 @@ const MOST_IGNORED: usize = 200;
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     /// By path and status.
-    requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
+    requests: Mutex<BTreeMap<(String, u16), u64>>,
     /// By name.
     ignored: Mutex<BTreeMap<String, u64>>,
     pub prompt_tokens: AtomicU64,
@@ -32,7 +32,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    pub(super) fn request(&self, path: &'static str, status: u16) {
+    pub(super) fn request(&self, path: String, status: u16) {
         *self.requests.lock().unwrap_or_else(PoisonError::into_inner).entry((path, status)).or_default() += 1;
     }
 
@@ -61,51 +61,49 @@ impl Metrics {
     pub(super) fn text(&self, gauges: &[(&str, &str, u64)]) -> String {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut out = String::new();
-        let head = |out: &mut String, name: &str, help: &str, kind: &str| {
+        let mut family = |name: &str, help: &str, kind: &str, rows: &[(String, String)]| {
             // Writing to a string does not fail.
             let _ = writeln!(out, "# HELP sala_chat_{name} {help}\n# TYPE sala_chat_{name} {kind}");
+            for (labels, value) in rows {
+                let _ = writeln!(out, "sala_chat_{name}{labels} {value}");
+            }
         };
-        head(&mut out, "requests_total", "Requests answered, by path and status.", "counter");
-        for ((path, status), count) in self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            let _ = writeln!(out, "sala_chat_requests_total{{path=\"{path}\",status=\"{status}\"}} {count}");
-        }
-        head(
-            &mut out,
-            "ignored_fields_total",
-            "Requests with a field or a tool that was left out, by name.",
-            "counter",
-        );
-        for (name, count) in self.ignored.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        let plain = |value: u64| [(String::new(), value.to_string())];
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |((path, status), count): (&(String, u16), &u64)| {
+            (format!("{{path=\"{path}\",status=\"{status}\"}}"), count.to_string())
+        };
+        let rows: Vec<_> = requests.iter().map(row).collect();
+        family("requests_total", "Requests answered, by path and status.", "counter", &rows);
+        let ignored = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |(name, count): (&String, &u64)| {
             let name = name.replace(['\\', '"'], "?").replace(char::is_control, "?");
-            let _ = writeln!(out, "sala_chat_ignored_fields_total{{field=\"{name}\"}} {count}");
-        }
-        let counters = [
+            (format!("{{field=\"{name}\"}}"), count.to_string())
+        };
+        let rows: Vec<_> = ignored.iter().map(row).collect();
+        let help = "Requests with a field or a tool that was left out, by name.";
+        family("ignored_fields_total", help, "counter", &rows);
+        for (name, help, counter) in [
             ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
             ("cached_tokens_total", "Tokens of prompts found in kept state.", &self.cached_tokens),
             ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),
             ("drafted_tokens_total", "Tokens drafted by speculation.", &self.drafted_tokens),
             ("accepted_tokens_total", "Drafted tokens accepted.", &self.accepted_tokens),
-        ];
-        for (name, help, counter) in counters {
-            head(&mut out, name, help, "counter");
-            let _ = writeln!(out, "sala_chat_{name} {}", get(counter));
+        ] {
+            family(name, help, "counter", &plain(get(counter)));
         }
-        let own = [
-            ("requests_running", "Answers being read or written.", get(&self.running)),
-            ("connections", "Open connections.", get(&self.connections)),
-        ];
-        for (name, help, value) in own.iter().chain(gauges) {
-            head(&mut out, name, help, "gauge");
-            let _ = writeln!(out, "sala_chat_{name} {value}");
+        family("requests_running", "Answers being read or written.", "gauge", &plain(get(&self.running)));
+        family("connections", "Open connections.", "gauge", &plain(get(&self.connections)));
+        for (name, help, value) in gauges {
+            family(name, help, "gauge", &plain(*value));
         }
-        head(&mut out, "first_token_seconds", "From a request to its first token.", "histogram");
-        for (bucket, end) in self.first_token.iter().zip(BUCKETS) {
-            let _ = writeln!(out, "sala_chat_first_token_seconds_bucket{{le=\"{end}\"}} {}", get(bucket));
-        }
-        let count = get(&self.first_token_count);
-        let _ = writeln!(out, "sala_chat_first_token_seconds_bucket{{le=\"+Inf\"}} {count}");
-        let _ = writeln!(out, "sala_chat_first_token_seconds_sum {}", get(&self.first_token_us) as f64 / 1e6);
-        let _ = writeln!(out, "sala_chat_first_token_seconds_count {count}");
+        let bucket = |(count, end): (&AtomicU64, f64)| (format!("_bucket{{le=\"{end}\"}}"), get(count).to_string());
+        let mut rows: Vec<_> = self.first_token.iter().zip(BUCKETS).map(bucket).collect();
+        let count = get(&self.first_token_count).to_string();
+        rows.push(("_bucket{le=\"+Inf\"}".to_owned(), count.clone()));
+        rows.push(("_sum".to_owned(), (get(&self.first_token_us) as f64 / 1e6).to_string()));
+        rows.push(("_count".to_owned(), count));
+        family("first_token_seconds", "From a request to its first token.", "histogram", &rows);
         out
     }
 }
@@ -117,7 +115,7 @@ mod tests {
     #[test]
     fn the_text_is_prometheus_form() {
         let metrics = Metrics::default();
-        metrics.request("/health", 200);
+        metrics.request("/health".into(), 200);
         metrics.first_token(Duration::from_millis(200));
         let text = metrics.text(&[("requests_waiting", "In the queue.", 3)]);
         assert!(text.contains("sala_chat_requests_total{path=\"/health\",status=\"200\"} 1\n"), "{text}");

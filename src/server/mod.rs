@@ -1,24 +1,31 @@
 //! The local server: the model for other programs, over HTTP, in the forms of the OpenAI and Anthropic APIs.
 //!
-//! Connections (`http`) run on one thread with tokio. The file of its API (`chat`, `completions`, `responses`,
-//! `messages`, `plain`) reads each request, `prompt` renders it, and it enters a bounded queue as an `Ask`. One thread
-//! (`worker`) runs it on the executor of the runtime: it has the longest kept prefix found (`planner`, `prefix`), the
-//! rest prefilled, and the state kept (`keep`, `fresh`). Its events return through a channel that never blocks it; the connection turns
-//! them into one object (`collected`) or a stream (`stream`).
+//! Connections (`http`) run on one thread with tokio; `http` has the table of paths. A request to an API takes this way:
+//!
+//! 1. `read` in the API's file (`chat`, `messages`, `responses`, `completions`) turns its fields into a `Received` and the
+//!    form of its answer. What the APIs share is read by `sampling` (parameters, formats), `turns` (messages and their
+//!    parts) and `tools`.
+//! 2. `ask` renders the prompt, compiles the grammar, and puts an `Ask` into a bounded queue.
+//! 3. One thread (`worker`) runs it on the executor of the runtime: it has the longest kept prefix found (`planner`), the
+//!    rest prefilled, and the state kept (`keep`). `answer` turns tokens into events (`notice`), which a channel takes back.
+//! 4. `stream` has the events written in the API's form (`stream::Form`): `whole` as one object, `event` as a stream.
+//!
+//! A new field of a request belongs in its API's `read`; in `sampling::params` if all APIs have it, in `turns` if messages
+//! have it. `params::Params` carries its effect to the answer. A new field of a response belongs in the API's `Form`;
+//! chat completions and completions share `chunks::Head`, every object of a response has the fields of `response::Sent`.
+//! docs/serve.md lists the fields.
 //!
 //! From the bottom to the top:
 //!
 //! | file | owns |
 //! |---|---|
-//! | `refusal`, `fields`, `ids`, `body` | raw requests: why one is refused, fields, names in paths, JSON bodies |
-//! | `turns`, `references`, `calls`, `tools`, `noise`, `prompt` | turns of a conversation; functions, references in their schemas, their calls; all of it as the text that the model reads |
-//! | `notice`, `collected`, `response`, `stream`, `likely`, `chunks` | events of an answer; whole answers; streams of events; log-probabilities |
-//! | `records`, `ask` | answers that later requests can name; queued requests |
-//! | `ready`, `files`, `content`, `sampling`, `reply` | whether the model can answer; documents; messages to turns, fields to parameters, requests to queue entries |
-//! | `stops`, `limited`, `answer` | stop texts, favoured and forbidden tokens, tokens to text |
-//! | `cache`, `fresh`, `prefix`, `keep`, `planner`, `worker` | whether the store is usable, state on its way to disk, the longest kept prefix, keeping, planning; the thread that runs the requests |
-//! | `plain`, `chat`, `completions`, `responses`, `messages` | the APIs |
-//! | `metrics`, `guests`, `auth`, `owner`, `context`, `paced`, `http` | counters, open connections, access control, one request, bytes of a connection; the table of paths |
+//! | `refusal`, `context`, `fields`, `request` | why a request is refused; what code at any depth knows of it; its fields, its body, its model |
+//! | `turns`, `calls`, `tools`, `prompt` | turns of a conversation; calls of functions; functions; the text that the model reads |
+//! | `notice`, `stream`, `chunks`, `response` | events of answers; objects and streams; the forms that several paths share |
+//! | `params`, `sampling`, `records`, `files`, `ask` | parameters and their fields; answers that later requests can name; documents; queued requests |
+//! | `cache`, `keep`, `planner`, `answer`, `worker` | whether the store is usable; state on its way to disk; plans; tokens to events; the thread that runs the requests |
+//! | `plain`, `chat`, `completions`, `responses`, `named`, `messages` | the APIs |
+//! | `metrics`, `auth`, `owner`, `paced`, `http` | counters; access control; the bytes of a connection; connections and paths |
 //!
 //! Invariants: when a client disconnects, its answer ends within a round; a slow client's answer ends before it holds
 //! more than a few megabytes; a web page gets no answer unless `serve.allowed_origins` names it (`auth`).
@@ -26,43 +33,32 @@
 mod answer;
 mod ask;
 mod auth;
-mod body;
 mod cache;
 mod calls;
 mod chat;
 mod chunks;
-mod collected;
 mod completions;
-mod content;
 mod context;
 mod fields;
 mod files;
-mod fresh;
-mod guests;
 mod http;
-mod ids;
 mod keep;
-mod likely;
-mod limited;
 mod messages;
 mod metrics;
-mod noise;
+mod named;
 mod notice;
 mod owner;
 mod paced;
+mod params;
 mod plain;
 mod planner;
-mod prefix;
 mod prompt;
-mod ready;
 mod records;
-mod references;
 mod refusal;
-mod reply;
+mod request;
 mod response;
 mod responses;
 mod sampling;
-mod stops;
 mod stream;
 mod tools;
 mod turns;
@@ -79,7 +75,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::config::settings::{ServeConfig, Settings, UnknownFields};
 use crate::core::{Exit, now_ms};
-use crate::engine::protocol::{Command, ModelInfo, Token};
+use crate::engine::protocol::{ModelInfo, Token};
 use crate::runtime::EngineChannels;
 use crate::runtime::render::Renderer;
 use crate::store::{Store, Unsaved};
@@ -102,7 +98,6 @@ const MCP: &str = "/mcp";
 /// wait.
 const COMPILERS: usize = 2;
 
-#[derive(Debug)]
 pub struct Options {
     /// The store for the state of requests, separate from the terminal's.
     pub store: Arc<Store>,
@@ -133,13 +128,7 @@ pub struct Options {
 pub struct Mounted {
     pub router: axum::Router,
     /// Ends its open streams.
-    pub end: Box<dyn FnOnce() + Send>,
-}
-
-impl std::fmt::Debug for Mounted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Mounted")
-    }
+    pub end: Box<dyn FnOnce() + Send + Sync>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -196,29 +185,16 @@ pub struct Stop(watch::Sender<Phase>);
 impl Stop {
     /// The first call lets running answers finish; the second stops them at once.
     pub fn stop(&self) {
-        self.0.send_modify(|phase| {
-            *phase = match *phase {
-                Phase::Serving => Phase::Ending,
-                Phase::Ending | Phase::Stopping => Phase::Stopping,
-            };
-        });
+        self.0.send_modify(|phase| *phase = if *phase == Phase::Serving { Phase::Ending } else { Phase::Stopping });
     }
 }
 
-#[derive(Debug)]
 struct Shared {
+    options: Options,
     renderer: Renderer,
-    library: Option<Arc<Store>>,
-    system: Option<String>,
-    stop_ids: Vec<Token>,
-    settings: Settings,
-    piece: usize,
-    queue: usize,
-    side_by_side: usize,
     waiting: AtomicUsize,
     asks: Sender<Ask>,
     engine: watch::Sender<EngineIs>,
-    commands: Sender<Command>,
     phase: watch::Sender<Phase>,
     metrics: Metrics,
     records: Records,
@@ -227,8 +203,6 @@ struct Shared {
     /// Tries a schema before it is compiled, and limits how many are tried and compiled at a time.
     schemas: Checker,
     compiling: Arc<Semaphore>,
-    key: Option<Key>,
-    rules: Rules,
     /// Seconds since the epoch.
     started: u64,
 }
@@ -243,7 +217,7 @@ impl Shared {
     }
 
     fn grammars(&self) -> Result<&Grammars, String> {
-        let made = self.grammars.get_or_init(|| Grammars::new(&self.renderer.model().tokenizer, &self.stop_ids));
+        let made = self.grammars.get_or_init(|| Grammars::new(&self.renderer.model().tokenizer, &self.options.stop));
         made.as_ref().map_err(Clone::clone)
     }
 
@@ -258,7 +232,6 @@ fn now_s() -> u64 {
 }
 
 /// A server that has begun to load its model.
-#[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
     mcp: Option<Mounted>,
@@ -284,50 +257,30 @@ impl Server {
     ///
     /// # Errors
     /// The system cannot start another thread.
-    pub fn start(options: Options) -> std::io::Result<Server> {
-        let Options {
-            store,
-            library,
-            system,
-            text,
-            stop,
-            engine,
-            settings,
-            piece,
-            queue,
-            side_by_side,
-            key,
-            rules,
-            mcp,
-            schema_checker,
-        } = options;
+    pub fn start(mut options: Options) -> std::io::Result<Server> {
         let (asks, inbox) = crossbeam_channel::unbounded();
         let (orders, ends) = crossbeam_channel::bounded(0);
-        let records = Records::new(Arc::clone(&store));
-        let keep = Keep::new(Arc::clone(&store))?;
+        let keep = Keep::new(Arc::clone(&options.store))?;
+        let mcp = options.mcp.take();
+        // The worker alone receives events.
+        let events = std::mem::replace(&mut options.engine.events, crossbeam_channel::never());
+        let engine = EngineChannels { commands: options.engine.commands.clone(), events };
+        options.system = options.system.filter(|s| !s.trim().is_empty());
+        let side_by_side = options.side_by_side;
         let shared = Arc::new(Shared {
-            renderer: Renderer::new(text),
-            library,
-            system: system.filter(|s| !s.trim().is_empty()),
-            stop_ids: stop,
-            settings,
-            piece,
-            queue,
-            side_by_side,
+            renderer: Renderer::new(options.text.clone()),
             waiting: AtomicUsize::new(0),
             asks,
             engine: watch::Sender::new(EngineIs::Loading { what: "starting".into(), done: 0.0 }),
-            commands: engine.commands.clone(),
             phase: watch::Sender::new(Phase::Serving),
             metrics: Metrics::default(),
-            records,
-            cache: Cache::new(Arc::clone(&store)),
+            records: Records::new(Arc::clone(&options.store)),
+            cache: Cache::new(Arc::clone(&options.store)),
             grammars: OnceLock::new(),
-            schemas: Checker::new(schema_checker),
+            schemas: Checker::new(std::mem::take(&mut options.schema_checker)),
             compiling: Arc::new(Semaphore::new(COMPILERS)),
-            key,
-            rules,
             started: now_s(),
+            options,
         });
         let planner = Planner::start(&shared, side_by_side)?;
         let of_worker = Arc::clone(&shared);

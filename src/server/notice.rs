@@ -1,4 +1,4 @@
-//! Events from the worker to a connection, and their channel.
+//! Events of answers on their way from the worker to a connection, and the answers that they add up to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,42 +33,50 @@ pub(super) struct LikelyToken {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Notice {
-    /// Prefill begins. The first event, once for each answer.
-    Begun { index: usize, prompt_tokens: u64, cached_tokens: u64 },
     /// Log-probabilities of the prompt's tokens; the first token has none.
     Scored { tokens: Vec<Token>, likely: Vec<Likely> },
     /// Progress of the prefill, in tokens.
     Reading { done: u64, total: u64 },
-    /// More thoughts or text of an answer.
-    Text { index: usize, thinking: String, answer: String, tokens: Vec<LikelyToken> },
-    /// A call of a function begins.
-    Calling { index: usize, id: String, name: String },
-    /// More of the call's arguments, a piece of JSON.
-    Arguments { index: usize, more: String },
-    /// The complete call.
-    Call { index: usize, call: Call },
-    /// The end of an answer; further answers may follow.
-    Ended { index: usize, whole: Whole },
+    /// An event of one of the request's answers, by its number.
+    Answer(usize, Event),
     /// The last event.
     Failed(Refusal),
 }
 
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Event {
+    /// Prefill begins: the first event.
+    Begun {
+        prompt_tokens: u64,
+        cached_tokens: u64,
+    },
+    Thoughts(String),
+    /// More text, and tokens whether or not they completed some.
+    Text(String, Vec<LikelyToken>),
+    /// A call of a function begins.
+    Calling {
+        id: String,
+        name: String,
+    },
+    /// More of the call's arguments, a piece of JSON.
+    Arguments(String),
+    /// The complete call.
+    Call(Call),
+    /// The last event.
+    Ended(Whole),
+}
+
 impl Notice {
     fn bytes(&self) -> usize {
-        match self {
-            Notice::Text { thinking, answer, tokens, .. } => {
-                let tokens_bytes: usize =
-                    tokens.iter().map(|t| size_of::<LikelyToken>() + size_of_val(t.likely.best.as_slice())).sum();
-                thinking.len() + answer.len() + tokens_bytes
+        let Notice::Answer(_, event) = self else { return 0 };
+        match event {
+            Event::Text(text, tokens) => {
+                let token = |t: &LikelyToken| size_of::<LikelyToken>() + size_of_val(t.likely.best.as_slice());
+                text.len() + tokens.iter().map(token).sum::<usize>()
             }
-            Notice::Arguments { more, .. } => more.len(),
-            Notice::Call { call, .. } => call.text().len(),
-            Notice::Calling { .. } => 0,
-            Notice::Begun { .. }
-            | Notice::Scored { .. }
-            | Notice::Reading { .. }
-            | Notice::Ended { .. }
-            | Notice::Failed(_) => 0,
+            Event::Thoughts(text) | Event::Arguments(text) => text.len(),
+            Event::Call(call) => call.text().len(),
+            Event::Begun { .. } | Event::Calling { .. } | Event::Ended(_) => 0,
         }
     }
 }
@@ -87,24 +95,6 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// The prompt of several answers counts once.
-    pub(super) fn take(&mut self, notice: &Notice) {
-        match notice {
-            Notice::Begun { index: 0, prompt_tokens, cached_tokens } => {
-                (self.prompt_tokens, self.cached_tokens) = (*prompt_tokens, *cached_tokens);
-            }
-            Notice::Ended { whole, .. } => self.add_answer(&whole.usage),
-            Notice::Begun { .. }
-            | Notice::Scored { .. }
-            | Notice::Reading { .. }
-            | Notice::Text { .. }
-            | Notice::Calling { .. }
-            | Notice::Arguments { .. }
-            | Notice::Call { .. }
-            | Notice::Failed(_) => {}
-        }
-    }
-
     /// Adds the usage of another prompt.
     pub(super) fn add(&mut self, other: &Usage) {
         self.prompt_tokens += other.prompt_tokens;
@@ -121,6 +111,102 @@ impl Usage {
         self.drafted_tokens += other.drafted_tokens;
         self.accepted_tokens += other.accepted_tokens;
     }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Item {
+    Thoughts(String),
+    Text(String),
+    Call(Call),
+}
+
+/// An answer, as far as its events have arrived.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choice {
+    /// In the order of decode.
+    pub items: Vec<Item>,
+    /// Its tokens, if the request asks for log-probabilities.
+    pub tokens: Vec<LikelyToken>,
+    pub whole: Option<Whole>,
+}
+
+impl Choice {
+    pub(super) fn take(&mut self, event: &Event) {
+        match (event, self.items.last_mut()) {
+            (Event::Thoughts(text), Some(Item::Thoughts(before))) => before.push_str(text),
+            (Event::Thoughts(text), _) => self.items.push(Item::Thoughts(text.clone())),
+            (Event::Text(text, tokens), last) => {
+                match last {
+                    Some(Item::Text(before)) => before.push_str(text),
+                    _ if text.is_empty() => {}
+                    _ => self.items.push(Item::Text(text.clone())),
+                }
+                self.tokens.extend_from_slice(tokens);
+            }
+            (Event::Call(call), _) => self.items.push(Item::Call(call.clone())),
+            (Event::Ended(whole), _) => self.whole = Some(whole.clone()),
+            (Event::Begun { .. } | Event::Calling { .. } | Event::Arguments(_), _) => {}
+        }
+    }
+
+    pub(super) fn thinking(&self) -> String {
+        let thoughts = |item: &Item| if let Item::Thoughts(text) = item { Some(text.clone()) } else { None };
+        self.items.iter().filter_map(thoughts).collect()
+    }
+
+    pub(super) fn answer(&self) -> String {
+        let text = |item: &Item| if let Item::Text(text) = item { Some(text.clone()) } else { None };
+        self.items.iter().filter_map(text).collect()
+    }
+
+    pub(super) fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.items.iter().filter_map(|item| if let Item::Call(call) = item { Some(call) } else { None })
+    }
+}
+
+/// All answers to a request, as far as their events have arrived.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Collected {
+    pub usage: Usage,
+    /// Tokens of the prompt and the log-probabilities of all but the first, if the request asks for them.
+    pub scored: Option<(Vec<Token>, Vec<Likely>)>,
+    pub choices: Vec<Choice>,
+}
+
+impl Collected {
+    pub(super) fn new(wanted: usize) -> Collected {
+        Collected { choices: vec![Choice::default(); wanted], ..Collected::default() }
+    }
+
+    pub(super) fn take(&mut self, index: usize, event: &Event) {
+        // The prompt of several answers counts once.
+        if let (0, Event::Begun { prompt_tokens, cached_tokens }) = (index, event) {
+            (self.usage.prompt_tokens, self.usage.cached_tokens) = (*prompt_tokens, *cached_tokens);
+        }
+        if let Event::Ended(whole) = event {
+            self.usage.add_answer(&whole.usage);
+        }
+        self.choices.get_mut(index).into_iter().for_each(|choice| choice.take(event));
+    }
+
+    /// Whether all answers have ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.choices.iter().all(|choice| choice.whole.is_some())
+    }
+}
+
+/// Waits for all answers.
+pub(super) async fn collect(mut listener: Listener, wanted: usize) -> Result<Collected, Refusal> {
+    let mut all = Collected::new(wanted);
+    while !all.is_over() {
+        match listener.next().await.ok_or_else(Refusal::broke_off)? {
+            Notice::Scored { tokens, likely } => all.scored = Some((tokens, likely)),
+            Notice::Reading { .. } => {}
+            Notice::Answer(index, event) => all.take(index, &event),
+            Notice::Failed(refusal) => return Err(refusal),
+        }
+    }
+    Ok(all)
 }
 
 /// The worker's end of the channel. Never blocks.
@@ -140,7 +226,6 @@ impl Reporter {
 }
 
 /// The connection's end. Dropping it ends the answer within a round.
-#[derive(Debug)]
 pub(super) struct Listener {
     from: UnboundedReceiver<Notice>,
     unread: Arc<AtomicUsize>,
@@ -155,21 +240,15 @@ impl Listener {
         (reporter, Listener { from, unread, cancel: cancel.clone() })
     }
 
-    fn taken(&self, notice: Option<Notice>) -> Option<Notice> {
-        if let Some(notice) = &notice {
-            self.unread.fetch_sub(notice.bytes(), Ordering::Relaxed);
-        }
-        notice
-    }
-
     pub(super) async fn next(&mut self) -> Option<Notice> {
-        let notice = self.from.recv().await;
-        self.taken(notice)
+        std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
     /// For a body that is polled.
     pub(super) fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Notice>> {
-        self.from.poll_recv(context).map(|notice| self.taken(notice))
+        self.from
+            .poll_recv(context)
+            .map(|notice| notice.inspect(|notice| _ = self.unread.fetch_sub(notice.bytes(), Ordering::Relaxed)))
     }
 }
 
@@ -187,8 +266,7 @@ mod tests {
     fn a_slow_or_absent_reader_ends_the_answer() {
         let cancel = Cancel::default();
         let (reporter, mut listener) = Listener::pair(&cancel);
-        let text =
-            |bytes| Notice::Text { index: 0, thinking: String::new(), answer: "x".repeat(bytes), tokens: Vec::new() };
+        let text = |bytes| Notice::Answer(0, Event::Text("x".repeat(bytes), Vec::new()));
         assert!(reporter.report(text(UNREAD_BYTES)));
         assert!(!reporter.report(text(1)));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());

@@ -9,21 +9,14 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::body::{self, object};
-use super::chat::going_on;
-use super::content;
+use super::ask::{encode, render};
 use super::context::blocking;
-use super::fields::{Fields, kind};
-use super::ids::Id;
-use super::prompt::Conversation;
-use super::ready::{model, model_named};
+use super::fields::Fields;
 use super::refusal::Refusal;
-use super::reply::render;
-use super::sampling::Thinking;
-use super::tools::Tools;
-use super::{EngineIs, Shared};
+use super::request::{self, Id, model, model_named, model_of, object};
+use super::{EngineIs, Shared, chat};
 use crate::engine::protocol::{Command, ModelInfo, Token};
-use crate::text::{Before, Specials};
+use crate::text::Specials;
 
 pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     let (status, value) = match shared.engine() {
@@ -36,23 +29,15 @@ pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     response
 }
 
-pub(super) async fn park(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
-    parked(&shared, true).await
-}
-
-pub(super) async fn unpark(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
-    parked(&shared, false).await
-}
-
 /// Parks the engine or loads it again; answers when that is done.
-async fn parked(shared: &Shared, park: bool) -> Result<Response, Refusal> {
-    model(shared)?;
+pub(super) async fn parked(shared: Arc<Shared>, park: bool) -> Result<Response, Refusal> {
+    model(&shared)?;
     let command = if park { Command::Park } else { Command::Unpark };
-    shared.commands.try_send(command).map_err(|_| Refusal::internal("the engine takes no commands"))?;
+    shared.options.engine.commands.try_send(command).map_err(|_| Refusal::internal("the engine takes no commands"))?;
     let is = |engine: &EngineIs| !matches!(engine, EngineIs::Ready(info) if info.parked != park);
     // The sender lives as long as the server.
     let _ = shared.engine.subscribe().wait_for(is).await;
-    Ok(object(&json!({ "parked": model(shared)?.parked })))
+    Ok(object(&json!({ "parked": model(&shared)?.parked })))
 }
 
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
@@ -61,7 +46,7 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let parked = u64::from(matches!(shared.engine(), EngineIs::Ready(info) if info.parked));
     let text = shared.metrics.text(&[
         ("requests_waiting", "Requests in the queue.", waiting),
-        ("queue_limit", "Requests that may wait.", shared.queue as u64),
+        ("queue_limit", "Requests that may wait.", shared.options.queue as u64),
         ("ready", "The model is loaded or parked.", ready),
         ("parked", "The model is parked: its memory is free.", parked),
     ]);
@@ -89,7 +74,7 @@ fn describe(shared: &Shared, info: &ModelInfo) -> Value {
 
 pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
     let info = model(&shared)?;
-    let named = shared.rules.model_aliases.iter().filter(|alias| !alias.contains('*'));
+    let named = shared.options.rules.model_aliases.iter().filter(|alias| !alias.contains('*'));
     let names: Vec<String> = std::iter::once(info.name.clone()).chain(named.cloned()).collect();
     let data = names.iter().map(|name| describe(&shared, &ModelInfo { name: name.clone(), ..info.clone() }));
     Ok(object(&json!({
@@ -105,7 +90,7 @@ pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Result<Response
 pub(super) async fn tokenizer_info(State(shared): State<Arc<Shared>>) -> Response {
     let (text, limit) = (shared.renderer.model(), model(&shared).map(|info| info.context_limit).ok());
     let spell = |token: Token| text.tokenizer.decode(&[token], Specials::Show);
-    let end = shared.stop_ids.first().copied().map(spell);
+    let end = shared.options.stop.first().copied().map(spell);
     object(&json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": text.tokenizer.bos().map(spell),
@@ -120,44 +105,21 @@ pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -
     Ok(object(&describe(&shared, &model_named(&shared, Some(id))?)))
 }
 
-/// Tokenizes a rendered prompt on a thread of its own, after the start token if `start` is set.
-pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> Result<Vec<Token>, Refusal> {
-    let shared = Arc::clone(shared);
-    let encode = move || {
-        let tokenizer = &shared.renderer.model().tokenizer;
-        let tokens = if start { tokenizer.encode_prompt(&text) } else { tokenizer.encode_after(&text, Before::Edge) };
-        tokens.map_err(|e| Refusal::internal(e.to_string()))
-    };
-    blocking(encode).await
-}
-
 pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
-    let shared = &shared;
-    let given = |fields: &mut Fields| {
+    let read = |shared: &Shared, mut fields: Fields| {
+        let limit = model_of(shared, &mut fields)?.context_limit;
+        let special = fields.truth("add_special_tokens")?.unwrap_or(true);
         let prompt = fields.text("prompt")?;
-        let turns = if fields.has("messages") { Some(content::turns(fields)?) } else { None };
-        Ok::<_, Refusal>((prompt, turns))
+        let chat = if fields.has("messages") { Some(chat::conversation(shared, &mut fields)?.0) } else { None };
+        fields.done().map(|()| (prompt, chat, special, limit))
     };
-    let (mut fields, given) = body::read(request, given).await?;
-    let info = model_named(shared, fields.text("model")?)?;
-    let special = fields.truth("add_special_tokens")?.unwrap_or(true);
-    let tokens = match given {
-        (Some(prompt), None) => {
-            fields.done()?;
-            encode(shared, prompt, special).await?
-        }
-        (None, Some(turns)) => {
-            let think = Thinking::of_chat(shared, &mut fields)?.mode;
-            let (open, closed) = going_on(&mut fields, &turns)?;
-            let tools = Tools::read(&mut fields, "parameters")?;
-            fields.done()?;
-            let conversation = Conversation { turns, tools, think, open, closed };
-            let text = render(shared, conversation, "messages").await?.rendered.text.clone();
-            encode(shared, text, special).await?
-        }
+    let (prompt, chat, special, limit) = request::read(&shared, request, read).await?;
+    let text = match (prompt, chat) {
+        (Some(prompt), None) => prompt,
+        (None, Some(chat)) => render(&shared, chat, "messages").await?.rendered.text.clone(),
         _ => return Err(Refusal::field("prompt", "either prompt or messages must be given")),
     };
-    let limit = info.context_limit;
+    let tokens = encode(&shared, text, special).await?;
     blocking(move || Ok(object(&json!({ "count": tokens.len(), "max_model_len": limit, "tokens": tokens })))).await
 }
 
@@ -170,17 +132,11 @@ pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result
 }
 
 pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
-    let shared = &shared;
-    let of = Arc::clone(shared);
-    let shown = move |fields: &mut Fields| {
-        let list = match fields.need("tokens")? {
-            Value::Array(list) => list,
-            other => return Err(fields.wrong("tokens", format!("must be an array, it is {}", kind(&other)))),
-        };
-        let tokens = token_list(&of, &list, "tokens")?;
-        Ok(object(&json!({ "prompt": of.renderer.model().tokenizer.decode(&tokens, Specials::Show) })))
+    let read = |shared: &Shared, mut fields: Fields| {
+        model_of(shared, &mut fields)?;
+        let tokens = token_list(shared, &fields.need_list("tokens")?, "tokens")?;
+        fields.done()?;
+        Ok(object(&json!({ "prompt": shared.renderer.model().tokenizer.decode(&tokens, Specials::Show) })))
     };
-    let (mut fields, shown) = body::read(request, shown).await?;
-    let _ = model_named(shared, fields.text("model")?)?;
-    fields.done().map(|()| shown)
+    request::read(&shared, request, read).await
 }

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::collected::Choice;
 use super::context::own_data;
-use super::notice::Usage;
+use super::notice::{Choice, Usage};
 use super::refusal::Refusal;
 use super::response::{Sent, Status};
 use super::turns::Turn;
@@ -70,23 +69,21 @@ impl Record {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Named {
     pub message: MessageId,
     /// The request's turns, then the answer.
     pub turns: Vec<Turn>,
     /// The object of the response; null if an earlier version did not store it.
     pub response: Value,
-    /// Seconds since the epoch.
     pub created: u64,
 }
 
-#[derive(Debug)]
 pub(super) struct Records {
     store: Arc<Store>,
     recent: Mutex<VecDeque<Record>>,
-    /// Deleted answers. The store may still receive their rows.
     deleted: Mutex<HashSet<MessageId>>,
+    /// Deleted answers with a row that may still be on its way to the store.
+    unsaved: Mutex<HashSet<MessageId>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -94,9 +91,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn unknown(id: &str, field: &str) -> Refusal {
-    let mut refusal = Refusal::new(404, "not_found", format!("there is no answer {id}; it may have been forgotten"));
-    refusal.param = Some(field.to_owned());
-    refusal
+    let message = format!("there is no answer {id}; it may have been forgotten");
+    Refusal { param: Some(field.to_owned()), ..Refusal::new(404, "not_found", message) }
 }
 
 fn internal(e: StoreError) -> Refusal {
@@ -105,7 +101,7 @@ fn internal(e: StoreError) -> Refusal {
 
 impl Records {
     pub(super) fn new(store: Arc<Store>) -> Records {
-        Records { store, recent: Mutex::default(), deleted: Mutex::default() }
+        Records { store, recent: Mutex::default(), deleted: Mutex::default(), unsaved: Mutex::default() }
     }
 
     pub(super) fn fresh(&self) -> MessageId {
@@ -212,28 +208,29 @@ impl Records {
         let message = self.get(id)?.message;
         // Answers that build on it and are not on disk yet still find it among the recent ones.
         locked(&self.deleted).insert(message);
-        if let Some(holder) = self.holder(message).map_err(internal)? {
-            self.store.delete(holder.id).map_err(internal)?;
+        locked(&self.unsaved).insert(message);
+        self.forget(message).map_err(internal)
+    }
+
+    fn forget(&self, message: MessageId) -> Result<(), StoreError> {
+        if let Some(holder) = self.holder(message)? {
+            self.store.delete(holder.id)?;
+            locked(&self.unsaved).remove(&message);
         }
         Ok(())
     }
 
-    /// The row of a deleted answer may have reached the disk since.
-    pub(super) fn is_deleted(&self, message: MessageId) -> bool {
-        locked(&self.deleted).contains(&message)
+    /// Whether a deleted answer may get its row only now.
+    pub(super) fn has_unsaved(&self) -> bool {
+        !locked(&self.unsaved).is_empty()
     }
 
-    /// Deletes the row of an answer that was deleted before its row was on disk.
-    pub(super) fn forget_one(&self, message: MessageId) {
-        let gone = self.holder(message).and_then(|h| h.map_or(Ok(()), |holder| self.store.delete(holder.id)));
-        if let Err(e) = gone {
-            tracing::warn!("a deleted answer is not forgotten: {e}");
+    pub(super) fn forget_unsaved(&self) {
+        let all: Vec<MessageId> = locked(&self.unsaved).iter().copied().collect();
+        for message in all {
+            if let Err(e) = self.forget(message) {
+                tracing::warn!("a deleted answer is not forgotten: {e}");
+            }
         }
-    }
-
-    /// Deletes the rows of all such answers.
-    pub(super) fn forget(&self) {
-        let all: Vec<MessageId> = locked(&self.deleted).iter().copied().collect();
-        all.into_iter().for_each(|message| self.forget_one(message));
     }
 }

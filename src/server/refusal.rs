@@ -54,13 +54,16 @@ impl Refusal {
     }
 
     pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Refusal {
-        let mut refusal = Refusal::new(400, "invalid_value", message);
-        refusal.param = Some(param.into());
-        refusal
+        Refusal { param: Some(param.into()), ..Refusal::new(400, "invalid_value", message) }
     }
 
     pub(super) fn internal(message: impl Into<String>) -> Refusal {
         Refusal::new(500, "internal_error", message)
+    }
+
+    /// The server's shutdown ended the answer.
+    pub(super) fn broke_off() -> Refusal {
+        Refusal::new(503, "shutting_down", "the answer broke off: the server is ending")
     }
 
     pub(super) fn gone() -> Refusal {

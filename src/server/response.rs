@@ -1,15 +1,19 @@
-//! A response as an object, with every field that its schema requires, whatever the request contained.
+//! A response, as an object or as a stream of events, with every field that its schema requires, whatever the request
+//! contained: what happened, and what it repeats of the request.
 
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use super::collected::{Choice, Item};
-use super::notice::Usage;
+use super::fields::Fields;
+use super::notice::{Choice, Collected, Event, Item, Usage};
 use super::now_s;
+use super::refusal::Refusal;
+use super::stream::{Form, data_done, event};
 use super::tools::{Tools, custom_input};
 use super::turns::Call;
 use crate::core::transcript::Finish;
+use crate::engine::protocol::Sampling;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
@@ -41,7 +45,7 @@ impl Status {
     }
 
     /// Status of the last item; earlier items are complete.
-    fn last_item(self) -> &'static str {
+    pub(super) fn last_item(self) -> &'static str {
         match self {
             Status::InProgress => "in_progress",
             Status::Completed => "completed",
@@ -58,10 +62,71 @@ pub(super) struct Sent {
     /// The time of completion, the same in every event.
     pub completed: Arc<OnceLock<u64>>,
     pub model: String,
+    /// Fields of the request.
     pub repeated: Value,
-    pub thoughts_id: String,
-    pub message_id: String,
+    /// Part of the ids of thoughts and messages.
+    pub unique: String,
     pub tools: Arc<Tools>,
+}
+
+/// The fields that a response repeats as they were sent; the others are those of [`repeated`].
+pub(super) fn given(fields: &Fields) -> Value {
+    let mut given = json!({
+        "instructions": null,
+        "max_tool_calls": null,
+        "metadata": {},
+        "previous_response_id": null,
+        "prompt_cache_key": null,
+        "reasoning": { "effort": null, "summary": null },
+        "safety_identifier": null,
+        "store": true,
+        "text": { "format": { "type": "text" } },
+        "truncation": "disabled",
+        "user": null,
+    });
+    for (name, value) in given.as_object_mut().into_iter().flatten() {
+        let Some(sent) = fields.peek(name) else { continue };
+        match name.as_str() {
+            "reasoning" => value["effort"] = sent["effort"].clone(),
+            "text" => {
+                if !sent["format"].is_null() {
+                    value["format"] = text_format(&sent["format"]);
+                }
+                if !sent["verbosity"].is_null() {
+                    value["verbosity"] = sent["verbosity"].clone();
+                }
+            }
+            _ => *value = sent,
+        }
+    }
+    given
+}
+
+fn text_format(format: &Value) -> Value {
+    if format["type"] != "json_schema" {
+        return json!({ "type": format["type"] });
+    }
+    let of = format.get("json_schema").unwrap_or(format);
+    json!({
+        "type": "json_schema",
+        "name": of.get("name").cloned().unwrap_or_else(|| "answer".into()),
+        "description": of.get("description"),
+        "schema": of.get("schema"),
+        "strict": of.get("strict").is_some_and(|strict| strict == true),
+    })
+}
+
+/// All fields of a request that every object of its response repeats.
+pub(super) fn repeated(mut given: Value, most: Option<u64>, sampling: &Sampling, tools: &Tools) -> Value {
+    (given["tools"], given["tool_choice"]) = tools.shown();
+    given["max_output_tokens"] = most.into();
+    given["parallel_tool_calls"] = (!tools.one_call).into();
+    given["top_logprobs"] = 0.into();
+    given["temperature"] = number(sampling.temperature);
+    given["top_p"] = number(sampling.top_p);
+    given["presence_penalty"] = number(sampling.presence_penalty);
+    given["frequency_penalty"] = number(sampling.frequency_penalty);
+    given
 }
 
 impl Sent {
@@ -69,10 +134,17 @@ impl Sent {
         let item = items.get(at)?;
         let same = |other: &&Item| std::mem::discriminant(*other) == std::mem::discriminant(item);
         let nth = items.get(..at)?.iter().filter(same).count();
-        let id = |of: &str| if nth == 0 { of.to_owned() } else { format!("{of}_{nth}") };
+        let again = if nth == 0 { String::new() } else { format!("_{nth}") };
+        let id = |of: &str| format!("{of}_{}{again}", self.unique);
         Some(match item {
-            Item::Thoughts(text) => thoughts(&id(&self.thoughts_id), Some(text), status),
-            Item::Text(text) => message(&id(&self.message_id), Some(text), status),
+            Item::Thoughts(text) => {
+                let content = json!([{ "type": "reasoning_text", "text": text }]);
+                json!({ "type": "reasoning", "id": id("rs"), "status": status, "summary": [], "content": content })
+            }
+            Item::Text(text) => {
+                let content = json!([{ "type": "output_text", "text": text, "annotations": [], "logprobs": [] }]);
+                json!({ "type": "message", "id": id("msg"), "status": status, "role": "assistant", "content": content })
+            }
             Item::Call(call) => call_item(call, &self.tools, status),
         })
     }
@@ -116,18 +188,6 @@ impl Sent {
     }
 }
 
-/// An item of thoughts; without a text it has just begun.
-pub(super) fn thoughts(id: &str, text: Option<&str>, status: &str) -> Value {
-    let content: Value = text.map(thought).into_iter().collect();
-    json!({ "type": "reasoning", "id": id, "status": status, "summary": [], "content": content })
-}
-
-/// A message item; without a text it has just begun.
-pub(super) fn message(id: &str, text: Option<&str>, status: &str) -> Value {
-    let content: Value = text.map(part).into_iter().collect();
-    json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": content })
-}
-
 pub(super) fn usage(usage: &Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens,
@@ -159,17 +219,158 @@ pub(super) fn call_item_id(call_id: &str) -> String {
     format!("fc_{call_id}")
 }
 
-pub(super) fn part(text: &str) -> Value {
-    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
-}
-
-pub(super) fn thought(text: &str) -> Value {
-    json!({ "type": "reasoning_text", "text": text })
-}
-
 /// Keeps the decimal form of a 32-bit number: a plain cast to 64 bits adds digits.
-pub(super) fn number(value: f32) -> Value {
+fn number(value: f32) -> Value {
     value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+}
+
+pub(super) struct Events {
+    sent: Sent,
+    number: u64,
+    /// The incomplete last item, if it is thoughts or a text.
+    open: Option<usize>,
+    call_id: String,
+    custom: bool,
+}
+
+impl Events {
+    pub(super) fn new(sent: Sent) -> Events {
+        Events { sent, number: 0, open: None, call_id: String::new(), custom: false }
+    }
+
+    fn report(&mut self, out: &mut String, name: &str, mut value: Value) {
+        value["sequence_number"] = self.number.into();
+        self.number += 1;
+        event(out, name, value);
+    }
+
+    /// An item of thoughts or text, its one part, and an event about the part.
+    fn item(&self, choice: &Choice, at: usize, status: &str) -> (Value, Value, Value) {
+        let item = self.sent.item(&choice.items, at, status).unwrap_or_default();
+        let part = item["content"][0].clone();
+        let place = json!({ "item_id": item["id"], "output_index": at, "content_index": 0 });
+        (item, part, place)
+    }
+
+    fn begin(&mut self, choice: &Choice, at: usize, out: &mut String) {
+        let (mut item, mut part, mut added) = self.item(choice, at, "in_progress");
+        item["content"] = json!([]);
+        part["text"] = "".into();
+        added["part"] = part;
+        self.report(out, "response.output_item.added", json!({ "output_index": at, "item": item }));
+        self.report(out, "response.content_part.added", added);
+        self.open = Some(at);
+    }
+
+    fn end(&mut self, choice: &Choice, status: &str, out: &mut String) {
+        let Some(at) = self.open.take() else { return };
+        let (item, part, place) = self.item(choice, at, status);
+        self.report_text("done", "text", &part, &place, out);
+        let mut done = place;
+        done["part"] = part;
+        self.report(out, "response.content_part.done", done);
+        self.report(out, "response.output_item.done", json!({ "output_index": at, "item": item }));
+    }
+
+    /// Reports the text of a part, or more of it.
+    fn report_text(&mut self, what: &str, field: &str, part: &Value, place: &Value, out: &mut String) {
+        let mut value = place.clone();
+        value[field] = part["text"].clone();
+        if part["type"] == "output_text" {
+            value["logprobs"] = json!([]);
+        }
+        self.report(out, &format!("response.{}.{what}", part["type"].as_str().unwrap_or_default()), value);
+    }
+
+    /// The last item has more text.
+    fn text(&mut self, choice: &Choice, text: &str, out: &mut String) {
+        let at = choice.items.len().saturating_sub(1);
+        if self.open != Some(at) {
+            self.end(choice, "completed", out);
+            self.begin(choice, at, out);
+        }
+        let (_, mut part, place) = self.item(choice, at, "in_progress");
+        part["text"] = text.into();
+        self.report_text("delta", "delta", &part, &place, out);
+    }
+
+    fn calling(&mut self, choice: &Choice, id: &str, name: &str, out: &mut String) {
+        self.end(choice, "completed", out);
+        id.clone_into(&mut self.call_id);
+        self.custom = self.sent.tools.named(name).custom;
+        let call = Call::new(id.to_owned(), name.to_owned(), json!({}));
+        let mut item = call_item(&call, &self.sent.tools, "in_progress");
+        item[if self.custom { "input" } else { "arguments" }] = "".into();
+        let index = choice.items.len();
+        self.report(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
+    }
+
+    fn called(&mut self, index: usize, call: &Call, out: &mut String) {
+        let item = call_item(call, &self.sent.tools, "completed");
+        let place = |field: &str, value: &Value| json!({ "item_id": item["id"], "output_index": index, field: value });
+        if self.custom {
+            // The text of a custom call is inside its arguments, so it is sent once they are complete.
+            self.report(out, "response.custom_tool_call_input.delta", place("delta", &item["input"]));
+            self.report(out, "response.custom_tool_call_input.done", place("input", &item["input"]));
+        } else {
+            let mut done = place("arguments", &item["arguments"]);
+            done["name"] = item["name"].clone();
+            self.report(out, "response.function_call_arguments.done", done);
+        }
+        self.report(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
+    }
+}
+
+impl Form for Events {
+    fn whole(&mut self, all: Collected) -> Value {
+        let choice = all.choices.into_iter().next().unwrap_or_default();
+        let finish = choice.whole.as_ref().map_or(Finish::Failed, |w| w.finish);
+        self.sent.response(Status::of(finish, &choice), Some(&choice), Some(&all.usage))
+    }
+
+    fn event(&mut self, _: usize, notice: &Event, all: &mut Collected, out: &mut String) {
+        let usage = all.usage;
+        let Some(choice) = all.choices.first_mut() else { return };
+        match notice {
+            Event::Begun { .. } => {
+                let begun = self.sent.response(Status::InProgress, None, None);
+                self.report(out, "response.created", json!({ "response": begun }));
+                self.report(out, "response.in_progress", json!({ "response": begun }));
+            }
+            Event::Thoughts(text) | Event::Text(text, _) => self.text(choice, text, out),
+            Event::Calling { id, name } => self.calling(choice, id, name, out),
+            Event::Arguments(_) if self.custom => {}
+            Event::Arguments(more) => {
+                let (index, id) = (choice.items.len(), call_item_id(&self.call_id));
+                let delta = json!({ "item_id": id, "output_index": index, "delta": more });
+                self.report(out, "response.function_call_arguments.delta", delta);
+            }
+            Event::Call(call) => self.called(choice.items.len().saturating_sub(1), call, out),
+            Event::Ended(whole) => {
+                let status = Status::of(whole.finish, choice);
+                if choice.items.iter().all(|item| matches!(item, Item::Thoughts(_))) {
+                    self.end(choice, "completed", out);
+                    choice.items.push(Item::Text(String::new()));
+                    self.begin(choice, choice.items.len() - 1, out);
+                }
+                self.end(choice, status.last_item(), out);
+                let response = self.sent.response(status, Some(choice), Some(&usage));
+                self.report(out, &format!("response.{}", status.word()), json!({ "response": response }));
+                data_done(out);
+            }
+        }
+    }
+
+    fn failed(&mut self, refusal: &Refusal, all: &Collected, out: &mut String) {
+        let choice = all.choices.first().filter(|choice| !choice.items.is_empty());
+        if let Some(choice) = choice {
+            self.end(choice, "incomplete", out);
+        }
+        let mut response = self.sent.response(Status::Failed, choice, None);
+        response["error"] = json!({ "code": refusal.code, "message": refusal.message });
+        self.report(out, "response.failed", json!({ "response": response }));
+        data_done(out);
+    }
 }
 
 #[cfg(test)]
@@ -184,20 +385,19 @@ mod tests {
             completed: Arc::default(),
             model: "m".into(),
             repeated: json!({}),
-            thoughts_id: "rs".into(),
-            message_id: "msg".into(),
+            unique: "1".into(),
             tools: Arc::default(),
         };
         let mut choice = Choice::default();
-        choice.add("Hm.", "One.");
+        choice.items.extend([Item::Thoughts("Hm.".into()), Item::Text("One.".into())]);
         choice.items.push(Item::Call(Call::written("c".into(), "look".into(), "{}".into())));
-        choice.add("", "Two.");
+        choice.items.push(Item::Text("Two.".into()));
         let response = sent.response(Status::of(Finish::Length, &choice), Some(&choice), None);
         let shown = |field: &str| -> Vec<Value> {
             response["output"].as_array().unwrap().iter().map(|item| item[field].clone()).collect()
         };
         assert_eq!(shown("type"), ["reasoning", "message", "function_call", "message"]);
-        assert_eq!(shown("id"), ["rs", "msg", "fc_c", "msg_1"]);
+        assert_eq!(shown("id"), ["rs_1", "msg_1", "fc_c", "msg_1_1"]);
         assert_eq!(shown("status"), ["completed", "completed", "completed", "incomplete"]);
         assert_eq!(response["incomplete_details"], json!({ "reason": "max_output_tokens" }));
         assert!(response["completed_at"].is_null());
@@ -206,8 +406,7 @@ mod tests {
         assert_eq!((&cut["status"], &cut["output"][4]["status"]), (&json!("incomplete"), &json!("incomplete")));
         assert_eq!(cut["output"][4]["arguments"], "{\"a\": ");
         // Thoughts without an answer are incomplete.
-        let mut thinking = Choice::default();
-        thinking.add("Hm.", "");
+        let thinking = Choice { items: vec![Item::Thoughts("Hm.".into())], ..Choice::default() };
         let done = sent.response(Status::Completed, Some(&thinking), None);
         assert_eq!((done["output"].as_array().unwrap().len(), &done["output"][1]["type"]), (2, &json!("message")));
         assert_eq!(sent.response(Status::Completed, None, None)["completed_at"], done["completed_at"]);

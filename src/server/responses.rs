@@ -1,104 +1,58 @@
 //! `POST /v1/responses`: OpenAI's responses. An id names the state after an answer: a request that names an older one
 //! forks there. `named` handles later requests about an id.
 
-mod events;
-pub(super) mod named;
-mod repeated;
-
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::Params;
-use super::body::{self, object};
-use super::collected::{Choice, collect};
-use super::content::{REFUSAL, content, question};
-use super::context::{blocking, leave_out, own_data};
+use super::ask::{Received, count, render, submit};
+use super::context::{leave_out, own_data};
 use super::fields::{Fields, kind};
-use super::ids::fresh_id;
-use super::plain::encode;
+use super::notice::{Choice, collect};
 use super::prompt::Conversation;
-use super::ready::model_named;
 use super::records::{Record, Records};
 use super::refusal::Refusal;
-use super::reply::{ask, render, submit};
-use super::response::{Sent, Status, usage};
-use super::sampling::{effort, format_of, most_tokens, params, stops};
-use super::stream::stream;
+use super::request::{self, fresh_id, model_of, object};
+use super::response::{Events, Sent, given, repeated, usage};
+use super::sampling::{Format, effort, format_of, most_tokens, params};
 use super::tools::{Tools, called};
-use super::turns::{Call, Turn, arguments};
+use super::turns::{Call, Turn, arguments, content, message};
 use super::{Shared, now_s};
-use crate::core::transcript::{Finish, MessageId};
-use crate::engine::protocol::ModelInfo;
 use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
-use crate::text::grammar::Grammar;
-use events::Events;
-use repeated::Repeated;
-
-/// Types of text parts in messages.
-const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
-/// Types of text parts in earlier answers.
-const OWN_TEXTS: [&str; 4] = ["input_text", "output_text", "text", REFUSAL];
 
 /// The start of the summary of a compacted conversation; the summary is not encrypted.
 const SUMMARY: &str = "Summary of the conversation so far:\n";
 
-fn add_call(call: Call, turns: &mut Vec<Turn>) {
-    match turns.last_mut().filter(|t| t.role == ChatRole::Assistant) {
-        Some(turn) => turn.calls.push(call),
-        None => turns.push(Turn { calls: vec![call], ..Turn::new(ChatRole::Assistant, "") }),
-    }
-}
-
-fn item(records: &Records, value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
-    let mut fields = Fields::of(value, at)?;
+fn item(records: &Records, mut fields: Fields, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
     let id = fields.text("id")?.unwrap_or_default();
     fields.ignore(&["status"]);
     match fields.text("type")?.as_deref() {
         // The type of a reference may be left out.
         of @ (Some("item_reference") | None) if of.is_some() || !(fields.has("role") || id.is_empty()) => {
-            fields.done()?;
-            return item(records, records.item(&id, &format!("{at}.id"))?, at, turns);
+            let named = Fields::of(records.item(&id, &fields.name("id"))?, fields.name("").trim_end_matches('.'))?;
+            return fields.done().and_then(|()| item(records, named, turns));
         }
-        None | Some("message") => {
-            let role = match fields.text("role")?.as_deref() {
-                Some("system" | "developer") => ChatRole::System,
-                Some("user") => ChatRole::User,
-                Some("assistant") => ChatRole::Assistant,
-                other => {
-                    let what = other.unwrap_or("nothing");
-                    return Err(
-                        fields.wrong("role", format!("must be system, developer, user or assistant, it is {what}"))
-                    );
-                }
+        None | Some("message") => return message(fields, turns),
+        Some(of @ ("function_call" | "custom_tool_call")) => {
+            let id = fields.text("call_id")?.unwrap_or_default();
+            let name = called(&mut fields)?.unwrap_or_default();
+            let arguments = match of {
+                "function_call" => arguments(&fields.text("arguments")?.unwrap_or_default()),
+                _ => json!({ "input": fields.text("input")?.unwrap_or_default() }),
             };
-            let place = fields.name("content");
-            let value = fields.need("content")?;
-            turns.push(match role {
-                ChatRole::User => question(Some(value), &place, &TEXTS)?,
-                ChatRole::Assistant => Turn::new(role, content(Some(value), &place, &OWN_TEXTS)?),
-                _ => Turn::new(role, content(Some(value), &place, &TEXTS)?),
-            });
-            fields.ignore(&["phase"]);
-        }
-        Some("function_call") => {
-            let id = fields.text("call_id")?.unwrap_or_default();
-            let name = called(&mut fields)?.unwrap_or_default();
-            add_call(Call::new(id, name, arguments(&fields.text("arguments")?.unwrap_or_default())), turns);
-        }
-        Some("custom_tool_call") => {
-            let id = fields.text("call_id")?.unwrap_or_default();
-            let name = called(&mut fields)?.unwrap_or_default();
-            let input = fields.text("input")?.unwrap_or_default();
-            add_call(Call::new(id, name, json!({ "input": input })), turns);
+            if turns.last().is_none_or(|turn| turn.role != ChatRole::Assistant) {
+                turns.push(Turn::new(ChatRole::Assistant, ""));
+            }
+            if let Some(turn) = turns.last_mut() {
+                turn.calls.push(Call::new(id, name, arguments));
+            }
         }
         Some("function_call_output" | "custom_tool_call_output") => {
-            let place = fields.name("output");
-            let text = content(fields.take("output"), &place, &TEXTS)?;
-            turns.push(Turn { call_id: fields.text("call_id")?, ..Turn::new(ChatRole::Tool, text) });
+            let output = content(&mut fields, "output", ChatRole::Tool)?;
+            turns.push(Turn { call_id: fields.text("call_id")?, ..output });
         }
         // Thoughts of an earlier answer: the template drops them.
         Some("reasoning") => fields.ignore(&["summary", "content", "encrypted_content"]),
@@ -107,7 +61,7 @@ fn item(records: &Records, value: Value, at: &str, turns: &mut Vec<Turn>) -> Res
             fields.ignore(&["created_by"]);
         }
         // Results of another server's tools.
-        Some(other) if leave_out(&format!("{at}.{other}")) => return Ok(()),
+        Some(other) if leave_out(&fields.name(other)) => return Ok(()),
         Some(other) => return Err(fields.wrong("type", format!("is {other:?}, which is not supported"))),
     }
     fields.done()
@@ -118,9 +72,7 @@ fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     match fields.need("input")? {
         Value::String(text) => turns.push(Turn::new(ChatRole::User, text)),
         Value::Array(items) => {
-            for (i, value) in items.into_iter().enumerate() {
-                item(records, value, &format!("input[{i}]"), &mut turns)?;
-            }
+            fields.objects_of("input", items)?.into_iter().try_for_each(|fields| item(records, fields, &mut turns))?;
         }
         other => return Err(fields.wrong("input", format!("must be a string or an array, it is {}", kind(&other)))),
     }
@@ -130,27 +82,19 @@ fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     Ok(turns)
 }
 
-/// Reads `text`: the value for the response, and its grammar.
-fn text_format(fields: &mut Fields) -> Result<(Value, Option<Grammar>), Refusal> {
-    let given = fields.take("text");
-    let shown = repeated::text(given.as_ref());
-    let Some(given) = given else { return Ok((shown, None)) };
-    let mut text = Fields::of(given, "text")?;
-    let grammar = match text.object("format")? {
-        Some(format) => format_of(format, "schema")?,
-        None => None,
-    };
+/// Reads `text`: the format of the answer.
+fn text(fields: &mut Fields) -> Result<Format, Refusal> {
+    let Some(mut text) = fields.object("text")? else { return Ok(None) };
+    let grammar = text.object("format")?.map_or(Ok(None), |format| format_of(format, "schema"))?;
     text.ignore(&["verbosity"]);
-    text.done().map(|()| (shown, grammar))
+    text.done().map(|()| grammar.map(|grammar| (grammar, "text")))
 }
 
-/// Reads `reasoning`: the requested effort, and its think mode.
-fn reasoning(shared: &Shared, fields: &mut Fields) -> Result<(Option<String>, ThinkMode), Refusal> {
-    let Some(mut reasoning) = fields.object("reasoning")? else { return Ok((None, shared.settings.think)) };
-    let given = reasoning.peek("effort").and_then(|effort| effort.as_str().map(str::to_owned));
-    let think = effort(&mut reasoning, "effort", shared.settings.think)?;
+fn reasoning(shared: &Shared, fields: &mut Fields) -> Result<ThinkMode, Refusal> {
+    let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(shared.options.settings.think) };
+    let think = effort(&mut reasoning, "effort", shared.options.settings.think)?;
     reasoning.ignore(&["summary", "generate_summary"]);
-    reasoning.done().map(|()| (given, think))
+    reasoning.done().map(|()| think)
 }
 
 /// Reads `include`: thoughts are always included, in plain text, and no other extra output exists.
@@ -158,120 +102,87 @@ fn include(fields: &mut Fields) -> Result<(), Refusal> {
     for other in fields.list("include")?.into_iter().flatten().filter(|of| of != "reasoning.encrypted_content") {
         let other = other.as_str().unwrap_or("what is no text").to_owned();
         if !leave_out(&format!("include.{other}")) {
-            let mut refusal = fields.wrong("include", format!("names {other}, which is not available here"));
-            refusal.code = "unsupported_parameter";
-            return Err(refusal);
+            let refusal = fields.wrong("include", format!("names {other}, which is not available here"));
+            return Err(Refusal { code: "unsupported_parameter", ..refusal });
         }
     }
     Ok(())
 }
 
-struct Received {
-    repeated: Repeated,
-    input: Vec<Turn>,
-    params: Params,
-    think: ThinkMode,
-    streamed: bool,
-    grammar: Option<Grammar>,
-}
-
-fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Received, Refusal> {
-    let instructions = fields.text("instructions")?;
-    let previous = fields.text("previous_response_id")?;
-    let mut max_output_tokens = None;
-    for name in ["max_output_tokens", "max_completion_tokens", "max_tokens"] {
-        max_output_tokens = max_output_tokens.or(most_tokens(&mut fields, name, 1)?);
+/// Reads the fields that are repeated but have no effect.
+fn noted(fields: &mut Fields) -> Result<(), Refusal> {
+    match fields.take("metadata") {
+        None => {}
+        Some(Value::Object(map)) if map.values().all(Value::is_string) => {}
+        Some(Value::Object(_)) => return Err(fields.wrong("metadata", "must hold strings")),
+        Some(other) => return Err(fields.wrong("metadata", format!("must be an object, it is {}", kind(&other)))),
     }
-    let stop = stops(&mut fields, "stop")?;
-    let params = params(shared, &mut fields, stop, max_output_tokens)?;
-    let (effort, think) = reasoning(shared, &mut fields)?;
-    let store = fields.truth("store")?.unwrap_or(true);
-    let streamed = fields.truth("stream")?.unwrap_or(false);
-    let tools = Tools::read(&mut fields, "parameters")?;
-    let (text, grammar) = text_format(&mut fields)?;
-    let noted = repeated::noted(&mut fields)?;
-    fields.refuse("background", |v| v == false)?;
-    fields.refuse("top_logprobs", |v| v == 0)?;
-    include(&mut fields)?;
-    fields.ignore(&["service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
-    fields.done_for_answer()?;
-    let sampling = params.sampling;
-    let repeated = Repeated { instructions, previous, max_output_tokens, store, effort, sampling, tools, text, noted };
-    Ok(Received { repeated, input, params, think, streamed, grammar })
-}
-
-/// The earlier answer that a request continues, and the turns up to it.
-async fn earlier(shared: &Arc<Shared>, id: Option<String>) -> Result<(Option<MessageId>, Vec<Turn>), Refusal> {
-    let Some(id) = id else { return Ok((None, Vec::new())) };
-    own_data()?;
-    let shared = Arc::clone(shared);
-    let found = blocking(move || shared.records.find(&id, "previous_response_id")).await;
-    found.map(|(at, turns)| (Some(at), turns))
+    // A prompt that is too long is refused, which both values allow.
+    if !matches!(fields.text("truncation")?.as_deref(), None | Some("auto" | "disabled")) {
+        return Err(fields.wrong("truncation", "must be auto or disabled"));
+    }
+    // Limits tools that the server runs: it runs none.
+    fields.whole("max_tool_calls", 1..=u64::from(u32::MAX))?;
+    ["safety_identifier", "prompt_cache_key", "user"].into_iter().try_for_each(|name| fields.text(name).map(drop))
 }
 
 /// Reads a request together with the conversation that it continues.
-async fn received(
-    shared: &Arc<Shared>,
-    request: Request,
-) -> Result<(ModelInfo, Received, Option<MessageId>, Vec<Turn>), Refusal> {
-    let (mut fields, ()) = body::read(request, |_| Ok(())).await?;
-    let info = model_named(shared, fields.text("model")?)?;
-    let of = Arc::clone(shared);
-    let request = blocking(move || {
-        let input = input(&of.records, &mut fields)?;
-        read(&of, fields, input)
-    });
-    let request = request.await?;
-    let (parent, earlier) = earlier(shared, request.repeated.previous.clone()).await?;
-    let instructions = request.repeated.instructions.iter().map(|text| Turn::new(ChatRole::System, text));
-    let turns = instructions.chain(earlier).chain(request.input.iter().cloned()).collect();
-    Ok((info, request, parent, turns))
-}
-
-pub(super) async fn responses(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
-    let shared = &shared;
-    let (info, request, parent, turns) = received(shared, request).await?;
-    let Received { repeated, input, params, think, streamed, grammar } = request;
+pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Events), Refusal> {
+    let given = given(&fields);
+    let model = model_of(shared, &mut fields)?.name;
+    let input = input(&shared.records, &mut fields)?;
+    let instructions = fields.text("instructions")?.map(|text| Turn::new(ChatRole::System, text));
+    let most = most_tokens(&mut fields, &["max_output_tokens", "max_completion_tokens", "max_tokens"], 1)?;
+    let params = params(shared, &mut fields, "stop", most)?;
+    let think = reasoning(shared, &mut fields)?;
+    let tools = Tools::read(&mut fields, "parameters")?;
+    let format = text(&mut fields)?;
+    let store = fields.truth("store")?.unwrap_or(true);
+    let streamed = fields.truth("stream")?.unwrap_or(false);
+    let previous = fields.text("previous_response_id")?;
+    noted(&mut fields)?;
+    include(&mut fields)?;
+    fields.refuse("background", |v| v == false)?;
+    fields.refuse("top_logprobs", |v| v == 0)?;
+    fields.ignore(&["service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
+    fields.done_for_answer()?;
+    let (parent, earlier) = match previous {
+        None => (None, Vec::new()),
+        Some(id) => {
+            own_data()?;
+            let (at, turns) = shared.records.find(&id, "previous_response_id")?;
+            (Some(at), turns)
+        }
+    };
+    let turns = instructions.into_iter().chain(earlier).chain(input.iter().cloned()).collect();
     let message = shared.records.fresh();
-    let tools = repeated.tools.clone();
-    let conversation = Conversation { turns, tools: tools.clone(), think, ..Conversation::default() };
     let sent = Sent {
         id: Records::id(message),
         created: now_s(),
         completed: Arc::default(),
-        model: info.name,
-        repeated: repeated.shown(),
-        thoughts_id: fresh_id("rs_"),
-        message_id: fresh_id("msg_"),
-        tools: tools.into(),
+        model,
+        repeated: repeated(given, most, &params.sampling, &tools),
+        unique: fresh_id(""),
+        tools: tools.clone().into(),
     };
-    let record = repeated.store.then(|| Record::new(message, parent, input, sent.clone()));
-    let listener = ask(shared, conversation, "input", params, grammar.map(|g| (g, "text")), 1, record).await?;
-    if streamed {
-        return stream(listener, Events::new(sent)).await;
-    }
-    let all = collect(listener, 1).await?;
-    let choice = all.choices.into_iter().next().unwrap_or_default();
-    let finish = choice.whole.as_ref().map_or(Finish::Failed, |w| w.finish);
-    Ok(object(&sent.response(Status::of(finish, &choice), Some(&choice), Some(&all.usage))))
+    let record = store.then(|| Record::new(message, parent, input, sent.clone()));
+    let conversation = Conversation { turns, tools, think, ..Conversation::default() };
+    Ok((Received { conversation, field: "input", params, format, wanted: 1, streamed, record }, Events::new(sent)))
 }
 
 pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
-    let shared = &shared;
-    let (_, request, _, turns) = received(shared, request).await?;
-    let (tools, think) = (request.repeated.tools, request.think);
-    let prompt = render(shared, Conversation { turns, tools, think, ..Conversation::default() }, "input").await?;
-    let tokens = encode(shared, prompt.rendered.text.clone(), true).await?;
-    Ok(object(&json!({ "object": "response.input_tokens", "input_tokens": tokens.len() })))
+    let (received, _) = request::read(&shared, request, read).await?;
+    let tokens = count(&shared, received.conversation, received.field).await?;
+    Ok(object(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 
 /// Has the model summarize a conversation. The output is the user's messages and the summary; the client sends it in
 /// place of all items.
 pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
-    let shared = &shared;
     const TASK: &str = "Sum up this conversation for someone who continues it: what is wanted, what was found and decided, \
                         what is still to do. Keep names, numbers and paths. Write nothing else.";
-    let (_, request, _, mut turns) = received(shared, request).await?;
+    let (Received { conversation, params, .. }, _) = request::read(&shared, request, read).await?;
+    let mut turns = conversation.turns;
     let users = turns.iter().filter(|turn| turn.role == ChatRole::User && !turn.text.is_empty());
     let mut output: Vec<Value> = users
         .map(|turn| {
@@ -282,8 +193,8 @@ pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request)
         .collect();
     turns.push(Turn::new(ChatRole::User, TASK));
     let conversation = Conversation { turns, think: ThinkMode::Off, ..Conversation::default() };
-    let prompt = render(shared, conversation, "input").await?;
-    let all = collect(submit(shared, prompt, request.params, 1, None, shared.queue)?, 1).await?;
+    let prompt = render(&shared, conversation, "input").await?;
+    let all = collect(submit(&shared, prompt, params, 1, None, shared.options.queue)?, 1).await?;
     let summary = all.choices.first().map(Choice::answer).unwrap_or_default();
     let content = format!("{SUMMARY}{}", summary.trim());
     output.push(json!({ "type": "compaction", "id": fresh_id("cmp_"), "encrypted_content": content }));

@@ -3,9 +3,8 @@
 use serde_json::Value;
 
 use super::Shared;
-use super::ask::Params;
 use super::fields::{Fields, kind};
-use super::limited::Limits;
+use super::params::{Limits, Params};
 use super::refusal::Refusal;
 use crate::engine::protocol::{MOST_TEMPERATURE, MOST_TOKENS, TOP_LOGITS};
 use crate::runtime::fresh_seed;
@@ -16,8 +15,11 @@ use crate::text::grammar::Grammar;
 const STOPS: usize = 16;
 const STOP_BYTES: usize = 1 << 10;
 
-/// Reads `stop`: a text or a list of texts.
-pub(super) fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, Refusal> {
+/// The grammar of an answer, and the field that it is from.
+pub(super) type Format = Option<(Grammar, &'static str)>;
+
+/// Reads stop texts: a text or a list of texts.
+fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, Refusal> {
     let list = match fields.take(name) {
         None => return Ok(Vec::new()),
         Some(Value::Array(list)) => list,
@@ -35,30 +37,23 @@ pub(super) fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<Strin
         .collect()
 }
 
-/// Reads the fields that all APIs share; `most` is the requested maximum of tokens.
+/// Reads the fields that all APIs share; `stop` is the field of stop texts, `most` the requested maximum of tokens.
 pub(super) fn params(
     shared: &Shared,
     fields: &mut Fields,
-    stop: Vec<String>,
+    stop: &'static str,
     most: Option<u64>,
 ) -> Result<Params, Refusal> {
-    let defaults = &shared.settings;
+    let defaults = &shared.options.settings;
     let mut sampling = defaults.for_answer(fresh_seed);
-    let set = |field: &mut f32, value: Option<f32>| {
-        if let Some(value) = value {
-            *field = value;
-        }
-    };
-    set(&mut sampling.temperature, fields.number("temperature", 0.0..=MOST_TEMPERATURE)?);
-    set(&mut sampling.top_p, fields.number("top_p", 0.0..=1.0)?);
-    set(&mut sampling.min_p, fields.number("min_p", 0.0..=1.0)?);
-    set(&mut sampling.presence_penalty, fields.number("presence_penalty", -2.0..=2.0)?);
-    set(&mut sampling.frequency_penalty, fields.number("frequency_penalty", -2.0..=2.0)?);
-    set(&mut sampling.repeat_penalty, fields.number("repeat_penalty", 0.1..=10.0)?);
-    set(&mut sampling.repeat_penalty, fields.number("repetition_penalty", 0.1..=10.0)?);
-    // Other servers of open models use -1 for "no limit".
-    if fields.peek("top_k").is_some_and(|k| k.as_i64() == Some(-1)) {
-        fields.ignore(&["top_k"]);
+    fields.set("temperature", 0.0..=MOST_TEMPERATURE, &mut sampling.temperature)?;
+    fields.set("top_p", 0.0..=1.0, &mut sampling.top_p)?;
+    fields.set("min_p", 0.0..=1.0, &mut sampling.min_p)?;
+    fields.set("presence_penalty", -2.0..=2.0, &mut sampling.presence_penalty)?;
+    fields.set("frequency_penalty", -2.0..=2.0, &mut sampling.frequency_penalty)?;
+    fields.set("repeat_penalty", 0.1..=10.0, &mut sampling.repeat_penalty)?;
+    fields.set("repetition_penalty", 0.1..=10.0, &mut sampling.repeat_penalty)?;
+    if fields.is_unlimited("top_k") {
         sampling.top_k = 0;
     } else if let Some(k) = fields.whole("top_k", 0..=TOP_LOGITS as u64)? {
         sampling.top_k = u32::try_from(k).unwrap_or(u32::MAX);
@@ -74,16 +69,11 @@ pub(super) fn params(
         sampling,
         limits: Limits::read(shared, fields)?,
         max_tokens: most.unwrap_or(defaults.max_tokens),
-        stop,
+        stop: stops(fields, stop)?,
         spec: defaults.spec,
         thinking_budget: defaults.thinking_budget,
         stop_loops: defaults.stop_loops,
-        raw: false,
-        calls: None,
-        one_call: false,
-        constraint: None,
-        likely: None,
-        score: None,
+        ..Params::default()
     })
 }
 
@@ -96,13 +86,15 @@ pub(super) fn effort(fields: &mut Fields, name: &'static str, mode: ThinkMode) -
     }
 }
 
-/// Reads the maximum of tokens; -1 sets no limit.
-pub(super) fn most_tokens(fields: &mut Fields, name: &'static str, least: u64) -> Result<Option<u64>, Refusal> {
-    if fields.peek(name).is_some_and(|most| most.as_i64() == Some(-1)) {
-        fields.ignore(&[name]);
-        return Ok(Some(MOST_TOKENS));
+/// Reads the maximum of tokens, of which the first field counts.
+pub(super) fn most_tokens(fields: &mut Fields, names: &[&'static str], least: u64) -> Result<Option<u64>, Refusal> {
+    let mut most = None;
+    for name in names {
+        let sent =
+            if fields.is_unlimited(name) { Some(MOST_TOKENS) } else { fields.whole(name, least..=MOST_TOKENS)? };
+        most = most.or(sent);
     }
-    fields.whole(name, least..=MOST_TOKENS)
+    Ok(most)
 }
 
 /// Whether the model thinks, and after how many tokens of thought the answer begins.
@@ -145,22 +137,21 @@ impl Thinking {
 
     /// Reads the field `thinking` alone, for Anthropic's API.
     pub(super) fn of_messages(shared: &Shared, fields: &mut Fields) -> Result<Thinking, Refusal> {
-        let mut thinking = Thinking { mode: shared.settings.think, budget: None };
+        let mut thinking = Thinking { mode: shared.options.settings.think, budget: None };
         thinking.object(fields, "thinking")?;
         Ok(thinking)
     }
 
     /// Reads every field of a chat that controls thinking.
     pub(super) fn of_chat(shared: &Shared, fields: &mut Fields) -> Result<Thinking, Refusal> {
-        let mode = effort(fields, "reasoning_effort", shared.settings.think)?;
+        let mode = effort(fields, "reasoning_effort", shared.options.settings.think)?;
         let mut thinking = Thinking { mode, budget: None };
         thinking.object(fields, "thinking")?;
         thinking.object(fields, "reasoning")?;
         thinking.switch(fields.truth("enable_thinking")?);
         for budget in ["thinking_budget", "reasoning_budget"] {
-            match fields.peek(budget).and_then(|value| value.as_i64()) {
-                Some(-1) => fields.ignore(&[budget]),
-                _ => thinking.budget = fields.whole(budget, 0..=MOST_TOKENS)?.or(thinking.budget),
+            if !fields.is_unlimited(budget) {
+                thinking.budget = fields.whole(budget, 0..=MOST_TOKENS)?.or(thinking.budget);
             }
         }
         if thinking.budget == Some(0) {
@@ -179,10 +170,10 @@ impl Thinking {
 /// the format itself. `field` is the one that an error about a missing schema names.
 pub(super) fn format_of(mut format: Fields, field: &'static str) -> Result<Option<Grammar>, Refusal> {
     let of = format.text("type")?;
-    let schema_of = |mut fields: Fields| {
-        let schema = fields.need("schema")?;
-        fields.ignore(&["name", "description", "strict"]);
-        fields.done()?;
+    let schema_of = |mut inner: Fields| {
+        let schema = inner.need("schema")?;
+        inner.ignore(&["name", "description", "strict"]);
+        inner.done()?;
         schema_grammar(schema, &format!("{field}.schema")).map(Some)
     };
     match of.as_deref() {
@@ -210,39 +201,52 @@ fn schema_grammar(schema: Value, field: &str) -> Result<Grammar, Refusal> {
     }
 }
 
-/// The format by the fields of other servers of open models, and the name of the field.
-pub(super) fn other_formats(fields: &mut Fields) -> Result<Option<(Grammar, &'static str)>, Refusal> {
+/// Reads `response_format`, or the format in the fields of other servers of open models.
+pub(super) fn response_format(fields: &mut Fields) -> Result<Format, Refusal> {
+    let format = fields.object("response_format")?.map_or(Ok(None), |format| format_of(format, "json_schema"))?;
+    let other = other_formats(fields)?;
+    Ok(format.map(|grammar| (grammar, "response_format")).or(other))
+}
+
+fn other_formats(fields: &mut Fields) -> Result<Format, Refusal> {
     for name in ["grammar", "guided_grammar", "ebnf"] {
         fields.refuse_because(name, "is not supported: send a JSON schema, a regular expression or a choice", |v| {
             v == ""
         })?;
     }
-    let own = ["guided_json", "guided_regex", "guided_choice"];
-    let flat = one_format(fields, own)?.map(|grammar| (grammar, "guided_json"));
-    let regex = fields.text("regex")?.filter(|regex| !regex.is_empty());
-    let flat = flat.or(regex.map(|regex| (Grammar::Regex(regex), "regex")));
-    let schema = fields.take("json_schema").map(|schema| schema_grammar(schema, "json_schema")).transpose()?;
-    let flat = flat.or(schema.map(|grammar| (grammar, "json_schema")));
+    let flat = one_format(fields, &["guided_json", "json_schema"], &["guided_regex", "regex"], "guided_choice")?;
     let Some(mut inner) = fields.object("structured_outputs")? else { return Ok(flat) };
     for name in ["grammar", "structural_tag"] {
         inner.refuse_because(name, "is not supported: send json, regex, choice or json_object", |v| v == "")?;
     }
     let any_object = inner.truth("json_object")? == Some(true);
-    let format = one_format(&mut inner, ["json", "regex", "choice"])?;
+    let format = one_format(&mut inner, &["json"], &["regex"], "choice")?.map(|(grammar, _)| grammar);
     inner.done()?;
     let format = format.or(any_object.then(Grammar::object)).map(|grammar| (grammar, "structured_outputs"));
     Ok(format.or(flat))
 }
 
-/// Reads a schema, a regular expression or a choice of texts, each by the name of its field.
-fn one_format(fields: &mut Fields, [json, regex, choice]: [&'static str; 3]) -> Result<Option<Grammar>, Refusal> {
-    let name = fields.name(json);
-    let schema = fields.take(json).map(|schema| schema_grammar(schema, &name)).transpose()?;
-    let regex = fields.text(regex)?.map(Grammar::Regex);
-    let texts = fields.list(choice)?.map(|list| {
-        let texts: Option<Vec<String>> = list.iter().map(|text| text.as_str().map(str::to_owned)).collect();
-        let texts = texts.filter(|texts| !texts.is_empty());
-        texts.map(Grammar::Choice).ok_or_else(|| fields.wrong(choice, "must be a list of texts"))
-    });
-    Ok(schema.or(regex).or(texts.transpose()?))
+/// Reads a schema, a regular expression or a choice of texts, each by the names of its fields.
+fn one_format(
+    fields: &mut Fields,
+    json: &[&'static str],
+    regex: &[&'static str],
+    choice: &'static str,
+) -> Result<Format, Refusal> {
+    let mut format = None;
+    for name in json {
+        let at = fields.name(name);
+        let schema = fields.take(name).map(|schema| schema_grammar(schema, &at)).transpose()?;
+        format = format.or(schema.map(|grammar| (grammar, *name)));
+    }
+    for name in regex {
+        let regex = fields.text(name)?.filter(|regex| !regex.is_empty());
+        format = format.or(regex.map(|regex| (Grammar::Regex(regex), *name)));
+    }
+    let Some(list) = fields.list(choice)? else { return Ok(format) };
+    let texts: Option<Vec<String>> = list.iter().map(|text| text.as_str().map(str::to_owned)).collect();
+    match texts.filter(|texts| !texts.is_empty()) {
+        Some(texts) => Ok(format.or(Some((Grammar::Choice(texts), choice)))),
+        None => Err(fields.wrong(choice, "must be a list of texts")),
+    }
 }

@@ -1,4 +1,4 @@
-//! From the worker's events to a stream of events.
+//! How answers are written: whole as one object, or as a stream of events, in the form of each API.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,9 +11,9 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use serde_json::Value;
 
-use super::collected::BROKE_OFF;
-use super::notice::{Listener, Notice};
-use super::refusal::Refusal;
+use super::notice::{Collected, Event, Listener, Notice, collect};
+use super::refusal::{Family, Refusal};
+use super::request::object;
 
 /// Interval of comments that report the progress of the prefill: some clients count lines without data, and give up.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -21,28 +21,32 @@ const PROGRESS: Duration = Duration::from_secs(5);
 const FRAME_BYTES: usize = 16 << 10;
 
 pub(super) trait Form: Send + Unpin + 'static {
-    /// Writes an event; true after the last one.
-    fn notice(&mut self, notice: &Notice, out: &mut String) -> bool;
-    fn failed(&mut self, refusal: &Refusal, out: &mut String);
+    /// All answers as one object.
+    fn whole(&mut self, all: Collected) -> Value;
+    /// Writes an event of the answer `index` to a stream; `all` includes it. With the last event of the last answer,
+    /// writes the end of the stream.
+    fn event(&mut self, index: usize, event: &Event, all: &mut Collected, out: &mut String);
+    /// Ends a stream with an error.
+    fn failed(&mut self, refusal: &Refusal, _all: &Collected, out: &mut String) {
+        data(out, &refusal.to_json(Family::OpenAi));
+    }
 }
 
-/// An event without a name.
+/// Writes an event without a name.
 pub(super) fn data(out: &mut String, value: &Value) {
     out.push_str("data: ");
     out.push_str(&value.to_string());
     out.push_str("\n\n");
 }
 
-/// The end mark of a stream.
+/// Writes the end mark of a stream.
 pub(super) fn data_done(out: &mut String) {
     out.push_str("data: [DONE]\n\n");
 }
 
-/// An event with a name, which its data repeats as `type`.
+/// Writes an event with a name, which its data repeats as `type`.
 pub(super) fn event(out: &mut String, name: &str, mut value: Value) {
-    if let Some(map) = value.as_object_mut() {
-        map.insert("type".into(), name.into());
-    }
+    value["type"] = name.into();
     out.push_str("event: ");
     out.push_str(name);
     out.push('\n');
@@ -52,6 +56,7 @@ pub(super) fn event(out: &mut String, name: &str, mut value: Value) {
 struct Events<F> {
     listener: Listener,
     form: F,
+    all: Collected,
     first: Option<Notice>,
     ended: bool,
     /// The time of the start, or of the last comment.
@@ -59,26 +64,26 @@ struct Events<F> {
 }
 
 impl<F: Form> Events<F> {
-    fn write(&mut self, notice: Option<&Notice>, out: &mut String) {
-        self.ended = match notice {
-            None => {
-                self.form.failed(&Refusal::new(503, "shutting_down", BROKE_OFF), out);
-                true
+    fn write(&mut self, notice: Option<Notice>, out: &mut String) {
+        match notice.unwrap_or_else(|| Notice::Failed(Refusal::broke_off())) {
+            Notice::Answer(index, event) => {
+                self.all.take(index, &event);
+                self.form.event(index, &event, &mut self.all, out);
+                // A stream has sent them.
+                self.all.choices.iter_mut().for_each(|choice| choice.tokens.clear());
+                self.ended = self.all.is_over();
             }
-            Some(Notice::Failed(refusal)) => {
-                self.form.failed(refusal, out);
-                true
+            Notice::Failed(refusal) => {
+                self.form.failed(&refusal, &self.all, out);
+                self.ended = true;
             }
-            Some(Notice::Reading { done, total }) => {
-                if self.commented.elapsed() >= PROGRESS {
-                    // No empty line after it: that would be an event without data.
-                    out.push_str(&format!(": read {done} of {total}\n"));
-                    self.commented = Instant::now();
-                }
-                false
+            Notice::Reading { done, total } if self.commented.elapsed() >= PROGRESS => {
+                // No empty line after it: that would be an event without data.
+                out.push_str(&format!(": read {done} of {total}\n"));
+                self.commented = Instant::now();
             }
-            Some(notice) => self.form.notice(notice, out),
-        };
+            Notice::Reading { .. } | Notice::Scored { .. } => {}
+        }
     }
 }
 
@@ -92,31 +97,36 @@ impl<F: Form> hyper::body::Body for Events<F> {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let mut out = String::new();
         if let Some(first) = self.first.take() {
-            self.write(Some(&first), &mut out);
+            self.write(Some(first), &mut out);
         }
         while !self.ended && out.len() < FRAME_BYTES {
             match self.listener.poll_next(context) {
-                Poll::Ready(notice) => self.write(notice.as_ref(), &mut out),
+                Poll::Ready(notice) => self.write(notice, &mut out),
                 Poll::Pending if out.is_empty() => return Poll::Pending,
                 Poll::Pending => break,
             }
         }
-        match out.is_empty() {
-            true => Poll::Ready(None),
-            false => Poll::Ready(Some(Ok(Frame::data(out.into())))),
-        }
+        Poll::Ready((!out.is_empty()).then(|| Ok(Frame::data(out.into()))))
     }
 }
 
-/// A stream of events; a failure before the first event has an HTTP status of its own.
-pub(super) async fn stream(mut listener: Listener, form: impl Form) -> Result<Response, Refusal> {
-    let first = match listener.next().await {
-        Some(Notice::Failed(refusal)) => return Err(refusal),
-        Some(notice) => notice,
-        None => return Err(Refusal::new(503, "shutting_down", BROKE_OFF)),
+/// Answers a request in its form. A failure before the first event of a stream has an HTTP status of its own.
+pub(super) async fn answer(
+    mut listener: Listener,
+    wanted: usize,
+    streamed: bool,
+    mut form: impl Form,
+) -> Result<Response, Refusal> {
+    if !streamed {
+        return Ok(object(&form.whole(collect(listener, wanted).await?)));
+    }
+    let first = match listener.next().await.ok_or_else(Refusal::broke_off)? {
+        Notice::Failed(refusal) => return Err(refusal),
+        first => Some(first),
     };
-    let events = Events { listener, form, first: Some(first), ended: false, commented: Instant::now() };
-    let mut response = Body::new(events).into_response();
+    let all = Collected::new(wanted);
+    let mut response =
+        Body::new(Events { listener, form, all, first, ended: false, commented: Instant::now() }).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -128,25 +138,25 @@ mod tests {
     use super::*;
     use crate::engine::protocol::Cancel;
 
-    /// Writes nothing, and ends with the first event.
     struct Silent;
 
     impl Form for Silent {
-        fn notice(&mut self, _: &Notice, _: &mut String) -> bool {
-            true
+        fn whole(&mut self, _: Collected) -> Value {
+            Value::Null
         }
 
-        fn failed(&mut self, _: &Refusal, _: &mut String) {}
+        fn event(&mut self, _: usize, _: &Event, _: &mut Collected, _: &mut String) {}
     }
 
     #[test]
     fn progress_of_the_prefill_is_a_comment_now_and_then() {
         let (_teller, listener) = Listener::pair(&Cancel::default());
-        let mut events = Events { listener, form: Silent, first: None, ended: false, commented: Instant::now() };
+        let all = Collected::new(1);
+        let mut events = Events { listener, form: Silent, all, first: None, ended: false, commented: Instant::now() };
         let mut written = |commented: Option<Instant>, done| {
             events.commented = commented.unwrap_or(events.commented);
             let mut out = String::new();
-            events.write(Some(&Notice::Reading { done, total: 9 }), &mut out);
+            events.write(Some(Notice::Reading { done, total: 9 }), &mut out);
             out
         };
         assert_eq!(written(None, 1), "");

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::calls::Calls;
 use super::context::leave_out;
 use super::fields::{Fields, kind};
-use super::references;
 use super::refusal::Refusal;
 use super::turns::{Call, Turn};
 use crate::runtime::render::Renderer;
 use crate::text::grammar::Grammar;
+use crate::text::references::each;
 use crate::text::{ChatRole, RenderOptions};
 
 /// The field of the schema in Anthropic's functions.
@@ -46,19 +46,12 @@ pub(super) struct Named<'a> {
     pub custom: bool,
 }
 
-/// Whether the model must call a function.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Choice {
-    #[default]
-    Auto,
-    /// Calls are forbidden.
-    None,
-    /// At least one, of any function.
-    Any,
-    /// At least one, of this function.
-    Named(String),
-    /// Only these functions; `must`: at least one call.
-    Of { names: Vec<String>, must: bool },
+struct Choice {
+    /// Names of the functions that the model may call; `None`: all.
+    allowed: Option<Vec<String>>,
+    /// It must call one.
+    must: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -66,9 +59,9 @@ pub(super) struct Tools {
     list: Vec<Tool>,
     choice: Choice,
     /// An answer contains at most one call.
-    one: bool,
+    pub one_call: bool,
     /// The request used `functions`: an answer has one `function_call`.
-    legacy: bool,
+    pub legacy: bool,
 }
 
 fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
@@ -128,14 +121,13 @@ fn in_namespace(namespace: &str, name: &str) -> String {
 
 /// Reads one entry of a list of tools; an entry that is left out adds none. `schema` is the field of a plain
 /// function's schema.
-fn entry(value: Value, at: &str, schema: &'static str, list: &mut Vec<Tool>) -> Result<(), Refusal> {
-    let mut fields = Fields::of(value, at)?;
+fn entry(mut fields: Fields, schema: &'static str, list: &mut Vec<Tool>) -> Result<(), Refusal> {
     let of = fields.text("type")?;
     // In Anthropic's API `custom` is a plain function; elsewhere it takes free text.
     let is_custom = schema != ANTHROPIC;
     let by_code =
         fields.peek("allowed_callers").is_some_and(|v| v.as_array().is_some_and(|by| !by.contains(&json!("direct"))));
-    if by_code && leave_out(&format!("{at}.allowed_callers")) {
+    if by_code && leave_out(&fields.name("allowed_callers")) {
         return Ok(());
     }
     match of.as_deref() {
@@ -151,9 +143,7 @@ fn entry(value: Value, at: &str, schema: &'static str, list: &mut Vec<Tool>) -> 
         Some("namespace") if is_custom => {
             let namespace = fields.need_text("name")?;
             let from = list.len();
-            for (i, value) in fields.list("tools")?.into_iter().flatten().enumerate() {
-                entry(value, &format!("{at}.tools[{i}]"), schema, list)?;
-            }
+            fields.objects("tools")?.into_iter().try_for_each(|tool| entry(tool, schema, list))?;
             fields.ignore(&["description"]);
             fields.done()?;
             for tool in list.iter_mut().skip(from) {
@@ -162,11 +152,9 @@ fn entry(value: Value, at: &str, schema: &'static str, list: &mut Vec<Tool>) -> 
             }
         }
         Some(other) => {
-            if !leave_out(&format!("{at}.{other}")) {
-                let mut refusal =
-                    fields.wrong("type", format!("is {other:?}, which is not supported: name a function"));
-                refusal.code = "unsupported_parameter";
-                return Err(refusal);
+            if !leave_out(&fields.name(other)) {
+                let refusal = fields.wrong("type", format!("is {other:?}, which is not supported: name a function"));
+                return Err(Refusal { code: "unsupported_parameter", ..refusal });
             }
         }
     }
@@ -176,11 +164,11 @@ fn entry(value: Value, at: &str, schema: &'static str, list: &mut Vec<Tool>) -> 
 /// The functions, and the names and types of the tools that are left out.
 fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result<(Vec<Tool>, Vec<Value>), Refusal> {
     let (mut list, mut left) = (Vec::new(), Vec::new());
-    for (i, value) in fields.list(name)?.into_iter().flatten().enumerate() {
-        let (names, before) = ([value["name"].clone(), value["type"].clone()], list.len());
-        entry(value, &format!("{name}[{i}]"), schema, &mut list)?;
+    for tool in fields.objects(name)? {
+        let (names, before) = ([tool.peek("name"), tool.peek("type")], list.len());
+        entry(tool, schema, &mut list)?;
         if list.len() == before {
-            left.extend(names.into_iter().filter(|name| !name.is_null() && name != "function"));
+            left.extend(names.into_iter().flatten().filter(|name| name != "function"));
         }
     }
     if list.len() > MOST {
@@ -191,6 +179,16 @@ fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result
         Some((_, tool)) => Err(fields.wrong(name, format!("has more than one function of the name {}", tool.name))),
         None => Ok((list, left)),
     }
+}
+
+/// The choice in one word.
+fn choice_named(word: &str) -> Option<Choice> {
+    Some(match word {
+        "auto" => Choice::default(),
+        "none" => Choice { allowed: Some(Vec::new()), must: false },
+        "any" | "required" => Choice { allowed: None, must: true },
+        _ => return None,
+    })
 }
 
 fn choice_of(mut inner: Fields) -> Result<Choice, Refusal> {
@@ -207,20 +205,21 @@ fn choice_of(mut inner: Fields) -> Result<Choice, Refusal> {
             Some(_) => return Err(allowed.wrong("mode", "must be auto or required")),
         };
         let mut names = Vec::new();
-        for (i, value) in allowed.list("tools")?.into_iter().flatten().enumerate() {
-            names.extend(named(Fields::of(value, &format!("{}[{i}]", allowed.name("tools")))?)?);
+        for tool in allowed.objects("tools")? {
+            names.extend(named(tool)?);
         }
-        return allowed.done().map(|()| Choice::Of { names, must });
-    }
-    match (of.as_str(), named(inner)?) {
-        ("auto", None) => Ok(Choice::Auto),
-        ("none", None) => Ok(Choice::None),
-        ("any" | "required", None) => Ok(Choice::Any),
-        ("function" | "tool" | "custom" | "", Some(name)) => Ok(Choice::Named(name)),
-        _ => {
-            Err(Refusal::field("tool_choice", "tool_choice must be auto, none, any, allowed_tools, or name a function"))
+        if names.is_empty() {
+            return Err(allowed.wrong("tools", "names no function"));
         }
+        return allowed.done().map(|()| Choice { allowed: Some(names), must });
     }
+    let choice = match (of.as_str(), named(inner)?) {
+        ("function" | "tool" | "custom" | "", Some(name)) => Some(Choice { allowed: Some(vec![name]), must: true }),
+        (word, None) => choice_named(word),
+        (_, Some(_)) => None,
+    };
+    let what = "tool_choice must be auto, none, any, allowed_tools, or name a function";
+    choice.ok_or_else(|| Refusal::field("tool_choice", what))
 }
 
 /// The function that an object names, next to `type` or below `function` or `custom`.
@@ -238,20 +237,11 @@ fn named(mut fields: Fields) -> Result<Option<String>, Refusal> {
     fields.done().map(|()| name)
 }
 
-/// A choice with the model's names; a tool in a namespace also matches its short name.
-fn flat(choice: Choice, list: &[Tool]) -> Choice {
-    let flat = |name: String| {
-        let listed = |tool: &&Tool| tool.listed.as_ref().is_some_and(|(_, own)| *own == name);
-        match list.iter().any(|tool| tool.name == name) {
-            true => name,
-            false => list.iter().find(listed).map_or(name.clone(), |tool| tool.name.clone()),
-        }
-    };
-    match choice {
-        Choice::Named(name) => Choice::Named(flat(name)),
-        Choice::Of { names, must } => Choice::Of { names: names.into_iter().map(flat).collect(), must },
-        Choice::Auto | Choice::None | Choice::Any => choice,
-    }
+/// The model's name of a function; a tool in a namespace also matches its short name.
+fn flat(name: &str, list: &[Tool]) -> Option<String> {
+    let listed = |tool: &&Tool| tool.listed.as_ref().is_some_and(|(_, own)| own == name);
+    let tool = list.iter().find(|tool| tool.name == name).or_else(|| list.iter().find(listed));
+    tool.map(|tool| tool.name.clone())
 }
 
 pub(super) fn custom_input(call: &Call) -> String {
@@ -267,49 +257,33 @@ impl Tools {
         if legacy {
             (list, _) = self::list(fields, "functions", schema)?;
         }
-        let mut one = fields.truth("parallel_tool_calls")? == Some(false) || legacy;
+        let mut one_call = fields.truth("parallel_tool_calls")? == Some(false) || legacy;
         let field = if legacy { "function_call" } else { "tool_choice" };
-        let choice = match fields.take(field) {
-            None => Choice::Auto,
-            Some(Value::String(word)) => match word.as_str() {
-                "auto" => Choice::Auto,
-                "none" => Choice::None,
-                "required" | "any" => Choice::Any,
-                _ => return Err(fields.wrong(field, "must be auto, none, required, or name a function")),
-            },
+        let mut choice = match fields.take(field) {
+            None => Choice::default(),
+            Some(Value::String(word)) => choice_named(&word)
+                .ok_or_else(|| fields.wrong(field, "must be auto, none, required, or name a function"))?,
             Some(value @ Value::Object(_)) => {
                 let mut inner = Fields::of(value, &fields.name(field))?;
-                one |= inner.truth("disable_parallel_tool_use")? == Some(true);
+                one_call |= inner.truth("disable_parallel_tool_use")? == Some(true);
                 // By its name, or by its type if it has none.
                 let name = inner.peek("name").or(inner.peek("type")).unwrap_or_default();
                 match legacy {
-                    true => Choice::Named(inner.need_text("name")?),
-                    false if left.contains(&name) && leave_out(field) => Choice::Auto,
+                    true => Choice { allowed: Some(vec![inner.need_text("name")?]), must: true },
+                    false if left.contains(&name) && leave_out(field) => Choice::default(),
                     false => choice_of(inner)?,
                 }
             }
             Some(other) => return Err(fields.wrong(field, format!("is {}", kind(&other)))),
         };
-        let choice = flat(choice, &list);
-        let is_there = |name: &String| list.iter().any(|t| t.name == *name);
-        let known = match &choice {
-            Choice::Named(name) => is_there(name),
-            Choice::Of { names, .. } => !names.is_empty() && names.iter().all(is_there),
-            Choice::Any => !list.is_empty(),
-            Choice::Auto | Choice::None => true,
-        };
-        if !known {
-            return Err(fields.wrong(field, "asks for a function that is not in tools"));
+        let missing = || fields.wrong(field, "asks for a function that is not in tools");
+        if choice.must && list.is_empty() {
+            return Err(missing());
         }
-        Ok(Tools { list, choice, one, legacy })
-    }
-
-    pub(super) fn one_call(&self) -> bool {
-        self.one
-    }
-
-    pub(super) fn legacy(&self) -> bool {
-        self.legacy
+        for name in choice.allowed.iter_mut().flatten() {
+            *name = flat(name, &list).ok_or_else(missing)?;
+        }
+        Ok(Tools { list, choice, one_call, legacy })
     }
 
     pub(super) fn named<'a>(&'a self, name: &'a str) -> Named<'a> {
@@ -334,14 +308,14 @@ impl Tools {
             })
         };
         let named = |name: &String| json!({ "type": "function", "name": name });
-        let choice = match &self.choice {
-            Choice::Auto => json!("auto"),
-            Choice::None => json!("none"),
-            Choice::Any => json!("required"),
-            Choice::Named(name) => named(name),
-            Choice::Of { names, must } => json!({
+        let choice = match (self.choice.allowed.as_deref(), self.choice.must) {
+            (None, false) => json!("auto"),
+            (Some([]), _) => json!("none"),
+            (None, true) => json!("required"),
+            (Some([name]), true) => named(name),
+            (Some(names), must) => json!({
                 "type": "allowed_tools",
-                "mode": if *must { "required" } else { "auto" },
+                "mode": if must { "required" } else { "auto" },
                 "tools": names.iter().map(named).collect::<Value>(),
             }),
         };
@@ -349,7 +323,7 @@ impl Tools {
     }
 
     pub(super) fn may_be_called(&self) -> bool {
-        !self.list.is_empty() && self.choice != Choice::None
+        !self.list.is_empty() && self.choice.allowed != Some(Vec::new())
     }
 
     fn as_json(&self) -> Vec<Value> {
@@ -401,12 +375,8 @@ impl Tools {
 
     /// The functions of which the answer must call one; `None` if no call is required.
     fn forced(&self) -> Option<Vec<&Tool>> {
-        Some(match &self.choice {
-            Choice::Auto | Choice::None | Choice::Of { must: false, .. } => return None,
-            Choice::Any => self.list.iter().collect(),
-            Choice::Named(name) => self.list.iter().filter(|t| t.name == *name).collect(),
-            Choice::Of { names, must: true } => self.list.iter().filter(|t| names.contains(&t.name)).collect(),
-        })
+        let allowed = |t: &&Tool| self.choice.allowed.as_ref().is_none_or(|names| names.contains(&t.name));
+        self.choice.must.then(|| self.list.iter().filter(allowed).collect())
     }
 
     /// The grammar of an answer with a required call: the call alone, as JSON.
@@ -420,10 +390,10 @@ impl Tools {
                 arguments["type"] = "object".into();
             }
             if arguments.get("type").is_some_and(|of| of == "object") {
-                references::move_to(&place, &mut arguments);
+                move_to(&place, &mut arguments);
             } else {
                 // Arguments are an object, even if their schema does not require one.
-                references::move_to(&format!("{place}/allOf/1"), &mut arguments);
+                move_to(&format!("{place}/allOf/1"), &mut arguments);
                 arguments = json!({ "allOf": [{ "type": "object" }, arguments] });
             }
             json!({
@@ -447,12 +417,22 @@ impl Tools {
         if !self.may_be_called() {
             return None;
         }
-        Some(match (self.forced(), &self.choice) {
-            (Some(forced), _) => Calls::whole(forced.into_iter().map(|tool| tool.name.clone()).collect()),
-            (None, Choice::Of { names, .. }) => Calls::only(names.clone()),
-            (None, _) => Calls::default(),
+        Some(match self.forced() {
+            Some(forced) => Calls::whole(forced.into_iter().map(|tool| tool.name.clone()).collect()),
+            None => Calls::only(self.choice.allowed.clone()),
         })
     }
+}
+
+/// Rewrites a schema for its `place` in another one, a JSON pointer. Only references by pointer are relative to the
+/// root: those to an address or an anchor stay. An `$id` moves no root, as in the library that compiles schemas.
+fn move_to(place: &str, schema: &mut Value) {
+    each(schema, &mut |reference: &mut String| {
+        let pointer = reference.strip_prefix('#').filter(|p| p.is_empty() || p.starts_with('/'));
+        if let Some(pointer) = pointer {
+            *reference = format!("#{place}{pointer}");
+        }
+    });
 }
 
 fn takes_tools(renderer: &Renderer) -> bool {

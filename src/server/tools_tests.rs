@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
-use crate::server::calls::Part;
+use crate::server::notice::Event;
 use crate::server::turns::Call;
 use crate::text::grammar::{Grammars, shortest};
 use crate::text::{Before, Begin, TextModel};
@@ -90,7 +90,7 @@ fn an_answer_that_must_be_a_call_is_one() {
     let mut calls = forced.calls().unwrap();
     let mut parts = calls.push(&text);
     parts.extend(calls.finish());
-    let Some(Part::Call(call)) = parts.last() else { panic!("{text}: {parts:?}") };
+    let Some(Event::Call(call)) = parts.last() else { panic!("{text}: {parts:?}") };
     assert_eq!(call.name, "weather");
     assert!(call.arguments["days"].is_number() && call.arguments["place"].is_string(), "{text}");
     assert!(call.arguments["unit"] == "C" || call.arguments["unit"] == "F", "{text}");
@@ -169,4 +169,34 @@ fn a_schema_of_a_function_refers_to_its_own_parts() {
         assert!(!follows(choice, r#"{"name":"truth","arguments":{"leaf":true,"more":[7]}}"#), "{choice}");
     }
     assert!(follows("required", r#"{"name":"number","arguments":{"leaf":7,"more":[{"leaf":8}]}}"#));
+}
+
+#[test]
+fn references_to_its_own_root_move_and_nothing_else_does() {
+    let pointer = json!({ "$ref": "#/$defs/a" });
+    let mut schema = json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "properties": { "$ref": { "$ref": "#" }, "const": pointer, "x": { "items": [pointer, { "not": pointer }] } },
+        "anyOf": [{ "$ref": "other.json#/$defs/a" }, { "$ref": "#anchor" }, { "$ref": "https://x.org/y" }],
+        "const": pointer, "enum": [pointer], "default": pointer, "examples": [pointer],
+        "components": { "schemas": { "b": pointer } },
+        "$defs": { "a": { "additionalProperties": { "$ref": "#/definitions/x~1y" } }, "enum": pointer },
+        "$ref": "#/components/schemas/b",
+    });
+    move_to("/anyOf/1", &mut schema);
+    let moved = json!({ "$ref": "#/anyOf/1/$defs/a" });
+    assert_eq!(
+        schema,
+        json!({
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "properties": {
+                "$ref": { "$ref": "#/anyOf/1" }, "const": moved, "x": { "items": [moved, { "not": moved }] },
+            },
+            "anyOf": [{ "$ref": "other.json#/$defs/a" }, { "$ref": "#anchor" }, { "$ref": "https://x.org/y" }],
+            "const": pointer, "enum": [pointer], "default": pointer, "examples": [pointer],
+            "components": { "schemas": { "b": moved } },
+            "$defs": { "a": { "additionalProperties": { "$ref": "#/anyOf/1/definitions/x~1y" } }, "enum": moved },
+            "$ref": "#/anyOf/1/components/schemas/b",
+        })
+    );
 }

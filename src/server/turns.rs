@@ -1,9 +1,16 @@
-//! Turns of a conversation, from any API, and the calls of functions in them.
+//! Turns of a conversation, and how messages of any API are read into them: roles, texts, documents, calls of functions
+//! and their results.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::text::ChatRole;
+use super::context::leave_out;
+use super::fields::{Fields, kind};
+use super::refusal::Refusal;
+use crate::runtime::render::safe_name;
+use crate::text::{ChatMessage, ChatRole, decode};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
@@ -75,5 +82,236 @@ pub(super) struct Turn {
 impl Turn {
     pub(super) fn new(role: ChatRole, text: impl Into<String>) -> Turn {
         Turn { role, text: text.into(), thinking: String::new(), calls: Vec::new(), call_id: None, files: Vec::new() }
+    }
+}
+
+/// Reads `messages`: at least one is required.
+pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
+    fields.require("messages")?;
+    let mut turns = Vec::new();
+    fields.objects("messages")?.into_iter().try_for_each(|fields| message(fields, &mut turns))?;
+    match turns.is_empty() {
+        true => Err(fields.wrong("messages", "is empty: there is nothing to answer")),
+        false => Ok(turns),
+    }
+}
+
+/// Reads a message, and adds its turn. The results of calls in it are turns of their own.
+pub(super) fn message(mut fields: Fields, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
+    let role = match fields.text("role")?.as_deref() {
+        // Claude Code sends its reminders as system messages between the turns.
+        Some("system" | "developer") => ChatRole::System,
+        Some("user") => ChatRole::User,
+        Some("assistant") => ChatRole::Assistant,
+        Some("tool" | "function") => ChatRole::Tool,
+        Some(other) => {
+            let what = format!("must be system, developer, user, assistant or tool, it is {other}");
+            return Err(fields.wrong("role", what));
+        }
+        None => return Err(fields.wrong("role", "is missing")),
+    };
+    // An answer may consist of calls alone, and a result may be empty.
+    if matches!(role, ChatRole::System | ChatRole::User) {
+        fields.require("content")?;
+    }
+    turns.push(Turn::new(role, ""));
+    parts(&mut fields, "content", role, turns)?;
+    if let Some(turn) = turns.last_mut().filter(|_| role == ChatRole::Assistant) {
+        turn.thinking.push_str(&fields.text("reasoning_content")?.or(fields.text("reasoning")?).unwrap_or_default());
+        for fields in fields.objects("tool_calls")? {
+            turn.calls.push(call(fields)?);
+        }
+        if let Some(function) = fields.object("function_call")? {
+            turn.calls.push(call_of(String::new(), function)?);
+        }
+        fields.ignore(&["refusal", "audio", "annotations"]);
+    }
+    if let Some(turn) = turns.last_mut().filter(|_| role == ChatRole::Tool) {
+        turn.call_id = fields.text("tool_call_id")?;
+    }
+    fields.ignore(&["name", "phase"]);
+    fields.done()
+}
+
+/// A field with content, as one turn.
+pub(super) fn content(fields: &mut Fields, field: &'static str, role: ChatRole) -> Result<Turn, Refusal> {
+    let mut turns = vec![Turn::new(role, "")];
+    parts(fields, field, role, &mut turns)?;
+    Ok(turns.pop().unwrap_or_else(|| Turn::new(role, "")))
+}
+
+/// Adds the content in a field to the last turn: a string, or an array of parts.
+fn parts(fields: &mut Fields, field: &'static str, role: ChatRole, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
+    match fields.take(field) {
+        None => Ok(()),
+        Some(Value::Array(list)) => {
+            fields.objects_of(field, list)?.into_iter().try_for_each(|fields| part(fields, role, turns))
+        }
+        Some(Value::String(text)) => {
+            turns.last_mut().into_iter().for_each(|turn| turn.text.push_str(&text));
+            Ok(())
+        }
+        Some(other) => {
+            let what = format!("must be a string or an array of parts, it is {}", kind(&other));
+            Err(fields.wrong(field, what))
+        }
+    }
+}
+
+fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
+    let of = fields.text("type")?.unwrap_or_default();
+    fields.ignore(&["annotations", "logprobs", "cache_control", "citations"]);
+    // After the result of a call.
+    if turns.last().is_none_or(|turn| turn.role != role) {
+        turns.push(Turn::new(role, ""));
+    }
+    let Some(turn) = turns.last_mut() else { return Ok(()) };
+    match (of.as_str(), role) {
+        ("text" | "input_text" | "output_text", _) => turn.text.push_str(&fields.need_text("text")?),
+        ("refusal", ChatRole::Assistant) => turn.text.push_str(&fields.need_text("refusal")?),
+        ("thinking", ChatRole::Assistant) => {
+            turn.thinking.push_str(&fields.text("thinking")?.unwrap_or_default());
+            fields.ignore(&["signature"]);
+        }
+        ("redacted_thinking", ChatRole::Assistant) => fields.ignore(&["data"]),
+        ("tool_use", ChatRole::Assistant) => {
+            let (id, name) = (fields.text("id")?.unwrap_or_default(), fields.text("name")?.unwrap_or_default());
+            turn.calls.push(Call::new(id, name, fields.take("input").unwrap_or_else(|| json!({}))));
+            fields.ignore(&["caller"]);
+        }
+        ("input_file", ChatRole::User) => turn.files.push(file_id(&mut fields)?),
+        ("file", ChatRole::User) => {
+            let mut file = fields.need_object("file")?;
+            turn.files.push(file_id(&mut file)?);
+            file.done()?;
+        }
+        ("document", ChatRole::User | ChatRole::Tool) => document(&mut fields, turn)?,
+        ("search_result", ChatRole::User | ChatRole::Tool) => {
+            let source = fields.text("source")?;
+            let name = fields.text("title")?.or(source).unwrap_or_default();
+            turn.text.push_str(&named_text(&name, &content(&mut fields, "content", ChatRole::System)?.text));
+        }
+        // Names a function that the request has in full.
+        ("tool_reference", ChatRole::Tool) => turn.text.push_str(&fields.text("tool_name")?.unwrap_or_default()),
+        ("tool_result", ChatRole::User) => {
+            let call_id = fields.text("tool_use_id")?;
+            let result = content(&mut fields, "content", ChatRole::Tool)?;
+            fields.ignore(&["is_error"]);
+            // Remove the empty turn that was started for this part.
+            turns.pop_if(|turn| turn.text.is_empty() && turn.files.is_empty());
+            turns.push(Turn { call_id, ..result });
+        }
+        // Of tools that another server has run.
+        (other, ChatRole::Assistant) if !other.is_empty() && leave_out(&fields.name(other)) => return Ok(()),
+        (other, _) => {
+            let what = if other.is_empty() { "nothing" } else { other };
+            return Err(fields.wrong("type", format!("is {what}: this model reads text only")));
+        }
+    }
+    fields.done()
+}
+
+fn file_id(fields: &mut Fields) -> Result<String, Refusal> {
+    match fields.text("file_id")? {
+        Some(id) => Ok(id),
+        None => Err(fields.wrong("file_id", "is missing: documents are named by the ids of GET /v1/files")),
+    }
+}
+
+/// A text as a document of the conversation.
+fn named_text(name: &str, text: &str) -> String {
+    let [document, _] = ChatMessage::document(&safe_name(name), text.trim_matches(['\n', '\r']));
+    format!("{}\n\n", document.content)
+}
+
+fn document(fields: &mut Fields, turn: &mut Turn) -> Result<(), Refusal> {
+    let title = fields.text("title")?;
+    fields.ignore(&["context"]);
+    let mut source = fields.need_object("source")?;
+    let text = match source.need_text("type")?.as_str() {
+        "file" => {
+            turn.files.push(file_id(&mut source)?);
+            return source.done();
+        }
+        "text" => {
+            source.refuse("media_type", |v| v.as_str().is_some_and(|media| media.starts_with("text/")))?;
+            source.need_text("data")?
+        }
+        "content" => content(&mut source, "content", ChatRole::System)?.text,
+        "base64" => {
+            let media = source.need_text("media_type")?;
+            if !media.starts_with("text/") {
+                let what = "only text can be sent. Add the file to the library (sala-chat library add FILE) and name it as in docs/serve.md";
+                return Err(source.wrong("media_type", format!("is {media}: {what}")));
+            }
+            let data = source.need_text("data")?.replace(char::is_whitespace, "");
+            let decoded = STANDARD.decode(data).ok().and_then(|bytes| decode(bytes, false).ok());
+            decoded.ok_or_else(|| source.wrong("data", "is not text in base64"))?.text
+        }
+        other => {
+            let what = format!("is {other:?}: a document is text, content, or a file of the library");
+            return Err(source.wrong("type", what));
+        }
+    };
+    turn.text.push_str(&named_text(title.as_deref().unwrap_or("document.txt"), &text));
+    source.done()
+}
+
+fn call(mut fields: Fields) -> Result<Call, Refusal> {
+    let id = fields.text("id")?.unwrap_or_default();
+    fields.refuse("type", |v| v == "function" || v == "custom")?;
+    fields.ignore(&["index"]);
+    if let Some(mut custom) = fields.object("custom")? {
+        fields.done()?;
+        let (name, input) = (custom.text("name")?.unwrap_or_default(), custom.text("input")?.unwrap_or_default());
+        return custom.done().map(|()| Call::new(id, name, json!({ "input": input })));
+    }
+    let function = fields.need_object("function")?;
+    fields.done()?;
+    call_of(id, function)
+}
+
+fn call_of(id: String, mut function: Fields) -> Result<Call, Refusal> {
+    let name = function.text("name")?.unwrap_or_default();
+    // Some clients return the arguments as the object that they parsed.
+    let arguments = match function.peek("arguments").filter(Value::is_object) {
+        Some(object) => function.take("arguments").unwrap_or(object),
+        None => arguments(&function.text("arguments")?.unwrap_or_default()),
+    };
+    function.done()?;
+    Ok(Call::new(id, name, arguments))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turns(content: Value) -> Result<Vec<Turn>, Refusal> {
+        messages(&mut Fields::of(json!({ "messages": [{ "role": "user", "content": content }] }), "").unwrap())
+    }
+
+    #[test]
+    fn a_document_in_base64_is_text_or_refused_by_its_type() {
+        let sent = |media: &str, data: &str| {
+            let source = json!({ "type": "base64", "media_type": media, "data": data });
+            let content = json!([{ "type": "document", "title": "a.txt", "source": source }]);
+            turns(content).map(|turns| turns[0].text.clone())
+        };
+        assert!(sent("text/plain", "VGhlIHJlbnQgaXMgN\nTAwIOKCrC4=").unwrap().contains("The rent is 500 €."));
+        let pdf = sent("application/pdf", "JVBERi0=").unwrap_err().message;
+        assert!(pdf.contains("media_type is application/pdf") && pdf.contains("sala-chat library add FILE"), "{pdf}");
+        assert!(sent("text/plain", "%").unwrap_err().message.ends_with("is not text in base64"));
+    }
+
+    #[test]
+    fn a_document_before_the_result_of_a_call_stays() {
+        let content = json!([
+            { "type": "document", "source": { "type": "file", "file_id": "file-1" } },
+            { "type": "tool_result", "tool_use_id": "c1", "content": "12 degrees" },
+        ]);
+        let turns = turns(content).unwrap();
+        let roles: Vec<ChatRole> = turns.iter().map(|t| t.role).collect();
+        assert_eq!(roles, [ChatRole::User, ChatRole::Tool]);
+        assert_eq!((turns[0].files.as_slice(), turns[1].call_id.as_deref()), (&["file-1".to_owned()][..], Some("c1")));
     }
 }

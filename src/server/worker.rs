@@ -6,7 +6,7 @@
 //! slot stays live after its answer until another request needs it: a request that continues there restores nothing. A
 //! request that shares its beginning with one in prefill waits for that prefill.
 //!
-//! This thread never blocks on a connection, on a disk (state on its way there is in memory, [`super::fresh`]) or on
+//! This thread never blocks on a connection, on a disk (state on its way there is in memory, [`super::keep`]) or on
 //! work over a long text (the planner does that, [`super::planner`]).
 
 mod lanes;
@@ -19,7 +19,6 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, never, select};
 
 use super::ask::Ask;
-use super::collected::BROKE_OFF;
 use super::keep::Keep;
 use super::planner::{Plan, Planner};
 use super::refusal::Refusal;
@@ -40,30 +39,25 @@ const GONE: &str = "the engine is gone; start sala-chat serve again";
 /// What a request waits for.
 #[derive(Debug, Default)]
 enum Wait {
-    /// Its turn in the queue.
     #[default]
     Turn,
     Plan(u64),
     /// Another request's prefill of a shared beginning.
     Prefill(Prefill),
-    /// A command.
     Engine(u64),
 }
 
-/// The event that ended the wait.
 enum Wake {
     Go,
-    Plan(Result<Plan, Refusal>),
+    Plan(Plan),
     Engine(EngineEvent),
-    Refused(Refusal),
 }
 
-/// A request in the queue or at work.
 struct Entry {
     /// Set when its client disconnects.
     cancel: Cancel,
     wait: Wait,
-    wake: Option<Wake>,
+    wake: Option<Result<Wake, Refusal>>,
     run: Running<()>,
 }
 
@@ -84,16 +78,13 @@ pub(super) struct Worker {
     requests: Vec<Entry>,
     /// Of the request that runs.
     wait: Wait,
-    wake: Option<Wake>,
+    wake: Option<Result<Wake, Refusal>>,
     lanes: Lanes,
     baton: Baton<Worker>,
 }
 
 impl Worker {
     /// Runs until `orders` closes, then saves the pending state.
-    ///
-    /// # Errors
-    /// Lists the state that is not on disk.
     pub(super) fn run(
         shared: Arc<Shared>,
         asks: Receiver<Ask>,
@@ -102,7 +93,8 @@ impl Worker {
         keep: Keep,
         planner: Planner,
     ) -> Result<(), Unsaved> {
-        let mut engine = Engine::new(engine, shared.renderer.clone(), shared.stop_ids.clone(), shared.piece);
+        let mut engine =
+            Engine::new(engine, shared.renderer.clone(), shared.options.stop.clone(), shared.options.piece);
         engine.gone = GONE;
         let mut worker = Box::new(Worker {
             engine,
@@ -120,7 +112,7 @@ impl Worker {
         loop {
             let stopping = *worker.shared.phase.borrow() == Phase::Stopping;
             if stopping {
-                worker.refuse(&Refusal::new(503, "shutting_down", BROKE_OFF), |_| true);
+                worker.refuse(&Refusal::broke_off(), |_| true);
             }
             worker.lanes.cancel(stopping || ending);
             worker.refuse(&Refusal::gone(), |entry| entry.cancel.is_cancelled());
@@ -140,7 +132,7 @@ impl Worker {
                     Err(_) => worker.asks = never(),
                 },
                 recv(plans) -> planned => if let Ok((id, plan)) = planned {
-                    worker.wake(|wait| matches!(wait, Wait::Plan(of) if *of == id), Wake::Plan(plan));
+                    worker.wake(|wait| matches!(wait, Wait::Plan(of) if *of == id), plan.map(Wake::Plan));
                 },
                 recv(worker.engine.events) -> event => {
                     let event = event.unwrap_or_else(|_| worker.engine.ended());
@@ -179,18 +171,16 @@ impl Worker {
             // Concerns the engine as a whole, not one answer.
             EngineEvent::Note(note) => tracing::warn!("{note}"),
             EngineEvent::Evicted { sequence } => self.lanes.evicted(sequence),
-            event => self.wake(|wait| matches!(wait, Wait::Engine(of) if Some(*of) == id), Wake::Engine(event)),
+            event => self.wake(|wait| matches!(wait, Wait::Engine(of) if Some(*of) == id), Ok(Wake::Engine(event))),
         }
     }
 
-    /// Handles an event of the writer. If the answer was deleted while its row was on its way to disk, deletes the row.
     fn on_save(&mut self, event: SaveEvent) {
-        let row = self.keep.on_event(event);
-        let Some(message) = row.filter(|message| self.shared.records.is_deleted(*message)) else { return };
-        let shared = Arc::clone(&self.shared);
-        let forget = move || shared.records.forget_one(message);
-        // If no thread starts, the deletion happens at the end.
-        let _ = std::thread::Builder::new().name("forget".into()).spawn(forget);
+        if self.keep.on_event(event) && self.shared.records.has_unsaved() {
+            let shared = Arc::clone(&self.shared);
+            // If no thread starts, the deletion happens at the end.
+            let _ = std::thread::Builder::new().name("forget".into()).spawn(move || shared.records.forget_unsaved());
+        }
     }
 
     /// Requests in planning, prefill or decode.
@@ -198,7 +188,6 @@ impl Worker {
         self.requests.iter().filter(|entry| !entry.is_waiting()).count()
     }
 
-    /// Queues a request once for each of its answers.
     fn queue_each(&mut self, ask: Ask) {
         self.shared.waiting.fetch_add(ask.wanted - 1, Ordering::Relaxed);
         ask.each().into_iter().for_each(|ask| self.queue(ask));
@@ -210,14 +199,13 @@ impl Worker {
         self.requests.push(Entry { cancel, wait: Wait::Turn, wake: None, run });
     }
 
-    /// Refuses waiting requests that are `picked`.
     fn refuse(&mut self, refusal: &Refusal, picked: impl Fn(&Entry) -> bool) {
         for entry in self.requests.iter_mut().filter(|entry| entry.is_waiting() && picked(entry)) {
-            entry.wake = Some(Wake::Refused(refusal.clone()));
+            entry.wake = Some(Err(refusal.clone()));
         }
     }
 
-    fn wake(&mut self, waits: impl Fn(&Wait) -> bool, wake: Wake) {
+    fn wake(&mut self, waits: impl Fn(&Wait) -> bool, wake: Result<Wake, Refusal>) {
         if let Some(entry) = self.requests.iter_mut().find(|entry| waits(&entry.wait)) {
             entry.wake = Some(wake);
         }
@@ -252,14 +240,14 @@ impl Worker {
     /// there is none.
     fn begin_next(&mut self) -> bool {
         let most = self.engine.model().map_or(0, |m| m.max_sequences.max(1) as usize);
-        if self.busy() >= most.min(self.shared.side_by_side) {
+        if self.busy() >= most.min(self.shared.options.side_by_side) {
             return false;
         }
         let over = |wait: &Wait| matches!(wait, Wait::Prefill(prefill) if !self.lanes.is_running(prefill));
         let next = self.requests.iter().position(|entry| over(&entry.wait));
         let next = next.or_else(|| self.requests.iter().position(|entry| matches!(entry.wait, Wait::Turn)));
         let Some(entry) = next.and_then(|at| self.requests.get_mut(at)) else { return false };
-        entry.wake = Some(Wake::Go);
+        entry.wake = Some(Ok(Wake::Go));
         true
     }
 
@@ -271,9 +259,9 @@ impl Worker {
             entry.wake.get_or_insert(match entry.wait {
                 Wait::Engine(id) => {
                     let fault = EngineFault::Fatal { why: why.clone(), exit };
-                    Wake::Engine(EngineEvent::Failed { id, fault })
+                    Ok(Wake::Engine(EngineEvent::Failed { id, fault }))
                 }
-                Wait::Turn | Wait::Plan(_) | Wait::Prefill(_) => Wake::Refused(refusal.clone()),
+                Wait::Turn | Wait::Plan(_) | Wait::Prefill(_) => Err(refusal.clone()),
             });
         }
         if !matches!(self.shared.engine(), EngineIs::Down(_)) {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::commit::{Change, NewSession, TitleBy};
 use super::error::{Result, StoreError};
-use super::export::{MarkJson, SessionJson};
+use super::export::SessionJson;
 use crate::core::counted;
 use crate::core::transcript::{Message, MessageId, Role, SessionId};
 use crate::text::sanitize::is_unseen;
@@ -113,25 +113,6 @@ impl LeftOut {
     }
 }
 
-#[derive(Default)]
-pub(super) struct Arrival {
-    pub name: String,
-    pub title: Option<String>,
-    /// An object, or a string if it does not parse as one.
-    pub settings: Value,
-    pub head: Option<MessageId>,
-    /// Under the ids of the file.
-    pub messages: Vec<Message>,
-    pub marks: Vec<MarkJson>,
-}
-
-impl From<SessionJson> for Arrival {
-    fn from(json: SessionJson) -> Arrival {
-        let SessionJson { name, title, settings, head, messages, marks, .. } = json;
-        Arrival { name, title, settings, head, messages, marks }
-    }
-}
-
 pub(super) struct Arrived {
     pub id: SessionId,
     /// Keyed by the ids of the file.
@@ -145,12 +126,12 @@ pub(super) struct Arrived {
 /// # Errors
 /// Messages that contradict each other, before any change; errors of `id` and `put`.
 pub(super) fn arrive(
-    session: Arrival,
+    session: SessionJson,
     id: &mut dyn FnMut() -> Result<i64>,
     put: &mut dyn FnMut(Change) -> Result<()>,
     bad: &dyn Fn(String) -> StoreError,
 ) -> Result<Arrived> {
-    let Arrival { name, title, settings, head, messages, marks } = session;
+    let SessionJson { name, title, settings, head, messages, marks, .. } = session;
     let order = parents_first(&messages).map_err(bad)?;
     let session = SessionId(id()?);
     let settings = match settings {
@@ -197,43 +178,28 @@ pub(super) fn plain_name(name: &str) -> String {
     name.trim().to_owned()
 }
 
+/// The order of messages by index: roots first, children of one parent together in file order.
 fn parents_first(messages: &[Message]) -> Result<Vec<usize>, String> {
-    let mut known: HashMap<MessageId, usize> = HashMap::with_capacity(messages.len());
+    let mut known: HashSet<MessageId> = HashSet::with_capacity(messages.len());
+    if let Some(twice) = messages.iter().find(|m| !known.insert(m.id)) {
+        return Err(format!("two messages have the number {}", twice.id.0));
+    }
+    let mut children: HashMap<Option<MessageId>, Vec<usize>> = HashMap::new();
     for (i, m) in messages.iter().enumerate() {
-        if known.insert(m.id, i).is_some() {
-            return Err(format!("two messages have the number {}", m.id.0));
+        // As a root, the message would leave its conversation.
+        if let Some(parent) = m.parent.filter(|parent| !known.contains(parent)) {
+            return Err(format!("message {} follows message {}, which is not in the file", m.id.0, parent.0));
         }
+        children.entry(m.parent).or_default().push(i);
     }
-    // (parent, message) by index: roots first, children of one parent together in file order.
-    let mut below: Vec<(Option<usize>, usize)> = Vec::with_capacity(messages.len());
-    for (i, m) in messages.iter().enumerate() {
-        let above =
-            match m.parent {
-                None => None,
-                // As a root, the message would leave its conversation.
-                Some(parent) => Some(*known.get(&parent).ok_or_else(|| {
-                    format!("message {} follows message {}, which is not in the file", m.id.0, parent.0)
-                })?),
-            };
-        below.push((above, i));
-    }
-    drop(known);
-    below.sort_unstable();
-    let children = |parent: Option<usize>| {
-        let from = below.partition_point(|(above, _)| *above < parent);
-        below.iter().skip(from).take_while(move |(above, _)| *above == parent).map(|(_, i)| *i)
-    };
-    let mut ordered: Vec<usize> = Vec::with_capacity(messages.len());
-    ordered.extend(children(None));
+    let mut ordered = children.remove(&None).unwrap_or_default();
     let mut at = 0;
-    while let Some(parent) = ordered.get(at) {
-        ordered.extend(children(Some(*parent)));
+    while let Some(parent) = ordered.get(at).and_then(|i| messages.get(*i)) {
+        ordered.extend(children.remove(&Some(parent.id)).unwrap_or_default());
         at += 1;
     }
-    if ordered.len() < messages.len() {
-        let reached: HashSet<usize> = ordered.iter().copied().collect();
-        let round = messages.iter().enumerate().find(|(i, _)| !reached.contains(i));
-        return Err(format!("message {} is among its own ancestors", round.map_or(0, |(_, m)| m.id.0)));
+    match children.into_values().flatten().min().and_then(|i| messages.get(i)) {
+        Some(round) => Err(format!("message {} is among its own ancestors", round.id.0)),
+        None => Ok(ordered),
     }
-    Ok(ordered)
 }

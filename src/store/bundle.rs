@@ -21,7 +21,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 
-use super::arrival::{Arrival, Arrived, Imported, arrive};
+use super::arrival::{Arrived, Imported, arrive};
 use super::commit::{apply, link, record_segment};
 use super::database::Store;
 use super::disk::Disk;
@@ -41,6 +41,7 @@ const HASH_BYTES: u64 = 32;
 const HEAD_BYTES: u64 = MAGIC.len() as u64 + 8 + HASH_BYTES;
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 const COPY_BYTES: u64 = 8 << 20;
+const UNREADABLE: &str = "a segment is unreadable";
 
 #[derive(Serialize, Deserialize)]
 struct Manifest {
@@ -168,16 +169,12 @@ impl Store {
         kind: FileKind,
         files: &mut Vec<(std::path::PathBuf, u64)>,
     ) -> Result<FileJson> {
-        let (stored, root) = match kind {
-            FileKind::Rows => {
-                self.read_rows(&segment.id)?;
-                (&segment.rows, self.file_root(&segment.id, kind)?)
-            }
-            FileKind::End => {
-                self.read_end(&segment.id)?;
-                (&segment.end, self.file_root(&segment.id, kind)?)
-            }
+        // Reading it checks all of it.
+        let stored = match kind {
+            FileKind::Rows => self.read_rows(&segment.id).map(|_| &segment.rows)?,
+            FileKind::End => self.read_end(&segment.id).map(|_| &segment.end)?,
         };
+        let root = self.file_root(&segment.id, kind)?;
         files.push((self.layout.file(&segment.id, kind), stored.bytes()));
         Ok(FileJson { bytes: stored.bytes(), root: blake3::Hash::from_bytes(root).to_hex().to_string() })
     }
@@ -208,7 +205,7 @@ impl Store {
             Ok(())
         };
         let Arrived { id, new_ids, at_last_message } =
-            arrive(Arrival::from(session), &mut || Ok(self.new_message_id(None).0), &mut put, &|why| bad(&why))?;
+            arrive(session, &mut || Ok(self.new_message_id(None).0), &mut put, &|why| bad(&why))?;
         let links: Vec<(MessageId, usize)> =
             links.into_iter().filter_map(|(m, i)| Some((*new_ids.get(&m)?, i))).collect();
 
@@ -271,7 +268,9 @@ impl Store {
         written: &mut Vec<Written>,
         watch: &Watch<'_>,
     ) -> Result<(Vec<(NewSegment, SegmentId)>, u64)> {
-        let mut path = Arriving { origin, recorded: Vec::new(), own: None };
+        let mut recorded: Vec<(NewSegment, SegmentId)> = Vec::with_capacity(segments.len());
+        // The name that the exporting machine computes for the tokens so far.
+        let mut own = None;
         let sizes = segments.iter().flat_map(|s| [&s.rows, &s.end]).flatten().map(|f| f.bytes);
         // The sizes are untrusted, so their sum may overflow.
         let need = sizes.take(2 * segments.len()).try_fold(0u64, |sum, bytes| sum.checked_add(bytes));
@@ -286,8 +285,16 @@ impl Store {
         for s in segments {
             watch.go_on()?;
             (watch.progress)(at, within.end);
-            let (segment, name, in_file) =
-                path.next(s).map_err(|why| StoreError::Import { path: bundle.to_owned(), why: why.to_owned() })?;
+            let bad = |why: &str| StoreError::Import { path: bundle.to_owned(), why: why.to_owned() };
+            let segment = new_segment(s, recorded.last()).map_err(bad)?;
+            let computed = SegmentId::compute(&segment.fingerprint, own.as_ref(), &segment.prompt, &segment.completion);
+            own = Some(computed);
+            let name = match segment.parent {
+                None => SegmentId::imported(&computed, origin),
+                Some(_) => segment.id(),
+            };
+            let in_file = s.id.as_ref().map_or(Some(computed), |hex| SegmentId::from_hex(hex));
+            let in_file = in_file.ok_or_else(|| bad(UNREADABLE))?;
             let lost = |why: String| StoreError::StateLost { id: name, why };
             for (kind, file) in [(FileKind::Rows, &s.rows), (FileKind::End, &s.end)] {
                 let Some(file) = file else { continue };
@@ -321,8 +328,9 @@ impl Store {
             if s.end.is_some() {
                 tokens = segment.start + segment.tokens();
             }
+            recorded.push((segment, name));
         }
-        Ok((path.recorded, tokens))
+        Ok((recorded, tokens))
     }
 
     /// File kinds of a segment of this model that was made here and is kept, to compare shapes with.
@@ -343,43 +351,6 @@ impl Store {
     }
 }
 
-/// The segments of an incoming bundle, root first.
-struct Arriving<'a> {
-    origin: &'a [u8; 32],
-    recorded: Vec<(NewSegment, SegmentId)>,
-    /// The name that the exporting machine computes for the tokens so far.
-    own: Option<SegmentId>,
-}
-
-impl Arriving<'_> {
-    /// The next segment, its name here, and the name inside its files. Errors are phrases.
-    fn next(&mut self, s: &SegmentJson) -> Result<(NewSegment, SegmentId, SegmentId), &'static str> {
-        let before = self.recorded.last();
-        let mut segment = new_segment(s, before.map(|(_, id)| *id)).ok_or("a segment is unreadable")?;
-        let expected = before.map_or(0, |(b, _)| b.start + b.tokens());
-        if segment.start != expected || before.is_some_and(|(b, _)| b.fingerprint != segment.fingerprint) {
-            return Err("its segments do not follow each other");
-        }
-        if i64::try_from(segment.boundary.bytes).is_err() {
-            return Err("a segment is unreadable");
-        }
-        let parent = std::mem::replace(&mut segment.parent, self.own);
-        let own = segment.id();
-        self.own = Some(own);
-        segment.parent = parent;
-        let name = match parent {
-            None => SegmentId::imported(&own, self.origin),
-            Some(_) => segment.id(),
-        };
-        let in_file = match &s.id {
-            None => own,
-            Some(hex) => SegmentId::from_hex(hex).ok_or("a segment is unreadable")?,
-        };
-        self.recorded.push((segment.clone(), name));
-        Ok((segment, name, in_file))
-    }
-}
-
 fn segment_json(s: &Segment, rows: Option<FileJson>, end: Option<FileJson>) -> SegmentJson {
     let tokens = |t: &[u32]| BASE64.encode(tokens_to_bytes(t));
     SegmentJson {
@@ -396,15 +367,25 @@ fn segment_json(s: &Segment, rows: Option<FileJson>, end: Option<FileJson>) -> S
     }
 }
 
-fn new_segment(s: &SegmentJson, parent: Option<SegmentId>) -> Option<NewSegment> {
-    let tokens = |text: &str| BASE64.decode(text).ok().and_then(|b| tokens_from_bytes(&b));
-    Some(NewSegment {
+/// The segment that follows another one. Errors are phrases.
+fn new_segment(s: &SegmentJson, before: Option<&(NewSegment, SegmentId)>) -> Result<NewSegment, &'static str> {
+    let tokens = |text: &str| BASE64.decode(text).ok().and_then(|b| tokens_from_bytes(&b)).ok_or(UNREADABLE);
+    let hash = blake3::Hash::from_hex(&s.text_hash).map_err(|_| UNREADABLE)?;
+    let expected = before.map_or(0, |(b, _)| b.start + b.tokens());
+    if s.start != expected || before.is_some_and(|(b, _)| b.fingerprint != s.fingerprint) {
+        return Err("its segments do not follow each other");
+    }
+    Ok(NewSegment {
         fingerprint: s.fingerprint.clone(),
-        parent,
+        parent: before.map(|(_, id)| *id),
         start: s.start,
         prompt: tokens(&s.given)?,
         completion: tokens(&s.generated)?,
-        boundary: TextBoundary { bytes: s.text_bytes, hash: *blake3::Hash::from_hex(&s.text_hash).ok()?.as_bytes() },
-        kind: SegmentKind::from_code(s.kind)?,
+        // The database holds no larger number.
+        boundary: TextBoundary {
+            bytes: i64::try_from(s.text_bytes).map_err(|_| UNREADABLE)? as u64,
+            hash: *hash.as_bytes(),
+        },
+        kind: SegmentKind::from_code(s.kind).ok_or(UNREADABLE)?,
     })
 }

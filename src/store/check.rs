@@ -5,20 +5,19 @@
 //! changed file or a wrong position (dropped and prefilled again), and the mark of a directory merged from two. It
 //! cannot repair the text of a damaged message and names it.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 
 use super::database::{Access, Store};
 use super::directory;
 use super::error::{Result, StoreError, is_damage};
 use super::format::{self, FileKind};
 use super::messages::UNREADABLE;
-use super::misplaced::misplaced;
 use super::query;
 use super::schema::{self, structure_fault};
 use super::seal::{self, seal_session};
-use super::segment::SegmentId;
+use super::segment::{SegmentId, SegmentKind};
 use super::watch::Watch;
-use crate::core::transcript::{MessageId, SessionId};
+use crate::core::transcript::SessionId;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
@@ -36,43 +35,34 @@ fn first_fault(db: &Connection) -> Result<Option<String>> {
     if let Some(fault) = structure_fault(db)? {
         return Ok(Some(fault));
     }
-    let broken = broken_messages(db)?;
-    if let Some(id) = broken.first() {
-        return Ok(Some(format!("message {}, {} in all", id.0, broken.len())));
+    let [messages, sessions] = broken_rows(db)?;
+    if let Some(id) = messages.first() {
+        return Ok(Some(format!("message {id}, {} in all", messages.len())));
     }
     if let Some(id) = missing_messages(db)?.first() {
-        return Ok(Some(format!("message {} is missing", id.0)));
+        return Ok(Some(format!("message {id} is missing")));
     }
-    Ok(broken_sessions(db)?.first().map(|id| format!("session {}", id.0)))
+    Ok(sessions.first().map(|id| format!("session {id}")))
 }
 
-fn missing_messages(db: &Connection) -> Result<Vec<MessageId>> {
+fn missing_messages(db: &Connection) -> Result<Vec<i64>> {
     let sql = "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
            WHERE head IS NOT NULL UNION SELECT message FROM mark) AS wanted
          WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.id = wanted.id)";
-    query::rows(db, sql, [], |r| Ok(MessageId(r.get(0)?)))
+    query::rows(db, sql, [], |r| r.get(0))
 }
 
-fn broken_messages(db: &Connection) -> Result<Vec<MessageId>> {
-    let mut broken = Vec::new();
-    let mut one = db.prepare_cached(&format!("SELECT {} FROM message m WHERE m.id = ?1", seal::MESSAGE))?;
-    for id in all_ids(db, "message")? {
-        match one.query_row([id], |r| Ok(seal::is_whole(r))) {
-            Ok(true) => {}
-            Err(e) if !is_damage(&e) && e != rusqlite::Error::QueryReturnedNoRows => return Err(e.into()),
-            Ok(false) | Err(_) => broken.push(MessageId(id)),
-        }
-    }
-    Ok(broken)
-}
-
-fn broken_sessions(db: &Connection) -> Result<Vec<SessionId>> {
-    let mut broken = Vec::new();
-    let mut one = db.prepare_cached(&format!("SELECT {} FROM session WHERE id = ?1", seal::SESSION))?;
-    for id in all_ids(db, "session")? {
-        let whole = one.query_row([id], |r| Ok(seal::bytes_at(r, 9) == seal::session_seal(r, 0)));
-        if !matches!(whole, Ok(true)) {
-            broken.push(SessionId(id));
+/// Rows that do not match their seal: of messages, and of sessions.
+fn broken_rows(db: &Connection) -> Result<[Vec<i64>; 2]> {
+    let mut broken = [Vec::new(), Vec::new()];
+    for (table, broken) in seal::TABLES.iter().zip(&mut broken) {
+        let mut one = db.prepare_cached(&format!("SELECT {} FROM {} m WHERE m.id = ?1", table.columns, table.name))?;
+        for id in all_ids(db, table.name)? {
+            match one.query_row([id], |r| Ok((table.is_whole)(r))) {
+                Ok(true) => {}
+                Err(e) if !is_damage(&e) && e != rusqlite::Error::QueryReturnedNoRows => return Err(e.into()),
+                Ok(false) | Err(_) => broken.push(id),
+            }
         }
     }
     Ok(broken)
@@ -131,8 +121,8 @@ impl Store {
     /// The database cannot be read at all, or a repair cannot be written.
     pub fn check(&self) -> Result<Checked> {
         let mut out = Checked::default();
-        let parts: [fn(&Store, &mut Checked) -> Result<()>; 5] =
-            [Store::check_structure, Store::check_texts, Store::check_search, Store::check_places, Store::check_states];
+        let parts: [fn(&Store, &mut Checked) -> Result<()>; 4] =
+            [Store::check_structure, Store::check_texts, Store::check_search, Store::check_states];
         for part in parts {
             if let Err(e) = part(self, &mut out) {
                 let fault = format!("sala.db: {}", e.damage().ok_or(e)?);
@@ -163,23 +153,23 @@ impl Store {
     }
 
     fn check_texts(&self, out: &mut Checked) -> Result<()> {
-        let (broken, wrong, missing) = self.read(|db| {
+        let ([messages, sessions], missing) = self.read(|db| {
             // One snapshot: rows removed by others during the check are no damage.
             let moment = db.unchecked_transaction()?;
             let stand_ins = "SELECT count(*) FROM message NOT INDEXED WHERE meta = ?1";
             let stand_ins: u64 = moment.query_row(stand_ins, [UNREADABLE], |r| r.get(0)).unwrap_or(0);
             out.messages = (all_ids(&moment, "message")?.len() as u64).saturating_sub(stand_ins);
             out.sessions = all_ids(&moment, "session")?.len() as u64;
-            Ok((broken_messages(&moment)?, broken_sessions(&moment)?, missing_messages(&moment)))
+            Ok((broken_rows(&moment)?, missing_messages(&moment)))
         })?;
-        for id in wrong {
+        for id in sessions.into_iter().map(SessionId) {
             let Ok(record) = self.session(id) else { continue };
             let put_right = self.may_repair()
                 && self
                     .transaction(|tx| {
                         tx.execute(
                             "UPDATE session SET head = ?2 WHERE id = ?1",
-                            rusqlite::params![id.0, record.head.map(|m| m.0)],
+                            params![id.0, record.head.map(|m| m.0)],
                         )?;
                         seal_session(tx, id)
                     })
@@ -189,18 +179,18 @@ impl Store {
         }
         match missing {
             Ok(missing) => {
-                let line = |id: MessageId| format!("message {} is missing; show names its place", id.0);
+                let line = |id| format!("message {id} is missing; show names its place");
                 out.damaged.extend(missing.into_iter().map(line));
             }
             Err(e) => out.damaged.push(e.to_string()),
         }
-        for id in broken {
+        for id in messages {
             let sql = "SELECT s.name, m.depth FROM message m JOIN session s ON s.id = m.session WHERE m.id = ?1";
             let place =
-                self.read(|db| Ok(db.query_row(sql, [id.0], |r| Ok((r.get::<_, String>(0)?, r.get::<_, i64>(1)?)))?));
+                self.read(|db| Ok(db.query_row(sql, [id], |r| Ok((r.get::<_, String>(0)?, r.get::<_, i64>(1)?)))?));
             out.damaged.push(match place {
                 Ok((name, number)) => format!("message #{number} of \"{name}\" is not what was saved; show names it"),
-                Err(_) => format!("message {} is not what was saved", id.0),
+                Err(_) => format!("message {id} is not what was saved"),
             });
         }
         Ok(())
@@ -229,30 +219,23 @@ impl Store {
         Ok(())
     }
 
-    fn check_places(&self, out: &mut Checked) -> Result<()> {
-        let lost = self.read(misplaced)?;
-        self.drop_states(lost, out);
-        Ok(())
-    }
-
     fn check_states(&self, out: &mut Checked) -> Result<()> {
+        self.drop_states(self.read(misplaced)?, out);
         let kept: Vec<(SegmentId, bool, bool)> = self.read(|db| {
             let sql = "SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment";
             query::rows(db, sql, [], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))
         })?;
         let mut found = Vec::new();
-        for (id, rows, end) in kept {
-            for kind in [rows.then_some(FileKind::Rows), end.then_some(FileKind::End)].into_iter().flatten() {
-                out.states += 1;
-                // The identity before reading: a file that replaces this one meanwhile is a different file.
-                let look = self.disk.look(&self.layout.file(&id, kind)).ok();
-                match self.state_fault(&id, kind) {
-                    Ok(None) => {}
-                    // The state may have been dropped or removed during the read.
-                    _ if !self.roots(&id).is_ok_and(|roots| roots.of(kind).is_some()) => {}
-                    Ok(Some(why)) => found.push(((id, kind, why), look)),
-                    Err(e) => out.damaged.push(e.to_string()),
-                }
+        for (id, kind) in kept_files(kept) {
+            out.states += 1;
+            // The identity before reading: a file that replaces this one meanwhile is a different file.
+            let look = self.disk.look(&self.layout.file(&id, kind)).ok();
+            match self.state_fault(&id, kind) {
+                Ok(None) => {}
+                // The state may have been dropped or removed during the read.
+                _ if !self.roots(&id).is_ok_and(|roots| roots.of(kind).is_some()) => {}
+                Ok(Some(why)) => found.push(((id, kind, why), look)),
+                Err(e) => out.damaged.push(e.to_string()),
             }
         }
         // Another process may have found the fault, prefilled the text and saved new state.
@@ -267,21 +250,13 @@ impl Store {
             out.damaged.extend(lines);
             return;
         }
-        let mut dropped: Vec<(SegmentId, String)> = Vec::new();
-        for (id, _, why) in lost {
-            match dropped.last_mut() {
-                // Rows and end may be lost for the same reason.
-                Some((last, reason)) if *last == id => {
-                    if *reason != why {
-                        *reason = format!("{reason}; {why}");
-                    }
-                }
-                _ => dropped.push((id, why)),
-            }
+        // Rows and end may be lost for the same reason.
+        for of_one in lost.chunk_by(|(a, ..), (b, ..)| a == b) {
+            let mut why: Vec<&str> = of_one.iter().map(|(.., why)| why.as_str()).collect();
+            why.dedup();
+            let id = of_one.first().map(|(id, ..)| id.short()).unwrap_or_default();
+            out.repaired.push(format!("state {id} was dropped and will be read again: {}", why.join("; ")));
         }
-        let line =
-            |(id, why): (SegmentId, String)| format!("state {} was dropped and will be read again: {why}", id.short());
-        out.repaired.extend(dropped.into_iter().map(line));
     }
 
     fn state_fault(&self, id: &SegmentId, kind: FileKind) -> Result<Option<String>> {
@@ -298,4 +273,43 @@ impl Store {
             Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
         }
     }
+}
+
+/// State that was read without the messages before it, found from the database alone. Each answer and each document ends
+/// a segment, so the path to a document has one end for each of them. A path with fewer ends begins in the middle of the
+/// conversation. A server of an earlier version that was killed during a load could leave one.
+///
+/// ?1: the kind of a segment that ends nothing; ?2: white space.
+const MISPLACED: &str = "WITH RECURSIVE
+  chain(segment, root, ends) AS (
+    SELECT id, id, kind <> ?1 FROM segment WHERE parent IS NULL
+    UNION ALL SELECT s.id, chain.root, chain.ends + (s.kind <> ?1)
+      FROM chain CROSS JOIN segment s ON s.parent = chain.segment),
+  branch(message, ends) AS (
+    SELECT id, role = 'document' OR (role = 'assistant' AND trim(text, ?2) <> '') FROM message WHERE parent IS NULL
+    UNION ALL SELECT m.id, branch.ends + (m.role = 'document' OR (m.role = 'assistant' AND trim(m.text, ?2) <> ''))
+      FROM branch CROSS JOIN message m ON m.parent = branch.message),
+  misplaced(root) AS (
+    SELECT chain.root FROM message_segment held JOIN message m ON m.id = held.message AND m.role = 'document'
+      JOIN branch ON branch.message = held.message JOIN chain ON chain.segment = held.segment
+    WHERE chain.ends < branch.ends)
+  SELECT s.id, s.rows_root IS NOT NULL, s.end_root IS NOT NULL FROM chain JOIN segment s ON s.id = chain.segment
+  WHERE chain.root IN (SELECT root FROM misplaced)";
+
+/// Kept files of such state and of all that builds on it, with the reason why they are unusable.
+fn misplaced(db: &Connection) -> Result<Vec<(SegmentId, FileKind, String)>> {
+    let blank: String = ('\u{1}'..='\u{3000}').filter(|c| c.is_whitespace()).collect();
+    let found: Vec<(SegmentId, bool, bool)> =
+        query::rows(db, MISPLACED, params![SegmentKind::DocumentPart.code(), blank], |r| {
+            Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?))
+        })?;
+    let why = "it was read without what stands before it";
+    Ok(kept_files(found).map(|(id, kind)| (id, kind, why.to_owned())).collect())
+}
+
+/// The kept files of segments, from whether each has its rows and its end.
+fn kept_files(segments: Vec<(SegmentId, bool, bool)>) -> impl Iterator<Item = (SegmentId, FileKind)> {
+    segments.into_iter().flat_map(|(id, rows, end)| {
+        [rows.then_some((id, FileKind::Rows)), end.then_some((id, FileKind::End))].into_iter().flatten()
+    })
 }

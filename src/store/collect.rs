@@ -1,24 +1,23 @@
-//! Removes unreachable segments and sessions that have been in the trash long enough; computes sizes.
+//! Removes unreachable segments and sessions that have been in the trash long enough, and wipes deleted texts; computes
+//! sizes.
 //!
 //! Reachability decides, never age alone. Text is removed only with a session that its user deleted, after its days in
 //! the trash, and only if no other session shows it.
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::Transaction;
+use rusqlite::{Connection, Transaction, params};
 
-use super::database::{Access, Store};
+use super::database::{Access, Store, lock};
 use super::error::{Result, StoreError};
 use super::format::FileKind;
 use super::keep::Freed;
-use super::query;
-use super::reach::PLACES;
-use super::recorded::{ids, light, with_ancestors};
+use super::query::{self, PLACES};
+use super::recorded::{Light, ids, light, with_ancestors};
 use super::schema::structure_fault;
-use super::seal::number_at;
+use super::seal::{count_at, text_at};
 use super::segment::SegmentId;
 use super::sessions::{SessionFilter, SessionRecord, WRITTEN, properties};
-use super::wipe;
 use crate::core::now_ms;
 use crate::core::transcript::{SessionId, SessionSizes};
 
@@ -26,6 +25,12 @@ const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// Unreachable state stays this long while other processes may be about to use it.
 const LEFT_ALONE_MS: i64 = 24 * 3600 * 1000;
+/// A database up to this size is rewritten to wipe deleted texts.
+const SMALL_BYTES: u64 = 64 << 20;
+/// Pages of the search index that are merged in one transaction, for which other writers wait.
+const MERGED_PAGES: i64 = 2_000;
+/// Property of a database: a wipe of deleted texts is due.
+const WIPE: &str = "wipe";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
@@ -44,7 +49,7 @@ impl Store {
             let tree = light(tx)?;
             let mut roots = ids(tx, "SELECT segment FROM message_segment UNION SELECT segment FROM document")?;
             roots.extend(tree.values().filter(|l| l.used_ms >= cutoff).map(|l| l.id));
-            roots.extend(self.unlinked_segments());
+            roots.extend(lock(&self.unlinked).keys().copied());
             let reached = with_ancestors(&tree, roots);
             let mut gone = Vec::new();
             for l in tree.values().filter(|l| !reached.contains(&l.id)) {
@@ -95,7 +100,7 @@ impl Store {
                 if !tx.prepare_cached(sql)?.exists([session.0])? {
                     return Ok(None);
                 }
-                wipe::ask_for(tx)?;
+                tx.execute("INSERT OR REPLACE INTO property VALUES (?1, '')", [WIPE])?;
                 purge(tx, session).map(Some)
             })?;
             sessions += u64::from(purged.is_some());
@@ -121,51 +126,127 @@ impl Store {
         fault.map_or(Ok(()), |fault| Err(StoreError::Doubtful { path: path.clone(), fault }))
     }
 
+    pub fn database_bytes(&self) -> u64 {
+        self.disk.look(&self.layout.database).map_or(0, |l| l.bytes)
+    }
+
+    /// All sizes. Reads all messages: use [`Store::state_sizes`] or [`Store::sizes_of`] where they suffice.
     pub fn sizes(&self) -> Result<Sizes> {
-        let database_bytes = self.disk.look(&self.layout.database).map_or(0, |l| l.bytes);
+        let mut sizes = self.state_sizes()?;
         self.read(|db| {
-            let tree = light(db)?;
-            let mut query = db.prepare_cached(&format!(
-                "WITH {PLACES} SELECT m.session, l.segment FROM message m JOIN message_segment l ON l.message = m.id
-                 UNION SELECT p.session, l.segment FROM place p JOIN message_segment l ON l.message = p.message"
-            ))?;
-            let links: Vec<(i64, SegmentId)> =
-                query.query_map([], |r| Ok((r.get(0)?, SegmentId(r.get(1)?))))?.collect::<Result<_, _>>()?;
-            let mut by_session: HashMap<SessionId, Vec<SegmentId>> = HashMap::new();
-            for (session, segment) in links {
-                by_session.entry(SessionId(session)).or_default().push(segment);
+            let sql = "SELECT session, sum(octet_length(text) + octet_length(thinking)) FROM message GROUP BY session";
+            let texts: Vec<_> = query::rows(db, sql, [], |r| Ok((SessionId(r.get(0)?), count_at(r, 1))))?;
+            for (session, text) in texts {
+                sizes.sessions.entry(session).or_default().text = text;
             }
+            for (session, written) in properties(db, WRITTEN)? {
+                sizes.sessions.entry(session).or_default().written = written.parse().unwrap_or_default();
+            }
+            Ok(())
+        })?;
+        Ok(sizes)
+    }
+
+    /// As [`Store::sizes`], of state alone: neither texts nor what was written so far.
+    pub fn state_sizes(&self) -> Result<Sizes> {
+        self.read(|db| {
+            let (tree, links, library) = (light(db)?, links(db)?, ids(db, LIBRARY)?);
+            let library = with_ancestors(&tree, library);
             let mut reached_by: HashMap<SegmentId, u32> = HashMap::new();
-            let library = with_ancestors(&tree, ids(db, "SELECT segment FROM document")?);
             let mut reach: Vec<(SessionId, HashSet<SegmentId>)> = Vec::new();
-            for (session, tips) in by_session {
+            for (session, tips) in links {
                 let reached = with_ancestors(&tree, tips);
                 for id in &reached {
                     *reached_by.entry(*id).or_default() += 1;
                 }
                 reach.push((session, reached));
             }
-            let bytes = |id: &SegmentId| tree.get(id).map_or(0, |l| l.rows_bytes + l.end_bytes);
-            let mut sessions: HashMap<SessionId, SessionSizes> = HashMap::new();
-            for (session, reached) in reach {
-                let sizes = sessions.entry(session).or_default();
-                sizes.state = reached.iter().map(bytes).sum();
-                let own = reached.iter().filter(|id| reached_by.get(id) == Some(&1) && !library.contains(id));
-                sizes.own = own.map(bytes).sum();
-            }
-            let sql = "SELECT session, sum(octet_length(text) + octet_length(thinking)) FROM message GROUP BY session";
-            let texts: Vec<_> = query::rows(db, sql, [], |r| Ok((SessionId(r.get(0)?), number_at(r, 1))))?;
-            for (session, text) in texts {
-                let text = text.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default();
-                sessions.entry(session).or_default().text = text;
-            }
-            for (session, written) in properties(db, WRITTEN)? {
-                sessions.entry(session).or_default().written = written.parse().unwrap_or_default();
-            }
+            let shared = |id: &SegmentId| reached_by.get(id) != Some(&1) || library.contains(id);
+            let sessions =
+                reach.iter().map(|(session, reached)| (*session, state_of(&tree, reached, shared))).collect();
             let state_bytes = tree.values().map(|l| l.rows_bytes + l.end_bytes).sum();
-            Ok(Sizes { state_bytes, database_bytes, sessions })
+            Ok(Sizes { state_bytes, database_bytes: self.database_bytes(), sessions })
         })
     }
+
+    /// The sizes of one session.
+    pub fn sizes_of(&self, session: SessionId) -> Result<SessionSizes> {
+        self.read(|db| {
+            let (tree, mut links) = (light(db)?, links(db)?);
+            let reached = with_ancestors(&tree, links.remove(&session).unwrap_or_default());
+            let others = with_ancestors(&tree, links.into_values().flatten().chain(ids(db, LIBRARY)?));
+            let sql = "SELECT sum(octet_length(text) + octet_length(thinking)) FROM message WHERE session = ?1";
+            let text = query::row(db, sql, [session.0], |r| Ok(count_at(r, 0)))?.unwrap_or_default();
+            let sql = "SELECT value FROM property WHERE name = ?1 || ' ' || ?2";
+            let written = query::row(db, sql, params![WRITTEN, session.0], |r| Ok(text_at(r, 0)))?;
+            let written = written.and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
+            Ok(SessionSizes { text, written, ..state_of(&tree, &reached, |id| others.contains(id)) })
+        })
+    }
+
+    /// Wipes the remains of deleted texts from the database file. SQLite overwrites deleted rows (`secure_delete`, see
+    /// `schema.rs`). Two kinds of remains are left: the search index keeps the words of deleted texts until its parts are
+    /// merged, and rearranged pages may hold copies, also those of a database that an earlier program wrote. So the index
+    /// is merged into one part, and a small database is rewritten. The deletion records that a wipe is due: the next
+    /// call repeats a failed step.
+    fn wipe(&self) {
+        let sql = "SELECT 1 FROM property WHERE name = ?1";
+        let is_due = || self.read(|db| Ok(db.prepare_cached(sql)?.exists([WIPE])?)).unwrap_or(false);
+        if *self.access() != Access::Writable || !is_due() {
+            return;
+        }
+        let done = self.merge_index().and_then(|()| {
+            if self.database_bytes() <= SMALL_BYTES {
+                lock(&self.writer).execute_batch("VACUUM")?;
+            }
+            self.transaction(|tx| Ok(tx.execute("DELETE FROM property WHERE name = ?1", [WIPE])?))
+        });
+        // The log holds the old texts until it is moved into the database.
+        self.checkpoint();
+        if let Err(e) = done {
+            tracing::warn!("remains of deleted texts are not wiped yet: {e}");
+        }
+    }
+
+    fn merge_index(&self) -> Result<()> {
+        loop {
+            let written = self.transaction(|tx| {
+                let before = tx.total_changes();
+                tx.execute("INSERT INTO message_text(message_text, rank) VALUES ('merge', ?1)", [-MERGED_PAGES])?;
+                Ok(tx.total_changes() - before)
+            })?;
+            // The command itself counts for one.
+            if written < 2 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+const LIBRARY: &str = "SELECT segment FROM document";
+
+/// The segments at which the messages of each session end.
+fn links(db: &Connection) -> Result<HashMap<SessionId, Vec<SegmentId>>> {
+    let sql = format!(
+        "WITH {PLACES} SELECT m.session, l.segment FROM message m JOIN message_segment l ON l.message = m.id
+         UNION SELECT p.session, l.segment FROM place p JOIN message_segment l ON l.message = p.message"
+    );
+    let links: Vec<(i64, SegmentId)> = query::rows(db, &sql, [], |r| Ok((r.get(0)?, SegmentId(r.get(1)?))))?;
+    let mut by_session: HashMap<SessionId, Vec<SegmentId>> = HashMap::new();
+    for (session, segment) in links {
+        by_session.entry(SessionId(session)).or_default().push(segment);
+    }
+    Ok(by_session)
+}
+
+fn state_of(
+    tree: &HashMap<SegmentId, Light>,
+    reached: &HashSet<SegmentId>,
+    shared: impl Fn(&SegmentId) -> bool,
+) -> SessionSizes {
+    let bytes = |id: &SegmentId| tree.get(id).map_or(0, |l| l.rows_bytes + l.end_bytes);
+    let own = reached.iter().filter(|id| !shared(id)).map(bytes).sum();
+    SessionSizes { state: reached.iter().map(bytes).sum(), own, ..SessionSizes::default() }
 }
 
 /// Whether an item has been in the trash for that many days. A time in the future means a wrong clock; its
@@ -197,7 +278,7 @@ fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
          WHERE session = ?1 AND id IN (SELECT id FROM stays)",
         [session.0],
     )?;
-    super::history::forget_those_of(tx, session)?;
+    super::typed::forget_prompts_of(tx, session)?;
     tx.execute("DELETE FROM property WHERE name GLOB '* ' || ?1", [session.0])?;
     Ok(tx.execute("DELETE FROM message WHERE session = ?1", [session.0])? as u64)
 }

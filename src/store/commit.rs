@@ -4,10 +4,11 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Transaction, params};
 
 use super::database::next_use;
 use super::error::{Result, StoreError};
+use super::query;
 use super::seal::Sealed;
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
 use super::sessions::put_property;
@@ -62,9 +63,9 @@ pub enum Change {
         session: SessionId,
         head: Option<MessageId>,
     },
+    /// The title is one line, not empty.
     Title {
         session: SessionId,
-        /// One line, not empty.
         title: String,
         by: TitleBy,
     },
@@ -96,9 +97,8 @@ pub enum Change {
     },
     AddDocument(NewDocument),
     Prompt(String),
-    /// Replaces the unsent input of a session; an empty text removes it.
+    /// Replaces the unsent input of a session, or of one of [`super::draft_places`]; an empty text removes it.
     Draft {
-        /// One of [`super::draft_places`] for a session without a row.
         session: SessionId,
         text: String,
     },
@@ -167,12 +167,8 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
                 out.named.push((new.id, name));
             }
         }
-        Change::PutMessage { session, message } => {
-            put_message(tx, *session, message)?;
-        }
-        Change::MoveHead { session, head } => {
-            move_head(tx, *session, *head)?;
-        }
+        Change::PutMessage { session, message } => put_message(tx, *session, message)?,
+        Change::MoveHead { session, head } => move_head(tx, *session, *head)?,
         Change::Title { session, title, by } => {
             let sql = match by {
                 TitleBy::Person => "UPDATE session SET title = ?2 WHERE id = ?1",
@@ -197,22 +193,14 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
                 params![name, format!("{value:.0}")],
             )?;
         }
-        Change::AddSegment(new) => {
-            note(out, add_segment(tx, new)?);
-        }
+        Change::AddSegment(new) => note(out, record_segment(tx, &new.id(), new, None)?),
         Change::Link { message, segment } => {
             note(out, link(tx, *message, segment)?);
             out.grown.extend(session_of(tx, *message)?);
         }
-        Change::AddDocument(new) => {
-            note(out, add_document(tx, new)?);
-        }
-        Change::Prompt(text) => {
-            super::history::add(tx, text)?;
-        }
-        Change::Draft { session, text } => {
-            super::drafts::put(tx, *session, text)?;
-        }
+        Change::AddDocument(new) => note(out, add_document(tx, new)?),
+        Change::Prompt(text) => super::typed::add_prompt(tx, text)?,
+        Change::Draft { session, text } => super::typed::put_draft(tx, *session, text)?,
     }
     Ok(())
 }
@@ -244,9 +232,8 @@ fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<String> {
 
 fn put_message(tx: &Transaction<'_>, session: SessionId, m: &Message) -> Result<()> {
     let place = |id: i64| {
-        tx.prepare_cached("SELECT parent, depth, role, created_ms FROM message WHERE id = ?1")?
-            .query_row([id], |r| Ok((r.get(0)?, r.get::<_, i64>(1)?, r.get(2)?, r.get(3)?)))
-            .optional()
+        let sql = "SELECT parent, depth, role, created_ms FROM message WHERE id = ?1";
+        query::row(tx, sql, [id], |r| Ok((r.get(0)?, r.get::<_, i64>(1)?, r.get(2)?, r.get(3)?)))
     };
     // A new text keeps its message's place in the tree.
     let (parent, depth, role, created_ms): (Option<i64>, i64, String, i64) = match (place(m.id.0)?, m.parent) {
@@ -298,10 +285,6 @@ fn move_head(tx: &Transaction<'_>, session: SessionId, head: Option<MessageId>) 
         tx.prepare_cached("INSERT INTO head_log(session, head) VALUES (?1, ?2)")?.execute(params![session.0, head])?;
     }
     Ok(())
-}
-
-fn add_segment(tx: &Transaction<'_>, new: &NewSegment) -> Result<Option<String>> {
-    record_segment(tx, &new.id(), new, None)
 }
 
 /// `origin` names the bundle of an imported segment.
@@ -376,8 +359,7 @@ fn add_document(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String
 }
 
 fn session_of(tx: &Transaction<'_>, message: MessageId) -> Result<Option<SessionId>> {
-    let mut query = tx.prepare_cached("SELECT session FROM message WHERE id = ?1")?;
-    Ok(query.query_row([message.0], |r| Ok(SessionId(r.get(0)?))).optional()?)
+    query::row(tx, "SELECT session FROM message WHERE id = ?1", [message.0], |r| Ok(SessionId(r.get(0)?)))
 }
 
 pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {

@@ -69,8 +69,8 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     Writable,
+    /// Why is a whole sentence for the user.
     ReadOnly {
-        /// A whole sentence for the user.
         why: String,
     },
 }

@@ -5,9 +5,9 @@
 //! | `sala-chat.id` | the mark: this directory is ours, and which one it is |
 //! | `sala.db`, `-wal`, `-shm` | SQLite |
 //! | `sala.db.damaged-<time>`, `-wal` | a damaged database, kept next to its replacement (`rescue.rs`) |
-//! | `sala.db.rescued-<time>` | the replacement, until it is in place (`exchange.rs`) |
-//! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written, `.<process>.gone` while they are removed |
-//! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `parts.rs`) |
+//! | `sala.db.rescued-<time>` | the replacement, until it is in place (`rescue.rs`) |
+//! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>-<n>.tmp` while they are written, `.<process>.gone` while they are removed |
+//! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `export.rs`) |
 //! | `locks/serve.*` | address of a running `sala-chat serve` (`attach::Place`) |
 //! | `reserve` | bytes released when the disk is full |
 //!
@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
@@ -113,9 +114,9 @@ impl Layout {
         lock.lock_shared().is_ok().then_some(lock)
     }
 
+    /// A new name at each call: several writers, of one process too, may write the same document.
     pub fn unfinished(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
-        // The name contains the process id: two processes may write the same document.
-        self.segments.join(format!("{}.{}.{}.{UNFINISHED}", id.hex(), kind.extension(), std::process::id()))
+        self.segments.join(format!("{}.{}.{}.{UNFINISHED}", id.hex(), kind.extension(), unique()))
     }
 
     pub fn leaving(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
@@ -123,8 +124,14 @@ impl Layout {
     }
 
     pub fn probe(&self) -> PathBuf {
-        self.segments.join(format!("probe-{}.{UNFINISHED}", std::process::id()))
+        self.segments.join(format!("probe-{}.{UNFINISHED}", unique()))
     }
+}
+
+/// `<process>-<n>`: given out once.
+pub(super) fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 fn with_end(path: &Path, end: &str) -> PathBuf {
@@ -153,7 +160,8 @@ pub(super) enum SegmentName {
 impl SegmentName {
     pub fn of(name: &Path) -> Option<SegmentName> {
         let name = name.to_str()?;
-        let process = |text: &str| text.parse::<u32>().is_ok();
+        // Earlier versions wrote the process alone.
+        let process = |text: &str| text.split('-').take(3).all(|number| number.parse::<u32>().is_ok());
         if let Some(probe) = name.strip_prefix("probe-") {
             return probe.strip_suffix(".tmp").filter(|p| process(p)).map(|_| SegmentName::Unfinished);
         }
@@ -429,7 +437,12 @@ mod tests {
         let of = |name: &str| SegmentName::of(Path::new(name));
         assert_eq!(of(&format!("{hex}.rows")), Some(SegmentName::State(SegmentId([0xab; 32]), FileKind::Rows)));
         assert_eq!(of(&format!("{hex}.end")), Some(SegmentName::State(SegmentId([0xab; 32]), FileKind::End)));
-        for ours in [format!("{hex}.rows.17.tmp"), format!("{hex}.end.17.gone"), "probe-3.tmp".into()] {
+        for ours in [
+            format!("{hex}.rows.17.tmp"),
+            format!("{hex}.rows.17-2.tmp"),
+            format!("{hex}.end.17.gone"),
+            "probe-3.tmp".into(),
+        ] {
             assert_eq!(of(&ours), Some(SegmentName::Unfinished), "{ours}");
         }
         let upper = hex.to_uppercase();

@@ -31,16 +31,9 @@ pub enum StoreError {
     #[error("{} {what} while in use: put it back and saving goes on, or export the text to a file elsewhere", path.display())]
     Gone { path: PathBuf, what: &'static str },
     #[error("{} is not a data folder of sala-chat ({what:?} is in it): choose an empty one with --data-dir", path.display())]
-    NotOurs {
-        path: PathBuf,
-        /// An entry that is not ours.
-        what: String,
-    },
+    NotOurs { path: PathBuf, what: String },
     #[error("{why}")]
-    ReadOnly {
-        /// One or more whole sentences: the fault and the remedy.
-        why: String,
-    },
+    ReadOnly { why: String },
     #[error("data folder {}: {}; choose another with --data-dir", path.display(), plain_words(source))]
     NoFolder { path: PathBuf, source: io::Error },
     #[error("no session called \"{name}\": `sala-chat ls` lists them")]
@@ -55,29 +48,14 @@ pub enum StoreError {
     NoSegment { id: SegmentId },
     /// Text is not affected.
     #[error("state {} cannot be used: {why}", id.short())]
-    StateLost {
-        id: SegmentId,
-        /// A phrase.
-        why: String,
-    },
+    StateLost { id: SegmentId, why: String },
     #[error("\"{name}\" has no state of this model to export: export it as text, or open it and ask something first")]
     NoState { name: String },
     #[error("state needs {need_bytes} bytes, {free_bytes} are free above the reserve of {reserve_bytes}")]
-    NoRoom {
-        need_bytes: u64,
-        /// Less the reserve.
-        free_bytes: u64,
-        reserve_bytes: u64,
-    },
+    NoRoom { need_bytes: u64, free_bytes: u64, reserve_bytes: u64 },
     #[error("\"{name}\" is in use by PID {pid}{} since {since}",
         tty.as_ref().map(|t| format!(" on {t}")).unwrap_or_default())]
-    InUse {
-        name: String,
-        pid: u32,
-        tty: Option<String>,
-        /// Local time `HH:MM`, with the date when not today.
-        since: String,
-    },
+    InUse { name: String, pid: u32, tty: Option<String>, since: String },
     #[error("{} exists. --force overwrites.", path.display())]
     Exists { path: PathBuf },
     #[error("{} is not a regular file: it is not overwritten. Name another one.", path.display())]

@@ -1,19 +1,28 @@
 //! Exports of conversations: Markdown and plain text (`text` and its helpers), and JSON, which
 //! `import.rs` reads.
 //!
-//! Files appear whole or not at all: temporary name, sync, rename. Nothing is overwritten unless the caller allows it.
+//! Files appear whole or not at all: temporary name, sync, rename. Nothing is overwritten unless the caller allows it. A
+//! note in `locks/` names an unfinished file (`NAME.<process>.part`, at a place that the user chose) while it is written,
+//! so that the next start can remove what a killed process left.
 
 mod fences;
 mod on_page;
 mod text;
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::fences::{fence, fence_after};
 use super::database::Store;
+use super::directory::{Layout, unique};
+use super::disk::{Disk, DiskFile, open_plain};
 use super::error::{Result, StoreError};
 use super::watch::Watch;
 use crate::core::transcript::{Message, MessageId, SessionId};
@@ -54,6 +63,22 @@ pub(super) struct SessionJson {
     pub marks: Vec<MarkJson>,
 }
 
+impl SessionJson {
+    pub fn new(name: String, head: Option<MessageId>, messages: Vec<Message>) -> SessionJson {
+        SessionJson {
+            format: JSON_FORMAT.into(),
+            version: JSON_VERSION,
+            name,
+            title: None,
+            settings: serde_json::Value::Null,
+            created_ms: messages.first().map_or(0, |m| m.created_ms),
+            head,
+            messages,
+            marks: Vec::new(),
+        }
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct MarkJson {
     pub name: String,
@@ -61,6 +86,8 @@ pub(super) struct MarkJson {
 }
 
 const WRITTEN_AT_ONCE: usize = 1 << 20;
+/// Of the names of notes about unfinished files.
+const PREFIX: &str = "part-";
 
 impl Store {
     pub fn export(&self, id: SessionId, format: ExportFormat, scope: Scope) -> Result<String> {
@@ -77,20 +104,8 @@ impl Store {
         overwrite: Overwrite,
     ) -> Result<u64> {
         refuse_existing(path, overwrite)?;
-        let session = SessionJson {
-            format: JSON_FORMAT.into(),
-            version: JSON_VERSION,
-            name: name.to_owned(),
-            title: None,
-            settings: serde_json::Value::Null,
-            created_ms: messages.first().map_or(0, |m| m.created_ms),
-            head: messages.last().map(|m| m.id),
-            messages,
-            marks: Vec::new(),
-        };
-        let text = rendered(&session, format)?;
-        self.write_whole(path, |file| file.write(text.as_bytes()))?;
-        Ok(text.len() as u64)
+        let session = SessionJson::new(name.to_owned(), messages.last().map(|m| m.id), messages);
+        self.write_session(&session, format, path, &Watch::NONE)
     }
 
     /// Writes [`Store::export`] to a file and returns its size in bytes. Reports no progress.
@@ -109,7 +124,17 @@ impl Store {
         refuse_existing(path, overwrite)?;
         let session = self.session_json(id, scope)?;
         watch.go_on()?;
-        let text = rendered(&session, format)?;
+        self.write_session(&session, format, path, watch)
+    }
+
+    fn write_session(
+        &self,
+        session: &SessionJson,
+        format: ExportFormat,
+        path: &Path,
+        watch: &Watch<'_>,
+    ) -> Result<u64> {
+        let text = rendered(session, format)?;
         let written = self.write_whole(path, |file| {
             for part in text.as_bytes().chunks(WRITTEN_AT_ONCE) {
                 watch.go_on_io()?;
@@ -134,15 +159,11 @@ impl Store {
         let marks = self.marks(id)?.into_iter().filter(|m| here.contains(&m.message));
         let marks = marks.map(|m| MarkJson { name: m.name, message: m.message }).collect();
         Ok(SessionJson {
-            format: JSON_FORMAT.into(),
-            version: JSON_VERSION,
-            name: session.name,
             title: self.own_title(id)?,
             settings: settings_json(session.settings),
             created_ms: session.created_ms,
-            head: session.head,
-            messages,
             marks,
+            ..SessionJson::new(session.name, session.head, messages)
         })
     }
 
@@ -150,7 +171,7 @@ impl Store {
     pub(super) fn write_whole(
         &self,
         path: &Path,
-        fill: impl FnOnce(&mut dyn super::disk::DiskFile) -> std::io::Result<()>,
+        fill: impl FnOnce(&mut dyn DiskFile) -> std::io::Result<()>,
     ) -> Result<()> {
         // Links on the path are the user's own; the last name is replaced, whatever it is.
         let resolve = || -> std::io::Result<PathBuf> {
@@ -161,8 +182,11 @@ impl Store {
             }
         };
         let path = resolve().map_err(StoreError::io("write", path))?;
-        let part = super::parts::unfinished(&path);
-        let _announced = super::parts::announce(&self.layout, &*self.disk, &part);
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        let part = path.with_file_name(name);
+        // Best effort: an export works without a note.
+        let _announced = Announced::new(&self.layout, &*self.disk, &part);
         let write = || -> std::io::Result<()> {
             let mut file = self.disk.create(&part)?;
             fill(&mut *file)?;
@@ -174,6 +198,54 @@ impl Store {
             let _ = self.disk.remove(&part);
             StoreError::io("write", &path)(e)
         })
+    }
+}
+
+/// The note about one file, removed on drop.
+#[derive(Debug)]
+struct Announced<'a> {
+    disk: &'a dyn Disk,
+    note: PathBuf,
+    _held: File,
+}
+
+impl<'a> Announced<'a> {
+    fn new(layout: &Layout, disk: &'a dyn Disk, part: &Path) -> Option<Announced<'a>> {
+        let note = layout.locks.join(format!("{PREFIX}{}", unique()));
+        let mut held = open_plain(&note, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC).ok()?;
+        // Locked while it is still empty: an empty note names nothing.
+        held.try_lock().ok()?;
+        held.write_all(part.as_os_str().as_bytes()).ok()?;
+        Some(Announced { disk, note, _held: held })
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        let _ = self.disk.remove(&self.note);
+    }
+}
+
+/// Removes the unfinished files of killed processes.
+pub(super) fn remove_unfinished(layout: &Layout, disk: &dyn Disk) {
+    for name in disk.list(&layout.locks).unwrap_or_default() {
+        let process = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.split_once('-')).map(|(pid, _)| pid);
+        let Some(process) = process.filter(|p| p.parse::<u32>().is_ok()) else { continue };
+        let note = layout.locks.join(&name);
+        let Ok(held) = open_plain(&note, OFlags::RDWR) else { continue };
+        if held.try_lock().is_err() {
+            continue;
+        }
+        let mut bytes = Vec::new();
+        if (&held).take(8192).read_to_end(&mut bytes).is_ok() {
+            let part = Path::new(OsStr::from_bytes(&bytes));
+            let ours = bytes.ends_with(format!(".{process}.part").as_bytes()) && part.is_absolute();
+            let me = rustix::process::geteuid().as_raw();
+            if ours && disk.look(part).is_ok_and(|l| l.is_file && l.owner == me) {
+                let _ = disk.remove(part);
+            }
+        }
+        let _ = disk.remove(&note);
     }
 }
 

@@ -17,11 +17,12 @@
 
 mod read;
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use safetensors::Dtype as FileDtype;
+use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::disk::Disk;
 use super::segment::SegmentId;
@@ -43,8 +44,7 @@ const CHUNK_RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=64 << 20;
 const MAX_CHECKSUM_BYTES: u64 = 512 << 20;
 const CHECKSUMS: &str = "blake3";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
     Rows,
     End,
@@ -88,13 +88,6 @@ pub(super) struct Head {
     pub total_bytes: u64,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Entry {
-    dtype: String,
-    shape: Vec<u64>,
-    data_offsets: [u64; 2],
-}
-
 #[derive(Debug)]
 pub(super) struct TensorPlace {
     pub name: String,
@@ -133,24 +126,12 @@ fn is_compressed(name: &str) -> bool {
     name.starts_with("k1.") || name.starts_with("k2.")
 }
 
-fn dtype_name(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::F32 => "F32",
-        Dtype::Bf16 => "BF16",
-        Dtype::U32 => "U32",
-        Dtype::U8 => "U8",
-    }
-}
-
-fn dtype_of(name: &str) -> Option<Dtype> {
-    match name {
-        "F32" => Some(Dtype::F32),
-        "BF16" => Some(Dtype::Bf16),
-        "U32" => Some(Dtype::U32),
-        "U8" => Some(Dtype::U8),
-        _ => None,
-    }
-}
+const DTYPES: [(Dtype, FileDtype); 4] = [
+    (Dtype::F32, FileDtype::F32),
+    (Dtype::Bf16, FileDtype::BF16),
+    (Dtype::U32, FileDtype::U32),
+    (Dtype::U8, FileDtype::U8),
+];
 
 fn chunks_of(bytes: u64, chunk: u64) -> u64 {
     bytes.div_ceil(chunk)
@@ -165,38 +146,40 @@ pub(super) fn head(
     tensors: &[&ImageTensor],
 ) -> Result<Head, String> {
     let chunks: u64 = tensors.iter().map(|t| chunks_of(t.data.len() as u64, CHUNK_BYTES)).sum();
-    let mut json = Map::new();
-    json.insert(
-        "__metadata__".into(),
-        serde_json::json!({
-            "format": FORMAT, "kind": kind.extension(), "segment": id.hex(),
-            "start": start.to_string(), "rows": rows.to_string(), "chunk": CHUNK_BYTES.to_string(),
-        }),
-    );
-    let mut offset = 0u64;
-    let mut add = |name: &str, dtype: Dtype, shape: Vec<u64>, bytes: u64| -> Result<(), String> {
-        let values = shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d));
-        if values.and_then(|n| n.checked_mul(dtype.size() as u64)) != Some(bytes) {
-            return Err(format!("tensor {name} {shape:?} does not have {bytes} bytes"));
-        }
-        let entry = serde_json::json!({
-            "dtype": dtype_name(dtype), "shape": shape, "data_offsets": [offset, offset + bytes],
-        });
+    let mut offset = 0;
+    let mut place = |name: &str, dtype: FileDtype, shape: Vec<usize>, bytes: usize| {
+        let data_offsets = (offset, offset + bytes);
         offset += bytes;
-        match json.insert(name.to_owned(), entry) {
-            None => Ok(()),
-            Some(_) => Err(format!("tensor {name} occurs twice")),
-        }
+        (name.to_owned(), TensorInfo { dtype, shape, data_offsets })
     };
-    add(CHECKSUMS, Dtype::U8, vec![chunks, HASH_BYTES], chunks * HASH_BYTES)?;
+    let checksums = (chunks * HASH_BYTES) as usize;
+    let mut places = vec![place(CHECKSUMS, FileDtype::U8, vec![chunks as usize, HASH_BYTES as usize], checksums)];
     for t in tensors {
-        add(&t.name, t.dtype, t.shape.iter().map(|d| *d as u64).collect(), t.data.len() as u64)?;
+        let dtype = DTYPES.iter().find(|(dtype, _)| *dtype == t.dtype).map_or(FileDtype::U8, |(_, dtype)| *dtype);
+        places.push(place(&t.name, dtype, t.shape.clone(), t.data.len()));
     }
-    let mut text = Value::Object(json).to_string().into_bytes();
+    let count = places.len();
+    let of = |name: &str, value: String| (name.to_owned(), value);
+    let metadata = HashMap::from([
+        of("format", FORMAT.into()),
+        of("kind", kind.extension().into()),
+        of("segment", id.hex()),
+        of("start", start.to_string()),
+        of("rows", rows.to_string()),
+        of("chunk", CHUNK_BYTES.to_string()),
+    ]);
+    let header = Metadata::new(Some(metadata), places).map_err(|e| e.to_string())?;
+    if header.tensors().len() != count {
+        return Err("a tensor occurs twice".to_owned());
+    }
+    let mut json = serde_json::to_value(&header).map_err(|e| e.to_string())?;
+    // The same state is the same file.
+    json.sort_all_objects();
+    let mut text = json.to_string().into_bytes();
     let padded = (8 + text.len()).next_multiple_of(ALIGN) - 8;
     text.resize(padded, b' ');
 
-    let mut bytes = Vec::with_capacity(8 + text.len() + (chunks * HASH_BYTES) as usize);
+    let mut bytes = Vec::with_capacity(8 + text.len() + checksums);
     bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
     bytes.extend_from_slice(&text);
     for t in tensors {
@@ -205,7 +188,7 @@ pub(super) fn head(
         }
     }
     let root = *blake3::hash(&bytes).as_bytes();
-    let total_bytes = 8 + text.len() as u64 + offset;
+    let total_bytes = (8 + text.len() + header.data_len()) as u64;
     Ok(Head { bytes, root, total_bytes })
 }
 
@@ -236,26 +219,19 @@ pub(super) fn open_within(
         let from = from.ok_or_else(|| Fault::io(&std::io::ErrorKind::UnexpectedEof.into()))?;
         disk.read_at(path, from, len).map_err(|e| Fault::io(&e))
     };
+    let unreadable = || Fault::damaged("its header is unreadable");
     let length = read(0, 8)?;
     let length = u64::from_le_bytes(length.try_into().map_err(|_| Fault::damaged("no header"))?);
     if length > MAX_HEADER_BYTES {
         return Err(Fault::damaged("its header is not one"));
     }
     let text = read(8, length)?;
-    let mut json: Map<String, Value> =
-        serde_json::from_slice(&text).map_err(|_| Fault::damaged("its header is unreadable"))?;
-    let meta = json.remove("__metadata__").unwrap_or_default();
-    let field = |name: &str| meta.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let mut entries = Vec::with_capacity(json.len());
-    for (name, value) in json {
-        let entry: Entry =
-            serde_json::from_value(value).map_err(|_| Fault::damaged(&format!("tensor {name} is unreadable")))?;
-        entries.push((name, entry));
-    }
-    entries.sort_by_key(|(_, e)| e.data_offsets);
+    // The tensors follow each other without a gap, and each has the size of its shape.
+    let header: Metadata = serde_json::from_slice(&text).map_err(|_| unreadable())?;
+    let field = |name: &str| header.metadata().as_ref().and_then(|all| all.get(name)).cloned().unwrap_or_default();
     let data = 8 + length;
-    let table = match entries.first() {
-        Some((name, e)) if name == CHECKSUMS && e.data_offsets[1] <= MAX_CHECKSUM_BYTES => e.data_offsets[1],
+    let table = match header.info(CHECKSUMS) {
+        Some(TensorInfo { data_offsets: (0, end), .. }) if *end as u64 <= MAX_CHECKSUM_BYTES => *end as u64,
         _ => return Err(Fault::damaged("its checksums are missing")),
     };
     let table_bytes = read(data, table)?;
@@ -271,7 +247,6 @@ pub(super) fn open_within(
     if field("segment") != id.hex() || field("kind") != kind.extension() {
         return Err(Fault::damaged("it belongs to another segment"));
     }
-    let unreadable = || Fault::damaged("its header is unreadable");
     let number = |name: &str| field(name).parse::<u64>().map_err(|_| unreadable());
     let (start, rows) = (number("start")?, number("rows")?);
     let chunk = number("chunk")?;
@@ -280,28 +255,19 @@ pub(super) fn open_within(
     }
 
     let hashes: Vec<[u8; 32]> = table_bytes.as_chunks::<32>().0.to_vec();
-    let mut tensors = Vec::with_capacity(entries.len());
+    let mut tensors = Vec::new();
     let mut first_chunk = 0usize;
-    let mut at = table;
-    for (name, e) in entries.into_iter().skip(1) {
-        let [from, to] = e.data_offsets;
-        let dtype =
-            dtype_of(&e.dtype).ok_or_else(|| Fault::damaged(&format!("tensor {name} has unknown type {}", e.dtype)))?;
-        let values = e.shape.iter().try_fold(dtype.size() as u64, |n, d| n.checked_mul(*d));
-        let bytes = values.filter(|n| from == at && from.checked_add(*n) == Some(to));
-        let bytes = bytes.ok_or_else(|| Fault::damaged(&format!("tensor {name} has another size than its shape")))?;
-        let shape: Option<Vec<usize>> = e.shape.iter().map(|d| usize::try_from(*d).ok()).collect();
-        let offset = within
-            .start
-            .checked_add(data)
-            .and_then(|o| o.checked_add(from))
-            .filter(|o| o.checked_add(bytes).is_some_and(|end| end <= within.end));
-        let (Some(shape), Some(offset)) = (shape, offset) else {
-            return Err(Fault::io(&std::io::ErrorKind::UnexpectedEof.into()));
-        };
-        tensors.push(TensorPlace { name, dtype, shape, offset, bytes, first_chunk });
+    for name in header.offset_keys().into_iter().filter(|name| name != CHECKSUMS) {
+        let Some(info) = header.info(&name) else { continue };
+        let dtype = DTYPES.iter().find(|(_, dtype)| *dtype == info.dtype).map(|(dtype, _)| *dtype);
+        let dtype = dtype.ok_or_else(|| Fault::damaged(&format!("tensor {name} has unknown type {:?}", info.dtype)))?;
+        let (from, to) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
+        let end = within.start.checked_add(data).and_then(|at| at.checked_add(to)).filter(|end| *end <= within.end);
+        let end = end.ok_or_else(|| Fault::io(&std::io::ErrorKind::UnexpectedEof.into()))?;
+        let bytes = to - from;
+        let shape = info.shape.clone();
+        tensors.push(TensorPlace { name, dtype, shape, offset: end - bytes, bytes, first_chunk });
         first_chunk += chunks_of(bytes, chunk) as usize;
-        at = to;
     }
     // The number of checksums equals the number of chunks, so every byte is covered and the numbers above are bounded
     // by the file's size.

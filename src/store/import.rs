@@ -19,10 +19,11 @@ use std::path::Path;
 
 use rusqlite::{Transaction, params};
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
-use self::json::{fields, text};
-use super::arrival::{Arrival, Imported, LeftOut, Skipped, arrive, plain_name};
+use self::json::parsed;
+use super::arrival::{Imported, Skipped, arrive, plain_name};
 use super::bundle::is_bundle;
 use super::commit::{Applied, Change, apply_one};
 use super::database::{Store, take_ids};
@@ -179,63 +180,61 @@ impl<'a> Reading<'a> {
         } else {
             let one: Box<RawValue> = serde::Deserialize::deserialize(&mut json)?;
             json.end()?;
-            if let Err(e) = self.take_one(one.get()) {
+            let item = parsed(one.get());
+            let ours = item["format"] == JSON_FORMAT;
+            if let Err(e) = if ours { self.take_ours(item) } else { self.take(&item) } {
                 self.failed = Some(e);
             }
         }
         json.end()
     }
 
-    fn take_one(&mut self, json: &str) -> Result<()> {
-        let [format, version] = fields(json, ["format", "version"]);
-        if text(format).is_none_or(|format| format != JSON_FORMAT) {
-            return self.take(json);
-        }
-        match serde_json::from_str::<f64>(version) {
-            Ok(version) if version == f64::from(JSON_VERSION) => {}
-            Ok(version) if version > f64::from(JSON_VERSION) => {
+    fn take_ours(&mut self, item: Value) -> Result<()> {
+        match item["version"].as_f64() {
+            Some(version) if version == f64::from(JSON_VERSION) => {}
+            Some(version) if version > f64::from(JSON_VERSION) => {
                 return Err((self.bad)("written by a newer sala-chat: update this one".into()));
             }
             _ => return Err((self.bad)(format!("a damaged sala-chat export (its version is not {JSON_VERSION})"))),
         }
         let session: SessionJson =
-            serde_json::from_str(json).map_err(|e| (self.bad)(format!("a damaged sala-chat export ({e})")))?;
+            serde_json::from_value(item).map_err(|e| (self.bad)(format!("a damaged sala-chat export ({e})")))?;
         self.imported.text_only = Some("Text only: model state is exported with --with-state.".into());
-        self.arrive(Arrival::from(session))
+        self.arrive(session)
     }
 
-    fn take(&mut self, json: &str) -> Result<()> {
+    fn take(&mut self, item: &Value) -> Result<()> {
         self.items += 1;
-        let [title, head, mapping, chat] = fields(json, ["title", "current_node", "mapping", "chat"]);
-        let ((session, left_out), program) = match (mapping, chat) {
-            ("null", "null") => ((Arrival::default(), LeftOut::default()), None),
-            ("null", chat) => (open_webui::conversation(title, chat), Some("an Open WebUI")),
-            (mapping, _) => (chatgpt::conversation(text(title).unwrap_or_default(), head, mapping), Some("a ChatGPT")),
+        let (program, read): (_, fn(&Value) -> _) = match (&item["mapping"], &item["chat"]) {
+            (Value::Null, Value::Null) => return self.skip(None, "not a conversation".to_owned()),
+            (Value::Null, _) => ("an Open WebUI", open_webui::conversation),
+            _ => ("a ChatGPT", chatgpt::conversation),
         };
-        if let (Some(program), None) = (program, &self.imported.text_only) {
-            self.imported.text_only = Some(format!("Texts of {program} export: the model reads them when you go on."));
+        let text_only = || format!("Texts of {program} export: the model reads them when you go on.");
+        self.imported.text_only.get_or_insert_with(text_only);
+        let (session, left_out) = read(item);
+        let name = session.name.clone();
+        if session.messages.is_empty() {
+            return self.skip(Some(&name), "without a message".to_owned());
         }
-        let name = match plain_name(&session.name) {
+        match self.arrive(session) {
+            Err(StoreError::Import { why, .. }) => return self.skip(Some(&name), why),
+            arrived => arrived?,
+        }
+        self.imported.left_out.add(left_out);
+        Ok(())
+    }
+
+    fn skip(&mut self, name: Option<&str>, why: String) -> Result<()> {
+        let name = match plain_name(name.unwrap_or_default()) {
             name if name.is_empty() => format!("number {} of the file", self.items),
             name => name,
-        };
-        let why = match program {
-            None => "not a conversation".to_owned(),
-            Some(_) if session.messages.is_empty() => "without a message".to_owned(),
-            Some(_) => match self.arrive(session) {
-                Err(StoreError::Import { why, .. }) => why,
-                Err(e) => return Err(e),
-                Ok(()) => {
-                    self.imported.left_out.add(left_out);
-                    return Ok(());
-                }
-            },
         };
         self.imported.skipped.push(Skipped { name, why });
         Ok(())
     }
 
-    fn arrive(&mut self, session: Arrival) -> Result<()> {
+    fn arrive(&mut self, session: SessionJson) -> Result<()> {
         let messages = session.messages.len() as u64;
         let mut ids = self.ids.clone();
         let changed = || StoreError::Broken { what: "the file".into(), why: "it changed during the import".into() };
@@ -318,7 +317,7 @@ impl<'de> Visitor<'de> for List<'_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         while let Some(item) = list.next_element::<Box<RawValue>>()? {
-            if let Err(e) = self.0.take(item.get()) {
+            if let Err(e) = self.0.take(&parsed(item.get())) {
                 self.0.failed = Some(e);
                 return Err(A::Error::custom("stopped"));
             }

@@ -11,8 +11,7 @@ use super::database::Store;
 use super::directory::Turn;
 use super::error::Result;
 use super::format::FileKind;
-use super::query;
-use super::reach::REACHED_BY_SESSION;
+use super::query::{self, REACHED_BY_SESSION};
 use super::recorded::{Light, forget, ids, light, one_light, with_ancestors};
 use super::segment::{SegmentId, SegmentKind};
 use super::summary::refresh_session;
@@ -220,9 +219,8 @@ impl Store {
     pub(super) fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
         let had: Vec<_> = gone.iter().filter(|(.., bytes)| *bytes > 0).copied().collect();
         // Another process may have saved some again meanwhile.
-        let removed = self.remove_unnamed(&had);
-        let bytes = removed.iter().map(|(.., bytes)| *bytes).sum();
-        Freed { files: removed.len() as u64, bytes, ..Freed::default() }
+        let removed = self.remove_unnamed(&had, |_| true);
+        Freed { files: removed.len() as u64, bytes: removed.iter().sum(), ..Freed::default() }
     }
 }
 

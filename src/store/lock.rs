@@ -1,12 +1,11 @@
 //! One process writes a session; others may look or fork. Advisory locks in `locks/`, one file per session.
 //!
 //! The system's file lock decides; it ends with its process, so a stale owner can never block. The file's content only
-//! identifies the owner: process id, boot id, terminal, since when. On a file system without locks the content
-//! decides.
+//! identifies the owner: process id, terminal, since when. A file system without locks does not prevent a session: SQLite
+//! has the last word there.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +18,6 @@ use crate::text::clock;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub pid: u32,
-    pub boot: String,
     pub tty: Option<String>,
     pub since_ms: i64,
 }
@@ -28,7 +26,6 @@ pub struct Owner {
 #[derive(Debug)]
 pub struct SessionLock {
     file: File,
-    path: PathBuf,
     /// The previous owner, if it ended without releasing the session.
     pub stale: Option<Owner>,
 }
@@ -39,12 +36,6 @@ impl Drop for SessionLock {
         // it.
         let _ = self.file.set_len(0);
         let _ = File::unlock(&self.file);
-    }
-}
-
-impl SessionLock {
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 }
 
@@ -64,13 +55,9 @@ impl Store {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(in_use(before)),
-            Err(TryLockError::Error(_)) => {
-                if let Some(owner) = before.as_ref().filter(|o| is_running(o)) {
-                    return Err(in_use(Some(owner.clone())));
-                }
-            }
+            Err(TryLockError::Error(_)) => {}
         }
-        let me = Owner { pid: std::process::id(), boot: boot_id(), tty: tty(), since_ms: now_ms() };
+        let me = Owner { pid: std::process::id(), tty: tty(), since_ms: now_ms() };
         let write = |file: &mut File| -> std::io::Result<()> {
             file.set_len(0)?;
             file.seek(SeekFrom::Start(0))?;
@@ -78,7 +65,7 @@ impl Store {
         };
         // Only the lock counts; without the content the message to the second process is less precise.
         let _ = write(&mut file);
-        Ok(SessionLock { file, path, stale: before })
+        Ok(SessionLock { file, stale: before })
     }
 
     pub(super) fn is_in_use(&self, id: SessionId) -> bool {
@@ -86,14 +73,9 @@ impl Store {
         if matches!(self.layout.locks.join(format!("{name}.lock")).try_exists(), Ok(false)) {
             return false;
         }
-        let Ok(mut file) = self.layout.open_lock(&name) else {
-            return true;
-        };
-        match file.try_lock() {
-            Ok(()) => false,
-            Err(TryLockError::WouldBlock) => true,
-            Err(TryLockError::Error(_)) => read_owner(&mut file).is_some_and(|owner| is_running(&owner)),
-        }
+        // When in doubt it is in use.
+        let lock = self.layout.open_lock(&name);
+        lock.map_or(true, |file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
     }
 }
 
@@ -102,19 +84,6 @@ fn read_owner(file: &mut File) -> Option<Owner> {
     file.seek(SeekFrom::Start(0)).ok()?;
     file.take(4096).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
-}
-
-fn is_running(owner: &Owner) -> bool {
-    if owner.boot != boot_id() {
-        return false;
-    }
-    let pid = i32::try_from(owner.pid).ok().and_then(rustix::process::Pid::from_raw);
-    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
-}
-
-/// Changes with every start of the machine; empty if the system does not provide one.
-fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
 }
 
 fn tty() -> Option<String> {

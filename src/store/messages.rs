@@ -7,9 +7,8 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::database::Store;
 use super::error::{Result, StoreError, one_line};
-use super::query;
-use super::reach::{PLACES, REACHED_BY_SESSION, UP};
-use super::seal::{self, bytes_at, number_at, text_at};
+use super::query::{self, PLACES, REACHED_BY_SESSION, UP};
+use super::seal::{self, bytes_at, count_at, number_at, text_at};
 use super::segment::SegmentId;
 use crate::core::counted;
 use crate::core::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
@@ -88,7 +87,7 @@ fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
 /// names the damage.
 fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
     let mut path: Vec<Message> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let mut next = Some(head);
     while let Some(id) = next {
         let end = |why| unreadable(MessageId(-id.0.saturating_abs()), None, why);
@@ -136,13 +135,12 @@ impl Store {
     pub fn extent(&self, session: SessionId) -> Result<Extent> {
         self.read(|db| {
             // A branch ends at a message without children.
-            let mut query = db.prepare_cached(&format!(
+            let sql = format!(
                 "{REACHED_BY_SESSION} SELECT count(*), count(*) - count(DISTINCT m.parent)
                  FROM reached CROSS JOIN message m ON m.id = reached.id"
-            ))?;
-            let row = query.query_row([session.0], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?)))?;
-            let number = |n: i64| u64::try_from(n).unwrap_or(0);
-            Ok(Extent { messages: number(row.0), branches: number(row.1) })
+            );
+            let extent = |r: &Row<'_>| Ok(Extent { messages: count_at(r, 0), branches: count_at(r, 1) });
+            Ok(db.prepare_cached(&sql)?.query_row([session.0], extent)?)
         })
     }
 
@@ -156,12 +154,11 @@ impl Store {
             {
                 return Ok(0);
             }
-            let mut kept = db.prepare_cached(&format!(
+            let sql = format!(
                 "{REACHED_BY_SESSION} SELECT count(*) FROM reached CROSS JOIN message m ON m.id = reached.id
                  WHERE m.role <> 'system'"
-            ))?;
-            let kept: i64 = kept.query_row([session.0], |r| r.get(0))?;
-            Ok(u64::try_from(kept).unwrap_or(0))
+            );
+            Ok(db.prepare_cached(&sql)?.query_row([session.0], |r| Ok(count_at(r, 0)))?)
         })
     }
 
@@ -198,10 +195,8 @@ impl Store {
     }
 
     pub fn message_ending(&self, segment: &SegmentId) -> Result<Option<MessageId>> {
-        self.read(|db| {
-            let sql = "SELECT min(message) FROM message_segment WHERE segment = ?1";
-            let id: Option<i64> = db.prepare_cached(sql)?.query_row([segment.0], |row| row.get(0))?;
-            Ok(id.map(MessageId))
-        })
+        let sql = "SELECT min(message) FROM message_segment WHERE segment = ?1";
+        let id = self.read(|db| query::row(db, sql, [segment.0], |r| Ok(number_at(r, 0))))?;
+        Ok(id.flatten().map(MessageId))
     }
 }

@@ -28,14 +28,14 @@
 //! |---|---|
 //! | `segment`, `error`, `query`, `watch` | names for pieces of state; the error type; prepared queries; progress and stop of long work |
 //! | `disk`, `scratch`, `format`, `vet` | file effects; private folders; the two files of a segment; checks of imported state |
-//! | `seal`, `schema`, `recorded`, `reach` | checksums in the database; its tables; segments in it; the messages a session shows |
-//! | `directory`, `parts`, `database`, `lock` | names in the directory; unfinished exports; the open store; one writer a session |
-//! | `summary`, `history`, `drafts`, `commit`, `unlinked` | columns of lists; typed prompts; unsent input; changes of text; segments recorded and not linked |
-//! | `messages`, `sessions`, `search`, `library` | reading: paths of messages, sessions, full text, documents |
-//! | `gaps`, `loose_rows`, `salvage`, `opening` | gaps after a loss; rows that no table reaches; the readable part of a damaged database; opening a directory |
-//! | `uses`, `state`, `find`, `row_source`, `save` | state: last use, restoring, finding by text, rows in files, saving |
-//! | `keep`, `wipe`, `misplaced`, `check`, `exchange`, `rescue`, `collect` | thinning and disk budget; wiping deleted text; state at a wrong place; `doctor --check`; a new database for a damaged one; garbage |
-//! | `export`, `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
+//! | `seal`, `schema`, `recorded` | checksums in the database; its tables; segments in it |
+//! | `directory`, `database`, `lock` | names in the directory; the open store; one writer a session |
+//! | `summary`, `typed`, `messages`, `sessions` | columns of lists; typed prompts and unsent input; paths of messages; sessions |
+//! | `commit`, `noted`, `search`, `library` | changes of text; segments this process recorded or used; full text; documents |
+//! | `export`, `gaps`, `salvage`, `opening` | conversations as text; gaps after a loss; the readable part of a damaged database; opening a directory |
+//! | `state`, `row_source`, `save` | state: restoring, rows in files, saving |
+//! | `keep`, `check`, `rescue`, `collect` | thinning and disk budget; `doctor --check`; a new database for a damaged one; garbage |
+//! | `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
 //! | `writer` | the threads that make saves durable |
 //!
 //! # What the medium must guarantee
@@ -51,25 +51,18 @@ mod commit;
 mod database;
 mod directory;
 mod disk;
-mod drafts;
 mod error;
-mod exchange;
 mod export;
-mod find;
 mod format;
 mod gaps;
-mod history;
 mod import;
 mod keep;
 mod library;
 mod lock;
-mod loose_rows;
 mod messages;
-mod misplaced;
+mod noted;
 mod opening;
-mod parts;
 mod query;
-mod reach;
 mod recorded;
 mod rescue;
 mod row_source;
@@ -83,11 +76,9 @@ mod segment;
 mod sessions;
 mod state;
 mod summary;
-mod unlinked;
-mod uses;
+mod typed;
 mod vet;
 mod watch;
-mod wipe;
 mod writer;
 
 pub use arrival::{Imported, LeftOut, Skipped};
@@ -98,7 +89,6 @@ pub use commit::{Change, NewDocument, NewSession, Save, TitleBy};
 pub use database::{Access, Limits, Store};
 pub use directory::check_folder;
 pub use disk::{Disk, DiskFile, Look, RealDisk};
-pub use drafts::{NO_ROW, draft_places};
 pub use error::{Result, StoreError};
 pub use export::{Overwrite, Scope};
 pub use keep::{Freed, NOT_WRITTEN, PRUNED};
@@ -114,6 +104,7 @@ pub use search::SearchHit;
 pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, ending_in, unchanged_prefix};
 pub use sessions::{FOLDER, MarkRecord, MessageNode, ONCE, SessionFilter, SessionRecord};
 pub use state::{Lost, RestorePlan};
+pub use typed::{NO_ROW, draft_places};
 pub use watch::Watch;
 pub use writer::{SaveEvent, Unsaved, Writer};
 

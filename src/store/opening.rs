@@ -30,6 +30,13 @@ enum Purpose {
     Free,
 }
 
+/// A directory that is being opened.
+struct Place {
+    layout: Layout,
+    disk: Arc<dyn Disk>,
+    limits: Limits,
+}
+
 impl Store {
     /// Opens a data directory, creating it if needed, and removes unfinished files of earlier processes.
     ///
@@ -39,7 +46,7 @@ impl Store {
     /// # Errors
     /// No directory, one with other things in it, a foreign database, or one too damaged to read any session.
     pub fn open(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
-        Store::open_for(root, disk, limits, Purpose::Write)
+        open_for(root, disk, limits, Purpose::Write)
     }
 
     /// As [`Store::open`], for reading only. On a full disk it reads a copy elsewhere before it releases the reserve.
@@ -47,132 +54,133 @@ impl Store {
     pub fn open_to_read(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         let absolute = std::path::absolute(root).map_err(no_folder(root))?;
         if matches!(absolute.try_exists(), Ok(false)) {
-            return Store::open_nothing(Layout::new(&absolute), disk, limits);
+            return Place { layout: Layout::new(&absolute), disk, limits }.nothing();
         }
-        Store::open_for(root, disk, limits, Purpose::Read)
+        open_for(root, disk, limits, Purpose::Read)
     }
 
     /// As [`Store::open`], to make room: on a full disk without a reserve it removes files of the oldest state until
     /// there is room to work.
     pub fn open_to_free(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
-        Store::open_for(root, disk, limits, Purpose::Free)
+        open_for(root, disk, limits, Purpose::Free)
+    }
+}
+
+fn open_for(root: &Path, disk: Arc<dyn Disk>, limits: Limits, purpose: Purpose) -> Result<Store> {
+    let root = std::path::absolute(root).map_err(no_folder(root))?;
+    if root.exists() && !root.is_dir() {
+        return Err(no_folder(&root)(ErrorKind::NotADirectory.into()));
+    }
+    // Links on the path are the user's own; from here on none is followed.
+    let resolved = || Layout::new(&root.canonicalize().unwrap_or(root.clone()));
+    let mut place = Place { layout: resolved(), disk, limits };
+    let _held = place.layout.share_present();
+    let there = match directory::survey(&place.layout, &*place.disk) {
+        Err(e @ StoreError::Damaged { .. }) if place.layout.database.is_file() => return place.salvaged(&e),
+        found => found?,
+    };
+    // An error shows below.
+    let _ = place.disk.make_dir(&root);
+    place.layout = resolved();
+    match directory::make_ready(&place.layout, &*place.disk, there) {
+        Ok(()) => place.writable().or_else(|e| place.after_error(e, purpose)),
+        Err(e) if super::error::is_full(&e) => {
+            place.after_error(StoreError::Full { path: place.layout.root.clone() }, purpose)
+        }
+        Err(e) if there && e.kind() == ErrorKind::NotFound => {
+            let moved = std::io::Error::new(e.kind(), "it was moved away just now: try again");
+            Err(StoreError::io("open", &place.layout.database)(moved))
+        }
+        Err(e) if place.layout.database.is_file() => {
+            let shown = place.layout.root.display();
+            let why = format!("{shown} cannot be written ({}): texts can be read, nothing is saved.", plain_words(&e));
+            Ok(Store { broken: true, ..place.readable(why)? })
+        }
+        Err(source) => Err(no_folder(&place.layout.root)(source)),
+    }
+}
+
+impl Place {
+    /// The reaction to a database that cannot be opened for writing.
+    fn after_error(&self, e: StoreError, purpose: Purpose) -> Result<Store> {
+        let (layout, disk) = (&self.layout, &*self.disk);
+        let shown = layout.root.display();
+        if matches!(e, StoreError::Damaged { .. }) {
+            return self.salvaged(&e);
+        }
+        if e.cannot_make_files() {
+            return self.readable(format!(
+                "{shown}: cannot create files next to sala.db (the disk may have no free inode): texts can be read, nothing is \
+                 saved. Remove some files, then start again."
+            ));
+        }
+        if !e.is_full() {
+            return Err(e);
+        }
+        if purpose == Purpose::Read
+            && let Ok(store) = self.readable(format!("Disk full on {shown}: texts can be read, nothing is saved."))
+        {
+            return Ok(store);
+        }
+        if directory::is_our_reserve(layout, disk) && disk.remove(&layout.reserve).is_ok() {
+            match self.writable() {
+                Ok(mut store) => {
+                    store.notes.push(format!("Disk full on {shown}: the reserve was given up. Free some space."));
+                    return Ok(store);
+                }
+                // A disk without a free inode.
+                Err(e) if e.is_full() || e.cannot_make_files() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let full = format!("Disk full on {shown} and no reserve left");
+        if purpose != Purpose::Free {
+            return self.readable(format!(
+                "{full}: texts can be read, nothing is saved. Free some space, or drop old state: sala-chat prune"
+            ));
+        }
+        let gone = self.readable(String::new()).map_or_else(|_| Vec::new(), |store| store.make_room());
+        if gone.is_empty() {
+            let none = format!("{full}, and no state that could be removed now. Free some space elsewhere.");
+            return self.readable(none);
+        }
+        let went = format!("removed {} of the oldest state", counted(gone.len() as u64, "file"));
+        match self.writable() {
+            Ok(mut store) => {
+                // A loss that cannot be recorded now is found again at the next use.
+                store.declare_all_missing(&gone);
+                store.notes.push(format!("{full}: {went}; it is read again when needed."));
+                Ok(store)
+            }
+            Err(e) if e.is_full() => {
+                self.readable(format!("{full}: {went}, but the disk is still full. Free some space elsewhere."))
+            }
+            Err(e) => Err(e),
+        }
     }
 
-    fn open_for(root: &Path, disk: Arc<dyn Disk>, limits: Limits, purpose: Purpose) -> Result<Store> {
-        let root = std::path::absolute(root).map_err(no_folder(root))?;
-        if root.exists() && !root.is_dir() {
-            return Err(no_folder(&root)(ErrorKind::NotADirectory.into()));
-        }
-        // Links on the path are the user's own; from here on none is followed.
-        let resolved = |root: &Path| Layout::new(&root.canonicalize().unwrap_or(root.to_owned()));
-        let unopened = resolved(&root);
-        let _held = unopened.share_present();
-        let there = match directory::survey(&unopened, &*disk) {
-            Err(e @ StoreError::Damaged { .. }) if unopened.database.is_file() => {
-                return Store::open_salvaged(unopened, disk, limits, e);
-            }
-            found => found?,
-        };
-        // An error shows below.
-        let _ = disk.make_dir(&root);
-        let layout = resolved(&root);
-        let open = |e: StoreError| -> Result<Store> {
-            let shown = layout.root.display();
-            let copy = |why: String| Store::open_readable(layout.clone(), Arc::clone(&disk), limits.clone(), why);
-            let retry = || Store::open_writable(layout.clone(), Arc::clone(&disk), limits.clone());
-            let reserve = || directory::is_our_reserve(&layout, &*disk) && disk.remove(&layout.reserve).is_ok();
-            if matches!(e, StoreError::Damaged { .. }) {
-                return Store::open_salvaged(layout.clone(), Arc::clone(&disk), limits.clone(), e);
-            }
-            if e.cannot_make_files() {
-                return copy(format!(
-                    "{shown}: cannot create files next to sala.db (the disk may have no free inode): texts can be read, nothing is \
-                     saved. Remove some files, then start again."
-                ));
-            }
-            if !e.is_full() {
-                return Err(e);
-            }
-            if purpose == Purpose::Read
-                && let Ok(store) = copy(format!("Disk full on {shown}: texts can be read, nothing is saved."))
-            {
-                return Ok(store);
-            }
-            if reserve() {
-                match retry() {
-                    Ok(mut store) => {
-                        store.notes.push(format!("Disk full on {shown}: the reserve was given up. Free some space."));
-                        return Ok(store);
-                    }
-                    // A disk without a free inode.
-                    Err(e) if e.is_full() || e.cannot_make_files() => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            if purpose == Purpose::Free {
-                let gone = copy(String::new()).map_or_else(|_| Vec::new(), |store| store.make_room());
-                let full = format!("Disk full on {shown} and no reserve left");
-                if gone.is_empty() {
-                    return copy(format!("{full}, and no state that could be removed now. Free some space elsewhere."));
-                }
-                let went = format!("removed {} of the oldest state", counted(gone.len() as u64, "file"));
-                return match retry() {
-                    Ok(mut store) => {
-                        // A loss that cannot be recorded now is found again at the next use.
-                        store.declare_all_missing(&gone);
-                        store.notes.push(format!("{full}: {went}; it is read again when needed."));
-                        Ok(store)
-                    }
-                    Err(e) if e.is_full() => {
-                        copy(format!("{full}: {went}, but the disk is still full. Free some space elsewhere."))
-                    }
-                    Err(e) => Err(e),
-                };
-            }
-            copy(format!(
-                "Disk full on {shown} and no reserve left: texts can be read, nothing is saved. Free some space, or drop old \
-                 state: sala-chat prune"
-            ))
-        };
-        match directory::make_ready(&layout, &*disk, there) {
-            Ok(()) => Store::open_writable(layout.clone(), Arc::clone(&disk), limits.clone()).or_else(open),
-            Err(e) if super::error::is_full(&e) => open(StoreError::Full { path: layout.root.clone() }),
-            Err(e) if there && e.kind() == ErrorKind::NotFound => {
-                let moved = std::io::Error::new(e.kind(), "it was moved away just now: try again");
-                Err(StoreError::io("open", &layout.database)(moved))
-            }
-            Err(e) if layout.database.is_file() => {
-                let shown = layout.root.display();
-                let why =
-                    format!("{shown} cannot be written ({}): texts can be read, nothing is saved.", plain_words(&e));
-                Ok(Store { broken: true, ..Store::open_readable(layout, disk, limits, why)? })
-            }
-            Err(source) => Err(no_folder(&layout.root)(source)),
-        }
-    }
-
-    fn open_writable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
-        let (writer, found) = schema::open_writable(&layout.database)?;
+    fn writable(&self) -> Result<Store> {
+        let database = &self.layout.database;
+        let (writer, found) = schema::open_writable(database)?;
         if let Found::Newer(version) = found {
             drop(writer);
-            let why = format!(
+            return self.readable(format!(
                 "{} was written by a newer sala-chat (format {version}, this one knows {}): texts can be read, \
                  nothing is saved. Update sala-chat.",
-                layout.database.display(),
+                database.display(),
                 schema::VERSION
-            );
-            return Store::open_readable(layout, disk, limits, why);
+            ));
         }
-        match disk.look(&layout.database) {
-            Ok(look) if look.bytes <= schema::CHECKED_BYTES => schema::check_structure(&writer, &layout.database)?,
-            _ => schema::check_usable(&writer, &layout.database)?,
+        match self.disk.look(database) {
+            Ok(look) if look.bytes <= schema::CHECKED_BYTES => schema::check_structure(&writer, database)?,
+            _ => schema::check_usable(&writer, database)?,
         }
-        let (reader, _) = schema::open_readable(&layout.database, &layout.database)?;
-        let mut store = Store::of(layout, disk, limits, Access::Writable, [reader, writer]);
+        let (reader, _) = schema::open_readable(database, database)?;
+        let mut store = self.store(Access::Writable, [reader, writer]);
         store.identity = store.identify().ok();
         store.present = store.layout.open_present().ok().filter(|file| file.lock_shared().is_ok());
         store.recognise();
-        super::parts::remove_left(&store.layout, &*store.disk);
+        super::export::remove_unfinished(&store.layout, &*store.disk);
         let removed = store.sweep(false);
         if removed > 0 {
             store.notes.push(format!("{removed} unfinished state file(s) of an earlier run were removed."));
@@ -182,31 +190,30 @@ impl Store {
         Ok(store)
     }
 
-    fn open_nothing(layout: Layout, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
+    fn nothing(&self) -> Result<Store> {
         let elsewhere = private_place()?;
         let target = elsewhere.path().join("sala.db");
         directory::make_database(&target).map_err(StoreError::io("make", &target))?;
         schema::open_writable(&target)?;
-        let why = format!("{} does not exist: nothing is kept there.", layout.root.display());
-        Store::reading(layout, disk, limits, why, elsewhere)
+        self.reading(format!("{} does not exist: nothing is kept there.", self.layout.root.display()), elsewhere)
     }
 
-    fn open_salvaged(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, e: StoreError) -> Result<Store> {
+    fn salvaged(&self, e: &StoreError) -> Result<Store> {
         let detail = e.damage().unwrap_or_default();
-        let (place, ..) = salvage(&layout, &*disk, &detail)?;
+        let (place, ..) = salvage(&self.layout, &*self.disk, &detail)?;
         let why = format!(
             "{} is damaged ({detail}): what can be read is shown, nothing is saved. sala-chat doctor --check writes a new \
              database of everything that can be read and keeps the old file.",
-            layout.database.display()
+            self.layout.database.display()
         );
-        Ok(Store { broken: true, ..Store::reading(layout, disk, limits, why, place)? })
+        Ok(Store { broken: true, ..self.reading(why, place)? })
     }
 
-    fn open_readable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String) -> Result<Store> {
+    fn readable(&self, why: String) -> Result<Store> {
         // SQLite writes files next to a WAL database even to read it: read a copy.
         let copy = private_place()?;
         let target = copy.path().join("sala.db");
-        copy_database(&layout, &*disk, &target)?;
+        copy_database(&self.layout, &*self.disk, &target)?;
         // Applies the log, migrates an older database (a newer one stays as it is), and indexes new texts.
         if let Ok((db, Found::Current)) = schema::open_writable(&target) {
             let _ = db.execute_batch(
@@ -214,28 +221,22 @@ impl Store {
                  UPDATE message SET indexed = 1 WHERE indexed = 0;",
             );
         }
-        Store::reading(layout, disk, limits, why, copy)
+        self.reading(why, copy)
     }
 
-    fn reading(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String, copy: Scratch) -> Result<Store> {
+    fn reading(&self, why: String, copy: Scratch) -> Result<Store> {
         let target = copy.path().join("sala.db");
-        let (reader, _) = schema::open_readable(&target, &layout.database)?;
-        let (writer, _) = schema::open_readable(&target, &layout.database)?;
-        let store = Store::of(layout, disk, limits, Access::ReadOnly { why: why.clone() }, [reader, writer]);
+        let (reader, _) = schema::open_readable(&target, &self.layout.database)?;
+        let (writer, _) = schema::open_readable(&target, &self.layout.database)?;
+        let store = self.store(Access::ReadOnly { why: why.clone() }, [reader, writer]);
         Ok(Store { notes: vec![why], copy: Some(copy), ..store })
     }
 
-    fn of(
-        layout: Layout,
-        disk: Arc<dyn Disk>,
-        limits: Limits,
-        access: Access,
-        [reader, writer]: [Connection; 2],
-    ) -> Store {
+    fn store(&self, access: Access, [reader, writer]: [Connection; 2]) -> Store {
         Store {
-            layout,
-            disk,
-            limits,
+            layout: self.layout.clone(),
+            disk: Arc::clone(&self.disk),
+            limits: self.limits.clone(),
             access,
             reader: Mutex::new(reader),
             writer: Mutex::new(writer),
@@ -251,7 +252,9 @@ impl Store {
             broken: false,
         }
     }
+}
 
+impl Store {
     /// Removes the least recently used state files until the database has room to work, unless a process is writing
     /// some or the directory is not the one of the database. This store reads a copy, so the caller records the loss.
     fn make_room(&self) -> Vec<(SegmentId, FileKind, String)> {

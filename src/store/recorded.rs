@@ -33,14 +33,13 @@ pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
     let tokens = |column: usize| -> rusqlite::Result<Vec<u32>> {
         tokens_from_bytes(r.get_ref(column)?.as_blob()?).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, -1))
     };
-    let code: i64 = r.get(4)?;
     let segment = Segment {
         id: SegmentId(r.get(0)?),
         content: NewSegment {
             fingerprint: r.get(1)?,
             parent: r.get::<_, Option<[u8; 32]>>(2)?.map(SegmentId),
             start: r.get(3)?,
-            kind: SegmentKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(4, code))?,
+            kind: kind_at(r, 4)?,
             boundary: TextBoundary { bytes: r.get(5)?, hash: r.get(6)? },
             prompt: tokens(14)?,
             completion: tokens(15)?,

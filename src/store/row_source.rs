@@ -14,7 +14,7 @@ use super::database::{Store, lock};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::format::{self, CHUNK_BYTES, Fault, FileKind, OpenFile};
-use super::segment::SegmentId;
+use super::segment::{Segment, SegmentId};
 use super::state::RestorePlan;
 use crate::engine::protocol::{
     CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsPlace, SOURCE_BYTES, StatePart,
@@ -130,10 +130,35 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSegment`]; [`StoreError::StateLost`] for an I/O error that may pass.
     pub fn open_path(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
-        let (plan, rows, end) = self.along_path(tip, have, |id, root, path| {
-            StoredRows::of(*id, *root, path, Arc::clone(&self.disk)).map(Arc::new)
-        })?;
-        Ok(Opened { plan, rows, end })
+        loop {
+            let plan = self.plan_restore(tip)?;
+            // A file that turns out damaged is missing from the next plan.
+            if let Some((rows, end)) = self.open_files(plan.path.get(..plan.usable).unwrap_or_default(), have)? {
+                self.note_use(&plan.path);
+                return Ok(Opened { plan, rows, end });
+            }
+        }
+    }
+
+    fn open_files(
+        &self,
+        usable: &[Segment],
+        have: usize,
+    ) -> Result<Option<(Vec<Arc<StoredRows>>, Option<CheckpointImage>)>> {
+        let Some(last) = usable.last() else { return Ok(Some((Vec::new(), None))) };
+        // The small file first: if it is bad, the large ones of the later segments are not needed.
+        let end =
+            self.attempt(&last.id, FileKind::End, |root, path| format::read_end(&*self.disk, path, &last.id, root))?;
+        if end.is_none() {
+            return Ok(None);
+        }
+        let open = |segment: &Segment| {
+            self.attempt(&segment.id, FileKind::Rows, |root, path| {
+                StoredRows::of(segment.id, *root, path, Arc::clone(&self.disk)).map(Arc::new)
+            })
+        };
+        let rows: Option<Vec<_>> = usable.iter().skip(have).map(open).collect::<Result<_>>()?;
+        Ok(rows.map(|rows| (rows, end)))
     }
 
     /// As [`Store::open_path`]; state that cannot be read now counts as lost for this process, but its record stays.

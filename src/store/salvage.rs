@@ -1,11 +1,14 @@
 //! Copies the readable part of a damaged database into a new one, row by row.
 //!
 //! Reads a copy, with SQLite set to accept a schema that it cannot parse. First repairs the copy's header and its
-//! schema entries of tables if enough of them is left.
+//! schema entries of tables if enough of them is left. At last it looks for messages and sessions on pages that no table
+//! reaches any more: each leaf page is read as if it were a whole table, and a row is used if its seal matches. That
+//! needs nothing of the damaged schema.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ToSqlOutput;
@@ -15,14 +18,18 @@ use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError, is_damage};
 use super::gaps::{Remembered, add_lost_sessions, fill_gaps, remove_dangling};
-use super::loose_rows::copy_loose_rows;
 use super::messages::UNREADABLE;
 use super::schema::{self, COLUMNS};
 use super::scratch::Scratch;
-use super::seal;
+use super::seal::{self, SealedTable};
 
 /// Attempts to copy a database that others write meanwhile; the last copy is used as it is.
 const COPIES: u32 = 5;
+/// The size of a page of our databases.
+const PAGE: usize = 4096;
+/// First byte of a leaf page of a table.
+const LEAF: u8 = 0x0d;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
     /// Rows that are known to have existed.
@@ -231,17 +238,14 @@ fn copy_table(old: &Connection, tx: &Transaction<'_>, table: &str) -> Result<Opt
         return Ok(None);
     }
     let (count, names) = (names.len(), names.join(", "));
-    // A new database has counters already.
-    let instead = if table == "counter" { "REPLACE" } else { "IGNORE" };
-    let places = vec!["?"; count].join(", ");
-    let mut insert = tx.prepare(&format!("INSERT OR {instead} INTO {table}({names}) VALUES ({places})"))?;
+    let mut insert = prepare_insert(tx, table, &names)?;
     let mut lost = 0;
     let Some((ids, whole)) = row_ids(old, table)? else {
         let mut query = old.prepare(&format!("SELECT {names} FROM {table}"))?;
         let mut rows = query.query([])?;
         loop {
             match rows.next() {
-                Ok(Some(row)) => lost += u64::from(!put(&mut insert, row, count)?),
+                Ok(Some(row)) => lost += u64::from(!put(&mut insert, row, 0..count)?),
                 Ok(None) => return Ok(Some(lost)),
                 // The rest is below a damaged page; its size is unknown.
                 Err(e) if is_damage(&e) => return Ok(Some(lost + 1)),
@@ -253,7 +257,7 @@ fn copy_table(old: &Connection, tx: &Transaction<'_>, table: &str) -> Result<Opt
     for id in ids {
         let mut rows = one.query([id])?;
         let copied = match rows.next() {
-            Ok(Some(row)) => put(&mut insert, row, count)?,
+            Ok(Some(row)) => put(&mut insert, row, 0..count)?,
             Ok(None) => false,
             Err(e) if is_damage(&e) => false,
             Err(e) => return Err(e.into()),
@@ -284,9 +288,16 @@ fn row_ids(old: &Connection, table: &str) -> Result<Option<(BTreeSet<i64>, bool)
     Ok(Some((ids, false)))
 }
 
+fn prepare_insert<'a>(tx: &'a Transaction<'_>, table: &str, columns: &str) -> Result<Statement<'a>> {
+    // A new database has counters already.
+    let instead = if table == "counter" { "REPLACE" } else { "IGNORE" };
+    let places = vec!["?"; columns.split(',').count()].join(", ");
+    Ok(tx.prepare(&format!("INSERT OR {instead} INTO {table}({columns}) VALUES ({places})"))?)
+}
+
 /// Copies a row. False if its values are damaged or another row has its key.
-fn put(insert: &mut Statement<'_>, row: &Row<'_>, columns: usize) -> Result<bool> {
-    let values = (0..columns).map(|i| row.get_ref(i).map(ToSqlOutput::Borrowed));
+fn put(insert: &mut Statement<'_>, row: &Row<'_>, columns: Range<usize>) -> Result<bool> {
+    let values = columns.map(|i| row.get_ref(i).map(ToSqlOutput::Borrowed));
     let values: rusqlite::Result<Vec<ToSqlOutput<'_>>> = values.collect();
     match values.and_then(|values| insert.execute(params_from_iter(values))) {
         Ok(put) => Ok(put > 0),
@@ -295,4 +306,74 @@ fn put(insert: &mut Statement<'_>, row: &Row<'_>, columns: usize) -> Result<bool
             if e.damage().is_some() || e.lacks_another() { Ok(false) } else { Err(e) }
         }
     }
+}
+
+/// Adds rows to `tx` that it lacks, from all pages of `copy`, which is destroyed on the way.
+fn copy_loose_rows(copy: &Path, tx: &Transaction<'_>) -> Result<()> {
+    // Moves the log into its pages, as far as that works.
+    if let Ok(db) = Connection::open(copy) {
+        let _ = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    }
+    let leaves = give_schema(copy).map_err(StoreError::io("write", copy))?;
+    for table in seal::TABLES {
+        let columns = COLUMNS.iter().find(|(name, _)| *name == table.name).map_or("", |(_, columns)| columns);
+        let mut insert = prepare_insert(tx, table.name, columns)?;
+        for page in &leaves {
+            // Most pages belong to other tables, or are damaged themselves.
+            let _ = copy_page(copy, *page, &table, columns, &mut insert);
+        }
+    }
+    Ok(())
+}
+
+fn copy_page(copy: &Path, page: u32, table: &SealedTable, columns: &str, insert: &mut Statement<'_>) -> Result<()> {
+    let db = Connection::open(copy)?;
+    db.pragma_update(None, "writable_schema", true)?;
+    db.execute("UPDATE sqlite_schema SET rootpage = ?1 WHERE name = ?2", (page, table.name))?;
+    drop(db);
+    let db = Connection::open(copy)?;
+    let mut query = db.prepare(&format!("SELECT {}, {columns} FROM {} m", table.columns, table.name))?;
+    let (first, count) = (table.columns.split(',').count(), query.column_count());
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        if (table.is_whole)(row) {
+            put(insert, row, first..count)?;
+        }
+    }
+    Ok(())
+}
+
+/// Replaces the first page by one with only these two tables in its schema. Returns the leaf pages of tables.
+fn give_schema(copy: &Path) -> io::Result<Vec<u32>> {
+    let path = copy.with_extension("schema");
+    let make = || -> rusqlite::Result<()> {
+        let db = Connection::open(&path)?;
+        for (table, columns) in COLUMNS.iter().filter(|(table, _)| matches!(*table, "message" | "session")) {
+            db.execute_batch(&format!(
+                "CREATE TABLE {table}({})",
+                columns.replacen("id", "id INTEGER PRIMARY KEY", 1)
+            ))?;
+        }
+        Ok(())
+    };
+    make().map_err(io::Error::other)?;
+    let mut first = std::fs::read(&path)?;
+    first.truncate(PAGE);
+    // No size and no list of free pages.
+    if let Some(sizes) = first.get_mut(28..40) {
+        sizes.fill(0);
+    }
+    let mut file = OpenOptions::new().read(true).write(true).open(copy)?;
+    let (mut leaves, mut page) = (Vec::new(), vec![0; PAGE]);
+    for number in 1.. {
+        if file.read_exact(&mut page).is_err() {
+            break;
+        }
+        leaves.extend((number > 1 && page.first() == Some(&LEAF)).then_some(number));
+    }
+    file.rewind()?;
+    file.write_all(&first)?;
+    // SQLite would apply an old log over the new page.
+    let _ = std::fs::remove_file(Layout::log_of(copy));
+    Ok(leaves)
 }

@@ -9,6 +9,7 @@
 //! exclusive owner of that lock may remove such files.
 
 use std::fs::File;
+use std::path::PathBuf;
 
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -31,28 +32,17 @@ pub(super) struct Written {
     kind: FileKind,
     root: [u8; 32],
     bytes: u64,
+    unfinished: PathBuf,
     /// Device and inode, wherever it lies: [`super::Look::identity`].
     identity: (u64, u64),
 }
 
-/// Informs other processes that files without a row may be work in progress.
-#[derive(Debug)]
-pub(super) struct Writing(Option<File>);
-
-impl Drop for Writing {
-    fn drop(&mut self) {
-        if let Some(file) = &self.0 {
-            let _ = File::unlock(file);
-        }
-    }
-}
-
 impl Store {
-    /// Announces that files are about to be created. Waits for a sweep in progress, which is short.
-    pub(super) fn announce_writing(&self) -> Writing {
+    /// While the result is held, other processes do not take files without a row for garbage. Waits for a sweep in
+    /// progress, which is short.
+    pub(super) fn announce_writing(&self) -> Option<File> {
         // Without locks (some network file systems) no process sweeps either.
-        let file = self.layout.open_lock("writing").ok();
-        Writing(file.filter(|f| f.lock_shared().is_ok()))
+        self.layout.open_lock("writing").ok().filter(|lock| lock.lock_shared().is_ok())
     }
 
     /// Writes the state of recorded segments and names it in one transaction. On error none of it is kept.
@@ -138,7 +128,9 @@ impl Store {
             Ok(self.disk.look(&unfinished)?.identity)
         };
         match write() {
-            Ok(identity) => Ok(Written { id: *id, kind, root: head.root, bytes: head.total_bytes, identity }),
+            Ok(identity) => {
+                Ok(Written { id: *id, kind, root: head.root, bytes: head.total_bytes, unfinished, identity })
+            }
             Err(e) => {
                 let _ = self.disk.remove(&unfinished);
                 Err(StoreError::io("write", &unfinished)(e))
@@ -149,48 +141,35 @@ impl Store {
     pub(super) fn forget_files(&self, written: &[Written]) {
         for file in written {
             // The next start removes the rest.
-            let _ = self.disk.remove(&self.layout.unfinished(&file.id, file.kind));
+            let _ = self.disk.remove(&file.unfinished);
         }
         // Some may be in place already, and another process may place its own until this one can write.
-        let placed: Vec<&Written> = written.iter().filter(|file| self.is_in_place(file)).collect();
-        self.remove_those(&placed, |file| (file.id, file.kind), |file| self.is_in_place(file));
+        let placed = written.iter().filter(|file| self.is_in_place(file));
+        let placed: Vec<_> = placed.map(|file| (file.id, file.kind, file)).collect();
+        self.remove_unnamed(&placed, |file| self.is_in_place(file));
     }
 
-    /// Removes segments' files, except those that rows name. Returns the removed ones; a remaining file without a row
-    /// is removed some days later.
-    pub(super) fn remove_unnamed<'a>(
+    /// Removes segments' files, except those that rows name, if they are still `meant` while no other process can
+    /// write. Returns the removed ones; a remaining file without a row is removed some days later.
+    pub(super) fn remove_unnamed<T: Copy>(
         &self,
-        files: &'a [(SegmentId, FileKind, u64)],
-    ) -> Vec<&'a (SegmentId, FileKind, u64)> {
-        self.remove_those(files, |(id, kind, _)| (*id, *kind), |_| true)
-    }
-
-    /// As [`Store::remove_unnamed`], for the files that are still `meant` while no other process can write.
-    fn remove_those<'a, T>(
-        &self,
-        files: &'a [T],
-        name: impl Fn(&T) -> (SegmentId, FileKind),
-        meant: impl Fn(&T) -> bool,
-    ) -> Vec<&'a T> {
+        files: &[(SegmentId, FileKind, T)],
+        meant: impl Fn(T) -> bool,
+    ) -> Vec<T> {
         let mut gone = Vec::new();
         for some in files.chunks(OUT_AT_ONCE) {
             let out = self.exclusively(|tx| {
                 let mut out = Vec::new();
-                for file in some {
-                    let (id, kind) = name(file);
-                    if is_named(tx, &id, kind)? != Some(true) && meant(file) && self.put_out(&id, kind).is_ok() {
-                        out.push(file);
+                for (id, kind, of) in some {
+                    if is_named(tx, id, *kind)? != Some(true) && meant(*of) && self.put_out(id, *kind).is_ok() {
+                        out.push((self.layout.leaving(id, *kind), *of));
                     }
                 }
                 Ok(out)
             });
             let Ok(out) = out else { break };
             // Removing a large file takes time; other processes can write their texts meanwhile.
-            let removed = |file: &&T| {
-                let (id, kind) = name(file);
-                self.disk.remove(&self.layout.leaving(&id, kind)).is_ok()
-            };
-            gone.extend(out.into_iter().filter(removed));
+            gone.extend(out.into_iter().filter(|(file, _)| self.disk.remove(file).is_ok()).map(|(_, of)| of));
         }
         gone
     }
@@ -221,7 +200,7 @@ impl Store {
         let dir = &self.layout.segments;
         self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
         for late in self.transaction(|tx| self.name(tx, written))? {
-            let _ = self.disk.remove(&self.layout.unfinished(&late.id, late.kind));
+            let _ = self.disk.remove(&late.unfinished);
         }
         Ok(())
     }
@@ -231,9 +210,8 @@ impl Store {
             None => Err(StoreError::NoSegment { id: file.id }),
             Some(true) => Ok(()),
             Some(false) => {
-                let from = self.layout.unfinished(&file.id, file.kind);
-                let renamed = self.disk.rename(&from, &self.layout.file(&file.id, file.kind));
-                renamed.map_err(StoreError::io("rename", &from))
+                let renamed = self.disk.rename(&file.unfinished, &self.layout.file(&file.id, file.kind));
+                renamed.map_err(StoreError::io("rename", &file.unfinished))
             }
         }
     }
@@ -387,6 +365,18 @@ mod tests {
     }
 
     #[test]
+    fn two_writers_of_one_process_write_the_same_segment() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, other) = (open(dir.path()), open(dir.path()));
+        let id = record(&store);
+        let (first, second) = ([write(&store, &id, 1)], [write(&other, &id, 2)]);
+        store.name_files(&first).unwrap();
+        other.name_files(&second).unwrap();
+        assert_eq!(other.read_rows(&id).unwrap().tensors[0].data, rows(1).tensors[0].data);
+        assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 1);
+    }
+
+    #[test]
     fn a_file_that_a_row_names_is_neither_replaced_nor_removed() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
@@ -395,7 +385,7 @@ mod tests {
         let late = [write(&store, &id, 2)];
         let bytes = late[0].bytes;
         let aside = dir.path().join("aside");
-        let unfinished = store.layout.unfinished(&id, FileKind::Rows);
+        let unfinished = late[0].unfinished.clone();
         std::fs::rename(&unfinished, &aside).unwrap();
 
         store.save_images(&[(id, StateImage { rows: rows(1), end: None })]).unwrap();

@@ -261,7 +261,7 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
         db.pragma_update(None, "foreign_keys", true)?;
-        // Deleted texts must not remain in the file; `wipe.rs` removes the rest.
+        // Deleted texts must not remain in the file; `collect.rs` removes the rest.
         db.pragma_update(None, "secure_delete", true)?;
         // Temporary copies hold texts, too.
         db.pragma_update(None, "temp_store", "MEMORY")?;
@@ -271,46 +271,38 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
             return Ok(Found::Current);
         }
         let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        let version: i32 = tx.pragma_query_value(None, "user_version", |r| r.get(0))?;
-        let application: i32 = tx.pragma_query_value(None, "application_id", |r| r.get(0))?;
         let tables: i64 = tx.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))?;
-        let found = match (application, version, tables) {
-            (0, 0, 0) => {
-                tx.execute_batch(TABLES)?;
-                tx.execute_batch(SECOND)?;
-                tx.execute_batch(LATER)?;
-                tx.pragma_update(None, "application_id", APPLICATION_ID)?;
-                tx.pragma_update(None, "user_version", VERSION)?;
-                Found::Current
-            }
-            (APPLICATION_ID, 1, _) => {
-                tx.execute_batch(SECOND)?;
-                tx.execute_batch(LATER)?;
-                tx.execute_batch(OUT_OF_USE)?;
-                super::seal::seal_everything(&tx)?;
-                tx.pragma_update(None, "user_version", VERSION)?;
-                Found::Current
-            }
-            (APPLICATION_ID, VERSION, _) => {
-                tx.execute_batch(LATER)?;
-                tx.execute_batch(OUT_OF_USE)?;
-                Found::Current
-            }
-            (APPLICATION_ID, newer, _) if newer > VERSION => Found::Newer(newer),
+        let (application, version) = identity(&tx)?;
+        match (application, version, tables) {
+            (0, 0, 0) => tx.execute_batch(TABLES)?,
+            (APPLICATION_ID, 1 | VERSION, _) => {}
+            (APPLICATION_ID, newer, _) if newer > VERSION => return Ok(Found::Newer(newer)),
             _ => return Err(foreign()),
-        };
+        }
+        if version < VERSION {
+            tx.execute_batch(SECOND)?;
+            super::seal::seal_everything(&tx)?;
+        }
+        tx.execute_batch(LATER)?;
+        tx.execute_batch(OUT_OF_USE)?;
+        tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+        tx.pragma_update(None, "user_version", VERSION)?;
         tx.commit()?;
-        Ok(found)
+        Ok(Found::Current)
     };
     run(db).map_err(|e| named(path, e))
 }
 
+/// The program of the database, and its version.
+fn identity(db: &Connection) -> Result<(i32, i32), rusqlite::Error> {
+    let number = |name| db.pragma_query_value(None, name, |r| r.get(0));
+    Ok((number("application_id")?, number("user_version")?))
+}
+
 fn is_current(db: &Connection) -> Result<bool, rusqlite::Error> {
-    let version: i32 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
-    let application: i32 = db.pragma_query_value(None, "application_id", |r| r.get(0))?;
     let later = "SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ('draft', 'session_gone')
                    AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'document_hash')";
-    Ok((application, version) == (APPLICATION_ID, VERSION) && db.query_row(later, [], |r| r.get(0))?)
+    Ok(identity(db)? == (APPLICATION_ID, VERSION) && db.query_row(later, [], |r| r.get(0))?)
 }
 
 /// A database up to this size is checked on every start; a larger one by `doctor --check`.
@@ -376,9 +368,7 @@ pub(super) fn open_readable(path: &Path, shown: &Path) -> Result<(Connection, Fo
         let db = Connection::open_with_flags(path, flags)?;
         db.busy_timeout(BUSY)?;
         db.set_prepared_statement_cache_capacity(64);
-        let version: i32 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
-        let application: i32 = db.pragma_query_value(None, "application_id", |r| r.get(0))?;
-        match (application, version) {
+        match identity(&db)? {
             (APPLICATION_ID, VERSION) => Ok((db, Found::Current)),
             (APPLICATION_ID, newer) if newer > VERSION => Ok((db, Found::Newer(newer))),
             _ => Err(foreign()),

@@ -86,32 +86,50 @@ pub(super) fn number_at(r: &Row<'_>, column: usize) -> Option<i64> {
     }
 }
 
-pub(super) const MESSAGE: &str = "m.id, m.parent, m.role, m.created_ms, m.meta, m.thinking, m.text, m.depth, m.seal";
+pub(super) fn count_at(r: &Row<'_>, column: usize) -> u64 {
+    number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default()
+}
 
-fn message_at<'a>(r: &'a Row<'_>) -> Sealed<'a> {
-    Sealed {
-        id: number_at(r, 0).unwrap_or_default(),
+pub(super) const MESSAGE: &str = "m.id, m.parent, m.role, m.created_ms, m.meta, m.thinking, m.text, m.depth, m.seal";
+pub(super) const SESSION: &str =
+    "m.id, m.name, m.head, m.settings, m.title, m.forked_from, m.forked_at, m.created_ms, m.trashed_ms, m.seal";
+
+/// A table with a seal in each row.
+pub(super) struct SealedTable {
+    pub name: &'static str,
+    /// Of a row `m`: the values under the seal, and last the seal itself.
+    pub columns: &'static str,
+    pub is_whole: fn(&Row<'_>) -> bool,
+    seal: fn(&Row<'_>) -> Option<Seal>,
+}
+
+pub(super) const TABLES: [SealedTable; 2] = [
+    SealedTable { name: "message", columns: MESSAGE, is_whole, seal: message_seal },
+    SealedTable { name: "session", columns: SESSION, is_whole: is_whole_session, seal: |r| Some(session_seal(r)) },
+];
+
+/// `None` if a number is none.
+fn message_seal(r: &Row<'_>) -> Option<Seal> {
+    let sealed = Sealed {
+        id: number_at(r, 0)?,
         parent: number_at(r, 1),
-        depth: number_at(r, 7).unwrap_or_default(),
+        depth: number_at(r, 7)?,
         role: bytes_at(r, 2),
-        created_ms: number_at(r, 3).unwrap_or_default(),
+        created_ms: number_at(r, 3)?,
         meta: bytes_at(r, 4),
         thinking: bytes_at(r, 5),
         text: bytes_at(r, 6),
-    }
+    };
+    Some(sealed.seal())
 }
 
 pub(super) fn is_whole(r: &Row<'_>) -> bool {
-    let has_numbers = [0, 3, 7].into_iter().all(|column| number_at(r, column).is_some());
-    has_numbers && bytes_at(r, 8) == message_at(r).seal()
+    message_seal(r).is_some_and(|seal| bytes_at(r, 8) == seal)
 }
 
-pub(super) const SESSION: &str =
-    "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal";
-
-pub(super) fn session_seal(r: &Row<'_>, first: usize) -> Seal {
-    let number = |column| number_at(r, first + column);
-    let text = |column| bytes_at(r, first + column);
+fn session_seal(r: &Row<'_>) -> Seal {
+    let number = |column| number_at(r, column);
+    let text = |column| bytes_at(r, column);
     Sealer::new("sala-chat session 1")
         .number(number(0))
         .text(text(1))
@@ -125,10 +143,14 @@ pub(super) fn session_seal(r: &Row<'_>, first: usize) -> Seal {
         .done()
 }
 
+pub(super) fn is_whole_session(r: &Row<'_>) -> bool {
+    bytes_at(r, 9) == session_seal(r)
+}
+
 /// Seals a session as it is now. Every change of a session calls it last.
 pub(super) fn seal_session(db: &Connection, id: SessionId) -> Result<()> {
-    let sql = format!("SELECT {SESSION} FROM session WHERE id = ?1");
-    let seal = query::row(db, &sql, [id.0], |r| Ok(session_seal(r, 0)))?;
+    let sql = format!("SELECT {SESSION} FROM session m WHERE m.id = ?1");
+    let seal = query::row(db, &sql, [id.0], |r| Ok(session_seal(r)))?;
     if let Some(seal) = seal {
         db.prepare_cached("UPDATE session SET seal = ?2 WHERE id = ?1")?.execute(params![id.0, seal])?;
     }
@@ -136,17 +158,15 @@ pub(super) fn seal_session(db: &Connection, id: SessionId) -> Result<()> {
 }
 
 pub(super) fn seal_everything(db: &Connection) -> rusqlite::Result<()> {
-    let each = |table: &str, columns: &str, seal: fn(&Row<'_>) -> Seal| -> rusqlite::Result<()> {
-        let mut all = db.prepare(&format!("SELECT id FROM {table}"))?;
+    for SealedTable { name, columns, seal, .. } in TABLES {
+        let mut all = db.prepare(&format!("SELECT id FROM {name}"))?;
         let ids: Vec<i64> = all.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
-        let mut row = db.prepare(&format!("SELECT {columns} FROM {table} m WHERE m.id = ?1"))?;
-        let mut update = db.prepare(&format!("UPDATE {table} SET seal = ?2 WHERE id = ?1"))?;
+        let mut row = db.prepare(&format!("SELECT {columns} FROM {name} m WHERE m.id = ?1"))?;
+        let mut update = db.prepare(&format!("UPDATE {name} SET seal = ?2 WHERE id = ?1"))?;
         for id in ids {
             let sealed = row.query_row([id], |r| Ok(seal(r)))?;
             update.execute(params![id, sealed])?;
         }
-        Ok(())
-    };
-    each("message", MESSAGE, |r| message_at(r).seal())?;
-    each("session", SESSION, |r| session_seal(r, 0))
+    }
+    Ok(())
 }

@@ -9,8 +9,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::database::Store;
 use super::error::{Result, StoreError};
-use super::query;
-use super::reach::PLACES;
+use super::query::{self, PLACES};
 use super::seal::text_at;
 use super::watch::Watch;
 use crate::core::transcript::{MessageId, SessionId};
@@ -119,7 +118,8 @@ impl Store {
                     let mut one = text_of.query([id])?;
                     let Some(row) = one.next()? else { continue };
                     let text = text_at(row, 0);
-                    if !scanned.is_empty() && !contains_all(&folded(&text), &scanned) {
+                    let lower = if scanned.is_empty() { String::new() } else { folded(&text) };
+                    if !scanned.iter().all(|word| lower.contains(word)) {
                         continue;
                     }
                     hits.push(SearchHit {
@@ -200,10 +200,6 @@ fn divided(words: &[String]) -> (Vec<String>, Vec<String>) {
 
 fn folded(text: &str) -> String {
     text.chars().flat_map(char::to_lowercase).collect()
-}
-
-fn contains_all(text: &str, words: &[String]) -> bool {
-    words.iter().all(|word| text.contains(word.as_str()))
 }
 
 fn words(query: &str) -> Vec<String> {

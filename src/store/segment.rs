@@ -64,6 +64,7 @@ impl TextBoundary {
     }
 }
 
+/// In the order of their numbers in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
     /// A question and its answer: thinned with age.
@@ -75,21 +76,14 @@ pub enum SegmentKind {
 }
 
 impl SegmentKind {
+    const ALL: [SegmentKind; 3] = [SegmentKind::Turn, SegmentKind::DocumentPart, SegmentKind::DocumentEnd];
+
     pub(super) fn code(self) -> i64 {
-        match self {
-            SegmentKind::Turn => 0,
-            SegmentKind::DocumentPart => 1,
-            SegmentKind::DocumentEnd => 2,
-        }
+        self as i64
     }
 
     pub(super) fn from_code(code: i64) -> Option<SegmentKind> {
-        match code {
-            0 => Some(SegmentKind::Turn),
-            1 => Some(SegmentKind::DocumentPart),
-            2 => Some(SegmentKind::DocumentEnd),
-            _ => None,
-        }
+        SegmentKind::ALL.into_iter().find(|kind| kind.code() == code)
     }
 }
 
@@ -97,10 +91,8 @@ impl SegmentKind {
 pub enum Stored {
     /// On disk and, as far as is known, whole.
     Kept { bytes: u64 },
-    Missing {
-        /// A phrase: `thinned`, `damaged: …`, `not written: disk full`.
-        why: String,
-    },
+    /// Why is a phrase: `thinned`, `damaged: …`, `not written: disk full`.
+    Missing { why: String },
 }
 
 impl Stored {

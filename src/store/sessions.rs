@@ -2,15 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, Row, Transaction, params};
 
 use super::LAST;
 use super::database::Store;
 use super::error::{Result, StoreError};
 use super::messages::bare_message;
-use super::query;
-use super::reach::{REACHED_BY_SESSION, UP};
-use super::seal::{self, bytes_at, number_at, seal_session, text_at};
+use super::query::{self, REACHED_BY_SESSION, UP};
+use super::seal::{self, count_at, number_at, seal_session, text_at};
 use super::segment::SegmentId;
 use super::summary::{OWN_TITLE, free_name};
 use crate::core::now_ms;
@@ -60,10 +59,8 @@ pub(super) fn put_property(
 }
 
 pub(super) fn properties(db: &Connection, property: &str) -> Result<HashMap<SessionId, String>> {
-    let mut query =
-        db.prepare_cached("SELECT substr(name, length(?1) + 2), value FROM property WHERE name GLOB ?1 || ' *'")?;
-    let rows = query.query_map([property], |r| Ok((text_at(r, 0), text_at(r, 1))))?;
-    let rows: Vec<(String, String)> = rows.collect::<rusqlite::Result<_>>()?;
+    let sql = "SELECT substr(name, length(?1) + 2), value FROM property WHERE name GLOB ?1 || ' *'";
+    let rows: Vec<(String, String)> = query::rows(db, sql, [property], |r| Ok((text_at(r, 0), text_at(r, 1))))?;
     Ok(rows.into_iter().filter_map(|(id, value)| Some((SessionId(id.parse().ok()?), value))).collect())
 }
 
@@ -95,7 +92,6 @@ const SESSION: &str = "id, name, head, settings, title, forked_from, forked_at, 
   messages, tokens, state_of, updated_ms";
 
 fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
-    let count = |column| number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default();
     Ok(SessionRecord {
         id: SessionId(r.get(0)?),
         name: text_at(r, 1),
@@ -105,9 +101,9 @@ fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
         forked_from: number_at(r, 5).map(SessionId),
         created_ms: number_at(r, 7).unwrap_or_default(),
         trashed_ms: number_at(r, 8),
-        damaged: bytes_at(r, 9) != seal::session_seal(r, 0),
-        messages: count(10),
-        tokens: count(11),
+        damaged: !seal::is_whole_session(r),
+        messages: count_at(r, 10),
+        tokens: count_at(r, 11),
         state_of: Some(text_at(r, 12)).filter(|of| !of.is_empty()),
         updated_ms: number_at(r, 13).unwrap_or_default(),
     })
@@ -127,22 +123,20 @@ fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
 const LEFT: i64 = 100;
 
 fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Result<HashSet<SegmentId>> {
-    let mut query = db.prepare_cached(&format!(
+    let sql = format!(
         "{REACHED_BY_SESSION}, above(id, parent, rows) AS (
            SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM reached
              CROSS JOIN message_segment l ON l.message = reached.id AND l.fingerprint = ?2
              CROSS JOIN segment s ON s.id = l.segment
            UNION SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM above CROSS JOIN segment s ON s.id = above.parent)
          SELECT id, parent FROM above WHERE rows"
-    ))?;
-    let rows = query.query_map(params![session.0, fingerprint], |r| {
-        Ok((SegmentId(r.get(0)?), r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId)))
-    })?;
+    );
+    let rows: Vec<(SegmentId, Option<[u8; 32]>)> =
+        query::rows(db, &sql, params![session.0, fingerprint], |r| Ok((SegmentId(r.get(0)?), r.get(1)?)))?;
     // From the roots down, as far as rows are kept; segments without a kept parent, or in a ring, are not reached.
     let mut children: HashMap<Option<SegmentId>, Vec<SegmentId>> = HashMap::new();
-    for row in rows {
-        let (id, parent) = row?;
-        children.entry(parent).or_default().push(id);
+    for (id, parent) in rows {
+        children.entry(parent.map(SegmentId)).or_default().push(id);
     }
     let (mut whole, mut todo) = (HashSet::new(), vec![None]);
     while let Some(parent) = todo.pop() {
@@ -294,9 +288,8 @@ impl Store {
             return Err(StoreError::MeansLast);
         }
         self.transaction(|tx| {
-            let other: Option<i64> = tx
-                .query_row("SELECT id FROM session WHERE name = ?1 AND trashed_ms IS NULL", [name], |r| r.get(0))
-                .optional()?;
+            let sql = "SELECT id FROM session WHERE name = ?1 AND trashed_ms IS NULL";
+            let other: Option<i64> = query::row(tx, sql, [name], |r| r.get(0))?;
             if name.is_empty() || other.is_some_and(|o| o != id.0) {
                 return Err(StoreError::NameTaken { name: name.to_owned() });
             }
@@ -364,10 +357,10 @@ impl Store {
 }
 
 fn find_session(db: &Connection, name: &str, which: &str) -> Result<SessionRecord> {
-    let mut query = db.prepare_cached(&format!(
+    let sql = format!(
         "SELECT {SESSION} FROM session NOT INDEXED WHERE {which} AND (name = ?1 OR id = ?2)
          ORDER BY name = ?1 DESC, used DESC LIMIT 1"
-    ))?;
-    let found = query.query_row(params![name, name.parse::<i64>().unwrap_or(-1)], session_row).optional()?;
+    );
+    let found = query::row(db, &sql, params![name, name.parse::<i64>().unwrap_or(-1)], session_row)?;
     mend(db, found.ok_or_else(|| StoreError::NoSession { name: name.to_owned() })?)
 }

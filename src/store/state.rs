@@ -4,6 +4,7 @@
 //! twice. Never writes files; `save.rs` does.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use rusqlite::params;
 
@@ -12,10 +13,13 @@ use super::error::{Result, StoreError, is_damage};
 use super::format::{self, Fault, FileKind};
 use super::query;
 use super::recorded::{KEPT, SEGMENT, forget, segment_row};
-use super::segment::{Segment, SegmentId, SegmentKind, Stored, TextBoundary};
+use super::segment::{Segment, SegmentId, SegmentKind, Stored, TextBoundary, ending_in};
 use super::summary::refresh_session;
 use crate::core::transcript::SessionId;
 use crate::engine::protocol::{CheckpointImage, RowsImage};
+
+/// Segments found by their text.
+const MOST: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
@@ -84,26 +88,35 @@ impl Store {
         }
     }
 
-    /// The longest kept part of a document below a segment (`None`: at position 0) that `rendered` begins with:
-    /// prefill stopped there. Imported state is not found by text.
-    pub fn part_below(&self, parent: Option<&SegmentId>, fingerprint: &str, rendered: &str) -> Result<Option<Segment>> {
-        let kind = SegmentKind::DocumentPart.code();
-        let parts: Vec<(SegmentId, TextBoundary)> = self.read(|db| {
-            let sql =
-                "SELECT id, text_bytes, text_hash FROM segment WHERE parent IS ?1 AND fingerprint = ?2 AND kind = ?3
-                 AND text_bytes < ?4 AND rows_root IS NOT NULL AND end_root IS NOT NULL AND origin IS NULL
-                 ORDER BY text_bytes DESC";
-            let (parent, bytes) = (parent.map(|id| id.0), rendered.len() as u64);
-            query::rows(db, sql, params![parent, fingerprint, kind, bytes], |r| {
-                Ok((SegmentId(r.get(0)?), TextBoundary { bytes: r.get(1)?, hash: r.get(2)? }))
+    /// Segments that end inside `text`, before its last byte, and were recorded with exactly the text up to there; the
+    /// longest first. Their end state is kept; their earlier rows may be lost: see [`Store::plan_restore`]. Imported
+    /// state is not found by text. `which` narrows them; the parameters begin with a fingerprint and the text's bytes.
+    fn ends_within(&self, text: &str, which: &str, params: impl rusqlite::Params) -> Result<Vec<SegmentId>> {
+        let sql = format!(
+            "SELECT id, text_bytes, text_hash FROM segment WHERE fingerprint = ?1 AND text_bytes < ?2
+             AND end_root IS NOT NULL AND origin IS NULL {which} ORDER BY text_bytes"
+        );
+        let ends: Vec<(TextBoundary, SegmentId)> = self.read(|db| {
+            query::rows(db, &sql, params, |r| {
+                Ok((TextBoundary { bytes: r.get(1)?, hash: r.get(2)? }, SegmentId(r.get(0)?)))
             })
         })?;
-        let is_next = |boundary: TextBoundary| {
-            let text = usize::try_from(boundary.bytes).ok().and_then(|end| rendered.get(..end));
-            text.is_some_and(|text| TextBoundary::of(text) == boundary)
-        };
-        let next = parts.into_iter().find(|(_, boundary)| is_next(*boundary));
-        next.map_or(Ok(None), |(id, _)| self.segment(&id))
+        Ok(ending_in(text, ends))
+    }
+
+    pub fn segments_under(&self, fingerprint: &str, text: &str) -> Result<Vec<SegmentId>> {
+        let mut found = self.ends_within(text, "", params![fingerprint, text.len() as u64])?;
+        found.truncate(MOST);
+        Ok(found)
+    }
+
+    /// The longest kept part of a document below a segment (`None`: at position 0) that `rendered` begins with:
+    /// prefill stopped there.
+    pub fn part_below(&self, parent: Option<&SegmentId>, fingerprint: &str, rendered: &str) -> Result<Option<Segment>> {
+        let (bytes, kind) = (rendered.len() as u64, SegmentKind::DocumentPart.code());
+        let which = "AND parent IS ?3 AND kind = ?4 AND rows_root IS NOT NULL";
+        let found = self.ends_within(rendered, which, params![fingerprint, bytes, parent.map(|id| id.0), kind])?;
+        found.first().map_or(Ok(None), |id| self.segment(id))
     }
 
     /// Whether all state up to the end of a segment is kept, and the bytes of its own on disk; `None` for a segment
@@ -140,11 +153,7 @@ impl Store {
                 segment.end = Stored::Missing { why: why.clone() };
                 continue;
             }
-            for kind in [FileKind::Rows, FileKind::End] {
-                let stored = match kind {
-                    FileKind::Rows => &mut segment.rows,
-                    FileKind::End => &mut segment.end,
-                };
+            for (kind, stored) in [(FileKind::Rows, &mut segment.rows), (FileKind::End, &mut segment.end)] {
                 let Stored::Kept { bytes } = *stored else {
                     continue;
                 };
@@ -165,78 +174,39 @@ impl Store {
         Ok(plan(path))
     }
 
-    /// The path that ends in `tip` as far as it is kept: the state at its end, and the results of `take` for the rows
-    /// files of its segments from `have` on. A file that `take` finds damaged is declared missing and the path planned
-    /// anew.
-    pub(super) fn along_path<T>(
-        &self,
-        tip: &SegmentId,
-        have: usize,
-        take: impl Fn(&SegmentId, &[u8; 32], &std::path::Path) -> Result<T, Fault>,
-    ) -> Result<(RestorePlan, Vec<T>, Option<CheckpointImage>)> {
-        loop {
-            let plan = self.plan_restore(tip)?;
-            match self.take_plan(&plan, have, &take) {
-                Ok((rows, end)) => {
-                    self.note_use(&plan.path);
-                    return Ok((plan, rows, end));
-                }
-                Err(Attempt::Again) => {}
-                Err(Attempt::Failed(e)) => return Err(e),
-            }
-        }
-    }
-
-    fn take_plan<T>(
-        &self,
-        plan: &RestorePlan,
-        have: usize,
-        take: impl Fn(&SegmentId, &[u8; 32], &std::path::Path) -> Result<T, Fault>,
-    ) -> Result<(Vec<T>, Option<CheckpointImage>), Attempt> {
-        let usable = plan.path.get(..plan.usable).unwrap_or_default();
-        let Some(last) = usable.last() else {
-            return Ok((Vec::new(), None));
-        };
-        // The small file first: if it is bad, the large ones of the later segments are not needed.
-        let end =
-            self.attempt(&last.id, FileKind::End, |root, path| format::read_end(&*self.disk, path, &last.id, root))?;
-        let rows = usable
-            .iter()
-            .skip(have)
-            .map(|segment| self.attempt(&segment.id, FileKind::Rows, |root, path| take(&segment.id, root, path)));
-        Ok((rows.collect::<Result<_, _>>()?, Some(end)))
-    }
-
     /// KV rows of one segment; checked.
     ///
     /// # Errors
     /// [`StoreError::StateLost`], after declaring them missing if the fault is permanent.
     pub fn read_rows(&self, id: &SegmentId) -> Result<RowsImage> {
-        self.attempt(id, FileKind::Rows, |root, path| format::read_rows(&*self.disk, path, id, root))
-            .map_err(|a| a.into_error(self, id, FileKind::Rows))
+        let rows = self.attempt(id, FileKind::Rows, |root, path| format::read_rows(&*self.disk, path, id, root))?;
+        rows.ok_or_else(|| self.not_kept(id, FileKind::Rows))
     }
 
     pub fn read_end(&self, id: &SegmentId) -> Result<CheckpointImage> {
-        self.attempt(id, FileKind::End, |root, path| format::read_end(&*self.disk, path, id, root))
-            .map_err(|a| a.into_error(self, id, FileKind::End))
+        let end = self.attempt(id, FileKind::End, |root, path| format::read_end(&*self.disk, path, id, root))?;
+        end.ok_or_else(|| self.not_kept(id, FileKind::End))
     }
 
+    /// `None`: the file is missing, or has now been declared missing.
     pub(super) fn attempt<T>(
         &self,
         id: &SegmentId,
         kind: FileKind,
-        read: impl FnOnce(&[u8; 32], &std::path::Path) -> Result<T, Fault>,
-    ) -> Result<T, Attempt> {
-        let Some(root) = self.roots(id).map_err(Attempt::Failed)?.of(kind) else {
-            return Err(Attempt::Again);
-        };
-        read(&root, &self.layout.file(id, kind)).map_err(|fault| {
-            if fault.lasting && self.declare_missing(id, kind, &fault.why) {
-                Attempt::Again
-            } else {
-                Attempt::Failed(StoreError::StateLost { id: *id, why: fault.why })
-            }
-        })
+        read: impl FnOnce(&[u8; 32], &Path) -> Result<T, Fault>,
+    ) -> Result<Option<T>> {
+        let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };
+        match read(&root, &self.layout.file(id, kind)) {
+            Ok(found) => Ok(Some(found)),
+            Err(fault) if fault.lasting && self.declare_missing(id, kind, &fault.why) => Ok(None),
+            Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
+        }
+    }
+
+    fn not_kept(&self, id: &SegmentId, kind: FileKind) -> StoreError {
+        let sql = format!("SELECT {}_why FROM segment WHERE id = ?1", kind.extension());
+        let why = self.read(|db| query::row(db, &sql, [id.0], |r| r.get(0))).ok().flatten();
+        StoreError::StateLost { id: *id, why: why.unwrap_or_else(|| "it is not kept".into()) }
     }
 
     pub(super) fn roots(&self, id: &SegmentId) -> Result<Roots> {
@@ -270,31 +240,6 @@ impl Store {
             Ok(())
         })
         .is_ok()
-    }
-}
-
-pub(super) enum Attempt {
-    /// The segment has been declared missing: plan anew.
-    Again,
-    Failed(StoreError),
-}
-
-impl Attempt {
-    fn into_error(self, store: &Store, id: &SegmentId, kind: FileKind) -> StoreError {
-        match self {
-            Attempt::Failed(e) => e,
-            Attempt::Again => {
-                let stored = store.segment(id).ok().flatten().map(|s| match kind {
-                    FileKind::Rows => s.rows,
-                    FileKind::End => s.end,
-                });
-                let why = match stored {
-                    Some(Stored::Missing { why }) => why,
-                    Some(Stored::Kept { .. }) | None => "it is not kept".into(),
-                };
-                StoreError::StateLost { id: *id, why }
-            }
-        }
     }
 }
 

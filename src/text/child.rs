@@ -105,18 +105,8 @@ fn drain(captured: [&mut Captured; 2], wait: Duration) -> std::io::Result<bool> 
     Ok(ready.contains(&true))
 }
 
-/// Runs `command` without a shell and without input, in a process group of its own.
-pub(super) fn run(command: Command, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
-    run_with(command, Vec::new(), limits, cancel)
-}
-
-/// As [`run`], with standard input.
-pub(super) fn run_with(
-    mut command: Command,
-    input: Vec<u8>,
-    limits: Limits,
-    cancel: &Cancel,
-) -> Result<Output, Failed> {
+/// Runs `command` without a shell, in a process group of its own.
+pub(super) fn run(mut command: Command, input: Vec<u8>, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
     command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(Failed::Start)?;
@@ -192,7 +182,7 @@ mod tests {
     fn shell(script: &str, limits: Limits) -> Result<Output, Failed> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        run(command, limits, &Cancel::default())
+        run(command, Vec::new(), limits, &Cancel::default())
     }
 
     const ROOMY: Limits = Limits { time: Duration::from_secs(20), output_bytes: 1 << 20 };
@@ -216,8 +206,9 @@ mod tests {
         cancel.cancel();
         let mut command = Command::new("sleep");
         command.arg("30");
-        assert!(matches!(run(command, ROOMY, &cancel), Err(Failed::Cancelled)));
-        assert!(matches!(run(Command::new("/nonexistent/x"), ROOMY, &Cancel::default()), Err(Failed::Start(_))));
+        assert!(matches!(run(command, Vec::new(), ROOMY, &cancel), Err(Failed::Cancelled)));
+        let missing = run(Command::new("/nonexistent/x"), Vec::new(), ROOMY, &Cancel::default());
+        assert!(matches!(missing, Err(Failed::Start(_))));
     }
 
     #[test]

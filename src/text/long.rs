@@ -91,16 +91,6 @@ impl Literals {
         Some(Literals { finder, ids })
     }
 
-    pub(super) fn first<'a>(&self, text: &'a str) -> Option<Run<'a>> {
-        let Some(found) = self.finder.find(text) else {
-            return (!text.is_empty()).then_some(Run::Text(text));
-        };
-        match text.get(..found.start()).filter(|t| !t.is_empty()) {
-            Some(before) => Some(Run::Text(before)),
-            None => self.ids.get(found.pattern().as_usize()).copied().map(Run::Literal),
-        }
-    }
-
     pub(super) fn runs<'a>(&self, text: &'a str) -> impl Iterator<Item = Run<'a>> {
         let mut found = self.finder.find_iter(text);
         let mut from = 0;

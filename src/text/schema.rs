@@ -72,7 +72,7 @@ impl Checker {
         command.args(arguments).arg(CHILD).env("RUST_BACKTRACE", "0");
         let too_much =
             |what: String| Ok(Some(format!("compiling it takes more than {what}; ask with a simpler schema")));
-        let output = match child::run_with(command, text.into(), LIMITS, &Cancel::default()) {
+        let output = match child::run(command, text.into(), LIMITS, &Cancel::default()) {
             Ok(output) => output,
             Err(Failed::TimedOut) => return too_much(format!("{} s", LIMITS.time.as_secs())),
             Err(Failed::Start(e)) => return Err(format!("the child did not start ({})", plain_words(&e))),

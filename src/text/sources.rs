@@ -7,7 +7,6 @@ mod error;
 mod extracted;
 pub mod follow;
 mod pattern;
-mod pipe;
 mod read;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -167,7 +167,7 @@ impl Tokenizer {
         let Some(literals) = self.literals.as_ref().filter(|_| continues) else {
             return self.encode_with_special_until(text, halt);
         };
-        let Some(Run::Text(first)) = literals.first(text) else {
+        let Some(Run::Text(first)) = literals.runs(text).next() else {
             return self.encode_with_special_until(text, halt);
         };
         let mut ids = self.encode_plain_after(&first.replace(SHIELD, ""), halt)?;

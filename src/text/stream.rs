@@ -162,10 +162,7 @@ impl Splitter {
     }
 
     pub fn close(&mut self, delta: &mut Delta) {
-        if self.in_thought() {
-            self.held.truncate(self.held.trim_end().len());
-        }
-        self.flush(delta);
+        self.finish(delta);
         self.part = Part::AnswerStart;
     }
 
@@ -248,9 +245,7 @@ impl StreamDecoder {
 
     /// The text of one more token. Control tokens other than thought tags add none.
     pub fn push(&mut self, id: Token) -> Delta {
-        let mut delta = Delta::default();
-        self.push_into(id, &mut delta);
-        delta
+        self.push_all(&[id])
     }
 
     pub fn push_all(&mut self, ids: &[Token]) -> Delta {

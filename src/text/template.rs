@@ -64,14 +64,12 @@ struct NamedTemplate {
     template: String,
 }
 
-struct Parts {
-    source: String,
-    bos_token: String,
-    eos_token: String,
-}
-
-impl Parts {
-    fn read(config: &[u8], chat_template: Option<&[u8]>) -> Result<Parts, TextError> {
+impl Template {
+    /// From the contents of `tokenizer_config.json` and, if there is one, `chat_template.jinja`, which wins.
+    ///
+    /// # Errors
+    /// No template, contents that do not parse, or a template that does not compile.
+    pub fn from_config(config: &[u8], chat_template: Option<&[u8]>) -> Result<Template, TextError> {
         let config: Config =
             serde_json::from_slice(config).map_err(|e| TextError::malformed("tokenizer_config.json", e))?;
         let source = match (chat_template, config.chat_template) {
@@ -90,54 +88,23 @@ impl Parts {
             Some(v) => v.get("content").and_then(|c| c.as_str()).unwrap_or_default().to_owned(),
             None => String::new(),
         };
-        Ok(Parts { source, bos_token: text(config.bos_token), eos_token: text(config.eos_token) })
-    }
-
-    fn template(&self) -> Result<Template, TextError> {
-        Template::compiled(self).map(Template::with_switch)
-    }
-}
-
-fn sha256(source: &str) -> String {
-    use sha2::Digest;
-    sha2::Sha256::digest(source.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn is_released(source: &str) -> bool {
-    sha256(source).starts_with(RELEASED)
-}
-
-impl Template {
-    /// From the contents of `tokenizer_config.json` and, if there is one, `chat_template.jinja`, which wins.
-    ///
-    /// # Errors
-    /// No template, contents that do not parse, or a template that does not compile.
-    pub fn from_config(config: &[u8], chat_template: Option<&[u8]>) -> Result<Template, TextError> {
-        Parts::read(config, chat_template)?.template()
+        Template::new(&source, &text(config.bos_token), &text(config.eos_token))
     }
 
     /// From Jinja source.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
-        let (source, bos_token, eos_token) = (source.to_owned(), bos_token.to_owned(), eos_token.to_owned());
-        Parts { source, bos_token, eos_token }.template()
-    }
-
-    fn compiled(parts: &Parts) -> Result<Template, TextError> {
-        limits::check_source(&parts.source)?;
-        let source = parts.source.clone();
-        let compiled = untrusted::run(limits::PATIENCE, &|| false, move || environment(&source));
+        limits::check_source(source)?;
+        let to_compile = source.to_owned();
+        let compiled = untrusted::run(limits::PATIENCE, &|| false, move || environment(&to_compile));
         let environment = compiled.map_err(|e| TextError::Template(e.to_string()))?;
-        Ok(Template {
+        let template = Template {
             environment: Arc::new(environment.map_err(|e| TextError::Template(explain(&e)))?),
             switch: ThinkingSwitch::default(),
-            bos_token: parts.bos_token.clone(),
-            eos_token: parts.eos_token.clone(),
-            source: parts.source.clone(),
-        })
-    }
-
-    fn with_switch(self) -> Template {
-        Template { switch: self.finds_switch(), ..self }
+            bos_token: bos_token.to_owned(),
+            eos_token: eos_token.to_owned(),
+            source: source.to_owned(),
+        };
+        Ok(Template { switch: template.finds_switch(), ..template })
     }
 
     pub fn source(&self) -> &str {
@@ -178,12 +145,13 @@ impl Template {
 
     /// SHA-256 of the source, hex; identifies published templates.
     pub fn sha256(&self) -> String {
-        sha256(&self.source)
+        use sha2::Digest;
+        sha2::Sha256::digest(self.source.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
     }
 
     /// The name of a published template.
     pub fn known_as(&self) -> Option<&'static str> {
-        is_released(&self.source).then_some("the released template")
+        self.sha256().starts_with(RELEASED).then_some("the released template")
     }
 
     /// BLAKE3 of the source, hex; part of the key of a rendered prefix.

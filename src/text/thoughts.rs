@@ -1,17 +1,10 @@
 //! Thoughts as the model writes them: their tags, and the white space between tags and text. Templates have their
 //! own.
 
-/// The closing tag, for literals that contain it.
-macro_rules! close {
-    () => {
-        "</think>"
-    };
-}
-
 pub const OPEN: &str = "<think>";
-pub const CLOSE: &str = close!();
+pub const CLOSE: &str = "</think>";
 /// Between a thought and the answer.
-pub const BETWEEN: &str = concat!("\n", close!(), "\n\n");
+pub const BETWEEN: &str = "\n</think>\n\n";
 
 /// Whether the answer to a rendered prompt begins inside a thought.
 pub fn opened(prompt: &str) -> bool {

@@ -188,10 +188,7 @@ impl Tokenizer {
 
     /// As [`Tokenizer::encode_with_special`], until `halt`.
     pub fn encode_with_special_until(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-        if !text.contains(SHIELD) {
-            return self.encode_long(&self.library, text, halt);
-        }
-        let Some(literals) = &self.literals else {
+        let Some(literals) = self.literals.as_ref().filter(|_| text.contains(SHIELD)) else {
             return self.encode_long(&self.library, text, halt);
         };
         let mut ids = Vec::new();

@@ -2,12 +2,13 @@
 
 use super::cleaned::clean;
 use super::keys::Action;
-use super::options::Notify;
 use super::overlay::{ListView, Overlay, Page};
 use super::{App, Effect};
 use crate::config::commands::{is_command, message_text};
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{Activity, Level, Notice, Request};
+
+const NOTIFY_AFTER_MS: u64 = 10_000;
 
 pub(super) fn note(app: &mut App, level: Level, text: &str) {
     app.transcript.note(level, text, app.requests);
@@ -49,7 +50,7 @@ pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     if matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
         (app.waiting, app.answered) = (true, true);
     } else {
-        app.tabs.forget_target();
+        app.tabs.wanted = None;
         app.show_after_open = None;
     }
     effects.push(Effect::Send(request));
@@ -90,17 +91,10 @@ pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
+/// Calls a user who is elsewhere when work that took long ends.
 pub(super) fn notify(app: &mut App, took: u64, text: String, effects: &mut Vec<Effect>) {
-    if took < app.config.notify_after_ms {
-        return;
-    }
-    app.unseen |= !app.focused;
-    let wanted = match app.config.notify {
-        Notify::Never => false,
-        Notify::Unfocused => !app.focused,
-        Notify::Always => true,
-    };
-    if wanted {
+    if took >= NOTIFY_AFTER_MS && !app.focused {
+        app.unseen = true;
         effects.push(Effect::Notify(text));
     }
 }

@@ -1,6 +1,6 @@
 //! Removes control sequences from text of the runtime.
 
-use crate::runtime::protocol::{Activity, DocumentRow, OpenSession, SessionRow, TimelineRow};
+use crate::runtime::protocol::{Activity, DocumentRow, OpenSession, SessionRow, SessionView, TimelineRow};
 use crate::text::sanitize::{sanitize, sanitize_line};
 
 pub(super) fn clean(text: &str) -> String {
@@ -9,6 +9,16 @@ pub(super) fn clean(text: &str) -> String {
 
 pub(super) fn line(text: &str) -> String {
     sanitize_line(text).into_owned()
+}
+
+pub(super) fn session(view: SessionView) -> SessionView {
+    SessionView {
+        name: line(&view.name),
+        title: line(&view.title),
+        timeline: view.timeline.into_iter().map(timeline_row).collect(),
+        documents: view.documents.into_iter().map(document_row).collect(),
+        ..view
+    }
 }
 
 pub(super) fn opened(list: Vec<OpenSession>) -> Vec<OpenSession> {

@@ -1,19 +1,19 @@
-//! The input: text, caret, cut buffer, undo, folded pastes, and its rows.
+//! The input: text, caret, undo, folded pastes, and its rows.
 //!
 //! The caret is always between grapheme clusters, never inside a folded paste. A large paste is shown as a placeholder
 //! and expanded on sending. Rows are computed here because the layout depends on their number and input methods need
 //! the terminal's cursor at the caret.
 
-mod folds;
+mod clipboard;
 mod rows;
 
 use std::ops::Range;
 
 use unicode_segmentation::UnicodeSegmentation;
 
+use super::keys::Action;
 use crate::text::with_newlines;
-pub(super) use folds::Folded;
-use folds::Folds;
+pub(super) use clipboard::Clipboard;
 
 const UNDO_STEPS: usize = 200;
 
@@ -30,32 +30,15 @@ enum LastEdit {
 pub struct Composer {
     text: String,
     cursor: usize,
-    cut: Folded,
+    pub(super) clipboard: Clipboard,
     undo: Vec<(String, usize)>,
     last_edit: LastEdit,
-    folds: Folds,
     goal: Option<usize>,
     /// Text that the program put here, such as an undone question; `None` once the input was empty.
     recalled: Option<String>,
-    /// The last line sent, if it had folded pastes, so that they fold again when it returns.
-    sent: Option<Sent>,
-}
-
-#[derive(Clone, Debug)]
-struct Sent {
-    expanded: String,
-    shown: Folded,
 }
 
 impl Composer {
-    pub(super) fn cut(&self) -> &Folded {
-        &self.cut
-    }
-
-    pub(super) fn set_cut(&mut self, cut: Folded) {
-        self.cut = cut;
-    }
-
     /// Contains placeholders for folded pastes.
     pub fn text(&self) -> &str {
         &self.text
@@ -70,7 +53,7 @@ impl Composer {
     }
 
     pub fn expanded(&self) -> String {
-        self.folds.expanded(&self.text)
+        self.clipboard.expanded(&self.text)
     }
 
     pub fn set(&mut self, text: &str) {
@@ -83,13 +66,11 @@ impl Composer {
     /// Inserts text that the user did not type. A draft in the way stays, and the text can be yanked; returns whether
     /// the text was inserted.
     pub fn recall(&mut self, text: &str) -> bool {
-        let sent = self.sent.take_if(|sent| sent.expanded == text);
-        let recalled = sent.map_or_else(|| Folded::plain(text), |sent| sent.shown);
+        let shown = self.clipboard.folded(text);
         if !self.is_empty() {
-            self.cut = recalled;
+            self.clipboard.cut = shown;
             return false;
         }
-        let shown = self.folds.adopt(&recalled);
         self.set(&shown);
         self.recalled = Some(self.text.clone());
         true
@@ -112,14 +93,7 @@ impl Composer {
 
     pub fn take(&mut self) -> String {
         let text = self.expanded();
-        self.recalled = None;
-        let shown = self.folds.taken(&std::mem::take(&mut self.text));
-        self.folds.forget();
-        self.sent = (!shown.is_plain()).then(|| Sent { expanded: text.clone(), shown });
-        self.cursor = 0;
-        self.undo.clear();
-        self.goal = None;
-        self.last_edit = LastEdit::None;
+        *self = Composer { clipboard: std::mem::take(&mut self.clipboard), ..Composer::default() };
         text
     }
 
@@ -142,73 +116,43 @@ impl Composer {
         if chars <= fold_chars && lines <= fold_lines {
             return self.insert(&text);
         }
-        let placeholder = self.folds.fold(text);
+        let placeholder = self.clipboard.fold(&text);
         self.insert(&placeholder);
     }
 
-    pub fn backspace(&mut self) {
-        self.delete_range(self.before(self.cursor)..self.cursor);
-    }
-
-    pub fn delete(&mut self) {
-        self.delete_range(self.cursor..self.after(self.cursor));
-    }
-
-    pub fn cut_word(&mut self) {
-        self.cut_range(self.word_before(self.cursor)..self.cursor);
-    }
-
-    /// At the end of a line, cuts the line break.
-    pub fn cut_to_end(&mut self) {
-        let end = self.line_end();
-        self.cut_range(self.cursor..if end == self.cursor { self.after(self.cursor) } else { end });
-    }
-
-    pub fn cut_to_start(&mut self) {
-        self.cut_range(self.line_start()..self.cursor);
-    }
-
-    pub fn yank(&mut self) {
-        let cut = self.folds.adopt(&self.cut);
-        self.insert(&cut);
-    }
-
-    pub fn undo(&mut self) {
-        if let Some((text, cursor)) = self.undo.pop() {
-            self.text = text;
-            self.cursor = cursor;
-            self.last_edit = LastEdit::None;
+    /// Keys that edit or move the caret within the line.
+    pub fn perform(&mut self, action: Action) {
+        let at = self.cursor;
+        match action {
+            Action::Left => self.go(self.before(at)),
+            Action::Right => self.go(self.after(at)),
+            Action::WordLeft => self.go(self.word_before(at)),
+            Action::WordRight => self.go(self.word_after(at)),
+            Action::LineStart => self.go(self.line_start()),
+            Action::LineEnd => self.go(self.line_end()),
+            Action::Backspace => self.delete_range(self.before(at)..at),
+            Action::Delete => self.delete_range(at..self.after(at)),
+            Action::KillWord => self.cut_range(self.word_before(at)..at),
+            Action::KillToStart => self.cut_range(self.line_start()..at),
+            // At the end of a line, the line break.
+            Action::KillToEnd if self.at_line_end() => self.cut_range(at..self.after(at)),
+            Action::KillToEnd => self.cut_range(at..self.line_end()),
+            Action::Yank => self.insert(&self.clipboard.cut.clone()),
+            Action::UndoEdit => {
+                if let Some((text, cursor)) = self.undo.pop() {
+                    self.text = text;
+                    self.go(cursor);
+                }
+            }
+            _ => {}
         }
     }
 
-    pub fn left(&mut self) {
-        self.go(self.before(self.cursor));
-    }
-    pub fn right(&mut self) {
-        self.go(self.after(self.cursor));
-    }
-    pub fn word_left(&mut self) {
-        self.go(self.word_before(self.cursor));
-    }
-    pub fn word_right(&mut self) {
-        let after = &self.text[self.cursor..];
-        let end = after
-            .split_word_bound_indices()
-            .find(|(_, w)| w.chars().any(char::is_alphanumeric))
-            .map_or(after.len(), |(at, w)| at + w.len());
-        self.go(self.snap(self.cursor + end, true));
-    }
-    pub fn home(&mut self) {
-        self.go(self.line_start());
-    }
-    pub fn end(&mut self) {
-        self.go(self.line_end());
-    }
     pub fn at_line_end(&self) -> bool {
         self.cursor == self.line_end()
     }
 
-    fn go(&mut self, to: usize) {
+    pub(super) fn go(&mut self, to: usize) {
         self.cursor = to;
         self.goal = None;
         self.last_edit = LastEdit::None;
@@ -236,7 +180,7 @@ impl Composer {
     fn cut_range(&mut self, range: Range<usize>) {
         if !range.is_empty() {
             self.remember(LastEdit::None);
-            self.cut = self.folds.taken(&self.text[range.clone()]);
+            self.clipboard.cut = self.text[range.clone()].to_owned();
             self.cursor = range.start;
             self.text.replace_range(range, "");
         }
@@ -251,7 +195,7 @@ impl Composer {
     }
 
     fn snap(&self, at: usize, forward: bool) -> usize {
-        self.folds.snap(&self.text, at, forward)
+        self.clipboard.snap(&self.text, at, forward)
     }
 
     fn before(&self, at: usize) -> usize {
@@ -262,6 +206,14 @@ impl Composer {
     fn after(&self, at: usize) -> usize {
         let next = self.text[at..].graphemes(true).next().map_or(at, |g| at + g.len());
         self.snap(next, true)
+    }
+
+    fn word_after(&self, at: usize) -> usize {
+        let mut words = self.text[at..].split_word_bound_indices();
+        let end = words
+            .find(|(_, w)| w.chars().any(char::is_alphanumeric))
+            .map_or(self.text.len(), |(i, w)| at + i + w.len());
+        self.snap(end, true)
     }
 
     fn word_before(&self, at: usize) -> usize {
@@ -286,9 +238,9 @@ mod tests {
     #[test]
     fn backspace_deletes_whole_clusters() {
         let mut c = typed("a👩‍👩‍👧e\u{301}");
-        c.backspace();
+        c.perform(Action::Backspace);
         assert_eq!(c.text(), "a👩‍👩‍👧");
-        c.backspace();
+        c.perform(Action::Backspace);
         assert_eq!(c.text(), "a");
     }
 
@@ -304,13 +256,13 @@ mod tests {
         assert!(refused.is_empty() && refused.recall(&text));
         assert_eq!((refused.text(), refused.expanded()), (c.text(), text));
         assert!(refused.is_recalled());
-        c.left();
+        c.perform(Action::Left);
         assert_eq!(c.cursor(), 4);
-        c.right();
+        c.perform(Action::Right);
         assert_eq!(c.expanded(), format!("see {long}"));
-        c.backspace();
+        c.perform(Action::Backspace);
         assert_eq!(c.text(), "see ");
-        c.undo();
+        c.perform(Action::UndoEdit);
         assert_eq!(c.take(), format!("see {long}"));
         assert!(c.is_empty());
     }
@@ -318,19 +270,19 @@ mod tests {
     #[test]
     fn cut_and_yank_and_words() {
         let mut c = typed("one two, three");
-        c.cut_word();
+        c.perform(Action::KillWord);
         assert_eq!(c.text(), "one two, ");
-        c.word_left();
+        c.perform(Action::WordLeft);
         assert_eq!(c.cursor(), 4);
-        c.cut_to_end();
+        c.perform(Action::KillToEnd);
         assert_eq!(c.text(), "one ");
-        c.yank();
+        c.perform(Action::Yank);
         assert_eq!(c.text(), "one two, ");
-        c.home();
-        c.word_right();
+        c.perform(Action::LineStart);
+        c.perform(Action::WordRight);
         assert_eq!(c.cursor(), 3);
         c.clear_to_cut();
-        c.yank();
+        c.perform(Action::Yank);
         assert_eq!(c.text(), "one two, ");
     }
 
@@ -340,7 +292,7 @@ mod tests {
         for ch in "ab cd".chars() {
             c.insert(&ch.to_string());
         }
-        c.undo();
+        c.perform(Action::UndoEdit);
         assert_eq!(c.text(), "ab ");
     }
 
@@ -351,18 +303,16 @@ mod tests {
         c.clear_to_cut();
         c.insert("/docs");
         assert_eq!(c.take(), "/docs");
-        c.yank();
+        c.perform(Action::Yank);
         assert_eq!((c.text(), c.expanded()), ("see [paste 1: 1 line, 1200 characters]", format!("see {one}")));
-        // In another input the same number may belong to another paste.
-        let mut other = Composer::default();
+        // The input of another session has the same pastes.
+        let mut other = Composer { clipboard: c.clipboard.clone(), ..Composer::default() };
         other.paste(&two, 800, 10);
-        other.set_cut(c.cut().clone());
-        other.yank();
-        assert!(other.text().ends_with("see [paste 2: 1 line, 1200 characters]"), "{}", other.text());
-        assert_eq!(other.expanded(), format!("{two}see {one}"));
-        other.yank();
+        other.perform(Action::Yank);
+        assert_eq!(other.text(), "[paste 2: 1 line, 1200 characters]see [paste 1: 1 line, 1200 characters]");
+        other.perform(Action::Yank);
         assert_eq!(other.expanded(), format!("{two}see {one}see {one}"));
-        other.left();
+        other.perform(Action::Left);
         other.paste(&one, 800, 10);
         assert_eq!(other.expanded(), format!("{two}see {one}see {one}{one}"));
     }

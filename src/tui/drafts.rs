@@ -9,29 +9,15 @@ use super::{App, Effect};
 use crate::core::transcript::LONGEST_PROMPT;
 use crate::runtime::protocol::Request;
 
-const REST_MS: u64 = 1_000;
+pub(super) const REST_MS: u64 = 1_000;
 const ASIDE_MS: u64 = 8_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Drafts {
-    kept: String,
+    /// The draft that the runtime has.
+    pub(super) kept: String,
     seen: String,
-    due: Option<u64>,
-}
-
-impl Drafts {
-    pub(super) fn deadline(&self) -> Option<u64> {
-        self.due
-    }
-
-    pub(super) fn leave(&mut self, now: u64) -> String {
-        self.due = Some(now + REST_MS);
-        std::mem::take(&mut self.kept)
-    }
-
-    pub(super) fn restore(&mut self, kept: String) {
-        self.kept = kept;
-    }
+    pub(super) due: Option<u64>,
 }
 
 /// The draft to save if it differs from the runtime's. A draft above the size limit is not saved; the last one stays.

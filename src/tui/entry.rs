@@ -27,8 +27,9 @@ pub enum Item {
     Note { level: Level, text: String, request: u64 },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
+    #[default]
     Head,
     Thoughts,
     Text,
@@ -57,14 +58,16 @@ pub struct Look {
 
 pub const BAR_CELLS: usize = 3;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extent {
-    thoughts: usize,
-    text: usize,
-    complete: bool,
+/// A place that survives a change of width: part, source offset, and the index among rows with that offset.
+pub type Anchor = (Part, usize, usize);
+
+impl Default for Item {
+    fn default() -> Item {
+        Item::Note { level: Level::Info, text: String::new(), request: 0 }
+    }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Entry {
     pub item: Item,
     pub number: u64,
@@ -103,33 +106,13 @@ impl Line<'_> {
 impl Entry {
     pub fn message(message: Message, number: u64, progress: Progress) -> Entry {
         let (clean, clean_thoughts) = (cleaned(&message.text), cleaned(&message.thinking));
-        Entry { number, progress, clean, clean_thoughts, ..Entry::of(Item::Message(Box::new(message))) }
+        let item = Item::Message(Box::new(message));
+        Entry { item, number, progress, clean, clean_thoughts, stale: true, ..Entry::default() }
     }
 
     pub fn note(level: Level, text: &str, request: u64) -> Entry {
-        Entry::of(Item::Note { level, text: sanitize(text).into_owned(), request })
-    }
-
-    fn of(item: Item) -> Entry {
-        Entry {
-            item,
-            number: 0,
-            progress: Progress::Done,
-            thoughts_open: None,
-            before: String::new(),
-            speed: String::new(),
-            remark: None,
-            unfolded: false,
-            fold: None,
-            look: None,
-            clean: None,
-            clean_thoughts: None,
-            head: Vec::new(),
-            thoughts: Stream::default(),
-            body: Stream::default(),
-            tail: Vec::new(),
-            stale: true,
-        }
+        let item = Item::Note { level, text: sanitize(text).into_owned(), request };
+        Entry { item, stale: true, ..Entry::default() }
     }
 
     pub fn as_message(&self) -> Option<&Message> {
@@ -248,25 +231,19 @@ fn cleaned(text: &str) -> Option<String> {
     }
 }
 
-/// `12 Nov 14:01`, from days since the epoch (civil calendar).
+/// `12 Nov 14:01`.
 pub fn date(ms: i64, utc_offset_min: i32) -> String {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let seconds = ms.div_euclid(1000) + i64::from(utc_offset_min) * 60;
-    let local = jiff::Timestamp::from_second(seconds).map(|t| t.to_zoned(jiff::tz::TimeZone::UTC));
-    match local {
-        Ok(t) => {
-            let month =
-                usize::try_from(t.month()).ok().and_then(|m| MONTHS.get(m.saturating_sub(1))).copied().unwrap_or("");
-            format!("{:>2} {month} {}", t.day(), clock(ms, utc_offset_min))
-        }
-        Err(_) => String::new(),
-    }
+    local(ms, utc_offset_min, "%e %b %H:%M")
 }
 
 pub fn clock(ms: i64, utc_offset_min: i32) -> String {
-    let minutes = ms.div_euclid(60_000) + i64::from(utc_offset_min);
-    let of_day = minutes.rem_euclid(24 * 60);
-    format!("{:02}:{:02}", of_day / 60, of_day % 60)
+    local(ms, utc_offset_min, "%H:%M")
+}
+
+/// Empty beyond the years that have dates.
+fn local(ms: i64, utc_offset_min: i32, format: &str) -> String {
+    let time = jiff::Timestamp::from_second(ms.div_euclid(1000) + i64::from(utc_offset_min) * 60);
+    time.map_or_else(|_| String::new(), |time| time.strftime(format).to_string())
 }
 
 pub use crate::core::grouped;

@@ -18,37 +18,19 @@ pub struct FileRow {
 pub enum Event {
     Key(Key),
     Paste(String),
-    /// The wheel: rows, negative is up.
+    // The wheel: rows, negative is up.
     Wheel(isize),
-    Click {
-        x: u16,
-        y: u16,
-    },
-    Drag {
-        x: u16,
-        y: u16,
-    },
+    Click { x: u16, y: u16 },
+    Drag { x: u16, y: u16 },
     Release,
-    Resize {
-        width: u16,
-        height: u16,
-    },
+    Resize { width: u16, height: u16 },
     Focus(bool),
     Notice(Notice),
-    Paths {
-        prefix: String,
-        /// Completions of the whole prefix; folders end in `/`.
-        found: Vec<String>,
-    },
-    Files {
-        query: String,
-        /// Paths below the working folder, best first.
-        found: Vec<String>,
-    },
-    Folder {
-        folder: String,
-        found: Result<Vec<FileRow>, String>,
-    },
+    // Completions of the whole prefix; folders end in `/`.
+    Paths { prefix: String, found: Vec<String> },
+    // Paths below the working folder, best first.
+    Files { query: String, found: Vec<String> },
+    Folder { folder: String, found: Result<Vec<FileRow>, String> },
     FoundPaths(Vec<String>),
     Edited(Result<String, String>),
     Copied(Result<String, String>),
@@ -56,15 +38,11 @@ pub enum Event {
     Theme(Result<Palette, String>),
     Themes(Vec<ThemeRow>),
     CodeTheme(Result<String, String>),
-    Highlighted {
-        lang: String,
-        code: String,
-        lines: Vec<Vec<Span>>,
-    },
+    Highlighted { lang: String, code: String, lines: Vec<Vec<Span>> },
     Tick,
     Frame,
     Terminate,
-    /// SIGINT: like Ctrl-C twice.
+    // SIGINT: like Ctrl-C twice.
     Interrupt,
     Resumed,
     NotSuspended(String),
@@ -77,27 +55,18 @@ pub enum Effect {
     ListPaths(String),
     ListFiles(String),
     ListFolder(String),
-    /// Checks which of these paths exist; [`Event::FoundPaths`] follows before any other event.
+    // Checks which of these paths exist; [`Event::FoundPaths`] follows before any other event.
     FindPaths(Vec<String>),
     Editor(String),
-    Keep {
-        key: &'static str,
-        value: String,
-    },
+    Keep { key: &'static str, value: String },
     Theme(String),
     ListThemes,
     CodeTheme(String),
-    Highlight {
-        lang: String,
-        code: String,
-    },
+    Highlight { lang: String, code: String },
     Suspend,
     Repaint,
     Notify(String),
-    Exit {
-        exit: Exit,
-        farewell: Option<String>,
-    },
+    Exit { exit: Exit, farewell: Option<String> },
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,8 +3,13 @@
 //! While the user types the query, the view moves to the nearest match. After Enter, `n` and `N` step through the
 //! matches, `a` searches all branches, Esc closes the search.
 
+use ratatui::layout::{Position, Rect};
+
 use super::acts::{hint, send};
+use super::cells::width;
 use super::keys::{Action, Code, Key};
+use super::paint::Painter;
+use super::rows::{Role, Span};
 use super::transcript::Hit;
 use super::{App, Effect};
 use crate::runtime::protocol::Request;
@@ -32,12 +37,38 @@ impl Find {
         self.hits.get(self.at).copied()
     }
 
-    pub fn count(&self) -> String {
+    fn count(&self) -> String {
         match (self.hits.len(), self.query.is_empty()) {
             (_, true) => String::new(),
             (0, _) => "not found".into(),
             (n, _) => format!("{} of {n}", self.at + 1),
         }
+    }
+
+    /// Draws the search in the hint line; returns the caret.
+    pub(super) fn draw(&self, app: &App, painter: &mut Painter<'_>, area: Rect) -> Option<Position> {
+        let keys = match self.typing {
+            true => [("Enter", "ends typing"), ("Up/Down", "steps"), ("Esc", "closes")].as_slice(),
+            false => [("n", "next"), ("N", "back"), ("a", "all branches"), ("Esc", "closes")].as_slice(),
+        };
+        let mut right = vec![Span::new(format!("{}   ", self.count()), Role::Warn)];
+        for (key, what) in keys {
+            right.push(Span::new(*key, Role::Key));
+            right.push(Span::new(format!(" {what}   "), Role::Dim));
+        }
+        if let Some((text, _)) = &app.hint {
+            right = vec![Span::new(format!("{text} "), Role::Warn)];
+        }
+        let cells: usize = right.iter().map(|s| width(&s.text)).sum();
+        let room = usize::from(area.width).saturating_sub(cells + 9);
+        let mut query = self.query.as_str();
+        while width(query) > room && !query.is_empty() {
+            query = query.char_indices().nth(1).map_or("", |(at, _)| &query[at..]);
+        }
+        painter.spans(area, 0, 1, &[Span::new("find: ", Role::Key), Span::new(query, Role::Text)]);
+        painter.right_spans(area, 0, 0, &right);
+        let caret = area.x + 7 + u16::try_from(width(query)).ok()?;
+        (self.typing && caret < area.right()).then_some(Position { x: caret, y: area.y })
     }
 }
 

@@ -1,15 +1,16 @@
-//! The greeting of a session without messages, in the longest form that fits.
+//! The greeting of a session without messages, in the longest form that fits, and the questions about the sample
+//! document that the built-in model offers, by number or Tab.
 
-use super::App;
 use super::cells::{ellipsis, width};
 use super::cleaned::line;
 use super::entry::{date, short_count};
 use super::layout;
 use super::rows::{Face, Role, Row, Span};
 use super::wrap::wrap_text;
+use super::{App, Effect};
 use crate::config::commands::COMMANDS;
 use crate::runtime::protocol::SessionRow;
-use crate::text::sample::QUESTIONS;
+use crate::text::sample::{NAME, PATH, QUESTIONS};
 
 pub fn greeting(app: &App) -> Vec<Row> {
     fitting(app).map_or_else(Vec::new, |(_, rows)| rows)
@@ -28,7 +29,8 @@ fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
         return None;
     }
     let (area, notes) = (layout::regions(app).transcript, app.transcript.window().len());
-    let forms = Form::ALL.into_iter().map(|form| (form, welcome(app, usize::from(area.width), form)));
+    let forms = [Form::Whole, Form::Short, Form::Brief, Form::Line];
+    let forms = forms.into_iter().map(|form| (form, welcome(app, usize::from(area.width), form)));
     let fits = |rows: &[Row]| layout::greeting_height(rows) + notes <= usize::from(area.height);
     forms.into_iter().find(|(_, rows)| fits(rows))
 }
@@ -39,10 +41,6 @@ enum Form {
     Short,
     Brief,
     Line,
-}
-
-impl Form {
-    const ALL: [Form; 4] = [Form::Whole, Form::Short, Form::Brief, Form::Line];
 }
 
 const MARGIN: usize = 2;
@@ -106,19 +104,15 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
     let examples: &[&str] = if form == Form::Whole { &["load", "resume", "help"] } else { &[] };
     for name in examples {
         if let Some(c) = COMMANDS.iter().find(|c| c.name == *name) {
-            lines.push(Row {
-                spans: vec![
-                    Span::new(format!("  {:<30}", c.example), Role::Key),
-                    Span::new(ellipsis(c.help, cells.saturating_sub(34)), Role::Dim),
-                ],
-                ..Row::default()
-            });
+            lines.push(Row::from(vec![
+                Span::new(format!("  {:<30}", c.example()), Role::Key),
+                Span::new(ellipsis(c.help, cells.saturating_sub(34)), Role::Dim),
+            ]));
         }
     }
     if may_offer(app) {
-        let offered = |n: usize, question: &str| Row {
-            spans: vec![Span::new(format!("  {n} "), Role::Key), Span::new(question, Role::Text)],
-            ..Row::default()
+        let offered = |n: usize, question: &str| {
+            Row::from(vec![Span::new(format!("  {n} "), Role::Key), Span::new(question, Role::Text)])
         };
         let offer = match form {
             Form::Whole | Form::Short => "Or try a sample: a number (or Tab), then Enter. Tour: sala-chat demo",
@@ -142,4 +136,32 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
         lines.push(Row::of("  sala-chat model download", Role::Key));
     }
     lines
+}
+
+/// The sample question that a number offers.
+pub(super) fn numbered(app: &App, c: char) -> Option<&'static str> {
+    question(c).filter(|_| app.composer.is_empty() && offers_drawn(app))
+}
+
+pub(super) fn question(number: char) -> Option<&'static str> {
+    let number = number.to_digit(10).and_then(|n| usize::try_from(n).ok())?;
+    QUESTIONS.get(number.checked_sub(1)?).copied()
+}
+
+pub(super) fn next(app: &App) -> Option<&'static str> {
+    let sample_only = app.session.documents.iter().all(|d| d.name == NAME) && !app.session.documents.is_empty();
+    if !app.composer.is_empty() || !(offers_drawn(app) || app.is_demo() && app.tour.is_none() && sample_only) {
+        return None;
+    }
+    let is_done =
+        |q: &str| app.transcript.messages().any(|m| m.role == crate::core::transcript::Role::User && m.text == q);
+    QUESTIONS.into_iter().find(|q| !is_done(q))
+}
+
+pub(super) fn load_first(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
+    let ours = QUESTIONS.contains(&text) && may_offer(app);
+    if ours {
+        super::mention::load_for_question(app, text.to_owned(), vec![PATH.to_owned()], Vec::new(), effects);
+    }
+    ours
 }

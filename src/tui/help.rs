@@ -2,8 +2,10 @@
 
 use super::App;
 use super::keys::ACTIONS;
-use super::overlay::{HelpRow, Item, Kind, ListView};
-use crate::config::commands::{COMMANDS, Command, Group, help};
+use super::overlay::{HelpRow, Item, Kind, ListView, SettingRow};
+use crate::config::commands::{COMMANDS, Command, GROUPS, escaped, help};
+use crate::config::settings::table::ROWS;
+use crate::config::settings::{Origin, Row};
 
 pub(super) fn all(app: &App) -> ListView {
     let mut rows = vec![
@@ -13,9 +15,9 @@ pub(super) fn all(app: &App) -> ListView {
     if app.is_demo() {
         rows.push(Item::Heading("This is the small built-in demo model; sala-chat model download gets 9B.".into()));
     }
-    for group in Group::ALL {
-        rows.push(Item::Heading(group.title().into()));
-        rows.extend(COMMANDS.iter().filter(|c| c.group == group).map(command));
+    for (title, commands) in &GROUPS {
+        rows.push(Item::Heading((*title).into()));
+        rows.extend(commands.iter().map(command));
     }
     rows.push(Item::Heading("Keys".into()));
     rows.extend(keys(app));
@@ -32,7 +34,7 @@ pub(super) fn key_list(app: &App) -> ListView {
 
 /// What `/help WORD` finds among commands, keys and settings; `None` for nothing.
 pub(super) fn about(app: &App, word: &str) -> Option<ListView> {
-    let settings = super::settings::rows(app);
+    let settings = setting_rows(app);
     let rows = COMMANDS.iter().map(command).chain(keys(app)).chain(settings);
     let mut view = ListView::new(Kind::Help, "Help", rows);
     view.list.set_query(word.trim().to_owned());
@@ -43,7 +45,7 @@ pub(super) fn about(app: &App, word: &str) -> Option<ListView> {
 fn command(command: &Command) -> Item {
     let space = if command.usage.is_empty() { "" } else { " " };
     Item::Help(HelpRow {
-        what: format!("/{} {}", command.name, command.usage).trim_end().to_owned(),
+        what: command.form(),
         short: help::usage(command, HelpRow::CELLS),
         does: command.help.to_owned(),
         words: help::words(command),
@@ -87,4 +89,33 @@ fn in_runs(keys: Vec<String>) -> Vec<String> {
         }
     }
     runs.into_iter().map(|(first, last)| if first == last { first } else { format!("{first} to {last}") }).collect()
+}
+
+fn setting_rows(app: &App) -> impl Iterator<Item = Item> {
+    let (loaded, display) = (&app.config.settings, app.config.display());
+    let current = move |row: &Row| {
+        let shown = display.iter().find(|(key, _)| *key == row.name);
+        let set = || app.meters.settings.iter().find(|(key, _)| row.session.is_some_and(|way| way.name == *key));
+        shown.or_else(set).map(|(_, value)| value.clone())
+    };
+    ROWS.iter().map(move |row| {
+        let configured = row.kind.show(&(row.get)(&loaded.config));
+        let value = current(row).unwrap_or_else(|| configured.clone());
+        let built_in = matches!(loaded.origins.get(row.name), None | Some(Origin::BuiltIn));
+        let line = match &row.session {
+            Some(way) => format!("/set {} {}", way.name, escaped(&value)),
+            None => format!("/set {} {} --save", row.name, escaped(&value)),
+        };
+        let changed = !built_in || value != configured;
+        Item::Setting(SettingRow { name: row.name, value, help: row.help, changed, line })
+    })
+}
+
+/// The list of `/settings`: Enter inserts the command that changes one.
+pub(super) fn settings(app: &App, word: Option<&str>) -> ListView {
+    let mut view = ListView::new(Kind::Settings, "Settings   * differs from the default", setting_rows(app));
+    if let Some(word) = word {
+        view.list.set_query(word.to_owned());
+    }
+    view
 }

@@ -1,12 +1,11 @@
 //! Keys: selects the receiver (question, overlay, popup, selected message, input) and handles those of the input.
 
 mod overlay;
-mod popup;
 mod question;
 mod selected;
-mod several;
 
 use super::acts::{hint, offer, open_list, send, stop};
+use super::complete::{complete, popup_key};
 use super::help;
 use super::keys::{Action, Code, Key, TAKE_UP};
 use super::overlay::{Item, Kind, ListView};
@@ -19,11 +18,8 @@ use crate::runtime::protocol::{Activity, Request};
 use crate::text::sanitize::sanitize;
 use crate::text::with_newlines;
 use overlay::{close_overlay, overlay_key};
-use popup::{complete, popup_key};
-pub(super) use popup::{drop_outdated, files, paths};
 use question::{question_ctrl_c, question_key, waiting_question_key};
 use selected::{is_about_the_transcript, selected_key};
-use several::several_key;
 
 const ESC_MS: u64 = 800;
 const QUIT_MS: u64 = 2_000;
@@ -56,7 +52,7 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     if key == TAKE_UP && super::late::take_up(app) {
         return;
     }
-    if app.several.is_some() && several_key(app, key) {
+    if app.several.is_some() && super::several::key(app, key) {
         return;
     }
     let action = app.config.keys.action(key);
@@ -90,14 +86,14 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     if c == '?' && app.composer.is_empty() {
         return show_help(app);
     }
-    if let Some(question) = super::offers::numbered(app, c) {
+    if let Some(question) = super::greeting::numbered(app, c) {
         app.composer.set(question);
         app.offered = Some(c);
         return;
     }
     // A second digit continues a number, so the first one was no choice.
     if let Some(number) = app.offered.take()
-        && super::offers::question(number) == Some(app.composer.text())
+        && super::greeting::question(number) == Some(app.composer.text())
     {
         app.composer.set(number.encode_utf8(&mut [0; 4]));
     }
@@ -112,7 +108,7 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
 
 fn write(app: &mut App, c: char, effects: &mut Vec<Effect>) {
     edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
-    popup::mention(app, effects);
+    super::complete::mention(app, effects);
 }
 
 pub(super) fn insert_pasted(app: &mut App, text: &str) {
@@ -120,7 +116,7 @@ pub(super) fn insert_pasted(app: &mut App, text: &str) {
     app.wrote = true;
     app.transcript.deselect();
     app.history.rest();
-    let (chars, lines) = (app.config.paste_fold_chars, app.config.paste_fold_lines);
+    let (chars, lines) = (app.config.ui.paste_fold_chars, app.config.ui.paste_fold_lines);
     app.composer.paste(&sanitize(&with_newlines(text)), chars, lines);
 }
 
@@ -134,15 +130,14 @@ fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     app.wrote = true;
     app.history.rest();
     app.transcript.deselect();
-    if matches!(app.armed, Armed::Escape(_) | Armed::Quit(_)) {
-        app.armed = Armed::Nothing;
+    if app.armed.take_if(|(armed, _)| matches!(armed, Armed::Escape | Armed::Quit)).is_some() {
         app.hint = None;
     }
     // Command names pop up while they are typed; arguments only on Tab.
     let before = app.composer.text()[..app.composer.cursor()].to_string();
     let naming =
         before.starts_with('/') && !before.contains(char::is_whitespace) && before.len() == app.composer.text().len();
-    app.popup = if naming { popup::popup(app, &before) } else { None };
+    app.popup = if naming { super::complete::popup(app, &before) } else { None };
 }
 
 fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
@@ -152,7 +147,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
             let line = app.composer.text();
             if line.ends_with('\\') && app.composer.cursor() == line.len() {
                 edit(app, |c| {
-                    c.backspace();
+                    c.perform(Action::Backspace);
                     c.insert("\n");
                 });
             } else {
@@ -161,7 +156,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         }
         Action::Newline => edit(app, |c| c.insert("\n")),
         Action::Escape => escape(app, now, effects),
-        Action::Eof if !app.composer.is_empty() => edit(app, |c| c.delete()),
+        Action::Eof if !app.composer.is_empty() => edit(app, |c| c.perform(Action::Delete)),
         Action::Eof => quit_or_ask(app, effects),
         Action::Up => {
             if !app.composer.up(cells) {
@@ -178,28 +173,25 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
                 app.composer.set(&prompt);
             }
         }
-        Action::Left => app.composer.left(),
-        Action::Right => app.composer.right(),
-        Action::LineStart => app.composer.home(),
         Action::LineEnd if app.composer.at_line_end() => app.transcript.follow(),
-        Action::LineEnd => app.composer.end(),
-        Action::WordLeft => app.composer.word_left(),
-        Action::WordRight => app.composer.word_right(),
-        Action::Backspace => {
-            edit(app, |c| c.backspace());
-            popup::mention(app, effects);
+        Action::Left | Action::Right | Action::LineStart | Action::LineEnd | Action::WordLeft | Action::WordRight => {
+            app.composer.perform(action);
         }
-        Action::Delete => edit(app, |c| c.delete()),
-        Action::KillWord => edit(app, |c| c.cut_word()),
-        Action::KillToEnd => edit(app, |c| c.cut_to_end()),
-        Action::KillToStart => edit(app, |c| c.cut_to_start()),
-        Action::Yank => edit(app, |c| c.yank()),
-        Action::UndoEdit => edit(app, |c| c.undo()),
+        Action::Backspace => {
+            edit(app, |c| c.perform(action));
+            super::complete::mention(app, effects);
+        }
+        Action::Delete
+        | Action::KillWord
+        | Action::KillToEnd
+        | Action::KillToStart
+        | Action::Yank
+        | Action::UndoEdit => edit(app, |c| c.perform(action)),
         Action::HistorySearch => {
             let prompts: Vec<Item> = app.history.prompts().iter().rev().cloned().map(Item::Prompt).collect();
             open_list(app, ListView::new(Kind::Prompts, "Earlier prompts", prompts));
         }
-        Action::Complete => match super::offers::next(app) {
+        Action::Complete => match super::greeting::next(app) {
             Some(question) => {
                 app.composer.set(question);
                 app.offered = None;
@@ -268,27 +260,20 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.runs() {
         if app.can_be_stopped() {
             stop(app, effects);
-            app.armed = Armed::Swallow(now + ESC_MS);
+            app.armed = Some((Armed::Swallow, now + ESC_MS));
         }
         return;
     }
-    match app.armed {
-        Armed::Swallow(until) if now < until => {}
-        Armed::Escape(until) if now < until => {
-            app.armed = Armed::Nothing;
-            app.hint = None;
-            if app.composer.is_empty() {
-                send(app, Request::Timeline, effects);
-            } else {
-                app.composer.clear_to_cut();
-            }
+    if app.is_armed(Armed::Escape, now) {
+        (app.armed, app.hint) = (None, None);
+        match app.composer.is_empty() {
+            true => send(app, Request::Timeline, effects),
+            false => app.composer.clear_to_cut(),
         }
-        Armed::Nothing | Armed::Escape(_) | Armed::Swallow(_) | Armed::Quit(_) | Armed::Ignore(_) => {
-            app.armed = Armed::Escape(now + ESC_MS);
-            let text =
-                if app.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
-            hint(app, text, now + ESC_MS);
-        }
+    } else if !app.is_armed(Armed::Swallow, now) {
+        app.armed = Some((Armed::Escape, now + ESC_MS));
+        let text = if app.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
+        hint(app, text, now + ESC_MS);
     }
 }
 
@@ -310,22 +295,22 @@ fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.popup.take().is_some() || app.find.take().is_some() {
         return;
     }
-    if matches!(app.armed, Armed::Ignore(until) if now < until) {
+    if app.is_armed(Armed::Ignore, now) {
         return;
     }
     if app.can_be_stopped() || app.activity == Activity::Stopping {
         if app.can_be_stopped() {
             stop(app, effects);
         }
-        app.armed = Armed::Ignore(now + IGNORE_MS);
+        app.armed = Some((Armed::Ignore, now + IGNORE_MS));
     } else if !app.composer.is_empty() {
         app.composer.clear_to_cut();
         app.editing = None;
         offer(app, "Cleared", Action::Yank, "brings it back", now + QUIT_MS);
-    } else if matches!(app.armed, Armed::Quit(until) if now < until) {
+    } else if app.is_armed(Armed::Quit, now) {
         quit(app, effects);
     } else {
-        app.armed = Armed::Quit(now + QUIT_MS);
+        app.armed = Some((Armed::Quit, now + QUIT_MS));
         let warning = match is_unsaved(app) {
             true => "Not all is saved: Ctrl-C again quits and loses it",
             false => "Press Ctrl-C again to quit",

@@ -21,7 +21,7 @@ pub(super) fn arrive(app: &mut App, page: Overlay, now: u64) {
 
 fn set_aside(app: &mut App, page: Overlay, now: u64) {
     hint(app, format!("Ready: {}. {TAKE_UP} shows it", page.name()), now + SEEN_MS);
-    app.set_aside = Some(page);
+    (app.set_aside, app.sent_since_set_aside) = (Some(page), false);
 }
 
 /// Whether the user typed after the last request.
@@ -57,6 +57,13 @@ pub(super) fn give_way(app: &mut App, now: u64) -> bool {
             true
         }
         None => false,
+    }
+}
+
+/// A page that still waits when the second line is sent is forgotten.
+pub(super) fn line_sent(app: &mut App) {
+    if app.set_aside.is_some() && std::mem::replace(&mut app.sent_since_set_aside, true) {
+        app.set_aside = None;
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use ratatui::layout::Rect;
+
 use super::options::{PANEL_FROM, Panel};
 use super::rows::{Role, Row};
 use super::tabs::Side;
@@ -18,44 +20,36 @@ pub const PANEL_CELLS: u16 = 46;
 const NOTE_ROWS: usize = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Area {
-    pub x: u16,
-    pub y: u16,
-    pub width: u16,
-    pub height: u16,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Regions {
-    pub header: Area,
-    pub rule_top: Area,
-    pub transcript: Area,
-    pub heading: Area,
+    pub header: Rect,
+    pub rule_top: Rect,
+    pub transcript: Rect,
+    pub heading: Rect,
     /// The other session of a split screen, with its heading and the line between; empty without one.
-    pub other: Area,
-    pub other_heading: Area,
-    pub between: Area,
-    pub panel: Area,
+    pub other: Rect,
+    pub other_heading: Rect,
+    pub between: Rect,
+    pub panel: Rect,
     /// Shown while the view does not follow the end.
-    pub marker: Area,
-    pub banner: Area,
+    pub marker: Rect,
+    pub banner: Rect,
     /// Place of the last note while the transcript is hidden.
-    pub note: Area,
-    pub queue: Area,
-    pub rule_bottom: Area,
-    pub composer: Area,
-    pub status: Area,
-    pub hint: Area,
-    pub several: Area,
+    pub note: Rect,
+    pub queue: Rect,
+    pub rule_bottom: Rect,
+    pub composer: Rect,
+    pub status: Rect,
+    pub hint: Rect,
+    pub several: Rect,
     pub below_question: u16,
-    pub overlay: Area,
+    pub overlay: Rect,
     pub column_cells: usize,
 }
 
 pub fn panel_shown(app: &App) -> bool {
     app.size.0 >= PANEL_FROM
         && app.tabs.side(app.size.0).is_none()
-        && app.panel.unwrap_or(app.config.panel != Panel::Off)
+        && app.panel.unwrap_or(app.config.ui.panel != Panel::Off)
 }
 
 fn composer_rows(app: &App) -> u16 {
@@ -125,7 +119,7 @@ fn several_rows(body: u16, below: u16, question: u16) -> u16 {
 
 pub fn regions(app: &App) -> Regions {
     let (width, height) = app.size;
-    let row = |y: u16, rows: u16| Area { x: 0, y, width, height: rows };
+    let row = |y: u16, rows: u16| Rect { x: 0, y, width, height: rows };
     let panel_cells = if panel_shown(app) { PANEL_CELLS } else { 0 };
     let left = width.saturating_sub(panel_cells + u16::from(panel_cells > 0));
     let composer = composer_rows(app);
@@ -149,16 +143,16 @@ pub fn regions(app: &App) -> Regions {
     let side = app.tabs.side(width);
     let half = width.saturating_sub(1) / 2;
     let (column, x, other_x, heading) = match side {
-        None => (left.min(app.config.max_width).max(20), 0, 0, 0),
+        None => (left.min(app.config.ui.max_width).max(20), 0, 0, 0),
         Some(Side::Left) => (half.saturating_sub(1), 0, width - half, 1),
         Some(Side::Right) => (half.saturating_sub(1), width - half, 0, 1),
     };
     let cells = column.min(width);
-    let text = |x: u16, rows: u16| Area { x, y: top + heading, width: cells, height: rows.saturating_sub(heading) };
-    let above = |x: u16| Area { x, y: top, width: cells, height: heading };
+    let text = |x: u16, rows: u16| Rect { x, y: top + heading, width: cells, height: rows.saturating_sub(heading) };
+    let above = |x: u16| Rect { x, y: top, width: cells, height: heading };
     let (other, other_heading, between) = match side {
         None => Default::default(),
-        Some(_) => (text(other_x, body), above(other_x), Area { x: half, y: top, width: 1, height: body }),
+        Some(_) => (text(other_x, body), above(other_x), Rect { x: half, y: top, width: 1, height: body }),
     };
     let own_width = |alone: u16| if side.is_some() { cells } else { alone };
     Regions {
@@ -169,11 +163,11 @@ pub fn regions(app: &App) -> Regions {
         other,
         other_heading,
         between,
-        panel: Area { x: width - panel_cells, y: top, width: panel_cells, height: body },
-        marker: Area { x, y: top + transcript_rows, width: cells, height: marker },
-        banner: Area { x, y: top + transcript_rows + marker, width: own_width(left), height: banner },
-        note: Area { x, y: top + transcript_rows + marker + banner, width: own_width(left), height: note },
-        queue: Area { x, y: top + transcript_rows + marker + banner + note, width: own_width(left), height: queue },
+        panel: Rect { x: width - panel_cells, y: top, width: panel_cells, height: body },
+        marker: Rect { x, y: top + transcript_rows, width: cells, height: marker },
+        banner: Rect { x, y: top + transcript_rows + marker, width: own_width(left), height: banner },
+        note: Rect { x, y: top + transcript_rows + marker + banner, width: own_width(left), height: note },
+        queue: Rect { x, y: top + transcript_rows + marker + banner + note, width: own_width(left), height: queue },
         rule_bottom: row(top + body, 1),
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, status),

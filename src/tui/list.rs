@@ -86,13 +86,11 @@ impl<T> List<T> {
     pub fn step(&mut self, by: isize) {
         self.select(self.selected.saturating_add_signed(by));
     }
+}
 
-    pub fn first_row(&self, height: usize) -> usize {
-        if self.shown.len() <= height {
-            return 0;
-        }
-        self.selected.saturating_sub(height / 2).min(self.shown.len() - height)
-    }
+/// The first of `count` rows on screen, so that `selected` is near the middle.
+pub fn first_row(selected: usize, count: usize, height: usize) -> usize {
+    selected.saturating_sub(height / 2).min(count.saturating_sub(height))
 }
 
 #[cfg(test)]

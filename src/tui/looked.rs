@@ -1,7 +1,7 @@
 //! The passages that an answer attended to, as lines below it.
 
 use super::cells::{ellipsis, width};
-use super::rows::{Role, Row, Span};
+use super::rows::{Role, Row};
 use crate::core::transcript::{Passage, Quote, Sources};
 use crate::text::sanitize::sanitize_line;
 
@@ -72,7 +72,8 @@ fn listed(opening: &str, places: impl Iterator<Item = String>, hint: &str, cells
             full => {
                 let opening = if full.is_some() { " ".repeat(indent) } else { opening.to_owned() };
                 rows.extend(full);
-                row_of(vec![Span::new(opening, Role::Dim)])
+                // Copying excludes it, as it is not part of the answer.
+                Row { source: usize::MAX, gutter: Row::DECORATION, ..Row::of(opening, Role::Dim) }
             }
         };
         row.push(&mark, Role::Key.into());
@@ -83,11 +84,6 @@ fn listed(opening: &str, places: impl Iterator<Item = String>, hint: &str, cells
         row.push(&format!("    {hint}"), Role::Dim.into());
     }
     rows
-}
-
-/// Copying excludes it, as it is not part of the answer.
-fn row_of(spans: Vec<Span>) -> Row {
-    Row { spans, source: usize::MAX, gutter: Row::DECORATION, ..Row::default() }
 }
 
 #[cfg(test)]

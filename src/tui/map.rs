@@ -1,12 +1,18 @@
 //! The context as cells: the kind of text in each, and its share of the last answer's attention.
 
+use ratatui::layout::Rect;
+
+use super::cells::ellipsis;
 use super::entry::grouped;
 use super::looked::named;
+use super::paint::Painter;
+use super::rows::{Face, Role, Span};
 use crate::core::transcript::Sources;
 use crate::runtime::protocol::{ContextMap, Place, Request, Stretch};
 use crate::text::sanitize::sanitize_line;
 
 const LOOKED: f64 = 0.01;
+const LEGEND: &str = "S system  D document  T turn  1-3 the passages  bright: looked at";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
@@ -29,9 +35,29 @@ impl Cell {
         digit.or(kind).unwrap_or('.')
     }
 
-    pub fn is_looked_at(&self) -> bool {
+    fn is_looked_at(&self) -> bool {
         self.share >= LOOKED
     }
+
+    fn face(&self) -> Face {
+        match (self.passage.is_some(), self.is_looked_at()) {
+            (true, _) => Face::from(Role::Key).bold(),
+            (false, true) => Face::from(Role::Text).bold(),
+            (false, false) => Role::Dim.into(),
+        }
+    }
+}
+
+pub(super) fn spans(map: &ContextMap, cells: &[Cell]) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    for cell in cells {
+        let (letter, face) = (cell.letter(map), cell.face());
+        match spans.last_mut().filter(|s| s.face == face) {
+            Some(span) => span.text.push(letter),
+            None => spans.push(Span::new(letter.to_string(), face)),
+        }
+    }
+    spans
 }
 
 /// Cuts `tokens` tokens of the context into at most `most` cells, none smaller than a block.
@@ -90,8 +116,9 @@ impl MapView {
         self.at = if first { most() } else { self.cells.iter().rposition(|c| c.from <= token).unwrap_or(0) };
     }
 
-    pub fn row(&self) -> usize {
-        self.size.0
+    /// By rows.
+    pub fn scroll(&mut self, by: isize) {
+        self.step(by.saturating_mul(isize::try_from(self.size.0).unwrap_or(1)));
     }
 
     pub fn step(&mut self, by: isize) {
@@ -126,6 +153,23 @@ impl MapView {
             }
             (None, Place::System | Place::Turn) => None,
         }
+    }
+
+    pub(super) fn draw(&self, painter: &mut Painter<'_>, area: Rect) {
+        painter.text(area, 0, " Context", Face::from(Role::Heading).bold());
+        painter.right(area, 0, 1, LEGEND, Role::Dim);
+        let rows = self.cells.chunks(self.size.0);
+        for (y, row) in (2..area.height.saturating_sub(2)).zip(rows) {
+            painter.spans(area, y, 2, &spans(&self.map, row));
+        }
+        let (x, y) = (self.at % self.size.0, self.at / self.size.0);
+        if let (Ok(x), Ok(y)) = (u16::try_from(x + 2), u16::try_from(y + 2))
+            && !self.cells.is_empty()
+        {
+            painter.mark_cells(area, y, x, 1, Role::Selected);
+        }
+        let about = ellipsis(&self.about(), usize::from(area.width).saturating_sub(3));
+        painter.text(area, area.height.saturating_sub(2), &format!("  {about}"), Role::Text);
     }
 }
 

@@ -7,12 +7,14 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::acts::{hint, note, remember, send};
+use percent_encoding::percent_decode_str;
+
+use super::acts::{hint, remember, send};
 use super::keys::Action;
-use super::{App, Effect, Question, Queued};
+use super::{App, Effect, Queued};
 use crate::config::commands;
 use crate::core::transcript::MessageId;
-use crate::runtime::protocol::{Choice, Level, LoadOptions, Request};
+use crate::runtime::protocol::{LoadOptions, Request};
 use crate::text::sanitize::sanitize_line;
 
 const HINT_MS: u64 = 6_000;
@@ -168,7 +170,10 @@ pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
         }
         while chars.next_if(|c| c.is_whitespace()).is_some() {}
         let path = match path.strip_prefix("file://") {
-            Some(address) => percent_decoded(address.find('/').map_or(address, |at| &address[at..]))?,
+            Some(address) => {
+                let path = address.find('/').map_or(address, |at| &address[at..]);
+                percent_decode_str(path).decode_utf8().ok()?.into_owned()
+            }
             None => path,
         };
         if !["/", "~/", "./", "../"].iter().any(|start| path.starts_with(start)) || path.len() < 2 {
@@ -177,21 +182,6 @@ pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
         paths.push(path);
     }
     (!paths.is_empty()).then_some(paths)
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(b) = rest.next() {
-        if b != b'%' {
-            bytes.push(b);
-            continue;
-        }
-        let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16));
-        let (high, low) = (digit(rest.next())?, digit(rest.next())?);
-        bytes.push(u8::try_from(high * 16 + low).ok()?);
-    }
-    String::from_utf8(bytes).ok()
 }
 
 pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) -> bool {
@@ -215,70 +205,6 @@ pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect
     true
 }
 
-pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) -> Found {
-    match app.lookup.take() {
-        None => Found::Nothing,
-        Some(Lookup::Question(text, edits)) => {
-            app.waiting = false;
-            let read: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
-            let shelved: Vec<&str> = app.library.iter().map(|d| d.name.as_str()).collect();
-            let meant = meant(&text, found, &read, &shelved);
-            if meant.is_ready() {
-                return Found::Ask { text: meant.text, edits };
-            }
-            if edits.is_some() {
-                not_for_an_edit(app, &meant, &text, edits);
-                return Found::Nothing;
-            }
-            load_for_question(app, meant.text, meant.paths, meant.library, effects);
-            Found::Nothing
-        }
-        Some(Lookup::Pasted(text, paths)) => {
-            if paths.iter().any(|p| !found.contains(p)) {
-                return Found::Paste(text);
-            }
-            let what = match paths.as_slice() {
-                [one] => one.clone(),
-                many => format!("{} files", many.len()),
-            };
-            let choice = |key, label: &str| Choice { key, label: label.into() };
-            let choices =
-                vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
-            let question = format!("Load {}?", sanitize_line(&what));
-            app.questions.push_back(Question::of_pasted(question, choices));
-            app.lookup = Some(Lookup::Pasted(text, paths));
-            Found::Nothing
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    Nothing,
-    Ask { text: String, edits: Option<MessageId> },
-    Paste(String),
-}
-
-pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Found {
-    let Some(Lookup::Pasted(text, paths)) = app.lookup.take() else { return Found::Nothing };
-    match key {
-        '\n' => {
-            app.transcript.follow();
-            load(app, paths, Vec::new(), effects);
-            Found::Nothing
-        }
-        't' => Found::Paste(text),
-        _ => Found::Nothing,
-    }
-}
-
-fn not_for_an_edit(app: &mut App, meant: &Meant, typed: &str, edits: Option<MessageId>) {
-    note(app, Level::Warn, &meant.not_for_an_edit());
-    if app.composer.recall(&commands::line_of(typed)) {
-        app.editing = edits;
-    }
-}
-
 pub(super) fn load_for_question(
     app: &mut App,
     text: String,
@@ -293,7 +219,7 @@ pub(super) fn load_for_question(
     load(app, paths, library, effects);
 }
 
-fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut Vec<Effect>) {
+pub(super) fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut Vec<Effect>) {
     let request = load_request(paths, library, app.config.home.as_deref());
     app.waiting = true;
     send(app, request, effects);
@@ -350,8 +276,9 @@ mod tests {
         assert_eq!(paths("'/home/a b.txt' "), Some(vec!["/home/a b.txt".into()]));
         assert_eq!(paths("/a\\ b.txt ~/c.md\n"), Some(vec!["/a b.txt".into(), "~/c.md".into()]));
         assert_eq!(paths("file:///tmp/x%20y.txt"), Some(vec!["/tmp/x y.txt".into()]));
+        assert_eq!(paths("file:///a%zz"), Some(vec!["/a%zz".into()]), "no character: it stands for itself");
         assert_eq!(paths("file://host/tmp/x"), Some(vec!["/tmp/x".into()]));
-        for text in ["/etc is a folder", "hello", "/", "'/open quote", "https://x.example", "file:///a%zz", ""] {
+        for text in ["/etc is a folder", "hello", "/", "'/open quote", "https://x.example", "file:///a%ff", ""] {
             assert_eq!(paths(text), None, "{text}");
         }
     }

@@ -32,9 +32,9 @@ pub mod markdown;
 mod math;
 pub mod mention;
 mod notices;
-pub mod offers;
 pub mod options;
 pub mod overlay;
+mod paint;
 pub mod palette;
 mod perform;
 pub mod pick;
@@ -44,10 +44,10 @@ mod render;
 pub mod rows;
 pub mod selection;
 mod sessions;
-pub mod settings;
 pub mod several;
 pub mod status;
 pub mod tabs;
+mod theme;
 mod themes;
 pub mod tour;
 pub mod transcript;
@@ -60,9 +60,7 @@ use std::collections::VecDeque;
 
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::ModelInfo;
-use crate::runtime::protocol::{
-    Activity, ContextMap, DocumentRow, LibraryName, Meters, SaveState, SessionRow, TimelineRow,
-};
+use crate::runtime::protocol::{Activity, LibraryName, Meters, SaveState, SessionRow, SessionView};
 use complete::Popup;
 use composer::Composer;
 use drafts::Drafts;
@@ -81,36 +79,15 @@ pub use event::{Effect, Event, FileRow, Redraw};
 pub use question::{Asker, Question, Standing};
 pub use update::update;
 
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SessionHead {
-    pub name: String,
-    pub title: String,
-    pub branch: (u64, u64),
-    pub view_only: bool,
-    pub timeline: Vec<TimelineRow>,
-    pub documents: Vec<DocumentRow>,
-    pub map: ContextMap,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the next key does for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
-    #[default]
-    Nothing,
-    Escape(u64),
+    Escape,
     /// Ignores an Esc that follows the one that stopped work.
-    Swallow(u64),
-    Quit(u64),
+    Swallow,
+    Quit,
     /// Ignores a Ctrl-C that follows the one that stopped work.
-    Ignore(u64),
-}
-
-impl Armed {
-    fn until(self) -> Option<u64> {
-        match self {
-            Armed::Nothing => None,
-            Armed::Escape(t) | Armed::Swallow(t) | Armed::Quit(t) | Armed::Ignore(t) => Some(t),
-        }
-    }
+    Ignore,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,7 +116,8 @@ pub struct App {
     pub size: (u16, u16),
     pub transcript: Transcript,
     pub composer: Composer,
-    pub session: SessionHead,
+    /// The session on screen; the transcript has its messages.
+    pub session: SessionView,
     pub tabs: Tabs,
     drafts: Drafts,
     pub activity: Activity,
@@ -152,6 +130,7 @@ pub struct App {
     pub overlay: Option<Overlay>,
     /// A page that arrived while the user typed; Shift-Tab opens it.
     set_aside: Option<Overlay>,
+    sent_since_set_aside: bool,
     /// Text was typed since the last line was sent or list row chosen.
     wrote: bool,
     pub questions: VecDeque<Question>,
@@ -175,7 +154,8 @@ pub struct App {
     offered: Option<char>,
     library: Vec<LibraryName>,
     sessions: Vec<SessionRow>,
-    armed: Armed,
+    /// Until this time.
+    armed: Option<(Armed, u64)>,
     /// The last question, or answer to a question, is not acknowledged yet.
     waiting: bool,
     answered: bool,
@@ -232,6 +212,10 @@ impl App {
         self.model.as_ref().is_some_and(|m| m.max_sequences > 1)
     }
 
+    fn is_armed(&self, what: Armed, now: u64) -> bool {
+        self.armed.is_some_and(|(armed, until)| armed == what && now < until)
+    }
+
     pub fn take_redraw(&mut self) -> Redraw {
         std::mem::take(&mut self.redraw)
     }
@@ -239,7 +223,7 @@ impl App {
     /// Time of the next [`Event::Tick`]; `None` if nothing is pending, so that an idle program sleeps.
     pub fn deadline(&self) -> Option<u64> {
         let hint = self.hint.as_ref().and_then(|h| h.1);
-        [hint, self.armed.until(), self.drafts.deadline()].into_iter().flatten().min()
+        [hint, self.armed.map(|(_, until)| until), self.drafts.due].into_iter().flatten().min()
     }
 
     /// Whether the session has messages, on any branch.
@@ -274,7 +258,7 @@ impl App {
             cells: regions.column_cells,
             glyphs: self.config.glyphs,
             think: self.config.think_show,
-            looked: self.config.look,
+            looked: self.config.ui.look,
             utc_offset_min: self.config.utc_offset_min,
             fold_key: self.config.keys.shortest(keys::Action::Thinking),
             select_key: self.config.keys.shortest(keys::Action::PrevMessage),

@@ -11,7 +11,7 @@ use super::overlay::{Item, Kind, ListView, Overlay, Page};
 use super::pick::FilePick;
 use super::several::Several;
 use super::status::{duration, writing_speed};
-use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, drafts, fan_out, late, perform};
+use super::{App, Asker, Effect, Phase, Question, Redraw, cleaned, drafts, fan_out, late, perform};
 use crate::core::transcript::Role;
 use crate::core::{Exit, percent};
 use crate::runtime::protocol::{
@@ -25,14 +25,8 @@ const SPEEDS: usize = 42;
 
 pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<Effect>) -> Redraw {
     let mut redraw = match &notice {
-        Notice::Acknowledged(_) | Notice::Prompts(_) | Notice::Library(_) => Redraw::No,
-        Notice::Tree(_)
-        | Notice::Delta { .. }
-        | Notice::Meters(_)
-        | Notice::FanOut(_)
-        | Notice::Aside { .. }
-        | Notice::Titled(_)
-        | Notice::Named { .. } => Redraw::Stream,
+        Notice::Delta { .. } | Notice::FanOut(_) | Notice::Aside { .. } => Redraw::Stream,
+        notice if answers_nothing(notice) => Redraw::Stream,
         _ => Redraw::Now,
     };
     match &notice {
@@ -52,7 +46,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Ready(info) => app.model = Some(info),
         Notice::Session(view) => {
             session(app, view, now, effects);
-            if let Some(held) = super::tabs::held(app) {
+            if let Some(held) = app.tabs.held.take() {
                 self::notice(app, held, now, effects);
             }
         }
@@ -151,14 +145,15 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Question { id, text, choices } => {
             (app.waiting, app.answered) = (false, false);
-            app.questions.push_back(Question::of_runtime(id, clean(&text), choices, None));
+            app.questions.push_back(Question::new(Asker::Runtime(id), clean(&text), choices));
         }
         Notice::Plan { id, text, choices, mut plan } => {
             (app.waiting, app.answered) = (false, false);
             for f in &mut plan.files {
                 f.name = line(&f.name);
             }
-            app.questions.push_back(Question::of_runtime(id, clean(&text), choices, Some(FilePick::new(plan))));
+            let question = Question::new(Asker::Runtime(id), clean(&text), choices);
+            app.questions.push_back(Question { pick: Some(FilePick::new(plan)), ..question });
         }
         Notice::Input { text, editing } => {
             app.overlay = None;
@@ -182,7 +177,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Titled(title) => app.session.title = line(&title),
         Notice::Named { name, opened } => {
             app.session.name = line(&name);
-            super::tabs::named(app, cleaned::opened(opened));
+            app.tabs.set_list(cleaned::opened(opened));
         }
         Notice::Library(names) => {
             app.library = names.into_iter().map(|d| LibraryName { name: line(&d.name), ..d }).collect()
@@ -254,10 +249,10 @@ fn left_out(app: &mut App, why: String) -> String {
     why
 }
 
-fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>) {
+fn session(app: &mut App, mut view: SessionView, now: u64, effects: &mut Vec<Effect>) {
     let place = app.tabs.place();
     let led_away = perform::led_away(app, &view);
-    super::tabs::arrived(app, view.serial, opened(view.opened), now, effects);
+    super::tabs::arrived(app, view.serial, opened(std::mem::take(&mut view.opened)), now, effects);
     if app.tabs.place() != place {
         late::session_left(app);
     }
@@ -265,20 +260,13 @@ fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>
         hold(app);
     }
     app.leads = false;
-    app.session = SessionHead {
-        name: line(&view.name),
-        title: line(&view.title),
-        branch: view.branch,
-        view_only: view.view_only,
-        timeline: view.timeline.into_iter().map(timeline_row).collect(),
-        documents: view.documents.into_iter().map(document_row).collect(),
-        map: view.map,
-    };
+    let messages = std::mem::take(&mut view.messages);
+    app.session = cleaned::session(view);
     app.several = None;
     // Hits and selected text belong to the messages that were replaced.
     app.find = None;
     app.selection = None;
-    app.transcript.replace(view.messages, app.requests);
+    app.transcript.replace(messages, app.requests);
     if let Some((_, id)) = app.show_after_open.take_if(|(name, _)| *name == app.session.name)
         && !app.transcript.show(id)
     {

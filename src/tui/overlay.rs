@@ -64,11 +64,8 @@ impl Page {
 #[derive(Clone, Debug)]
 pub enum Overlay {
     Page(Page),
-    /// A question and its answer, which are not saved; `done` is set when the answer is complete.
-    Aside {
-        page: Page,
-        done: Option<Finish>,
-    },
+    // A question and its answer, which are not saved; `done` is set when the answer is complete.
+    Aside { page: Page, done: Option<Finish> },
     Map(MapView),
     List(ListView),
 }
@@ -283,7 +280,7 @@ impl Overlay {
         match self {
             Overlay::Page(page) | Overlay::Aside { page, .. } => page.scroll(by),
             Overlay::List(view) => view.list.step(by),
-            Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row()).unwrap_or(1))),
+            Overlay::Map(view) => view.scroll(by),
         }
     }
 

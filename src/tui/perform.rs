@@ -6,7 +6,7 @@ use super::mention;
 use super::options::ThinkShow;
 use super::quit::quit_or_ask;
 use super::{App, Effect, Queued, verbatim};
-use super::{files, settings, themes};
+use super::{files, themes};
 use crate::config::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
 use crate::config::settings::page;
 use crate::core::transcript::{MessageId, Role};
@@ -47,6 +47,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         return;
     }
     app.config.offer = None;
+    super::late::line_sent(app);
     let understood = parsed.as_ref().is_none_or(Result::is_ok);
     if let Some(tour) = app.tour.as_mut().filter(|_| understood) {
         tour.entered(&line);
@@ -170,7 +171,7 @@ pub(super) fn led_away(app: &App, view: &SessionView) -> bool {
 fn ask(app: &mut App, line: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) {
     let text = commands::message_text(line);
     let looked_up = match edits {
-        None => super::offers::load_first(app, &text, effects) || mention::look_up(app, &text, None, effects),
+        None => super::greeting::load_first(app, &text, effects) || mention::look_up(app, &text, None, effects),
         // In an answer or a system text, `@` is an ordinary letter.
         Some(message) => {
             app.transcript.messages().any(|m| m.id == message && m.role == Role::User)
@@ -248,7 +249,7 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
             effects.push(Effect::Keep { key, value });
         }
         Local::Settings(word) => {
-            let list = settings::list(app, word.as_deref());
+            let list = super::help::settings(app, word.as_deref());
             open_list(app, list);
         }
         Local::Files => files::open("", effects),

@@ -1,8 +1,14 @@
 //! The files of a load plan: the selected ones and their total.
 
+use ratatui::layout::Rect;
+
 use super::acts::{hint, send};
+use super::cells::{fit, width};
 use super::entry::grouped;
 use super::keys::{Code, Key};
+use super::list::first_row;
+use super::paint::Painter;
+use super::rows::{Role, Span};
 use super::status::duration;
 use super::{App, Asker, Effect};
 use crate::runtime::protocol::{LoadPlan, Request};
@@ -33,16 +39,8 @@ impl FilePick {
         FilePick { plan, chosen, selected: 0, open: false }
     }
 
-    pub fn plan(&self) -> &LoadPlan {
-        &self.plan
-    }
-
-    pub fn is_chosen(&self, file: usize) -> bool {
+    fn is_chosen(&self, file: usize) -> bool {
         self.chosen.get(file).copied().unwrap_or(false)
-    }
-
-    pub fn selected(&self) -> usize {
-        self.selected
     }
 
     pub fn step(&mut self, by: isize) {
@@ -102,10 +100,42 @@ impl FilePick {
             over => format!("{head}: {} too many.", grouped(over)),
         }
     }
+
+    pub(super) fn draw(&self, painter: &mut Painter<'_>, body: Rect, composer: Rect) {
+        painter.clear(body);
+        painter.text(body, 0, " Files to load", Role::Heading);
+        painter.text(body, 1, "       file", Role::Dim);
+        painter.right(body, 1, 1, "    tokens              ", Role::Dim);
+        let files = &self.plan.files;
+        // Title, header, a blank row and the total take four rows.
+        let room = usize::from(body.height.saturating_sub(4)).max(1);
+        let first = first_row(self.selected, files.len(), room);
+        let cells = usize::from(body.width).saturating_sub(4);
+        for (line, (i, file)) in (2..).zip(files.iter().enumerate().skip(first).take(room)) {
+            let chosen = self.is_chosen(i);
+            let mark = if chosen { "[x] " } else { "[ ] " };
+            let kept = if file.kept { "from library" } else { "" };
+            let tail = format!("{:>10}  {kept:<12}", grouped(file.tokens));
+            let role = if chosen { Role::Text } else { Role::Dim };
+            let name = fit(&file.name, cells.saturating_sub(width(&tail) + 5));
+            if i == self.selected {
+                painter.text(body, line, " > ", Role::Key);
+            }
+            let spans = [Span::new(mark, Role::Key), Span::new(format!("{name} "), role), Span::new(tail, Role::Dim)];
+            painter.spans(body, line, 3, &spans);
+            if i == self.selected {
+                painter.mark(body, line, Role::Selected);
+            }
+        }
+        let role = if self.over() > 0 { Role::Warn } else { Role::Text };
+        painter.text(body, body.height.saturating_sub(1), &format!(" {}", self.summary()), role);
+        let shown = [("Space", "in/out"), ("a", "all/none"), ("Enter", "load these"), ("Esc", "back")];
+        painter.keys(composer, shown.into_iter().map(|(k, what)| (k.to_string(), what)));
+    }
 }
 
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
-    let (page, vim) = (app.transcript.page(), app.config.vim_keys);
+    let (page, vim) = (app.transcript.page(), app.config.ui.vim_keys);
     let Some(question) = app.questions.front_mut() else {
         return;
     };

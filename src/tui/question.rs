@@ -42,17 +42,10 @@ pub struct Question {
 }
 
 impl Question {
-    pub(super) fn of_runtime(id: u64, text: String, choices: Vec<Choice>, pick: Option<FilePick>) -> Question {
-        Question { asker: Asker::Runtime(id), text, choices, pick, standing: Standing::Unseen }
-    }
-
-    pub(super) fn of_quitting(text: String, choices: Vec<Choice>) -> Question {
-        Question { asker: Asker::Quit, text, choices, pick: None, standing: Standing::Asks }
-    }
-
-    /// Keys may have been typed since the paste.
-    pub(super) fn of_pasted(text: String, choices: Vec<Choice>) -> Question {
-        Question { asker: Asker::Pasted, text, choices, pick: None, standing: Standing::Unseen }
+    pub(super) fn new(asker: Asker, text: String, choices: Vec<Choice>) -> Question {
+        // The question before quitting answers a key; keys may have been typed before any other.
+        let standing = if asker == Asker::Quit { Standing::Asks } else { Standing::Unseen };
+        Question { asker, text, choices, pick: None, standing }
     }
 
     pub(super) fn without_labels(&self) -> Question {
@@ -83,7 +76,7 @@ impl Question {
         }
         if self.standing != Standing::Asks {
             let hint = format!("{TAKE_UP} answers, or an empty input");
-            rows.push(Row { spans: vec![Span::new(hint, Role::Dim)], ..Row::default() });
+            rows.push(Row::from(vec![Span::new(hint, Role::Dim)]));
         }
         rows
     }
@@ -92,12 +85,11 @@ impl Question {
         let keys: Vec<(String, &str)> = self.keys().collect();
         if keys.len() + others <= height {
             let room = cells.saturating_sub(12);
-            let row = |(key, what): &(String, &str)| Row {
-                spans: vec![
+            let row = |(key, what): &(String, &str)| {
+                Row::from(vec![
                     Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold()),
                     Span::new(ellipsis(what, room), Role::Text),
-                ],
-                ..Row::default()
+                ])
             };
             return keys.iter().map(row).collect();
         }

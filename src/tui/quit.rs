@@ -25,7 +25,7 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
 
 pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
     let Some(text) = lost_by_quitting(app) else { return quit(app, effects) };
-    app.questions.push_front(Question::of_quitting(text, Choice::yes_or_no("quit", "stay")));
+    app.questions.push_front(Question::new(Asker::Quit, text, Choice::all(&[('y', "quit"), ('n', "stay")])));
 }
 
 pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {

@@ -7,7 +7,7 @@ mod table;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag};
 
 use super::cells::{cluster_width, fit, width};
 use super::options::Glyphs;
@@ -50,10 +50,6 @@ pub struct CodeBlock {
 
 pub(super) fn options() -> Options {
     Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS | Options::ENABLE_MATH
-}
-
-fn closes(tag: &Tag<'_>, end: TagEnd) -> bool {
-    tag.to_end() == end
 }
 
 pub(super) struct Writer<'a> {
@@ -137,7 +133,7 @@ impl<'a> Writer<'a> {
         while let Some((event, range)) = events.next() {
             let at = range.start;
             match event {
-                Event::End(end) if until.is_some_and(|tag| closes(tag, end)) => break,
+                Event::End(end) if until.is_some_and(|tag| tag.to_end() == end) => break,
                 Event::Start(tag) if is_block(&tag) => {
                     self.paragraph(&mut inline, inline_at);
                     // Nested lists directly follow their item's text.
@@ -171,7 +167,7 @@ impl<'a> Writer<'a> {
         match &tag {
             Tag::Heading { level, .. } => {
                 let mut inline = Inline::heading();
-                inline.push(&format!("{} ", "#".repeat(heading_depth(*level))), Role::Text, at);
+                inline.push(&format!("{} ", "#".repeat(*level as usize)), Role::Text, at);
                 self.inline_until(events, &tag, &mut inline);
                 self.paragraph(&mut inline, at);
             }
@@ -185,13 +181,8 @@ impl<'a> Writer<'a> {
             }
             Tag::List(start) => self.list(events, *start, &tag, quoted),
             Tag::Table(_) => self.table(events, &tag, at),
-            Tag::HtmlBlock => {
-                let mut inline = Inline::default();
-                self.inline_until(events, &tag, &mut inline);
-                self.paragraph(&mut inline, at);
-            }
             _ => {
-                let mut inline = Inline::within(quoted);
+                let mut inline = Inline::within(quoted && tag != Tag::HtmlBlock);
                 self.inline_until(events, &tag, &mut inline);
                 self.paragraph(&mut inline, at);
             }
@@ -201,7 +192,7 @@ impl<'a> Writer<'a> {
     fn inline_until(&mut self, events: &mut Events<'_>, tag: &Tag<'_>, inline: &mut Inline) {
         for (event, range) in events.by_ref() {
             match event {
-                Event::End(end) if closes(tag, end) => return,
+                Event::End(end) if tag.to_end() == end => return,
                 other => inline_event(inline, other, range.start),
             }
         }
@@ -212,7 +203,7 @@ impl<'a> Writer<'a> {
         let (mut items, mut airy) = (0, false);
         while let Some((event, range)) = events.next() {
             match event {
-                Event::End(end) if closes(tag, end) => return,
+                Event::End(end) if tag.to_end() == end => return,
                 Event::Start(item @ Tag::Item) => {
                     // The items of a loose list are paragraphs.
                     airy |= matches!(events.peek(), Some((Event::Start(Tag::Paragraph), _)));
@@ -253,7 +244,7 @@ impl<'a> Writer<'a> {
         let mut starts = Vec::new();
         for (event, range) in events.by_ref() {
             match event {
-                Event::End(end) if closes(tag, end) => break,
+                Event::End(end) if tag.to_end() == end => break,
                 Event::Text(t) => {
                     starts.push((text.len(), range.start));
                     text.push_str(&sanitize(&t));
@@ -324,10 +315,6 @@ fn is_block(tag: &Tag<'_>) -> bool {
             | Tag::Item
             | Tag::Table(_)
     )
-}
-
-fn heading_depth(level: HeadingLevel) -> usize {
-    level as usize
 }
 
 /// Cuts spans into rows of `cells`: code keeps its columns, prose of one span breaks after a space.

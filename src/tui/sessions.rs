@@ -3,13 +3,9 @@
 use std::cmp::Reverse;
 
 use super::App;
-use super::Effect;
-use super::acts::send;
 use super::cleaned::session_row;
-use super::keys::{Code, Key};
 use super::overlay::{Item, Kind, ListView, Order, Overlay, Picked};
-use crate::config::commands::escaped;
-use crate::runtime::protocol::{Request, SessionRow};
+use crate::runtime::protocol::SessionRow;
 
 fn view(picked: Picked, sessions: &[SessionRow]) -> ListView {
     let shown = sessions.iter().filter(|row| row.here || !picked.this_folder);
@@ -41,7 +37,7 @@ pub(super) fn arrived(app: &mut App, rows: Vec<SessionRow>) -> Option<ListView> 
     }
 }
 
-fn show(view: &mut ListView, picked: Picked, sessions: &[SessionRow]) {
+pub(super) fn show(view: &mut ListView, picked: Picked, sessions: &[SessionRow]) {
     let (before, query) = (chosen(view).map(|row| row.name.clone()), view.list.query().to_owned());
     *view = self::view(picked, sessions);
     match query.starts_with('/') {
@@ -53,47 +49,9 @@ fn show(view: &mut ListView, picked: Picked, sessions: &[SessionRow]) {
     view.list.select(at.unwrap_or(0));
 }
 
-fn chosen(view: &ListView) -> Option<&SessionRow> {
+pub(super) fn chosen(view: &ListView) -> Option<&SessionRow> {
     match view.list.selected() {
         Some(Item::Session(row)) => Some(row),
         _ => None,
     }
-}
-
-pub(super) enum Done {
-    /// The key is none of the list's own.
-    No,
-    Yes,
-    /// The list closes, and the line is put into the input.
-    Write(String),
-    /// The same, and the line is sent.
-    Enter(String),
-}
-
-pub(super) fn key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> Done {
-    let Some(Overlay::List(view)) = &mut app.overlay else { return Done::No };
-    let picked = view.picked;
-    let name = chosen(view).map(|row| row.name.clone());
-    match (key.code, name) {
-        _ if view.kind != Kind::Sessions || key.alt => return Done::No,
-        (Code::Char('s'), _) if key.ctrl => {
-            let order = match picked.order {
-                Order::Date => Order::Name,
-                Order::Name => Order::Tokens,
-                Order::Tokens => Order::Date,
-            };
-            show(view, Picked { order, ..picked }, &app.sessions);
-        }
-        (Code::Char('f'), _) if key.ctrl => {
-            show(view, Picked { this_folder: !picked.this_folder, ..picked }, &app.sessions);
-        }
-        (Code::F(2), Some(name)) => return Done::Write(format!("/rename {} ", escaped(&name))),
-        (Code::Delete, Some(name)) => return Done::Enter(format!("/delete {}", escaped(&name))),
-        (Code::F(3), Some(name)) => {
-            send(app, Request::Pin(Some(name)), effects);
-            send(app, Request::Sessions, effects);
-        }
-        _ => return Done::No,
-    }
-    Done::Yes
 }

@@ -1,14 +1,19 @@
 //! Alternative answers in a grid in place of the transcript. The input below stays active.
 
+use ratatui::layout::Rect;
+
+use super::App;
+use super::keys::{Action, Code, Key};
 use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
-use super::rows::Row;
+use super::paint::Painter;
+use super::rows::{Face, Role, Row};
 use crate::core::transcript::{Finish, Message, MessageId};
 use crate::text::sanitize::sanitize;
 
 const COLUMN: usize = 36;
 const LEAST_ROWS: usize = 3;
-pub const GAP: usize = 3;
+const GAP: usize = 3;
 
 #[derive(Clone, Debug)]
 pub struct Alternative {
@@ -69,7 +74,7 @@ impl Several {
         }
     }
 
-    pub fn done(&self) -> bool {
+    fn done(&self) -> bool {
         self.answers.iter().all(|a| a.finish.is_some())
     }
 
@@ -90,7 +95,7 @@ impl Several {
         (columns, rows, rows.min(self.size.1 / LEAST_ROWS).max(1))
     }
 
-    pub fn place(&self) -> (usize, usize) {
+    fn place(&self) -> (usize, usize) {
         let (columns, _, shown) = self.grid();
         (((self.size.0 + GAP) / columns).saturating_sub(GAP).max(1), (self.size.1 / shown).max(2))
     }
@@ -113,7 +118,7 @@ impl Several {
         self.scroll(0);
     }
 
-    pub fn footer(&self) -> &'static str {
+    fn footer(&self) -> &'static str {
         let (_, rows, shown) = self.grid();
         match (self.done(), rows > shown) {
             (true, false) => "Up/Down PgUp/PgDn scroll",
@@ -123,7 +128,7 @@ impl Several {
         }
     }
 
-    pub(super) fn turn(&mut self, pages: isize) {
+    fn turn(&mut self, pages: isize) {
         let (_, rows, shown) = self.grid();
         let by = |rows: usize| pages.saturating_mul(isize::try_from(rows).unwrap_or(1));
         if rows > shown {
@@ -169,6 +174,43 @@ impl Several {
             (i % columns, i / columns - first, format!("{}{seed}  {state}", i + 1), rows)
         })
     }
+
+    pub(super) fn draw(&self, painter: &mut Painter<'_>, area: Rect) {
+        painter.text(area, 0, " Answers side by side", Role::Heading);
+        painter.text(area, area.height.saturating_sub(1), &format!(" {}", self.footer()), Role::Dim);
+        let (cells, rows) = self.place();
+        let number = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let bottom = area.bottom().saturating_sub(1);
+        for (column, row, heading, shown) in self.shown() {
+            let x = area.x.saturating_add(1).saturating_add(number(column * (cells + GAP)));
+            let y = area.y.saturating_add(1).saturating_add(number(row * rows));
+            if x >= area.right() || y >= bottom {
+                continue;
+            }
+            let place = Rect { x, y, width: number(cells).min(area.right() - x), height: number(rows).min(bottom - y) };
+            painter.text(place, 0, &heading, Face::from(Role::Key).bold());
+            painter.rows(place, 1, 0, shown);
+        }
+    }
+}
+
+/// Scrolling keys move the answers, all others reach the input.
+pub(super) fn key(app: &mut App, key: Key) -> bool {
+    let idle = !app.has_work();
+    let Some(several) = &mut app.several else { return false };
+    let action = app.config.keys.action(key);
+    match (action, key.code) {
+        (Some(Action::Escape), _) if idle && several.done() => app.several = None,
+        (Some(Action::PageUp), _) => several.turn(-1),
+        (Some(Action::PageDown), _) => several.turn(1),
+        (Some(Action::Top), _) => several.turn(isize::MIN),
+        (Some(Action::Follow), _) => several.turn(isize::MAX),
+        (_, Code::Up) if app.composer.is_empty() => several.scroll(-1),
+        (_, Code::Down) if app.composer.is_empty() => several.scroll(1),
+        (Some(Action::PrevMessage | Action::NextMessage | Action::Find | Action::Thinking), _) => {}
+        _ => return false,
+    }
+    true
 }
 
 fn inside(width: usize, height: usize) -> (usize, usize) {

@@ -6,7 +6,7 @@ mod background;
 mod leaving;
 
 use super::acts::{hint, note, offer};
-use super::composer::{Composer, Folded};
+use super::composer::Composer;
 use super::keys::Action;
 use super::overlay::Overlay;
 use super::transcript::Transcript;
@@ -32,7 +32,6 @@ pub enum Mark {
     #[default]
     Quiet,
     Working,
-    Writing,
     Reading(u64),
     Asks,
     Done,
@@ -43,7 +42,7 @@ impl Mark {
     pub fn text(self) -> String {
         match self {
             Mark::Quiet => String::new(),
-            Mark::Working | Mark::Writing => "~".into(),
+            Mark::Working => "~".into(),
             Mark::Reading(percent) => format!("{percent}%"),
             Mark::Asks => "?".into(),
             Mark::Done => "*".into(),
@@ -52,7 +51,7 @@ impl Mark {
     }
 
     pub fn at_work(self) -> bool {
-        matches!(self, Mark::Working | Mark::Writing | Mark::Reading(_) | Mark::Asks)
+        matches!(self, Mark::Working | Mark::Reading(_) | Mark::Asks)
     }
 }
 
@@ -81,7 +80,7 @@ struct Away {
     held: Option<Notice>,
 }
 
-fn called(name: &str) -> &str {
+pub(super) fn called(name: &str) -> &str {
     if name.is_empty() { UNNAMED } else { name }
 }
 
@@ -91,9 +90,10 @@ pub struct Tabs {
     at: u64,
     away: Vec<Away>,
     /// Selected by a key, so the draft stays with the old session.
-    wanted: Option<u64>,
+    pub(super) wanted: Option<u64>,
     leaving: Option<Leaving>,
-    held: Option<Notice>,
+    /// A page that arrived for the session on screen while it was off screen.
+    pub(super) held: Option<Notice>,
     second: Option<u64>,
 }
 
@@ -132,22 +132,30 @@ impl Tabs {
         Some(if place(self.at) < place(other) { Side::Left } else { Side::Right })
     }
 
+    /// Number and name of an open session.
+    fn opened(&self, serial: u64) -> Option<(usize, &str)> {
+        (1..).zip(&self.list).find(|(_, s)| s.serial == serial).map(|(number, s)| (number, called(&s.name)))
+    }
+
     pub fn other(&self, width: u16) -> Option<(usize, &str, Mark, &Transcript)> {
         let away = self.shown_at_side(width)?;
-        let place = self.list.iter().position(|s| s.serial == away.serial)?;
-        Some((place + 1, self.list.get(place)?.name.as_str(), away.mark, &away.transcript))
+        let (number, name) = self.opened(away.serial)?;
+        Some((number, name, away.mark, &away.transcript))
+    }
+
+    fn side_mut(&mut self, width: u16) -> Option<&mut Away> {
+        let serial = self.shown_at_side(width)?.serial;
+        self.away.iter_mut().find(|a| a.serial == serial)
     }
 
     pub(super) fn look_at_side(&mut self, width: u16) {
-        let Some(serial) = self.shown_at_side(width).map(|away| away.serial) else { return };
-        if let Some(away) = self.away.iter_mut().find(|a| a.serial == serial && a.mark == Mark::Done) {
+        if let Some(away) = self.side_mut(width).filter(|away| away.mark == Mark::Done) {
             (away.mark, away.news) = (Mark::Quiet, false);
         }
     }
 
     pub(super) fn side_text(&mut self, width: u16) -> Option<&mut Transcript> {
-        let serial = self.shown_at_side(width)?.serial;
-        self.away.iter_mut().find(|a| a.serial == serial).map(|a| &mut a.transcript)
+        self.side_mut(width).map(|away| &mut away.transcript)
     }
 
     pub(super) fn at_work(&self) -> impl Iterator<Item = &str> {
@@ -168,8 +176,8 @@ impl Tabs {
     }
 
     pub(super) fn drafts(&self) -> impl Iterator<Item = (&str, String)> {
-        let name_of = |serial| called(self.list.iter().find(|s| s.serial == serial).map_or("", |s| s.name.as_str()));
-        let texts = self.away.iter().map(move |away| (name_of(away.serial), away.composer.expanded()));
+        let name = |serial| self.opened(serial).map_or(UNNAMED, |(_, name)| name);
+        let texts = self.away.iter().map(move |away| (name(away.serial), away.composer.expanded()));
         texts.filter(|(_, text)| !text.trim().is_empty())
     }
 
@@ -177,7 +185,7 @@ impl Tabs {
         self.away.iter_mut().for_each(|away| away.transcript.forget_colours());
     }
 
-    fn set_list(&mut self, list: Vec<OpenSession>) {
+    pub(super) fn set_list(&mut self, list: Vec<OpenSession>) {
         self.list = list;
         self.forget_closed();
     }
@@ -187,10 +195,6 @@ impl Tabs {
         let open = |serial: u64| list.iter().any(|o| o.serial == serial);
         away.retain(|a| open(a.serial));
         second.take_if(|serial| !open(*serial));
-    }
-
-    pub(super) fn forget_target(&mut self) {
-        self.wanted = None;
     }
 }
 
@@ -249,14 +253,6 @@ pub(super) fn switch_side(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
 }
 
-pub(super) fn held(app: &mut App) -> Option<Notice> {
-    app.tabs.held.take()
-}
-
-pub(super) fn named(app: &mut App, list: Vec<OpenSession>) {
-    app.tabs.set_list(list);
-}
-
 pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u64, effects: &mut Vec<Effect>) {
     app.tabs.set_list(list);
     let by_key = app.tabs.wanted.take() == Some(serial);
@@ -264,13 +260,14 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     if old == serial {
         return;
     }
-    let mut kept = app.drafts.leave(now);
+    let mut kept = std::mem::take(&mut app.drafts.kept);
+    app.drafts.due = Some(now + drafts::REST_MS);
     if old == 0 {
         return;
     }
     let notes = app.transcript.take_notes(app.requests);
     // Text typed after a command moves to the new session; text typed before a key stays.
-    let cut = app.composer.cut().clone();
+    let clipboard = app.composer.clipboard.clone();
     let draft = std::mem::take(&mut app.composer);
     app.took_out = false;
     let (draft, typed) = match by_key {
@@ -329,7 +326,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     if let Some(i) = others.iter().position(|a| a.serial == serial) {
         let back = others.remove(i);
         app.composer = back.composer;
-        app.drafts.restore(back.kept);
+        app.drafts.kept = back.kept;
         app.editing = back.editing;
         app.transcript = back.transcript;
         let mut held = back.queue;
@@ -343,29 +340,23 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     }
     match app.composer.is_empty() {
         true => app.composer = typed,
-        false => app.composer.insert(&typed.expanded()),
+        false => app.composer.insert(typed.text()),
     }
-    app.composer.set_cut(refused.as_deref().map_or(cut, Folded::plain));
-    if refused.is_some() {
+    app.composer.clipboard = clipboard;
+    if let Some(refused) = refused {
+        app.composer.clipboard.cut = refused;
         offer(app, "A question was not asked here", Action::Yank, "brings it back", now + REFUSED_MS);
     }
     app.history.rest();
     app.transcript.append_notes(notes);
-    if let Some((i, name)) = app
-        .tabs
-        .list
-        .iter()
-        .enumerate()
-        .find(|(_, s)| s.serial == old && left > 0)
-        .map(|(i, s)| (i, called(&s.name).to_owned()))
-    {
+    let place = app.tabs.opened(old).map(|(number, name)| (number, name.to_owned()));
+    if let Some((number, name)) = place.as_ref().filter(|_| left > 0) {
         let lines = crate::core::counted(left as u64, "held message");
-        note(app, Level::Info, &format!("{lines} left in \"{name}\"; Alt-{} goes back.", i + 1));
+        note(app, Level::Info, &format!("{lines} left in \"{name}\"; Alt-{number} goes back."));
     }
     if let Some(question) = question {
-        let place = app.tabs.list.iter().enumerate().find(|(_, s)| s.serial == old);
         let text = match place {
-            Some((i, s)) => format!("\"{}\" still asks: {question} Alt-{} goes back.", called(&s.name), i + 1),
+            Some((number, name)) => format!("\"{name}\" still asks: {question} Alt-{number} goes back."),
             None => format!("Closed without an answer: {question}"),
         };
         note(app, Level::Info, &text);

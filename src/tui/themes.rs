@@ -1,9 +1,14 @@
-//! Choosing colours.
+//! The list of themes, and taking one.
+
+use ratatui::layout::Rect;
 
 use super::acts::note;
+use super::cells::{ellipsis, fit, width};
 use super::overlay::{Item, Kind, ListView, Overlay};
-use super::palette::{Palette, ThemeRow};
-use super::{App, Effect};
+use super::palette::{Palette, ROLES, ThemeRow};
+use super::rows::{Role, Row, Span};
+use super::wrap::wrap_text;
+use super::{App, Effect, list};
 use crate::runtime::protocol::{Display, Level};
 use crate::text::sanitize::sanitize_line;
 
@@ -12,7 +17,7 @@ pub(super) fn display(app: &mut App, display: &Display, effects: &mut Vec<Effect
     for (key, value) in display {
         match *key {
             "ui.theme" if *value != app.config.theme.name => effects.push(Effect::Theme(value.clone())),
-            "ui.code_theme" if *value != app.config.code_theme => effects.push(Effect::CodeTheme(value.clone())),
+            "ui.code_theme" if *value != app.config.ui.code_theme => effects.push(Effect::CodeTheme(value.clone())),
             _ => {}
         }
     }
@@ -55,10 +60,49 @@ pub(super) fn take(app: &mut App, row: ThemeRow) {
 pub(super) fn code(app: &mut App, read: Result<String, String>) {
     match read {
         Ok(name) => {
-            app.config.code_theme = name;
+            app.config.ui.code_theme = name;
             app.transcript.forget_colours();
             app.tabs.forget_colours();
         }
         Err(why) => note(app, Level::Error, &sanitize_line(&why)),
     }
+}
+
+pub(super) fn below(themes: &list::List<Item>, area: Rect) -> Vec<Row> {
+    match themes.selected() {
+        Some(Item::Theme(ThemeRow { palette: Err(why), .. })) => {
+            wrap_text(why, Role::Error, usize::from(area.width).saturating_sub(4))
+        }
+        _ => sample(area),
+    }
+}
+
+pub(super) fn row(row: &ThemeRow, cells: usize) -> Row {
+    let (text, role) = match &row.palette {
+        Ok(_) => (row.origin.as_str(), Role::Dim),
+        Err(why) => (
+            why.strip_prefix(&row.origin).map_or(why.as_str(), |rest| rest.trim_start_matches([',', ':', ' '])),
+            Role::Error,
+        ),
+    };
+    let name = fit(&row.name, 20.min(cells));
+    let left = cells.saturating_sub(width(&name) + 2);
+    Row::from(vec![Span::new(name, Role::Text), Span::new("  ", Role::Text), Span::new(ellipsis(text, left), role)])
+}
+
+fn sample(area: Rect) -> Vec<Row> {
+    let mut sample = vec![Row::default()];
+    let mut used = 0;
+    for row in ROLES {
+        let cells = width(row.name) + 2;
+        if used + cells > usize::from(area.width).saturating_sub(4) {
+            sample.push(Row::default());
+            used = 0;
+        }
+        used += cells;
+        if let Some(line) = sample.last_mut() {
+            line.spans.extend([Span::new(row.name, row.role), Span::new("  ", Role::Text)]);
+        }
+    }
+    sample
 }

@@ -9,7 +9,7 @@ mod view;
 
 use std::collections::{HashMap, HashSet};
 
-use super::entry::{Entry, Extent, Item, Look, Part, Progress, note_rows};
+use super::entry::{Anchor, Entry, Item, Look, Part, Progress, note_rows};
 use super::markdown::Colours;
 use super::rows::Row;
 use crate::core::transcript::{Message, MessageId};
@@ -23,7 +23,7 @@ pub enum Scroll {
     Follow,
     At {
         entry: usize,
-        anchor: (Part, usize, usize),
+        anchor: Anchor,
     },
 }
 
@@ -31,8 +31,8 @@ pub enum Scroll {
 pub struct Transcript {
     entries: Vec<Entry>,
     scroll: Scroll,
-    /// The last entry at the time when the view stopped following, and its extent.
-    frozen: (usize, Extent),
+    /// The last entry at the time when the view stopped following, and its end.
+    frozen: (usize, (Part, usize)),
     selected: Option<usize>,
     look: Look,
     height: usize,
@@ -117,15 +117,14 @@ impl Transcript {
             }
         }
         self.entries.append(&mut recent);
-        let place = |id| self.entries.iter().position(|e| e.as_message().is_some_and(|m| Some(m.id) == id));
-        self.selected = selected.and_then(|id| place(Some(id)));
-        let standing = standing.and_then(|(id, anchor)| place(Some(id)).map(|entry| Scroll::At { entry, anchor }));
-        let message = place(frozen).unwrap_or(0);
+        self.selected = selected.and_then(|id| self.place_of(id));
+        let standing = standing.and_then(|(id, anchor)| Some(Scroll::At { entry: self.place_of(id)?, anchor }));
         self.scroll = standing.unwrap_or(Scroll::Follow);
+        let message = frozen.and_then(|id| self.place_of(id)).unwrap_or(0);
         let there = self.entries.iter().skip(message + 1).take(notes).take_while(|e| e.as_message().is_none()).count();
         self.frozen.0 = message + there;
         if there < notes {
-            self.frozen.1 = self.extent_of(self.frozen.0);
+            self.frozen.1 = self.end_of(self.frozen.0);
         }
     }
 
@@ -182,8 +181,13 @@ impl Transcript {
         note_rows(Level::Error, why, Look { cells, ..self.look })
     }
 
+    fn place_of(&self, id: MessageId) -> Option<usize> {
+        self.entries.iter().rposition(|e| e.as_message().is_some_and(|m| m.id == id))
+    }
+
     fn find(&mut self, id: MessageId) -> Option<&mut Entry> {
-        self.entries.iter_mut().rev().find(|e| e.as_message().is_some_and(|m| m.id == id))
+        let at = self.place_of(id)?;
+        self.entries.get_mut(at)
     }
 
     pub fn delta(&mut self, id: MessageId, thinking: bool, text: &str) {
@@ -316,9 +320,7 @@ impl Transcript {
     }
 
     pub fn show(&mut self, id: MessageId) -> bool {
-        let Some(entry) = self.entries.iter().position(|e| e.as_message().is_some_and(|m| m.id == id)) else {
-            return false;
-        };
+        let Some(entry) = self.place_of(id) else { return false };
         self.selected = Some(entry);
         self.reveal(entry);
         true

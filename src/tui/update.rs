@@ -2,14 +2,15 @@
 
 use super::acts::{hint, note};
 use super::find::Find;
-use super::mention::{self, Found};
+use super::mention::Lookup;
 use super::quit::{keep_quit_question_true, quit};
 use super::transcript::Scroll;
-use super::{App, Armed, Effect, Event, Phase, Question, Redraw, Standing};
-use super::{drafts, files, input, late, notices, perform, question, selection, themes};
+use super::{App, Asker, Effect, Event, Phase, Question, Redraw, Standing};
+use super::{complete, drafts, files, input, late, mention, notices, perform, question, selection, themes};
+use crate::config::commands;
 use crate::core::Exit;
-use crate::runtime::protocol::Level;
-use crate::text::sanitize::sanitize;
+use crate::runtime::protocol::{Choice, Level};
+use crate::text::sanitize::{sanitize, sanitize_line};
 
 const HINT_MS: u64 = 4_000;
 
@@ -32,16 +33,9 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             input::key(app, key, now, &mut effects);
         }
         Event::Paste(text) => paste(app, &text, now, &mut effects),
-        Event::Files { query, found } => input::files(app, &query, &found),
+        Event::Files { query, found } => complete::files(app, &query, &found),
         Event::Folder { folder, found } => files::listed(app, &folder, found),
-        Event::FoundPaths(found) => match mention::found(app, &found, &mut effects) {
-            Found::Nothing => {}
-            Found::Ask { text, edits } => perform::ask_now(app, text, edits, &mut effects),
-            Found::Paste(text) => {
-                input::insert_pasted(app, &text);
-                question::give_way(app);
-            }
-        },
+        Event::FoundPaths(found) => self::found(app, &found, &mut effects),
         Event::Wheel(rows) => match (&mut app.overlay, app.questions.front_mut()) {
             (_, Some(Question { pick: Some(p), .. })) if p.open => p.step(rows),
             (Some(overlay), _) => overlay.step(rows),
@@ -64,13 +58,10 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
                 redraw = Redraw::No;
             }
         }
-        Event::Paths { prefix, found } => input::paths(app, &prefix, &found),
+        Event::Paths { prefix, found } => complete::paths(app, &prefix, &found),
         Event::Edited(Ok(text)) => app.composer.set(text.trim_end_matches('\n')),
-        Event::Edited(Err(why)) | Event::Copied(Err(why)) => note(app, Level::Error, &why),
-        Event::Kept(result) => match result {
-            Ok(what) => note(app, Level::Info, &what),
-            Err(why) => note(app, Level::Error, &why),
-        },
+        Event::Edited(Err(why)) | Event::Copied(Err(why)) | Event::Kept(Err(why)) => note(app, Level::Error, &why),
+        Event::Kept(Ok(what)) => note(app, Level::Info, &what),
         Event::Copied(Ok(what)) => copied(app, &what, now),
         Event::Theme(read) => themes::read(app, read),
         Event::Themes(rows) => themes::open(app, rows),
@@ -102,13 +93,53 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         drafts::look(app, now, &mut effects);
     }
     app.took_out &= !app.composer.is_empty();
-    input::drop_outdated(app);
+    complete::drop_outdated(app);
     if app.focused {
         app.tabs.look_at_side(app.size.0);
     }
     app.redraw = app.redraw.max(redraw);
     app.relayout();
     effects
+}
+
+/// Continues what waited for the paths.
+fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) {
+    match app.lookup.take() {
+        None => {}
+        Some(Lookup::Question(text, edits)) => {
+            app.waiting = false;
+            let read: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
+            let shelved: Vec<&str> = app.library.iter().map(|d| d.name.as_str()).collect();
+            let meant = mention::meant(&text, found, &read, &shelved);
+            if meant.is_ready() {
+                perform::ask_now(app, meant.text, edits, effects);
+            } else if edits.is_none() {
+                mention::load_for_question(app, meant.text, meant.paths, meant.library, effects);
+            } else {
+                note(app, Level::Warn, &meant.not_for_an_edit());
+                if app.composer.recall(&commands::line_of(&text)) {
+                    app.editing = edits;
+                }
+            }
+        }
+        Some(Lookup::Pasted(text, paths)) => {
+            if paths.iter().any(|p| !found.contains(p)) {
+                input::insert_pasted(app, &text);
+                question::give_way(app);
+                return;
+            }
+            let what = match paths.as_slice() {
+                [one] => one.clone(),
+                many => format!("{} files", many.len()),
+            };
+            let choice = |key, label: &str| Choice { key, label: label.into() };
+            let choices =
+                vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
+            let question = format!("Load {}?", sanitize_line(&what));
+            app.questions.push_back(Question::new(Asker::Pasted, question, choices));
+            app.lookup = Some(Lookup::Pasted(text, paths));
+        }
+    }
 }
 
 fn frame(app: &mut App, effects: &mut Vec<Effect>) {
@@ -130,9 +161,7 @@ fn frame(app: &mut App, effects: &mut Vec<Effect>) {
 
 fn tick(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> Redraw {
     drafts::rested(app, now, effects);
-    if app.armed.until().is_some_and(|t| t <= now) {
-        app.armed = Armed::Nothing;
-    }
+    app.armed.take_if(|(_, until)| *until <= now);
     if app.hint.as_ref().and_then(|h| h.1).is_some_and(|t| t <= now) {
         app.hint = None;
         app.transcript.clear_remark();

@@ -67,7 +67,16 @@ fn scripted_runtime() -> RuntimeHandle {
 #[test]
 #[ignore = "a child of the other tests"]
 fn child() {
-    let exit = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_runtime(), None).unwrap().0;
+    let exit = run(
+        UiConfig {
+            ui: sala_chat::config::settings::UiConfig { mouse: true, ..Default::default() },
+            ..UiConfig::default()
+        },
+        scripted_runtime(),
+        None,
+    )
+    .unwrap()
+    .0;
     std::process::exit(exit.into());
 }
 

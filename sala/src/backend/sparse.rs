@@ -68,10 +68,6 @@ pub trait Sparse: Memory {
     /// For measurements: rows of later prefill passes do not attend to these blocks, except their own. Filters the
     /// chosen blocks without replacement; an empty list hides nothing.
     fn hide_blocks(&mut self, sel: &mut Self::Selection, blocks: &[Range<u32>]);
-    /// For measurements: drops the cache's blocks from the device's pool. Runs outside of steps.
-    fn forget_blocks(&mut self, _cache: &mut Self::Cache) -> Result<()> {
-        Ok(())
-    }
     /// Adds the mass of rows `rows` of the last verify pass, the first of which is at `position`, to one of the sums.
     /// Runs outside of steps; does not wait.
     fn add_mass(

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::parts::{LayerState, Phase};
+use super::parts::Phase;
 use super::state::Live;
 use super::{ModelError, Result};
 use crate::backend::{Backend, BlockMass, MassOf, Pass};
@@ -36,17 +36,6 @@ impl<B: Backend> Live<B> {
         if let Some((_, selection)) = &mut self.work.sparse {
             b.hide_blocks(selection, blocks);
         }
-    }
-
-    /// Drops all blocks of this state from the device's pools, for measurements.
-    pub fn forget_blocks(&mut self, b: &mut B) -> Result<()> {
-        for layer in &mut self.now.layers {
-            match layer {
-                LayerState::Sparse(cache) => b.forget_blocks(cache)?,
-                LayerState::Lightning(_) => {}
-            }
-        }
-        Ok(())
     }
 
     pub fn reset_mass(&mut self, b: &mut B) -> Result<()> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
-use super::lab::{BenchArgs, DoctorArgs, DraftArgs, EvalArgs};
+use super::lab::{BenchArgs, DoctorArgs, DraftCommand, EvalArgs};
 use crate::model::Recipe;
 
 #[derive(Clone, Debug, Subcommand)]
@@ -14,19 +14,38 @@ pub enum Command {
     #[command(alias = "list")]
     Ls(LsArgs),
     /// Print a session
-    Show(NameArgs),
+    Show {
+        /// Session name, id, or last
+        name: String,
+    },
     /// Move sessions to the trash
-    Rm(RmArgs),
+    Rm {
+        /// Session names
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
     /// Search all sessions; exit code 1 if nothing is found
-    Search(SearchArgs),
+    Search {
+        /// Words to find
+        #[arg(required = true)]
+        text: Vec<String>,
+    },
     /// Write a session to a file
     Export(ExportArgs),
     /// Read sessions from an exported file
-    Import(ImportArgs),
+    Import {
+        /// The exported file, or a pipe; - is standard input
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
     /// Free disk space; text stays, except in the trash
     Prune(PruneArgs),
     /// Documents whose state is kept
-    Library(LibraryArgs),
+    #[command(subcommand)]
+    Library(LibraryCommand),
     /// Answer other programs on this machine: OpenAI's and Anthropic's APIs
     Serve(ServeArgs),
     /// Free the GPU that a running server holds; its next question loads the model again
@@ -42,17 +61,27 @@ pub enum Command {
     /// Check this computer and this program
     Doctor(DoctorArgs),
     /// Tools for training a draft head
-    Draft(DraftArgs),
+    #[command(subcommand)]
+    Draft(DraftCommand),
     /// Download and check the model
-    Model(ModelArgs),
+    #[command(subcommand)]
+    Model(ModelCommand),
     /// Show and change settings
-    Config(ConfigArgs),
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Completions for a shell
-    Completions(CompletionsArgs),
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
     /// Print the manual page: sala-chat manual | man -l -
     Manual,
     /// A guided tour of one minute; nothing is saved
-    Demo(DemoArgs),
+    Demo {
+        /// Line by line, for screen readers and plain terminals
+        #[arg(long)]
+        plain: bool,
+    },
 }
 
 #[derive(Clone, Debug, Args)]
@@ -69,16 +98,8 @@ pub struct ServeArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct DemoArgs {
-    /// Line by line, for screen readers and plain terminals
-    #[arg(long)]
-    pub plain: bool,
-}
-
-#[derive(Clone, Debug, Args)]
 pub struct AskAllArgs {
     /// The question
-    #[arg(value_name = "QUESTION")]
     pub question: String,
     /// Only documents whose names match
     #[arg(long, value_name = "GLOB")]
@@ -101,30 +122,6 @@ pub struct LsArgs {
     pub trash: bool,
 }
 
-#[derive(Clone, Debug, Args)]
-pub struct NameArgs {
-    /// Session name, id, or last
-    #[arg(value_name = "NAME")]
-    pub name: String,
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct RmArgs {
-    /// Session names
-    #[arg(value_name = "NAME", required = true)]
-    pub names: Vec<String>,
-    /// Do not ask
-    #[arg(short, long)]
-    pub yes: bool,
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct SearchArgs {
-    /// Words to find
-    #[arg(value_name = "TEXT", required = true)]
-    pub text: Vec<String>,
-}
-
 /// `--format` of `export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FormatArg {
@@ -139,10 +136,9 @@ pub enum FormatArg {
 #[derive(Clone, Debug, Args)]
 pub struct ExportArgs {
     /// Session name, id, or last
-    #[arg(value_name = "NAME")]
     pub name: String,
     /// File to write; - is standard output
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// Format; default: by the file's ending
     #[arg(long)]
@@ -159,13 +155,6 @@ pub struct ExportArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct ImportArgs {
-    /// The exported file, or a pipe; - is standard input
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub file: PathBuf,
-}
-
-#[derive(Clone, Debug, Args)]
 pub struct PruneArgs {
     /// Delete all model state of sessions, also of recent turns
     #[arg(long)]
@@ -179,12 +168,6 @@ pub struct PruneArgs {
     /// Do not ask
     #[arg(short, long)]
     pub yes: bool,
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct LibraryArgs {
-    #[command(subcommand)]
-    pub action: LibraryCommand,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -206,12 +189,6 @@ pub enum LibraryCommand {
     },
     /// Remove documents that no session uses
     Prune,
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct ModelArgs {
-    #[command(subcommand)]
-    pub action: ModelCommand,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -236,7 +213,7 @@ pub enum ModelCommand {
     /// Pack the weights of a folder into a new folder that loads faster
     Quantize {
         /// Model folder, in bf16 or a published format
-        #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        #[arg(value_hint = ValueHint::DirPath)]
         folder: PathBuf,
         /// Form of the weights
         #[arg(long, value_parser = packing())]
@@ -255,12 +232,6 @@ fn packing() -> impl TypedValueParser<Value = Recipe> {
     let forms = Recipe::PACKING.iter().map(|recipe| PossibleValue::new(recipe.word()).help(recipe.bits()));
     let named = |word: String| Recipe::PACKING.iter().copied().find(|recipe| recipe.word() == word);
     PossibleValuesParser::new(forms).try_map(move |word| named(word).ok_or("no form of weights"))
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct ConfigArgs {
-    #[command(subcommand)]
-    pub action: ConfigCommand,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -283,10 +254,4 @@ pub enum ConfigCommand {
         #[arg(allow_hyphen_values = true)]
         value: String,
     },
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct CompletionsArgs {
-    /// For which shell
-    pub shell: clap_complete::Shell,
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use serde::Serialize;
 
 use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
 
@@ -90,7 +91,8 @@ pub struct BenchArgs {
     pub tuning: TuningArgs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub enum FillArg {
     /// By reading it
     Read,
@@ -189,18 +191,6 @@ pub struct DoctorArgs {
     /// How a GPU is used
     #[command(flatten)]
     pub tuning: TuningArgs,
-}
-
-impl DoctorArgs {
-    pub fn in_laboratory(&self) -> bool {
-        self.fixtures.is_some() || self.kernels || self.rates
-    }
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct DraftArgs {
-    #[command(subcommand)]
-    pub action: DraftCommand,
 }
 
 #[derive(Clone, Debug, Subcommand)]

@@ -13,7 +13,7 @@ use crate::config::settings::{Flag, Kind, Row, Value};
 pub type Given = (&'static str, Value);
 
 /// Settings given as options, of those that go with every command or, with `SCREEN`, only with a chat on a screen.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SettingArgs<const SCREEN: bool> {
     /// In the order of the table.
     pub given: Vec<Given>,

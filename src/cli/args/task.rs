@@ -64,17 +64,17 @@ impl Task {
     pub fn only_looks(&self) -> bool {
         match self {
             Task::Ask(_) | Task::Chat(_) => false,
-            Task::Command(command) => match command {
+            Task::Command(Command::Prune(args)) => args.dry_run,
+            Task::Command(command) => matches!(
+                command,
                 Command::Ls(_)
-                | Command::Show(_)
-                | Command::Search(_)
-                | Command::Export(_)
-                | Command::AskAll(_)
-                | Command::Park => true,
-                Command::Prune(args) => args.dry_run,
-                Command::Library(args) => matches!(args.action, LibraryCommand::Ls),
-                _ => false,
-            },
+                    | Command::Show { .. }
+                    | Command::Search { .. }
+                    | Command::Export(_)
+                    | Command::AskAll(_)
+                    | Command::Park
+                    | Command::Library(LibraryCommand::Ls)
+            ),
         }
     }
 }

@@ -23,56 +23,41 @@ pub enum Kind {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    Ok,
-    /// Nothing is wrong with it, and no published hash is here to compare with.
-    Unverified,
-    AsWritten,
-    AsSampled,
-    /// Nothing is wrong with it, and packing noted no hash of it.
-    Unnoted,
-    /// It can only be compared together with another file, and that is damaged or cannot be read.
-    NotCompared,
+    Verified(&'static str),
+    /// Nothing is wrong with it, and nothing is here to compare it with.
+    Unverified(&'static str),
     /// Why the system did not let it be read: it may be whole.
     Unreadable(String),
     Wrong(String),
 }
 
+pub(super) const UNPUBLISHED: Verdict =
+    Verdict::Unverified("not verified: no published hash is known here (sala-chat model verify --hub asks for them)");
+
 impl Verdict {
     pub fn words(&self) -> &str {
         match self {
-            Verdict::Ok => "ok",
-            Verdict::Unverified => {
-                "not verified: no published hash is known here (sala-chat model verify --hub asks for them)"
-            }
-            Verdict::AsWritten => "as it was written",
-            Verdict::AsSampled => "as it was written, judging by the hashed samples",
-            Verdict::Unnoted => "not verified: packing records no hash of it",
-            Verdict::NotCompared => {
-                "not verified: the version that packed it noted one hash of all parts, and another is damaged or cannot be read"
-            }
+            Verdict::Verified(words) | Verdict::Unverified(words) => words,
             Verdict::Unreadable(why) | Verdict::Wrong(why) => why,
         }
     }
 
-    /// Why it is not to be used, in words.
     pub fn problem(&self) -> Option<&str> {
         match self {
-            Verdict::Unreadable(why) | Verdict::Wrong(why) => Some(why.as_str()),
-            _ => None,
+            Verdict::Unreadable(why) | Verdict::Wrong(why) => Some(why),
+            Verdict::Verified(_) | Verdict::Unverified(_) => None,
         }
-    }
-
-    pub fn is_verified(&self) -> bool {
-        matches!(self, Verdict::Ok | Verdict::AsWritten | Verdict::AsSampled)
     }
 }
 
 impl From<Condition> for Verdict {
     fn from(condition: Condition) -> Verdict {
         match condition {
-            Condition::AsWritten => Verdict::AsWritten,
-            Condition::AsSampled => Verdict::AsSampled,
-            Condition::NotCompared => Verdict::NotCompared,
+            Condition::AsWritten => Verdict::Verified("as it was written"),
+            Condition::AsSampled => Verdict::Verified("as it was written, judging by the hashed samples"),
+            Condition::NotCompared => Verdict::Unverified(
+                "not verified: the version that packed it noted one hash of all parts, and another is damaged or cannot be read",
+            ),
             Condition::Damaged(why) => Verdict::Wrong(why),
             Condition::Unreadable(why) => Verdict::Unreadable(format!("cannot be read: {why}")),
         }
@@ -121,7 +106,7 @@ pub fn verify_packed(
         let verdict = match (parts.remove(&name), verdict) {
             (Some(condition), _) => Verdict::from(condition),
             (None, Verdict::Wrong(why)) => Verdict::Wrong(why),
-            (None, _) => Verdict::Unnoted,
+            (None, _) => Verdict::Unverified("not verified: packing records no hash of it"),
         };
         rows.push((name, verdict));
     }
@@ -130,11 +115,10 @@ pub fn verify_packed(
 }
 
 fn verdict(path: &Path, name: &str, bytes: u64, published: Option<&HubFile>) -> std::io::Result<Verdict> {
-    const OTHER: &str = "content does not match its published hash";
     if let Some(file) = published.filter(|file| file.bytes != bytes) {
         return Ok(Verdict::Wrong(format!("{bytes} bytes, published are {}", file.bytes)));
     }
-    if name.ends_with(".safetensors") && !whole(path) {
+    if name.ends_with(".safetensors") && whole(path) != Some(true) {
         return Ok(Verdict::Wrong("shorter than its header says".to_owned()));
     }
     if name.ends_with(".json")
@@ -148,12 +132,12 @@ fn verdict(path: &Path, name: &str, bytes: u64, published: Option<&HubFile>) -> 
         Some(link.file_name()?.to_string_lossy().into_owned())
     };
     let Some(blob) = published.map(|file| file.blob.clone()).or_else(in_cache) else {
-        return Ok(Verdict::Unverified);
+        return Ok(UNPUBLISHED);
     };
     Ok(match content(path, &blob)? {
-        Some(true) => Verdict::Ok,
-        Some(false) => Verdict::Wrong(OTHER.to_owned()),
-        None => Verdict::Unverified,
+        Some(true) => Verdict::Verified("ok"),
+        Some(false) => Verdict::Wrong("content does not match its published hash".to_owned()),
+        None => UNPUBLISHED,
     })
 }
 
@@ -171,41 +155,35 @@ pub(super) fn content(path: &Path, blob: &str) -> std::io::Result<Option<bool>> 
 
 fn digest<D: Digest>(path: &Path, start: D) -> std::io::Result<String> {
     let mut file = File::open(path)?;
-    let mut hash = start;
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => break,
-            n => hash.update(buffer.get(..n).unwrap_or(&[])),
-        }
+    let (mut hash, mut buffer) = (start, vec![0; 1 << 20]);
+    while let Some(read @ [_, ..]) = file.read(&mut buffer).map(|n| buffer.get(..n))? {
+        hash.update(read);
     }
     Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-fn whole(path: &Path) -> bool {
-    let length = || -> Option<bool> {
-        let mut file = File::open(path).ok()?;
-        let bytes = file.metadata().ok()?.len();
-        let mut size = [0; 8];
-        file.read_exact(&mut size).ok()?;
-        let header = u64::from_le_bytes(size);
-        if header > files::HEADER_BYTES || header + 8 > bytes {
-            return None;
-        }
-        let text: serde_json::Map<String, serde_json::Value> = serde_json::from_reader(file.take(header)).ok()?;
-        let end = |t: &serde_json::Value| t.get("data_offsets")?.get(1)?.as_u64();
-        let ends = text.iter().filter(|(name, _)| *name != "__metadata__").map(|(_, t)| end(t));
-        let data = ends.collect::<Option<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
-        Some(bytes == 8 + header + data)
-    };
-    length() == Some(true)
+/// Whether a file of tensors is as long as its header says; `None` without a header.
+fn whole(path: &Path) -> Option<bool> {
+    let mut file = File::open(path).ok()?;
+    let bytes = file.metadata().ok()?.len();
+    let mut size = [0; 8];
+    file.read_exact(&mut size).ok()?;
+    let header = u64::from_le_bytes(size);
+    if header > files::HEADER_BYTES || header + 8 > bytes {
+        return None;
+    }
+    let text: serde_json::Map<String, serde_json::Value> = serde_json::from_reader(file.take(header)).ok()?;
+    let end = |t: &serde_json::Value| t.get("data_offsets")?.get(1)?.as_u64();
+    let ends = text.iter().filter(|(name, _)| *name != "__metadata__").map(|(_, t)| end(t));
+    let data = ends.collect::<Option<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
+    Some(bytes == 8 + header + data)
 }
 
 /// Whether a folder is complete: a config, every weight file the index names, each as long as it says, for a model its
 /// tokenizer.
 pub fn complete(folder: &Path, what: Kind) -> bool {
     let has = |name: &str| fs::metadata(folder.join(name)).is_ok_and(|m| m.is_file() && m.len() > 0);
-    let weights = |name: &str| has(name) && whole(&folder.join(name));
+    let weights = |name: &str| has(name) && whole(&folder.join(name)) == Some(true);
     if !has("config.json") || (what == Kind::Model && !(has("tokenizer.json") && has("tokenizer_config.json"))) {
         return false;
     }

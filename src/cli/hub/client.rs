@@ -13,7 +13,7 @@ use hf_hub::{Cache, Repo, RepoType};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use ureq::config::RedirectAuthHeaders;
-use ureq::http::{Response, StatusCode};
+use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
@@ -24,7 +24,6 @@ const LISTING_BYTES: u64 = 32 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Patience {
     pub(in crate::cli) connect: Duration,
-    /// Between two pieces of an answer.
     pub(in crate::cli) stall: Duration,
     /// A body brings at least `least_bytes` in this time.
     pub(in crate::cli) slow: Duration,
@@ -67,7 +66,6 @@ fn token() -> Option<String> {
     Some(text.trim().to_owned()).filter(|t| !t.is_empty())
 }
 
-/// Whether it is an id of the hub, `owner/name`.
 pub(in crate::cli) fn is_id(repo: &str) -> bool {
     let part = |p: &str| {
         !p.is_empty() && !p.starts_with('.') && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
@@ -112,16 +110,11 @@ pub(in crate::cli) struct Hub {
 
 impl Hub {
     /// On the hub that `HF_ENDPOINT` names, else on huggingface.co.
-    ///
-    /// # Errors
-    /// No hub id, or no such endpoint.
     pub(in crate::cli) fn open(repo: &str) -> Result<Hub, HubError> {
         let endpoint = variable("HF_ENDPOINT").and_then(|v| v.into_string().ok());
         Hub::at(endpoint.as_deref().unwrap_or("https://huggingface.co"), repo, token(), Patience::default())
     }
 
-    /// # Errors
-    /// See [`Hub::open`].
     pub(in crate::cli) fn at(
         endpoint: &str,
         repo: &str,
@@ -154,10 +147,6 @@ impl Hub {
         Ok(api.repo(Repo::with_revision(self.repo.clone(), RepoType::Model, encoded(revision))))
     }
 
-    /// The commit of a revision, and its files.
-    ///
-    /// # Errors
-    /// Network, or no such repository.
     pub(in crate::cli) fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError> {
         let what = format!("{} at {}", self.repo, clean(revision));
         let request = self.at_revision(revision)?.info_request();
@@ -166,9 +155,8 @@ impl Hub {
         let bytes = answer.body_mut().with_config().limit(LISTING_BYTES).read_to_vec().map_err(|e| network(&e))?;
         let info: Info = serde_json::from_slice(&bytes)
             .map_err(|e| HubError::Network(format!("{what}: an answer that cannot be read: {e}")))?;
-        let commit = info.sha.filter(|sha| is_commit(sha));
-        let commit =
-            commit.ok_or_else(|| HubError::Refused(format!("{}: the hub names no commit", clean(revision))))?;
+        let no_commit = || HubError::Refused(format!("{}: the hub names no commit", clean(revision)));
+        let commit = info.sha.filter(|sha| is_commit(sha)).ok_or_else(no_commit)?;
         let licence = info.card.as_ref().and_then(|c| c.get("license")).and_then(|l| l.as_str()).map(clean);
         let files: Vec<HubFile> = info.siblings.into_iter().filter(|f| wanted(&f.rfilename)).map(file).collect();
         let proper = |f: &HubFile| matches!(f.blob.len(), 40 | 64) && f.blob.bytes().all(|b| b.is_ascii_hexdigit());
@@ -178,10 +166,6 @@ impl Hub {
         }
     }
 
-    /// A small file.
-    ///
-    /// # Errors
-    /// Network, or no such file.
     pub(in crate::cli) fn content(&self, commit: &str, file: &HubFile) -> Result<Vec<u8>, HubError> {
         let mut bytes = Vec::new();
         self.read(commit, &file.path, 0..file.bytes, &mut |piece| {
@@ -230,52 +214,38 @@ impl Hub {
         if let Some(range) = &range {
             request = request.header("Range", format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
         }
-        self.accepted(request.call().map_err(|e| network(&e))?, range, what)
-    }
-
-    fn accepted(
-        &self,
-        answer: Response<Body>,
-        range: Option<Range<u64>>,
-        what: &str,
-    ) -> Result<Response<Body>, HubError> {
-        let status = answer.status();
+        let answer = request.call().map_err(|e| network(&e))?;
         let header = |name| answer.headers().get(name).and_then(|v| v.to_str().ok());
-        let from = range.as_ref().map_or(0, |r| r.start);
+        let failed = |why: &str| Err(HubError::Network(format!("{what}: {why}")));
+        let refused = |why: &str| Err(HubError::Refused(format!("{what}: {why}")));
+        let (whole, from, status) = (range.is_none(), range.map_or(0, |r| r.start), answer.status().as_u16());
         match status {
-            // Of the repository, not of one of its files. Without a token a private one looks like none.
-            StatusCode::NOT_FOUND | StatusCode::GONE if range.is_none() => Err(HubError::Unknown(what.to_owned())),
-            StatusCode::UNAUTHORIZED if range.is_none() && self.token.is_none() => {
-                Err(HubError::Unknown(what.to_owned()))
-            }
-            StatusCode::OK if from == 0 => Ok(answer),
-            StatusCode::OK => Err(HubError::Network(format!("{what}: the hub sends it from the start only"))),
-            StatusCode::PARTIAL_CONTENT => {
+            200 if from == 0 => Ok(answer),
+            200 => failed("the hub sends it from the start only"),
+            206 => {
                 let start = header("content-range").and_then(|v| v.trim().strip_prefix("bytes ")?.split('-').next());
                 match start.and_then(|s| s.trim().parse::<u64>().ok()) {
-                    Some(start) if start != from => {
-                        Err(HubError::Network(format!("{what}: bytes from {start} instead of {from}")))
-                    }
+                    Some(start) if start != from => failed(&format!("bytes from {start} instead of {from}")),
                     Some(_) | None => Ok(answer),
                 }
             }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(HubError::Refused(format!(
-                "{what}: the hub requires a login, or that you accept its terms first ({}): open {}/{} in a browser, \
+            // Of the repository, not of one of its files. Without a token a private one looks like none.
+            404 | 410 if whole => Err(HubError::Unknown(what.to_owned())),
+            401 if whole && self.token.is_none() => Err(HubError::Unknown(what.to_owned())),
+            401 | 403 => refused(&format!(
+                "the hub requires a login, or that you accept its terms first ({status}): open {}/{} in a browser, \
                  then set HF_TOKEN",
-                status.as_u16(),
                 clean(&self.endpoint),
                 self.repo
-            ))),
-            StatusCode::NOT_FOUND | StatusCode::GONE => {
-                Err(HubError::Refused(format!("{what}: not on the hub ({})", status.as_u16())))
-            }
-            StatusCode::RANGE_NOT_SATISFIABLE => Err(HubError::Range { path: what.to_owned(), from }),
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(HubError::Busy {
-                what: format!("status {}", status.as_u16()),
+            )),
+            404 | 410 => refused(&format!("not on the hub ({status})")),
+            416 => Err(HubError::Range { path: what.to_owned(), from }),
+            429 | 503 => Err(HubError::Busy {
+                what: format!("status {status}"),
                 wait: header("retry-after").and_then(|v| v.trim().parse().ok()).map(Duration::from_secs),
             }),
-            s if s.is_server_error() => Err(HubError::Network(format!("{what}: status {}", s.as_u16()))),
-            s => Err(HubError::Refused(format!("{what}: the hub answers with status {}", s.as_u16()))),
+            500..600 => failed(&format!("status {status}")),
+            _ => refused(&format!("the hub answers with status {status}")),
         }
     }
 }

@@ -11,7 +11,6 @@ use crate::runtime::protocol::{Level, Notice};
 use crate::store::{DocumentRecord, SearchHit};
 use crate::tui::fan_out::sentences;
 
-/// Passages named in the text of an answer; the object has all.
 const SHOWN: usize = 5;
 
 pub(super) type Answered = Result<CallToolResult, String>;

@@ -42,7 +42,6 @@ impl Library {
         Ok(store.clone())
     }
 
-    /// The most recently used document of each name.
     pub(super) fn documents(&self) -> Result<Vec<DocumentRecord>, String> {
         let Some(store) = self.store()? else { return Ok(Vec::new()) };
         let mut documents: Vec<DocumentRecord> = Vec::new();
@@ -55,7 +54,6 @@ impl Library {
         Ok(documents)
     }
 
-    /// The documents of these names, from one reading of the library.
     pub(super) fn named(&self, names: &[String]) -> Result<Vec<DocumentRecord>, String> {
         let documents = self.documents()?;
         if documents.is_empty() {

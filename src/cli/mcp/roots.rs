@@ -10,7 +10,6 @@ use crate::text::files::below_home;
 pub(super) struct Roots(Vec<PathBuf>);
 
 impl Roots {
-    /// The folders of `mcp.roots`, or the working folder.
     pub(super) fn of(context: &Context) -> Result<Roots, Failure> {
         let named = context.config().mcp.roots.split(',').map(str::trim).filter(|root| !root.is_empty());
         let mut named: Vec<&str> = named.collect();
@@ -25,7 +24,6 @@ impl Roots {
         Ok(Roots(named.iter().map(real).collect::<Result<_, _>>()?))
     }
 
-    /// The file or folder that a path means, links resolved.
     pub(super) fn allowed(&self, path: &str) -> Result<PathBuf, String> {
         let Some(base) = self.0.first() else {
             return Err("This server reads no files for agents: mcp.roots names no folder.".to_owned());

@@ -78,7 +78,7 @@ struct SearchArgs {
 
 #[derive(Clone)]
 pub(super) struct Tools {
-    worker: Worker,
+    worker: Arc<Worker>,
     library: Arc<Library>,
     roots: Arc<Roots>,
 }
@@ -91,7 +91,7 @@ fn question(text: String) -> Result<String, String> {
 
 #[tool_router]
 impl Tools {
-    pub(super) fn new(worker: Worker, library: Library, roots: Roots) -> Tools {
+    pub(super) fn new(worker: Arc<Worker>, library: Library, roots: Roots) -> Tools {
         Tools { worker, library: Arc::new(library), roots: Arc::new(roots) }
     }
 
@@ -107,19 +107,23 @@ impl Tools {
 
     /// Serves a request of the runtime; reports progress where the client wants it, and stops when it cancels.
     async fn call(&self, request: Request, context: &Context) -> Result<Vec<Notice>, String> {
-        let mut pending = self.worker.call(request);
+        let (progress, mut updates) = tokio::sync::mpsc::unbounded_channel();
+        // Dropped with this future.
+        let (_held, given_up) = crossbeam_channel::bounded(0);
+        let worker = Arc::clone(&self.worker);
+        let mut reply = tokio::task::spawn_blocking(move || worker.call(request, &progress, given_up));
         let token = context.meta.get_progress_token();
         loop {
             tokio::select! {
                 biased;
                 () = context.ct.cancelled() => return Err("cancelled".to_owned()),
-                Some(Progress { done, total, what }) = pending.progress.recv() => if let Some(token) = token.clone() {
+                Some(Progress { done, total, what }) = updates.recv() => if let Some(token) = token.clone() {
                     let mut progress = ProgressNotificationParam::new(token, done).with_message(what);
                     progress.total = total;
                     // A client that is gone cancels the call too.
                     let _ = context.peer.notify_progress(progress).await;
                 },
-                reply = &mut pending.reply => {
+                reply = &mut reply => {
                     return reply.unwrap_or_else(|_| Err("The program is ending.".to_owned()));
                 }
             }

@@ -1,17 +1,17 @@
-//! One runtime for all calls. Its thread serves them one at a time; the runtime opens at the first call and stays, so
-//! that the model and the state of the last documents stay in memory.
+//! One runtime for all calls, which serves them one at a time. It opens at the first call and stays, so that the model and
+//! the state of the last documents stay in memory.
 
 use std::convert::Infallible;
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, never, select};
-use tokio::sync::{mpsc, oneshot};
+use crossbeam_channel::{Receiver, TryRecvError, never, select};
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cli::Failure;
-use crate::cli::oneshot::not_saved;
+use crate::cli::notices::not_saved;
 use crate::cli::open::Opened;
 use crate::core::Exit;
-use crate::runtime::protocol::{Activity, FanOutRow, Notice, Request};
+use crate::runtime::protocol::{Activity, Notice, Request};
 
 const ENDED: &str = "The program that runs the model has ended.";
 
@@ -22,86 +22,55 @@ pub(super) struct Progress {
     pub(super) what: String,
 }
 
-struct Call {
-    request: Request,
-    progress: mpsc::UnboundedSender<Progress>,
-    /// Closed when the client gave the call up.
-    given_up: Receiver<Infallible>,
-    reply: oneshot::Sender<Result<Vec<Notice>, String>>,
+pub(in crate::cli) struct Worker {
+    open: Box<dyn Fn() -> Result<Opened, Failure> + Send + Sync>,
+    running: Mutex<Option<Running>>,
 }
-
-/// A running call. Dropping it stops the work.
-pub(super) struct PendingCall {
-    pub(super) progress: mpsc::UnboundedReceiver<Progress>,
-    pub(super) reply: oneshot::Receiver<Result<Vec<Notice>, String>>,
-    _held: Sender<Infallible>,
-}
-
-/// The worker thread; its result reports text that could not be saved.
-pub(in crate::cli) type Ended = JoinHandle<Result<(), Failure>>;
-
-/// Dropping the last one ends the runtime.
-#[derive(Clone)]
-pub(super) struct Worker(Sender<Call>);
 
 impl Worker {
-    pub(super) fn start(
-        open: impl FnMut() -> Result<Opened, Failure> + Send + 'static,
-    ) -> std::io::Result<(Worker, Ended)> {
-        let (calls, inbox) = crossbeam_channel::unbounded();
-        let thread = std::thread::Builder::new().name("mcp".into()).spawn(move || serve(&inbox, open))?;
-        Ok((Worker(calls), thread))
+    pub(super) fn new(open: impl Fn() -> Result<Opened, Failure> + Send + Sync + 'static) -> Arc<Worker> {
+        Arc::new(Worker { open: Box::new(open), running: Mutex::default() })
     }
 
-    pub(super) fn call(&self, request: Request) -> PendingCall {
-        let (progress, updates) = mpsc::unbounded_channel();
-        let (reply, replied) = oneshot::channel();
-        let (held, given_up) = crossbeam_channel::bounded(0);
-        // A worker that has ended closes the reply.
-        let _ = self.0.send(Call { request, progress, given_up, reply });
-        PendingCall { progress: updates, reply: replied, _held: held }
-    }
-}
-
-fn serve(calls: &Receiver<Call>, mut open: impl FnMut() -> Result<Opened, Failure>) -> Result<(), Failure> {
-    let mut open_now: Option<Running> = None;
-    for call in calls {
-        if matches!(call.given_up.try_recv(), Err(TryRecvError::Disconnected)) {
-            continue;
+    /// Waits for its turn and serves a request. `given_up` closes when the client gives the call up, which stops the work.
+    pub(super) fn call(
+        &self,
+        request: Request,
+        progress: &UnboundedSender<Progress>,
+        given_up: Receiver<Infallible>,
+    ) -> Result<Vec<Notice>, String> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(given_up.try_recv(), Err(TryRecvError::Disconnected)) {
+            return Err("cancelled".to_owned());
         }
-        let running = match open_now.take() {
-            Some(running) => Ok(running),
-            None => open().map(|opened| Running { opened, sent: 0 }),
+        let mut ready = match running.take() {
+            Some(ready) => ready,
+            None => Running { opened: (self.open)().map_err(|failure| failure.to_string())?, sent: 0 },
         };
-        let reply = match running {
-            Err(failure) => Err(failure.to_string()),
-            Ok(mut running) => match running.execute(&call) {
-                Done::Idle(reply) => {
-                    open_now = Some(running);
-                    reply
-                }
-                Done::Over(why) => {
-                    let _ = running.close();
-                    Err(why)
-                }
-            },
-        };
-        // The client may be gone; that is fine.
-        let _ = call.reply.send(reply);
+        match ready.execute(request, progress, given_up) {
+            Ok(reply) => {
+                *running = Some(ready);
+                reply
+            }
+            // The next call opens another one.
+            Err(over) => {
+                let _ = ready.close();
+                Err(over)
+            }
+        }
     }
-    open_now.map_or(Ok(()), Running::close)
+
+    /// Ends the runtime; an error reports text that could not be saved.
+    pub(in crate::cli) fn close(&self) -> Result<(), Failure> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        running.map_or(Ok(()), Running::close)
+    }
 }
 
 struct Running {
     opened: Opened,
     /// Requests sent, which the runtime acknowledges by number.
     sent: u64,
-}
-
-enum Done {
-    Idle(Result<Vec<Notice>, String>),
-    /// The runtime has ended; the next call opens another one.
-    Over(String),
 }
 
 impl Running {
@@ -112,21 +81,28 @@ impl Running {
     }
 
     /// Sends the request and collects its notices until the runtime is idle.
-    fn execute(&mut self, call: &Call) -> Done {
+    ///
+    /// # Errors
+    /// The runtime has ended: why.
+    fn execute(
+        &mut self,
+        request: Request,
+        progress: &UnboundedSender<Progress>,
+        mut given_up: Receiver<Infallible>,
+    ) -> Result<Result<Vec<Notice>, String>, String> {
         let notices = self.opened.runtime.notices.clone();
-        let mut given_up = call.given_up.clone();
         let (mut collected, mut failed) = (Vec::new(), None);
-        let mut counter = Counter { to: &call.progress, before: 0.0, last: 0.0 };
-        self.send(call.request.clone());
+        let mut counter = Counter { to: progress, before: 0.0, last: 0.0 };
+        self.send(request);
         loop {
             select! {
                 recv(notices) -> notice => match notice {
                     Ok(Notice::Acknowledged(count)) if count >= self.sent => break,
                     Ok(Notice::Fatal { error, .. }) => failed = Some(error),
-                    Ok(Notice::Bye { .. }) | Err(_) => return Done::Over(failed.unwrap_or_else(|| ENDED.to_owned())),
+                    Ok(Notice::Bye { .. }) | Err(_) => return Err(failed.unwrap_or_else(|| ENDED.to_owned())),
                     Ok(Notice::Activity(activity)) => counter.activity(&activity),
                     Ok(Notice::FanOut(answers)) => {
-                        let answered = answers.rows.iter().filter(|row| is_over(row)).count();
+                        let answered = answers.rows.iter().filter(|r| r.finish.is_some() || r.failed.is_some()).count();
                         counter.count(answered as f64, answers.rows.len() as f64, "documents answered");
                         collected.extend(answers.over.then_some(Notice::FanOut(answers)));
                     }
@@ -139,7 +115,7 @@ impl Running {
                 }
             }
         }
-        Done::Idle(failed.map_or(Ok(collected), Err))
+        Ok(failed.map_or(Ok(collected), Err))
     }
 
     fn close(mut self) -> Result<(), Failure> {
@@ -148,24 +124,17 @@ impl Running {
             Notice::Bye { unsaved, .. } => Some(unsaved),
             _ => None,
         });
-        let joined = self.opened.runtime.thread.join();
-        let _ = self.opened.engine.join();
-        match (joined, unsaved.flatten()) {
-            (Err(_), _) => Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")),
-            (Ok(()), Some(unsaved)) => Err(not_saved(&unsaved)),
-            (Ok(()), None) => Ok(()),
+        match (self.opened.ended(), unsaved.flatten()) {
+            (false, _) => Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")),
+            (true, Some(unsaved)) => Err(not_saved(&unsaved)),
+            (true, None) => Ok(()),
         }
     }
 }
 
-fn is_over(row: &FanOutRow) -> bool {
-    row.finish.is_some() || row.failed.is_some()
-}
-
 /// Progress that only grows, as the protocol demands: each document is counted from zero.
 struct Counter<'a> {
-    to: &'a mpsc::UnboundedSender<Progress>,
-    /// Of the documents before this one.
+    to: &'a UnboundedSender<Progress>,
     before: f64,
     last: f64,
 }

@@ -22,13 +22,11 @@ pub(super) struct Run {
     /// Tokens that were read, whatever came of it.
     pub(super) read: u64,
     pub(super) documents_read: u64,
-    /// Time for them, milliseconds.
     pub(super) documents_ms: f64,
     /// In the order of their seeds; the first is the session's answer.
     pub(super) answers: Vec<Message>,
     pub(super) parallel: Vec<MessageId>,
     pub(super) unsaved: Option<Unsaved>,
-    /// Why state is not on disk though text is.
     pub(super) left_out: Option<String>,
 }
 
@@ -116,9 +114,8 @@ impl Run {
             }
             Finish::Repeats => {
                 let after = answer.meta.completion_tokens;
-                Some(format!(
-                    "the answer was cut off after {after} tokens: it began to repeat itself (sampling.stop_loops)"
-                ))
+                let why = "it began to repeat itself (sampling.stop_loops)";
+                Some(format!("the answer was cut off after {after} tokens: {why}"))
             }
             Finish::Stop | Finish::Stopped | Finish::Failed => None,
         }
@@ -128,8 +125,8 @@ impl Run {
     pub(super) fn all_equal(&self) -> Option<String> {
         let (first, others) = self.answers.split_first().filter(|(_, others)| !others.is_empty())?;
         let equal = others.iter().all(|m| m.text == first.text && m.meta.seed == first.meta.seed);
+        let count = self.answers.len();
         equal.then(|| {
-            let count = self.answers.len();
             format!("the {count} answers are equal: the model picks the likeliest token. --temp 0.7 varies them")
         })
     }

@@ -47,7 +47,6 @@ impl<'a> Printer<'a> {
         self.answers.is_some_and(|n| n > 1)
     }
 
-    /// Which of the answers a message is, from 0.
     pub(super) fn place(&mut self, message: MessageId, parallel: &[MessageId]) -> usize {
         if let Some(at) = parallel.iter().position(|id| *id == message) {
             return at;
@@ -58,7 +57,6 @@ impl<'a> Printer<'a> {
         })
     }
 
-    /// Prints a complete answer if there are several.
     pub(super) fn finished(&mut self, which: usize, answer: &Message) -> Result<(), Failure> {
         self.clear_progress();
         if !self.several() {
@@ -66,12 +64,11 @@ impl<'a> Printer<'a> {
         }
         match self.format {
             Format::Json | Format::Raw => Ok(()),
-            Format::JsonLines => self.event("answer", || {
-                json!({
-                    "answer": which, "text": answer.text, "seed": answer.meta.seed,
-                    "finish_reason": reason(answer.meta.finish)
-                })
-            }),
+            Format::JsonLines => {
+                let (seed, finish) = (answer.meta.seed, reason(answer.meta.finish));
+                let body = json!({ "answer": which, "text": answer.text, "seed": seed, "finish_reason": finish });
+                self.event("answer", body)
+            }
             Format::Text => {
                 let seed = answer.meta.seed.map_or(String::new(), |seed| format!(" seed {seed}"));
                 let apart = if std::mem::replace(&mut self.printed_one, true) { "\n" } else { "" };
@@ -90,30 +87,26 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    pub(super) fn event(&mut self, event: &str, body: impl FnOnce() -> Value) -> Result<(), Failure> {
-        if self.format != Format::JsonLines {
-            return Ok(());
-        }
+    pub(super) fn event(&mut self, event: &str, body: Value) -> Result<(), Failure> {
         let mut line = json!({ "event": event });
-        if let (Value::Object(line), Value::Object(body)) = (&mut line, body()) {
+        if let (Format::JsonLines, Value::Object(line), Value::Object(body)) = (self.format, &mut line, body) {
             line.extend(body);
         }
-        Ok(out::line(&Clean::json(&line))?)
+        if self.format == Format::JsonLines { Ok(out::line(&Clean::json(&line))?) } else { Ok(()) }
     }
 
     pub(super) fn delta(&mut self, which: usize, thinking: bool, text: &str) -> Result<(), Failure> {
         self.clear_progress();
-        match (self.format, thinking) {
-            (Format::JsonLines, _) if self.several() => {
-                let event = if thinking { "think" } else { "token" };
-                self.event(event, || json!({ "answer": which, "text": text }))
+        match self.format {
+            Format::JsonLines => {
+                let one = self.several().then(|| json!({ "answer": which, "text": text }));
+                let body = one.unwrap_or_else(|| json!({ "text": text }));
+                if thinking { self.event("think", body) } else { self.event("token", body) }
             }
-            _ if self.several() => Ok(()),
-            (Format::JsonLines, true) => self.event("think", || json!({ "text": text })),
-            (Format::JsonLines, false) => self.event("token", || json!({ "text": text })),
-            (Format::Json, _) => Ok(()),
-            (Format::Text | Format::Raw, false) => self.answer(text),
-            (Format::Text | Format::Raw, true) => {
+            Format::Json => Ok(()),
+            Format::Text | Format::Raw if self.several() => Ok(()),
+            Format::Text | Format::Raw if !thinking => self.answer(text),
+            Format::Text | Format::Raw => {
                 if self.thoughts && !self.context.quiet {
                     // Thoughts are no part of the answer.
                     out::err_part(&Clean::text(text));
@@ -126,7 +119,7 @@ impl<'a> Printer<'a> {
     pub(super) fn reading(&mut self, p: &ReadingProgress) -> Result<(), Failure> {
         if self.format == Format::JsonLines {
             let (done, total) = (p.done, p.total);
-            return self.event("prefill", || json!({ "done": done, "total": total, "tokens_per_s": p.tokens_per_s }));
+            return self.event("prefill", json!({ "done": done, "total": total, "tokens_per_s": p.tokens_per_s }));
         }
         let due = self.progress.is_none_or(|at| at.elapsed() >= PROGRESS);
         if self.context.shows_progress() && due && p.total > 0 {
@@ -150,23 +143,18 @@ impl<'a> Printer<'a> {
     }
 
     /// Prints a note, after the open line of the answer.
-    pub(super) fn note(&mut self, level: Level, text: &str) -> Result<(), Failure> {
+    pub(super) fn note(&mut self, level: Level, text: &str) {
         self.clear_progress();
-        match self.ends_with_newline {
-            true => self.print(level, text),
-            false => self.held.push((level, text.to_owned())),
+        self.held.push((level, text.to_owned()));
+        if self.ends_with_newline {
+            self.print_held();
         }
-        Ok(())
     }
 
     pub(super) fn print_held(&mut self) {
-        for (level, text) in std::mem::take(&mut self.held) {
-            self.print(level, &text);
+        for (level, text) in self.held.drain(..) {
+            notices::print_remark(self.context, level, &text);
         }
-    }
-
-    fn print(&self, level: Level, text: &str) {
-        notices::print_remark(self.context, level, text);
     }
 
     pub(super) fn end(&mut self, run: &Run, answer: &Message) -> Result<(), Failure> {
@@ -179,23 +167,18 @@ impl<'a> Printer<'a> {
         match self.format {
             Format::Json => Ok(out::line(&Clean::json(&run.object(answer, self.answers.is_some())))?),
             Format::JsonLines => {
-                let stats = json!({ "usage": run.usage(answer), "timing": run.timing(answer), "speculation": run.speculation() });
-                self.event("look", || {
-                    json!({
-                        "looked_at": looked_at_by(answer), "looked_at_by_sentence": looked_at_by_sentence(answer),
-                        "quotes": answer.meta.quotes
-                    })
-                })?;
-                self.event("stats", || stats)?;
-                let (session, seed) = (run.session(), answer.meta.seed);
-                let not_saved = run.unsaved.as_ref().map(|u| &u.reason);
-                self.event("end", || {
-                    json!({
-                        "finish_reason": reason(answer.meta.finish), "session": session, "seed": seed,
-                        "not_saved": not_saved,
-                        "state_not_saved": run.left_out
-                    })
-                })
+                let look = json!({
+                    "looked_at": looked_at_by(answer), "looked_at_by_sentence": looked_at_by_sentence(answer),
+                    "quotes": answer.meta.quotes
+                });
+                self.event("look", look)?;
+                let (usage, timing) = (run.usage(answer), run.timing(answer));
+                self.event("stats", json!({ "usage": usage, "timing": timing, "speculation": run.speculation() }))?;
+                let end = json!({
+                    "finish_reason": reason(answer.meta.finish), "session": run.session(), "seed": answer.meta.seed,
+                    "not_saved": run.unsaved.as_ref().map(|u| &u.reason), "state_not_saved": run.left_out
+                });
+                self.event("end", end)
             }
             Format::Text | Format::Raw => {
                 // A file or a program gets what the model wrote, and no more.
@@ -204,13 +187,13 @@ impl<'a> Printer<'a> {
                     self.answer("\n")?;
                 }
                 if let Some(quotes) = crate::tui::looked::quoted(&answer.meta.quotes) {
-                    self.note(Level::Info, &quotes)?;
+                    self.note(Level::Info, &quotes);
                 }
                 // A reason is no part of the text, as it is of an object.
-                match run.answers.iter().find_map(|m| run.cut_off(m)) {
-                    Some(why) => self.note(Level::Warn, &why),
-                    None => Ok(()),
+                if let Some(why) = run.answers.iter().find_map(|m| run.cut_off(m)) {
+                    self.note(Level::Warn, &why);
                 }
+                Ok(())
             }
         }
     }

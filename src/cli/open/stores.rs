@@ -48,8 +48,7 @@ fn changeable(context: &Context, store: Arc<Store>) -> Result<Arc<Store>, Failur
 
 /// As [`store_to_change`] for a command that makes room: on a full disk it begins with old state.
 pub fn store_to_free(context: &Context) -> Result<Arc<Store>, Failure> {
-    let store = Store::open_to_free(&context.dirs.data, Arc::new(RealDisk), limits(context))?;
-    changeable(context, Arc::new(store))
+    changeable(context, Arc::new(Store::open_to_free(&context.dirs.data, Arc::new(RealDisk), limits(context))?))
 }
 
 /// As [`store_to_change`] for a command that only looks: works on a full disk.
@@ -74,9 +73,6 @@ pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
 
 /// The same for a server, which needs no more than a cache: a damaged one is moved aside, and where that cannot be done
 /// nothing is kept.
-///
-/// # Errors
-/// The folder is not ours, or no store can be made anywhere.
 pub fn store_of_requests_or_new(context: &Context) -> Result<(Arc<Store>, Option<Scratch>), Failure> {
     let (folder, limits) = requests_to_write(context)?;
     match crate::server::open_cache(&folder, &limits) {
@@ -93,11 +89,6 @@ pub fn store_of_requests_or_new(context: &Context) -> Result<(Arc<Store>, Option
             scratch(context).map(|(store, dir)| (store, Some(dir)))
         }
     }
-}
-
-/// The same where a server has ever kept something.
-pub fn store_of_requests_if_any(context: &Context) -> Result<Option<Arc<Store>>, Failure> {
-    folder_of_requests(context).map(|_| store_of_requests(context)).transpose()
 }
 
 pub(in crate::cli) fn folder_of_requests(context: &Context) -> Option<PathBuf> {

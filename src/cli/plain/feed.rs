@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select, unbounded};
 
+use super::super::columns::when;
 use super::super::run::RuntimeHandle;
-use super::super::sessions_cmd::when;
 use super::super::signals::{Outside, suspend, watch_signals};
 use super::super::{config_cmd, jobs, out};
 use super::{Out, Plain};
 use crate::core::{Exit, bytes as bytes_of, counted};
-use crate::runtime::protocol::{Request, SessionRow};
+use crate::runtime::protocol::Request;
 use crate::text::sanitize::{Clean, command_word};
 use crate::tui::options::UiConfig;
 use crate::tui::tour::Tour;
@@ -37,13 +37,6 @@ pub fn start_lines() -> io::Result<Lines> {
         }
     })?;
     Ok(Lines(lines))
-}
-
-/// The session of this folder, and the command that continues it.
-fn offer(row: &SessionRow) -> String {
-    let title = row.heading();
-    let (changed, tokens) = (when(row.updated_ms), counted(row.tokens, "token"));
-    format!("/resume {} continues \"{title}\" ({changed}, {tokens}).", command_word(&row.name))
 }
 
 /// The next line, of at most so many bytes; `None` at the end.
@@ -81,12 +74,22 @@ pub fn run(
 ) -> io::Result<(Exit, Option<Tour>)> {
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
-    let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).with_sent(ui.sent_before);
-    let mut plain = plain.say_looked(ui.look).answers_only(quiet);
-    if let Some(row) = ui.offer.as_ref().filter(|_| io::stdin().is_terminal() && !quiet) {
-        out::line(&Clean::line(&offer(row)))?;
+    let watched = io::stdin().is_terminal();
+    let mut plain = Plain {
+        sent: ui.sent_before,
+        looks_hidden: !ui.ui.look,
+        answers_only: quiet,
+        toured: tour.is_some(),
+        tour,
+        ..Plain::new(ui.home.clone(), watched)
+    };
+    if let Some(row) = ui.offer.as_ref().filter(|_| watched && !quiet) {
+        let (name, title) = (command_word(&row.name), row.heading());
+        let (changed, tokens) = (when(row.updated_ms), counted(row.tokens, "token"));
+        out::line(&Clean::line(&format!("/resume {name} continues \"{title}\" ({changed}, {tokens}).")))?;
     }
     let mut dying: Option<(Exit, Instant)> = None;
+    let dies = |exit, seconds| Some((exit, Instant::now() + Duration::from_secs(seconds)));
     let mut input = lines.0.clone();
     loop {
         let timeout = match dying {
@@ -97,7 +100,7 @@ pub fn run(
         let out = select! {
             recv(input) -> line => match line {
                 Ok(Ok(line)) => plain.line(&line),
-                Ok(Err(why)) => plain.left_out(why),
+                Ok(Err(why)) => { plain.prompted = false; vec![Out::Line(why)] }
                 Err(_) => { input = never(); plain.end_of_input() }
             },
             recv(runtime.notices) -> notice => match notice {
@@ -105,18 +108,16 @@ pub fn run(
                 Err(_) => vec![Out::Line("The working thread ended unexpectedly. The conversation is saved.".into()), Out::Exit(Exit::Failure)],
             },
             recv(outside) -> what => match what {
-                Ok(Outside::Terminate) => { dying = Some((Exit::TERMINATED, Instant::now() + Duration::from_secs(5))); vec![Out::Send(Request::Quit)] }
-                Ok(Outside::Hangup) => { dying = Some((Exit::HANGUP, Instant::now() + Duration::from_secs(1))); vec![Out::Send(Request::Quit)] }
+                Ok(Outside::Terminate) => { dying = dies(Exit::TERMINATED, 5); vec![Out::Send(Request::Quit)] }
+                Ok(Outside::Hangup) => { dying = dies(Exit::HANGUP, 1); vec![Out::Send(Request::Quit)] }
                 // On a terminal that is Ctrl-C, a key with a meaning; elsewhere somebody wants the program to end.
-                Ok(Outside::Interrupt) if !io::stdin().is_terminal() => {
-                    dying = Some((Exit::Stopped, Instant::now() + Duration::from_secs(5)));
-                    vec![Out::Send(Request::Quit)]
-                }
+                Ok(Outside::Interrupt) if !watched => { dying = dies(Exit::Stopped, 5); vec![Out::Send(Request::Quit)] }
                 Ok(Outside::Interrupt) => plain.interrupt(),
-                Ok(Outside::Suspend) => match suspend() {
-                    Ok(()) => { plain.resumed(); Vec::new() }
-                    Err(why) => plain.not_suspended(why),
-                },
+                Ok(Outside::Suspend) => {
+                    let suspended = suspend();
+                    plain.resumed();
+                    suspended.err().map_or(Vec::new(), |why| vec![Out::Line(String::new()), Out::Trouble(why)])
+                }
                 Ok(Outside::Continue) | Err(_) => Vec::new(),
             },
             default(timeout) => match dying {

@@ -65,9 +65,7 @@ impl Plain {
             Notice::Added(m) => {
                 self.session_shown = None;
                 self.pending.clear();
-                self.printed = 0;
-                self.speaking = false;
-                self.thinking = false;
+                (self.printed, self.speaking, self.thinking) = (0, false, false);
                 self.reading_for_question &= m.role != Role::Document;
                 if m.role == Role::Assistant && !m.text.is_empty() {
                     // It was written while another session was open.
@@ -163,9 +161,8 @@ impl Plain {
                 let line = self.queue.pop_front().unwrap_or_default();
                 out.extend(self.entered(&line));
             }
-            Some(false) => out.extend(self.refuse()),
-            None if self.ended => out.extend(self.refuse()),
-            None => {}
+            None if !self.ended => {}
+            Some(false) | None => out.extend(self.refuse()),
         }
     }
 
@@ -200,14 +197,15 @@ impl Plain {
         if self.answers_only {
             return;
         }
-        match m.meta.finish {
-            Some(Finish::Stopped) => out.push(Out::Line("(stopped; /continue goes on)".into())),
-            Some(Finish::Length) => out.push(Out::Line("(length limit; /continue goes on)".into())),
-            Some(Finish::Repeats) => out.push(Out::Line(format!("({})", crate::tui::entry::repeated(m)))),
-            Some(Finish::Context) => out.push(Out::Line("(the context is full; /new, /fork or /compact)".into())),
-            Some(Finish::Failed) => out.push(Out::Line("(ended in an error; /regen answers again)".into())),
-            Some(Finish::Stop) | None => {}
-        }
+        let why = match m.meta.finish {
+            Some(Finish::Stopped) => "stopped; /continue goes on",
+            Some(Finish::Length) => "length limit; /continue goes on",
+            Some(Finish::Repeats) => &crate::tui::entry::repeated(m),
+            Some(Finish::Context) => "the context is full; /new, /fork or /compact",
+            Some(Finish::Failed) => "ended in an error; /regen answers again",
+            Some(Finish::Stop) | None => "",
+        };
+        out.extend((!why.is_empty()).then(|| Out::Line(format!("({why})"))));
         let sources = m.meta.looked.as_ref().filter(|_| !self.looks_hidden);
         out.extend(sources.and_then(crate::tui::looked::sentence).map(Out::Line));
         out.extend(crate::tui::looked::quoted(&m.meta.quotes).map(Out::Line));

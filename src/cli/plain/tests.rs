@@ -91,7 +91,7 @@ fn what_an_answer_looked_at_is_a_sentence() {
         printout(&mut Plain::new(None, true)),
         "sala: By 14 June.\nLooked at: [1] war\\x1b[2J.txt 41,210-41,262 (31%).\n"
     );
-    assert_eq!(printout(&mut Plain::new(None, true).say_looked(false)), "sala: By 14 June.\n");
+    assert_eq!(printout(&mut Plain { looks_hidden: true, ..Plain::new(None, true) }), "sala: By 14 June.\n");
     let mut p = Plain::new(None, true);
     assert!(printed(&p.line("/set look off")).contains("are not shown"));
     assert_eq!(printout(&mut p), "sala: By 14 June.\n");
@@ -145,7 +145,7 @@ fn what_a_question_mentions_is_read_before_it_is_sent() {
 #[test]
 fn quiet_prints_answers_and_questions_and_trouble_to_standard_error() {
     use crate::runtime::protocol::{Level, SaveState};
-    let mut p = Plain::new(None, false).answers_only(true);
+    let mut p = Plain { answers_only: true, ..Plain::new(None, false) };
     let mut shown = printed(&p.notice(Notice::Ready(Default::default())));
     shown += &printed(&p.notice(Notice::Note(Level::Info, "A new session.".into())));
     shown += &printed(&p.notice(Notice::Named { name: "a-2".into(), opened: Vec::new() }));
@@ -262,7 +262,7 @@ fn lines_from_a_pipe_are_answered_before_it_ends() {
     assert_eq!(p.notice(Notice::Activity(Activity::Idle)), [Out::Send(Request::Ask("one".into()))]);
     assert_eq!(printed(&p.quiet()), "", "nobody is there to be prompted");
     p.notice(Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
-    let choices = Choice::yes_or_no("yes", "no");
+    let choices = Choice::all(&[('y', "yes"), ('n', "no")]);
     let out = p.notice(Notice::Question { id: 3, text: "Sure?".into(), choices });
     assert_eq!(out.last(), Some(&Out::Send(Request::Choose { question: 3, key: 'n' })));
     assert!(printed(&out).ends_with("No answer came, so: no.\n"), "{out:?}");
@@ -329,7 +329,7 @@ fn a_question_sent_after_a_fork_is_answered_in_the_fork() {
 
 #[test]
 fn the_tour_advances_with_enter_alone_and_by_itself_from_a_pipe() {
-    let mut p = Plain::new(None, true).with_tour(Some(Tour::default()));
+    let mut p = Plain { tour: Some(Tour::default()), ..Plain::new(None, true) };
     p.notice(Notice::Activity(Activity::Idle));
     let shown = printed(&p.quiet());
     assert!(shown.starts_with("Tour: ") && shown.contains("/load sample:lighthouse.md"), "{shown}");
@@ -339,7 +339,7 @@ fn the_tour_advances_with_enter_alone_and_by_itself_from_a_pipe() {
     p.notice(Notice::Acknowledged(1));
     assert_eq!(printed(&p.quiet()), "you: ", "it was left");
 
-    let mut piped = Plain::new(None, false).with_tour(Some(Tour::default()));
+    let mut piped = Plain { tour: Some(Tour::default()), ..Plain::new(None, false) };
     piped.end_of_input();
     let out = piped.notice(Notice::Activity(Activity::Idle));
     assert!(matches!(out.last(), Some(Out::Send(Request::Load { .. }))), "{out:?}");

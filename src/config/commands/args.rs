@@ -15,7 +15,6 @@ impl Args<'_> {
         if self.words()?.is_empty() { Ok(()) } else { Err("takes no arguments".into()) }
     }
 
-    /// Exactly one word, described by `what`.
     pub fn one(&self, what: &str) -> Result<String, String> {
         match self.words()? {
             [word] => Ok(word.clone()),
@@ -24,7 +23,6 @@ impl Args<'_> {
         }
     }
 
-    /// None or one word.
     pub fn at_most_one(&self) -> Result<Option<String>, String> {
         match self.words()? {
             [] => Ok(None),
@@ -33,7 +31,6 @@ impl Args<'_> {
         }
     }
 
-    /// The line as it is, not empty.
     pub fn text(&self, what: &str) -> Result<String, String> {
         self.rest().ok_or(format!("needs {what}"))
     }
@@ -42,7 +39,6 @@ impl Args<'_> {
         (!self.raw.is_empty()).then(|| self.raw.to_string())
     }
 
-    /// A count of at least 1, with a default.
     pub fn count(&self, default: u64) -> Result<u64, String> {
         match self.at_most_one()? {
             None => Ok(default),
@@ -50,7 +46,6 @@ impl Args<'_> {
         }
     }
 
-    /// `#N` or `N`, or nothing.
     pub fn message(&self) -> Result<Option<u64>, String> {
         self.at_most_one()?
             .map(|w| {

@@ -1,19 +1,16 @@
 //! Help written from the table: a row for each command, the page of one command, and a search by a word.
 
-use super::{COMMANDS, Command, Group, WhileBusy, find, nearest, parse};
+use super::{COMMANDS, Command, GROUPS, WhileBusy, find, nearest, parse};
 use crate::config::settings::Row;
 use crate::config::settings::table::ROWS;
 
-/// Cells for a command and its arguments in the lists of line mode.
 const NAMES: usize = 24;
 
 /// The command with its arguments, shortened to less than `cells` characters at a word.
 pub fn usage(command: &Command, cells: usize) -> String {
-    let whole = format!("/{} {}", command.name, command.usage);
     let first = command.usage.split_once(' ').map_or(command.usage, |(first, _)| first);
     let more = if first.ends_with("...") { "" } else { " …" };
-    let forms =
-        [whole.trim_end().to_owned(), format!("/{} {first}{more}", command.name), format!("/{} …", command.name)];
+    let forms = [command.form(), format!("/{} {first}{more}", command.name), format!("/{} …", command.name)];
     // A bracket that is opened is closed.
     let fits = |s: &&String| s.chars().count() < cells && s.matches('[').count() == s.matches(']').count();
     forms.iter().find(fits).or(forms.last()).cloned().unwrap_or_default()
@@ -30,24 +27,21 @@ fn line(command: &Command) -> String {
     format!("  {:<NAMES$}{}\n", usage(command, NAMES), command.help)
 }
 
-/// All commands by purpose, as text.
 pub fn page() -> String {
     let mut text = String::from(
         "Type a question and press Enter. /load FILE reads a document, then ask about it. Everything is saved as it happens, \
          on this computer.\n\n/help COMMAND explains one command, /help WORD searches help.\n",
     );
-    for group in Group::ALL {
-        text.push_str(&format!("\n{}\n", group.title()));
-        COMMANDS.iter().filter(|c| c.group == group).for_each(|c| text.push_str(&line(c)));
+    for (title, commands) in &GROUPS {
+        text.push_str(&format!("\n{title}\n"));
+        commands.iter().for_each(|c| text.push_str(&line(c)));
     }
     text.push_str("\nA message that begins with a slash: type // or a space first.\n");
     text
 }
 
-/// One command: usage, meaning, options, other names, an example.
 pub fn of(command: &Command) -> String {
-    let usage = format!("/{} {}", command.name, command.usage);
-    let mut text = format!("`{}`\n\n{}.\n", usage.trim_end(), sentence(command.help));
+    let mut text = format!("`{}`\n\n{}.\n", command.form(), sentence(command.help));
     if !command.options.is_empty() {
         text.push('\n');
         for (option, meaning) in command.options {
@@ -64,13 +58,13 @@ pub fn of(command: &Command) -> String {
         let names: Vec<String> = command.aliases.iter().map(|a| format!("`/{a}`")).collect();
         text.push_str(&format!("\nAlso: {}\n", names.join(", ")));
     }
-    let while_busy = match parse(command.example, None).map(|p| p.outcome.while_busy()) {
+    let while_busy = match parse(&command.example(), None).map(|p| p.outcome.while_busy()) {
         Ok(WhileBusy::Waits) => "While reading or answering it waits in the queue.",
         Ok(WhileBusy::Leaves) => "Runs at once; the current work continues in the background.",
         Ok(WhileBusy::Apart) => "Runs at once, also while the model reads or answers.",
         Ok(WhileBusy::Runs) | Err(_) => "Runs at once, also while reading or answering.",
     };
-    text.push_str(&format!("\nExample: `{}`\n\n{while_busy}\n", command.example));
+    text.push_str(&format!("\nExample: `{}`\n\n{while_busy}\n", command.example()));
     text
 }
 
@@ -79,12 +73,10 @@ fn sentence(help: &str) -> String {
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// The command that `/help WORD` names.
 pub fn named(word: &str) -> Option<&'static Command> {
     find(&word.trim().trim_start_matches('/').to_lowercase())
 }
 
-/// The error for a word that help does not contain.
 pub fn unknown(word: &str) -> String {
     let near = nearest(&word.to_lowercase()).map_or(String::new(), |n| format!(" Did you mean {n}?"));
     format!("/help: nothing is found for {word}.{near} /help lists all")

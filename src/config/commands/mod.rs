@@ -18,7 +18,7 @@ use args::{Args, split_words};
 pub use args::{escaped, is_escapable, unescaped};
 pub(crate) use request::requests;
 pub use request::{Request, WhileBusy};
-pub use table::COMMANDS;
+pub use table::{COMMANDS, GROUPS};
 pub use words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction, Sibling};
 
 use crate::config::settings::preset::Display;
@@ -48,63 +48,21 @@ impl Outcome {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Local {
-    /// `/copy`.
     Copy(CopyWhat),
-    /// `/theme NAME`, `/think show|fold|hide`, `/set` with what the screen keeps.
+    // Changes what the screen keeps.
     Show(Display),
-    /// `/theme`: the list of themes.
     Themes,
-    /// `/set KEY` for a setting that takes names: which there are.
+    // The names that a setting takes.
     Names(&'static crate::config::settings::Row),
-    /// `/set KEY VALUE --save`: changed now, where a session can, and in the settings file.
-    Save {
-        key: &'static str,
-        value: String,
-        /// What changes it now; nothing for what only a start reads.
-        now: Option<Box<Outcome>>,
-    },
-    /// `/settings [WORD]`.
+    // Writes to the settings file; `now` changes it in the session, too, if that can be done.
+    Save { key: &'static str, value: String, now: Option<Box<Outcome>> },
     Settings(Option<String>),
-    /// `/load` without a path: the list of files.
+    // The list of files to load.
     Files,
-    /// `/split`.
     Split,
-    /// `/keys`.
     Keys,
-    /// `/help [COMMAND|WORD]`.
     Help(Option<String>),
-    /// `/quit`.
     Quit,
-}
-
-/// Section of `/help`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
-    Documents,
-    /// Conversations as a whole.
-    Sessions,
-    /// Going back, branching, asking otherwise.
-    Time,
-    Settings,
-    Numbers,
-    Program,
-}
-
-impl Group {
-    /// All groups, in the order of `/help`.
-    pub const ALL: [Group; 6] =
-        [Group::Documents, Group::Sessions, Group::Time, Group::Settings, Group::Numbers, Group::Program];
-
-    pub const fn title(self) -> &'static str {
-        match self {
-            Group::Documents => "Documents",
-            Group::Sessions => "Sessions",
-            Group::Time => "History and branches",
-            Group::Settings => "How it answers and looks",
-            Group::Numbers => "Numbers",
-            Group::Program => "Program",
-        }
-    }
 }
 
 /// What Tab completes after the command. Options are completed wherever `--` is typed.
@@ -117,7 +75,6 @@ pub enum Completes {
     Themes,
     Commands,
     Words(&'static [&'static str]),
-    /// Words that depend on those before.
     After(fn(&[&str]) -> Vec<&'static str>),
 }
 
@@ -126,27 +83,28 @@ pub struct Command {
     pub name: &'static str,
     /// Other names, also those that other programs use.
     pub aliases: &'static [&'static str],
-    pub group: Group,
     pub usage: &'static str,
     pub help: &'static str,
     pub options: &'static [(&'static str, &'static str)],
-    pub example: &'static str,
+    /// Empty for a command that is its own example.
+    example: &'static str,
     example_of: fn(&Args<'_>) -> Option<String>,
-    /// A line that is refused; empty when everything is accepted.
-    pub wrong: &'static str,
     pub completes: Completes,
     parse: fn(&Args<'_>) -> Result<Outcome, String>,
 }
 
 impl Command {
+    pub fn form(&self) -> String {
+        format!("/{} {}", self.name, self.usage).trim_end().to_owned()
+    }
+
+    pub fn example(&self) -> String {
+        if self.example.is_empty() { format!("/{}", self.name) } else { self.example.to_owned() }
+    }
+
     /// Whether it says something without arguments, so that a highlighted name can be run at once.
     pub fn runs_alone(&self) -> bool {
         parse(&format!("/{}", self.name), None).is_ok()
-    }
-
-    /// Whether this word is its name or another name of it.
-    pub fn is_called(&self, name: &str) -> bool {
-        self.name == name || self.aliases.contains(&name)
     }
 }
 
@@ -174,7 +132,7 @@ pub fn line_of(text: &str) -> String {
 }
 
 pub fn find(name: &str) -> Option<&'static Command> {
-    COMMANDS.iter().find(|c| c.is_called(name))
+    COMMANDS.iter().find(|c| c.name == name || c.aliases.contains(&name))
 }
 
 pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, String> {
@@ -186,7 +144,7 @@ pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, Strin
     };
     let args = Args { raw: rest.trim(), split: split_words(rest, home) };
     let outcome = (command.parse)(&args).map_err(|e| {
-        let example = (command.example_of)(&args).unwrap_or_else(|| command.example.to_owned());
+        let example = (command.example_of)(&args).unwrap_or_else(|| command.example());
         format!("/{}: {e}. Example: {example}", command.name)
     })?;
     Ok(Parsed { command, outcome })

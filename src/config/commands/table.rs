@@ -2,59 +2,55 @@
 //! in [`super::request`].
 
 mod documents;
-mod numbers;
 mod program;
 mod sessions;
 mod settings;
 mod time;
 
-use super::{Command, Completes, Group, Local, Outcome, Request};
+use std::sync::LazyLock;
+
+use super::args::Args;
+use super::{Command, Completes, Local, Outcome, Request};
 
 const ROW: Command = Command {
     name: "",
     aliases: &[],
-    group: Group::Program,
     usage: "",
     help: "",
     options: &[],
     example: "",
     example_of: |_| None,
-    wrong: "",
     completes: Completes::Nothing,
     parse: |_| Err("means nothing".into()),
 };
 
-/// Groups in the order of `/help`.
-const GROUPS: [&[Command]; Group::ALL.len()] =
-    [documents::ROWS, sessions::ROWS, time::ROWS, settings::ROWS, numbers::ROWS, program::ROWS];
+/// A command without arguments.
+const fn bare(
+    name: &'static str,
+    aliases: &'static [&'static str],
+    help: &'static str,
+    parse: fn(&Args<'_>) -> Result<Outcome, String>,
+) -> Command {
+    Command { name, aliases, help, parse, ..ROW }
+}
 
-const ALL: [Command; count(&GROUPS)] = joined(&GROUPS);
+fn alone(a: &Args<'_>, outcome: Outcome) -> Result<Outcome, String> {
+    a.none().map(|()| outcome)
+}
+
+/// The sections of `/help` with their commands.
+pub static GROUPS: [(&str, &[Command]); 6] = [
+    ("Documents", documents::ROWS),
+    ("Sessions", sessions::ROWS),
+    ("History and branches", time::ROWS),
+    ("How it answers and looks", settings::ROWS),
+    ("Numbers", program::NUMBERS),
+    ("Program", program::ROWS),
+];
 
 /// All commands, in the order of `/help`.
-pub const COMMANDS: &[Command] = &ALL;
-
-const fn count(groups: &[&[Command]]) -> usize {
-    let (mut all, mut group) = (0, 0);
-    while group < groups.len() {
-        all += groups[group].len();
-        group += 1;
-    }
-    all
-}
-
-const fn joined<const N: usize>(groups: &[&[Command]]) -> [Command; N] {
-    let mut all = [ROW; N];
-    let (mut at, mut group) = (0, 0);
-    while group < groups.len() {
-        let mut row = 0;
-        while row < groups[group].len() {
-            all[at] = groups[group][row];
-            (at, row) = (at + 1, row + 1);
-        }
-        group += 1;
-    }
-    all
-}
+pub static COMMANDS: LazyLock<Vec<Command>> =
+    LazyLock::new(|| GROUPS.iter().flat_map(|(_, rows)| rows.iter().copied()).collect());
 
 fn runtime(request: Request) -> Result<Outcome, String> {
     Ok(Outcome::Runtime(request))

@@ -3,14 +3,10 @@
 use crate::config::settings::preset::Display;
 use crate::core::transcript::MessageId;
 
-/// Options of `/load`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// `--as NAME`.
     pub name: Option<String>,
-    /// `--head N` tokens.
     pub head: Option<u64>,
-    /// `--tail N` tokens.
     pub tail: Option<u64>,
     /// `--pages A-B`, 1-based, inclusive.
     pub pages: Option<(u32, u32)>,
@@ -29,20 +25,16 @@ pub enum BranchTarget {
     List,
     /// A sibling of the message with this number, else of the nearest message that has siblings.
     Sibling(Option<u64>, Sibling),
-    /// By the name given to `/fork`.
     Name(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sibling {
-    /// The n-th, from 1.
     Number(u64),
     Next,
-    /// The one before.
     Prev,
 }
 
-/// Format of `/export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
     Markdown,
@@ -72,7 +64,6 @@ pub enum LibraryAction {
     Prune,
 }
 
-/// What `/preset` is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PresetAction {
     List,
@@ -82,22 +73,17 @@ pub enum PresetAction {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GotoTarget {
-    /// A `/mark`.
     Mark(String),
     Message(MessageId),
 }
 
-/// What `/copy` copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyWhat {
-    /// The last answer.
     Last,
-    /// Message `#n`.
     Message(u64),
     /// Code block n of the selected or last answer.
     Block(usize),
     /// Passage n that the selected or last answer looked at.
     Look(usize),
-    /// The whole branch.
     All,
 }

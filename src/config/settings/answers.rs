@@ -1,5 +1,7 @@
 //! The answer settings of one session, as fields. What reads and changes them by the rows of the table is in [`super::session`].
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::words::ThinkMode;
@@ -12,7 +14,6 @@ pub struct Settings {
     pub sampling: Sampling,
     /// `None`: a new one for each answer, shown with it.
     pub seed: Option<u64>,
-    /// Longest answer in tokens.
     pub max_tokens: u64,
     pub stop_loops: bool,
     pub think: ThinkMode,
@@ -21,16 +22,9 @@ pub struct Settings {
     pub spec: SpecMode,
     /// The preset these came from, until one is changed.
     pub preset: String,
-    /// What counts for this run only, and is not kept.
+    /// Settings that hold for this run only, with the session's own value, which is kept.
     #[serde(skip)]
-    pub for_run: Vec<ForRun>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct ForRun {
-    pub name: &'static str,
-    /// The session's own, which is kept.
-    pub own: String,
+    pub for_run: BTreeMap<&'static str, String>,
 }
 
 impl Default for Settings {
@@ -44,7 +38,7 @@ impl Default for Settings {
             thinking_budget: 0,
             spec: SpecMode::Auto,
             preset: "default".into(),
-            for_run: Vec::new(),
+            for_run: BTreeMap::new(),
         }
     }
 }

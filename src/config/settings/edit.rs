@@ -4,34 +4,22 @@ use std::path::Path;
 
 use toml::Value;
 
-use super::layers::syntax;
+use super::file::syntax;
 use super::table::{self, OPEN_TABLES};
-use super::{ConfigError, Origin, meant};
+use super::{ConfigError, Origin, Problem, meant};
 
 /// The text of the config file at `path` with one key set and everything else, comments included, as it was.
 pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, ConfigError> {
     let (sections, name, value) = match (table::find_short(name), open(name)) {
         (Some(row), _) => {
-            let value = row.kind.parse(value).map_err(|expected| ConfigError::Value {
-                origin: Origin::CommandLine,
-                key: row.name.to_owned(),
-                expected,
-                got: value.to_owned(),
-            })?;
-            (vec![row.section()], row.key(), value)
+            let wrong = |expected| Problem::value(row.name, expected, value).of(&Origin::CommandLine);
+            (vec![row.section()], row.key(), row.kind.parse(value).map_err(wrong)?)
         }
         (None, Some((table, key))) => (table.split('.').collect(), key, Value::String(value.to_owned())),
-        (None, None) => {
-            return Err(ConfigError::Unknown {
-                origin: Origin::CommandLine,
-                key: name.to_owned(),
-                nearest: meant::setting(name).map(str::to_owned),
-            });
-        }
+        (None, None) => return Err(Problem::unknown(name, meant::setting(name)).of(&Origin::CommandLine)),
     };
-    let mut document: toml_edit::DocumentMut = text
-        .parse()
-        .map_err(|e: toml_edit::TomlError| syntax(path.display().to_string(), text, e.span(), e.message()))?;
+    let mut document: toml_edit::DocumentMut =
+        text.parse().map_err(|e: toml_edit::TomlError| syntax(path, text, e.span(), e.message()))?;
     let new: toml_edit::Value = match value {
         Value::Boolean(b) => b.into(),
         Value::Integer(i) => i.into(),
@@ -49,12 +37,7 @@ pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, 
         };
         table = table.entry(section).or_insert_with(new).as_table_like_mut().ok_or_else(|| {
             let section = sections.iter().take(i).copied().collect::<Vec<_>>().join(".");
-            ConfigError::Value {
-                origin: Origin::File(path.to_owned()),
-                expected: format!("a table: [{section}]"),
-                key: section,
-                got: "a value".to_owned(),
-            }
+            Problem::value(&section, format!("a table: [{section}]"), "a value").of(&Origin::File(path.to_owned()))
         })?;
     }
     match table.get_mut(name).and_then(|item| item.as_value_mut()) {

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+use super::file::{Setting, check, collect, syntax};
 use super::preset::Preset;
 use super::table::{self, OPEN_TABLES, ROWS, Row};
-use super::{Config, ConfigError, meant};
+use super::{Config, ConfigError, Problem};
 use crate::text::near::nearest;
 use crate::text::{Recommended, files};
 
@@ -19,7 +20,6 @@ pub const ENV_OTHER: &[&str] = &["SALA_CHAT_DATA_DIR", "SALA_CHAT_CONFIG", "SALA
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nowhere: built in.
     BuiltIn,
     /// By the model: in this file of its, or on its card.
     Model(&'static str),
@@ -88,12 +88,7 @@ impl Loaded {
             let Some(row) = table::find(key).filter(|_| rank(self.origins.get(*key)) < rank(Some(origin))) else {
                 continue;
             };
-            let wrong = |expected| ConfigError::Value {
-                origin: origin.clone(),
-                key: row.name.to_owned(),
-                expected,
-                got: format!("{word:?}"),
-            };
+            let wrong = |expected| Problem::value(row.name, expected, format!("{word:?}")).of(origin);
             let value = row.kind.parse(word).map_err(wrong)?;
             put(&mut self.config, row.name, &value);
             self.origins.insert((*key).to_owned(), origin.clone());
@@ -101,9 +96,7 @@ impl Loaded {
         self.system.clone_from(&preset.system);
         Ok(())
     }
-}
 
-impl Loaded {
     fn lay(&mut self, settings: Vec<Setting>) {
         for setting in settings {
             put(&mut self.config, &setting.key, &setting.value);
@@ -130,19 +123,12 @@ impl Loaded {
     }
 }
 
-struct Setting {
-    key: String,
-    value: Value,
-    origin: Origin,
-}
-
-/// Reads a file and puts the layers together. A missing file is an empty one.
 pub fn load(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]) -> Result<Loaded, ConfigError> {
     let (settings, found) = gather(file, variables, options);
     let mut warnings = Vec::new();
     for problem in found {
         match problem {
-            ConfigError::Unknown { .. } => warnings.push(problem.to_string()),
+            ConfigError::Setting { problem: Problem::Unknown { .. }, .. } => warnings.push(problem.to_string()),
             other => return Err(other),
         }
     }
@@ -189,7 +175,8 @@ fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]
     match read_table(file) {
         Ok(table) => {
             let origin = Origin::File(file.to_owned());
-            collect(&table, "", &origin, &mut settings, &mut problems);
+            let found = collect(&table, &origin, &mut settings);
+            problems.extend(found.into_iter().map(|problem| problem.of(&origin)));
         }
         Err(problem) => problems.push(problem),
     }
@@ -206,22 +193,20 @@ fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]
         match ROWS.iter().find(|row| variable(row) == wanted) {
             Some(row) => match row.kind.parse(text) {
                 Ok(value) => settings.push(Setting { key: row.name.to_owned(), value, origin }),
-                Err(expected) => problems.push(ConfigError::Value {
-                    origin,
-                    key: row.name.to_owned(),
-                    expected,
-                    got: format!("{text:?}"),
-                }),
+                Err(expected) => problems.push(Problem::value(row.name, expected, format!("{text:?}")).of(&origin)),
             },
             None => {
                 let names: Vec<String> = ROWS.iter().map(variable).collect();
-                let near = nearest(name, names.iter().map(String::as_str)).map(str::to_owned);
-                problems.push(ConfigError::Unknown { origin, key: rest.to_owned(), nearest: near });
+                let near = nearest(name, names.iter().map(String::as_str));
+                problems.push(Problem::unknown(rest, near).of(&origin));
             }
         }
     }
     for (key, value) in options {
-        check(key, value, &Origin::CommandLine, &mut settings, &mut problems);
+        match check(key, value) {
+            Ok(value) => settings.push(Setting { key: (*key).to_owned(), value, origin: Origin::CommandLine }),
+            Err(problem) => problems.push(problem.of(&Origin::CommandLine)),
+        }
     }
     (settings, problems)
 }
@@ -231,76 +216,12 @@ pub(super) fn variable(row: &Row) -> String {
 }
 
 fn read_table(file: &Path) -> Result<Table, ConfigError> {
-    let path = file.display().to_string();
     let text = match files::read_text(file, files::SETTINGS_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Table::new()),
         // The usual way to say "none".
         Err(_) if file == Path::new("/dev/null") => return Ok(Table::new()),
-        Err(e) => {
-            return Err(ConfigError::Read { path, reason: e.to_string() });
-        }
+        Err(e) => return Err(ConfigError::Read { path: file.display().to_string(), reason: e.to_string() }),
     };
-    text.parse::<Table>().map_err(|e| syntax(path, &text, e.span(), e.message()))
-}
-
-pub(super) fn syntax(path: String, text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> ConfigError {
-    let at = span.map_or(0, |s| s.start);
-    let line = text.bytes().take(at).filter(|b| *b == b'\n').count() + 1;
-    // In the parser's words this is a matter of its types.
-    let too_large = message.starts_with("invalid type: integer") && message.ends_with("expected any valid TOML value");
-    let reason = if too_large {
-        "a number that is too large".to_owned()
-    } else {
-        message.lines().collect::<Vec<_>>().join(", ")
-    };
-    ConfigError::Syntax { path, line, reason }
-}
-
-fn collect(table: &Table, prefix: &str, origin: &Origin, out: &mut Vec<Setting>, problems: &mut Vec<ConfigError>) {
-    for (name, value) in table {
-        let full = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-        let is_section = ROWS.iter().any(|row| row.section() == full) || OPEN_TABLES.iter().any(|t| t.name == full);
-        match value {
-            Value::Table(inner) if is_section => collect(inner, &full, origin, out, problems),
-            value if is_section => problems.push(ConfigError::Value {
-                origin: origin.clone(),
-                expected: format!("a table: [{full}]"),
-                key: full,
-                got: value.to_string(),
-            }),
-            value => check(&full, value, origin, out, problems),
-        }
-    }
-}
-
-fn check(name: &str, value: &Value, origin: &Origin, out: &mut Vec<Setting>, problems: &mut Vec<ConfigError>) {
-    let wrong = |expected: String| ConfigError::Value {
-        origin: origin.clone(),
-        key: name.to_owned(),
-        expected,
-        got: value.to_string(),
-    };
-    let accepted = match table::find(name) {
-        Some(row) => row.kind.accept(value).map_err(wrong),
-        None => {
-            let open = OPEN_TABLES.iter().any(|t| name.strip_prefix(t.name).is_some_and(|r| r.starts_with('.')));
-            match (open, value) {
-                (true, Value::String(_)) => Ok(value.clone()),
-                (true, _) => Err(wrong("text in quotes".to_owned())),
-                (false, value) => {
-                    let meant = if value.is_table() { meant::table(name) } else { meant::setting(name) };
-                    Err(ConfigError::Unknown {
-                        origin: origin.clone(),
-                        key: name.to_owned(),
-                        nearest: meant.map(str::to_owned),
-                    })
-                }
-            }
-        }
-    };
-    match accepted {
-        Ok(value) => out.push(Setting { key: name.to_owned(), value, origin: origin.clone() }),
-        Err(problem) => problems.push(problem),
-    }
+    text.parse::<Table>().map_err(|e| syntax(file, &text, e.span(), e.message()))
 }

@@ -20,7 +20,6 @@ pub(super) fn setting(name: &str) -> Option<&'static str> {
     row.or_else(near).or_else(|| near_key().map(|row| row.name))
 }
 
-/// The error for a name that is no setting.
 pub fn no_setting(name: &str) -> String {
     let near = setting(name).map_or(String::new(), |near| format!(" Did you mean {near}?"));
     format!("no setting is called {name}.{near} /settings lists them")

@@ -8,28 +8,28 @@
 
 mod answers;
 mod edit;
+mod file;
 pub mod layers;
 pub mod meant;
 pub mod page;
 pub mod preset;
 pub mod row;
 pub mod session;
-mod size;
 pub mod table;
-mod time;
+mod units;
 mod value;
 mod words;
 
-pub use answers::{ForRun, Settings};
+pub use answers::Settings;
 pub use edit::edit;
 pub use layers::{Loaded, Origin, examine, load};
 pub use row::{Flag, Kind, Way};
-pub use size::Size;
 pub use table::{
     ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, ServeConfig,
     SessionsConfig, SpeculationConfig, ThinkingConfig, UiConfig,
 };
 pub use toml::Value;
+pub use units::Size;
 pub use value::Field;
 pub use words::{
     CODE_THEMES, ClipboardMethod, Device, DraftSource, EngineSource, Glyphs, ModelSource, NewFiles, Prefill,
@@ -43,16 +43,32 @@ pub enum ConfigError {
     #[error("{path}: {reason}. Fix or remove the file, or name another one with --config")]
     Read { path: String, reason: String },
     #[error("{path}, line {line}: {reason}. Fix it, or name another file with --config")]
-    Syntax {
-        path: String,
-        /// From 1.
-        line: usize,
-        reason: String,
-    },
-    #[error("{origin}: unknown key {key}{}", .nearest.as_ref().map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
-    Unknown { origin: Origin, key: String, nearest: Option<String> },
-    #[error("{origin}: {key} must be {expected} (got {got})")]
-    Value { origin: Origin, key: String, expected: String, got: String },
+    Syntax { path: String, line: usize, reason: String },
+    #[error("{origin}: {problem}")]
+    Setting { origin: Origin, problem: Problem },
+}
+
+/// What is wrong with one setting, in a settings file or in a preset.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    #[error("unknown key {key}{}", .nearest.as_ref().map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
+    Unknown { key: String, nearest: Option<String> },
+    #[error("{key} must be {expected} (got {got})")]
+    Value { key: String, expected: String, got: String },
+}
+
+impl Problem {
+    fn unknown(key: &str, nearest: Option<&str>) -> Problem {
+        Problem::Unknown { key: key.to_owned(), nearest: nearest.map(str::to_owned) }
+    }
+
+    fn value(key: &str, expected: impl Into<String>, got: impl Into<String>) -> Problem {
+        Problem::Value { key: key.to_owned(), expected: expected.into(), got: got.into() }
+    }
+
+    fn of(self, origin: &Origin) -> ConfigError {
+        ConfigError::Setting { origin: origin.clone(), problem: self }
+    }
 }
 
 impl Config {

@@ -6,7 +6,6 @@ use super::row::Owner;
 use super::table::{OPEN_TABLES, ROWS, Row};
 use super::{Config, Loaded, Origin, Value};
 
-/// The text of `config.example.toml`.
 pub fn example() -> String {
     let mut out = String::from(
         "# Settings of sala-chat with their built-in values. Copy what you change to the file that\n\
@@ -41,7 +40,6 @@ fn open_tables(section: &str) -> String {
     out
 }
 
-/// Every setting with its value, open tables last: for `config show`.
 pub fn values(config: &Config) -> Vec<(String, Value)> {
     let rows = ROWS.iter().map(|row| (row.name.to_owned(), (row.get)(config)));
     let open = OPEN_TABLES.iter().flat_map(|table| {

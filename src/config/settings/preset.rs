@@ -4,31 +4,16 @@
 
 use toml::{Table, Value};
 
+use super::file::{collect, place};
 use super::row::Kind;
 use super::table::{Row, preset_rows};
-use crate::text::near::nearest;
+use super::{Origin, Problem};
 
 /// Display settings by their names in `config.toml`, as words: `("thinking.show", "fold")`.
 pub type Display = Vec<(&'static str, String)>;
 
 /// The system text of new sessions: no setting of `config.toml`.
 const SYSTEM: &str = "system";
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PresetError {
-    #[error("line {line}: {reason}")]
-    Syntax {
-        /// From 1.
-        line: usize,
-        reason: String,
-    },
-    #[error("unknown key {key}{}", .nearest.as_ref().map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
-    Unknown { key: String, nearest: Option<String> },
-    #[error("{key} must be {expected} (got {got})")]
-    Value { key: String, expected: String, got: String },
-    #[error("\"{0}\" is not a preset name: use at most 40 letters, digits, - and _")]
-    Name(String),
-}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preset {
@@ -67,58 +52,43 @@ pub fn builtin(name: &str) -> Option<Preset> {
     Some(Preset { system: None, values: preset.values.iter().map(|(k, v)| (*k, (*v).to_owned())).collect() })
 }
 
-fn find(key: &str) -> Option<&'static Row> {
-    preset_rows().find(|row| row.name == key)
-}
-
 /// Whether a name can be a file's on any system.
-pub fn check_name(name: &str) -> Result<(), PresetError> {
+pub fn check_name(name: &str) -> Result<(), String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    if name.is_empty() || name.len() > 40 || !name.chars().all(good) {
-        return Err(PresetError::Name(name.to_owned()));
+    match !name.is_empty() && name.len() <= 40 && name.chars().all(good) {
+        true => Ok(()),
+        false => Err(format!("\"{name}\" is not a preset name: use at most 40 letters, digits, - and _")),
     }
-    Ok(())
 }
 
 impl Preset {
-    pub fn parse(text: &str) -> Result<Preset, PresetError> {
-        let table: Table = text.parse().map_err(|e: toml::de::Error| {
-            let at = e.span().map_or(0, |s| s.start);
-            PresetError::Syntax {
-                line: text.bytes().take(at).filter(|b| *b == b'\n').count() + 1,
-                reason: e.message().lines().collect::<Vec<_>>().join(", "),
-            }
+    pub fn parse(text: &str) -> Result<Preset, String> {
+        let mut table: Table = text.parse().map_err(|e: toml::de::Error| {
+            let (line, reason) = place(text, e.span(), e.message());
+            format!("line {line}: {reason}")
         })?;
-        let mut preset = Preset::default();
-        preset.collect("", &table)?;
-        // A table of TOML has its own order.
-        let place = |key: &str| preset_rows().position(|row| row.name == key);
-        preset.values.sort_by_key(|(key, _)| place(key));
-        Ok(preset)
-    }
-
-    fn collect(&mut self, section: &str, table: &Table) -> Result<(), PresetError> {
-        for (name, value) in table {
-            let key = match section {
-                "" => name.clone(),
-                section => format!("{section}.{name}"),
-            };
-            match (find(&key), value) {
-                (Some(row), value) => {
-                    let value = row.kind.accept(value).map_err(|expected| wrong(&key, expected, value))?;
-                    self.values.push((row.name, row.kind.show(&value)));
-                }
-                (None, Value::String(text)) if key == SYSTEM => self.system = Some(text.clone()),
-                (None, value) if key == SYSTEM => {
-                    return Err(wrong(&key, "text in quotes".into(), value));
-                }
-                (None, Value::Table(inner)) if section.is_empty() && is_section(&key) => {
-                    self.collect(&key, inner)?;
-                }
-                (None, _) => return Err(unknown(key)),
-            }
+        let system = match table.remove(SYSTEM) {
+            Some(Value::String(text)) => Some(text),
+            Some(other) => return Err(Problem::value(SYSTEM, "text in quotes", other.to_string()).to_string()),
+            None => None,
+        };
+        let is_section = |name: &str| preset_rows().any(|row| row.section() == name);
+        if let Some((name, _)) = table.iter().find(|(name, value)| value.is_table() && !is_section(name)) {
+            return Err(Problem::unknown(name, None).to_string());
         }
-        Ok(())
+        let mut settings = Vec::new();
+        let problems = collect(&table, &Origin::BuiltIn, &mut settings);
+        let other = settings.iter().find(|s| !preset_rows().any(|row| row.name == s.key));
+        let other = other.map(|s| Problem::unknown(&s.key, None));
+        if let Some(problem) = problems.into_iter().next().or(other) {
+            return Err(problem.to_string());
+        }
+        // A table of TOML has its own order.
+        let value = |row: &'static Row| {
+            let setting = settings.iter().find(|s| s.key == row.name)?;
+            Some((row.name, row.kind.show(&setting.value)))
+        };
+        Ok(Preset { system, values: preset_rows().filter_map(value).collect() })
     }
 
     pub fn text(&self) -> String {
@@ -147,21 +117,6 @@ impl Preset {
     }
 }
 
-fn is_section(name: &str) -> bool {
-    preset_rows().any(|row| row.section() == name)
-}
-
-fn wrong(key: &str, expected: String, got: &Value) -> PresetError {
-    PresetError::Value { key: key.to_owned(), expected, got: got.to_string() }
-}
-
-/// A key without its section gets the section in the error.
-fn unknown(key: String) -> PresetError {
-    let near = preset_rows().map(|row| row.name).find(|k| k.rsplit('.').next() == Some(key.as_str()));
-    let near = near.or_else(|| nearest(&key, preset_rows().map(|row| row.name).chain([SYSTEM])));
-    PresetError::Unknown { nearest: near.map(str::to_owned), key }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_named_in_one_line() {
-        let says = |text: &str| Preset::parse(text).unwrap_err().to_string();
+        let says = |text: &str| Preset::parse(text).unwrap_err();
         assert_eq!(
             says("[sampling]\ntemprature = 0.3"),
             "unknown key sampling.temprature: did you mean sampling.temperature?"

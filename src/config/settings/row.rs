@@ -3,14 +3,12 @@
 use toml::Value;
 
 use super::answers::Settings;
-use super::size::{ALL, Size};
-use super::time::{OFF, Time};
+use super::units::{ALL, OFF, Size, Time};
 use super::value::Field;
 
 /// What a setting may be, and its built-in value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// `true` or `false`.
     Bool(bool),
     /// A whole number: built-in, least, most; words that stand for a number.
     Int(i64, i64, i64, &'static [(&'static str, i64)]),
@@ -25,9 +23,7 @@ pub enum Kind {
     Named(&'static str, &'static [&'static str]),
     /// One of these words, the first is built in, or a whole number: least, most.
     WordOrInt(&'static [&'static str], i64, i64),
-    /// A size of memory, or `all`, which is built in.
     Size,
-    /// A time, or `off`, which is built in.
     Time,
 }
 
@@ -45,11 +41,9 @@ pub enum Flag {
 pub enum Owner {
     /// The session, with its text: get and set.
     Session(fn(&Settings) -> Value, fn(&mut Settings, &Value) -> bool),
-    /// The screen, until the program ends.
     Screen,
 }
 
-/// How `/set` knows a row.
 #[derive(Clone, Copy)]
 pub struct Way {
     pub name: &'static str,
@@ -57,9 +51,10 @@ pub struct Way {
     pub owner: Owner,
 }
 
-const MANY: i64 = i64::MAX;
+/// No upper limit.
+pub(super) const MANY: i64 = i64::MAX;
 
-/// Properties of a row besides its field: made by [`text`], [`int`] and so on.
+/// Properties of a row besides its field.
 #[derive(Clone, Copy)]
 pub(super) struct Spec {
     pub kind: Kind,
@@ -69,63 +64,19 @@ pub(super) struct Spec {
     pub preset: bool,
 }
 
-const fn spec(kind: Kind) -> Spec {
+pub(super) const fn spec(kind: Kind) -> Spec {
     Spec { kind, flags: &[], detours: &[], session: None, preset: false }
 }
 
-pub(super) const fn text(default: &'static str) -> Spec {
-    spec(Kind::Text(default))
+pub(super) const fn int(default: i64, least: i64, most: i64) -> Kind {
+    Kind::Int(default, least, most, &[])
 }
 
-pub(super) const fn truth(default: bool) -> Spec {
-    spec(Kind::Bool(default))
-}
-
-pub(super) const fn list(default: &'static str) -> Spec {
-    spec(Kind::List(default))
-}
-
-pub(super) const fn int(default: i64, least: i64, most: i64) -> Spec {
-    spec(Kind::Int(default, least, most, &[]))
-}
-
-pub(super) const fn from(default: i64, least: i64) -> Spec {
-    spec(Kind::Int(default, least, MANY, &[]))
-}
-
-pub(super) const fn float(default: f64, least: f64, most: f64) -> Spec {
-    spec(Kind::Float(default, least, most))
-}
-
-pub(super) const fn word(default: &'static str, words: &'static [&'static str]) -> Spec {
-    spec(Kind::Word(default, words))
-}
-
-pub(super) const fn named(default: &'static str, words: &'static [&'static str]) -> Spec {
-    spec(Kind::Named(default, words))
-}
-
-pub(super) const fn size() -> Spec {
-    spec(Kind::Size)
-}
-
-pub(super) const fn time() -> Spec {
-    spec(Kind::Time)
-}
-
-pub(super) const fn word_or_int(words: &'static [&'static str], least: i64, most: i64) -> Spec {
-    spec(Kind::WordOrInt(words, least, most))
+pub(super) const fn from(default: i64, least: i64) -> Kind {
+    int(default, least, MANY)
 }
 
 impl Spec {
-    /// Words that stand for a whole number.
-    pub const fn also(mut self, names: &'static [(&'static str, i64)]) -> Spec {
-        if let Kind::Int(default, least, most, _) = self.kind {
-            self.kind = Kind::Int(default, least, most, names);
-        }
-        self
-    }
-
     pub const fn flags(mut self, flags: &'static [Flag]) -> Spec {
         self.flags = flags;
         self
@@ -239,7 +190,6 @@ impl Kind {
         self.accept(&value)
     }
 
-    /// A value as `/set` takes it.
     pub fn show(&self, value: &Value) -> String {
         match (self, value) {
             (Kind::Int(.., also), Value::Integer(i)) => {

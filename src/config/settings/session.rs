@@ -1,7 +1,7 @@
 //! What `/set`, `/preset`, `/think` and `/spec` change: the answer settings of one session. Pure data, kept with the session
 //! as JSON; names and ranges are those of the table.
 
-use super::answers::{ForRun, Settings};
+use super::answers::Settings;
 use super::preset::{BUILT_IN, builtin};
 use super::row::Owner;
 use super::table::{self, Row, preset_rows, session_row, session_rows};
@@ -34,11 +34,10 @@ impl Settings {
         serde_json::to_string(&json)
     }
 
-    /// Without what counts for this run only.
     pub fn own(&self) -> Settings {
-        let mut own = Settings { for_run: Vec::new(), ..self.clone() };
-        for given in &self.for_run {
-            if let Some((row, Ok(value))) = table::find(given.name).map(|row| (row, row.kind.parse(&given.own))) {
+        let mut own = self.clone();
+        for (name, value) in std::mem::take(&mut own.for_run) {
+            if let Some((row, Ok(value))) = table::find(name).map(|row| (row, row.kind.parse(&value))) {
                 own.put(row, &value);
             }
         }
@@ -110,7 +109,6 @@ impl Settings {
         }
     }
 
-    /// Every setting of the session by its name in `/set`, with its value.
     pub fn values(&self) -> Vec<(&'static str, String)> {
         session_rows().filter_map(|(row, way)| Some((way.name, self.value(row)?))).collect()
     }
@@ -126,7 +124,7 @@ impl Settings {
             return Err(no_setting(key, &row.kind.show(&value)));
         };
         self.put(row, &value);
-        self.for_run.retain(|given| given.name != row.name);
+        self.for_run.remove(row.name);
         // A preset contains the sampling values, without seed and answer length.
         if row.section() == "sampling" && !matches!(row.key(), "seed" | "max_tokens" | "stop_loops") {
             self.preset = "custom".into();
@@ -134,7 +132,6 @@ impl Settings {
         Ok(format!("{name} is {} from the next answer on", self.value(row).unwrap_or_default()))
     }
 
-    /// As [`Settings::set`], with a value of the setting's own type.
     pub fn set_to(&mut self, key: &str, value: &impl Field) -> Result<String, String> {
         let row = session_row(key).ok_or_else(|| no_setting(key, ""))?;
         self.set(key, &row.kind.show(&value.to_value()))
@@ -144,21 +141,17 @@ impl Settings {
     pub fn take(&mut self, row: &Row, from: &Settings) {
         if let Some(Owner::Session(get, _)) = row.session.map(|way| way.owner) {
             self.put(row, &get(from));
-            self.for_run.retain(|given| given.name != row.name);
-            self.for_run.extend(from.for_run.iter().filter(|given| given.name == row.name).cloned());
+            self.for_run.remove(row.name);
+            self.for_run.extend(from.for_run.get_key_value(row.name).map(|(name, own)| (*name, own.clone())));
         }
     }
 
     /// Changes one key for this run: what the session has of its own is kept.
     pub fn set_for_run(&mut self, key: &str, value: &str) -> Result<(), String> {
         let (row, value) = parse(key, value)?;
-        let earlier = self.for_run.iter().position(|given| given.name == row.name);
-        let own = match earlier.map(|at| self.for_run.remove(at)) {
-            Some(earlier) => earlier.own,
-            None => self.value(row).ok_or_else(|| no_setting(key, ""))?,
-        };
+        let own = self.value(row).ok_or_else(|| no_setting(key, ""))?;
+        self.for_run.entry(row.name).or_insert(own);
         self.put(row, &value);
-        self.for_run.push(ForRun { name: row.name, own });
         Ok(())
     }
 
@@ -187,7 +180,7 @@ impl Settings {
 
     /// A preset was made of the settings: what it holds is the session's own from now on.
     pub fn keep_preset(&mut self) {
-        self.for_run.retain(|given| !preset_rows().any(|row| row.name == given.name));
+        self.for_run.retain(|name, _| !preset_rows().any(|row| row.name == *name));
     }
 
     /// Takes a built-in preset. `base` are the configured settings, which `default` returns to.

@@ -6,11 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{
-    Flag, Kind, Owner, Spec, Way, float, from, int, list, named, size, text, time, truth, word, word_or_int,
-};
-use super::size::Size;
-use super::time::Time;
+use super::row::Kind::{Bool, Float, Int, List, Named, Text, Word, WordOrInt};
+use super::row::{Flag, Kind, MANY, Owner, Spec, Way, from, int, spec};
+use super::units::{Size, Time};
 use super::value::Field;
 use super::words::{
     CODE_THEMES, ClipboardMethod, Device, Glyphs, NewFiles, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
@@ -18,14 +16,11 @@ use super::words::{
 };
 use crate::engine::protocol::{self, SpecMode};
 
-/// One setting.
 #[derive(Clone, Copy)]
 pub struct Row {
     /// `section.name`.
     pub name: &'static str,
-    /// What it may be.
     pub kind: Kind,
-    /// One line.
     pub help: &'static str,
     /// How the command line sets it.
     pub flags: &'static [Flag],
@@ -35,19 +30,16 @@ pub struct Row {
     pub session: Option<Way>,
     /// Presets hold it.
     pub preset: bool,
-    /// Its value in the settings.
     pub get: fn(&Config) -> toml::Value,
     /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
     pub set: fn(&mut Config, &toml::Value) -> bool,
 }
 
 impl Row {
-    /// The part before the point.
     pub fn section(&self) -> &'static str {
         self.name.split_once('.').map_or("", |(section, _)| section)
     }
 
-    /// The part after the point.
     pub fn key(&self) -> &'static str {
         self.name.split_once('.').map_or(self.name, |(_, key)| key)
     }
@@ -70,7 +62,7 @@ macro_rules! settings {
     ($(
         #[doc = $about:literal]
         $section:ident: $Struct:ident {
-            $( #[doc = $help:literal] $key:ident: $type:ty = $spec:expr; )+
+            $( #[doc = $help:literal] $key:ident: $type:ty = $kind:expr $( , $way:ident($($arg:expr),*) )*; )+
             $( extra { $( $(#[$doc:meta])* $extra:ident: $extra_type:ty; )+ } )?
         }
     )+) => {
@@ -85,7 +77,7 @@ macro_rules! settings {
             impl Default for $Struct {
                 fn default() -> Self {
                     $Struct {
-                        $( $key: built_in(&$spec), )+
+                        $( $key: built_in($kind), )+
                         $( $( $extra: Default::default(), )+ )?
                     }
                 }
@@ -104,7 +96,7 @@ macro_rules! settings {
         pub const ROWS: &[Row] = &[$($( row(
             concat!(stringify!($section), ".", stringify!($key)),
             $help,
-            $spec,
+            spec($kind) $( .$way($($arg),*) )*,
             |config| config.$section.$key.to_value(),
             |config, value| put(&mut config.$section.$key, value),
         ), )+)+];
@@ -124,9 +116,9 @@ const fn row(
     Row { name, kind, help, flags, detours, session, preset, get, set }
 }
 
-fn built_in<F: Field>(spec: &Spec) -> F {
+fn built_in<F: Field>(kind: Kind) -> F {
     // A test takes every row's built-in value through its field.
-    F::from_value(&spec.kind.default()).unwrap_or_else(|| unreachable!("{:?} and its field agree", spec.kind))
+    F::from_value(&kind.default()).unwrap_or_else(|| unreachable!("{kind:?} and its field agree"))
 }
 
 fn put<F: Field>(field: &mut F, value: &toml::Value) -> bool {
@@ -151,24 +143,24 @@ settings! {
     /// Which model, where
     model: ModelConfig {
         /// model: auto, demo, a folder, or synthetic:SHAPE for measurements
-        source: String = text("auto")
-            .flags(&[Flag::Takes("model", "MODEL"), Flag::Means("demo", "demo", "the built-in model")]);
+        source: String = Text("auto"),
+            flags(&[Flag::Takes("model", "MODEL"), Flag::Means("demo", "demo", "the built-in model")]);
         /// what `sala-chat model download` fetches
-        repo: String = text("openbmb/MiniCPM-SALA");
+        repo: String = Text("openbmb/MiniCPM-SALA");
         /// pin a commit for repeatability
-        revision: String = text("main");
+        revision: String = Text("main");
         /// device: auto, cpu, cuda
-        device: Device = word("auto", Device::WORDS).flags(&[Flag::Takes("device", "DEVICE")]);
+        device: Device = Word("auto", Device::WORDS), flags(&[Flag::Takes("device", "DEVICE")]);
         /// index of the GPU
-        gpu: u32 = int(0, 0, 255).flags(&[Flag::Takes("gpu", "N")]);
+        gpu: u32 = int(0, 0, 255), flags(&[Flag::Takes("gpu", "N")]);
         /// context in tokens; 0: as much as fits
-        max_context: u64 = int(0, 0, TOKENS).flags(&[Flag::Takes("ctx", "N")]);
+        max_context: u64 = int(0, 0, TOKENS), flags(&[Flag::Takes("ctx", "N")]);
         /// limit of GPU memory, for example 8GiB; all: all free memory
-        max_gpu_memory: Size = size().flags(&[Flag::Takes("gpu-memory", "SIZE")]);
+        max_gpu_memory: Size = Kind::Size, flags(&[Flag::Takes("gpu-memory", "SIZE")]);
         /// weights: auto (the best that leaves room for the context), bf16, 8bit, 6bit, 5bit, 4bit
-        weights: Weights = word("auto", Weights::WORDS).flags(&[Flag::Takes("weights", "FORM")]);
+        weights: Weights = Word("auto", Weights::WORDS), flags(&[Flag::Takes("weights", "FORM")]);
         /// number type for reading long texts: bf16, or fp8 (faster, less exact; H100, H200)
-        prefill: Prefill = word("bf16", Prefill::WORDS).flags(&[Flag::Takes("prefill", "TYPE")]);
+        prefill: Prefill = Word("bf16", Prefill::WORDS), flags(&[Flag::Takes("prefill", "TYPE")]);
         /// tokens reserved for the answer
         reserve_answer: u64 = int(4096, 0, TOKENS);
     }
@@ -176,13 +168,13 @@ settings! {
     /// What answers: a server in place of this machine, or a model that is parked when idle
     engine: EngineConfig {
         /// chat server, for example http://HOST:PORT/v1; here: load the model in this process
-        url: String = text("").flags(&[Flag::Takes("engine", "URL")]).detours(&[("here", "engine.url", "here")]);
+        url: String = Text(""), flags(&[Flag::Takes("engine", "URL")]), detours(&[("here", "engine.url", "here")]);
         /// model name on the server; empty: its only model
-        model: String = text("");
+        model: String = Text("");
         /// environment variable with the server's key
-        key_env: String = text("OPENAI_API_KEY");
+        key_env: String = Text("OPENAI_API_KEY");
         /// file with the server's key, instead of the variable
-        key_file: String = text("");
+        key_file: String = Text("");
         /// context of the server's model in tokens, if it does not report one; 0: unknown
         context: u64 = int(0, 0, TOKENS);
         /// seconds to wait for the first word of an answer
@@ -192,89 +184,83 @@ settings! {
         /// seconds that an answer may take from its first word to its last
         answer_s: u64 = int(7200, 1, 604_800);
         /// park the model (/park) after this time without work: off, or for example 20m
-        park_after: Time = time();
+        park_after: Time = Kind::Time;
     }
 
     /// Speculative decoding
     speculation: SpeculationConfig {
         /// speculative decoding: auto drafts where it pays; on, off, or a depth
-        mode: SpecMode = word_or_int(&["auto", "on", "off"], 1, MOST_DEPTH)
-            .flags(&[Flag::Takes("spec", "MODE")])
-            .session("spec", &[], kept!(spec))
-            .not_in_presets();
+        mode: SpecMode = WordOrInt(&["auto", "on", "off"], 1, MOST_DEPTH), flags(&[Flag::Takes("spec", "MODE")]),
+            session("spec", &[], kept!(spec)), not_in_presets();
         /// drafted tokens with mode = "on"; 0 lets the program choose
         depth: u8 = int(0, 0, MOST_DEPTH);
         /// draft head: auto, off, a folder, or a hub id
-        draft: String = text("auto").flags(&[Flag::Takes("draft", "HEAD")]);
+        draft: String = Text("auto"), flags(&[Flag::Takes("draft", "HEAD")]);
     }
 
     /// How tokens are chosen
     sampling: SamplingConfig {
         /// preset at the start (see /preset list); other settings override it
-        preset: String = text("default").flags(&[Flag::Takes("preset", "NAME")]);
+        preset: String = Text("default"), flags(&[Flag::Takes("preset", "NAME")]);
         /// temperature; 0 always picks the likeliest token
-        temperature: f64 = float(0.7, 0.0, protocol::MOST_TEMPERATURE)
-            .flags(&[Flag::Takes("temp", "X")])
-            .session("temperature", &["temp"], kept!(sampling.temperature));
+        temperature: f64 = Float(0.7, 0.0, protocol::MOST_TEMPERATURE), flags(&[Flag::Takes("temp", "X")]),
+            session("temperature", &["temp"], kept!(sampling.temperature));
         /// nucleus sampling: total probability to keep
-        top_p: f64 = float(0.95, 0.0, 1.0).session("top_p", &[], kept!(sampling.top_p));
+        top_p: f64 = Float(0.95, 0.0, 1.0), session("top_p", &[], kept!(sampling.top_p));
         /// number of likeliest tokens to keep; 0 keeps all
-        top_k: u32 = int(0, 0, MOST_TOP_K).session("top_k", &[], kept!(sampling.top_k));
+        top_k: u32 = int(0, 0, MOST_TOP_K), session("top_k", &[], kept!(sampling.top_k));
         /// drop tokens below this share of the likeliest one
-        min_p: f64 = float(0.0, 0.0, 1.0).session("min_p", &[], kept!(sampling.min_p));
+        min_p: f64 = Float(0.0, 0.0, 1.0), session("min_p", &[], kept!(sampling.min_p));
         /// penalty for tokens in the prompt and the answer; 1: off
-        repeat_penalty: f64 = float(1.0, 0.1, 10.0).session("repeat_penalty", &[], kept!(sampling.repeat_penalty));
+        repeat_penalty: f64 = Float(1.0, 0.1, 10.0), session("repeat_penalty", &[], kept!(sampling.repeat_penalty));
         /// penalty for tokens already in the answer; 0: off
-        presence_penalty: f64 =
-            float(0.0, -10.0, 10.0).session("presence_penalty", &[], kept!(sampling.presence_penalty));
+        presence_penalty: f64 = Float(0.0, -10.0, 10.0),
+            session("presence_penalty", &[], kept!(sampling.presence_penalty));
         /// penalty for each repetition of a token in the answer; 0: off
-        frequency_penalty: f64 =
-            float(0.0, -10.0, 10.0).session("frequency_penalty", &[], kept!(sampling.frequency_penalty));
+        frequency_penalty: f64 = Float(0.0, -10.0, 10.0),
+            session("frequency_penalty", &[], kept!(sampling.frequency_penalty));
         /// seed of the sampling; -1: a new one for each answer, shown under it
-        seed: i64 = from(-1, -1)
-            .also(&[("auto", -1), ("random", -1)])
-            .flags(&[Flag::Takes("seed", "N")])
-            .session("seed", &[], kept!(seed));
+        seed: i64 = Int(-1, -1, MANY, &[("auto", -1), ("random", -1)]), flags(&[Flag::Takes("seed", "N")]),
+            session("seed", &[], kept!(seed));
         /// longest answer in tokens
-        max_tokens: u64 =
-            int(8192, 1, TOKENS).flags(&[Flag::Takes("max-tokens", "N")]).session("max_tokens", &[], kept!(max_tokens));
+        max_tokens: u64 = int(8192, 1, TOKENS), flags(&[Flag::Takes("max-tokens", "N")]),
+            session("max_tokens", &[], kept!(max_tokens));
         /// stop answers stuck repeating
-        stop_loops: bool = truth(true).session("stop_loops", &[], kept!(stop_loops));
+        stop_loops: bool = Bool(true), session("stop_loops", &[], kept!(stop_loops));
     }
 
     /// Thoughts
     thinking: ThinkingConfig {
         /// let the model think first; auto: the model's default
-        mode: ThinkMode = word("auto", &["auto", "on", "off"])
-            .flags(&[Flag::Takes("think", "HOW")])
-            .detours(&[("show", "thinking.show", "open"), ("hide", "thinking.show", "hide")])
-            .session("think", &[], kept!(think));
+        mode: ThinkMode = Word("auto", ThinkMode::WORDS), flags(&[Flag::Takes("think", "HOW")]),
+            detours(&[("show", "thinking.show", "open"), ("hide", "thinking.show", "hide")]),
+            session("think", &[], kept!(think));
         /// thinking limit in tokens; 0: no limit
-        budget: u64 = int(0, 0, TOKENS).session("thinking_budget", &[], kept!(thinking_budget));
+        budget: u64 = int(0, 0, TOKENS), session("thinking_budget", &[], kept!(thinking_budget));
         /// how thoughts are shown: open, fold, hide
-        show: ThoughtView = word("fold", ThoughtView::WORDS).session("thoughts", &[], Owner::Screen);
+        show: ThoughtView = Word("fold", ThoughtView::WORDS), session("thoughts", &[], Owner::Screen);
     }
 
     /// What is kept
     sessions: SessionsConfig {
         /// when to save model state: turn, exit, never; text is saved at once
-        save_state: SaveStates = word("turn", SaveStates::WORDS);
+        save_state: SaveStates = Word("turn", SaveStates::WORDS);
         /// start in the last session
-        resume_last: bool = truth(false);
+        resume_last: bool = Bool(false);
         /// at the start, offer the last session of this folder
-        offer_last: bool = truth(true);
+        offer_last: bool = Bool(true);
         /// tokens between checkpoints inside long documents
         checkpoint_every: u64 = int(32768, 1024, TOKENS);
         /// number of recent turns whose state is kept
         keep_turns: u64 = int(16, 1, 1 << 20);
         /// disk space for state, GiB; the oldest state is dropped first, but never text or marks
-        max_state_gib: f64 = float(40.0, 0.0, 1e6);
+        max_state_gib: f64 = Float(40.0, 0.0, 1e6);
         /// space left free on the disk, GiB
-        min_free_gib: f64 = float(5.0, 0.0, 1e6);
+        min_free_gib: f64 = Float(5.0, 0.0, 1e6);
         /// let the model write titles in the background (not the built-in model or a server)
-        titles: bool = truth(true);
+        titles: bool = Bool(true);
         /// list pinned sessions first (/pin)
-        pinned_first: bool = truth(true);
+        pinned_first: bool = Bool(true);
         /// days before the trash is emptied
         trash_days: u64 = int(7, 0, 36500);
     }
@@ -288,7 +274,7 @@ settings! {
         /// largest file to load, MiB
         max_file_mib: u64 = int(512, 1, 1 << 20);
         /// follow links inside folders
-        follow_symlinks: bool = truth(false);
+        follow_symlinks: bool = Bool(false);
         extra {
             /// Extension to command; `{in}` is the path, standard output the text.
             converters: BTreeMap<String, String>;
@@ -298,59 +284,59 @@ settings! {
     /// Files and folders that are followed (/follow)
     follow: FollowConfig {
         /// new files in a folder: ask before the next question, take them, or ignore them
-        new: NewFiles = word("ask", NewFiles::WORDS);
+        new: NewFiles = Word("ask", NewFiles::WORDS);
         /// share of updates above which followed files are read anew in idle time (/refresh)
-        rebase_share: f64 = float(0.25, 0.0, 1e6);
+        rebase_share: f64 = Float(0.25, 0.0, 1e6);
     }
 
     /// The server for other programs: sala-chat serve
     serve: ServeConfig {
         /// address and port; any address but loopback needs a key
-        listen: String = text("127.0.0.1:8181");
+        listen: String = Text("127.0.0.1:8181");
         /// file with the key that clients must send; empty: created when needed
-        key_file: String = text("");
+        key_file: String = Text("");
         /// queue length; extra requests get a retry error
         queue: usize = int(64, 1, 4096);
         /// requests processed at the same time; others wait
         side_by_side: usize = int(8, 1, SEQUENCES);
         /// unknown fields and tools of a request: ignore (and name them), or refuse
-        unknown_fields: UnknownFields = word("ignore", UnknownFields::WORDS);
+        unknown_fields: UnknownFields = Word("ignore", UnknownFields::WORDS);
         /// other names of the model, separated by commas; * matches any text
-        model_aliases: String = list("");
+        model_aliases: String = List("");
         /// web pages that may use the server, separated by commas, for example http://localhost:3000
-        allowed_origins: String = list("");
+        allowed_origins: String = List("");
         /// disk space for the state of requests, GiB
-        max_state_gib: f64 = float(20.0, 0.0, 1e6);
+        max_state_gib: f64 = Float(20.0, 0.0, 1e6);
     }
 
     /// Agents: sala-chat mcp, and /mcp of sala-chat serve
     mcp: McpConfig {
         /// folders that add_document may read, separated by commas; empty: the working folder
-        roots: String = list("");
+        roots: String = List("");
     }
 
     /// The screen
     ui: UiConfig {
         /// colours: auto, dark, light, plain, a name from the themes folder, or a path
-        theme: String = named("auto", Theme::WORDS).session("theme", &[], Owner::Screen);
+        theme: String = Named("auto", Theme::WORDS), session("theme", &[], Owner::Screen);
         /// colours of code: auto, a name of /set code_theme, or a .tmTheme file
-        code_theme: String = named("auto", CODE_THEMES).session("code_theme", &[], Owner::Screen);
+        code_theme: String = Named("auto", CODE_THEMES), session("code_theme", &[], Owner::Screen);
         /// use the terminal's alternate screen; auto: off inside Zellij
-        alternate_screen: Switch = word("auto", Switch::WORDS)
-            .flags(&[Flag::Screen("no-alt-screen", "off", "stay on the terminal's first screen")]);
+        alternate_screen: Switch = Word("auto", Switch::WORDS),
+            flags(&[Flag::Screen("no-alt-screen", "off", "stay on the terminal's first screen")]);
         /// scroll with the wheel; Shift-drag selects text
-        mouse: bool = truth(false);
+        mouse: bool = Bool(false);
         /// characters of frames: auto, unicode, ascii
-        glyphs: Glyphs = word("auto", Glyphs::WORDS)
-            .flags(&[Flag::Screen("ascii", "ascii", "no box-drawing characters")]);
+        glyphs: Glyphs = Word("auto", Glyphs::WORDS),
+            flags(&[Flag::Screen("ascii", "ascii", "no box-drawing characters")]);
         /// side panel; auto: from 120 columns
-        panel: Switch = word("auto", Switch::WORDS);
+        panel: Switch = Word("auto", Switch::WORDS);
         /// j, k, g and G move in lists and among selected messages
-        vim_keys: bool = truth(false);
+        vim_keys: bool = Bool(false);
         /// text width in columns
         max_width: u16 = int(110, 40, 1000);
         /// show the documents and lines behind each answer
-        look: bool = truth(true).session("look", &[], Owner::Screen);
+        look: bool = Bool(true), session("look", &[], Owner::Screen);
         /// fold pastes longer than this
         paste_fold_chars: usize = int(800, 80, 1 << 20);
         /// fold pastes with more lines than this
@@ -360,13 +346,13 @@ settings! {
     /// Copying
     clipboard: ClipboardConfig {
         /// how text is copied: auto, osc52, file
-        method: ClipboardMethod = word("auto", ClipboardMethod::WORDS);
+        method: ClipboardMethod = Word("auto", ClipboardMethod::WORDS);
     }
 
     /// The log file
     log: LogConfig {
         /// off, error, warn, info, debug, trace; message text only at trace
-        level: String = word("info", LEVELS);
+        level: String = Word("info", LEVELS);
         /// one file a day
         keep_files: usize = int(5, 1, 1000);
     }
@@ -374,15 +360,11 @@ settings! {
 
 /// A table with free keys.
 pub struct Open {
-    /// Its name.
     pub name: &'static str,
-    /// One line.
     pub help: &'static str,
-    /// Lines of it for the example file.
+    /// Lines for the example file.
     pub example: &'static str,
-    /// Its entries.
     pub get: fn(&Config) -> &BTreeMap<String, String>,
-    /// The same, to be changed.
     pub entries: fn(&mut Config) -> &mut BTreeMap<String, String>,
 }
 

@@ -11,51 +11,22 @@ pub trait Field: Sized {
     fn from_value(value: &Value) -> Option<Self>;
 }
 
-macro_rules! whole {
+macro_rules! plain {
     ($($type:ty),+) => {$(
         impl Field for $type {
             fn to_value(&self) -> Value {
-                Value::Integer(i64::try_from(*self).unwrap_or(i64::MAX))
+                // Only a whole number can be too large.
+                Value::try_from(self).unwrap_or(Value::Integer(i64::MAX))
             }
 
             fn from_value(value: &Value) -> Option<Self> {
-                value.as_integer().and_then(|i| <$type>::try_from(i).ok())
+                value.clone().try_into().ok()
             }
         }
     )+};
 }
 
-whole!(u8, u16, u32, u64, usize, i64);
-
-impl Field for bool {
-    fn to_value(&self) -> Value {
-        Value::Boolean(*self)
-    }
-
-    fn from_value(value: &Value) -> Option<Self> {
-        value.as_bool()
-    }
-}
-
-impl Field for String {
-    fn to_value(&self) -> Value {
-        Value::String(self.clone())
-    }
-
-    fn from_value(value: &Value) -> Option<Self> {
-        value.as_str().map(str::to_owned)
-    }
-}
-
-impl Field for f64 {
-    fn to_value(&self) -> Value {
-        Value::Float(*self)
-    }
-
-    fn from_value(value: &Value) -> Option<Self> {
-        value.as_float()
-    }
-}
+plain!(bool, String, f64, u8, u16, u32, u64, usize, i64);
 
 impl Field for f32 {
     /// The shortest number that is this one: 0.7, not 0.699999988.

@@ -44,7 +44,6 @@ macro_rules! words {
 }
 
 words! {
-    /// What the server does with unknown fields and tools of a request.
     UnknownFields {
         #[default]
         Ignore = "ignore",
@@ -59,13 +58,10 @@ words! {
         Cuda = "cuda",
     }
 
-    /// In which form weights are kept on the device.
     Weights {
         #[default]
         Auto = "auto",
-        /// 16 bits.
         Bf16 = "bf16",
-        /// 8 bits.
         Bits8 = "8bit",
         /// 6.5 bits, and 8 where the model is sensitive.
         Bits6 = "6bit",
@@ -76,11 +72,22 @@ words! {
     }
 
     Prefill {
-        /// 16 bits.
         #[default]
         Bf16 = "bf16",
         /// 8 bits with a scale a row.
         Fp8 = "fp8",
+    }
+
+    /// Whether the model thinks before it answers.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    ThinkMode {
+        #[default]
+        Auto = "auto",
+        /// `enable_thinking = true`.
+        On = "on",
+        /// `enable_thinking = false`.
+        Off = "off",
     }
 
     ThoughtView {
@@ -91,7 +98,6 @@ words! {
         Hide = "hide",
     }
 
-    /// What is done with files that are new in a folder that is followed.
     NewFiles {
         #[default]
         Ask = "ask",
@@ -100,11 +106,9 @@ words! {
     }
 
     SaveStates {
-        /// After every turn and document.
         #[default]
         Turn = "turn",
         Exit = "exit",
-        /// Text only.
         Never = "never",
     }
 
@@ -131,17 +135,14 @@ words! {
         #[default]
         Auto = "auto",
         Unicode = "unicode",
-        /// ASCII only.
         Ascii = "ascii",
     }
 
     /// How copied text leaves the program. Also written to the copy file.
     ClipboardMethod {
-        /// OSC 52.
         #[default]
         Auto = "auto",
         Osc52 = "osc52",
-        /// Only `copy.txt` in the state directory.
         File = "file",
     }
 }
@@ -184,39 +185,6 @@ pub const CODE_THEMES: &[&str] = &[
     "zenburn",
 ];
 
-/// Whether the model thinks before it answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ThinkMode {
-    /// `enable_thinking = true`.
-    On,
-    /// `enable_thinking = false`.
-    Off,
-    #[default]
-    Auto,
-}
-
-impl Field for ThinkMode {
-    fn to_value(&self) -> Value {
-        let word = match self {
-            ThinkMode::Auto => "auto",
-            ThinkMode::On => "on",
-            ThinkMode::Off => "off",
-        };
-        Value::String(word.to_owned())
-    }
-
-    fn from_value(value: &Value) -> Option<Self> {
-        match value.as_str()? {
-            "auto" => Some(ThinkMode::Auto),
-            "on" => Some(ThinkMode::On),
-            "off" => Some(ThinkMode::Off),
-            _ => None,
-        }
-    }
-}
-
-/// Source of the model: `model.source`, `--model`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum ModelSource {
     /// The downloaded weights if they are there and a GPU can be used, else the built-in model.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::super::report::median;
+use super::super::report::{median, ms};
 use super::{Bench, WARM_UP, fields};
 use crate::backend::draft::DraftOps;
 use crate::backend::{MAX_VERIFY_ROWS, TopLogits};
@@ -27,7 +27,7 @@ impl<B: DraftOps> Bench<'_, B> {
             let mut other = self.live.another(&mut self.b, &self.model).context("making a sequence")?;
             self.live.copy_to(&mut self.b, &mut other).context("forking")?;
             self.b.synchronize()?;
-            fork_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+            fork_ms.push(ms(begun));
             others.push(other);
         }
         let fork_bytes = (most > 1).then(|| (self.b.memory().state - before) / (most as u64 - 1));

@@ -13,7 +13,6 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::super::engine_client::greedy;
-use super::super::report::median;
 use super::Bench;
 use crate::backend::draft::DraftOps;
 use crate::engine::ngram::Lookup;
@@ -22,8 +21,7 @@ use crate::engine::speculate::{Decoder, Finder};
 
 /// Tokens read before each run; their last logits give the first token.
 const OPENING: usize = 64;
-/// Tokens of a window, and tokens before the first window starts.
-const WINDOW: usize = 32;
+/// Tokens that do not count: the policy has not chosen a depth yet.
 const WARM: usize = 96;
 
 struct Run {
@@ -32,48 +30,21 @@ struct Run {
 }
 
 impl Run {
-    fn seconds_per_token(&self, from: usize) -> f64 {
-        let (tokens, seconds) = self.since(from);
-        seconds / tokens.max(1) as f64
-    }
-
-    fn since(&self, from: usize) -> (usize, f64) {
-        let mut before = 0;
-        let counted = self.rounds.iter().filter(|round| {
-            before += round.0;
-            before > from
-        });
-        counted.fold((0, 0.0), |sum, round| (sum.0 + round.0, sum.1 + round.1))
-    }
-
-    /// The lowest speed of any window, relative to rounds of one token that take `plain` seconds; `None` without a
-    /// window.
-    fn slowest_window(&self, plain: f64) -> Option<f64> {
-        let mut before = 0;
-        let mut slowest: Option<f64> = None;
-        for (start, first) in self.rounds.iter().enumerate() {
-            before += first.0;
-            if before <= WARM {
-                continue;
-            }
-            let (mut tokens, mut seconds) = (0, 0.0);
-            for round in self.rounds.iter().skip(start) {
-                tokens += round.0;
-                seconds += round.1;
-                if tokens >= WINDOW {
-                    let speed = tokens as f64 * plain / seconds;
-                    slowest = Some(slowest.map_or(speed, |least| least.min(speed)));
-                    break;
-                }
+    /// Of the rounds after [`WARM`] tokens.
+    fn seconds_per_token(&self) -> f64 {
+        let (mut before, mut tokens, mut all) = (0, 0, 0.0);
+        for (new, seconds) in &self.rounds {
+            before += new;
+            if before > WARM {
+                (tokens, all) = (tokens + new, all + seconds);
             }
         }
-        slowest
+        all / f64::max(tokens as f64, 1.0)
     }
 }
 
 impl<B: DraftOps> Bench<'_, B> {
-    /// Speeds as multiples of plain decoding; the speed of a window is a multiple of plain decoding's median round, `None`
-    /// if the text is too short for a window. `plain_slowest_window` is noise: plain decoding against itself.
+    /// Speeds as multiples of plain decoding.
     pub(super) fn speculation(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
         let plain = self.run(end, SpecMode::Off, || Box::new(|_, _| None))?;
         let text = Arc::new(plain.text.clone());
@@ -88,16 +59,13 @@ impl<B: DraftOps> Bench<'_, B> {
         };
         let wrong = self.run(end, SpecMode::Auto, || scripted(1))?;
         let right = self.run(end, SpecMode::Auto, || scripted(0))?;
-        let step = median(plain.rounds.iter().map(|r| r.1).collect());
-        let each = plain.seconds_per_token(WARM);
-        let (tokens, _) = right.since(0);
+        let each = plain.seconds_per_token();
+        let tokens: usize = right.rounds.iter().map(|round| round.0).sum();
         Ok(json!({"speculation": {
             "tokens": text.len(),
             "plain_tokens_per_s": 1.0 / each,
-            "plain_slowest_window": plain.slowest_window(step),
-            "wrong_over_plain": each / wrong.seconds_per_token(WARM),
-            "wrong_slowest_window": wrong.slowest_window(step),
-            "right_over_plain": each / right.seconds_per_token(WARM),
+            "wrong_over_plain": each / wrong.seconds_per_token(),
+            "right_over_plain": each / right.seconds_per_token(),
             "right_tokens_per_round": tokens as f64 / right.rounds.len().max(1) as f64,
             "same_text": wrong.text == *text && right.text == *text,
         }}))
@@ -143,17 +111,5 @@ impl<B: DraftOps> Bench<'_, B> {
             run.text.extend(&round.tokens);
         }
         Ok(run)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_without_a_window_has_no_slowest_one() {
-        let rounds = |n: usize| Run { text: Vec::new(), rounds: vec![(1, 0.5); n] };
-        assert_eq!(rounds(WARM + WINDOW - 1).slowest_window(0.5), None);
-        assert_eq!(rounds(WARM + WINDOW).slowest_window(0.5), Some(1.0));
     }
 }

@@ -1,16 +1,14 @@
-//! Passes from a frontier in time: single steps, the cost of attention mass, verify passes and rounds of a draft head.
+//! Passes from a frontier in time: single steps, verify passes and rounds of a draft head.
 
 use std::time::Instant;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::super::report::{median, quantiles};
-use super::work::step_bytes;
+use super::super::report::{median, ms, quantiles};
 use super::{Bench, WARM_UP};
-use crate::backend::MassOf;
 use crate::backend::draft::DraftOps;
-use crate::backend::room::PoolCounts;
+use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::protocol::{CheckpointImage, Token};
 use crate::model::draft::Tables;
 
@@ -21,33 +19,26 @@ const ROUND_DRAFTS: usize = 5;
 const ROUND_TOKENS: f64 = 3.2;
 
 impl<B: DraftOps> Bench<'_, B> {
-    fn step(&mut self, token: Token) -> anyhow::Result<()> {
-        self.live.verify(&mut self.b, &self.model, &[token])?;
-        Ok(self.live.advance(&mut self.b, 1)?)
-    }
-
     pub(super) fn decode(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
-        let (decode, mut token) = (self.decode, self.token());
-        let first = self.b.pool_counts()?;
+        let (decode, mut token) = (self.decode, 17 % self.model.spec().vocab as Token);
+        let before = self.b.pool_counts()?;
         let times = self.times(WARM_UP, decode, |bench| {
             bench.live.verify(&mut bench.b, &bench.model, &[token])?;
             let found = bench.live.top_logits(&mut bench.b, 1)?;
             token = found.first().and_then(|c| c.ids.first()).copied().context("no top logits")?;
             Ok(bench.live.advance(&mut bench.b, 1)?)
         })?;
-        let second = self.b.pool_counts()?;
+        let pool = before.zip(self.b.pool_counts()?).map(|(before, after)| {
+            let steps = after.since(before);
+            json!({"hit_rate": steps.hit_rate(), "bytes_per_token": steps.bytes as f64 / (decode + WARM_UP) as f64})
+        });
         let start = Instant::now();
         for _ in 0..decode {
-            self.step(token)?;
+            self.live.verify(&mut self.b, &self.model, &[token])?;
+            self.live.advance(&mut self.b, 1)?;
         }
         self.b.synchronize()?;
-        let device_ms = start.elapsed().as_secs_f64() * 1e3 / decode as f64;
-        let pool = match (first, second, self.b.pool_counts()?) {
-            (Some(first), Some(second), Some(last)) => {
-                Some(self.pool(second.since(first), last.since(second), device_ms)?)
-            }
-            _ => None,
-        };
+        let device_ms = ms(start) / decode as f64;
         let tokens_per_s = 1e3 * decode as f64 / times.iter().sum::<f64>();
         let weights = self.model.read_bytes(&self.b) as f64;
         // Least traffic of a step.
@@ -59,67 +50,6 @@ impl<B: DraftOps> Bench<'_, B> {
             "read_bandwidth_share": self.read_gb_per_s.map(|read| gb_per_s / read), "p50_ms": p50_ms, "p99_ms": p99_ms,
             "device_ms": device_ms, "pool": pool,
         }))
-    }
-
-    /// The pool of blocks: what the waiting `steps` found there, and the `same` step repeated in `device_ms`; then steps
-    /// with an empty pool.
-    fn pool(&mut self, steps: PoolCounts, same: PoolCounts, device_ms: f64) -> anyhow::Result<Value> {
-        let before = self.b.pool_counts()?.unwrap_or_default();
-        let (token, mut cold) = (self.token(), 0.0);
-        for step in 0..self.decode + WARM_UP {
-            self.live.forget_blocks(&mut self.b)?;
-            self.b.synchronize()?;
-            let start = Instant::now();
-            self.live.verify(&mut self.b, &self.model, &[token])?;
-            self.b.synchronize()?;
-            cold += if step < WARM_UP { 0.0 } else { start.elapsed().as_secs_f64() * 1e3 };
-            self.live.advance(&mut self.b, 1)?;
-        }
-        let all = self.b.pool_counts()?.unwrap_or_default().since(before);
-        let (counted, warmed) = (self.decode as f64, (self.decode + WARM_UP) as f64);
-        let (cold_ms, cold_bytes, same_bytes) =
-            (cold / counted, all.bytes as f64 / warmed, same.bytes as f64 / counted);
-        let ms_per_byte = (cold_ms - device_ms) / (cold_bytes - same_bytes).max(1.0);
-        Ok(json!({
-            "hit_rate": steps.hit_rate(), "bytes_per_token": steps.bytes as f64 / warmed,
-            "same_bytes_per_token": same_bytes, "cold_ms": cold_ms, "cold_bytes_per_token": cold_bytes,
-            "ms_at_80": device_ms + ms_per_byte * (0.2 * cold_bytes - same_bytes),
-        }))
-    }
-
-    /// The cost of measuring attention mass: steps without waiting, with mass off, summed, and read back for each token
-    /// as a chat does; the minimum of several runs. The three take turns, so a drifting clock affects all alike.
-    pub(super) fn look_cost(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
-        const ROUNDS: usize = 3;
-        let token = self.token();
-        let mut least = [f64::INFINITY; 3];
-        for _ in 0..ROUNDS {
-            for (kind, least) in least.iter_mut().enumerate() {
-                let mut start = Instant::now();
-                for step in 0..self.decode + WARM_UP {
-                    if step == WARM_UP {
-                        self.b.synchronize()?;
-                        start = Instant::now();
-                    }
-                    self.live.verify(&mut self.b, &self.model, &[token])?;
-                    if kind > 0 {
-                        self.live.add_mass(&mut self.b, 0..1, MassOf::Answer)?;
-                    }
-                    if kind > 1 {
-                        std::hint::black_box(self.live.row_mass(&mut self.b, 1)?);
-                    }
-                    self.live.advance(&mut self.b, 1)?;
-                }
-                self.b.synchronize()?;
-                *least = least.min(start.elapsed().as_secs_f64() * 1e3 / self.decode as f64);
-                self.live.restore(&mut self.b, end.position as usize, &[], Some(end))?;
-            }
-        }
-        let [off, summed, read_back] = least;
-        Ok(json!({"look": {
-            "off_ms": off, "summed_ms": summed, "told_ms": read_back, "summed_share": summed / off - 1.0,
-            "told_share": read_back / off - 1.0,
-        }}))
     }
 
     /// `all_right_tokens_per_s` is with every draft accepted: the limit for an n-gram draft.
@@ -147,7 +77,6 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(median(times))
     }
 
-    /// Drafting [`ROUND_DRAFTS`] tokens and verifying them, over a single step.
     pub(super) fn draft_round(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
         let step_ms = self.verify(1, 1)?;
         self.live.restore(&mut self.b, end.position as usize, &[], Some(end))?;
@@ -183,4 +112,18 @@ impl<B: DraftOps> Bench<'_, B> {
             "draft_round_tokens_per_s": ROUND_TOKENS / ms * 1e3,
         }))
     }
+}
+
+/// Bytes of a cached value on a GPU (bf16).
+const CACHE_BYTES: f64 = 2.0;
+
+/// Bytes a decode step must move at `context` tokens; `weights` is the part of the weights.
+fn step_bytes(spec: &ModelSpec, context: usize, weights: f64) -> f64 {
+    let (s, l) = (&spec.sparse, &spec.lightning);
+    let row = (s.kv_heads * s.head_dim) as f64 * CACHE_BYTES;
+    let chosen = context.min(s.topk * s.block) as f64 * 2.0 * row;
+    let keys = (s.level1_rows(context) + s.level2_rows(context)) as f64 * row;
+    let state = (2 * 4 * l.heads * l.head_dim * l.head_dim) as f64;
+    let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
+    weights + count(Mixer::Sparse) * (chosen + keys) + count(Mixer::Lightning) * state
 }

@@ -13,7 +13,6 @@ use crate::engine::speculate::{DecodeError, Decoder};
 /// Tokens decoded one by one and compared with the prefill.
 const STEPS: usize = 64;
 const ROWS: usize = 8;
-/// Tokens written with and without drafts.
 const WRITTEN: u64 = 96;
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -25,7 +24,6 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// False for a NaN.
     pub fn ok(&self) -> bool {
         self.greatest <= self.budget
     }
@@ -92,7 +90,6 @@ pub(super) fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
     })
 }
 
-/// Logits of `tokens`, read in passes of `rows`.
 fn decode<B: DraftOps>(subject: &mut Subject<B>, tokens: &[Token], rows: usize) -> Result<Vec<Vec<f32>>, Failure> {
     let vocab = subject.model.spec().vocab;
     let mut out = Vec::new();

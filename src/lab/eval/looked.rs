@@ -44,7 +44,6 @@ impl Counts {
     }
 }
 
-/// Exit code 1 if a figure misses its budget.
 pub(super) fn run(context: &Context, lengths: &[usize]) -> Result<Exit, Failure> {
     let (client, _) = RuntimeClient::start(context, false)?;
     let lengths = if lengths.is_empty() { &[LENGTH][..] } else { lengths };
@@ -85,7 +84,6 @@ fn report(context: &Context, all: &[Counts]) -> Result<Exit, Failure> {
     Ok(if ok { Exit::Ok } else { Exit::Failure })
 }
 
-/// Asks for each fact of a document.
 fn questions(
     client: &RuntimeClient,
     path: &str,

@@ -106,13 +106,11 @@ impl<B: Backend> Subject<B> {
 
 struct Part {
     name: &'static str,
-    /// `None` without a budget.
     ok: Option<bool>,
     rows: Vec<String>,
     data: Value,
 }
 
-/// Exit code 1 if a part misses its budget.
 pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     if args.script {
         context.print(reference::SCRIPT.trim_end())?;
@@ -121,7 +119,7 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     if args.looked {
         return looked::run(context, &args.lengths);
     }
-    args.plot.as_ref().map_or(Ok(()), |path| check_plot(path, skips(args, "needles")))?;
+    args.plot.iter().try_for_each(|path| check_plot(path, skips(args, "needles")))?;
     let Chosen { name, note } = open::model(context)?;
     note.iter().for_each(|note| context.note(note));
     let (text, _) = open::text(&name)?;
@@ -141,7 +139,7 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     let word = |ok: Option<bool>| ok.map_or("-", |ok| if ok { "ok" } else { "MISS" });
     let as_json = || {
         let part = |p: &Part| json!({"part": p.name, "verdict": word(p.ok), "results": p.data});
-        let parts: Vec<Value> = parts.iter().map(part).collect();
+        let parts: Value = parts.iter().map(part).collect();
         json!({"model": checkpoint.name(), "ok": missed.is_empty(), "missed": missed, "parts": parts})
     };
     let as_text = || {
@@ -175,14 +173,13 @@ fn check_plot(path: &Path, no_needles: bool) -> Result<(), Failure> {
     if no_needles {
         return Err(Failure::usage("--plot draws the needles: leave --skip needles out"));
     }
-    if path.symlink_metadata().is_ok() {
-        let line = format!("{} is there already: give --plot another name", path.display());
-        return Err(Failure::new(Exit::Disk, line));
-    }
-    match path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
-        Some(folder) => Err(Failure::new(Exit::Disk, format!("{}: no such folder", folder.display()))),
-        None => Ok(()),
-    }
+    let missing = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
+    let why = match (path.symlink_metadata().is_ok(), missing) {
+        (true, _) => format!("{} is there already: give --plot another name", path.display()),
+        (_, Some(folder)) => format!("{}: no such folder", folder.display()),
+        (false, None) => return Ok(()),
+    };
+    Err(Failure::new(Exit::Disk, why))
 }
 
 struct Eval<'a> {
@@ -198,12 +195,10 @@ impl Eval<'_> {
         let lengths = if args.lengths.is_empty() { lengths } else { &args.lengths };
         let longest = lengths.iter().copied().max().unwrap_or(0).max(CONSISTENCY);
         let windows = args.text.as_ref().map(|path| self.windows(path)).transpose()?;
-        let mut samples = None;
+        let mut samples =
+            args.reference.as_ref().map(|path| reference::read(path, checkpoint.spec().vocab)).transpose()?;
         if let Some(other) = &args.against {
             (b, samples) = self.read_with(b, other, lengths, longest).map(|(b, samples)| (b, Some(samples)))?;
-        }
-        if let Some(path) = &args.reference {
-            samples = Some(reference::read(path, checkpoint.spec().vocab)?);
         }
         let mut agreements = Vec::new();
         if b.kind() != "cpu" && !skips(args, "consistency") {
@@ -277,7 +272,6 @@ impl Eval<'_> {
         Ok((subject.b, samples))
     }
 
-    /// Compares the model's first layers with the CPU.
     fn first_layers<B: DraftOps>(&self, b: B) -> Result<(B, Vec<consistency::Agreement>), Failure> {
         self.context.note("the first layers against the CPU");
         let mut layers = oracle::first_layers(open::checkpoint(self.context, &open::model(self.context)?.name)?);

@@ -28,7 +28,6 @@ const LAST: &str = "Hartog Velde Sorin Malik Brandt Okoro Lindqvist Ferro Novak 
 const STEMS: &str = "Kar Vel Tor Min Sel Dra Lom Pra Hul Ner Bas Gil";
 const ENDS: &str = "stad mere wick holm dorf fell quay ton vik moor";
 
-/// One of some words.
 fn pick<'a>(dice: &mut SplitMix64, words: &'a str) -> &'a str {
     let words: Vec<&str> = words.split(' ').collect();
     words.get(dice.below(words.len())).copied().unwrap_or_default()
@@ -99,7 +98,6 @@ fn document(sentences: usize, needles: &[Fact], dice: &mut SplitMix64) -> String
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Cell {
     pub length: usize,
-    /// Percent of the document.
     pub depth: usize,
     #[serde(rename = "asked")]
     pub questions: usize,

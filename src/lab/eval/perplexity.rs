@@ -9,15 +9,12 @@ use crate::engine::protocol::Token;
 pub struct Perplexity {
     pub tokens: usize,
     pub window: usize,
-    /// Tokens from one window's start to the next.
     pub stride: usize,
     /// Mean negative log-probability, nats a token.
     pub loss: f64,
     pub perplexity: f64,
 }
 
-/// # Errors
-/// A stride of 0, or of at least the window.
 pub fn check(window: usize, stride: usize) -> Result<(), Failure> {
     if (1..window).contains(&stride) {
         return Ok(());
@@ -28,10 +25,6 @@ pub fn check(window: usize, stride: usize) -> Result<(), Failure> {
 
 /// Scores `tokens` in windows, each from an empty state. A window counts only the tokens after the end of the window
 /// before it, so every token counts once and, after the first window, has at least `window - stride` tokens before it.
-///
-/// # Errors
-/// A window that does not fit into the context, a stride of 0 or above the window, fewer than two tokens; or the
-/// device.
 pub fn measure<B: Backend>(
     subject: &mut Subject<B>,
     tokens: &[Token],

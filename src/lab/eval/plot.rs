@@ -15,7 +15,6 @@ fn at(cells: &[Cell], length: usize, depth: usize) -> Option<&Cell> {
     cells.iter().find(|c| c.length == length && c.depth == depth)
 }
 
-/// `16,384` as `16k`.
 fn short(tokens: usize) -> String {
     match tokens {
         0..1_000 => tokens.to_string(),
@@ -24,7 +23,6 @@ fn short(tokens: usize) -> String {
     }
 }
 
-/// Rows of a table: depth downwards, length to the right, found of all needles in each cell.
 pub fn table(cells: &[Cell]) -> Vec<String> {
     let lengths = lengths(cells);
     let mut head = "    depth".to_owned();
@@ -49,7 +47,6 @@ fn shade(cell: &Cell) -> char {
     RAMP.get(step).copied().unwrap_or('#')
 }
 
-/// Red is lost, green is found.
 pub fn svg(cells: &[Cell], title: &str) -> String {
     let (lengths, cell, left, top) = (lengths(cells), 48, 70, 50);
     let (width, height) = (left + cell * lengths.len() + 20, top + cell / 2 * DEPTHS.len() + 40);

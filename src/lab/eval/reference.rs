@@ -35,25 +35,20 @@ fn integers(path: &Path, tensors: &Tensors, name: &str) -> Result<Vec<u64>, Fail
     if shape.len() != 1 {
         return Err(unusable(path, format!("`{name}` has shape {shape:?}, expected one axis")));
     }
-    let numbers: Option<Vec<u64>> = match dtype {
-        FileDtype::I64 | FileDtype::U64 => {
-            data.chunks_exact(8).map(|b| <[u8; 8]>::try_from(b).ok().map(u64::from_le_bytes)).collect()
+    match dtype {
+        FileDtype::I64 | FileDtype::U64 => Ok(data.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b)).collect()),
+        FileDtype::I32 | FileDtype::U32 => {
+            Ok(data.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b).into()).collect())
         }
-        FileDtype::I32 | FileDtype::U32 => data
-            .chunks_exact(4)
-            .map(|b| <[u8; 4]>::try_from(b).ok().map(|b| u64::from(u32::from_le_bytes(b))))
-            .collect(),
-        other => return Err(unusable(path, format!("`{name}` holds {other:?}, expected 32- or 64-bit integers"))),
-    };
-    numbers.ok_or_else(|| unusable(path, format!("`{name}` is cut short")))
+        other => Err(unusable(path, format!("`{name}` holds {other:?}, expected 32- or 64-bit integers"))),
+    }
 }
 
 fn floats(path: &Path, tensors: &Tensors, name: &str, shape: &[usize]) -> Result<Vec<f32>, Failure> {
     let loaded = tensors.get(name, shape).map_err(|e| unusable(path, e))?;
     let view = loaded.view();
-    let values = view.dtype.floats(view.data);
-    let values = values
-        .ok_or_else(|| unusable(path, format!("`{name}` was read as {:?}, expected floating point", view.dtype)))?;
+    let other = || unusable(path, format!("`{name}` was read as {:?}, expected floating point", view.dtype));
+    let values = view.dtype.floats(view.data).ok_or_else(other)?;
     match values.iter().position(|v| !v.is_finite()) {
         Some(at) => Err(unusable(path, format!("`{name}` holds {} at {at}", values[at]))),
         None => Ok(values),
@@ -61,9 +56,6 @@ fn floats(path: &Path, tensors: &Tensors, name: &str, shape: &[usize]) -> Result
 }
 
 /// Samples of a file for a model of `vocab` tokens, in ascending length.
-///
-/// # Errors
-/// Names the tensor that is missing or does not fit.
 pub fn read(path: &Path, vocab: usize) -> Result<Vec<Sample>, Failure> {
     let tensors = Tensors::open_files(&[path.to_owned()]).map_err(|e| match e {
         ModelError::File { cause, .. } => Failure::input(path, &cause),

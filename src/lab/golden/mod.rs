@@ -24,9 +24,6 @@ use crate::model::{ModelError, Result, Tensors};
 pub use crate::model::verdict::{Check, Outcome};
 
 /// Replays every fixture of a folder that exists: `ops`, `tiny-mixed`, `tiny-real-sparse`, `eagle3`.
-///
-/// # Errors
-/// Fixtures that cannot be read, none at all, or a device that fails for another reason than not supporting a shape.
 pub fn replay<B: DraftOps>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
     let mut report = Report { precision: Precision::of(b), checks: Vec::new() };
     if dir.join("ops").is_dir() {

@@ -50,7 +50,6 @@ fn lightning_spec(heads: usize, head_dim: usize, rope_theta: Option<f64>) -> Lig
     }
 }
 
-/// A lightning layer without norms.
 struct Layer<B: Backend> {
     spec: LightningSpec,
     width: usize,

@@ -21,11 +21,11 @@ use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, Result, StepKey, WeightView, synthetic_value};
 use crate::engine::protocol::{Dtype, ImageTensor, Token};
 
-pub use draft::{draft, draft_normed};
+pub use draft::draft;
 pub use layers::{Lightning, Sparse, SparseCase, SparseRun, lightning, lightning_spec, sparse_spec};
 pub use rows::{
-    embed, gate_output_normed, gate_output_plain, head, keep_aux_hidden, linear_add, mlp, norm_gate_up, norm_linear,
-    norm_linear_mixed, top_logits,
+    embed, gate_output, head, keep_aux_hidden, linear_add, mlp, norm_gate_up, norm_linear, norm_linear_mixed,
+    top_logits,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use serde::Serialize;
 
+use crate::model::verdict::rms_ratio;
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
     /// Operation, rows and position: `norm_linear verify 5 @ 6144`.
     pub name: String,
-    /// Relative error; `None` if the check measures none.
     pub error: Option<f64>,
     pub budget: Option<f64>,
     pub ok: bool,
@@ -34,13 +35,11 @@ const BETWEEN_NOTES: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub struct Checks<'a> {
     pub list: Vec<Check>,
-    /// Receives a line of progress from time to time.
     pub progress: Option<&'a dyn Fn(&str)>,
     last_note: Option<Instant>,
 }
 
 impl Checks<'_> {
-    /// Runs one check; errors and panics inside make it fail.
     pub fn add(&mut self, name: impl Into<String>, check: impl FnOnce() -> anyhow::Result<Outcome>) {
         let begun = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|cause| {
@@ -82,19 +81,9 @@ pub enum Outcome {
 
 /// ‖out − ref‖ / ‖ref‖; infinite if the lengths differ, NaN for NaN.
 pub fn relative(out: &[f32], reference: &[f32]) -> f64 {
-    if out.len() != reference.len() {
-        return f64::INFINITY;
-    }
-    let (mut difference, mut total) = (0.0, 0.0);
-    for (a, b) in out.iter().zip(reference) {
-        difference += (f64::from(*a) - f64::from(*b)).powi(2);
-        total += f64::from(*b).powi(2);
-    }
-    (difference / f64::max(total, 1e-300)).sqrt()
+    if out.len() == reference.len() { rms_ratio(out, reference) } else { f64::INFINITY }
 }
 
-/// # Errors
-/// Names the first value with different bits.
 pub(super) fn same_bits(a: &[f32], b: &[f32], what: impl std::fmt::Display) -> anyhow::Result<()> {
     let at = a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits());
     match at.or((a.len() != b.len()).then_some(a.len().min(b.len()))) {

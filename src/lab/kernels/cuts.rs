@@ -24,7 +24,6 @@ struct Part {
 }
 
 impl Part {
-    /// Its rows of the fused projection.
     fn rows(self, input: &[f32], width: usize) -> &[f32] {
         input.get(self.at * width..(self.at + self.pass.rows()) * width).unwrap_or_default()
     }

@@ -17,7 +17,6 @@ use crate::backend::{BufKind, Form, HeadRows, MAX_POSITIONS, Pass, Result, StepK
 pub struct Rate {
     pub name: String,
     pub ms: f64,
-    /// From the least bytes it must move.
     pub gb_per_s: f64,
     pub tflops: f64,
     pub share: f64,
@@ -40,7 +39,6 @@ const FORMS: [Form; 7] =
 const REPLAYS: usize = 5;
 const PREFILLS: usize = 3;
 
-/// Bytes and operations of a call.
 type Work = (usize, usize);
 type Call<'a> = dyn FnMut(&mut Cuda, usize, Pass) -> Result<()> + 'a;
 
@@ -70,7 +68,6 @@ impl Rates<'_> {
         self.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
     }
 
-    /// Milliseconds of one call.
     fn time(&mut self, pass: Pass, copies: usize, op: &mut Call) -> Result<f64> {
         let mut body = |b: &mut Cuda| (0..copies).try_for_each(|copy| op(b, copy, pass));
         let key = match pass {
@@ -92,8 +89,6 @@ impl Rates<'_> {
         Ok(f64::from(ms) / (times * copies) as f64)
     }
 
-    /// # Errors
-    /// Buffers that cannot be made.
     pub fn run(&mut self) -> Result<()> {
         // The middle of a document, as during a long read.
         self.dev.segment_at(usize::MAX);

@@ -62,7 +62,6 @@ fn alone<B: Backend>(s: &mut Subject<B>, path: &Path) -> Result<Trace> {
     trace(s, &mut live, top)
 }
 
-/// All paths in shared passes.
 fn together<B: Backend>(s: &mut Subject<B>, paths: &[Path]) -> Result<Vec<Trace>> {
     let mut live = s.live()?;
     let mut sequences: Vec<Sequence<B>> = Vec::new();

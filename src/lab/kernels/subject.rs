@@ -7,7 +7,6 @@ use crate::backend::prelude::*;
 use crate::engine::protocol::{CheckpointImage, ImageTensor, Precision, Token};
 use crate::model::{Checkpoint, Live, Model};
 
-/// Positions of a sequence.
 const LIMIT: usize = 8192;
 
 pub struct Subject<B: Backend> {
@@ -53,7 +52,6 @@ impl<B: Backend> Subject<B> {
         Ok(found)
     }
 
-    /// Rows and state of a sequence.
     pub(super) fn export(&mut self, live: &mut Live<B>) -> Result<Vec<ImageTensor>> {
         let CheckpointImage { tensors, .. } = live.export_end(&mut self.b)?;
         let rows = live.export_rows(&mut self.b, 0..live.position())?;

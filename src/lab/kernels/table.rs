@@ -19,7 +19,6 @@ const RECURRENT: f64 = 1.2e-2;
 /// Softmax over bf16 keys with bf16 weights.
 pub(super) const ATTENTION: f64 = 1.2e-2;
 
-/// The device and its oracle.
 pub(super) struct Pair<'a> {
     pub(super) cpu: &'a mut Cpu,
     pub(super) dev: &'a mut Cuda,
@@ -36,27 +35,26 @@ pub(super) struct Operation {
 }
 
 macro_rules! operations {
-    ($($id:ident $name:literal $make:ident $budget:ident,)+) => {$(
-        pub(super) const $id: Operation =
-            Operation { name: $name, device: cases::$make, oracle: cases::$make, budget: $budget };
+    ($($id:ident $name:literal $make:expr, $budget:ident;)+) => {$(
+        pub(super) const $id: Operation = Operation { name: $name, device: $make, oracle: $make, budget: $budget };
     )+};
 }
 
 operations! {
-    EMBED "embed" embed EXACT,
-    NORM_LINEAR "norm_linear" norm_linear BF16,
-    NORM_LINEAR_MIXED "norm_linear (mixed)" norm_linear_mixed BF16,
-    NORM_GATE_UP "norm_gate_up" norm_gate_up BF16,
-    LINEAR_ADD "linear_add" linear_add BF16,
-    MLP "mlp" mlp BF16,
-    GATE_OUTPUT_NORMED "gate_output (normed)" gate_output_normed BF16,
-    GATE_OUTPUT_PLAIN "gate_output (plain)" gate_output_plain BF16,
-    KEEP_AUX_HIDDEN "keep_aux_hidden" keep_aux_hidden EXACT,
-    HEAD "head" head BF16,
-    TOP_LOGITS "top_logits" top_logits EXACT,
-    LIGHTNING "lightning" lightning RECURRENT,
-    DRAFT "draft" draft ATTENTION,
-    DRAFT_NORMED "draft (normed)" draft_normed ATTENTION,
+    EMBED "embed" cases::embed, EXACT;
+    NORM_LINEAR "norm_linear" cases::norm_linear, BF16;
+    NORM_LINEAR_MIXED "norm_linear (mixed)" cases::norm_linear_mixed, BF16;
+    NORM_GATE_UP "norm_gate_up" cases::norm_gate_up, BF16;
+    LINEAR_ADD "linear_add" cases::linear_add, BF16;
+    MLP "mlp" cases::mlp, BF16;
+    GATE_OUTPUT_NORMED "gate_output (normed)" |b, s, case| cases::gate_output(b, s, case, true), BF16;
+    GATE_OUTPUT_PLAIN "gate_output (plain)" |b, s, case| cases::gate_output(b, s, case, false), BF16;
+    KEEP_AUX_HIDDEN "keep_aux_hidden" cases::keep_aux_hidden, EXACT;
+    HEAD "head" cases::head, BF16;
+    TOP_LOGITS "top_logits" cases::top_logits, EXACT;
+    LIGHTNING "lightning" cases::lightning, RECURRENT;
+    DRAFT "draft" |b, s, case| cases::draft(b, s, case, 0), ATTENTION;
+    DRAFT_NORMED "draft (normed)" |b, s, case| cases::draft(b, s, case, 1), ATTENTION;
 }
 
 impl Operation {
@@ -64,7 +62,6 @@ impl Operation {
         Operation { budget, ..self }
     }
 
-    /// Runs the operation on the device.
     pub(super) fn eager(&self, dev: &mut Cuda, sizes: Sizes, case: Case) -> Result<Vec<f32>> {
         (self.device)(dev, sizes, case)?(dev, Mode::Eager)
     }

@@ -22,13 +22,8 @@ struct Answer {
     first_text: Duration,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    first_token_s: f64,
-    first_tokens: f64,
-    drafted: f64,
-    accepted: f64,
-}
+/// Seconds and number of first tokens, drafted and accepted tokens.
+type Counted = [f64; 4];
 
 #[derive(Clone, Debug)]
 struct Server {
@@ -38,9 +33,6 @@ struct Server {
 }
 
 /// The clients' figures of each load. `gone` returns true once the server has ended.
-///
-/// # Errors
-/// The server ended, or refused a request.
 pub(super) fn measure(
     url: &str,
     text: &TextModel,
@@ -72,7 +64,7 @@ fn figures(answers: &[Answer], seconds: f64, before: Counted, after: Counted) ->
     let sum = |of: fn(&Answer) -> u64| answers.iter().map(of).sum::<u64>();
     let first_text = answers.iter().map(|a| a.first_text.as_secs_f64() * 1e3);
     let (written, cached) = (sum(|a| a.written), sum(|a| a.cached));
-    let (tokens, waited) = (after.first_tokens - before.first_tokens, after.first_token_s - before.first_token_s);
+    let [waited, tokens, drafted, accepted] = std::array::from_fn(|i| after[i] - before[i]);
     let figures = Figures {
         seconds,
         answers: answers.len() as u64,
@@ -80,8 +72,8 @@ fn figures(answers: &[Answer], seconds: f64, before: Counted, after: Counted) ->
         written,
         tokens_per_s: written as f64 / seconds.max(1e-9),
         first_token_ms: waited * 1e3 / tokens.max(1.0),
-        drafted: (after.drafted - before.drafted) as u64,
-        accepted: (after.accepted - before.accepted) as u64,
+        drafted: drafted as u64,
+        accepted: accepted as u64,
     };
     let seen = Seen {
         cached,
@@ -98,7 +90,6 @@ impl Server {
         Ok((good, response.text().await.map_err(failed)?))
     }
 
-    /// Waits until the model is loaded, and stores its name.
     async fn ready(&mut self, gone: &dyn Fn() -> bool) -> Result<(), Failure> {
         while !self.get("/health").await.is_ok_and(|(good, _)| good) {
             if gone() {
@@ -119,12 +110,12 @@ impl Server {
             let line = text.lines().find_map(|line| line.strip_prefix("sala_chat_")?.strip_prefix(name));
             line.and_then(|value| value.trim().parse().ok()).ok_or_else(|| failed(format!("/metrics has no {name}")))
         };
-        Ok(Counted {
-            first_token_s: value("first_token_seconds_sum ")?,
-            first_tokens: value("first_token_seconds_count ")?,
-            drafted: value("drafted_tokens_total ")?,
-            accepted: value("accepted_tokens_total ")?,
-        })
+        Ok([
+            value("first_token_seconds_sum ")?,
+            value("first_token_seconds_count ")?,
+            value("drafted_tokens_total ")?,
+            value("accepted_tokens_total ")?,
+        ])
     }
 
     async fn run(&self, text: &TextModel, load: Load) -> Result<Vec<Answer>, Failure> {

@@ -1,16 +1,19 @@
-//! The engine without a runtime: times between tokens with and without a writer at work, the time to restore all rows,
-//! and bits after a resume.
+//! The engine without a runtime: times between tokens with and without a writer at work, the time to restore all rows and
+//! to read the same files without the store, and bits after a resume.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::engine_client::{EngineClient, PATIENCE, failed, greedy};
-use super::super::report::{Samples, quantiles};
+use super::super::report::{Samples, ms, quantiles};
 use super::super::scratch::{SAVING, message};
-use super::{REPEATS, files};
+use super::REPEATS;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::transcript::Role;
 use crate::engine::protocol::{Constraint, EngineEvent, ImageTensor, MAIN, RowSource, SpecMode, StateImage, Token};
@@ -24,12 +27,7 @@ const ANSWERS: u32 = 8;
 const TEXT_EVERY: usize = 32;
 const POLL: Duration = Duration::from_micros(200);
 
-pub(super) struct Measured {
-    pub(super) inter_token: Value,
-    pub(super) equal_bits: bool,
-}
-
-/// Measures the session in `files` that ends in `tip`.
+/// Measures the session in `files` that ends in `tip`: times between tokens, and whether a resume keeps its bits.
 pub(super) fn measure(
     context: &Context,
     store: &Arc<Store>,
@@ -37,23 +35,23 @@ pub(super) fn measure(
     decode: u64,
     files: &[PathBuf],
     samples: &mut Samples,
-) -> Result<Measured, Failure> {
+) -> Result<(Value, bool), Failure> {
     let (text, stop) = open::text(&open::model(context)?.name)?;
     let constraint = text.recommended.quoting().map(|quoting| quotes::constraint(quoting, &text.tokenizer, &stop));
     let mut session = Session { client: EngineClient::start(context)?, store, tip, constraint };
     let equal_bits = session.equal_bits()?;
     for _ in 0..REPEATS {
-        files::drop_from_cache(files)?;
-        samples.add("read, cold", files::read(files)?);
-        files::drop_from_cache(files)?;
+        drop_from_cache(files)?;
+        samples.add("read, cold", read(files)?);
+        drop_from_cache(files)?;
         samples.add("all rows, cold", session.all_rows()?);
-        files::read(files)?;
-        samples.add("read", files::read(files)?);
+        read(files)?;
+        samples.add("read", read(files)?);
         samples.add("all rows", session.all_rows()?);
     }
     let inter_token = session.inter_token(decode)?;
     session.client.end();
-    Ok(Measured { inter_token, equal_bits })
+    Ok((inter_token, equal_bits))
 }
 
 struct Session<'a> {
@@ -66,7 +64,6 @@ struct Session<'a> {
 struct Answer {
     image: StateImage,
     generated: Vec<Token>,
-    /// Milliseconds between tokens.
     gaps: Vec<f64>,
 }
 
@@ -95,7 +92,7 @@ impl Session<'_> {
             }
             std::thread::sleep(POLL);
         }
-        Ok(begun.elapsed().as_secs_f64() * 1e3)
+        Ok(ms(begun))
     }
 
     /// Reads `prompt` and decodes `tokens` tokens, one a round; calls `during` with the number of tokens so far.
@@ -204,4 +201,45 @@ fn same(a: &[ImageTensor], b: &[ImageTensor]) -> bool {
     !a.is_empty()
         && a.len() == b.len()
         && a.iter().zip(&b).all(|(x, y)| (&x.name, x.dtype, &x.shape, &x.data) == (&y.name, y.dtype, &y.shape, &y.data))
+}
+
+const PIECE: usize = 8 << 20;
+
+fn disk(file: &Path, e: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Disk, format!("{}: {e}", file.display()))
+}
+
+/// The files that a restore of the path to `tip` reads.
+pub(super) fn files_of_path(store: &Store, tip: &SegmentId, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let segments = folder.join("data").join("segments");
+    let rows = store.load_path(tip)?.into_iter().map(|s| format!("{}.rows", s.id.hex()));
+    Ok(rows.chain([format!("{}.end", tip.hex())]).map(|name| segments.join(name)).collect())
+}
+
+pub(super) fn drop_from_cache(files: &[PathBuf]) -> Result<(), Failure> {
+    for file in files {
+        #[cfg(target_os = "linux")]
+        File::open(file)
+            .and_then(|open| Ok(rustix::fs::fadvise(open, 0, None, rustix::fs::Advice::DontNeed)?))
+            .map_err(|e| disk(file, e))?;
+    }
+    Ok(())
+}
+
+/// Milliseconds to read the files on all threads, into memory that is allocated already.
+pub(super) fn read(files: &[PathBuf]) -> Result<f64, Failure> {
+    let mut pieces = Vec::new();
+    for file in files {
+        let bytes = std::fs::metadata(file).map_err(|e| disk(file, e))?.len();
+        pieces.extend((0..bytes).step_by(PIECE).map(|at| (file, at, (bytes - at).min(PIECE as u64) as usize)));
+    }
+    let begun = Instant::now();
+    pieces.par_iter().try_for_each_init(
+        || vec![0u8; PIECE],
+        |buffer, (file, at, bytes)| {
+            let wanted = buffer.get_mut(..*bytes).unwrap_or_default();
+            File::open(file).and_then(|f| f.read_exact_at(wanted, *at)).map_err(|e| disk(file, e))
+        },
+    )?;
+    Ok(ms(begun))
 }

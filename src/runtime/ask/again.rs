@@ -3,14 +3,11 @@
 
 use std::time::Instant;
 
-use super::super::tree::first_words;
-use super::super::verb::Verb;
-use super::super::{Done, RuntimeError, State, grouped};
+use super::super::{Done, Plan, Rendered, RuntimeError, State, Verb, first_words, grouped, refused};
 use super::THIS_QUESTION;
 use crate::config::commands::MOST_ANSWERS;
 use crate::core::transcript::{MessageId, Role};
 use crate::engine::protocol::{MOST_TEMPERATURE, Sampling};
-use crate::runtime::protocol::{Choice, Level};
 
 pub(super) struct Again {
     pub(super) question: MessageId,
@@ -29,7 +26,6 @@ impl Again {
 }
 
 impl Verb {
-    /// `/regen`: answers a question `count` more times.
     pub(in crate::runtime) async fn regen(
         &mut self,
         at: Option<u64>,
@@ -40,11 +36,11 @@ impl Verb {
         self.here.session.may_write()?;
         known_count(count)?;
         if let Some(t) = temperature.filter(|t| !(0.0..=MOST_TEMPERATURE).contains(&f64::from(*t))) {
-            return Err(RuntimeError::Refused(format!("temperature must be 0 to {MOST_TEMPERATURE} (got {t})")));
+            return refused(format!("temperature must be 0 to {MOST_TEMPERATURE} (got {t})"));
         }
         let question = self.question_of(at)?;
         if temperature.unwrap_or(self.here.session.settings.sampling.temperature) == 0.0 {
-            self.note(Level::Info, "At temperature 0 the answer will be the same. Try /regen temp=0.7.");
+            self.info("At temperature 0 the answer will be the same. Try /regen temp=0.7.");
         }
         self.engine_ready().await?;
         self.here.session.may_write()?;
@@ -70,32 +66,32 @@ impl Verb {
         self.sync_quietly().await
     }
 
-    async fn answer_once_more(&mut self, again: &Again, i: u64) -> Done<MessageId> {
-        let started = Instant::now();
+    pub(super) async fn plan_again(&mut self, again: &Again) -> Done<(Rendered, Plan)> {
         self.move_head(Some(again.question))?;
         self.show_session();
         let rendered = self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
+        Ok((rendered, plan))
+    }
+
+    async fn answer_once_more(&mut self, again: &Again, i: u64) -> Done<MessageId> {
+        let started = Instant::now();
+        let (rendered, plan) = self.plan_again(again).await?;
         let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
         let answer = self.new_answer(&rendered, self.sampling_again(again, i), started)?;
         let made = self.write_answer(answer, plan, &rendered).await?;
         if again.answered && self.engine.server().is_none() {
-            self.note(Level::Info, format!("Answered again: {shared} tokens shared, {read} read for the question."));
+            self.info(format!("Answered again: {shared} tokens shared, {read} read for the question."));
         }
         Ok(made)
     }
 
     pub(super) async fn choose_answer(&mut self, made: &[MessageId]) -> Done<MessageId> {
-        let mut choices: Vec<Choice> = made
-            .iter()
-            .zip('1'..='9')
-            .map(|(id, key)| {
-                let text = self.here.session.tree.get(*id).map_or("", |m| m.text.as_str());
-                Choice { key, label: first_words(text, 60) }
-            })
-            .collect();
-        choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
-        let key = self.ask_user("Which answer continues the conversation?".into(), choices).await;
+        let text = |id| self.here.session.tree.get(id).map_or("", |m| m.text.as_str());
+        let labels: Vec<String> = made.iter().map(|id| first_words(text(*id), 60)).collect();
+        let last = ('\x1b', "keep the last; /branch shows the others");
+        let choices: Vec<_> = ('1'..='9').zip(labels.iter().map(String::as_str)).chain([last]).collect();
+        let key = self.ask_user("Which answer continues the conversation?".into(), &choices).await;
         let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
         if chosen.is_some() {
             // The stop that led to the question is over.
@@ -118,10 +114,8 @@ impl State {
             Some(m) if m.role == Role::Assistant => {
                 m.parent.ok_or_else(|| RuntimeError::Refused("That message has no question before it.".into()))
             }
-            Some(_) => {
-                Err(RuntimeError::Refused("Only answers can be regenerated. /timeline shows the numbers.".into()))
-            }
-            None => Err(RuntimeError::Refused("There is no answer to regenerate yet.".into())),
+            Some(_) => refused("Only answers can be regenerated. /timeline shows the numbers."),
+            None => refused("There is no answer to regenerate yet."),
         }
     }
 
@@ -142,5 +136,5 @@ pub(super) fn known_count(count: u64) -> Done {
     if (1..=MOST_ANSWERS).contains(&count.max(1)) {
         return Ok(());
     }
-    Err(RuntimeError::Refused(format!("Between 1 and {MOST_ANSWERS} answers can be generated at once (got {count}).")))
+    refused(format!("Between 1 and {MOST_ANSWERS} answers can be generated at once (got {count})."))
 }

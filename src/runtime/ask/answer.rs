@@ -2,21 +2,17 @@
 
 use std::time::Instant;
 
-use super::super::executor::{PrefillStats, Sink, ToAnswer, Written};
-use super::super::path::Path;
-use super::super::plan::Plan;
-use super::super::render::Rendered;
-use super::super::slot::Last;
-use super::super::verb::Verb;
-use super::super::{Attendance, Done, RuntimeError, State, grouped};
+use super::super::{
+    Activity, Attendance, Done, Last, Notice, Path, Plan, PrefillStats, Rendered, RuntimeError, Sink, State, ToAnswer,
+    Verb, Written, grouped,
+};
 use super::sentences::Sentences;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role, Sources};
-use crate::engine::protocol::{JobDone, JobStats, Looked, LookedAt, Sampling, Token, Usage};
-use crate::runtime::protocol::{Activity, Level, Notice};
+use crate::engine::protocol::{JobDone, JobStats, Looked, LookedAt, Sampling, Token};
 use crate::text::{Begin, Delta, StreamDecoder};
 
 pub(super) struct Answer {
-    message: Message,
+    pub(super) message: Message,
     sampling: Sampling,
     /// How the answer begins, and the number of its thought tokens from an earlier run.
     begin: Begin,
@@ -41,8 +37,7 @@ pub(super) fn finish_of(stats: &Done<PrefillStats>) -> Finish {
     }
 }
 
-/// Tokens per second of decoding; 0 if unknown. The prefill produces the first token, so the time covers the others
-/// only.
+/// Tokens per second; 0 if unknown. The time leaves out the first token, which the prefill produces.
 fn decode_speed(stats: &JobStats) -> f64 {
     let timed = stats.generated_tokens.saturating_sub(1);
     if timed == 0 || stats.decode_ms <= 0.0 {
@@ -69,29 +64,21 @@ impl Answer {
             Begin::Thought => state.bounded(|halt| tokenizer.encode_plain_until(&message.thinking, halt))?.len() as u64,
             Begin::Answer => 0,
         };
-        let decoder = StreamDecoder::new(tokenizer.clone(), begin);
-        let (first_token, thought, saved, dirty) = (None, None, Instant::now(), false);
-        let before = (message.meta.thought_ms, message.meta.thought_tokens.max(spent));
-        let (sentences, written) = (Sentences::after(message.text.len()), message.meta.completion_tokens);
         Ok(Answer {
-            before,
+            before: (message.meta.thought_ms, message.meta.thought_tokens.max(spent)),
+            sentences: Sentences::after(message.text.len()),
+            written: message.meta.completion_tokens,
             message,
             sampling,
             begin,
             spent,
-            decoder,
-            sentences,
-            written,
+            decoder: StreamDecoder::new(tokenizer.clone(), begin),
             started,
-            first_token,
-            thought,
-            saved,
-            dirty,
+            first_token: None,
+            thought: None,
+            saved: Instant::now(),
+            dirty: false,
         })
-    }
-
-    pub(super) fn add_words(&mut self, state: &mut State, more: String) {
-        self.take(state, Delta { thinking: String::new(), answer: more });
     }
 
     /// Takes the tokens of a round. Returns milliseconds and tokens of the thoughts while the model thinks.
@@ -129,7 +116,6 @@ impl Answer {
         }
     }
 
-    /// Saves it every few seconds.
     pub(super) fn save(&mut self, state: &mut State) {
         if self.saved.elapsed().as_secs() >= 2 && std::mem::take(&mut self.dirty) {
             self.saved = Instant::now();
@@ -137,15 +123,11 @@ impl Answer {
         }
     }
 
-    pub(super) fn id(&self) -> MessageId {
-        self.message.id
+    pub(super) fn seed(&self) -> Option<u64> {
+        self.sampling.seed_of_draws()
     }
 
-    pub(super) fn sampling(&self) -> Sampling {
-        self.sampling
-    }
-
-    fn take(&mut self, state: &mut State, delta: Delta) {
+    pub(super) fn take(&mut self, state: &mut State, delta: Delta) {
         self.keep(&delta);
         self.show(state, delta);
     }
@@ -194,24 +176,7 @@ impl State {
         Ok(Last::Generate(generate))
     }
 
-    pub(super) fn add_answer_quietly(&mut self, answer: &Answer) -> Done {
-        self.add_quietly(answer.message.clone())
-    }
-
-    /// Documents and lines that the answer to the last message of its path attended to. `live` is the state after the
-    /// answer.
-    fn sources(
-        &self,
-        answer: &Message,
-        rendered: &Rendered,
-        (looked, sentences): (&LookedAt, &[(usize, Looked)]),
-        live: &Path,
-    ) -> Option<Sources> {
-        let path = self.here.session.tree.path_to(answer.parent);
-        self.sources_after(&path, rendered, (looked, sentences), live)
-    }
-
-    /// The same for an answer to the last of `path`.
+    /// Documents and lines that an answer to the last of `path` attended to. `live` is the state after the answer.
     pub(in crate::runtime) fn sources_after(
         &self,
         path: &[&Message],
@@ -247,7 +212,8 @@ impl State {
         }
         if let Ok(stats @ PrefillStats { end: Some(end), .. }) = stats {
             self.count_tokens(&mut message.meta, stats, end, live.position());
-            let new = self.sources(&message, rendered, (&end.looked_at, &sentences), live);
+            let path = self.here.session.tree.path_to(message.parent);
+            let new = self.sources_after(&path, rendered, (&end.looked_at, &sentences), live);
             message.meta.looked = match (message.meta.looked.take(), new) {
                 // A continued answer merges the attention of all its parts.
                 (Some(before), Some(new)) => Some(before.then(new, answer.written)),
@@ -263,7 +229,6 @@ impl State {
         id
     }
 
-    /// The tokens and times of an answer.
     pub(super) fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobDone, position: u64) {
         let PrefillStats { reused, read, prefill_ms, .. } = stats;
         meta.reused_tokens = *reused;
@@ -272,7 +237,16 @@ impl State {
         meta.tokens_per_s = decode_speed(&end.stats);
         meta.estimated = end.stats.usage.is_none() && self.engine.server().is_some();
         match end.stats.usage {
-            Some(usage) => self.count_as(usage, meta, position),
+            // A server's own token counts replace the estimates.
+            Some(usage) => {
+                meta.reused_tokens = usage.cached_tokens;
+                meta.prefilled_tokens = usage.prompt_tokens.saturating_sub(usage.cached_tokens);
+                meta.completion_tokens = usage.completion_tokens;
+                if usage.thought_tokens > 0 {
+                    meta.thought_tokens = usage.thought_tokens;
+                }
+                self.here.slot.counted = Some((position, usage.prompt_tokens + usage.completion_tokens));
+            }
             // A server may have cached part of the prompt; it does not report how much.
             None if self.engine.server().is_some() => {
                 meta.reused_tokens = 0;
@@ -280,17 +254,6 @@ impl State {
             }
             None => {}
         }
-    }
-
-    /// A server's own token counts replace the estimates.
-    fn count_as(&mut self, usage: Usage, meta: &mut MessageMeta, position: u64) {
-        meta.reused_tokens = usage.cached_tokens;
-        meta.prefilled_tokens = usage.prompt_tokens - usage.cached_tokens.min(usage.prompt_tokens);
-        meta.completion_tokens = usage.completion_tokens;
-        if usage.thought_tokens > 0 {
-            meta.thought_tokens = usage.thought_tokens;
-        }
-        self.here.slot.counted = Some((position, usage.prompt_tokens + usage.completion_tokens));
     }
 
     pub(super) fn warn_of_full_context(&mut self) {
@@ -306,15 +269,14 @@ impl State {
                 Attendance::Present => "/new, /fork #3 or /compact.",
                 Attendance::Absent => "The next question may need a new session (without -r and -c).",
             };
-            self.note(Level::Warn, format!("About {left} tokens left. {next}"));
+            self.warn(format!("About {left} tokens left. {next}"));
         }
         self.here.warned = level;
     }
 }
 
 impl Verb {
-    /// Adds the answer's message if it is new and generates the answer. If kept state turns out lost before the first
-    /// token, the text is read again; after a crash of the model process this is tried once.
+    /// Adds the answer's message if it is new and generates it. Lost state is read again before the first token.
     pub(super) async fn write_answer(
         &mut self,
         mut answer: Answer,

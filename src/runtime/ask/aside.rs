@@ -1,13 +1,11 @@
 //! Asides: questions answered on a temporary fork, for the user or for the program. Nothing of them is kept.
 
-use super::super::executor::{Sink, ToAnswer, Written};
-use super::super::slot::Last;
-use super::super::verb::Verb;
-use super::super::{Done, RuntimeError, State, grouped};
+use super::super::{
+    Activity, Done, Last, Notice, RuntimeError, Sink, State, ToAnswer, Verb, Written, grouped, refused,
+};
 use super::{THIS_QUESTION, finish_of};
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::Ended;
-use crate::runtime::protocol::{Activity, Notice};
 use crate::text::{Begin, StreamDecoder};
 
 /// Most tokens that an aside prefills while another verb runs; one that needs more is queued.
@@ -15,7 +13,6 @@ const READ_ALONGSIDE: u64 = 8_192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::runtime) enum Shown {
-    /// In the overlay.
     Yes,
     /// Nowhere: the program uses the answer.
     No,
@@ -43,7 +40,7 @@ impl Sink<Verb> for AsideAnswer {
 impl Verb {
     pub(in crate::runtime) async fn aside(&mut self, question: String) -> Done {
         if question.trim().is_empty() {
-            return Err(RuntimeError::Refused("/aside QUESTION asks without keeping question or answer.".into()));
+            return refused("/aside QUESTION asks without keeping question or answer.");
         }
         self.answer_aside(&question, Shown::Yes).await.map(|_| ())
     }

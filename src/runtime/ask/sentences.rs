@@ -7,13 +7,11 @@ use crate::engine::protocol::{BlockLook, Looked};
 /// A shorter sentence (a list number, for example) belongs to the next one.
 const LEAST_CHARACTERS: usize = 4;
 
-/// Marks that end a sentence, before closing quotes and brackets.
 const MARKS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
 const WIDE_MARKS: [char; 3] = ['。', '！', '？'];
 const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', '`'];
 
-/// State of the open sentence, updated token by token: an answer may be one long sentence, and a rescan per token
-/// would be quadratic.
+/// The open sentence, updated token by token: a rescan of a long sentence per token would be quadratic.
 #[derive(Debug, Default)]
 struct Open {
     /// Characters from the first to the last that is not white space.
@@ -42,7 +40,6 @@ impl Open {
         self.characters >= LEAST_CHARACTERS
     }
 
-    /// Whether the text is a complete sentence once white space follows.
     fn is_sentence(&self) -> bool {
         self.is_long_enough() && self.marked
     }
@@ -64,7 +61,6 @@ pub(super) struct Sentences {
 }
 
 impl Sentences {
-    /// For a text that has `bytes` bytes already.
     pub(super) fn after(bytes: usize) -> Sentences {
         let (sums, done) = (BTreeMap::new(), Vec::new());
         Sentences { from: bytes, open: Open::default(), read: bytes, sums, tokens: 0, block_tokens: 0, done }
@@ -103,7 +99,6 @@ impl Sentences {
         (self.from, self.open) = (end, Open::default());
     }
 
-    /// All sentences; the last one ends with the text.
     pub(super) fn finish(mut self, text: &str) -> Vec<(usize, Looked)> {
         if text.get(self.from..).is_some_and(|rest| !rest.trim().is_empty()) {
             self.close(text.len());

@@ -3,25 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::executor::Written;
-use super::super::fan_out::{Branch, Fan, Grown};
-use super::super::path::Path;
-use super::super::render::Rendered;
-use super::super::segments::Step;
-use super::super::slot::Last;
-use super::super::verb::Verb;
-use super::super::{Done, RuntimeError, State, grouped};
-use super::THIS_QUESTION;
+use super::super::{
+    Activity, Branch, Done, Fan, Grown, Notice, Path, Rendered, RuntimeError, State, Step, Verb, Written, grouped,
+};
 use super::again::Again;
 use super::answer::Answer;
 use crate::core::transcript::MessageId;
-use crate::runtime::protocol::{Activity, Level, Notice};
 
 struct Made {
     id: MessageId,
     answer: Option<Answer>,
-    last: Option<Last>,
-    /// Tokens per second.
     rate: f64,
     path: Path,
     failed: Option<RuntimeError>,
@@ -35,18 +26,13 @@ struct Several {
 }
 
 impl Verb {
-    /// Prefills everything but the question, then answers it in several slots.
     pub(super) async fn answer_side_by_side(&mut self, again: Again) -> Done {
         let started = Instant::now();
-        self.move_head(Some(again.question))?;
-        self.show_session();
-        let rendered = Arc::new(self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?);
-        let mut plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
+        let (rendered, mut plan) = self.plan_again(&again).await?;
+        let rendered = Arc::new(rendered);
         plan.steps.pop();
         self.execute(plan, &rendered, None, &mut ()).await?;
-        if self.here.slot.stopped() {
-            return Err(RuntimeError::Stopped);
-        }
+        self.unstopped()?;
 
         let mut several = self.begin_several(&again, rendered, started)?;
         let done = self.fan_out(&mut several).await?;
@@ -92,26 +78,23 @@ impl State {
     fn begin_several(&mut self, again: &Again, rendered: Arc<Rendered>, started: Instant) -> Done<Several> {
         let plan = self.plan_answer(&rendered)?;
         let (shared, read) = (plan.base.position(), plan.to_read());
-        let mut slots = Vec::new();
-        for i in 0..again.count {
-            let answer = self.new_answer(&rendered, self.sampling_again(again, i), started)?;
-            let last = Some(self.last_of(&answer)?);
-            let (id, rate, path) = (answer.id(), 0.0, Path::default());
-            slots.push(Made { id, answer: Some(answer), last, rate, path, failed: None });
-        }
-        for answer in slots.iter().filter_map(|s| s.answer.as_ref()) {
-            self.add_answer_quietly(answer)?;
+        let answer = |i| self.new_answer(&rendered, self.sampling_again(again, i), started);
+        let answers = (0..again.count).map(answer).collect::<Done<Vec<Answer>>>()?;
+        for answer in &answers {
+            self.add_quietly(answer.message.clone())?;
         }
         if again.answered && self.engine.server().is_none() {
-            let text =
-                format!("Answering again: {} tokens shared, {} read for the question.", grouped(shared), grouped(read));
-            self.note(Level::Info, text);
+            let (shared, read) = (grouped(shared), grouped(read));
+            self.info(format!("Answering again: {shared} tokens shared, {read} read for the question."));
         }
-        let answers =
-            slots.iter().filter_map(|s| s.answer.as_ref()).map(|a| (a.id(), a.sampling().seed_of_draws())).collect();
-        self.report(Notice::Several(answers));
+        self.report(Notice::Several(answers.iter().map(|a| (a.message.id, a.seed())).collect()));
         // No token has arrived yet.
         self.activity(Activity::Busy { what: "reading the question".into() });
+        let made = |answer: Answer| {
+            let id = answer.message.id;
+            Made { id, answer: Some(answer), rate: 0.0, path: Path::default(), failed: None }
+        };
+        let slots = answers.into_iter().map(made).collect();
         Ok(Several { rendered, base: plan.base, steps: plan.steps, slots })
     }
 }
@@ -121,11 +104,11 @@ impl Fan for Several {
         self.slots.len()
     }
 
-    fn prepare(&mut self, _state: &mut State, which: usize) -> Done<Option<Branch>> {
-        let Some(slot) = self.slots.get_mut(which) else { return Ok(None) };
-        let Some(last) = slot.last.take() else { return Ok(None) };
+    fn prepare(&mut self, state: &mut State, which: usize) -> Done<Option<Branch>> {
+        let Some(Made { id, answer: Some(answer), .. }) = self.slots.get(which) else { return Ok(None) };
         let (base, rendered, steps) = (self.base.clone(), Arc::clone(&self.rendered), self.steps.clone());
-        Ok(Some(Branch { base, rendered, steps, last: Some(last), message: Some(slot.id) }))
+        let last = Some(state.last_of(answer)?);
+        Ok(Some(Branch { base, rendered, steps, last, message: Some(*id) }))
     }
 
     fn tokens(&mut self, state: &mut State, which: usize, written: &Written<'_>) {
@@ -144,7 +127,7 @@ impl Fan for Several {
 
     fn shown_again(&mut self, state: &mut State) {
         let seed = |s: &Made| match &s.answer {
-            Some(answer) => answer.sampling().seed_of_draws(),
+            Some(answer) => answer.seed(),
             None => state.here.session.tree.get(s.id).and_then(|m| m.meta.seed),
         };
         let seeds = self.slots.iter().map(|s| (s.id, seed(s))).collect();

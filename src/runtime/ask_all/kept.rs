@@ -1,9 +1,7 @@
 //! Documents of the library for `/ask-all`: the kept state of each, and files to read again.
 
 use super::super::library::Unread;
-use super::super::verb::Verb;
-use super::super::{Done, RuntimeError, State};
-use super::Params;
+use super::super::{Done, RuntimeError, State, Verb};
 use crate::config::settings::SaveStates;
 use crate::core::transcript::Role;
 use crate::runtime::protocol::LoadOptions;
@@ -18,17 +16,16 @@ pub(super) enum Standing {
     NotKept,
 }
 
+/// Documents with usable state that holds nothing else, and the others.
+pub(super) type Shelved = (Vec<DocumentRecord>, Vec<(DocumentRecord, Standing)>);
+
 pub(super) fn is_file(path: &str) -> bool {
     std::path::Path::new(path).is_file()
 }
 
 impl State {
-    /// The matching documents: those with usable state that holds nothing else, and the others. Of several entries
-    /// with one text, the one with the least text before it is used.
-    pub(super) fn shelved(
-        &self,
-        library: Option<&str>,
-    ) -> Done<(Vec<DocumentRecord>, Vec<(DocumentRecord, Standing)>)> {
+    /// The matching documents. Of several entries with one text, the one with the least text before it is used.
+    pub(super) fn shelved(&self, library: Option<&str>) -> Done<Shelved> {
         let pattern = library.map(glob::Pattern::new).transpose();
         let pattern = pattern
             .map_err(|e| RuntimeError::Refused(format!("{} is not a pattern of names: {e}", library.unwrap_or(""))))?;
@@ -73,7 +70,7 @@ impl State {
 
     pub(super) fn why_not(
         &self,
-        request: &Params,
+        tried: bool,
         record: &DocumentRecord,
         standing: Standing,
         unread: &[Unread],
@@ -90,14 +87,13 @@ impl State {
             Standing::AfterOthers => "it was read after other text",
         };
         match path {
-            Some(path) if is_file(path) && request.tried => format!("{what}; it was not read"),
+            Some(path) if is_file(path) && tried => format!("{what}; it was not read"),
             Some(path) if is_file(path) => format!("{what}; add --read to read it alone"),
             Some(path) => format!("{what}, and its file is gone: {path}"),
             None => format!("{what}, and no file to read it from"),
         }
     }
 
-    /// Whether all state up to this segment can be restored.
     fn is_kept(&self, segment: &SegmentId) -> Done<bool> {
         let path = self.disk.stored_path(segment)?;
         let plan = self.disk.restorable(segment)?;
@@ -110,24 +106,15 @@ impl Verb {
     pub(super) async fn read_shelved(&mut self, files: Vec<String>) -> Done<Vec<Unread>> {
         let (mut documents, mut unread) = (Vec::new(), Vec::new());
         for path in files {
-            if self.here.slot.stopped() {
-                return Err(RuntimeError::Stopped);
-            }
-            let gathered = self.gather(std::slice::from_ref(&path), &LoadOptions::default()).await;
-            let gathered = gathered.and_then(|gathered| {
-                self.say_skipped(&gathered);
-                self.shaped(gathered.documents, &LoadOptions::default())
-            });
-            match gathered {
+            self.unstopped()?;
+            let found = self.gather(std::slice::from_ref(&path), &LoadOptions::default()).await;
+            match found.and_then(|found| self.shaped(found, &LoadOptions::default())) {
                 Ok(found) => documents.extend(found),
                 Err(RuntimeError::Stopped) => return Err(RuntimeError::Stopped),
                 Err(why) => unread.push(Unread { path, why }),
             }
         }
         unread.extend(self.library_read(documents).await?);
-        match self.here.slot.stopped() {
-            true => Err(RuntimeError::Stopped),
-            false => Ok(unread),
-        }
+        self.unstopped().map(|()| unread)
     }
 }

@@ -1,52 +1,26 @@
 //! `/refresh`: the followed files read anew in their present versions, on a new branch, after the longest part that
 //! has no change. When updates are a large share of what was read, the same in idle time in another slot; the
-//! conversation goes on as it is until that is done.
+//! conversation goes on as it is until that is done. The most stable files are first, so that a new reading keeps most.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use super::super::executor::Written;
-use super::super::fan_out::{Branch, Fan, Grown};
-use super::super::verb::Verb;
-use super::super::{Attendance, Done, RuntimeError, State};
+use super::super::{Attendance, Branch, Done, Form, Plan, State, Verb, refused};
 use super::versions::versions;
-use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
-
-/// The branch that is read in idle time.
-struct Reading {
-    branch: Option<Branch>,
-    complete: bool,
-}
-
-impl Fan for Reading {
-    fn count(&self) -> usize {
-        1
-    }
-
-    fn prepare(&mut self, _state: &mut State, _which: usize) -> Done<Option<Branch>> {
-        Ok(self.branch.take())
-    }
-
-    fn tokens(&mut self, _state: &mut State, _which: usize, _written: &Written<'_>) {}
-
-    fn ended(&mut self, _state: &mut State, _which: usize, grown: Done<Grown>) {
-        match grown {
-            Ok(_) => self.complete = true,
-            Err(e) => tracing::debug!(%e, "not read anew"),
-        }
-    }
-
-    fn gives_way(&self) -> bool {
-        true
-    }
-}
+use crate::core::transcript::{Message, MessageId, Role};
 
 impl State {
     /// The messages of a path with each file in its last version and without updates: those that follow the longest
-    /// unchanged part, and the message before them. Unchanged documents first, then changed ones, the least recently
-    /// changed first, then the conversation.
-    fn rebased(&self, path: &[&Message]) -> Option<(Option<MessageId>, Vec<Message>)> {
+    /// unchanged part, and the message before them. Unchanged documents first, then changed ones by their age, then the
+    /// conversation.
+    fn rebased(
+        &self,
+        path: &[&Message],
+        ages: &HashMap<PathBuf, SystemTime>,
+    ) -> Option<(Option<MessageId>, Vec<Message>)> {
         let versions = versions(path);
         let of: HashMap<MessageId, _> = versions.iter().map(|v| (v.first.id, v)).collect();
         let is_same = |m: &&&Message| m.meta.document.is_none() || of.get(&m.id).is_some_and(|v| v.last.id == m.id);
@@ -54,26 +28,19 @@ impl State {
         let changed_from = path.get(from)?;
         let (mut same, mut changed, mut rest) = (Vec::new(), Vec::new(), Vec::new());
         for message in path.iter().skip(from) {
-            if message.role != Role::Document {
-                rest.push((*message).clone());
-                continue;
-            }
             match of.get(&message.id) {
+                None if message.role != Role::Document => rest.push((*message).clone()),
                 // An update, or a file without text.
                 None => {}
                 Some(v) if v.text.trim().is_empty() => {}
                 Some(v) if v.last.id == message.id => same.push((*message).clone()),
                 Some(v) => {
-                    let mut new = self.draft(Role::Document, None, v.text.clone().into_owned());
-                    let tokens = self.count(&new.text).unwrap_or_default();
-                    let info = DocumentInfo::new(v.name, Some(v.path.to_owned()), &new.text);
-                    new.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, ..info });
-                    let modified = std::fs::metadata(v.path).and_then(|meta| meta.modified());
-                    changed.push((modified.unwrap_or(SystemTime::UNIX_EPOCH), new));
+                    let new = self.read_document(None, v.name, v.path, v.text.clone().into_owned(), None);
+                    changed.push((ages.get(Path::new(v.path)), new));
                 }
             }
         }
-        changed.sort_by_key(|(modified, _)| *modified);
+        changed.sort_by_key(|(age, _)| *age);
         let messages = same.into_iter().chain(changed.into_iter().map(|(_, m)| m)).chain(rest);
         Some((changed_from.parent, messages.collect()))
     }
@@ -89,60 +56,115 @@ impl State {
         followed.tried != self.here.session.tree.head()
             && self.attendance == Attendance::Present
             && self.engine.model().is_some_and(|m| m.server.is_none())
-            && self.engine.free_slots() > 0
-            && self.others.iter().all(|other| other.wait.is_idle())
+            && self.engine_is_free()
             && self.here.session.may_write().is_ok()
             && tokens(true) > tokens(false) * self.config.follow.rebase_share
     }
 }
 
 impl Verb {
-    /// `/refresh`.
     pub(in crate::runtime) async fn refresh(&mut self) -> Done {
         self.here.session.may_write()?;
         self.engine_ready().await?;
         let mut new = Vec::new();
         let head = self.here.session.tree.head();
         self.bring_up_to_date(head, &mut new, true).await?;
+        let ages = self.ages_of_read().await?;
         let path: Vec<&Message> = self.here.session.tree.path().into_iter().chain(&new).collect();
-        match self.rebased(&path) {
+        match self.rebased(&path, &ages) {
             Some((parent, messages)) => self.rebuild(parent, messages, "Read anew, now at").await,
             None if !new.is_empty() => self.rebuild(head, new, "Read, now at").await,
             None => {
-                Err(RuntimeError::Refused("Every file was read in its present version: nothing to refresh.".into()))
+                self.followed()?;
+                refused("Every file was read in its present version: nothing to refresh.")
             }
         }
     }
 
-    /// The same in idle time. A request ends it; it goes on after the request with what was read by then.
+    fn tried(&mut self, head: Option<MessageId>) {
+        if let Ok(followed) = self.followed() {
+            followed.tried = head;
+        }
+    }
+
+    async fn ages_of_read(&mut self) -> Done<HashMap<PathBuf, SystemTime>> {
+        let files = self.paths_read().into_iter().map(PathBuf::from).filter(|file| file.is_absolute());
+        self.ages(files.collect()).await
+    }
+
+    /// The same in idle time. A request ends it; after the request it continues with what was read by then.
     pub(in crate::runtime) async fn rebase(&mut self) -> Done {
-        let (head, serial) = (self.here.session.tree.head(), self.here.session.serial);
-        let tried = |state: &mut State, head: Option<MessageId>| {
-            if let Some(followed) = state.follows.by_session.get_mut(&serial) {
-                followed.tried = head;
-            }
-        };
-        tried(self, head);
-        let Some((parent, messages)) = self.rebased(&self.here.session.tree.path()) else { return Ok(()) };
+        let head = self.here.session.tree.head();
+        self.tried(head);
+        let ages = self.ages_of_read().await?;
+        let Some((parent, messages)) = self.rebased(&self.here.session.tree.path(), &ages) else { return Ok(()) };
         let path: Vec<&Message> = self.here.session.tree.path_to(parent).into_iter().chain(&messages).collect();
-        let rendered = self.past_of(&path, self.here.session.settings.think)?;
-        let mut plan = self.planned(&rendered, State::plan).await?;
-        plan.steps.iter_mut().for_each(|step| step.message = None);
-        let branch =
-            Branch { base: plan.base, rendered: Arc::new(rendered), steps: plan.steps, last: None, message: None };
-        let mut reading = Reading { branch: Some(branch), complete: false };
-        let slots = self.fan_out(&mut reading).await?;
-        self.release(slots)?;
+        let rendered = Arc::new(self.rendered(&path, Form::Past)?);
+        let Plan { base, mut steps, .. } = self.planned(&rendered, State::plan).await?;
+        steps.iter_mut().for_each(|step| step.message = None);
+        let grown = self.in_idle_time(Branch { base, rendered, steps, last: None, message: None }).await?;
         if !self.here.queue.is_empty() {
-            tried(self, None);
+            self.tried(None);
             return Ok(());
         }
-        if !reading.complete || self.here.slot.stopped() || self.here.session.tree.head() != head {
+        if grown.is_none() || self.here.slot.stopped() || self.here.session.tree.head() != head {
             return Ok(());
         }
         self.rebuild(parent, messages, "The files were read anew in idle time, now at").await?;
         let head = self.here.session.tree.head();
-        tried(self, head);
+        self.tried(head);
         Ok(())
     }
+}
+
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Verb {
+    /// When each file was last committed; without git or a commit, when it changed.
+    pub(super) async fn ages(&mut self, files: Vec<PathBuf>) -> Done<HashMap<PathBuf, SystemTime>> {
+        if files.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let ages = move || {
+            let mut folder = files.first().and_then(|file| file.parent()).map(Path::to_owned).unwrap_or_default();
+            while !files.iter().all(|file| file.starts_with(&folder)) && folder.pop() {}
+            let committed = committed(&folder).unwrap_or_default();
+            let age = |file: PathBuf| {
+                let modified = || file.metadata().and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+                (committed.get(&file).copied().unwrap_or_else(modified), file)
+            };
+            files.into_iter().map(age).map(|(age, file)| (file, age)).collect()
+        };
+        self.look_elsewhere("The files were not put in order.", |_| ages()).await
+    }
+}
+
+/// The last commit of each file below a folder; `None` without a repository, or when git takes too long.
+fn committed(folder: &Path) -> Option<HashMap<PathBuf, SystemTime>> {
+    // The repository may be anybody's: it starts no program and no connection.
+    let safe = ["--no-pager", "-c", "protocol.allow=never", "log", "--no-show-signature", "--no-renames"];
+    let what = ["--relative", "--name-only", "-z", "--format=%x01%ct", "--", "."];
+    let mut git = Command::new("git");
+    git.arg("-C").arg(folder).args(safe).args(what).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut child = git.stdout(Stdio::piped()).spawn().ok()?;
+    let mut out = child.stdout.take()?;
+    let (done, ended) = crossbeam_channel::bounded(1);
+    std::thread::spawn(move || {
+        let mut log = Vec::new();
+        let read = std::io::Read::read_to_end(&mut out, &mut log);
+        done.send(read.map(|_| log))
+    });
+    let log = ended.recv_timeout(PATIENCE);
+    // It has ended, or takes too long.
+    let _ = child.kill();
+    let ended = child.wait().ok()?;
+    let log = String::from_utf8(log.ok()?.ok()?).ok().filter(|_| ended.success())?;
+    let (mut times, mut time) = (HashMap::new(), SystemTime::UNIX_EPOCH);
+    for word in log.split('\0') {
+        match word.strip_prefix('\u{1}') {
+            Some(seconds) => time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.parse().ok()?),
+            None => drop(times.entry(folder.join(word.trim_start_matches('\n'))).or_insert(time)),
+        }
+    }
+    Some(times)
 }

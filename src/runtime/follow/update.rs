@@ -1,27 +1,25 @@
-//! `/changes`, `/since`, and the documents that bring the followed files up to date before a question.
+//! `/changes`, `/since`, and the documents that bring the followed files up to date before a question. `/watch`: a
+//! question that is answered again after each change. Neither question nor answer enters the conversation; a page shows
+//! an answer that differs from the one before.
 
-use super::super::verb::Verb;
-use super::super::{Attendance, Done, RuntimeError, grouped};
-use super::{Pending, What, looking};
+use super::super::ask::Shown;
+use super::super::{Attendance, Done, Notice, State, Verb, grouped, refused};
+use super::{Pending, What};
 use crate::config::settings::NewFiles;
 use crate::core::counted;
-use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
-use crate::runtime::protocol::{Choice, Notice};
+use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, Update};
 use crate::text::sources::follow::Follower;
 
-/// Names of files in a question.
 const NAMED: usize = 3;
 const LISTED: usize = 200;
 
 impl Verb {
     /// `/since [QUESTION]`: asks about what changed since the last question.
     pub(in crate::runtime) async fn since(&mut self, question: Option<String>) -> Done {
-        self.followed()?;
-        self.look_again().await?;
-        let pending = self.pending(&self.here.session.tree.path());
+        let pending = self.pending_now().await?;
         let mut names: Vec<String> = pending.iter().filter_map(|p| Some(p.document()?.0)).collect();
         if names.is_empty() {
-            return Err(RuntimeError::Refused("Nothing changed since the last question.".into()));
+            return refused("Nothing changed since the last question.");
         }
         let more = names.len().saturating_sub(NAMED);
         names.truncate(NAMED);
@@ -30,11 +28,8 @@ impl Verb {
         self.ask(format!("Only from {}: {question}", names.join(", "))).await
     }
 
-    /// `/changes`.
     pub(in crate::runtime) async fn changes(&mut self) -> Done {
-        self.followed()?;
-        self.look_again().await?;
-        let pending = self.pending(&self.here.session.tree.path());
+        let pending = self.pending_now().await?;
         let mut text = String::new();
         for p in pending.iter().take(LISTED) {
             let size = match (&p.what, p.document()) {
@@ -55,24 +50,28 @@ impl Verb {
             false if more > 0 => format!("    and {more} more\n\nThe next question reads these changes and {new}.\n"),
             false => format!("\nThe next question reads these changes and {new} (follow.new).\n"),
         });
-        self.report(Notice::Page { title: "Changes".into(), text });
-        Ok(())
+        self.page("Changes", text)
+    }
+
+    async fn pending_now(&mut self) -> Done<Vec<Pending>> {
+        self.followed()?;
+        self.look_again().await?;
+        Ok(self.pending(&self.here.session.tree.path()))
     }
 
     /// Looks at the followed files now: the system's events may arrive later than the user's question.
     async fn look_again(&mut self) -> Done {
         let looks: Vec<_> = self.following().into_iter().flat_map(|f| f.followers.iter().map(Follower::look)).collect();
         for look in looks {
-            self.elsewhere(looking("The question was not asked."), move |doing| look(&doing.cancel)).await?;
+            self.look_elsewhere("The question was not asked.", move |doing| look(&doing.cancel)).await?;
         }
         while let Ok((serial, look)) = self.follows.looks.try_recv() {
             self.on_look(serial, look);
         }
-        if self.here.slot.stopped() { Err(RuntimeError::Stopped) } else { Ok(()) }
+        self.unstopped()
     }
 
-    /// Adds documents that bring the followed files up to date to the messages before a question.
-    /// Without `asks`, new files wait for a question of the user.
+    /// Adds documents that bring the followed files up to date. Without `asks`, new files wait.
     pub(in crate::runtime) async fn bring_up_to_date(
         &mut self,
         parent: Option<MessageId>,
@@ -89,17 +88,12 @@ impl Verb {
         }
         for p in pending {
             let Some((name, text, update)) = p.document() else { continue };
-            let tokens = self.count(&text)?;
-            let info = DocumentInfo::new(&name, Some(p.path), &text);
-            let mut message = self.draft(Role::Document, new.last().map(|m| m.id).or(parent), text);
-            // The next prompt contains all of it.
-            message.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, update, ..info });
-            new.push(message);
+            let parent = new.last().map(|m| m.id).or(parent);
+            new.push(self.read_document(parent, &name, &p.path, text, update));
         }
         Ok(())
     }
 
-    /// Whether new files are read, by the settings or by the user.
     async fn wants_new(&mut self, pending: &[Pending], asks: bool) -> Done<bool> {
         let new: Vec<&Pending> = pending.iter().filter(|p| matches!(p.what, What::New(_))).collect();
         if new.is_empty() || self.config.follow.new == NewFiles::Take {
@@ -108,16 +102,14 @@ impl Verb {
         if !asks {
             return Ok(false);
         }
-        let mut tokens = 0;
-        for p in &new {
-            tokens += if let What::New(text) = &p.what { self.count(text)? } else { 0 };
-        }
+        let texts = new.iter().filter_map(|p| if let What::New(text) = &p.what { Some(text) } else { None });
+        let tokens: u64 = texts.map(|text| self.count(text)).sum::<Done<_>>()?;
         let mut names: Vec<&str> = new.iter().take(NAMED).map(|p| p.name.as_str()).collect();
         names.extend((new.len() > NAMED).then_some("..."));
         let text =
             format!("{}: {} ({} tokens).", counted(new.len() as u64, "new file"), names.join(", "), grouped(tokens));
         if self.attendance == Attendance::Present
-            && self.ask_user(text, Choice::yes_or_no("read", "leave out")).await == 'y'
+            && self.ask_user(text, &[('y', "read"), ('n', "leave out")]).await == 'y'
         {
             return Ok(true);
         }
@@ -126,5 +118,104 @@ impl Verb {
         }
         self.show_changed();
         Ok(false)
+    }
+}
+
+impl State {
+    /// A document that the next prompt contains completely.
+    pub(super) fn read_document(
+        &self,
+        parent: Option<MessageId>,
+        name: &str,
+        path: &str,
+        text: String,
+        update: Option<Update>,
+    ) -> Message {
+        let info = DocumentInfo::new(name, Some(path.to_owned()), &text);
+        let tokens = self.count(&text).unwrap_or_default();
+        let mut message = self.draft(Role::Document, parent, text);
+        message.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, update, ..info });
+        message
+    }
+}
+
+pub(super) struct Watch {
+    question: String,
+    answer: String,
+}
+
+fn lines(answer: &Message) -> String {
+    let mut text: String = answer.text.trim().lines().map(|line| format!("    {line}\n")).collect();
+    let places: Vec<String> = answer.meta.quotes.iter().map(|quote| quote.place()).collect();
+    if !places.is_empty() {
+        text.push_str(&format!("    ({})\n", places.join("; ")));
+    }
+    text
+}
+
+impl State {
+    pub(in crate::runtime) fn watch_is_due(&self) -> bool {
+        self.following().is_some_and(|f| f.is_fresh && !f.watches.is_empty())
+            && self.engine.model().is_some()
+            && self.here.session.may_write().is_ok()
+    }
+
+    fn list_watches(&mut self) -> Done {
+        let rows = (1..).zip(&self.followed()?.watches).map(|(n, watch)| format!("{n} {}", watch.question));
+        let rows: Vec<String> = rows.collect();
+        self.info(match rows.is_empty() {
+            true => "No question is watched. /watch QUESTION answers one after each change.".to_owned(),
+            false => format!("Watched: {}. /watch off N ends one.", rows.join("; ")),
+        });
+        Ok(())
+    }
+
+    pub(in crate::runtime) fn watch_nothing(&mut self, number: Option<usize>) -> Done {
+        let watches = &mut self.followed()?.watches;
+        let ended = match number.map(|n| n.checked_sub(1).filter(|at| *at < watches.len())) {
+            None => watches.drain(..).count(),
+            Some(Some(at)) => watches.drain(at..=at).count(),
+            Some(None) => return refused("No watch has this number. /watch lists them."),
+        };
+        self.info(format!("{} not watched any more.", crate::core::counted(ended as u64, "question")));
+        Ok(())
+    }
+}
+
+impl Verb {
+    pub(in crate::runtime) async fn watch(&mut self, question: Option<String>) -> Done {
+        let Some(question) = question else { return self.list_watches() };
+        self.here.session.may_write()?;
+        self.followed()?.watches.push(Watch { question, answer: String::new() });
+        self.watch_again().await
+    }
+
+    /// Brings the files up to date and answers the watched questions; shows the answers that differ.
+    pub(in crate::runtime) async fn watch_again(&mut self) -> Done {
+        self.followed()?.is_fresh = false;
+        self.engine_ready().await?;
+        let mut new = Vec::new();
+        self.bring_up_to_date(self.here.session.tree.head(), &mut new, false).await?;
+        for message in new {
+            self.add_message(message)?;
+        }
+        // Each answer begins with the state after the updates.
+        self.sync_to_the_end(false).await?;
+        let mut at = 0;
+        while let Some(question) = self.followed()?.watches.get(at).map(|watch| watch.question.clone()) {
+            let answer = self.answer_aside(&question, Shown::Greedily).await?;
+            let text = lines(&answer);
+            // The user may have ended it meanwhile.
+            if let Some(watch) = self.followed()?.watches.get_mut(at).filter(|watch| watch.question == question) {
+                let before = std::mem::replace(&mut watch.answer, text.clone());
+                if before != text {
+                    let before = if before.is_empty() { before } else { format!("\nBefore:\n\n{before}") };
+                    let page = format!("{question}\n\n{text}{before}\n/watch off ends it.\n");
+                    self.report(Notice::Page { title: "Watched".into(), text: page });
+                }
+            }
+            at += 1;
+        }
+        Ok(())
     }
 }

@@ -1,21 +1,12 @@
 //! Whether a load fits and the user confirms it; removal of files from the plan.
 
-use super::super::plan::Plan;
-use super::super::verb::{Answer, Verb};
-use super::super::{Attendance, Done, RuntimeError, State, grouped};
+use super::super::verb::Answer;
+use super::super::{Attendance, Choice, Done, Notice, Plan, Rendered, RuntimeError, State, Verb, grouped};
 use super::Item;
 use crate::core::transcript::{Message, MessageId};
-use crate::runtime::protocol::{Choice, LoadPlan, Notice, PlanFile};
+use crate::runtime::protocol::{LoadPlan, PlanFile};
 use crate::text::TextError;
 use crate::text::sanitize::command_word;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chosen {
-    /// Paths after `/load`: a large load needs a confirmation.
-    Named,
-    /// Selected in the plan with the totals in view: no confirmation needed.
-    FromList,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
@@ -24,9 +15,37 @@ pub(super) enum Decision {
     Cancel,
 }
 
+/// Places of a load's documents in a plan: tokens, ends, and which of them are in kept state.
+pub(super) fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> Done<Vec<Item>> {
+    let mut ends: Vec<(MessageId, u64, bool)> = Vec::new();
+    for (message, segment) in &plan.found {
+        let end = plan.base.segments().iter().find(|s| s.id == *segment).map(|s| s.end_position());
+        ends.extend(end.map(|e| (*message, e, true)));
+    }
+    let mut position = plan.base.position();
+    for step in &plan.steps {
+        position += step.prompt.len() as u64;
+        ends.extend(step.message.map(|m| (m, position, false)));
+    }
+    let first = messages.first().map(|m| m.id);
+    let mut start = ends.iter().take_while(|(m, ..)| Some(*m) != first).last().map_or(0, |(_, end, _)| *end);
+    let mut items = Vec::with_capacity(messages.len());
+    for m in messages {
+        let Some((_, end, kept)) = ends.iter().find(|(id, ..)| *id == m.id) else {
+            let shown = rendered.cuts.len();
+            return Err(
+                TextError::Template(format!("it shows {shown} ends of turns, and not that of a document")).into()
+            );
+        };
+        items.push(Item { name: name_of(m), tokens: end - start, end: *end, kept: *kept });
+        start = *end;
+    }
+    Ok(items)
+}
+
 /// Keeps the messages at the places `files` and links each to the one before.
-pub(super) fn keep_only(messages: &mut Vec<Message>, parent: Option<MessageId>, files: &[usize]) {
-    let mut parent = parent;
+pub(super) fn keep_only(messages: &mut Vec<Message>, files: &[usize]) {
+    let mut parent = messages.first().and_then(|m| m.parent);
     let mut place = 0..;
     messages.retain_mut(|m| {
         let kept = place.next().is_some_and(|i| files.contains(&i));
@@ -131,11 +150,12 @@ impl State {
 }
 
 impl Verb {
-    /// Asks about a load that is large or does not fit. A single file that does not fit is refused at once.
-    pub(super) async fn confirm_load(&mut self, offer: Offer, chosen: Chosen) -> Done<Decision> {
+    /// Asks about a load that is large or does not fit, unless its files were chosen with the totals in view. A single
+    /// file that does not fit is refused at once.
+    pub(super) async fn confirm_load(&mut self, offer: Offer, chosen: bool) -> Done<Decision> {
         let Offer { plan: offer, need, to_read, total, too_long } = offer;
-        let (limit, files) = (self.firm_limit(), offer.files.len());
-        if limit > 0 && total + offer.reserve > limit {
+        let files = offer.files.len();
+        if !self.fits(total + offer.reserve) {
             if files == 1 || self.attendance == Attendance::Absent {
                 return Err(RuntimeError::TooLong(too_long));
             }
@@ -148,7 +168,7 @@ impl Verb {
         }
         let limits = &self.config.load;
         let small = to_read <= limits.confirm_tokens && files as u64 <= limits.confirm_files;
-        if small || chosen == Chosen::FromList {
+        if small || chosen {
             return Ok(Decision::Load);
         }
         let kept = match offer.files.iter().filter(|f| f.kept).count() {
@@ -173,11 +193,9 @@ impl Verb {
 
     /// Shows the plan. `load` is the label for a load of all files, if that is possible.
     async fn ask_plan(&mut self, text: String, plan: LoadPlan, load: Option<&str>) -> Decision {
-        let choice = |key, label: &str| Choice { key, label: label.into() };
-        let mut choices: Vec<Choice> = load.map(|l| choice('\n', l)).into_iter().collect();
         let files = plan.files.len();
-        choices.push(choice('e', "choose files"));
-        choices.push(choice('\x1b', "cancel"));
+        let choices = load.map(|label| ('\n', label)).into_iter().chain([('e', "choose files"), ('\x1b', "cancel")]);
+        let choices = Choice::all(&choices.collect::<Vec<_>>());
         match self.put(|id| Notice::Plan { id, text, choices, plan }).await {
             Some(Answer::Key('\n')) if load.is_some() => Decision::Load,
             Some(Answer::Files(picked)) => {

@@ -1,17 +1,19 @@
-//! Finds the documents of a load (files, folders, standard input) and cuts them as the options demand.
+//! Finds the documents of a load (files, folders, standard input), cuts them as the options demand, and finds those that
+//! the conversation holds already.
 
-use std::time::Duration;
-
-use super::super::task::{Order, Place};
-use super::super::verb::Verb;
-use super::super::{Attendance, Done, RuntimeError, State, render};
-use crate::runtime::protocol::{Level, LoadOptions};
+use super::super::task::{Doing, Place};
+use super::super::{Attendance, Done, RuntimeError, State, Verb, grouped, refused, render};
+use crate::core::transcript::{DocumentInfo, Message, Role};
+use crate::runtime::protocol::LoadOptions;
 use crate::text::Part;
 use crate::text::sanitize::{command_word, shell_word};
 use crate::text::sources::{self, Document, Gathered, SourceError};
 
+const SKIPPED: usize = 5;
+
 impl Verb {
-    pub(in crate::runtime) async fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Gathered> {
+    /// The documents of paths; notes which files were skipped.
+    pub(in crate::runtime) async fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Vec<Document>> {
         let inline = paths.iter().any(|p| p == "-").then(|| inline(options)).transpose()?;
         let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
         let mut gathered = Gathered::default();
@@ -22,17 +24,19 @@ impl Verb {
                 how.not_text = "/load --force loads it as Latin-1.";
             }
             let files = paths.clone();
-            let order = Order {
-                what: "opening files".into(),
-                failed: "Reading the files failed unexpectedly. Nothing was loaded.",
-                place: Place::InTurn,
-                patience: Duration::ZERO,
-            };
-            let found = self.elsewhere(order, move |doing| sources::gather(&files, &how, &doing.cancel)).await?;
+            let failed = "Reading the files failed unexpectedly. Nothing was loaded.";
+            let read = move |doing: &Doing| sources::gather(&files, &how, &doing.cancel);
+            let found = self.elsewhere(Place::InTurn, "opening files".into(), failed, read).await?;
             gathered = self.gathered(&paths, found)?;
         }
+        for skipped in gathered.skipped.iter().take(SKIPPED) {
+            self.warn(format!("Skipped {}: {}", skipped.name, skipped.reason));
+        }
+        if gathered.skipped.len() > SKIPPED {
+            self.warn(format!("Skipped {} more.", gathered.skipped.len() - SKIPPED));
+        }
         gathered.documents.extend(inline);
-        Ok(gathered)
+        Ok(gathered.documents)
     }
 }
 
@@ -67,17 +71,17 @@ impl State {
             match documents.as_mut_slice() {
                 [one] => one.name = render::safe_name(name),
                 more => {
-                    return Err(RuntimeError::Refused(format!("--as names one document; {} were found.", more.len())));
+                    return refused(format!("--as names one document; {} were found.", more.len()));
                 }
             }
         }
         let tokenizer = &self.engine.renderer.model().tokenizer;
         for d in &mut documents {
             if let Some(encoding) = d.guessed {
-                self.note(Level::Warn, format!("{}: encoding unclear; read as {encoding}", d.name));
+                self.warn(format!("{}: encoding unclear; read as {encoding}", d.name));
             }
             if let Some(note) = &d.note {
-                self.note(Level::Info, format!("{}: {note}", d.name));
+                self.info(format!("{}: {note}", d.name));
             }
             let part = match (options.head, options.tail) {
                 (Some(n), _) => Part::First(n),
@@ -93,10 +97,67 @@ impl State {
 /// The text of standard input as a document. A clipboard is refused: over SSH only the terminal has access to it.
 fn inline(options: &LoadOptions) -> Done<Document> {
     let Some(text) = &options.inline else {
-        return Err(RuntimeError::Refused(
-            "- is not a file here. Paste the text into a message, or load a file; ./- is a file with that name.".into(),
-        ));
+        return refused(
+            "- is not a file here. Paste the text into a message, or load a file; ./- is a file with that name.",
+        );
     };
     let name = options.name.as_deref().unwrap_or("pasted.txt");
     Document::inline(name, text).map_err(|e| RuntimeError::Refused(e.to_string()))
+}
+
+impl Verb {
+    /// Asks about documents that the conversation holds already. Without a user they are left out.
+    pub(super) async fn without_repeated(&mut self, documents: Vec<Document>) -> Vec<Document> {
+        let repeated = |d: &Document| {
+            let path = d.path.as_ref().map(|p| p.display().to_string());
+            let info = DocumentInfo::new(&d.name, path, &d.text);
+            self.here.session.documents_with(&info.hash).any(|old| is_same(old, &info))
+        };
+        let mut documents: Vec<(bool, Document)> = documents.into_iter().map(|d| (repeated(&d), d)).collect();
+        let mut again = documents.iter().filter(|(repeated, _)| *repeated).map(|(_, d)| d.name.as_str());
+        let what = match (again.next(), again.count()) {
+            (None, _) => return documents.into_iter().map(|(_, d)| d).collect(),
+            (Some(one), 0) => format!("{one} is in this conversation already, unchanged"),
+            (Some(_), more) => format!("{} of these files are in this conversation already, unchanged", more + 1),
+        };
+        let others = documents.iter().any(|(repeated, _)| !repeated);
+        if self.attendance == Attendance::Absent {
+            self.warn(format!("{what}: not loaded again."));
+            documents.retain(|(repeated, _)| !repeated);
+            return documents.into_iter().map(|(_, d)| d).collect();
+        }
+        let choices = [('\n', "load again"), ('o', "only the others"), ('\x1b', "cancel")];
+        let choices = choices.into_iter().filter(|(key, _)| others || *key != 'o').collect::<Vec<_>>();
+        let text = format!("{what}. Loading it again costs its tokens again.");
+        match self.ask_user(text, &choices).await {
+            '\n' => {}
+            'o' => documents.retain(|(repeated, _)| !repeated),
+            _ => documents.clear(),
+        }
+        documents.into_iter().map(|(_, d)| d).collect()
+    }
+}
+
+impl State {
+    pub(super) fn say_in_part(&self, messages: &[Message]) {
+        let path = self.here.session.tree.path();
+        let cut = path.iter().filter(|m| m.role == Role::Document && !m.is_half_read());
+        let parts: Vec<&DocumentInfo> = cut.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete).collect();
+        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
+            if let Some(part) = parts.iter().find(|part| part.hash == info.hash && is_same(part, info)) {
+                let (name, lines) = (&info.name, grouped(part.lines));
+                self.info(format!("{name} is already here in part (lines 1-{lines}); this reads it again."));
+            }
+        }
+    }
+}
+
+/// Whether two documents of one text are the same file, by whatever path, or have the same name and no file.
+fn is_same(old: &DocumentInfo, new: &DocumentInfo) -> bool {
+    let file = |path: &str| std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    match (&old.path, &new.path) {
+        (Some(old), Some(new)) => old == new || file(old) == file(new),
+        (None, None) => old.name == new.name,
+        (Some(_), None) | (None, Some(_)) => false,
+    }
 }

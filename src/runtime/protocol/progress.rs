@@ -23,7 +23,6 @@ pub enum Activity {
         /// Over the last two seconds.
         tokens_per_s: f64,
     },
-    /// Kept state is being restored.
     Restoring {
         /// Share read, 0 to 1, if known.
         share: Option<f64>,
@@ -61,12 +60,9 @@ impl Activity {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReadingProgress {
     pub files: Vec<FileProgress>,
-    /// Tokens read, over all files.
     pub done: u64,
     pub total: u64,
-    /// Average since the start.
     pub tokens_per_s: f64,
-    /// Since the start, in milliseconds.
     pub elapsed_ms: f64,
     /// Free tokens after the read.
     pub left_after: u64,
@@ -90,7 +86,6 @@ pub enum FileState {
     FromLibrary(f64),
 }
 
-/// Numbers for the status line and the panel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Meters {
     pub context_used: u64,
@@ -107,7 +102,6 @@ pub struct Meters {
     pub checkpoints: u64,
     /// Files that are followed and differ from what was read.
     pub changed: u64,
-    /// Bytes of kept state on disk, all sessions.
     pub state_bytes: u64,
     /// Settings of the next answer: name in `/set` and value.
     pub settings: Vec<(&'static str, String)>,
@@ -131,13 +125,11 @@ pub enum SaveState {
 /// Text that is not on disk and will not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsaved {
-    /// A sentence.
     pub reason: String,
     /// Distinguishes a disk failure from damaged data.
     pub exit: Exit,
 }
 
-/// A file of a load before the user's decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanFile {
     pub name: String,
@@ -149,7 +141,6 @@ pub struct PlanFile {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadPlan {
     pub files: Vec<PlanFile>,
-    /// Free tokens before the load.
     pub free: u64,
     /// Part of `free` that is reserved for an answer.
     pub reserve: u64,

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use crate::core::transcript::{Finish, Message, MessageId, Passage, SessionSizes};
 
-/// The open session, sent whole when it changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionView {
     pub name: String,
@@ -26,7 +25,6 @@ pub struct SessionView {
 /// The parts of a [`SessionView`] that change with each message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TreeView {
-    /// As [`SessionView::branch`].
     pub branch: (u64, u64),
     pub timeline: Vec<TimelineRow>,
     pub documents: Vec<DocumentRow>,
@@ -106,17 +104,14 @@ pub struct SessionRow {
     /// A single question of `-p`: `ls` leaves it out, other lists have it last.
     pub once: bool,
     pub pinned: bool,
-    /// The folder it was started in.
     pub folder: Option<String>,
     /// That folder is the one this program was started in.
     #[serde(skip)]
     pub here: bool,
-    /// Bytes on disk, if requested.
     pub disk: Option<SessionSizes>,
 }
 
 impl SessionRow {
-    /// Its title, else its name.
     pub fn heading(&self) -> &str {
         if self.title.is_empty() { &self.name } else { &self.title }
     }
@@ -163,13 +158,11 @@ pub struct Stretch {
 pub struct ContextMap {
     pub stretches: Vec<Stretch>,
     pub used: u64,
-    /// Capacity of the context, tokens.
     pub limit: u64,
     /// Tokens of a block; 0 if no attention is recorded.
     pub block_tokens: u32,
     /// Blocks with ten-thousandths, as [`crate::core::transcript::Sources::blocks`].
     pub looked: Vec<(u32, u16)>,
-    /// Passages of that answer, highest share first.
     pub passages: Vec<Passage>,
     pub answer: Option<u64>,
 }
@@ -179,7 +172,6 @@ pub struct ContextMap {
 pub struct FanOut {
     pub question: String,
     pub rows: Vec<FanOutRow>,
-    /// No more notices follow.
     pub over: bool,
 }
 
@@ -191,7 +183,6 @@ pub struct FanOutRow {
     /// `None` before the end, and without an answer.
     pub finish: Option<Finish>,
     pub failed: Option<String>,
-    /// Passages that it attended to, highest share first.
     pub passages: Vec<Passage>,
     /// Mean log-probability (natural logarithm) of the answer's tokens; `None` if unknown.
     pub log_probability: Option<f64>,

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Tree;
+use super::super::Tree;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::TimelineRow;
 use crate::text::sanitize::sanitize_line;
@@ -74,8 +74,7 @@ pub fn title_of(message: &Message) -> String {
     first_words(&message.text, 60)
 }
 
-/// The text on one line, cut at a word end to at most `width` characters. Control characters are escaped, as in the
-/// full text.
+/// The text on one line, cut at a word end to at most `width` characters, with control characters escaped.
 pub fn first_words(text: &str, width: usize) -> String {
     let mut out = String::new();
     let mut used = 0;

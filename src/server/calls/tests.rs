@@ -2,21 +2,21 @@ use super::*;
 
 /// All parts of an answer in pieces of `size` characters: texts are joined, and of each call the result has the
 /// complete one, which equals the sum of its parts.
-fn read(mut calls: Calls, text: &str, size: usize) -> Vec<Part> {
+fn read(mut calls: Calls, text: &str, size: usize) -> Vec<Event> {
     let (mut all, mut name, mut arguments) = (Vec::new(), None, String::new());
     let chars: Vec<char> = text.chars().collect();
     let pieces: Vec<String> = chars.chunks(size).map(|c| c.iter().collect()).collect();
-    let mut shown: Vec<Part> = pieces.iter().flat_map(|piece| calls.push(piece)).collect();
+    let mut shown: Vec<Event> = pieces.iter().flat_map(|piece| calls.push(piece)).collect();
     shown.extend(calls.finish());
     for part in shown {
         match (all.last_mut(), part) {
-            (Some(Part::Text(before)), Part::Text(text)) => before.push_str(&text),
-            (_, Part::Begun(id, of)) => assert_eq!(name.replace((id, of)), None),
-            (_, Part::Arguments(piece)) => arguments.push_str(&piece),
-            (_, Part::Call(mut call)) => {
+            (Some(Event::Text(before, _)), Event::Text(text, _)) => before.push_str(&text),
+            (_, Event::Calling { id, name: of }) => assert_eq!(name.replace((id, of)), None),
+            (_, Event::Arguments(piece)) => arguments.push_str(&piece),
+            (_, Event::Call(mut call)) => {
                 assert_eq!(name.take(), Some((std::mem::take(&mut call.id), call.name.clone())));
                 assert_eq!(std::mem::take(&mut arguments), call.text());
-                all.push(Part::Call(call));
+                all.push(Event::Call(call));
             }
             (_, text) => all.push(text),
         }
@@ -25,7 +25,7 @@ fn read(mut calls: Calls, text: &str, size: usize) -> Vec<Part> {
 }
 
 /// Pieces of every length give the same parts.
-fn parts_of(calls: &Calls, text: &str) -> Vec<Part> {
+fn parts_of(calls: &Calls, text: &str) -> Vec<Event> {
     let whole = read(calls.clone(), text, text.len().max(1));
     for size in [1, 2, 7] {
         assert_eq!(read(calls.clone(), text, size), whole, "{text} in pieces of {size}");
@@ -33,20 +33,24 @@ fn parts_of(calls: &Calls, text: &str) -> Vec<Part> {
     whole
 }
 
-fn parts(text: &str) -> Vec<Part> {
+fn parts(text: &str) -> Vec<Event> {
     parts_of(&Calls::default(), text)
 }
 
-fn found(name: &str, written: &str) -> Part {
-    Part::Call(Call::written(String::new(), name.into(), written.into()))
+fn text_of(text: &str) -> Event {
+    Event::Text(text.into(), Vec::new())
+}
+
+fn found(name: &str, written: &str) -> Event {
+    Event::Call(Call::written(String::new(), name.into(), written.into()))
 }
 
 #[test]
 fn calls_are_taken_out_of_the_text_in_both_ways_of_writing_them() {
     let json = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": 3, \"of\": \"a } \\\" b\"}}\n</tool_call>";
     let look = found("look", "{\"at\": 3, \"of\": \"a } \\\" b\"}");
-    assert_eq!(parts(&format!("Let me see. {json}")), [Part::Text("Let me see. ".into()), look.clone()]);
-    assert_eq!(parts(&format!("{json}\n{json} Well.")), [look.clone(), look, Part::Text("Well.".into())]);
+    assert_eq!(parts(&format!("Let me see. {json}")), [text_of("Let me see. "), look.clone()]);
+    assert_eq!(parts(&format!("{json}\n{json} Well.")), [look.clone(), look, text_of("Well.")]);
     let native = "<function name=\"weather\"> <param name=\"place\">Rome &amp; &lt;b></param><param name=\"days\">2</param>\n\
                   <param name=\"note\"><![CDATA[a < b]]></param><param name=\"list\">[1, \"x\"]</param>\
                   <param name=\"not\">true or so</param></function>";
@@ -69,7 +73,7 @@ fn a_long_argument_is_streamed() {
         calls.push(begin);
         let shown = calls.push("Once upon a time \u{e4} there was");
         assert!(
-            matches!(shown.last(), Some(Part::Arguments(piece)) if piece.contains("upon a time \u{e4}")),
+            matches!(shown.last(), Some(Event::Arguments(piece)) if piece.contains("upon a time \u{e4}")),
             "{shown:?}"
         );
     }
@@ -84,7 +88,7 @@ fn what_is_no_call_stays_text() {
         "<tool_call>{\"name\": \"x\"",
         "<function name=\"x\">y</function>",
     ] {
-        assert_eq!(parts(text), [Part::Text(text.into())]);
+        assert_eq!(parts(text), [text_of(text)]);
     }
     // Another order of the fields, and arguments as JSON in a string.
     assert_eq!(
@@ -106,12 +110,12 @@ fn a_call_that_breaks_off_has_arguments_that_are_no_json() {
     ] {
         let parts = parts(text);
         assert_eq!(parts, [found("look", written)]);
-        assert!(matches!(&parts[0], Part::Call(call) if call.is_cut()));
+        assert!(matches!(&parts[0], Event::Call(call) if call.is_cut()));
     }
     // Complete except for the closing mark.
     let open = "<tool_call>{\"name\": \"look\", \"arguments\": {\"at\": 3}}";
     assert_eq!(parts(open), [found("look", "{\"at\": 3}")]);
-    assert_eq!(parts(&format!("{open} So.")), [found("look", "{\"at\": 3}"), Part::Text("So.".into())]);
+    assert_eq!(parts(&format!("{open} So.")), [found("look", "{\"at\": 3}"), text_of("So.")]);
 }
 
 #[test]
@@ -120,8 +124,8 @@ fn an_answer_that_must_be_a_call_is_streamed_and_what_is_not_allowed_stays_text(
     let found = [found("look", "{\"at\": [3, {}]}")];
     assert_eq!(parts_of(&Calls::whole(vec!["look".into()]), text), found);
     let call = format!("<tool_call>{text}</tool_call>");
-    assert_eq!(parts_of(&Calls::only(vec!["look".into()]), &call), found);
-    assert_eq!(parts_of(&Calls::only(vec!["other".into()]), &call), [Part::Text(call.clone())]);
+    assert_eq!(parts_of(&Calls::only(Some(vec!["look".into()])), &call), found);
+    assert_eq!(parts_of(&Calls::only(Some(vec!["other".into()])), &call), [text_of(&call)]);
 }
 
 #[test]
@@ -133,7 +137,7 @@ fn a_forced_call_that_breaks_off_is_no_text() {
     {
         let parts = parts_of(&one, text);
         assert_eq!(parts, [found("look", "")], "{text}");
-        assert!(matches!(&parts[0], Part::Call(call) if call.is_cut() && call.text().is_empty()));
+        assert!(matches!(&parts[0], Event::Call(call) if call.is_cut() && call.text().is_empty()));
     }
     // The function is still open.
     for text in ["{", "{\"name\":", "{\"name\": \"l"] {

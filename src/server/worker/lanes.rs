@@ -9,7 +9,6 @@ use crate::runtime::slot::Slot;
 use crate::server::ask::Ask;
 use crate::server::planner::Plan;
 
-/// The request in a slot.
 pub(super) struct Occupant {
     /// Set when its client disconnects.
     pub client: Cancel,
@@ -47,7 +46,6 @@ impl Lane {
     }
 }
 
-/// A running prefill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prefill {
     at: usize,
@@ -59,7 +57,6 @@ pub(super) struct Prefill {
 #[derive(Default)]
 pub(super) struct Lanes {
     lanes: Vec<Lane>,
-    /// Answers that have begun.
     begun: u64,
 }
 
@@ -109,12 +106,10 @@ impl Lanes {
         }
     }
 
-    /// Live paths of idle slots.
     pub(super) fn live(&self) -> Vec<Path> {
         self.lanes.iter().filter(|l| l.is_idle() && !l.is_empty()).map(|l| l.slot.live.clone()).collect()
     }
 
-    /// Idle slots with state.
     pub(super) fn idle(&self) -> Vec<usize> {
         let idle = self.lanes.iter().enumerate().filter(|(_, l)| l.is_idle() && !l.is_empty());
         idle.map(|(at, _)| at).collect()

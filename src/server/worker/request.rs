@@ -16,7 +16,7 @@ use crate::runtime::segments::Step;
 use crate::runtime::slot::{Last, Slot};
 use crate::server::answer::Answer;
 use crate::server::ask::Ask;
-use crate::server::notice::{Notice, Usage, Whole};
+use crate::server::notice::{Event, Notice, Usage, Whole};
 use crate::server::planner::{Plan, Wanted};
 use crate::server::refusal::Refusal;
 use crate::store::{NewSegment, SegmentKind};
@@ -48,7 +48,7 @@ impl Request {
     pub(super) async fn carry_out(mut self) {
         self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         let done = match self.worker.wake.take() {
-            Some(Wake::Refused(refusal)) => Err(refusal),
+            Some(Err(refusal)) => Err(refusal),
             _ => self.answer().await,
         };
         let Request { mut worker, mut ask, .. } = self;
@@ -91,9 +91,7 @@ impl Request {
                 self.worker.shared.waiting.fetch_add(1, Ordering::Relaxed);
                 let wake = self.wait(Wait::Prefill(prefill)).await;
                 self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                if let Wake::Refused(refusal) = wake {
-                    return Err(refusal);
-                }
+                wake?;
                 anew = false;
             } else if !anew && self.worker.lanes.have_more(&self.ask, from, WORTH_BYTES) {
                 // Another prefill finished during the planning. Plan again only once: state may exist and still be
@@ -126,9 +124,8 @@ impl Request {
             limit: engine.model().map_or(0, |m| m.context_limit),
             fingerprint: engine.fingerprint().to_owned(),
         });
-        match self.wait(Wait::Plan(id)).await {
-            Wake::Plan(plan) => plan,
-            Wake::Refused(refusal) => Err(refusal),
+        match self.wait(Wait::Plan(id)).await? {
+            Wake::Plan(plan) => Ok(plan),
             Wake::Go | Wake::Engine(_) => Err(Refusal::internal("internal error: there is no plan")),
         }
     }
@@ -138,7 +135,8 @@ impl Request {
         let cached_tokens = base.position();
         let prompt_tokens = cached_tokens + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
         if first {
-            self.ask.to.report(Notice::Begun { index: self.ask.index, prompt_tokens, cached_tokens });
+            let begun = Event::Begun { prompt_tokens, cached_tokens };
+            self.ask.to.report(Notice::Answer(self.ask.index, begun));
             let metrics = &self.worker.shared.metrics;
             metrics.prompt_tokens.fetch_add(prompt_tokens, Ordering::Relaxed);
             metrics.cached_tokens.fetch_add(cached_tokens, Ordering::Relaxed);
@@ -152,7 +150,7 @@ impl Request {
         let rendered = Arc::clone(&self.ask.prompt.rendered);
         let last = ToAnswer { last, message: Some(NO_MESSAGE) };
         let stats = self.run(&rendered, steps, Some(last), &mut answer).await;
-        let stats = stats.map_err(|e| self.failed(e, false, answer.tokens()))?;
+        let stats = stats.map_err(|e| self.failed(e, false, answer.tokens))?;
         self.complete(answer, prompt_tokens, &stats);
         Ok(())
     }
@@ -162,7 +160,7 @@ impl Request {
         let steering = answer.steering(shared, params).map_err(|e| Refusal::internal(e.to_string()))?;
         // Each of several answers samples with its own seed.
         let seed = params.sampling.seed.wrapping_add(self.ask.index as u64);
-        let stop: Vec<Token> = shared.stop_ids.iter().chain(&params.limits.stop).copied().collect();
+        let stop: Vec<Token> = shared.options.stop.iter().chain(&params.limits.stop).copied().collect();
         let constraint = params.limits.around(params.constraint.clone(), &stop);
         Ok(Generate {
             sampling: Sampling { seed, ..params.sampling },
@@ -179,12 +177,15 @@ impl Request {
     /// An answer is complete, or was cancelled.
     fn complete(&mut self, mut answer: Answer, prompt_tokens: u64, stats: &PrefillStats) {
         answer.close(&self.ask);
-        let finish = stats.end.as_ref().map_or(Finish::Stopped, |end| end.ended.finish());
+        let finish = match answer.ended_itself() {
+            true => Finish::Stop,
+            false => stats.end.as_ref().map_or(Finish::Stopped, |end| end.ended.finish()),
+        };
         let last = stats.end.as_ref().map(|end| end.stats.clone()).unwrap_or_default();
         let usage = Usage {
             prompt_tokens,
             cached_tokens: stats.reused,
-            completion_tokens: answer.tokens(),
+            completion_tokens: answer.tokens,
             thought_tokens: answer.thought_tokens(),
             prompt_ms: stats.prefill_ms,
             predicted_ms: last.decode_ms,
@@ -206,10 +207,9 @@ impl Request {
 
     /// Stores the answer's record before the answer is reported complete: a client that names the answer finds it.
     fn hold(&mut self, answer: &Answer, usage: &Usage, finish: Finish) {
-        let finish = if answer.ended_itself() { Finish::Stop } else { finish };
         let mut named = self.ask.record.take().filter(|_| finish != Finish::Stopped);
         if let Some(record) = &mut named {
-            record.complete(answer.sent(), usage, finish);
+            record.complete(&answer.sent, usage, finish);
         }
         let Worker { lanes, keep, shared, .. } = &mut *self.worker;
         let lane = lanes.at(self.at);
@@ -240,9 +240,9 @@ impl Request {
         to.report(Notice::Scored { tokens, likely: end.likely });
         if self.ask.params.max_tokens == 0 {
             for index in 0..self.ask.wanted {
-                to.report(Notice::Begun { index, prompt_tokens, cached_tokens: 0 });
+                to.report(Notice::Answer(index, Event::Begun { prompt_tokens, cached_tokens: 0 }));
                 let whole = Whole { finish: Finish::Length, stopped_by: None, usage: Usage::default(), calls: 0 };
-                to.report(Notice::Ended { index, whole });
+                to.report(Notice::Answer(index, Event::Ended(whole)));
             }
             self.worker.shared.metrics.prompt_tokens.fetch_add(prompt_tokens, Ordering::Relaxed);
         }
@@ -270,10 +270,10 @@ impl Request {
     }
 
     /// Returns the event that ended the wait.
-    async fn wait(&mut self, wait: Wait) -> Wake {
+    async fn wait(&mut self, wait: Wait) -> Result<Wake, Refusal> {
         self.worker.wait = wait;
         self.worker.hand_back().await;
-        self.worker.wake.take().unwrap_or(Wake::Go)
+        self.worker.wake.take().unwrap_or(Ok(Wake::Go))
     }
 }
 
@@ -298,7 +298,7 @@ impl Executor for Request {
 
     async fn event(&mut self, command: u64, _restores: bool) -> (Option<EngineEvent>, bool) {
         let wake = self.wait(Wait::Engine(command)).await;
-        (if let Wake::Engine(event) = wake { Some(event) } else { None }, false)
+        (if let Ok(Wake::Engine(event)) = wake { Some(event) } else { None }, false)
     }
 
     fn keeps(&self) -> bool {

@@ -50,12 +50,7 @@ pub(in crate::store) fn fence_after<'a>(before: Option<&'a str>, line: &'a str) 
 }
 
 pub(in crate::store) fn fence(text: &str) -> String {
-    let mut longest = 0;
-    let mut run = 0;
-    for c in text.chars() {
-        run = if c == '`' { run + 1 } else { 0 };
-        longest = longest.max(run);
-    }
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     "`".repeat(longest.max(2) + 1)
 }
 

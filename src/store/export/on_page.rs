@@ -12,7 +12,7 @@ use crate::text::with_newlines;
 /// one, and what stood inside of an open block is read as Markdown once that is closed.
 const PASSES: usize = 4;
 
-/// Stands for what follows the text on the page: where it is no heading, the text hides it.
+/// In place of what follows the text on the page: where it is no heading, the text hides it.
 const NEXT: &str = "\n\n## You\n";
 
 pub(super) fn speaker(role: Role) -> &'static str {

@@ -98,6 +98,12 @@ struct Tree<'a> {
     nodes: Vec<Node>,
 }
 
+enum Part<'a> {
+    /// What follows continues from this message.
+    Branch(usize),
+    Message(&'a Message, Option<Looked<'a>>),
+}
+
 #[derive(Clone, Copy)]
 struct Node {
     parent: Option<usize>,
@@ -140,6 +146,18 @@ impl<'a> Tree<'a> {
         if self.number(at) == number { self.messages.get(at) } else { None }
     }
 
+    /// Hands over the messages in reading order.
+    fn read(&self, mut on: impl FnMut(Part<'a>)) {
+        for (from, part) in self.branches() {
+            if let Some(from) = from {
+                on(Part::Branch(self.number(from)));
+            }
+            for (at, m) in part.into_iter().filter_map(|at| Some((at, self.messages.get(at)?))) {
+                on(Part::Message(m, Looked::of(self, at)));
+            }
+        }
+    }
+
     /// The messages in reading order: the branch of the head first, then every other branch from where it leaves a
     /// shown one. Each part begins with the message it continues from (`None`: the beginning).
     fn branches(&self) -> Vec<(Option<usize>, Vec<usize>)> {
@@ -168,56 +186,39 @@ impl<'a> Tree<'a> {
 
 pub(super) fn markdown(session: &SessionJson) -> String {
     let mut out = format!("# {}\n", one_line(&session.name));
-    let tree = Tree::of(session);
-    for (from, part) in tree.branches() {
-        if let Some(from) = from {
-            out.push_str(&format!("\n---\n\n# Branch after #{}\n", tree.number(from)));
+    Tree::of(session).read(|part| match part {
+        Part::Branch(number) => out.push_str(&format!("\n---\n\n# Branch after #{number}\n")),
+        Part::Message(m, _) if m.role == Role::Document => {
+            let (fence, text) = (fence(&m.text), m.text.trim_end());
+            out.push_str(&format!("\n## Document: {}\n\n{fence}text\n{text}\n{fence}\n", title(m)));
         }
-        for (at, m) in part.iter().filter_map(|at| Some((*at, session.messages.get(*at)?))) {
-            match m.role {
-                Role::Document => {
-                    let fence = fence(&m.text);
-                    out.push_str(&format!(
-                        "\n## Document: {}\n\n{fence}text\n{}\n{fence}\n",
-                        title(m),
-                        m.text.trim_end()
-                    ));
-                }
-                Role::System | Role::User | Role::Assistant => {
-                    out.push_str(&format!("\n## {}\n", speaker(m.role)));
-                    for line in with_newlines(&m.thinking).lines() {
-                        out.push_str(&format!("\n> {line}"));
-                    }
-                    if !m.thinking.is_empty() {
-                        out.push('\n');
-                    }
-                    out.push_str(&format!("\n{}\n", on_page(&m.text)));
-                    if let Some(why) = m.cut_off() {
-                        out.push_str(&format!("\n*({why})*\n"));
-                    }
-                    if let Some(looked) = Looked::of(&tree, at) {
-                        out.push_str(&looked.markdown());
-                    }
-                }
+        Part::Message(m, looked) => {
+            out.push_str(&format!("\n## {}\n", speaker(m.role)));
+            for line in with_newlines(&m.thinking).lines() {
+                out.push_str(&format!("\n> {line}"));
             }
+            if !m.thinking.is_empty() {
+                out.push('\n');
+            }
+            out.push_str(&format!("\n{}\n", on_page(&m.text)));
+            if let Some(why) = m.cut_off() {
+                out.push_str(&format!("\n*({why})*\n"));
+            }
+            out.push_str(&looked.map_or_else(String::new, |looked| looked.markdown()));
         }
-    }
+    });
     out
 }
 
 pub(super) fn plain(session: &SessionJson) -> String {
     let mut out = String::new();
-    let tree = Tree::of(session);
-    for (from, part) in tree.branches() {
-        if let Some(from) = from {
-            out.push_str(&format!("----- branch after #{} -----\n\n", tree.number(from)));
-        }
-        for (at, m) in part.iter().filter_map(|at| Some((*at, session.messages.get(*at)?))) {
-            let who = match m.role {
-                Role::Document => format!("Document {}", title(m)),
-                Role::System | Role::User | Role::Assistant => speaker(m.role).to_owned(),
-            };
-            out.push_str(&format!("{who}:\n"));
+    Tree::of(session).read(|part| match part {
+        Part::Branch(number) => out.push_str(&format!("----- branch after #{number} -----\n\n")),
+        Part::Message(m, looked) => {
+            match m.role {
+                Role::Document => out.push_str(&format!("Document {}:\n", title(m))),
+                role => out.push_str(&format!("{}:\n", speaker(role))),
+            }
             for line in m.thinking.lines() {
                 out.push_str(format!("> {line}").trim_end());
                 out.push('\n');
@@ -229,12 +230,10 @@ pub(super) fn plain(session: &SessionJson) -> String {
             if let Some(why) = m.cut_off() {
                 out.push_str(&format!("({why})\n"));
             }
-            if let Some(looked) = Looked::of(&tree, at) {
-                out.push_str(&looked.plain());
-            }
+            out.push_str(&looked.map_or_else(String::new, |looked| looked.plain()));
             out.push('\n');
         }
-    }
+    });
     out
 }
 

@@ -1,52 +1,51 @@
 //! A conversation of ChatGPT's `conversations.json`: nodes with parents. Skips and counts messages of the system, of
 //! and to tools, and those that ChatGPT itself hides.
 
-use super::json::{each, fields, text, time_ms};
+use serde_json::Value;
+
+use super::json::{items, time_ms};
 use super::parts::{attached, code_block, parts};
 use super::tree::{Content, Tree, Words};
 use crate::core::transcript::Role;
-use crate::store::arrival::{Arrival, LeftOut};
+use crate::store::arrival::LeftOut;
+use crate::store::export::SessionJson;
 
-pub(super) fn conversation(title: String, head: &str, mapping: &str) -> (Arrival, LeftOut) {
+pub(super) fn conversation(conversation: &Value) -> (SessionJson, LeftOut) {
     let mut tree = Tree::default();
-    each(mapping, &mut |name, node| {
-        let [parent, message] = fields(node, ["parent", "message"]);
-        let content = content(message, &mut tree.left_out);
-        tree.put(name, text(parent).map(Into::into), content);
-    });
-    tree.conversation(title, text(head).as_deref())
+    for (name, node) in items(&conversation["mapping"]) {
+        let content = content(&node["message"], &mut tree.left_out);
+        tree.put(name, node["parent"].as_str(), content);
+    }
+    let title = conversation["title"].as_str().unwrap_or_default();
+    tree.conversation(title, conversation["current_node"].as_str())
 }
 
-fn content(message: &str, left_out: &mut LeftOut) -> Content {
-    let [author, content, created, metadata, recipient] =
-        fields(message, ["author", "content", "create_time", "metadata", "recipient"]);
-    let [role] = fields(author, ["role"]);
-    let [hidden, files] = fields(metadata, ["is_visually_hidden_from_conversation", "attachments"]);
-    let [kind, pieces, own, language, thoughts] =
-        fields(content, ["content_type", "parts", "text", "language", "thoughts"]);
-    let (kind, recipient) = (text(kind), text(recipient));
-    let kind = kind.as_deref().unwrap_or("text");
+fn content(message: &Value, left_out: &mut LeftOut) -> Content {
+    let content = &message["content"];
+    let kind = content["content_type"].as_str().unwrap_or("text");
     let mut inside = LeftOut::default();
-    let shown = if pieces.starts_with('[') { parts(pieces, &mut inside) } else { String::new() };
-    let own = text(own).unwrap_or_default();
+    let shown = if content["parts"].is_array() { parts(&content["parts"], &mut inside) } else { String::new() };
+    let own = content["text"].as_str().unwrap_or_default();
     let says_something = !shown.is_empty() || !own.is_empty();
-    let Some(role) = left_out.speaker(text(role).as_deref(), says_something) else { return Content::Nothing };
-    if hidden == "true" {
+    let Some(role) = left_out.speaker(message["author"]["role"].as_str(), says_something) else {
+        return Content::Nothing;
+    };
+    if message["metadata"]["is_visually_hidden_from_conversation"] == true {
         left_out.hidden += 1;
         return Content::Nothing;
     }
     // Code for ChatGPT's own interpreter is part of the visible answer.
-    let to_tool = recipient.is_some_and(|to| to != "all" && !(to == "python" && kind == "code"));
+    let to_tool = message["recipient"].as_str().is_some_and(|to| to != "all" && !(to == "python" && kind == "code"));
     if role == Role::Assistant && to_tool {
         left_out.tools += 1;
         return Content::Nothing;
     }
     left_out.add(inside);
-    left_out.files += attached(files).files;
+    left_out.files += attached(&message["metadata"]["attachments"]).files;
     let words = match kind {
-        "code" => code_block(&own, text(language).as_deref()),
+        "code" => code_block(own, content["language"].as_str()),
         "thoughts" => {
-            let text = thoughts_of(thoughts);
+            let text = thoughts_of(&content["thoughts"]);
             return if text.is_empty() { Content::Nothing } else { Content::Thought { text, answered: false } };
         }
         "text" | "multimodal_text" => shown,
@@ -59,15 +58,15 @@ fn content(message: &str, left_out: &mut LeftOut) -> Content {
     if words.is_empty() {
         return Content::Nothing;
     }
-    Content::Words(Box::new(Words { role, text: words, thinking: String::new(), created_ms: time_ms(created) }))
+    let created_ms = time_ms(&message["create_time"]);
+    Content::Words(Box::new(Words { role, text: words, thinking: String::new(), created_ms }))
 }
 
-fn thoughts_of(list: &str) -> String {
-    let mut all = Vec::new();
-    each(list, &mut |_, thought| {
-        let parts = fields(thought, ["summary", "content"]).map(|part| text(part).unwrap_or_default());
-        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        all.extend((!parts.is_empty()).then(|| parts.join("\n")));
-    });
-    all.join("\n\n")
+fn thoughts_of(list: &Value) -> String {
+    let parts = |thought: &Value| {
+        let parts = [&thought["summary"], &thought["content"]].map(|part| part.as_str().unwrap_or_default());
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+    };
+    let thoughts = items(list).into_iter().map(|(_, thought)| parts(thought)).filter(|thought| !thought.is_empty());
+    thoughts.collect::<Vec<_>>().join("\n\n")
 }

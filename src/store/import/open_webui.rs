@@ -1,51 +1,51 @@
 //! A chat of Open WebUI: a map of messages with parents, or a plain list, which older versions wrote and newer ones
 //! add. The list is used if the map is empty. Skips and counts messages of the system and of tools.
 
+use serde_json::Value;
+
 use super::answer::split_answer;
-use super::json::{each, fields, text, time_ms};
+use super::json::{items, time_ms};
 use super::parts::{attached, parts};
 use super::tree::{Content, Tree, Words};
 use crate::core::transcript::Role;
-use crate::store::arrival::{Arrival, LeftOut};
+use crate::store::arrival::LeftOut;
+use crate::store::export::SessionJson;
 
-pub(super) fn conversation(outer_title: &str, chat: &str) -> (Arrival, LeftOut) {
-    let [title, history, list] = fields(chat, ["title", "history", "messages"]);
-    let [head, map] = fields(history, ["currentId", "messages"]);
-    let title = text(title).or_else(|| text(outer_title)).unwrap_or_default();
-    let from_map = messages(title.clone(), text(head).as_deref(), map);
-    let has_text = |(chat, _): &(Arrival, LeftOut)| chat.messages.iter().any(|m| !m.text.trim().is_empty());
+pub(super) fn conversation(conversation: &Value) -> (SessionJson, LeftOut) {
+    let chat = &conversation["chat"];
+    let title = chat["title"].as_str().or(conversation["title"].as_str()).unwrap_or_default();
+    let history = &chat["history"];
+    let from_map = messages(title, history["currentId"].as_str(), &history["messages"]);
+    let has_text = |(chat, _): &(SessionJson, LeftOut)| chat.messages.iter().any(|m| !m.text.trim().is_empty());
     if has_text(&from_map) {
         return from_map;
     }
-    let from_list = messages(title, None, list);
+    let from_list = messages(title, None, &chat["messages"]);
     if has_text(&from_list) || from_map.0.messages.is_empty() { from_list } else { from_map }
 }
 
-fn messages(title: String, head: Option<&str>, json: &str) -> (Arrival, LeftOut) {
+fn messages(title: &str, head: Option<&str>, json: &Value) -> (SessionJson, LeftOut) {
     let mut tree = Tree::default();
-    let is_list = json.starts_with('[');
-    each(json, &mut |name, message| {
-        let [parent] = fields(message, ["parentId"]);
+    for (name, message) in items(json) {
         let words = words(message, &mut tree.left_out);
         match words {
-            Some(words) if is_list => tree.follow(words),
-            None if is_list => {}
+            Some(words) if json.is_array() => tree.follow(words),
+            None if json.is_array() => {}
             words => {
                 let content = words.map_or(Content::Nothing, |words| Content::Words(Box::new(words)));
-                tree.put(name, text(parent).map(Into::into), content);
+                tree.put(name, message["parentId"].as_str(), content);
             }
         }
-    });
+    }
     tree.conversation(title, head)
 }
 
-fn words(message: &str, left_out: &mut LeftOut) -> Option<Words> {
-    let [role, content, files, created] = fields(message, ["role", "content", "files", "timestamp"]);
+fn words(message: &Value, left_out: &mut LeftOut) -> Option<Words> {
     let mut inside = LeftOut::default();
-    let content = parts(content, &mut inside);
-    let role = left_out.speaker(text(role).as_deref(), !content.is_empty())?;
+    let content = parts(&message["content"], &mut inside);
+    let role = left_out.speaker(message["role"].as_str(), !content.is_empty())?;
     left_out.add(inside);
-    left_out.add(attached(files));
+    left_out.add(attached(&message["files"]));
     let (text, thinking) = match role {
         Role::Assistant => {
             let split = split_answer(content);
@@ -54,5 +54,5 @@ fn words(message: &str, left_out: &mut LeftOut) -> Option<Words> {
         }
         Role::User | Role::System | Role::Document => (content, String::new()),
     };
-    Some(Words { role, text, thinking, created_ms: time_ms(created) })
+    Some(Words { role, text, thinking, created_ms: time_ms(&message["timestamp"]) })
 }

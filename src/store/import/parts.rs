@@ -1,45 +1,41 @@
 //! The contents of a message of another program: text in parts, code, and parts without an equivalent here.
 
-use super::json::{each, fields, text};
+use serde_json::Value;
+
 use crate::store::arrival::LeftOut;
 use crate::store::export::fence;
 
 /// Text, or a list of texts and of objects with a text; an item without text is counted.
-pub(super) fn parts(json: &str, left_out: &mut LeftOut) -> String {
+pub(super) fn parts(json: &Value, left_out: &mut LeftOut) -> String {
     let mut all = Vec::new();
-    if json.starts_with('[') {
-        each(json, &mut |_, part| {
-            let [own, kind, other_kind] = fields(part, ["text", "content_type", "type"]);
-            match text(part).or_else(|| text(own)) {
+    if let Value::Array(parts) = json {
+        for part in parts {
+            match part.as_str().or(part["text"].as_str()) {
                 Some(text) => all.push(text),
-                None if is_image(kind) || is_image(other_kind) => left_out.pictures += 1,
-                None => left_out.other += u64::from(part.starts_with('{')),
+                None if is_image(&part["content_type"]) || is_image(&part["type"]) => left_out.pictures += 1,
+                None => left_out.other += u64::from(part.is_object()),
             }
-        });
+        }
     } else {
-        all.extend(text(json));
+        all.extend(json.as_str());
     }
     all.retain(|text| !text.is_empty());
     all.join("\n\n")
 }
 
-pub(super) fn attached(list: &str) -> LeftOut {
+pub(super) fn attached(list: &Value) -> LeftOut {
     let mut all = LeftOut::default();
-    if list.starts_with('[') {
-        each(list, &mut |_, file| {
-            let is_image = fields(file, ["type", "mime_type", "mimeType"]).into_iter().any(is_image);
-            match file.starts_with('{') {
-                true if is_image => all.pictures += 1,
-                true => all.files += 1,
-                false => {}
-            }
-        });
+    for file in list.as_array().into_iter().flatten().filter(|file| file.is_object()) {
+        match ["type", "mime_type", "mimeType"].into_iter().any(|name| is_image(&file[name])) {
+            true => all.pictures += 1,
+            false => all.files += 1,
+        }
     }
     all
 }
 
-fn is_image(kind: &str) -> bool {
-    text(kind).is_some_and(|kind| kind.starts_with("image"))
+fn is_image(kind: &Value) -> bool {
+    kind.as_str().is_some_and(|kind| kind.starts_with("image"))
 }
 
 pub(super) fn code_block(code: &str, language: Option<&str>) -> String {

@@ -1,11 +1,11 @@
 //! A conversation of another program: nodes that name their parents. Nodes without text are skipped.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
-use crate::store::arrival::{Arrival, LeftOut};
+use crate::store::arrival::LeftOut;
+use crate::store::export::SessionJson;
 
 /// Bytes of thoughts that are copied to further answers of one conversation. Beyond it one more answer at most
 /// receives a thought: many short answers below long thoughts would make a small file larger than any disk.
@@ -40,8 +40,8 @@ struct Node {
 
 #[derive(Default)]
 pub(super) struct Tree<'a> {
-    nodes: Vec<(Node, Option<Cow<'a, str>>)>,
-    by_name: HashMap<Cow<'a, str>, usize>,
+    nodes: Vec<(Node, Option<&'a str>)>,
+    by_name: HashMap<&'a str, usize>,
     pub left_out: LeftOut,
     climbs: u32,
     copied: usize,
@@ -49,7 +49,7 @@ pub(super) struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     /// Adds a node; a second one of the same name replaces the first.
-    pub fn put(&mut self, name: Cow<'a, str>, parent: Option<Cow<'a, str>>, content: Content) {
+    pub fn put(&mut self, name: &'a str, parent: Option<&'a str>, content: Content) {
         let leads_nowhere = parent.is_none() && matches!(content, Content::Nothing);
         let node = (Node { content, ..Node::default() }, parent);
         match self.by_name.entry(name) {
@@ -72,11 +72,11 @@ impl<'a> Tree<'a> {
     }
 
     /// The messages; `head` names the session's head, by default the last message.
-    pub fn conversation(mut self, name: String, head: Option<&str>) -> (Arrival, LeftOut) {
+    pub fn conversation(mut self, name: &str, head: Option<&str>) -> (SessionJson, LeftOut) {
         let head = head.and_then(|head| self.by_name.get(head).copied());
         for (node, parent) in &mut self.nodes {
             if let Some(parent) = parent.take() {
-                node.parent = self.by_name.get(&parent).copied();
+                node.parent = self.by_name.get(parent).copied();
             }
         }
         self.by_name = HashMap::new();
@@ -109,7 +109,7 @@ impl<'a> Tree<'a> {
             }
         }
         let head = head.map(id).or(messages.last().map(|m| m.id));
-        (Arrival { name, head, messages, ..Arrival::default() }, self.left_out)
+        (SessionJson::new(name.to_owned(), head, messages), self.left_out)
     }
 
     /// The nearest node from here upwards that has text, and the thoughts on the way, uppermost first. Passed nodes
@@ -159,19 +159,16 @@ mod tests {
         Content::Words(Box::new(Words { role, text: text.into(), thinking: String::new(), created_ms: 0 }))
     }
 
-    fn put(tree: &mut Tree<'_>, name: String, parent: &str, content: Content) {
-        tree.put(name.into(), Some(parent.to_owned().into()), content);
-    }
-
     #[test]
     fn a_long_thought_above_many_answers_is_copied_so_often_and_no_more() {
         let (mut tree, thought) = (Tree::default(), "long ".repeat(1 << 18));
-        put(&mut tree, "u".into(), "", words(Role::User, "question"));
-        put(&mut tree, "t".into(), "u", Content::Thought { text: thought.clone(), answered: false });
-        for n in 0..100 {
-            put(&mut tree, format!("a{n}"), "t", words(Role::Assistant, "answer"));
+        tree.put("u", Some(""), words(Role::User, "question"));
+        tree.put("t", Some("u"), Content::Thought { text: thought.clone(), answered: false });
+        let names: Vec<String> = (0..100).map(|n| format!("a{n}")).collect();
+        for name in &names {
+            tree.put(name, Some("t"), words(Role::Assistant, "answer"));
         }
-        let (session, left_out) = tree.conversation("n".into(), None);
+        let (session, left_out) = tree.conversation("n", None);
         assert_eq!((session.messages.len(), left_out), (101, LeftOut::default()));
         assert!(session.messages.iter().skip(1).all(|m| m.parent == Some(session.messages[0].id)));
         let with = session.messages.iter().filter(|m| m.thinking == thought).count();
@@ -181,13 +178,14 @@ mod tests {
 
     #[test]
     fn rings_of_silent_nodes_are_left_soon() {
+        let names: Vec<[String; 3]> = (0..200_000).map(|n| ["a", "b", "m"].map(|of| format!("{of}{n}"))).collect();
         let mut tree = Tree::default();
-        for n in 0..200_000 {
-            put(&mut tree, format!("a{n}"), &format!("b{n}"), Content::Nothing);
-            put(&mut tree, format!("b{n}"), &format!("a{n}"), Content::Nothing);
-            put(&mut tree, format!("m{n}"), &format!("a{n}"), words(Role::User, "word"));
+        for [a, b, m] in &names {
+            tree.put(a, Some(b), Content::Nothing);
+            tree.put(b, Some(a), Content::Nothing);
+            tree.put(m, Some(a), words(Role::User, "word"));
         }
-        let (session, _) = tree.conversation("n".into(), None);
+        let (session, _) = tree.conversation("n", None);
         assert!(session.messages.len() == 200_000 && session.messages.iter().all(|m| m.parent.is_none()));
     }
 }

@@ -1,51 +1,71 @@
 //! The state thread: writes the files of one save after the other, in the order in which their texts reached the disk,
 //! with housekeeping of files in between. Only later state waits for it.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender};
 
-use super::{BUDGET_EVERY, STATES_STOPPED, SaveEvent, Shared, State};
+use super::{BUDGET_EVERY, SaveEvent, Shared, Work, bytes_of};
+use crate::core::transcript::SessionId;
 use crate::core::{bytes, now_ms};
-use crate::store::database::{Access, Store, lock};
+use crate::engine::protocol::StateImage;
+use crate::store::database::{Access, Store};
 use crate::store::error::{Result, StoreError};
 use crate::store::keep::NOT_WRITTEN;
-use crate::store::save::image_bytes;
 use crate::store::segment::SegmentId;
 
 pub(super) struct States {
     store: Arc<Store>,
     events: Sender<SaveEvent>,
+    work: Receiver<Work>,
     shared: Arc<Shared>,
     state_off: Option<String>,
     saves: u64,
     since_budget: u64,
+    /// Sessions with new segments since they were thinned.
+    grown: Vec<SessionId>,
     /// Segments of the last save with state: the running conversation, spared by the budget.
     current: Vec<SegmentId>,
     trash_seen: bool,
 }
 
 impl States {
-    pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> States {
-        let current = Vec::new();
-        States { store, events, shared, state_off: None, saves: 0, since_budget: 0, current, trash_seen: false }
+    pub(super) fn new(
+        store: Arc<Store>,
+        events: Sender<SaveEvent>,
+        work: Receiver<Work>,
+        shared: Arc<Shared>,
+    ) -> States {
+        let (grown, current) = (Vec::new(), Vec::new());
+        let state_off = None;
+        States { store, events, work, shared, state_off, saves: 0, since_budget: 0, grown, current, trash_seen: false }
     }
 
     pub(super) fn run(mut self) {
-        while let Some(state) = self.next() {
-            self.current = state.images.iter().map(|(id, _)| *id).collect();
-            let (id, problem, at_ms) = (state.id, self.save(&state), now_ms());
-            // While closing no receiver is left; `close` returns the result.
-            let _ = self.events.send(match problem {
-                None => SaveEvent::Saved { id, at_ms },
-                Some(reason) => SaveEvent::TextOnly { id, at_ms, reason },
-            });
-            (self.saves, self.since_budget) = (self.saves + 1, self.since_budget + 1);
-            let mut queue = lock(&self.shared.queue);
-            queue.states.pop_front();
-            queue.pending_bytes = queue.pending_bytes.saturating_sub(state.bytes());
-            drop(queue);
-            self.shared.done.notify_all();
+        let mut tidied = false;
+        loop {
+            if !tidied && self.work.is_empty() && !self.shared.is_closing() {
+                self.tidy();
+                tidied = true;
+            }
+            match self.work.recv() {
+                Ok(Work::State { id, images, grown }) => {
+                    for session in grown {
+                        if !self.grown.contains(&session) {
+                            self.grown.push(session);
+                        }
+                    }
+                    if !images.is_empty() {
+                        self.write(id, &images);
+                        tidied = false;
+                    }
+                    self.shared.update(|status| status.states = id);
+                }
+                Ok(Work::UsesNoted) if self.work.is_empty() && !self.shared.is_closing() => self.store.write_uses(),
+                Ok(Work::UsesNoted) => {}
+                Err(_) => break,
+            }
         }
         // A run of one answer has no other moment for it.
         if self.saves > 0 && self.state_off.is_none() {
@@ -54,49 +74,19 @@ impl States {
         }
     }
 
-    /// Runs after [`States::run`], also after a panic: the rest will not be written.
-    pub(super) fn over(shared: &Shared, events: &Sender<SaveEvent>) {
-        let mut queue = lock(&shared.queue);
-        queue.states_over = true;
-        let left = std::mem::take(&mut queue.states);
-        let bytes: u64 = left.iter().map(|state| state.bytes()).sum();
-        queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
-        drop(queue);
-        for state in left {
-            let (id, at_ms) = (state.id, now_ms());
-            let _ = events.send(SaveEvent::TextOnly { id, at_ms, reason: STATES_STOPPED.into() });
-        }
-        shared.done.notify_all();
+    fn write(&mut self, id: u64, images: &[(SegmentId, StateImage)]) {
+        self.current = images.iter().map(|(id, _)| *id).collect();
+        let (problem, at_ms) = (self.save(images), now_ms());
+        // While closing no receiver is left; `close` returns the result.
+        let _ = self.events.send(match problem {
+            None => SaveEvent::Saved { id, at_ms },
+            Some(reason) => SaveEvent::TextOnly { id, at_ms, reason },
+        });
+        (self.saves, self.since_budget) = (self.saves + 1, self.since_budget + 1);
+        self.shared.pending_bytes.fetch_sub(bytes_of(images), Ordering::Relaxed);
     }
 
-    /// The next state to write, which stays the first of the queue until it is written; `None` at the end. Does the
-    /// housekeeping while there is nothing to write.
-    fn next(&mut self) -> Option<Arc<State>> {
-        let mut tidied = false;
-        let mut queue = lock(&self.shared.queue);
-        loop {
-            if let Some(state) = queue.states.front() {
-                return Some(Arc::clone(state));
-            }
-            if queue.texts_over {
-                return None;
-            }
-            let uses = queue.uses_noted && queue.saves.is_empty();
-            if (!tidied || uses) && !queue.closing && queue.stuck.is_none() {
-                queue.uses_noted = false;
-                drop(queue);
-                match std::mem::replace(&mut tidied, true) {
-                    false => self.tidy(),
-                    true => self.store.write_uses(),
-                }
-                queue = lock(&self.shared.queue);
-                continue;
-            }
-            queue = self.shared.state_work.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn save(&mut self, State { images, .. }: &State) -> Option<String> {
+    fn save(&mut self, images: &[(SegmentId, StateImage)]) -> Option<String> {
         if self.state_off.is_some() {
             match self.probe() {
                 Ok(()) => {
@@ -164,8 +154,7 @@ impl States {
     }
 
     fn thin(&mut self) {
-        let grown = std::mem::take(&mut lock(&self.shared.queue).grown);
-        for session in grown {
+        for session in std::mem::take(&mut self.grown) {
             let _ = self.store.thin(session);
         }
     }
@@ -187,11 +176,5 @@ impl States {
             Ok(freed) => tracing::info!(freed.sessions, freed.messages, "the trash was emptied"),
             Err(e) => tracing::warn!("the trash is not emptied: {e}"),
         }
-    }
-}
-
-impl State {
-    fn bytes(&self) -> u64 {
-        self.images.iter().map(|(_, image)| image_bytes(image)).sum()
     }
 }

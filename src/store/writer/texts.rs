@@ -1,191 +1,171 @@
-//! The text thread: applies the changes of one save after the other, and passes the state of each on once they are on
+//! The text thread: applies the changes of one save after the other, and passes each save on once its texts are on
 //! disk.
 
-use std::sync::{Arc, PoisonError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{Queued, RETRY, STATES_STOPPED, SaveEvent, Shared, State};
+use super::{Queued, RETRY, SaveEvent, Shared, Work, bytes_of, replaces};
 use crate::core::{bytes, now_ms};
+use crate::engine::protocol::StateImage;
 use crate::store::database::{Access, Store, lock};
 use crate::store::error::StoreError;
-use crate::store::save::image_bytes;
+use crate::store::segment::SegmentId;
 use crate::store::watch::Watch;
 
 pub(super) struct Texts {
     store: Arc<Store>,
     events: Sender<SaveEvent>,
+    queue: Receiver<Queued>,
+    states: Arc<Sender<Work>>,
     shared: Arc<Shared>,
-    text_off: bool,
+    /// Taken from the queue; the first is next.
+    waiting: VecDeque<Queued>,
     /// Failures up to this save were reported.
     reported: u64,
-    saves: u64,
-    /// The last attempt began after the writer was closed.
-    tried_to_end: bool,
-}
-
-enum Outcome {
-    Saved(Option<State>),
-    GivenUp(String),
-    Stuck(String),
+    /// Texts were saved since the last housekeeping.
+    saved: bool,
 }
 
 impl Texts {
-    pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> Texts {
-        Texts { store, events, shared, text_off: false, reported: 0, saves: 0, tried_to_end: false }
+    pub(super) fn new(
+        store: Arc<Store>,
+        events: Sender<SaveEvent>,
+        queue: Receiver<Queued>,
+        states: Arc<Sender<Work>>,
+        shared: Arc<Shared>,
+    ) -> Texts {
+        Texts { store, events, queue, states, shared, waiting: VecDeque::new(), reported: 0, saved: false }
     }
 
     pub(super) fn run(mut self) {
-        while let Some(mut queued) = self.next() {
-            let bytes: u64 = queued.save.images.iter().map(|(_, image)| image_bytes(image)).sum();
-            // Read before the attempt: a save or a close that arrives during it is a reason to try again.
-            let last_id = {
-                let queue = lock(&self.shared.queue);
-                self.tried_to_end = queue.closing;
-                queue.last_id
-            };
-            let outcome = self.process(&mut queued);
-            let mut queue = lock(&self.shared.queue);
-            let (mut waiting, mut reason) = (Vec::new(), String::new());
-            // State that the state thread no longer accepts.
-            let mut left = None;
-            match outcome {
-                Outcome::Saved(state) => {
-                    queue.texts = queue.texts.max(queued.id);
-                    (queue.stuck, queue.stuck_why) = (None, None);
-                    match state {
-                        Some(state) if !queue.states_over => queue.states.push_back(Arc::new(state)),
-                        state => {
-                            queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
-                            left = state;
-                        }
-                    }
-                }
-                Outcome::GivenUp(why) => {
-                    queue.texts = queue.texts.max(queued.id);
-                    queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
-                    (queue.stuck, queue.stuck_why) = (None, None);
-                    queue.given_up.get_or_insert(why);
-                }
-                Outcome::Stuck(why) => {
-                    reason = why;
-                    queue.saves.push_front(queued);
-                    queue.stuck = Some(last_id);
-                    queue.stuck_why = Some(reason.clone());
-                    // Order must hold, so the saves after a stuck one wait too. Each is reported once.
-                    let ids = queue.saves.iter().flat_map(|q| q.merged.iter().copied().chain([q.id]));
-                    waiting = ids.filter(|id| *id > self.reported).collect();
-                    // The failure persists: report the current reason.
-                    if waiting.is_empty() {
-                        waiting.extend(queue.saves.front().map(|q| q.id));
-                    }
-                    self.reported = waiting.iter().copied().fold(self.reported, u64::max);
-                }
-            }
-            drop(queue);
-            if let Some(State { id, .. }) = left {
-                let at_ms = now_ms();
-                let _ = self.events.send(SaveEvent::TextOnly { id, at_ms, reason: STATES_STOPPED.into() });
-            }
-            for id in waiting {
-                let _ = self.events.send(SaveEvent::NotSaved { id, reason: reason.clone(), lasting: false });
-            }
-            self.shared.state_work.notify_one();
-            self.shared.done.notify_all();
-        }
-    }
-
-    /// The next save to work on; `None` at the end. Does the housekeeping while there is nothing to save.
-    fn next(&mut self) -> Option<Queued> {
-        let mut tidied = false;
-        let mut queue = lock(&self.shared.queue);
-        let mut retry_at = Instant::now() + RETRY;
+        // The first of those that wait has failed: when it is tried again.
+        let mut retry: Option<Instant> = None;
+        // Closed, and the last attempt began after that.
+        let mut at_end = false;
         loop {
-            let may_try = match queue.stuck {
-                None => true,
-                // One last attempt at the end.
-                Some(tried) => {
-                    queue.last_id > tried || Instant::now() >= retry_at || (queue.closing && !self.tried_to_end)
+            if self.waiting.is_empty() || retry.is_some() {
+                if retry.is_none() && self.queue.is_empty() {
+                    self.tidy();
                 }
-            };
-            if may_try && let Some(queued) = queue.saves.pop_front() {
-                return Some(queued);
+                let received = match retry {
+                    None => self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                    Some(at) => self.queue.recv_deadline(at),
+                };
+                match received {
+                    Ok(queued) => self.push(queued),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) if self.waiting.is_empty() || at_end => return,
+                    Err(RecvTimeoutError::Disconnected) => {}
+                }
             }
-            if queue.closing {
-                return None;
+            while let Ok(queued) = self.queue.try_recv() {
+                self.push(queued);
             }
-            if !tidied && queue.stuck.is_none() {
-                drop(queue);
-                self.tidy();
-                tidied = true;
-                queue = lock(&self.shared.queue);
-                retry_at = Instant::now() + RETRY;
-                continue;
-            }
-            let timeout = retry_at.saturating_duration_since(Instant::now());
-            queue = match queue.stuck {
-                None => self.shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
-                Some(_) => self.shared.work.wait_timeout(queue, timeout).unwrap_or_else(PoisonError::into_inner).0,
-            };
+            at_end = self.shared.is_closing();
+            let Some(queued) = self.waiting.pop_front() else { continue };
+            retry = self.write(queued).map(|()| Instant::now() + RETRY);
         }
     }
 
-    fn process(&mut self, queued: &mut Queued) -> Outcome {
-        let applied = match self.store.apply(&queued.save.changes) {
-            Ok(applied) => applied,
-            Err(e) => {
-                let lasting = !e.is_disk();
-                let earlier = lock(&self.shared.queue).given_up.clone().filter(|_| e.lacks_another());
-                let reason = earlier.unwrap_or_else(|| self.reason(&e));
-                self.text_off = !lasting;
-                if !lasting {
-                    return Outcome::Stuck(reason);
+    fn push(&mut self, mut queued: Queued) {
+        if self.waiting.back().is_some_and(|last| replaces(&queued.save, &last.save))
+            && let Some(last) = self.waiting.pop_back()
+        {
+            queued.merged = last.merged;
+            queued.merged.push(last.id);
+        }
+        self.waiting.push_back(queued);
+    }
+
+    /// Writes the texts of a save; `Some` if it waits for another attempt.
+    fn write(&mut self, mut queued: Queued) -> Option<()> {
+        let was_stuck = lock(&self.shared.status).stuck.is_some();
+        let (id, mut given_up) = (queued.id, None);
+        let (images, grown) = match self.store.apply(&queued.save.changes) {
+            Ok(applied) => {
+                self.saved = true;
+                for (session, name) in applied.named {
+                    let _ = self.events.send(SaveEvent::Named { session, name });
                 }
-                self.report(queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting });
-                return Outcome::GivenUp(reason);
+                if was_stuck {
+                    let _ = self.events.send(SaveEvent::Recovered);
+                }
+                let why_not = queued.skipped.map(str::to_owned).or(applied.state_problem);
+                (self.acknowledge(&mut queued, why_not), applied.grown)
+            }
+            Err(e) if e.is_disk() => {
+                self.wait_for_disk(queued, self.reason(&e));
+                return Some(());
+            }
+            Err(e) => {
+                let earlier = lock(&self.shared.status).given_up.clone().filter(|_| e.lacks_another());
+                let reason = earlier.unwrap_or_else(|| self.reason(&e));
+                self.report(&queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting: true });
+                given_up = Some(reason);
+                (Vec::new(), Vec::new())
             }
         };
-        self.saves += 1;
-        let mut queue = lock(&self.shared.queue);
-        for session in applied.grown {
-            if !queue.grown.contains(&session) {
-                queue.grown.push(session);
+        // Of state that is not written after all.
+        let dropped = bytes_of(&queued.save.images);
+        self.shared.pending_bytes.fetch_sub(dropped, Ordering::Relaxed);
+        self.shared.update(|status| {
+            (status.texts, status.stuck) = (id, None);
+            if let Some(why) = given_up {
+                status.given_up.get_or_insert(why);
             }
-        }
-        drop(queue);
-        for (session, name) in applied.named {
-            let _ = self.events.send(SaveEvent::Named { session, name });
-        }
-        if std::mem::take(&mut self.text_off) {
-            let _ = self.events.send(SaveEvent::Recovered);
-        }
+        });
+        let _ = self.states.send(Work::State { id, images, grown });
+        None
+    }
+
+    /// Reports that the texts are on disk, and returns the state to write.
+    fn acknowledge(&self, queued: &mut Queued, why_not: Option<String>) -> Vec<(SegmentId, StateImage)> {
         let at_ms = now_ms();
-        let images = std::mem::take(&mut queued.save.images);
-        match (queued.skipped.map(str::to_owned).or(applied.state_problem), images.is_empty()) {
+        match (why_not, queued.save.images.is_empty()) {
             (Some(reason), _) => {
                 self.report(queued, |id| SaveEvent::TextOnly { id, at_ms, reason: reason.clone() });
+                Vec::new()
             }
-            (None, true) => self.report(queued, |id| SaveEvent::Saved { id, at_ms }),
+            (None, true) => {
+                self.report(queued, |id| SaveEvent::Saved { id, at_ms });
+                Vec::new()
+            }
             (None, false) => {
                 self.report(queued, |id| SaveEvent::Text { id });
-                return Outcome::Saved(Some(State { id: queued.id, images }));
+                std::mem::take(&mut queued.save.images)
             }
         }
-        Outcome::Saved(None)
+    }
+
+    /// Order must hold, so the saves after a stuck one wait too. Each is reported once; of one that fails again the
+    /// current reason.
+    fn wait_for_disk(&mut self, queued: Queued, reason: String) {
+        self.shared.update(|status| status.stuck = Some(reason.clone()));
+        let first = queued.id;
+        self.waiting.push_front(queued);
+        let ids = self.waiting.iter().flat_map(|q| q.merged.iter().copied().chain([q.id]));
+        let mut unreported: Vec<u64> = ids.filter(|id| *id > self.reported).collect();
+        if unreported.is_empty() {
+            unreported.push(first);
+        }
+        self.reported = unreported.iter().copied().fold(self.reported, u64::max);
+        for id in unreported {
+            let _ = self.events.send(SaveEvent::NotSaved { id, reason: reason.clone(), lasting: false });
+        }
     }
 
     /// Between saves: indexes new texts until there is something to save; the rest follows the next save.
     fn tidy(&mut self) {
-        if matches!(self.store.access(), Access::ReadOnly { .. }) || self.saves == 0 {
+        if matches!(self.store.access(), Access::ReadOnly { .. }) || !std::mem::take(&mut self.saved) {
             return;
         }
         // First, so that damage of the log loses no text.
         self.store.checkpoint();
-        let wanted = || {
-            let queue = lock(&self.shared.queue);
-            queue.closing || !queue.saves.is_empty()
-        };
+        let wanted = || self.shared.is_closing() || !self.queue.is_empty();
         let _ = self.store.index_texts(&Watch { stop: &wanted, ..Watch::NONE });
     }
 

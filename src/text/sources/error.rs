@@ -10,25 +10,13 @@ pub enum SourceError {
     #[error("No file matches {0}")]
     NoMatch(String),
     #[error("{name}: not text ({} at byte {offset}). {next}", .byte.name())]
-    Binary {
-        name: String,
-        /// Of the first byte that text does not contain.
-        offset: usize,
-        byte: OddByte,
-        /// [`super::SourceOptions::not_text`].
-        next: &'static str,
-    },
+    Binary { name: String, offset: usize, byte: OddByte, next: &'static str },
     #[error("{name}: needs a converter. Set load.converters.{extension}, for example \"{example}\"")]
     NeedsConverter { name: String, extension: String, example: &'static str },
     #[error("{name}: the converter `{command}` failed: {reason}. See load.converters in the config")]
     Converter { name: String, command: String, reason: String },
     #[error("{name}: {reason}. Nothing loaded.{}", another_reader(.extension))]
-    Document {
-        name: String,
-        reason: String,
-        /// For the suggested converter.
-        extension: String,
-    },
+    Document { name: String, reason: String, extension: String },
     #[error("{name}: {}, no text layer (probably scanned). Nothing loaded.", pages_word(.pages))]
     NoTextLayer { name: String, pages: usize },
     #[error("{name} has {}, none of {first}-{last}. Nothing loaded.", pages_word(.pages))]

@@ -1,9 +1,9 @@
-//! Text that a child process extracts from a document.
+//! Runs child processes that read documents, and this program as one: the text that it extracts from a document.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use super::super::child::{self, Failed, Limits};
+use super::super::child::{self, Failed, Limits, Output};
 use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
 use super::super::plain_words;
 use super::{Found, SourceError, SourceOptions};
@@ -12,6 +12,23 @@ use crate::engine::protocol::Cancel;
 /// An extension in the form that selects a converter.
 pub(super) fn extension(written: &str) -> String {
     written.trim_start_matches('.').to_lowercase()
+}
+
+/// Runs a converter or our own reader.
+pub(super) fn run(
+    command: Command,
+    program: &str,
+    options: &SourceOptions,
+    cancel: &Cancel,
+    failed: impl Fn(String) -> SourceError,
+) -> Result<Output, SourceError> {
+    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
+    child::run(command, Vec::new(), limits, cancel).map_err(|e| match e {
+        Failed::Start(e) => failed(format!("{program} did not start ({})", plain_words(&e))),
+        Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),
+        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
+        Failed::Cancelled => SourceError::Cancelled,
+    })
 }
 
 /// The text, pages separated by form feeds, and a note about how it was read and what is missing.
@@ -90,13 +107,7 @@ fn pages(
     let (program, arguments) = options.reader.split_first().ok_or_else(|| failed("no reader".to_owned()))?;
     let mut command = Command::new(program);
     command.args(arguments).arg(CHILD).arg(&found.path).env("RUST_BACKTRACE", "0");
-    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
-    let output = child::run(command, limits, cancel).map_err(|e| match e {
-        Failed::Start(e) => failed(format!("the reader did not start ({})", plain_words(&e))),
-        Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),
-        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
-        Failed::Cancelled => SourceError::Cancelled,
-    })?;
+    let output = run(command, "the reader", options, cancel, &failed)?;
     if !output.status.success() {
         return Err(failed(match (output.status.signal(), output.complaint.as_str()) {
             // An allocation beyond the limit aborts the child; the system's own guard kills it.

@@ -1,15 +1,20 @@
-//! One file to text: directly, by our reader of documents, or by a configured converter.
+//! One file to text: directly, from a named pipe, by our reader of documents, or by a configured converter.
 
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use std::process::Command;
 
-use super::super::child::{self, Failed, Limits};
+use super::super::child;
 use super::super::encoding::{self, NotText};
 use super::super::extract::{HEAD_BYTES, Kind};
+use super::super::pipe::{self, PipeError};
 use super::super::{files, plain_words};
-use super::extracted::{self, extension};
-use super::{Document, Found, OddByte, SourceError, SourceOptions, pipe, refuse_nothing};
+use super::extracted::{self, extension, run};
+use super::{Chosen, Document, Found, OddByte, SourceError, SourceOptions, refuse_nothing};
 use crate::engine::protocol::Cancel;
 
 /// Formats with an external converter, and its command line. Some are read here as well, when undamaged.
@@ -26,6 +31,8 @@ const CONVERTERS: &[(&str, &str)] = &[
     ("ps", "ps2ascii {in}"),
     ("mobi", "ebook-convert {in} /dev/stdout"),
 ];
+/// Folder of a shell's pipes, with numbers as names.
+const NUMBERED: &str = "/dev/fd";
 /// Formats that consist of printable characters, by how they begin.
 const MARKUP: [(&[u8], &str); 2] = [(b"{\\rtf", "rtf"), (b"%!PS", "ps")];
 
@@ -41,8 +48,8 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     }
     // Checked again: opening a pipe would wait for its writer.
     let meta = std::fs::metadata(&found.path).map_err(io)?;
-    if pipe::is_one(found, &meta) {
-        return pipe::read(found, options, cancel);
+    if is_pipe(found, &meta) {
+        return read_pipe(found, options, cancel);
     }
     if !meta.is_file() {
         return Err(SourceError::NotAFile(name()));
@@ -126,13 +133,7 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
         }
         command.arg(word);
     }
-    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
-    let output = child::run(command, limits, cancel).map_err(|e| match e {
-        Failed::Start(e) => failed(format!("{program} did not start ({})", plain_words(&e))),
-        Failed::TimedOut => failed(format!("it took over {} s", limits.time.as_secs())),
-        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
-        Failed::Cancelled => SourceError::Cancelled,
-    })?;
+    let output = run(command, program, options, cancel, failed)?;
     if output.status.success() {
         return if output.stdout.trim_ascii().is_empty() {
             Err(failed("it gave no text".to_owned()))
@@ -142,3 +143,38 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
     }
     Err(failed(if output.complaint.is_empty() { output.status.to_string() } else { output.complaint }))
 }
+
+/// Whether the file is a named pipe, such as a shell's `<(COMMAND)`. Standard input is read elsewhere.
+fn is_pipe(found: &Found, meta: &Metadata) -> bool {
+    let is_stdin = std::fs::metadata("/dev/stdin").is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()));
+    found.chosen == Chosen::Named && meta.file_type().is_fifo() && !is_stdin
+}
+
+/// Reads a pipe to its end. A pipe without a writer counts as empty.
+fn read_pipe(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
+    let shown = || found.shown.clone();
+    let io = |e: std::io::Error| SourceError::Io { name: shown(), reason: plain_words(&e) };
+    if options.pages.is_some() {
+        return Err(SourceError::NoPages(shown()));
+    }
+    let from = files::open_at_once(&found.path).map_err(io)?;
+    let mut bytes = Vec::new();
+    pipe::read(from.as_fd(), options.max_file_bytes, cancel, &mut bytes).map_err(|e| match e {
+        PipeError::Stopped => SourceError::Cancelled,
+        PipeError::TooLarge(bytes) => {
+            SourceError::TooLarge { name: shown(), bytes, limit_mib: options.max_file_bytes >> 20 }
+        }
+        PipeError::Read(e) | PipeError::Write(e) => io(e),
+    })?;
+    let read = encoding::decode(bytes, options.force).map_err(|NotText::Control { byte, offset }| {
+        SourceError::Binary { name: shown(), offset, byte: OddByte(byte), next: options.not_text }
+    })?;
+    refuse_nothing(&found.shown, &read.text)?;
+    let is_numbered = found.path.parent() == Some(Path::new(NUMBERED));
+    let name = if is_numbered { format!("pipe-{}", found.name) } else { found.name.clone() };
+    Ok(Document { name, path: None, text: read.text, note: None, guessed: read.guessed })
+}
+
+#[cfg(test)]
+#[path = "pipe_tests.rs"]
+mod tests;

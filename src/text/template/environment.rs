@@ -23,7 +23,6 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     environment.add_filter("d", python::default);
     environment.add_filter("trim", python::trim);
     environment.add_filter("replace", python::replace);
-    environment.add_function(source::SLICE, python::slice);
     environment.add_function(source::PERCENT, python::percent);
     environment.add_filter("string", |v: Value| python::str(&v));
     environment.add_filter("indent", limits::indent);
@@ -41,6 +40,7 @@ pub(super) fn explain(error: &Error) -> String {
     let written = std::error::Error::source(error).filter(|_| error.kind() == ErrorKind::WriteFailure);
     let own = || error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let what = written.map_or_else(own, ToString::to_string);
+    let what = if what.starts_with("value of type") { format!("a {what}") } else { what };
     match error.line() {
         Some(line) => format!("{what} (line {line})"),
         None => what,

@@ -166,27 +166,23 @@ fn split(text: &str, from_end: bool, args: &Arguments<'_>) -> Result<Value, Erro
             parts
         }
         Some(sign) => text.splitn(most + 1, &sign).collect(),
-        None if from_end => {
-            let mut parts = Vec::new();
-            let mut rest = text.trim_end();
-            while let Some(at) = rest.rfind(char::is_whitespace).filter(|_| parts.len() < most) {
-                parts.push(rest.get(at..).unwrap_or_default().trim_start());
-                rest = rest.get(..at).unwrap_or_default().trim_end();
-            }
-            parts.push(rest);
-            parts.retain(|part| !part.is_empty());
-            parts.reverse();
-            parts
-        }
         None => {
             let mut parts = Vec::new();
-            let mut rest = text.trim_start();
-            while let Some(at) = rest.find(char::is_whitespace).filter(|_| parts.len() < most) {
-                parts.push(rest.get(..at).unwrap_or_default());
-                rest = rest.get(at..).unwrap_or_default().trim_start();
+            let mut rest = if from_end { text.trim_end() } else { text.trim_start() };
+            let cut =
+                |rest: &str| if from_end { rest.rfind(char::is_whitespace) } else { rest.find(char::is_whitespace) };
+            while let Some(at) = cut(rest).filter(|_| parts.len() < most) {
+                let (before, after) = rest.split_at(at);
+                let (part, left) =
+                    if from_end { (after.trim_start(), before.trim_end()) } else { (before, after.trim_start()) };
+                parts.push(part);
+                rest = left;
             }
             parts.push(rest);
             parts.retain(|part| !part.is_empty());
+            if from_end {
+                parts.reverse();
+            }
             parts
         }
     };

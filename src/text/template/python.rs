@@ -7,37 +7,6 @@ use serde::Serialize;
 
 use super::methods::{Arguments, replaced, stripped};
 
-/// `value[start:stop:step]`.
-pub(super) fn slice(value: &Value, start: Option<i64>, stop: Option<i64>, step: Option<i64>) -> Result<Value, Error> {
-    let refused = |what: &str| Err(Error::new(ErrorKind::InvalidOperation, what.to_owned()));
-    let items: Vec<Value> = match (value.as_str(), value.kind()) {
-        (Some(text), _) => text.chars().map(Value::from).collect(),
-        (None, ValueKind::Seq | ValueKind::Iterable) => value.try_iter()?.collect(),
-        (None, ValueKind::Undefined | ValueKind::None) => Vec::new(),
-        (None, kind) => return refused(&format!("a value of type {kind} cannot be sliced")),
-    };
-    let (length, step) = (items.len() as i64, step.unwrap_or(1));
-    // Python's bounds: before the first for a step back, after the last for a step on.
-    let (least, most) = if step < 0 { (-1, length - 1) } else { (0, length) };
-    let bound = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(least, most);
-    let at = |i: i64| usize::try_from(i).ok().and_then(|i| items.get(i)).cloned();
-    let taken: Vec<Value> = match step {
-        0 => return refused("a slice cannot have a step of 0"),
-        1.. => {
-            let (from, to) = (start.map_or(0, bound), stop.map_or(length, bound));
-            (from..to).step_by(step.unsigned_abs() as usize).filter_map(at).collect()
-        }
-        _ => {
-            let (from, to) = (start.map_or(most, bound), stop.map_or(least, bound));
-            (to + 1..=from).rev().step_by(step.unsigned_abs() as usize).filter_map(at).collect()
-        }
-    };
-    Ok(match value.as_str() {
-        Some(_) => taken.iter().filter_map(Value::as_str).collect::<String>().into(),
-        None => taken.into(),
-    })
-}
-
 /// `left % right`: text that is filled in, or the remainder.
 pub(super) fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
     if let Some(text) = left.as_str() {

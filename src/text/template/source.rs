@@ -1,8 +1,6 @@
-//! A template's source, rewritten where the template engine differs from Jinja2: line ends, `{% generation %}`, slices with a
-//! step, `%` between strings, and defaults of macros that refer to earlier parameters.
+//! A template's source, rewritten where the template engine differs from Jinja2: line ends, `{% generation %}`, `%` between
+//! strings, and defaults of macros that refer to earlier parameters.
 
-/// What [`rewritten`] calls in place of `value[start:stop:step]`.
-pub(super) const SLICE: &str = "__slice";
 /// What [`rewritten`] calls in place of `left % right`.
 pub(super) const PERCENT: &str = "__percent";
 
@@ -41,7 +39,7 @@ pub(super) fn rewritten(source: &str) -> String {
             }
         }
         let defaults = if open == "{%" && word == "macro" { defaults(&mut tokens) } else { Vec::new() };
-        while slice(&mut tokens) || percent(&mut tokens) {}
+        while percent(&mut tokens) {}
         out.push_str(open);
         out.push_str(&joined(&tokens));
         rest = after;
@@ -253,14 +251,6 @@ fn joined(tokens: &[Token]) -> String {
     tokens.iter().map(|token| token.text.as_str()).collect()
 }
 
-/// Puts a call in place of tokens.
-fn replace(tokens: &mut Vec<Token>, range: std::ops::RangeInclusive<usize>, function: &str, arguments: &str) {
-    let token = |kind, text: &str| Token { kind, text: text.to_owned() };
-    let call =
-        [token(Kind::Word, function), token(Kind::Open, "("), token(Kind::Text, arguments), token(Kind::Close, ")")];
-    tokens.splice(range, call);
-}
-
 /// Takes the defaults out of a macro's parameters that refer to earlier ones, which the engine does not know there yet.
 fn defaults(tokens: &mut Vec<Token>) -> Vec<(String, String)> {
     let mut found = Vec::new();
@@ -297,35 +287,6 @@ fn defaults(tokens: &mut Vec<Token>) -> Vec<(String, String)> {
     found
 }
 
-/// Rewrites the innermost slice with a step.
-fn slice(tokens: &mut Vec<Token>) -> bool {
-    let found = (0..tokens.len()).rev().find_map(|open| {
-        let value = before(tokens, open).filter(|_| is(tokens, Some(open), "["))?;
-        let (start, close) = (operand_start(tokens, value)?, closing(tokens, open)?);
-        let mut parts = vec![String::new()];
-        let mut depth = 0usize;
-        for token in tokens.get(open + 1..close)? {
-            match token.kind {
-                Kind::Open => depth += 1,
-                Kind::Close => depth -= 1,
-                Kind::Sign if depth == 0 && token.text == ":" => {
-                    parts.push(String::new());
-                    continue;
-                }
-                _ => {}
-            }
-            parts.last_mut()?.push_str(&token.text);
-        }
-        let [from, to, step] = parts.as_slice() else { return None };
-        let or_none = |part: &str| if part.trim().is_empty() { "none".to_owned() } else { part.to_owned() };
-        let value = joined(tokens.get(start..open)?);
-        Some((start..=close, format!("{value}, {}, {}, {}", or_none(from), or_none(to), or_none(step))))
-    });
-    let Some((range, arguments)) = found else { return false };
-    replace(tokens, range, SLICE, &arguments);
-    true
-}
-
 /// Rewrites the last `%` with one operand on its left; the rest is arithmetic.
 fn percent(tokens: &mut Vec<Token>) -> bool {
     let found = (0..tokens.len()).rev().find_map(|at| {
@@ -348,6 +309,9 @@ fn percent(tokens: &mut Vec<Token>) -> bool {
         Some((start..=end, format!("{left}, {right}")))
     });
     let Some((range, arguments)) = found else { return false };
-    replace(tokens, range, PERCENT, &arguments);
+    let token = |kind, text: &str| Token { kind, text: text.to_owned() };
+    let call =
+        [token(Kind::Word, PERCENT), token(Kind::Open, "("), token(Kind::Text, &arguments), token(Kind::Close, ")")];
+    tokens.splice(range, call);
     true
 }

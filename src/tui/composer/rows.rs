@@ -84,6 +84,7 @@ fn break_line(line: &str, offset: usize, limit: usize, rows: &mut Vec<Range<usiz
 mod tests {
     use super::super::tests::typed;
     use super::*;
+    use crate::tui::keys::Action;
     use proptest::prelude::*;
 
     #[test]
@@ -110,12 +111,12 @@ mod tests {
             let mut c = typed(&text);
             for m in moves {
                 match m {
-                    0 => c.left(),
-                    1 => c.right(),
+                    0 => c.perform(Action::Left),
+                    1 => c.perform(Action::Right),
                     2 => { c.up(cells); }
                     3 => { c.down(cells); }
-                    4 => c.word_left(),
-                    _ => c.word_right(),
+                    4 => c.perform(Action::WordLeft),
+                    _ => c.perform(Action::WordRight),
                 }
                 let (row, col) = c.caret(cells);
                 let rows = c.rows(cells);

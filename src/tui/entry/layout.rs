@@ -8,7 +8,7 @@ use super::super::markdown::{Colours, Growth, Stream, Style};
 use super::super::rows::{Role as Tone, Row};
 use super::super::verbatim;
 use super::rows::{head_rows, note_rows, tail_rows};
-use super::{BAR_CELLS, Entry, Extent, Item, Line, Look, Part, Progress};
+use super::{Anchor, BAR_CELLS, Entry, Item, Line, Look, Part, Progress};
 use crate::core::transcript::{Message, Role};
 
 const QUESTION_ROWS: usize = 16;
@@ -61,6 +61,21 @@ impl Entry {
         self.content_len() + 1
     }
 
+    /// The place at which more text will arrive.
+    pub fn end(&self) -> (Part, usize) {
+        let text = |clean: &Option<String>, raw: &str| clean.as_ref().map_or(raw.len(), String::len);
+        match self.as_message().filter(|_| self.progress != Progress::Done) {
+            None => (Part::Gap, 0),
+            Some(m) if m.text.is_empty() => (Part::Thoughts, text(&self.clean_thoughts, &m.thinking)),
+            Some(m) => (Part::Text, text(&self.clean, &m.text)),
+        }
+    }
+
+    /// The first row of text added since `end`; the blank last row if there is none.
+    pub fn first_since(&self, end: (Part, usize)) -> usize {
+        (0..self.content_len()).find(|row| self.place(*row) >= end).unwrap_or(self.content_len())
+    }
+
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -102,8 +117,7 @@ impl Entry {
         self.at(i).map_or((Part::Gap, 0), |(part, row)| (part, row.source))
     }
 
-    /// A place that survives a change of width: part, source offset, and the index among rows with that offset.
-    pub fn anchor_of(&self, row: usize) -> (Part, usize, usize) {
+    pub fn anchor_of(&self, row: usize) -> Anchor {
         let (part, source) = self.place(row);
         let mut nth = 0;
         while nth < row && self.place(row - nth - 1) == (part, source) {
@@ -112,7 +126,7 @@ impl Entry {
         (part, source, nth)
     }
 
-    pub fn row_of(&self, anchor: (Part, usize, usize)) -> usize {
+    pub fn row_of(&self, anchor: Anchor) -> usize {
         let (part, source, nth) = anchor;
         let mut best = 0;
         let mut same = 0;
@@ -130,27 +144,6 @@ impl Entry {
             best = i;
         }
         best
-    }
-
-    pub fn extent(&self) -> Extent {
-        let complete = self.progress == Progress::Done;
-        self.as_message().map_or(Extent { complete, ..Extent::default() }, |m| Extent {
-            thoughts: self.clean_thoughts.as_ref().unwrap_or(&m.thinking).len(),
-            text: self.clean.as_ref().unwrap_or(&m.text).len(),
-            complete,
-        })
-    }
-
-    /// The first row of text added since `then`; the blank last row if there is none.
-    pub fn first_since(&self, then: Extent) -> usize {
-        let came = |row: &usize| match self.place(*row) {
-            (Part::Head | Part::Gap, _) => false,
-            (Part::Thoughts, source) => source >= then.thoughts,
-            (Part::Text, source) => source >= then.text,
-            (Part::Tail, _) => !then.complete,
-        };
-        let end = self.content_len();
-        (0..end).find(came).unwrap_or(end)
     }
 }
 

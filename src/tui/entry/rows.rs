@@ -39,14 +39,11 @@ pub(super) fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> V
     }
     let right = ellipsis(&right.join("  "), look.cells.saturating_sub(8));
     let gap = look.cells.saturating_sub(1 + width(name) + width(&right)).max(1);
-    let mut rows = vec![Row {
-        spans: vec![
-            Span::new(format!(" {name}"), Face::from(tone).bold()),
-            Span::new(" ".repeat(gap), Tone::Text),
-            Span::new(right, Tone::Dim),
-        ],
-        ..Row::default()
-    }];
+    let mut rows = vec![Row::from(vec![
+        Span::new(format!(" {name}"), Face::from(tone).bold()),
+        Span::new(" ".repeat(gap), Tone::Text),
+        Span::new(right, Tone::Dim),
+    ])];
     if let Some(d) = &m.meta.document {
         let state = if d.complete { "" } else { ", read in part" };
         let (tokens, lines) = (counted(d.tokens, "token"), counted(d.lines, "line"));
@@ -75,23 +72,18 @@ fn thought_size(m: &Message) -> String {
 
 fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
     let mut right = Vec::new();
-    match entry.progress {
-        Progress::Done => {}
-        _ if !entry.before.is_empty() => right.push(entry.before.clone()),
-        Progress::Thinking if !m.thinking.is_empty() => right.push("thinking".into()),
-        Progress::Thinking | Progress::Answering => right.push("answering".into()),
-    }
-    if entry.progress != Progress::Done && !entry.speed.is_empty() {
-        right.push(entry.speed.clone());
-    }
-    if m.created_ms > 0 && entry.progress == Progress::Done {
-        right.push(clock(m.created_ms, look.utc_offset_min));
-    }
-    if m.meta.thought_ms > 0.0 && entry.progress == Progress::Done {
-        right.push(format!("thought {:.1} s", m.meta.thought_ms / 1e3));
-    }
-    if entry.progress == Progress::Done && m.meta.tokens_per_s > 0.0 {
-        right.push(format!("{}{:.1} t/s", about(m.meta.estimated), m.meta.tokens_per_s));
+    if entry.progress == Progress::Done {
+        right.extend((m.created_ms > 0).then(|| clock(m.created_ms, look.utc_offset_min)));
+        right.extend((m.meta.thought_ms > 0.0).then(|| format!("thought {:.1} s", m.meta.thought_ms / 1e3)));
+        let speed = || format!("{}{:.1} t/s", about(m.meta.estimated), m.meta.tokens_per_s);
+        right.extend((m.meta.tokens_per_s > 0.0).then(speed));
+    } else {
+        right.push(match entry.progress {
+            _ if !entry.before.is_empty() => entry.before.clone(),
+            Progress::Thinking if !m.thinking.is_empty() => "thinking".into(),
+            _ => "answering".into(),
+        });
+        right.extend(Some(entry.speed.clone()).filter(|speed| !speed.is_empty()));
     }
     if let Some(seed) = m.meta.seed.filter(|_| look.cells >= 90) {
         right.push(format!("seed {seed}"));

@@ -2,11 +2,10 @@
 
 use super::super::acts::{hint, send, stop, why_not_now};
 use super::super::keys::{Code, Key};
-use super::super::overlay::{Item, Kind, Overlay};
-use super::super::sessions::{self, Done};
-use super::super::{App, Effect, files, late, perform};
+use super::super::overlay::{HelpRow, Item, Kind, Order, Overlay, Picked};
+use super::super::{App, Effect, files, late, perform, sessions};
 use super::write;
-use crate::config::commands::Outcome;
+use crate::config::commands::{Outcome, escaped};
 use crate::runtime::protocol::{GotoTarget, Request};
 
 const HINT_MS: u64 = 4_000;
@@ -38,12 +37,9 @@ fn may_lead(app: &mut App, now: u64) -> bool {
 
 pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let page = app.transcript.page();
-    let vim = app.config.vim_keys;
-    match sessions::key(app, key, effects) {
-        Done::No => {}
-        Done::Yes => return,
-        Done::Enter(line) => return enter_line(app, &line, now, effects),
-        Done::Write(line) => return write_line(app, &line),
+    let vim = app.config.ui.vim_keys;
+    if session_key(app, key, now, effects) {
+        return;
     }
     let Some(overlay) = &mut app.overlay else {
         return;
@@ -51,21 +47,30 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
     // In lists with a filter, letters move only while the filter is empty. The timeline has its own `g`.
     let own = kind(overlay) == Some(Kind::Timeline) && key.code == Code::Char('g');
     let free = overlay.query().is_none_or(str::is_empty) && !own;
-    let key = if vim && free && !key.ctrl && !key.alt { key.as_arrow() } else { key };
-    match key.code {
+    let plain = !key.ctrl && !key.alt;
+    let key = if vim && free && plain { key.as_arrow() } else { key };
+    let code = match (&*overlay, key.code) {
+        (Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Map(_), Code::Char('q')) if plain => Code::Esc,
+        (Overlay::Page(_) | Overlay::Aside { .. }, Code::Char(' ')) if plain => Code::PageDown,
+        (Overlay::Map(_), Code::Char('h')) if plain => Code::Left,
+        (Overlay::Map(_), Code::Char('l')) if plain => Code::Right,
+        (open, Code::Char('k')) if plain && open.query().is_none() => Code::Up,
+        (open, Code::Char('j')) if plain && open.query().is_none() => Code::Down,
+        (_, code) => code,
+    };
+    match code {
         Code::Esc => close_overlay(app, effects),
-        Code::Left if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, -1),
-        Code::Right if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, 1),
-        Code::Left if kind(overlay) == Some(Kind::Files) => {
-            if let Overlay::List(view) = overlay {
+        Code::Left | Code::Right => match overlay {
+            Overlay::Map(view) => view.step(if code == Code::Right { 1 } else { -1 }),
+            Overlay::List(view) if view.kind == Kind::Files && code == Code::Left => {
                 files::open(&files::parent(&view.folder), effects);
             }
-        }
-        Code::Left | Code::Right => {
-            if let Some(request) = overlay.other_sentence(key.code == Code::Right) {
-                send(app, request, effects);
+            _ => {
+                if let Some(request) = overlay.other_sentence(code == Code::Right) {
+                    send(app, request, effects);
+                }
             }
-        }
+        },
         Code::Up => overlay.step(-1),
         Code::Down => overlay.step(1),
         Code::PageUp => overlay.step(-page),
@@ -89,18 +94,11 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
                 overlay.set_query(query);
             }
         }
-        Code::Char(c @ '1'..='9') if !key.ctrl && !key.alt && overlay.looked().is_some() => {
+        Code::Char(c @ '1'..='9') if plain && overlay.looked().is_some() => {
             let request = Request::Look { at: overlay.looked(), passage: c.to_digit(10).map(u64::from) };
             send(app, request, effects);
         }
-        Code::Char(c) if !key.ctrl && !key.alt => match overlay {
-            Overlay::Page(_) | Overlay::Aside { .. } => match c {
-                'q' => close_overlay(app, effects),
-                ' ' => overlay.step(page),
-                'j' => overlay.step(1),
-                'k' => overlay.step(-1),
-                c => write_below(app, c, now, effects),
-            },
+        Code::Char(c) if plain => match overlay {
             Overlay::List(view) if view.kind.has_filter() => {
                 let query = format!("{}{c}", view.list.query());
                 overlay.set_query(query);
@@ -113,18 +111,9 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
                         send(app, Request::ForkFrom(row.message), effects);
                     }
                 }
-                ('k', _) => overlay.step(-1),
-                ('j', _) => overlay.step(1),
                 (c, _) => write_below(app, c, now, effects),
             },
-            Overlay::Map(_) => match c {
-                'q' => close_overlay(app, effects),
-                'h' => move_in_map(overlay, -1),
-                'l' => move_in_map(overlay, 1),
-                'k' => overlay.step(-1),
-                'j' => overlay.step(1),
-                c => write_below(app, c, now, effects),
-            },
+            _ => write_below(app, c, now, effects),
         },
         _ => {}
     }
@@ -144,12 +133,6 @@ fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
 fn write_below(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     if late::give_way(app, now) {
         write(app, c, effects);
-    }
-}
-
-fn move_in_map(overlay: &mut Overlay, by: isize) {
-    if let Overlay::Map(view) = overlay {
-        view.step(by);
     }
 }
 
@@ -189,18 +172,9 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
             (_, Some(Item::Theme(row))) => return super::super::themes::take(app, row),
             (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAnswer(at)),
             (_, Some(Item::Answer(..))) => return,
-            (_, Some(Item::Setting(row))) => {
-                app.composer.clear_to_cut();
-                app.composer.set(&row.line);
-                None
-            }
-            (_, Some(Item::Help(row))) => {
-                if let Some(line) = row.line {
-                    app.composer.clear_to_cut();
-                    app.composer.set(&line);
-                }
-                None
-            }
+            (_, Some(Item::Setting(row))) => return write_line(app, &row.line),
+            (_, Some(Item::Help(HelpRow { line: Some(line), .. }))) => return write_line(app, &line),
+            (_, Some(Item::Help(_))) => None,
             (_, Some(Item::Heading(_))) => return,
             (_, Some(Item::File(row))) => {
                 let folder = view.folder.clone();
@@ -227,4 +201,33 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
 
 fn kind(overlay: &Overlay) -> Option<Kind> {
     if let Overlay::List(view) = overlay { Some(view.kind) } else { None }
+}
+
+/// Keys of the list of sessions; false for all others.
+fn session_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
+    let Some(Overlay::List(view)) = &mut app.overlay else { return false };
+    let picked = view.picked;
+    let name = sessions::chosen(view).map(|row| row.name.clone());
+    match (key.code, name) {
+        _ if view.kind != Kind::Sessions || key.alt => return false,
+        (Code::Char('s'), _) if key.ctrl => {
+            let order = match picked.order {
+                Order::Date => Order::Name,
+                Order::Name => Order::Tokens,
+                Order::Tokens => Order::Date,
+            };
+            sessions::show(view, Picked { order, ..picked }, &app.sessions);
+        }
+        (Code::Char('f'), _) if key.ctrl => {
+            sessions::show(view, Picked { this_folder: !picked.this_folder, ..picked }, &app.sessions);
+        }
+        (Code::F(2), Some(name)) => write_line(app, &format!("/rename {} ", escaped(&name))),
+        (Code::Delete, Some(name)) => enter_line(app, &format!("/delete {}", escaped(&name)), now, effects),
+        (Code::F(3), Some(name)) => {
+            send(app, Request::Pin(Some(name)), effects);
+            send(app, Request::Sessions, effects);
+        }
+        _ => return false,
+    }
+    true
 }

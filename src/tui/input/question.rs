@@ -2,11 +2,9 @@
 
 use super::super::acts::{hold, send, stop};
 use super::super::keys::{Action, Code, Key, TAKE_UP};
-use super::super::mention::{self, Found};
 use super::super::question::{self, Asker, Standing};
 use super::super::quit::{quit, quit_or_ask};
-use super::super::{App, Armed, Effect, Find, pick};
-use super::several::several_key;
+use super::super::{App, Armed, Effect, Find, mention, pick, several};
 use super::{insert_pasted, place_key, write};
 use crate::runtime::protocol::Request;
 
@@ -27,7 +25,7 @@ pub(super) fn question_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>
     match app.questions.front().map(|q| q.standing) {
         Some(Standing::Waits) | None => return false,
         Some(Standing::Unseen) => {}
-        Some(Standing::Asks) if matches!(app.armed, Armed::Ignore(until) if now < until) => {}
+        Some(Standing::Asks) if app.is_armed(Armed::Ignore, now) => {}
         Some(Standing::Asks) => question_key(app, Key::plain(Code::Esc), now, effects),
     }
     true
@@ -51,7 +49,7 @@ fn begin_to_write(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
 
 pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     // The second of two presses; the first one stopped the work.
-    if key == Key::plain(Code::Esc) && matches!(app.armed, Armed::Swallow(until) if now < until) {
+    if key == Key::plain(Code::Esc) && app.is_armed(Armed::Swallow, now) {
         return;
     }
     let Some(question) = app.questions.front_mut() else {
@@ -82,7 +80,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
                 return quit_or_ask(app, effects);
             }
             // Scrolls the answers that the question refers to.
-            several_key(app, key);
+            several::key(app, key);
             return;
         }
         _ => return,
@@ -111,13 +109,22 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
             quit(app, effects);
         }
         Asker::Quit => {}
-        Asker::Pasted => {
-            if let Found::Paste(text) = mention::chosen(app, choice, effects) {
-                insert_pasted(app, &text);
-            }
-        }
+        Asker::Pasted => pasted(app, choice, effects),
     }
     if choice == '\x1b' {
         mention::not_read(app, now);
+    }
+}
+
+/// The answer to the question whether pasted paths are loaded.
+fn pasted(app: &mut App, key: char, effects: &mut Vec<Effect>) {
+    let Some(mention::Lookup::Pasted(text, paths)) = app.lookup.take() else { return };
+    match key {
+        '\n' => {
+            app.transcript.follow();
+            mention::load(app, paths, Vec::new(), effects);
+        }
+        't' => insert_pasted(app, &text),
+        _ => {}
     }
 }

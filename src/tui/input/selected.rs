@@ -30,7 +30,18 @@ pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -
     if key.ctrl || key.alt {
         return false;
     }
-    let key = if app.config.vim_keys { key.as_arrow() } else { key };
+    let key = if app.config.ui.vim_keys { key.as_arrow() } else { key };
+    let by = match key.code {
+        Code::Up => -1,
+        Code::Down => 1,
+        Code::Home if app.config.ui.vim_keys => isize::MIN / 2,
+        Code::End if app.config.ui.vim_keys => isize::MAX / 2,
+        _ => 0,
+    };
+    if by != 0 {
+        app.transcript.select(by);
+        return true;
+    }
     let request = match key.code {
         Code::Char('y') => {
             match copy_text(app, CopyWhat::Message(number)) {
@@ -54,22 +65,6 @@ pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -
                 return true;
             }
         },
-        Code::Up => {
-            app.transcript.select(-1);
-            return true;
-        }
-        Code::Down => {
-            app.transcript.select(1);
-            return true;
-        }
-        Code::Home if app.config.vim_keys => {
-            app.transcript.select(isize::MIN / 2);
-            return true;
-        }
-        Code::End if app.config.vim_keys => {
-            app.transcript.select(isize::MAX / 2);
-            return true;
-        }
         _ => return false,
     };
     if request.while_busy() == WhileBusy::Waits

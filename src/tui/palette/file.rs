@@ -5,7 +5,7 @@ use std::ops::Range;
 use toml_edit::{Document, Item, Table};
 
 use super::contrast::{LEAST, ratio};
-use super::{Colour, Look, Palette, ROLES, place};
+use super::{Palette, ROLES, colour, look, place, rgb};
 use crate::config::settings::Theme as ThemeName;
 use crate::text::near::nearest;
 
@@ -54,15 +54,15 @@ fn read(name: &str, text: &str) -> Result<Palette, Fault> {
     let background = match table.get("background") {
         None => None,
         Some(item) => {
-            let colour = item.as_str().and_then(|word| Colour::parse(&word.to_lowercase())).and_then(Colour::rgb);
-            Some(colour.ok_or_else(|| fault(item.span(), "background must be a colour as #rrggbb, or 16 to 255"))?)
+            let value = item.as_str().and_then(|word| colour(&word.to_lowercase())).and_then(rgb);
+            Some(value.ok_or_else(|| fault(item.span(), "background must be a colour as #rrggbb, or 16 to 255"))?)
         }
     };
     let mut palette = Palette { name: name.to_owned(), ..Palette::built_in(base, false) };
     if let Some(item) = table.get("colours") {
         let colours = item.as_table_like().ok_or_else(|| fault(item.span(), "colours must be a table: [colours]"))?;
         for (role, value) in colours.iter() {
-            colour(&mut palette, role, value, background)?;
+            role_look(&mut palette, role, value, background)?;
         }
     }
     Ok(palette)
@@ -72,7 +72,7 @@ fn key_span(table: &Table, key: &str) -> Option<Range<usize>> {
     table.key(key).and_then(toml_edit::Key::span)
 }
 
-fn colour(palette: &mut Palette, role: &str, value: &Item, background: Option<(u8, u8, u8)>) -> Result<(), Fault> {
+fn role_look(palette: &mut Palette, role: &str, value: &Item, background: Option<(u8, u8, u8)>) -> Result<(), Fault> {
     let here = |what: String| fault(value.span(), what);
     let Some(row) = ROLES.iter().find(|r| r.name == role) else {
         let names = ROLES.iter().map(|r| r.name);
@@ -84,11 +84,11 @@ fn colour(palette: &mut Palette, role: &str, value: &Item, background: Option<(u
     };
     let words =
         value.as_str().ok_or_else(|| here(format!("{role} must be text in quotes, for example \"green bold\"")))?;
-    let look = Look::parse(words).map_err(|why| here(format!("{role}: {why}")))?;
+    let look = look(words).map_err(|why| here(format!("{role}: {why}")))?;
     if look.fg.is_some() && look.fg == look.bg {
         return Err(here(format!("{role}: text and background have the same colour")));
     }
-    let (fg, bg) = (look.fg.and_then(Colour::rgb), look.bg.map_or(background, Colour::rgb));
+    let (fg, bg) = (look.fg.and_then(rgb), look.bg.map_or(background, rgb));
     if let (Some(fg), Some(bg)) = (fg, bg) {
         let contrast = ratio(fg, bg);
         if contrast < LEAST {
@@ -105,6 +105,8 @@ fn colour(palette: &mut Palette, role: &str, value: &Item, background: Option<(u
 
 #[cfg(test)]
 mod tests {
+    use ratatui::style::Color;
+
     use super::*;
     use crate::tui::rows::Role;
 
@@ -113,13 +115,13 @@ mod tests {
         let text = "base = \"light\"\nbackground = \"#fdf6e3\"\n[colours]\nyou = \"#657b00 bold\"\nselected = \"white on blue\"\n";
         let palette = Palette::read("mine", "mine.toml", text).unwrap();
         assert_eq!(palette.name, "mine");
-        assert_eq!(palette.look(Role::You).fg, Some(Colour::Rgb(0x65, 0x7b, 0)));
-        assert_eq!(palette.look(Role::Selected).bg, Some(Colour::Ansi(4)));
+        assert_eq!(palette.look(Role::You).fg, Some(Color::Rgb(0x65, 0x7b, 0)));
+        assert_eq!(palette.look(Role::Selected).bg, Some(Color::Blue));
         assert_eq!(palette.look(Role::Sala), Palette::built_in(ThemeName::Light, false).look(Role::Sala));
-        assert_eq!(Palette::read("e", "e", "").unwrap().look(Role::Sala).fg, Some(Colour::Ansi(6)));
+        assert_eq!(Palette::read("e", "e", "").unwrap().look(Role::Sala).fg, Some(Color::Cyan));
         assert_eq!(
             Palette::read("i", "i", "colours = { you = \"red\" }").unwrap().look(Role::You).fg,
-            Some(Colour::Ansi(1))
+            Some(Color::Red)
         );
     }
 

@@ -7,14 +7,14 @@ use super::super::options::Glyphs;
 use super::super::rows::{Face, Role, Span};
 use super::super::wrap::{Piece, wrap};
 use super::inline::Inline;
-use super::{Events, Writer, closes};
+use super::{Events, Writer};
 
 impl Writer<'_> {
     pub(super) fn table(&mut self, events: &mut Events<'_>, tag: &Tag<'_>, at: usize) {
         let mut lines: Vec<Vec<Inline>> = Vec::new();
         while let Some((event, _)) = events.next() {
             match event {
-                Event::End(end) if closes(tag, end) => break,
+                Event::End(end) if tag.to_end() == end => break,
                 Event::Start(Tag::TableHead | Tag::TableRow) => lines.push(Vec::new()),
                 Event::Start(cell @ Tag::TableCell) => {
                     let mut inline = Inline::default();

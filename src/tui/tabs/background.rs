@@ -55,7 +55,6 @@ pub(in super::super) fn background(
                 Activity::Idle if away.news => Mark::Done,
                 Activity::Idle => Mark::Quiet,
                 Activity::Reading(r) if r.total > 0 => Mark::Reading(percent(r.done, r.total)),
-                Activity::Thinking { .. } | Activity::Answering { .. } => Mark::Writing,
                 _ => Mark::Working,
             };
             if away.mark.at_work() {
@@ -93,8 +92,7 @@ pub(in super::super) fn background(
     let waits = mark == Mark::Asks && before != Mark::Asks;
     if (before.at_work() && matches!(mark, Mark::Done | Mark::Failed)) || waits {
         let took = away.since.take().map_or(0, |since| now.saturating_sub(since));
-        let name = app.tabs.list.iter().find(|s| s.serial == serial).map_or("", |s| s.name.as_str());
-        let name = if name.is_empty() { "sala-chat" } else { name };
+        let name = app.tabs.opened(serial).map_or("sala-chat", |(_, name)| name);
         let what = match mark {
             Mark::Asks => "waits for a decision",
             Mark::Failed => "failed",

@@ -1,7 +1,7 @@
 //! Position of the view of the transcript, its movement, and the visible rows.
 
 use super::{Scroll, Transcript};
-use crate::tui::entry::{Entry, Extent, Look};
+use crate::tui::entry::{Entry, Look, Part};
 
 impl Transcript {
     pub fn set_look(&mut self, look: Look, height: usize) {
@@ -21,8 +21,8 @@ impl Transcript {
         })
     }
 
-    pub(super) fn extent_of(&self, entry: usize) -> Extent {
-        self.entries.get(entry).map(Entry::extent).unwrap_or_default()
+    pub(super) fn end_of(&self, entry: usize) -> (Part, usize) {
+        self.entries.get(entry).map(Entry::end).unwrap_or_default()
     }
 
     pub(super) fn end_top(&mut self) -> (usize, usize) {
@@ -52,7 +52,7 @@ impl Transcript {
     pub(super) fn stand_at(&mut self, (entry, row): (usize, usize)) {
         if self.scroll == Scroll::Follow {
             let last = self.entries.len().saturating_sub(1);
-            self.frozen = (last, self.extent_of(last));
+            self.frozen = (last, self.end_of(last));
         }
         self.rows_of(entry);
         if let Some(e) = self.entries.get(entry) {

@@ -2,15 +2,15 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::paint::Painter;
 use crate::tui::App;
 use crate::tui::cells::{ellipsis, width};
-use crate::tui::find::Find;
 use crate::tui::keys::Action;
 use crate::tui::layout::{Regions, banner_text, note_rows};
 use crate::tui::options::PANEL_FROM;
+use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::{self, Part};
+use crate::tui::tabs::{Mark, called};
 use crate::tui::wrap::wrap_text;
 
 pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
@@ -28,7 +28,6 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     }
     let right_cells: usize = right.iter().map(|s| width(&s.text)).sum();
     let room = usize::from(area.width).saturating_sub(right_cells + 2);
-    let name = if app.session.name.is_empty() { "new session" } else { &app.session.name };
     let mut left = Vec::new();
     let mut used = 1;
     if app.is_demo() {
@@ -51,7 +50,7 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
         let news = if news.is_empty() { news } else { format!("  {news}") };
         branch.push_str(&format!("  [{}/{opened}]{news}", app.tabs.place() + 1));
     }
-    let name = ellipsis(name, room.saturating_sub(used + width(&branch)));
+    let name = ellipsis(called(&app.session.name), room.saturating_sub(used + width(&branch)));
     used += width(&name) + width(&branch);
     left.push(Span::new(name, Face::from(Role::Text).bold()));
     left.push(Span::new(branch, Role::Dim));
@@ -66,48 +65,28 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
         left.extend(sessions(app, room.saturating_sub(used + 3)));
     }
     painter.spans(area, 0, 1, &left);
-    let x = area.width.saturating_sub(u16::try_from(right_cells).unwrap_or(area.width));
-    painter.spans(area, 0, x, &right);
+    painter.right_spans(area, 0, 0, &right);
 }
 
+/// The open sessions around the one on screen, as many as fit.
 fn sessions(app: &App, cells: usize) -> Vec<Span> {
     let open = app.tabs.place();
-    let words: Vec<(String, usize)> = app
-        .tabs
-        .names()
-        .enumerate()
-        .map(|(i, (name, mark))| {
-            let name = if name.is_empty() { "new" } else { name };
-            let number = if i == open { format!("[{}]", i + 1) } else { (i + 1).to_string() };
-            let mark = mark.text();
-            let space = if mark.is_empty() { "" } else { " " };
-            let text = format!("  {number} {}{space}{mark}", ellipsis(name, 16));
-            let cells = width(&text);
-            (text, cells)
-        })
-        .collect();
-    let (mut first, mut end, mut used) = (open, open, 0);
-    loop {
-        let after = words.get(end).map(|w| w.1).filter(|w| used + w <= cells);
-        if let Some(w) = after {
-            used += w;
-            end += 1;
-            continue;
-        }
-        let before = first.checked_sub(1).and_then(|i| words.get(i));
-        match before.map(|w| w.1).filter(|w| used + w <= cells) {
-            Some(w) => {
-                used += w;
-                first -= 1;
-            }
-            None => break,
-        }
-    }
+    let word = |(i, (name, mark)): (usize, (&str, Mark))| {
+        let name = if name.is_empty() { "new" } else { name };
+        let number = if i == open { format!("[{}]", i + 1) } else { (i + 1).to_string() };
+        let mark = mark.text();
+        let space = if mark.is_empty() { "" } else { " " };
+        format!("  {number} {}{space}{mark}", ellipsis(name, 16))
+    };
+    let words: Vec<String> = app.tabs.names().enumerate().map(word).collect();
+    let fits = |from: usize, to: usize| words[from..to].iter().map(|w| width(w)).sum::<usize>() <= cells;
+    let end = (open..=words.len()).rev().find(|end| fits(open, *end)).unwrap_or(open);
+    let first = (0..=open).find(|first| fits(*first, end)).unwrap_or(open);
     let mut spans = vec![Span::new(" ", Role::Dim)];
     if first == end {
         spans.push(Span::new(format!(" [{}/{}]", open + 1, words.len()), Role::Dim));
     }
-    for (i, (text, _)) in words.into_iter().enumerate().take(end).skip(first) {
+    for (i, text) in words.into_iter().enumerate().take(end).skip(first) {
         let face = if i == open { Face::from(Role::Text).bold() } else { Face::from(Role::Dim) };
         spans.push(Span::new(text, face));
     }
@@ -116,53 +95,50 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
 
 pub(super) fn sides(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
     let Some((number, name, mark, _)) = app.tabs.other(app.size.0) else { return };
-    let named = |name: &str| if name.is_empty() { "new session".to_owned() } else { name.to_owned() };
     let bar = painter.theme.bar();
-    let between = super::rect(regions.between);
+    let between = regions.between;
     for line in 0..between.height {
         painter.text(between, line, bar, Role::Rule);
     }
-    let here = format!(" [{}] {}", app.tabs.place() + 1, named(&app.session.name));
-    painter.text(super::rect(regions.heading), 0, &here, Face::from(Role::Key).bold());
-    let area = super::rect(regions.other_heading);
-    painter.text(area, 0, &format!(" {number} {} {}", named(name), mark.text()), Role::Dim);
+    let here = format!(" [{}] {}", app.tabs.place() + 1, called(&app.session.name));
+    painter.text(regions.heading, 0, &here, Face::from(Role::Key).bold());
+    let area = regions.other_heading;
+    painter.text(area, 0, &format!(" {number} {} {}", name, mark.text()), Role::Dim);
     let hint = app.config.keys.does(Action::OtherSide, "goes there").unwrap_or_default();
     painter.right(area, 0, 1, &hint, Role::Dim);
 }
 
-pub(super) fn banner(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let Some((text, role)) = banner_text(app) else { return };
-    for (i, row) in wrap_text(&text, role, usize::from(area.width).saturating_sub(2)).iter().enumerate() {
-        if let Ok(i) = u16::try_from(i) {
-            painter.row(area, i, 1, row);
-            if role == Role::Alert {
-                painter.mark(area, i, role);
-            }
-        }
+/// Banner, last note and queue, between the conversation and the input.
+pub(super) fn below(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
+    if let Some((text, role)) = banner_text(app) {
+        banner(&text, role, painter, regions.banner);
+    }
+    painter.rows(regions.note, 0, 0, &note_rows(app, usize::from(regions.note.width)));
+    queue(app, painter, regions.queue);
+}
+
+fn banner(text: &str, role: Role, painter: &mut Painter<'_>, area: Rect) {
+    let rows = wrap_text(text, role, usize::from(area.width).saturating_sub(2));
+    painter.rows(area, 0, 1, &rows);
+    if role == Role::Alert {
+        (0..).zip(&rows).for_each(|(line, _)| painter.mark(area, line, role));
     }
 }
 
-pub(super) fn note(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    for (line, row) in (0..area.height).zip(&note_rows(app, usize::from(area.width))) {
-        painter.row(area, line, 0, row);
-    }
-}
-
-pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
+fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let keys = &app.config.keys;
     // Enter may answer the question.
     let sends = keys.does(Action::Send, "sends it").filter(|_| app.queue.held && app.questions.is_empty());
     let first = [sends, keys.does(Action::Unqueue, "edits it")].into_iter().flatten().collect::<Vec<_>>().join(", ");
     let more = app.queue.lines.len().saturating_sub(usize::from(area.height));
-    for (i, queued) in app.queue.lines.iter().take(usize::from(area.height)).enumerate() {
-        let Ok(at) = u16::try_from(i) else { break };
+    for (at, queued) in (0..area.height).zip(&app.queue.lines) {
         let word = match (app.queue.held, queued.edits) {
             (true, None) => "held",
             (true, Some(_)) => "held edit",
             (false, None) => "queued",
             (false, Some(_)) => "queued edit",
         };
-        let tail = match (i, more) {
+        let tail = match (at, more) {
             (0, _) => first.clone(),
             (_, 0) => String::new(),
             (_, n) => format!("and {n} more"),
@@ -183,11 +159,10 @@ pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Opti
     let text = app.composer.text();
     let mark = if app.editing.is_some() { "e " } else { "> " };
     painter.text(area, 0, if first == 0 { mark } else { "^ " }, Face::from(Role::Key).bold());
-    for (i, range) in rows.iter().skip(first).take(height).enumerate() {
-        if let (Ok(line), Some(part)) = (u16::try_from(i), text.get(range.clone())) {
-            // Tabs have no width in the terminal.
-            painter.spans(area, line, 2, &[Span::new(part.replace('\t', " "), Role::Text)]);
-        }
+    for (line, range) in (0..area.height).zip(rows.into_iter().skip(first)) {
+        // Tabs have no width in the terminal.
+        let part = text.get(range).unwrap_or_default().replace('\t', " ");
+        painter.spans(area, line, 2, &[Span::new(part, Role::Text)]);
     }
     if app.composer.is_empty() && app.session.view_only {
         painter.spans(area, 0, 2, &[Span::new("view only: /fork makes a copy", Role::Dim)]);
@@ -225,36 +200,7 @@ pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
         out
     };
     painter.spans(area, 0, 1, &spans(&left));
-    let right = spans(&right);
-    let cells: usize = right.iter().map(|s| width(&s.text)).sum();
-    let x = area.width.saturating_sub(u16::try_from(cells + 1).unwrap_or(0));
-    painter.spans(area, 0, x, &right);
-}
-
-pub(super) fn find(app: &App, find: &Find, painter: &mut Painter<'_>, area: Rect) -> Option<Position> {
-    let keys = match find.typing() {
-        true => [("Enter", "ends typing"), ("Up/Down", "steps"), ("Esc", "closes")].as_slice(),
-        false => [("n", "next"), ("N", "back"), ("a", "all branches"), ("Esc", "closes")].as_slice(),
-    };
-    let mut right = vec![Span::new(format!("{}   ", find.count()), Role::Warn)];
-    for (key, what) in keys {
-        right.push(Span::new(*key, Role::Key));
-        right.push(Span::new(format!(" {what}   "), Role::Dim));
-    }
-    if let Some((text, _)) = &app.hint {
-        right = vec![Span::new(format!("{text} "), Role::Warn)];
-    }
-    let cells: usize = right.iter().map(|s| width(&s.text)).sum();
-    let room = usize::from(area.width).saturating_sub(cells + 9);
-    let mut query = find.query();
-    while width(query) > room && !query.is_empty() {
-        query = query.char_indices().nth(1).map_or("", |(at, _)| &query[at..]);
-    }
-    painter.spans(area, 0, 1, &[Span::new("find: ", Role::Key), Span::new(query, Role::Text)]);
-    let x = area.width.saturating_sub(u16::try_from(cells).unwrap_or(area.width));
-    painter.spans(area, 0, x, &right);
-    let caret = area.x + 7 + u16::try_from(width(query)).ok()?;
-    (find.typing() && caret < area.right()).then_some(Position { x: caret, y: area.y })
+    painter.right_spans(area, 0, 1, &spans(&right));
 }
 
 pub(super) fn hint(app: &App, painter: &mut Painter<'_>, area: Rect) {

@@ -2,18 +2,17 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::list::list;
-use super::paint::Painter;
 use crate::core::bytes;
 use crate::runtime::protocol::{DocumentRow, FanOutRow, SearchRow, SessionRow, TimelineRow};
 use crate::tui::cells::{ellipsis, fit, width};
-use crate::tui::complete::Popup;
 use crate::tui::entry::{clock, date, grouped};
 use crate::tui::fan_out;
+use crate::tui::list::first_row;
 use crate::tui::overlay::{HelpRow, Item, Kind, ListView, Overlay, Page, SettingRow};
+use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Row, Span};
 use crate::tui::wrap::wrap_text;
-use crate::tui::{App, Question};
+use crate::tui::{App, Question, themes};
 
 const ALL_COLUMNS: u16 = 76;
 /// Least width of a list of sessions with dates.
@@ -25,7 +24,7 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
     painter.clear(area);
     match overlay {
         Overlay::Page(page) | Overlay::Aside { page, .. } => draw_page(page, painter, area),
-        Overlay::Map(view) => super::map::draw(view, painter, area),
+        Overlay::Map(view) => view.draw(painter, area),
         Overlay::List(view) => draw_list(app, view, painter, area),
     }
     painter.text(
@@ -45,11 +44,7 @@ pub(super) fn caret(app: &App, area: Rect) -> Option<Position> {
 fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
     painter.text(area, 0, &format!(" {}", page.title), Role::Heading);
     let body = page.body_height();
-    for (i, row) in page.rows.iter().skip(page.top).take(body).enumerate() {
-        if let Ok(i) = u16::try_from(i) {
-            painter.row(area, i + 1, 2, row);
-        }
-    }
+    painter.rows(area, 1, 2, page.rows.iter().skip(page.top).take(body));
     if page.rows.len() > body {
         let last = (page.top + body).min(page.rows.len());
         painter.right(area, 0, 1, &format!("{}-{last} of {}", page.top + 1, page.rows.len()), Role::Dim);
@@ -72,14 +67,14 @@ fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) 
         (Kind::Documents, true) => (["   name", "tokens  state    "], Vec::new()),
         (Kind::Documents, false) => (["   name", "tokens     lines      size  state    "], Vec::new()),
         (Kind::Answers, _) => (["   document", "lines looked at  likely "], answer_below(view, area)),
-        (Kind::Themes, _) => (["", ""], super::themes::below(&view.list, area)),
+        (Kind::Themes, _) => (["", ""], themes::below(&view.list, area)),
         (Kind::Files, _) => (["   name", "size "], Vec::new()),
         (Kind::Help | Kind::Settings, _) => (["", ""], about(view, area)),
         (Kind::Found | Kind::Timeline | Kind::Prompts, _) => (["", ""], Vec::new()),
     };
     let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height).min(area.height);
     let top = Rect { height: area.height - height, ..area };
-    list(painter, top, view, columns, |item, cells| row(app, view, item, cells));
+    list(app, view, columns, painter, top);
     if let Some(Item::Session(chosen)) = view.list.selected().filter(|_| area.width < WITH_TITLES) {
         let at = u16::try_from(width(&view.title) + 4).unwrap_or(area.width);
         let room = usize::from(area.width.saturating_sub(at + 12));
@@ -90,8 +85,46 @@ fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) 
         painter.clear(rest);
         painter.rule(Rect { height: 1, ..rest });
     }
-    for (y, row) in (top.height + u16::from(view.kind == Kind::Answers)..area.height.saturating_sub(1)).zip(&below) {
-        painter.row(area, y, 2, row);
+    let last = Rect { height: area.height.saturating_sub(1), ..area };
+    painter.rows(last, top.height + u16::from(view.kind == Kind::Answers), 2, &below);
+}
+
+/// Title, filter, columns, and rows with the selected one marked.
+fn list(app: &App, view: &ListView, columns: [&str; 2], painter: &mut Painter<'_>, area: Rect) {
+    let list = &view.list;
+    painter.text(area, 0, &format!(" {}", view.title), Role::Heading);
+    let (count, total) = (list.shown().len(), list.items().len());
+    let word = if count == total { format!("{total}") } else { format!("{count} of {total}") };
+    painter.right(area, 0, 1, &word, Role::Dim);
+    let mut top = 1;
+    if view.kind.has_filter() {
+        painter.spans(area, top, 1, &[Span::new("> ", Role::Key), Span::new(list.query(), Role::Text)]);
+        top += 1;
+    }
+    let [left, right] = columns;
+    if !left.is_empty() {
+        painter.text(area, top, left, Role::Dim);
+        painter.right(area, top, 1, right, Role::Dim);
+        top += 1;
+    }
+    if count == 0 {
+        let text = match (total, view.kind) {
+            (0, Kind::Found) => "   No message of any session contains these words.",
+            (0, _) => "   Nothing here yet.",
+            _ => "   Nothing matches. Backspace widens the filter.",
+        };
+        painter.text(area, top, text, Role::Dim);
+    }
+    let height = usize::from(area.height).saturating_sub(usize::from(top) + 1).max(1);
+    let first = first_row(list.selected_index(), count, height);
+    let cells = usize::from(area.width).saturating_sub(4);
+    for (line, (i, item)) in (top..).zip(list.shown().enumerate().skip(first).take(height)) {
+        let chosen = i == list.selected_index();
+        painter.text(area, line, if chosen { " > " } else { "   " }, Face::from(Role::Key).bold());
+        painter.row(area, line, 3, &row(app, view, item, cells));
+        if chosen {
+            painter.mark(area, line, Role::Selected);
+        }
     }
 }
 
@@ -102,7 +135,7 @@ fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
         Item::Turn(r) => timeline(app, r, cells),
         Item::Document(r) => document(r, view.title == LIBRARY, cells),
         Item::Prompt(text) => Row::of(fit(&text.replace('\n', " "), cells), Role::Text),
-        Item::Theme(r) => super::themes::row(r, cells),
+        Item::Theme(r) => themes::row(r, cells),
         Item::Answer(_, r) => answered(r, cells),
         Item::Setting(r) => setting(r, cells),
         Item::Help(r) => {
@@ -147,17 +180,14 @@ fn answered(r: &FanOutRow, cells: usize) -> Row {
     let tail = format!("{:>15} {:>6}", fan_out::lines(r), fan_out::likely(r));
     let room = cells.saturating_sub(width(&tail) + 2);
     let name = room.min(24).min(room / 2);
-    Row {
-        spans: vec![
-            Span::new(fit(&r.document, name), Role::Document),
-            Span::new(
-                format!("  {}", fit(&fan_out::answer(r), room - name)),
-                if r.failed.is_some() { Role::Dim } else { Role::Text },
-            ),
-            Span::new(tail, Role::Dim),
-        ],
-        ..Row::default()
-    }
+    Row::from(vec![
+        Span::new(fit(&r.document, name), Role::Document),
+        Span::new(
+            format!("  {}", fit(&fan_out::answer(r), room - name)),
+            if r.failed.is_some() { Role::Dim } else { Role::Text },
+        ),
+        Span::new(tail, Role::Dim),
+    ])
 }
 
 fn when(app: &App, ms: i64) -> String {
@@ -178,14 +208,11 @@ fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
     let name = fit(&r.name, room.min(24));
     let title = if room > 26 { fit(&r.title, room - 25) } else { String::new() };
     let gap = if room > 26 { " " } else { "" };
-    Row {
-        spans: vec![
-            Span::new(name, Face::from(Role::Text).bold()),
-            Span::new(format!("{gap}{title} "), Role::Dim),
-            Span::new(tail, Role::Text),
-        ],
-        ..Row::default()
-    }
+    Row::from(vec![
+        Span::new(name, Face::from(Role::Text).bold()),
+        Span::new(format!("{gap}{title} "), Role::Dim),
+        Span::new(tail, Role::Text),
+    ])
 }
 
 fn setting(r: &SettingRow, cells: usize) -> Row {
@@ -202,11 +229,16 @@ fn setting(r: &SettingRow, cells: usize) -> Row {
 fn found(r: &SearchRow, cells: usize) -> Row {
     let head = format!("{} #{}  ", fit(&r.session, 20), r.number);
     let room = cells.saturating_sub(width(&head));
-    Row { spans: vec![Span::new(head, Role::Key), Span::new(fit(&r.snippet, room), Role::Text)], ..Row::default() }
+    Row::from(vec![Span::new(head, Role::Key), Span::new(fit(&r.snippet, room), Role::Text)])
+}
+
+/// The lanes left of a turn.
+pub(super) fn lanes(r: &TimelineRow, most: usize) -> String {
+    "| ".repeat(usize::from(r.lane).min(most))
 }
 
 fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
-    let lane = "| ".repeat(usize::from(r.lane).min(12));
+    let lane = lanes(r, 12);
     let mark = if r.kept { "ckpt" } else { "    " };
     let head = if r.head { "<-" } else { "  " };
     let label = r.label.as_deref().map(|l| format!("[{l}] ")).unwrap_or_default();
@@ -214,14 +246,11 @@ fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
     let front = format!("{:>5}  {lane}o- ", r.place());
     let room = cells.saturating_sub(width(&front) + width(&tail));
     let tone = if r.current { Role::Text } else { Role::Dim };
-    Row {
-        spans: vec![
-            Span::new(front, Role::Dim),
-            Span::new(fit(&format!("{label}{}", r.title), room), tone),
-            Span::new(tail, Role::Dim),
-        ],
-        ..Row::default()
-    }
+    Row::from(vec![
+        Span::new(front, Role::Dim),
+        Span::new(fit(&format!("{label}{}", r.title), room), tone),
+        Span::new(tail, Role::Dim),
+    ])
 }
 
 fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
@@ -247,51 +276,16 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
     };
     let room = cells.saturating_sub(width(&tail) + 1);
     let name = fit(&r.name, room.saturating_sub(width(&place) + 2));
-    Row {
-        spans: vec![
-            Span::new(name, Role::Document),
-            Span::new(format!("  {place} "), Role::Dim),
-            Span::new(tail, Role::Text),
-        ],
-        ..Row::default()
-    }
-}
-
-/// Spans the whole width, so that text below is not read as part of it.
-pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
-    let height = popup.candidates.len().min(8).min(usize::from(body.height.saturating_sub(1)));
-    let name_cells = popup.candidates.iter().map(|c| width(&c.text)).max().unwrap_or(0).min(40);
-    let cells = usize::from(body.width).saturating_sub(1);
-    let Ok(rows) = u16::try_from(height) else {
-        return;
-    };
-    let frame = Rect { y: body.bottom().saturating_sub(rows + 1), height: rows + 1, ..body };
-    painter.clear(frame);
-    painter.rule(Rect { height: 1, ..frame });
-    let hidden = popup.candidates.len() - height;
-    if hidden > 0 {
-        painter.right(frame, 0, 2, &format!(" {} of {} ", popup.selected + 1, popup.candidates.len()), Role::Dim);
-    }
-    let area = Rect { y: frame.y + 1, height: rows, ..frame };
-    let first = (popup.selected + 1).saturating_sub(height);
-    for (i, c) in popup.candidates.iter().enumerate().skip(first).take(height) {
-        let Ok(line) = u16::try_from(i - first) else {
-            break;
-        };
-        let text = format!(" {}  {}", fit(&c.text, name_cells), c.help);
-        painter.text(area, line, &fit(&text, cells), Role::Dim);
-        painter.spans(area, line, 1, &[Span::new(fit(&c.text, name_cells), Role::Key)]);
-        if i == popup.selected {
-            painter.mark(area, line, Role::Selected);
-        }
-    }
+    Row::from(vec![
+        Span::new(name, Role::Document),
+        Span::new(format!("  {place} "), Role::Dim),
+        Span::new(tail, Role::Text),
+    ])
 }
 
 pub(super) fn question_keys(question: &Question, painter: &mut Painter<'_>, composer: Rect) {
-    match question.is_in_the_input(usize::from(composer.width)) {
-        true => keys(painter, composer, question.keys()),
-        false => keys(painter, composer, std::iter::empty()),
-    }
+    let shown = question.is_in_the_input(usize::from(composer.width));
+    painter.keys(composer, question.keys().filter(|_| shown));
 }
 
 /// The rows `below` stay visible if there is room for both.
@@ -301,19 +295,5 @@ pub(super) fn question_text(rows: &[Row], painter: &mut Painter<'_>, body: Rect,
     let area = Rect { y: bottom - height, height, ..body };
     painter.clear(area);
     painter.rule(Rect { height: 1, ..area });
-    for (i, row) in rows.iter().enumerate() {
-        if let Ok(i) = u16::try_from(i) {
-            painter.row(area, i + 1, 2, row);
-        }
-    }
-}
-
-pub(super) fn keys<'a>(painter: &mut Painter<'_>, composer: Rect, keys: impl Iterator<Item = (String, &'a str)>) {
-    painter.clear(composer);
-    let mut spans = Vec::new();
-    for (key, label) in keys {
-        spans.push(Span::new(key, Face::from(Role::Key).bold()));
-        spans.push(Span::new(format!(" {label}   "), Role::Text));
-    }
-    painter.spans(composer, 0, 2, &spans);
+    painter.rows(area, 1, 2, rows);
 }

@@ -2,13 +2,13 @@
 
 use ratatui::layout::Rect;
 
-use super::paint::Painter;
-use crate::core::{about, bytes, percent};
+use crate::core::{about, bytes, counted, percent};
 use crate::runtime::protocol::Meters;
 use crate::tui::App;
 use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::entry::grouped;
-use crate::tui::map::cells as map_cells;
+use crate::tui::map::{cells as map_cells, spans};
+use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::acceptance;
 
@@ -31,22 +31,15 @@ impl Lines<'_, '_> {
         self.at += 1;
     }
 
-    fn line(&mut self, text: &str, face: impl Into<Face>) {
-        if self.at + 1 >= self.area.height {
-            return;
-        }
-        let bar = self.painter.theme.bar();
-        let inner = fit(text, usize::from(self.area.width).saturating_sub(4));
-        let spans = [
-            Span::new(format!("{bar} "), Role::Rule),
-            Span::new(inner, face),
-            Span::new(format!(" {bar}"), Role::Rule),
-        ];
-        self.painter.spans(self.area, self.at, 0, &spans);
-        self.at += 1;
+    fn cells(&self) -> usize {
+        usize::from(self.area.width).saturating_sub(4)
     }
 
-    fn spans(&mut self, spans: Vec<Span>, cells: usize) {
+    fn line(&mut self, text: &str, face: impl Into<Face>) {
+        self.spans(vec![Span::new(ellipsis(text, self.cells()), face)]);
+    }
+
+    fn spans(&mut self, spans: Vec<Span>) {
         if self.at + 1 >= self.area.height {
             return;
         }
@@ -54,7 +47,7 @@ impl Lines<'_, '_> {
         let used: usize = spans.iter().map(|s| width(&s.text)).sum();
         let mut row = vec![Span::new(format!("{bar} "), Role::Rule)];
         row.extend(spans);
-        row.push(Span::new(format!("{} {bar}", " ".repeat(cells.saturating_sub(used))), Role::Rule));
+        row.push(Span::new(format!("{} {bar}", " ".repeat(self.cells().saturating_sub(used))), Role::Rule));
         self.painter.spans(self.area, self.at, 0, &row);
         self.at += 1;
     }
@@ -75,14 +68,14 @@ fn context(app: &App, lines: &mut Lines<'_, '_>) {
     }
     let about = about(m.estimated);
     lines.title(&format!("context  {about}{} of {}", grouped(m.context_used), grouped(m.context_limit)));
-    let cells = usize::from(lines.area.width).saturating_sub(4);
+    let cells = lines.cells();
     let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit as f64);
     lines.line(&meter, Role::Key);
     let map = &app.session.map;
     if map.used > 0 && lines.room() > 30 {
         let all = map_cells(map, m.context_limit, cells * MAP_ROWS);
         for row in all.chunks(cells) {
-            lines.spans(super::map::spans(map, row), cells);
+            lines.spans(spans(map, row));
         }
     }
     let (used, left) = (percent(m.context_used, m.context_limit), m.context_limit.saturating_sub(m.context_used));
@@ -96,7 +89,7 @@ fn sampling(m: &Meters, lines: &mut Lines<'_, '_>) {
         return;
     }
     lines.title("sampling");
-    let cells = usize::from(lines.area.width).saturating_sub(4);
+    let cells = lines.cells();
     let mut row = String::new();
     let shown = SAMPLING.iter().filter_map(|name| m.settings.iter().find(|(other, _)| other == name));
     for (name, value) in shown {
@@ -144,7 +137,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         let head = rows.iter().position(|r| r.head).unwrap_or(rows.len().saturating_sub(1));
         let first = (head + 1).saturating_sub(room);
         for r in rows.iter().skip(first).take(room) {
-            let lane = "| ".repeat(usize::from(r.lane).min(4));
+            let lane = super::overlay::lanes(r, 4);
             let mark = if r.kept { "ckpt" } else { "" };
             let head = if r.head { " <-" } else { "" };
             let label = r.label.as_deref().map(|l| format!(" [{l}]")).unwrap_or_default();
@@ -152,10 +145,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             let face = if r.current { Role::Text } else { Role::Dim };
             lines.line(&format!("{:>4}  {lane}o- {} {mark}{head}", r.place(), fit(&title, 24 - lane.len())), face);
         }
-        lines.line(
-            &format!("{} checkpoint{} on this branch", m.checkpoints, if m.checkpoints == 1 { "" } else { "s" },),
-            Role::Dim,
-        );
+        lines.line(&format!("{} on this branch", counted(m.checkpoints, "checkpoint")), Role::Dim);
     }
     lines.title("engine");
     if let Some(info) = &app.model {
@@ -177,7 +167,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         lines.line(&speeds.join("   "), Role::Text);
     }
     if app.speeds.len() > 1 {
-        let line = sparkline(app, lines.painter.theme.sparks(), usize::from(lines.area.width).saturating_sub(4));
+        let line = sparkline(app, lines.painter.theme.sparks(), lines.cells());
         lines.line(&line, Role::Key);
     }
     if m.ttft_ms > 0.0 {
@@ -185,17 +175,16 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     }
     if let Some(a) = acceptance(app) {
         lines.line(&format!("speculation  {a}"), Role::Text);
-        let cells = usize::from(lines.area.width).saturating_sub(4);
-        let mut steps = String::new();
-        for (i, (tried, ok)) in m.spec.per_position.iter().enumerate() {
-            let step = format!("  {} {}%", i + 1, percent(*ok, (*tried).max(1)));
-            if width("  step") + width(&steps) + width(&step) > cells {
+        let mut steps = "  step".to_owned();
+        for (i, (tried, ok)) in (1..).zip(&m.spec.per_position) {
+            let step = format!("{} {i} {}%", if i == 1 { "" } else { " " }, percent(*ok, (*tried).max(1)));
+            if steps.len() + step.len() > lines.cells() {
                 break;
             }
             steps.push_str(&step);
         }
-        if !steps.is_empty() {
-            lines.line(&format!("  step {}", steps.trim_start()), Role::Dim);
+        if !m.spec.per_position.is_empty() {
+            lines.line(&steps, Role::Dim);
         }
         lines.line(
             &format!("  eagle {}  n-gram {}  plain {}", m.spec.eagle_rounds, m.spec.ngram_rounds, m.spec.plain_rounds),

@@ -2,12 +2,13 @@
 
 use ratatui::layout::Rect;
 
-use super::paint::Painter;
 use crate::core::percent;
 use crate::runtime::protocol::{Activity, FileState, ReadingProgress};
 use crate::tui::App;
 use crate::tui::cells::{fit, width};
 use crate::tui::entry::grouped;
+use crate::tui::list::first_row;
+use crate::tui::paint::Painter;
 use crate::tui::rows::{Role, Span};
 use crate::tui::status::{duration, seconds_left};
 
@@ -32,7 +33,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let room = usize::from(area.height.saturating_sub(11)).max(1);
     let current =
         r.files.iter().position(|f| matches!(f.state, FileState::Reading(_) | FileState::Waiting)).unwrap_or(0);
-    let first = if r.files.len() <= room { 0 } else { current.saturating_sub(room / 2).min(r.files.len() - room) };
+    let first = first_row(current, r.files.len(), room);
     let mut line = 4;
     for file in r.files.iter().skip(first).take(room) {
         let mut spans =

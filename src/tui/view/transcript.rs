@@ -2,13 +2,13 @@
 
 use ratatui::layout::Rect;
 
-use super::paint::Painter;
 use crate::core::counted;
 use crate::tui::App;
 use crate::tui::cells::width;
 use crate::tui::greeting::greeting;
 use crate::tui::keys::Action;
 use crate::tui::layout::greeting_height;
+use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::transcript::{Transcript, ranges};
 

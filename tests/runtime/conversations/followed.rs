@@ -194,6 +194,7 @@ fn what_cannot_be_followed_is_refused() {
         (Request::Follow(vec!["none".into()]), "No such file: none."),
         (Request::Follow(Vec::new()), "Nothing is followed here. /follow PATH"),
         (Request::Changes, "Nothing is followed here. /follow PATH"),
+        (Request::Refresh, "Nothing is followed here. /follow PATH"),
         (Request::FollowNothing, "Nothing is followed here."),
     ] {
         let text = t.note(request);
@@ -254,6 +255,35 @@ fn a_refresh_reads_what_follows_the_first_changed_file() {
     t.ask("And now?");
     assert!(t.work().0 < 60);
     assert!(t.note(Request::Refresh).starts_with("Every file was read in its present version"));
+    t.quit();
+}
+
+#[test]
+fn files_are_read_in_the_order_of_their_commits() {
+    let dir = dir();
+    let git = |args: &[&str], at: u64| {
+        let mut git = std::process::Command::new("git");
+        git.arg("-C").arg(dir.path()).args(["-c", "user.name=a", "-c", "user.email=a@b.c"]).args(args);
+        let date = format!("@{at} +0000");
+        let done = git.env("GIT_COMMITTER_DATE", &date).env("GIT_AUTHOR_DATE", date).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    };
+    std::fs::create_dir(dir.path().join("docs")).unwrap();
+    git(&["init", "-q"], 0);
+    for (at, file) in (1_700_000_000..).zip([2, 0, 1]) {
+        let name = format!("docs/{file:02}.txt");
+        std::fs::write(dir.path().join(&name), line(file, 1)).unwrap();
+        git(&["add", &name], at);
+        git(&["commit", "-q", "-m", "one"], at);
+    }
+    // Without a commit the time of its change counts.
+    std::fs::write(dir.path().join("docs/a new one.txt"), line(9, 1)).unwrap();
+    let mut t = Chat::new(dir.path(), Setup { load: any_load(), ..Setup::default() });
+    follow(&mut t);
+    t.sync();
+    let names: Vec<String> =
+        t.view().messages.iter().filter_map(|m| Some(m.meta.document.as_ref()?.name.clone())).collect();
+    assert_eq!(names, ["docs/02.txt", "docs/00.txt", "docs/01.txt", "docs/a new one.txt"]);
     t.quit();
 }
 

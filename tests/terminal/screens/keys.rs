@@ -408,7 +408,10 @@ fn a_mistyped_command_on_the_tour_stays_in_the_input_below_its_step() {
 
 #[test]
 fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
-    let config = UiConfig { vim_keys: true, ..UiConfig::default() };
+    let config = UiConfig {
+        ui: sala_chat::config::settings::UiConfig { vim_keys: true, ..Default::default() },
+        ..UiConfig::default()
+    };
     let mut s = conversing(Stage::with(config.clone(), 80, 24));
     let number = |s: &Stage| s.app.transcript.selected_message().map(|(n, _)| n);
     s.press("ctrl-p");

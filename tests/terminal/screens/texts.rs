@@ -217,7 +217,15 @@ fn the_panel_and_the_header_follow_the_tree() {
 
 #[test]
 fn a_mouse_selection_is_copied_without_bars_and_broken_lines() {
-    let mut s = Stage::with(UiConfig { mouse: true, ..UiConfig::default() }, 60, 24).ready(demo());
+    let mut s = Stage::with(
+        UiConfig {
+            ui: sala_chat::config::settings::UiConfig { mouse: true, ..Default::default() },
+            ..UiConfig::default()
+        },
+        60,
+        24,
+    )
+    .ready(demo());
     let long = "word ".repeat(30);
     s.notify(Notice::Session(SessionView {
         messages: vec![answer(1, &format!("{long}\n\n- one\n- two\n\n```rust\nlet x = 1;\n```"))],
@@ -377,7 +385,7 @@ fn another_code_theme_colours_what_is_on_screen_again() {
     s.event(Event::CodeTheme(Ok("nord".into()))).screen();
     assert_eq!(highlights(&mut s), 1);
     s.event(Event::CodeTheme(Err("no code theme nrod: did you mean nord?".into())));
-    assert!(s.screen().contains("did you mean nord?") && s.app.config.code_theme == "nord");
+    assert!(s.screen().contains("did you mean nord?") && s.app.config.ui.code_theme == "nord");
     s.type_text("/set code_theme").press("enter");
     assert!(s.screen().contains("base16-ocean-dark"), "{}", s.screen());
 }

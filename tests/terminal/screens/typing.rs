@@ -153,7 +153,15 @@ fn keys_do_nothing_to_messages_that_a_load_hides() {
 
 #[test]
 fn below_a_greeting_the_mouse_selects_the_row_it_is_on() {
-    let mut s = Stage::with(UiConfig { mouse: true, ..UiConfig::default() }, 80, 40).ready(demo());
+    let mut s = Stage::with(
+        UiConfig {
+            ui: sala_chat::config::settings::UiConfig { mouse: true, ..Default::default() },
+            ..UiConfig::default()
+        },
+        80,
+        40,
+    )
+    .ready(demo());
     for text in ["The first note.", "The second note."] {
         s.notify(Notice::Note(Level::Info, text.into()));
     }

@@ -14,7 +14,7 @@ def runs(text, n=6):
 data = set()
 for f in glob.glob(DATA + "/*.txt"): data |= runs(open(f, encoding="utf-8").read())
 bad = 0
-for name, apart in (("evaluation/questions.txt", True), ("validation/questions2.txt", True), ("validation/questions.txt", False), ("validation/questions3.txt", False)):
+for name, apart in (("evaluation/questions.txt", True), ("validation/questions2.txt", True), ("validation/questions4.txt", True), ("validation/questions.txt", False), ("validation/questions3.txt", False)):
     own = set()
     for part in open(f"{DATA}/{name}", encoding="utf-8").read().split("=== ")[1:]: own |= runs(part.split("\n??\n")[0])
     shared = len(own & data); bad += apart and shared > 3

@@ -55,7 +55,7 @@ fn no_is_the_opposite_of_yes() {
     for (prompts, line) in [(false, "n"), (false, "No"), (true, "n"), (true, "no")] {
         let mut p = Plain::new(None, prompts);
         p.notice(Notice::Activity(Activity::Idle));
-        let choices = Choice::yes_or_no("delete", "keep");
+        let choices = Choice::all(&[('y', "delete"), ('n', "keep")]);
         p.notice(Notice::Question { id: 5, text: "Delete?".into(), choices });
         assert_eq!(p.line(line), [Out::Send(Request::Choose { question: 5, key: 'n' })], "{line}");
     }

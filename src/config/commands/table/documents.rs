@@ -3,10 +3,8 @@
 use super::super::Completes::{Documents, Paths, Words};
 use super::super::args::{Args, next_word, tokens};
 use super::super::words::{LibraryAction, LoadOptions};
-use super::super::{Command, Group, Local, Outcome, Request};
-use super::{local, no_option, runtime};
-
-const ROW: Command = Command { group: Group::Documents, ..super::ROW };
+use super::super::{Command, Local, Outcome, Request};
+use super::{ROW, alone, bare, local, no_option, runtime};
 
 pub(super) const ROWS: &[Command] = &[
     Command {
@@ -28,7 +26,6 @@ pub(super) const ROWS: &[Command] = &[
             ("--force", "read a file that is not text as Latin-1"),
         ],
         example: "/load ~/notes.txt --as notes",
-        wrong: "/load --head",
         completes: Paths,
         parse: load,
         ..ROW
@@ -42,19 +39,13 @@ pub(super) const ROWS: &[Command] = &[
             ("off", "follow nothing any more; ./off is a file"),
         ],
         example: "/follow src docs/plan.md",
-        wrong: "/follow --head 4k",
         completes: Paths,
         parse: follow,
         ..ROW
     },
-    Command {
-        name: "changes",
-        help: "what changed in the files that are followed",
-        example: "/changes",
-        wrong: "/changes now",
-        parse: |a| a.none().and_then(|()| runtime(Request::Changes)),
-        ..ROW
-    },
+    bare("changes", &[], "what changed in the files that are followed", |a| {
+        alone(a, Outcome::Runtime(Request::Changes))
+    }),
     Command {
         name: "since",
         usage: "[QUESTION]",
@@ -63,14 +54,7 @@ pub(super) const ROWS: &[Command] = &[
         parse: |a| runtime(Request::Since(Some(a.raw.to_owned()).filter(|question| !question.is_empty()))),
         ..ROW
     },
-    Command {
-        name: "refresh",
-        help: "read changed files anew, on a new branch",
-        example: "/refresh",
-        wrong: "/refresh now",
-        parse: |a| a.none().and_then(|()| runtime(Request::Refresh)),
-        ..ROW
-    },
+    bare("refresh", &[], "read changed files anew, on a new branch", |a| alone(a, Outcome::Runtime(Request::Refresh))),
     Command {
         name: "watch",
         usage: "[QUESTION|off [N]]",
@@ -80,26 +64,18 @@ pub(super) const ROWS: &[Command] = &[
             ("off [N]", "ends one watch, or all"),
         ],
         example: "/watch Which tests fail?",
-        wrong: "/watch off all",
         parse: watch,
         ..ROW
     },
-    Command {
-        name: "docs",
-        aliases: &["documents", "files"],
-        help: "documents of this conversation",
-        example: "/docs",
-        wrong: "/docs now",
-        parse: |a| a.none().and_then(|()| runtime(Request::Docs)),
-        ..ROW
-    },
+    bare("docs", &["documents", "files"], "documents of this conversation", |a| {
+        alone(a, Outcome::Runtime(Request::Docs))
+    }),
     Command {
         name: "unload",
         aliases: &["drop"],
         usage: "NAME",
         help: "remove a document, on a new branch",
         example: "/unload notes",
-        wrong: "/unload",
         completes: Documents,
         parse: |a| a.one("the name of a document; /docs lists them").and_then(|n| runtime(Request::Unload(n))),
         ..ROW
@@ -109,7 +85,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "NAME[:LINE]",
         help: "show a document at a line",
         example: "/open notes:120",
-        wrong: "/open",
         completes: Documents,
         parse: open,
         ..ROW
@@ -125,7 +100,6 @@ pub(super) const ROWS: &[Command] = &[
             ("prune", "remove documents that no session uses"),
         ],
         example: "/library add book.txt",
-        wrong: "/library burn",
         completes: Words(&["list", "add", "rm", "prune"]),
         parse: library,
         ..ROW
@@ -139,7 +113,6 @@ pub(super) const ROWS: &[Command] = &[
             ("--read", "also read documents whose state is not kept"),
         ],
         example: "/ask-all --library *.txt Who is the tenant?",
-        wrong: "/ask-all",
         parse: ask_all,
         ..ROW
     },
@@ -154,7 +127,6 @@ pub(super) const ROWS: &[Command] = &[
             ("sK", "the passages behind this sentence; /look lists them"),
         ],
         example: "/look #8 s2",
-        wrong: "/look two",
         parse: look,
         ..ROW
     },
@@ -165,7 +137,6 @@ pub(super) const ROWS: &[Command] = &[
         help: "check the quotes of an answer",
         options: &[("#N", "the answer with this number instead of the last")],
         example: "/quotes #8",
-        wrong: "/quotes two",
         parse: |a| a.message().and_then(|at| runtime(Request::Quotes(at))),
         ..ROW
     },
@@ -178,7 +149,6 @@ pub(super) const ROWS: &[Command] = &[
             ("K", "number of passages to test, one at a time (3)"),
         ],
         example: "/why #8 2",
-        wrong: "/why not",
         parse: |a| answer_and_number(a).and_then(|(at, count)| runtime(Request::Why { at, count })),
         ..ROW
     },
@@ -284,7 +254,6 @@ fn open(a: &Args<'_>) -> Result<Outcome, String> {
     }
 }
 
-/// `/look [#N] [K|sK]`.
 fn look(a: &Args<'_>) -> Result<Outcome, String> {
     let number = |word: &str, mark: char| word.strip_prefix(mark)?.parse::<u64>().ok().filter(|n| *n > 0);
     let (sentence, answer) = (|word: &str| number(word, 's'), |word: &str| number(word, '#'));

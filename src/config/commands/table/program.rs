@@ -1,12 +1,19 @@
-//! The program itself.
+//! What is going on, and the program itself.
 
 use super::super::Completes::{Commands, Words};
 use super::super::args::Args;
 use super::super::words::CopyWhat;
-use super::super::{Command, Group, Local, Outcome, Request};
-use super::{local, runtime};
+use super::super::{Command, Local, Outcome, Request};
+use super::{ROW, alone, bare, local};
 
-const ROW: Command = Command { group: Group::Program, ..super::ROW };
+pub(super) const NUMBERS: &[Command] = &[
+    bare("stats", &[], "speeds, acceptance, memory", |a| alone(a, Outcome::Runtime(Request::Stats))),
+    bare("map", &[], "map of the context, shaded by attention", |a| alone(a, Outcome::Runtime(Request::Map))),
+    bare("ctx", &["context", "tokens"], "tokens per message and document", |a| {
+        alone(a, Outcome::Runtime(Request::Context))
+    }),
+    bare("doctor", &[], "check model, device, disk and terminal", |a| alone(a, Outcome::Runtime(Request::Doctor))),
+];
 
 pub(super) const ROWS: &[Command] = &[
     Command {
@@ -21,35 +28,13 @@ pub(super) const ROWS: &[Command] = &[
             ("all", "the whole branch"),
         ],
         example: "/copy b2",
-        wrong: "/copy it",
         completes: Words(&["last", "look", "all"]),
         parse: copy,
         ..ROW
     },
-    Command {
-        name: "park",
-        help: "free the GPU; the next question brings it back",
-        example: "/park",
-        wrong: "/park now",
-        parse: |a| a.none().and_then(|()| runtime(Request::Park)),
-        ..ROW
-    },
-    Command {
-        name: "unpark",
-        help: "load a parked model again",
-        example: "/unpark",
-        wrong: "/unpark now",
-        parse: |a| a.none().and_then(|()| runtime(Request::Unpark)),
-        ..ROW
-    },
-    Command {
-        name: "keys",
-        help: "what the keys do",
-        example: "/keys",
-        wrong: "/keys x",
-        parse: |a| a.none().and_then(|()| local(Local::Keys)),
-        ..ROW
-    },
+    bare("park", &[], "free the GPU; the next question brings it back", |a| alone(a, Outcome::Runtime(Request::Park))),
+    bare("unpark", &[], "load a parked model again", |a| alone(a, Outcome::Runtime(Request::Unpark))),
+    bare("keys", &[], "what the keys do", |a| alone(a, Outcome::Local(Local::Keys))),
     Command {
         name: "help",
         aliases: &["?", "commands"],
@@ -60,15 +45,7 @@ pub(super) const ROWS: &[Command] = &[
         parse: |a| local(Local::Help(a.rest())),
         ..ROW
     },
-    Command {
-        name: "quit",
-        aliases: &["exit", "bye", "q"],
-        help: "leave; everything is saved",
-        example: "/quit",
-        wrong: "/quit now",
-        parse: |a| a.none().and_then(|()| local(Local::Quit)),
-        ..ROW
-    },
+    bare("quit", &["exit", "bye", "q"], "leave; everything is saved", |a| alone(a, Outcome::Local(Local::Quit))),
 ];
 
 fn copy(a: &Args<'_>) -> Result<Outcome, String> {

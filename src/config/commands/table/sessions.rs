@@ -3,10 +3,8 @@
 use super::super::Completes::{Paths, Sessions};
 use super::super::args::Args;
 use super::super::words::ExportFormat;
-use super::super::{Command, Group, Local, Outcome, Request};
-use super::{local, no_option, runtime};
-
-const ROW: Command = Command { group: Group::Sessions, ..super::ROW };
+use super::super::{Command, Local, Outcome, Request};
+use super::{ROW, alone, bare, no_option, runtime};
 
 pub(super) const ROWS: &[Command] = &[
     Command {
@@ -15,7 +13,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "[NAME]",
         help: "start a new session; this one is saved",
         example: "/new thesis",
-        wrong: "/new a b",
         parse: |a| a.at_most_one().and_then(|n| runtime(Request::New(n))),
         ..ROW
     },
@@ -24,35 +21,17 @@ pub(super) const ROWS: &[Command] = &[
         usage: "[NAME|last]",
         help: "open a session",
         example: "/resume last",
-        wrong: "/resume a b",
         completes: Sessions,
         parse: |a| a.at_most_one().and_then(|n| runtime(n.map_or(Request::Sessions, Request::Resume))),
         ..ROW
     },
-    Command {
-        name: "split",
-        aliases: &["vsplit"],
-        help: "show two sessions, from 160 columns",
-        example: "/split",
-        wrong: "/split x",
-        parse: |a| a.none().and_then(|()| local(Local::Split)),
-        ..ROW
-    },
-    Command {
-        name: "sessions",
-        aliases: &["ls", "list"],
-        help: "list of sessions",
-        example: "/sessions",
-        wrong: "/sessions x",
-        parse: |a| a.none().and_then(|()| runtime(Request::Sessions)),
-        ..ROW
-    },
+    bare("split", &["vsplit"], "show two sessions, from 160 columns", |a| alone(a, Outcome::Local(Local::Split))),
+    bare("sessions", &["ls", "list"], "list of sessions", |a| alone(a, Outcome::Runtime(Request::Sessions))),
     Command {
         name: "rename",
         usage: "[SESSION] NAME",
         help: "name this session, or another one",
         example: "/rename thesis",
-        wrong: "/rename",
         completes: Sessions,
         parse: |a| match a.words()? {
             [session, name] => runtime(Request::RenameOther { session: session.clone(), name: name.clone() }),
@@ -65,7 +44,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "TEXT",
         help: "give this session a title for the list",
         example: "/title The notice period in annex C",
-        wrong: "/title",
         parse: |a| a.text("a title").and_then(|t| runtime(Request::Title(t))),
         ..ROW
     },
@@ -74,7 +52,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "[NAME]",
         help: "pin or unpin a session in the list",
         example: "/pin thesis",
-        wrong: "/pin a b",
         completes: Sessions,
         parse: |a| a.at_most_one().and_then(|n| runtime(Request::Pin(n))),
         ..ROW
@@ -84,7 +61,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "[NAME]",
         help: "move a session to the trash; asks first",
         example: "/delete old",
-        wrong: "/delete a b",
         completes: Sessions,
         parse: |a| a.at_most_one().and_then(|n| runtime(Request::Delete(n))),
         ..ROW
@@ -95,7 +71,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "TEXT",
         help: "search all sessions",
         example: "/search notice period",
-        wrong: "/search",
         parse: |a| a.text("the words to look for").and_then(|t| runtime(Request::Search(t))),
         ..ROW
     },
@@ -113,7 +88,6 @@ pub(super) const ROWS: &[Command] = &[
             ("--force", "overwrite an existing file"),
         ],
         example: "/export talk.md --tree",
-        wrong: "/export talk.pdf",
         completes: Paths,
         parse: export,
         ..ROW
@@ -123,19 +97,11 @@ pub(super) const ROWS: &[Command] = &[
         usage: "FILE",
         help: "import a conversation from JSON",
         example: "/import talk.json",
-        wrong: "/import",
         completes: Paths,
         parse: |a| a.one("a file").and_then(|p| runtime(Request::Import(p))),
         ..ROW
     },
-    Command {
-        name: "save",
-        help: "show the save status",
-        example: "/save",
-        wrong: "/save x",
-        parse: |a| a.none().and_then(|()| runtime(Request::Save)),
-        ..ROW
-    },
+    bare("save", &[], "show the save status", |a| alone(a, Outcome::Runtime(Request::Save))),
 ];
 
 fn export(a: &Args<'_>) -> Result<Outcome, String> {

@@ -3,16 +3,14 @@
 use super::super::Completes::{After, Themes, Words};
 use super::super::args::Args;
 use super::super::words::PresetAction;
-use super::super::{Command, Group, Local, Outcome, Request};
-use super::{local, runtime};
+use super::super::{Command, Local, Outcome, Request};
+use super::{ROW, local, runtime};
 use crate::config::settings::meant::no_setting;
 use crate::config::settings::preset::BUILT_IN;
 use crate::config::settings::row::Owner;
 use crate::config::settings::{Field, Kind, ThinkMode, session, table as settings};
 use crate::engine::protocol::SpecMode;
 use crate::text::sanitize::command_word;
-
-const ROW: Command = Command { group: Group::Settings, ..super::ROW };
 
 pub(super) const ROWS: &[Command] = &[
     Command {
@@ -22,7 +20,6 @@ pub(super) const ROWS: &[Command] = &[
         options: &[("--save", "also write it to the settings file")],
         example: "/set temperature 0.3",
         example_of: set_example,
-        wrong: "/set temperature 7",
         completes: After(set_words),
         parse: set,
         ..ROW
@@ -46,7 +43,6 @@ pub(super) const ROWS: &[Command] = &[
             ("list", "all of them; the same as nothing"),
         ],
         example: "/preset save dossier",
-        wrong: "/preset save",
         completes: After(preset_words),
         parse: preset,
         ..ROW
@@ -72,7 +68,6 @@ pub(super) const ROWS: &[Command] = &[
             ("show, fold, hide", "thoughts always open, folded once the answer starts, or never shown"),
         ],
         example: "/think fold",
-        wrong: "/think hard",
         completes: Words(&["on", "off", "auto", "show", "fold", "hide"]),
         parse: think,
         ..ROW
@@ -83,7 +78,6 @@ pub(super) const ROWS: &[Command] = &[
         help: "speculative decoding",
         options: &[("auto", "drafts where it pays"), ("N", "always drafts N tokens, 1 to 15")],
         example: "/spec 5",
-        wrong: "/spec 40",
         completes: Words(&["on", "off", "auto"]),
         parse: |a| match a.at_most_one()? {
             None => runtime(Request::Spec(None)),
@@ -104,7 +98,6 @@ pub(super) const ROWS: &[Command] = &[
             ("FILE", "a theme file elsewhere"),
         ],
         example: "/theme light",
-        wrong: "/theme a b",
         completes: Themes,
         parse: |a| match a.at_most_one()? {
             None => local(Local::Themes),

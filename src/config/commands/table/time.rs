@@ -3,27 +3,17 @@
 use super::super::Completes::Words;
 use super::super::args::Args;
 use super::super::words::{BranchTarget, GotoTarget, Sibling};
-use super::super::{Command, Group, MOST_ANSWERS, Outcome, Request};
-use super::runtime;
+use super::super::{Command, MOST_ANSWERS, Outcome, Request};
+use super::{ROW, alone, bare, runtime};
 use crate::config::settings::{Field, session};
 
-const ROW: Command = Command { group: Group::Time, ..super::ROW };
-
 pub(super) const ROWS: &[Command] = &[
-    Command {
-        name: "timeline",
-        help: "tree of turns and checkpoints",
-        example: "/timeline",
-        wrong: "/timeline x",
-        parse: |a| a.none().and_then(|()| runtime(Request::Timeline)),
-        ..ROW
-    },
+    bare("timeline", &[], "tree of turns and checkpoints", |a| alone(a, Outcome::Runtime(Request::Timeline))),
     Command {
         name: "undo",
         usage: "[N]",
         help: "take back N exchanges and restore the question",
         example: "/undo 2",
-        wrong: "/undo two",
         parse: |a| a.count(1).and_then(|n| runtime(Request::Undo(n))),
         ..ROW
     },
@@ -31,8 +21,6 @@ pub(super) const ROWS: &[Command] = &[
         name: "redo",
         usage: "[N]",
         help: "take back an undo",
-        example: "/redo",
-        wrong: "/redo two",
         parse: |a| a.count(1).and_then(|n| runtime(Request::Redo(n))),
         ..ROW
     },
@@ -48,7 +36,6 @@ pub(super) const ROWS: &[Command] = &[
             ("seed=S", "with this seed"),
         ],
         example: "/regen #8 3 temp=0.9",
-        wrong: "/regen temp=hot",
         parse: regen,
         ..ROW
     },
@@ -57,7 +44,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "[#N]",
         help: "edit a message; sending starts a new branch",
         example: "/edit #3",
-        wrong: "/edit three",
         parse: |a| a.message().and_then(|at| runtime(Request::EditOpen(at))),
         ..ROW
     },
@@ -76,7 +62,6 @@ pub(super) const ROWS: &[Command] = &[
         help: "start a new session from here",
         options: &[("#N", "start after this exchange"), ("NAME", "of the new session")],
         example: "/fork #7 what-if",
-        wrong: "/fork #x",
         parse: fork,
         ..ROW
     },
@@ -90,7 +75,6 @@ pub(super) const ROWS: &[Command] = &[
             ("NAME", "a fork, or a mark"),
         ],
         example: "/branch #3 next",
-        wrong: "/branch a b",
         completes: Words(&["next", "prev"]),
         parse: branch,
         ..ROW
@@ -100,7 +84,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "NAME",
         help: "name this point; its state is always kept",
         example: "/mark before-annex",
-        wrong: "/mark",
         parse: |a| a.one("a name").and_then(|n| runtime(Request::Mark(n))),
         ..ROW
     },
@@ -109,7 +92,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "NAME",
         help: "go to a mark",
         example: "/goto before-annex",
-        wrong: "/goto",
         parse: |a| {
             let mark = a.one("the name of a mark; /timeline shows them")?;
             runtime(Request::Goto(GotoTarget::Mark(mark)))
@@ -122,7 +104,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "QUESTION",
         help: "ask without keeping question or answer",
         example: "/aside what was his name?",
-        wrong: "/aside",
         parse: |a| a.text("a question").and_then(|t| runtime(Request::Aside(t))),
         ..ROW
     },
@@ -131,7 +112,6 @@ pub(super) const ROWS: &[Command] = &[
         usage: "QUESTION",
         help: "from which line of the document on an answer holds",
         example: "/when who did it?",
-        wrong: "/when",
         parse: |a| a.text("a question").and_then(|t| runtime(Request::When(t))),
         ..ROW
     },

@@ -4,18 +4,9 @@ use super::{Case, EPS, HEAD, Run, Sizes, image, matrix, norm, numbers, perform, 
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{BufKind, Result};
 
-/// Fuse, input, keys and values, attention of the last row: everything a draft pass computes before its MLP.
-pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    made(b, s, case, 0)
-}
-
-/// The same with one norm over all auxiliary hidden states of a row.
-pub fn draft_normed<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    made(b, s, case, 1)
-}
-
-/// `norms`: number of norms before `fc`.
-fn made<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usize) -> Result<Run<B>> {
+/// Fuse, input, keys and values, attention of the last row: everything a draft pass computes before its MLP; with this number
+/// of norms before `fc`, over parts of a row's auxiliary hidden states.
+pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usize) -> Result<Run<B>> {
     let rows = case.pass.rows();
     let shape = DraftShape {
         hidden: s.hidden,

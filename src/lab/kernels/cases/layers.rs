@@ -62,7 +62,6 @@ impl<B: Backend> Lightning<B> {
         b.lightning(&mut self.o, &self.x, Some(q), Some(k), &mut [&mut self.state], &self.spec, EPS, pass)
     }
 
-    /// The state with all accepted rows.
     pub fn end(&mut self, b: &mut B) -> Result<Vec<f32>> {
         b.fold(&mut self.state, &self.spec)?;
         b.folded();
@@ -219,7 +218,6 @@ impl<B: Backend> SparseCase<B> {
         Ok(SparseCase { layer, case, input })
     }
 
-    /// Every call starts from the same state.
     pub fn run(&mut self, b: &mut B, mode: Mode) -> Result<SparseRun> {
         let (layer, case) = (&mut self.layer, self.case);
         let width = layer.width;

@@ -117,7 +117,7 @@ pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resu
     })
 }
 
-fn gate_output<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, normed: bool) -> Result<Run<B>> {
+pub fn gate_output<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, normed: bool) -> Result<Run<B>> {
     let width = s.heads * HEAD;
     let x_width = width + 256;
     let w = product(b, s, case.seed, s.hidden, width)?;
@@ -126,14 +126,6 @@ fn gate_output<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, normed: bo
     row_op(b, s, case, inputs, (s.hidden, BufKind::Residual, true), move |b, h, [o, x], pass| {
         b.gate_output(h, o, n.as_ref(), EPS, x, 256..x_width, &w, 0.25, pass)
     })
-}
-
-pub fn gate_output_normed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    gate_output(b, s, case, true)
-}
-
-pub fn gate_output_plain<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    gate_output(b, s, case, false)
 }
 
 pub fn keep_aux_hidden<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {

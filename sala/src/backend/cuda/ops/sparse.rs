@@ -235,10 +235,6 @@ impl Sparse for Cuda {
         sel.hidden = blocks.to_vec();
     }
 
-    fn forget_blocks(&mut self, cache: &mut Cache) -> Result<()> {
-        cache.forget(0)
-    }
-
     fn add_mass(
         &mut self,
         sel: &mut Selection,

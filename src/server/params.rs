@@ -1,4 +1,5 @@
-//! Tokens that a request favours, forbids, or allows to end its answer: `logit_bias`, `min_tokens`, `stop_token_ids`.
+//! How an answer is sampled and where it ends. Tokens that a request favours, forbids, or allows to end its answer:
+//! `logit_bias`, `min_tokens`, `stop_token_ids`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,9 +7,42 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Shared;
+use super::calls::Calls;
 use super::fields::Fields;
 use super::refusal::Refusal;
-use crate::engine::protocol::{Constrain, Constraint, MOST_TOKENS, Token};
+use crate::engine::protocol::{Constrain, Constraint, MOST_TOKENS, Sampling, SpecMode, Token, Watched};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Params {
+    pub sampling: Sampling,
+    pub limits: Limits,
+    pub max_tokens: u64,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    pub spec: SpecMode,
+    /// Tokens of thought after which the answer begins; 0 sets no limit.
+    pub thinking_budget: u64,
+    pub stop_loops: bool,
+    /// Unchanged text: thoughts are not separated.
+    pub raw: bool,
+    pub calls: Option<Calls>,
+    pub one_call: bool,
+    pub constraint: Option<Constraint>,
+    /// Log-probabilities of the answer's tokens, with this many alternatives each.
+    pub likely: Option<u8>,
+    /// The same for the prompt's tokens.
+    pub score: Option<u8>,
+}
+
+impl Params {
+    /// The conditions that end an answer early. An answer with a grammar must stay valid to its end, however
+    /// repetitive: only the grammar or the maximum length ends it.
+    pub(super) fn watched(&self) -> Watched {
+        // A constraint on quotes alone leaves the answer free.
+        let bound = self.constraint.as_ref().is_some_and(|constraint| constraint.1.is_none());
+        Watched { thought_tokens: self.thinking_budget, loops: self.stop_loops && !bound }
+    }
+}
 
 /// Bias that forbids a token, from OpenAI's API.
 const FORBIDDEN: f32 = -100.0;
@@ -124,6 +158,20 @@ impl Constrain for Limited {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::protocol::Quoting;
+
+    #[test]
+    fn an_answer_that_is_kept_to_a_grammar_is_not_watched_for_loops() {
+        let constraint = |quoting| Constraint(Arc::new(|_| unreachable!("nothing is drawn")), quoting);
+        let loops = |constraint| {
+            let params = Params { thinking_budget: 5, stop_loops: true, constraint, ..Params::default() };
+            let watched = params.watched();
+            assert_eq!(watched.thought_tokens, 5);
+            watched.loops
+        };
+        assert!(loops(None) && loops(Some(constraint(Some(Quoting::default())))));
+        assert!(!loops(Some(constraint(None))));
+    }
 
     #[test]
     fn tokens_are_favoured_forbidden_and_end_the_answer_late_enough() {

@@ -1,32 +1,31 @@
-//! Sizes of memory as settings: `8GiB`, `7.5 GiB`, `6000MiB`, or all there is.
+//! Sizes of memory and times as settings: `8GiB`, `7.5 GiB`, `6000MiB` or `all`; `90s`, `20m`, `2h` or `off`.
+
+use std::time::Duration;
 
 use toml::Value;
 
 use super::value::Field;
 
-/// The word for no limit.
 pub const ALL: &str = "all";
 /// Units and their bytes; the first is what sizes are shown in where they are whole.
-const UNITS: [(&str, f64); 4] = [("GiB", (1u64 << 30) as f64), ("MiB", (1u64 << 20) as f64), ("GB", 1e9), ("MB", 1e6)];
-/// Most bytes that anybody can mean.
-const MOST: f64 = (1u64 << 50) as f64;
+const SIZES: [(&str, f64); 4] = [("GiB", (1u64 << 30) as f64), ("MiB", (1u64 << 20) as f64), ("GB", 1e9), ("MB", 1e6)];
+const MOST_BYTES: f64 = (1u64 << 50) as f64;
 
 /// Bytes at most; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size(pub Option<u64>);
 
 impl Size {
-    /// What a text says; `None` for one that is no size.
     pub fn parse(text: &str) -> Option<Size> {
         if text == ALL {
             return Some(Size(None));
         }
         let (number, bytes) =
-            UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?.trim_end(), *bytes)))?;
+            SIZES.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?.trim_end(), *bytes)))?;
         let plain =
             number.starts_with(|c: char| c.is_ascii_digit()) && number.chars().all(|c| c.is_ascii_digit() || c == '.');
         let bytes = number.parse::<f64>().ok().filter(|_| plain)? * bytes;
-        (1.0..=MOST).contains(&bytes).then_some(Size(Some(bytes as u64)))
+        (1.0..=MOST_BYTES).contains(&bytes).then_some(Size(Some(bytes as u64)))
     }
 }
 
@@ -43,6 +42,39 @@ impl std::fmt::Display for Size {
 impl Field for Size {
     fn to_value(&self) -> Value {
         Value::String(self.to_string())
+    }
+
+    fn from_value(value: &Value) -> Option<Self> {
+        value.as_str().and_then(Self::parse)
+    }
+}
+
+pub const OFF: &str = "off";
+/// Units and their seconds; the first one that leaves a whole number is shown.
+const TIMES: [(char, u64); 3] = [('h', 3600), ('m', 60), ('s', 1)];
+const MOST_SECONDS: u64 = 365 * 86_400;
+
+/// A time in whole seconds; `None`: off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Time(pub Option<Duration>);
+
+impl Time {
+    pub fn parse(text: &str) -> Option<Time> {
+        if text == OFF {
+            return Some(Time(None));
+        }
+        let (number, unit) = TIMES.iter().find_map(|(unit, s)| Some((text.strip_suffix(*unit)?, *s)))?;
+        let digits = number.bytes().all(|b| b.is_ascii_digit());
+        let seconds = number.parse::<u64>().ok().filter(|_| digits)?.checked_mul(unit)?;
+        (1..=MOST_SECONDS).contains(&seconds).then_some(Time(Some(Duration::from_secs(seconds))))
+    }
+}
+
+impl Field for Time {
+    fn to_value(&self) -> Value {
+        let seconds = self.0.map_or(0, |time| time.as_secs());
+        let whole = TIMES.iter().find(|(_, unit)| seconds > 0 && seconds.is_multiple_of(*unit));
+        Value::String(whole.map_or_else(|| OFF.to_owned(), |(name, unit)| format!("{}{name}", seconds / unit)))
     }
 
     fn from_value(value: &Value) -> Option<Self> {

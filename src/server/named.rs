@@ -5,22 +5,20 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::repeated::Repeated;
+use super::Shared;
+use super::context::{blocking, own_data};
+use super::fields::Fields;
+use super::notice::{Choice, Item};
+use super::records::{Named, Records};
+use super::refusal::Refusal;
+use super::request::{Id, model, object};
+use super::response::{Sent, Status, call_item, given, repeated};
+use super::tools::Tools;
+use super::turns::Turn;
 use crate::core::transcript::Finish;
-use crate::server::Shared;
-use crate::server::body::object;
-use crate::server::collected::{Choice, Item};
-use crate::server::context::{blocking, own_data};
-use crate::server::fields::Fields;
-use crate::server::ids::Id;
-use crate::server::ready::model;
-use crate::server::records::{Named, Records};
-use crate::server::refusal::Refusal;
-use crate::server::response::{Sent, Status, call_item};
-use crate::server::tools::Tools;
-use crate::server::turns::Turn;
+use crate::engine::protocol::Sampling;
 use crate::text::ChatRole;
 
 /// Default and maximum items of a page.
@@ -40,17 +38,16 @@ async fn with_records<T: Send + 'static>(
 /// The object of an answer from an earlier version's store, with the fields that are known.
 fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value, Refusal> {
     let answer = named.turns.last().cloned().unwrap_or_else(|| Turn::new(ChatRole::Assistant, ""));
-    let mut choice = Choice::default();
-    choice.add(&answer.thinking, &answer.text);
-    choice.items.extend(answer.calls.into_iter().map(Item::Call));
-    let item = |kind: &str| format!("{kind}_{:016x}", named.message.0);
+    let mut items = vec![Item::Thoughts(answer.thinking), Item::Text(answer.text)];
+    items.retain(|item| !matches!(item, Item::Thoughts(text) | Item::Text(text) if text.is_empty()));
+    items.extend(answer.calls.into_iter().map(Item::Call));
+    let choice = Choice { items, ..Choice::default() };
     let sent = Sent {
-        thoughts_id: item("rs"),
-        message_id: item("msg"),
+        unique: format!("{:016x}", named.message.0),
         created: named.created,
         completed: Arc::new(named.created.into()),
         model: model(shared)?.name,
-        repeated: Repeated::default().shown(),
+        repeated: repeated(given(&Fields::default()), None, &Sampling::default(), &Tools::default()),
         tools: Arc::default(),
         id,
     };
@@ -58,31 +55,21 @@ fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value, Refus
 }
 
 /// The query string: words and numbers without escapes.
-fn query(uri: &Uri) -> Map<String, Value> {
+fn query(uri: &Uri) -> Result<Fields, Refusal> {
     let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(name, value)| (name.to_owned(), value.into())).collect()
+    Fields::body(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect())
 }
 
-/// Refuses to replay an answer as a stream.
-fn not_streamed(uri: &Uri) -> Result<(), Refusal> {
-    let mut fields = Fields::body(Value::Object(query(uri)))?;
+pub(super) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Result<Response, Refusal> {
     let what = "is for an answer that is being written: of one that is kept there is the whole object, without stream";
-    fields.refuse_because("stream", what, |word| word == "false")
-}
-
-pub(in crate::server) async fn get(
-    State(shared): State<Arc<Shared>>,
-    Id(id): Id,
-    uri: Uri,
-) -> Result<Response, Refusal> {
-    not_streamed(&uri)?;
+    query(&uri)?.refuse_because("stream", what, |word| word == "false")?;
     let wanted = id.clone();
     let named = with_records(&shared, move |records| records.get(&wanted)).await?;
     let response = if named.response.is_null() { from_turns(&shared, id, &named)? } else { named.response };
     Ok(object(&response))
 }
 
-pub(in crate::server) async fn delete(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response, Refusal> {
+pub(super) async fn delete(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response, Refusal> {
     let gone = id.clone();
     with_records(&shared, move |records| records.delete(&gone)).await?;
     Ok(object(&json!({ "id": id, "object": "response", "deleted": true })))
@@ -114,8 +101,7 @@ fn items(turn: &Turn, id: &str) -> Vec<Value> {
     items
 }
 
-fn input(named: &Named, query: Map<String, Value>) -> Result<Value, Refusal> {
-    let mut fields = Fields::body(Value::Object(query))?;
+fn input(named: &Named, mut fields: Fields) -> Result<Value, Refusal> {
     let order = fields.text("order")?;
     let after = fields.text("after")?;
     let limit = match fields.text("limit")?.map(|n| n.parse::<u64>()) {
@@ -149,11 +135,7 @@ fn input(named: &Named, query: Map<String, Value>) -> Result<Value, Refusal> {
     Ok(json!({ "object": "list", "data": all, "first_id": first_id, "last_id": last_id, "has_more": has_more }))
 }
 
-pub(in crate::server) async fn input_items(
-    State(shared): State<Arc<Shared>>,
-    Id(id): Id,
-    uri: Uri,
-) -> Result<Response, Refusal> {
+pub(super) async fn input_items(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Result<Response, Refusal> {
     let named = with_records(&shared, move |records| records.get(&id)).await?;
-    Ok(object(&input(&named, query(&uri))?))
+    Ok(object(&input(&named, query(&uri)?)?))
 }

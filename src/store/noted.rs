@@ -1,15 +1,45 @@
-//! When state was last used: the disk budget drops the least recently used first.
+//! What this process notes about segments in memory: those it recorded and has not linked yet, and when state was last
+//! used.
 //!
-//! A use is noted in memory, so that restoring waits for no disk. The writer stores it when idle, so that other
-//! processes see it. A killed process loses its notes, which affects only the order of dropping.
+//! A long text is recorded step by step and linked at its end; until then its segments must not be collected. Segments
+//! of a stopped load stay until the process ends, within the disk budget.
+//!
+//! The disk budget drops the least recently used state first. A use is noted in memory, so that restoring waits for no
+//! disk; the writer stores it when idle, so that other processes see it. A killed process loses its notes, which affects
+//! only the order of dropping.
 
 use rusqlite::params;
 
+use super::commit::{Applied, Change, apply};
 use super::database::{Access, Store, lock, next_use};
+use super::error::Result;
 use super::segment::{Segment, SegmentId};
 use crate::core::now_ms;
 
 impl Store {
+    pub(super) fn apply(&self, changes: &[Change]) -> Result<Applied> {
+        // Noted before the transaction and until the link, so that a collection in between spares them.
+        for change in changes {
+            if let Change::AddSegment(new) = change {
+                lock(&self.unlinked).insert(new.id(), new.parent);
+            }
+        }
+        let applied = self.transaction(|tx| apply(tx, changes))?;
+        // A link keeps all segments that it reaches.
+        for change in changes {
+            let mut next = match change {
+                Change::Link { segment, .. } => Some(*segment),
+                Change::AddDocument(new) => Some(new.segment),
+                _ => None,
+            };
+            let mut unlinked = lock(&self.unlinked);
+            while let Some(parent) = next.and_then(|id| unlinked.remove(&id)) {
+                next = parent;
+            }
+        }
+        Ok(applied)
+    }
+
     pub(super) fn note_use(&self, path: &[Segment]) {
         if *self.access() != Access::Writable {
             return;

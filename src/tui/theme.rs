@@ -4,7 +4,7 @@
 use ratatui::style::{Color, Modifier, Style};
 
 use crate::tui::options::{Depth, Glyphs, ThemeName, UiConfig};
-use crate::tui::palette::{Colour, Look, Mark, Palette};
+use crate::tui::palette::{ANSI, Palette, rgb};
 use crate::tui::rows::Face;
 #[cfg(test)]
 use crate::tui::rows::Role;
@@ -67,98 +67,31 @@ impl Theme {
     }
 }
 
-/// Usual values of the 16 colours, to map other colours to the nearest one.
-const USUAL: [(u8, u8, u8); 16] = [
-    (0, 0, 0),
-    (205, 0, 0),
-    (0, 205, 0),
-    (205, 205, 0),
-    (0, 0, 238),
-    (205, 0, 205),
-    (0, 205, 205),
-    (229, 229, 229),
-    (127, 127, 127),
-    (255, 0, 0),
-    (0, 255, 0),
-    (255, 255, 0),
-    (92, 92, 255),
-    (255, 0, 255),
-    (0, 255, 255),
-    (255, 255, 255),
-];
-
-fn drawn(look: Look, depth: Depth) -> Style {
-    let mut style = Style::new();
-    for (mark, modifier) in [
-        (Mark::Bold, Modifier::BOLD),
-        (Mark::Dim, Modifier::DIM),
-        (Mark::Italic, Modifier::ITALIC),
-        (Mark::Underlined, Modifier::UNDERLINED),
-        (Mark::Reversed, Modifier::REVERSED),
-    ] {
-        if look.has(mark) {
-            style = style.add_modifier(modifier);
-        }
-    }
+fn drawn(look: Style, depth: Depth) -> Style {
     let (fg, bg) = (look.fg.map(|c| shown(c, depth)), look.bg.map(|c| shown(c, depth)));
     if fg.is_some() && fg == bg {
-        return style.add_modifier(Modifier::REVERSED);
+        return Style { fg: None, bg: None, ..look }.add_modifier(Modifier::REVERSED);
     }
-    match fg {
-        // The colour may equal the terminal's background: its own foreground is used.
-        Some(Colour::Ansi(0 | 7 | 15)) if look.bg.is_none() && fg != look.fg => {}
-        Some(colour) => style = style.fg(cell(colour)),
-        None => {}
-    }
-    if let Some(colour) = bg {
-        style = style.bg(cell(colour));
-    }
-    style
+    // The colour may equal the terminal's background: its own foreground is used.
+    let unsafe_on_own = matches!(fg, Some(Color::Black | Color::Gray | Color::White)) && bg.is_none() && fg != look.fg;
+    Style { fg: fg.filter(|_| !unsafe_on_own), bg, ..look }
 }
 
-fn shown(colour: Colour, depth: Depth) -> Colour {
-    let (Some(rgb), false) = (colour.rgb(), depth == Depth::Rgb) else { return colour };
+fn shown(colour: Color, depth: Depth) -> Color {
+    let Some(to) = rgb(colour) else { return colour };
     match (depth, colour) {
-        (Depth::Fixed, Colour::Rgb(..)) => {
-            nearest(rgb, (16..=255).filter_map(|n| Some((Colour::Fixed(n), Colour::Fixed(n).rgb()?))))
+        (Depth::Fixed, Color::Rgb(..)) => {
+            nearest(to, (16..=255).filter_map(|n| Some((Color::Indexed(n), rgb(Color::Indexed(n))?))))
         }
-        (Depth::Sixteen, _) => nearest(rgb, (0..).map(Colour::Ansi).zip(USUAL)),
+        (Depth::Sixteen, _) => nearest(to, ANSI.iter().map(|(_, colour, value)| (*colour, *value))),
         _ => colour,
     }
 }
 
-fn nearest(to: (u8, u8, u8), colours: impl Iterator<Item = (Colour, (u8, u8, u8))>) -> Colour {
+fn nearest((r, g, b): (u8, u8, u8), colours: impl Iterator<Item = (Color, (u8, u8, u8))>) -> Color {
     let apart = |a: u8, b: u8| (i32::from(a) - i32::from(b)).pow(2);
-    let (r, g, b) = to;
     let best = colours.min_by_key(|(_, c)| apart(c.0, r) + apart(c.1, g) + apart(c.2, b));
-    best.map_or(Colour::Terminal, |(colour, _)| colour)
-}
-
-fn cell(colour: Colour) -> Color {
-    const NAMES: [Color; 16] = [
-        Color::Black,
-        Color::Red,
-        Color::Green,
-        Color::Yellow,
-        Color::Blue,
-        Color::Magenta,
-        Color::Cyan,
-        Color::Gray,
-        Color::DarkGray,
-        Color::LightRed,
-        Color::LightGreen,
-        Color::LightYellow,
-        Color::LightBlue,
-        Color::LightMagenta,
-        Color::LightCyan,
-        Color::White,
-    ];
-    match colour {
-        Colour::Terminal => Color::Reset,
-        Colour::Ansi(n) => NAMES.get(usize::from(n)).copied().unwrap_or(Color::Reset),
-        Colour::Fixed(n) => Color::Indexed(n),
-        Colour::Rgb(r, g, b) => Color::Rgb(r, g, b),
-    }
+    best.map_or(Color::Reset, |(colour, _)| colour)
 }
 
 #[cfg(test)]
@@ -167,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_terminal_gets_the_colours_it_has() {
-        let look = |words| Look::parse(words).unwrap();
+        let look = |words| crate::tui::palette::look(words).unwrap();
         let fg = |words, depth| drawn(look(words), depth).fg;
         assert_eq!(fg("#ff0505", Depth::Rgb), Some(Color::Rgb(255, 5, 5)));
         assert_eq!(fg("#ff0505", Depth::Fixed), Some(Color::Indexed(196)));

@@ -1,0 +1,149 @@
+//! The begin of a run: initial notes and the first session. The end: writes the remaining data and reports whether all
+//! of it is on disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::{
+    Activity, Attendance, Conversation, Done, Level, Notice, Opening, RuntimeError, SaveState, State, Verb,
+};
+use crate::config::commands::line_of;
+use crate::core::Exit;
+use crate::runtime::protocol::Unsaved;
+use crate::store::{Access, StoreError, not_looked_at};
+use crate::text::sanitize::shell_word;
+
+const PROMPTS: usize = 2_000;
+
+impl State {
+    pub(super) fn greet(&mut self) {
+        let store = Arc::clone(&self.disk.store);
+        for note in store.notes() {
+            self.warn(note.clone());
+        }
+        self.look_for_damage();
+        // Shows `--no-save` from the start.
+        self.disk.show(SaveState::Empty);
+        if let Access::ReadOnly { why } = store.access() {
+            self.disk.show(SaveState::NotSaved(why.clone()));
+        }
+        match store.prompts(PROMPTS) {
+            Ok(prompts) => self.report(Notice::Prompts(prompts.iter().rev().map(|p| line_of(p)).collect())),
+            Err(e) => self.warn(e.to_string()),
+        }
+        // For `-p` the command line has reported it.
+        let switch = self.engine.renderer.model().template.thinking_switch();
+        if let Some(why) =
+            switch.refusal(self.here.session.settings.think).filter(|_| self.attendance == Attendance::Present)
+        {
+            self.warn(why.to_owned());
+        }
+        self.activity(Activity::Starting { what: "loading the model".into() });
+    }
+
+    /// Checks the database on another thread, so that the model, the session and the first frame do not wait.
+    fn look_for_damage(&mut self) {
+        let (store, out) = (Arc::clone(&self.disk.store), self.out.clone());
+        let look = move || {
+            if let Some(damage) = store.damage() {
+                out.report(Notice::Damage(damage));
+            }
+        };
+        match std::thread::Builder::new().name("store-look".into()).spawn(look) {
+            Ok(thread) => self.looking = Some(thread),
+            Err(e) => self.report(Notice::Damage(not_looked_at(&e))),
+        }
+    }
+}
+
+impl Verb {
+    pub(super) async fn first_session(&mut self) -> Done {
+        match std::mem::take(&mut self.opening) {
+            Opening::New => {
+                self.start_new(None)?;
+                self.show_rowless_draft();
+                Ok(())
+            }
+            Opening::Named(name) => self.start_new(Some(name)),
+            Opening::Resume(name) => {
+                // Stays open if the other session cannot be opened.
+                self.start_new(None)?;
+                self.resume(name).await
+            }
+            Opening::ResumeOrEnd(name) => {
+                self.start_new(None)?;
+                self.must_open = true;
+                let done = self.resume(name).await;
+                self.must_open =
+                    matches!(done, Err(RuntimeError::Store(StoreError::InUse { .. } | StoreError::NoSession { .. })));
+                done
+            }
+        }
+    }
+}
+
+fn lost(session: Option<&str>, why: &str) -> String {
+    match session {
+        Some(name) => format!("Not all of \"{name}\" could be saved: {why}"),
+        None => format!("What was done could not be saved: {why}"),
+    }
+}
+
+fn not_kept(why: &str) -> String {
+    format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
+}
+
+impl State {
+    pub(super) fn finish(mut self: Box<State>) {
+        self.engine.shutdown();
+        self.remember_homeless();
+        self.activity(Activity::Busy { what: "saving".into() });
+        let absent = self.attendance == Attendance::Absent;
+        let State { here, disk, out, looking, .. } = *self;
+        let Conversation { session, lock, .. } = here;
+        let (id, name, lasts) = (session.id, session.id.map(|_| session.name), disk.lasts());
+        let store = Arc::clone(&disk.store);
+        let shown = matches!(disk.shown(), SaveState::TextOnly(_));
+        let closed = disk.close(Duration::from_secs(60));
+        drop(lock);
+        // Waits for the check: damage is reported, and the directory is free for the next process.
+        if looking.is_some_and(|thread| thread.join().is_err()) {
+            out.note(Level::Error, "internal error: the look for damage ended unexpectedly");
+        }
+        // One-shot runs show no farewell.
+        if let Ok(Some(why)) = &closed
+            && absent
+            && lasts
+            && !shown
+        {
+            out.report(Notice::Save(SaveState::TextOnly(why.clone())));
+        }
+        let (farewell, unsaved) = match (name, closed) {
+            _ if !lasts => (None, None),
+            (None, Ok(lost)) => (lost.map(|why| not_kept(&why)), None),
+            (Some(name), Ok(lost)) => {
+                // Another terminal may have taken the name first.
+                let name = id.and_then(|id| store.session(id).ok()).map_or(name, |record| record.name);
+                let saved = lost.map_or_else(|| "Saved.".to_owned(), |why| not_kept(&why));
+                (Some(format!("{saved} Come back with: sala-chat -r {}", shell_word(&name))), None)
+            }
+            (name, Err(e)) => {
+                let unsaved =
+                    Unsaved { reason: e.reason.clone(), exit: if e.disk { Exit::Disk } else { Exit::Unreadable } };
+                (Some(lost(name.as_deref(), &e.reason)), Some(unsaved))
+            }
+        };
+        out.report(Notice::Bye { farewell, unsaved });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_names_what_is_not_on_disk() {
+        assert_eq!(lost(Some("notes"), "disk full"), "Not all of \"notes\" could be saved: disk full");
+        assert_eq!(lost(None, "disk full"), "What was done could not be saved: disk full");
+    }
+}

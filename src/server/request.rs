@@ -1,0 +1,225 @@
+//! What handlers take of a request: its JSON body, an id in its path, the model that it names. Responses that are one
+//! object.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequestParts, Path, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body as _;
+use serde_json::Value;
+
+use super::context::blocking;
+use super::fields::Fields;
+use super::refusal::Refusal;
+use super::{EngineIs, Shared};
+use crate::engine::protocol::ModelInfo;
+
+/// Deadline for a request's body.
+const BODY: Duration = Duration::from_secs(120);
+/// Maximum bytes of a body: several times the longest context.
+pub(super) const BODY_BYTES: usize = 32 << 20;
+/// Maximum objects in a body (messages, their parts, functions, nodes of schemas): more than a conversation has, and
+/// few enough to fit in memory several times.
+const BODY_OBJECTS: usize = 100_000;
+
+/// Reads the fields of a JSON body, on a thread of its own: a long one would block all other connections.
+pub(super) async fn read<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    request: Request,
+    read: fn(&Shared, Fields) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let (head, mut body) = request.into_parts();
+    check(&head.headers)?;
+    let (shared, bytes) = (Arc::clone(shared), whole(&mut body).await?);
+    blocking(move || read(&shared, Fields::body(parse(&bytes)?)?)).await
+}
+
+fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|e| {
+        // Only this fault contains these words.
+        let why = match e.to_string().contains("hex escape") {
+            true => {
+                let (line, column) = (e.line(), e.column());
+                format!("a text has half of a surrogate pair (\\ud800 to \\udfff) at line {line} column {column}")
+            }
+            false => format!("the body is not JSON: {e}"),
+        };
+        Refusal::new(400, "invalid_json", why)
+    })?;
+    if has_too_many(&value) {
+        let what = "messages, parts of them and other objects; send fewer";
+        let message = format!("the body has more than {BODY_OBJECTS} {what}");
+        return Err(Refusal::new(413, "request_too_large", message));
+    }
+    Ok(value)
+}
+
+fn has_too_many(body: &Value) -> bool {
+    let (mut waiting, mut objects) = (vec![body], 0);
+    while let Some(value) = waiting.pop() {
+        match value {
+            Value::Object(map) => {
+                objects += 1;
+                waiting.extend(map.values());
+            }
+            // Most long lists contain numbers, so skip those.
+            Value::Array(list) => waiting.extend(list.iter().filter(|v| v.is_object() || v.is_array())),
+            _ => {}
+        }
+        if objects > BODY_OBJECTS {
+            return true;
+        }
+    }
+    false
+}
+
+fn check(headers: &HeaderMap) -> Result<(), Refusal> {
+    let unsupported = |message: &str| Err(Refusal::new(415, "unsupported_media_type", message));
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        let kind = if kind.is_empty() { "nothing" } else { kind };
+        return unsupported(&format!("the body must be application/json, it is {kind}"));
+    }
+    match headers.get(header::CONTENT_ENCODING) {
+        Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"identity") => {
+            unsupported("the body must be sent as it is, without Content-Encoding")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the whole body of a request.
+pub(super) async fn whole(body: &mut Body) -> Result<Bytes, Refusal> {
+    let too_large = format!("the body is larger than {} MiB", BODY_BYTES >> 20);
+    let too_large = Refusal::new(413, "request_too_large", too_large);
+    if body.size_hint().lower() > BODY_BYTES as u64 {
+        return Err(too_large);
+    }
+    match tokio::time::timeout(BODY, Limited::new(body, BODY_BYTES).collect()).await {
+        Ok(Ok(all)) => Ok(all.to_bytes()),
+        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(too_large),
+        Ok(Err(e)) => Err(Refusal::new(400, "invalid_body", format!("the body broke off: {e}"))),
+        Err(_) => Err(Refusal::new(408, "request_timeout", "the body did not arrive in time")),
+    }
+}
+
+pub(super) fn object(value: &Value) -> Response {
+    let mut response = Body::from(value.to_string()).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+pub(super) fn model(shared: &Shared) -> Result<ModelInfo, Refusal> {
+    match shared.engine() {
+        EngineIs::Ready(info) => Ok(*info),
+        EngineIs::Loading { what, done } => {
+            Err(Refusal::new(503, "model_loading", format!("the model is being loaded: {what}, {:.0} %", done * 100.0)))
+        }
+        EngineIs::Down(down) => Err(Refusal::internal(down.why)),
+    }
+}
+
+/// The model, unless the field `model` names another one.
+pub(super) fn model_of(shared: &Shared, fields: &mut Fields) -> Result<ModelInfo, Refusal> {
+    model_named(shared, fields.text("model")?)
+}
+
+/// The model, unless a request names another one; a response to an alias repeats the alias.
+pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<ModelInfo, Refusal> {
+    let model = model(shared)?;
+    match name.filter(|name| !name.is_empty()) {
+        Some(name) if name.eq_ignore_ascii_case(&model.name) || name == "default" => Ok(model),
+        Some(name) if shared.options.rules.model_aliases.iter().any(|alias| matches(alias, &name)) => {
+            Ok(ModelInfo { name, ..model })
+        }
+        Some(name) => {
+            let message = format!(
+                "there is no model {name} here, only {} (or default); serve.model_aliases adds names",
+                model.name
+            );
+            Err(Refusal { param: Some("model".into()), ..Refusal::new(404, "model_not_found", message) })
+        }
+        None => Ok(model),
+    }
+}
+
+/// Whether a name matches an alias, in which `*` matches any text.
+fn matches(alias: &str, name: &str) -> bool {
+    match alias.split_once('*') {
+        None => alias.eq_ignore_ascii_case(name),
+        Some((start, rest)) => {
+            let begins = name.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
+            let ends = || (start.len()..=name.len()).filter_map(|at| name.get(at..));
+            begins && ends().any(|end| matches(rest, end))
+        }
+    }
+}
+
+/// An id in a path, with percent-encoding resolved.
+pub(super) struct Id(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Id, Refusal> {
+        let read = Path::<String>::from_request_parts(parts, state).await;
+        let refusal = |_| Refusal::new(400, "invalid_url", "the path is not UTF-8 once its codes of % are resolved");
+        read.map(|Path(id)| Id(id)).map_err(refusal)
+    }
+}
+
+pub(super) fn fresh_id(prefix: &str) -> String {
+    format!("{prefix}{:014x}", crate::runtime::fresh_seed())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn half_of_a_character_is_called_so() {
+        for text in [r#"{"a": "\ud83d"}"#, r#"{"a": "\ud83d\n"}"#, r#"{"a": "\ude00"}"#, r#"{"a": "\ud83d\u0041"}"#] {
+            let refusal = parse(text.as_bytes()).unwrap_err();
+            assert!(refusal.message.contains("half of a surrogate pair"), "{text}: {}", refusal.message);
+        }
+        assert!(parse(r#"{"a": "\ud83d\ude00"}"#.as_bytes()).is_ok());
+        let other = parse(br#"{"a": "\u12"}"#).unwrap_err();
+        assert!(other.message.starts_with("the body is not JSON: "), "{}", other.message);
+    }
+
+    #[test]
+    fn a_body_of_too_many_objects_is_refused_however_they_are_nested() {
+        let parts = |count: usize| vec![json!({ "type": "text" }); count];
+        let read = |body: &Value| parse(body.to_string().as_bytes()).map(drop);
+        assert_eq!(read(&json!({ "messages": [{ "content": parts(BODY_OBJECTS - 2) }] })), Ok(()));
+        for body in [
+            json!({ "messages": [{ "content": parts(BODY_OBJECTS - 1) }] }),
+            json!({ "messages": [[[parts(BODY_OBJECTS)]]] }),
+            json!({ "messages": parts(BODY_OBJECTS) }),
+        ] {
+            let refusal = read(&body).unwrap_err();
+            assert_eq!((refusal.status, refusal.code), (413, "request_too_large"));
+            assert!(refusal.message.contains("100000"), "{}", refusal.message);
+        }
+    }
+
+    #[test]
+    fn an_alias_may_hold_stars() {
+        for (alias, name) in
+            [("*", "x"), ("*", ""), ("gpt-*", "GPT-4o-mini"), ("*-mini", "o4-mini"), ("a*b*c", "aXbYc")]
+        {
+            assert!(matches(alias, name), "{alias} {name}");
+        }
+        for (alias, name) in [("gpt-4o", "gpt-4o-mini"), ("gpt-*", "xgpt-4"), ("*-mini", "o4-mini-2"), ("a*b", "ac")] {
+            assert!(!matches(alias, name), "{alias} {name}");
+        }
+    }
+}
