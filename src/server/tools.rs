@@ -161,16 +161,23 @@ fn entry(mut fields: Fields, schema: &'static str, list: &mut Vec<Tool>) -> Resu
     Ok(())
 }
 
-fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result<Vec<Tool>, Refusal> {
-    let mut list = Vec::new();
-    fields.objects(name)?.into_iter().try_for_each(|tool| entry(tool, schema, &mut list))?;
+/// The functions, and the names and types of the tools that are left out.
+fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result<(Vec<Tool>, Vec<Value>), Refusal> {
+    let (mut list, mut left) = (Vec::new(), Vec::new());
+    for tool in fields.objects(name)? {
+        let (names, before) = ([tool.peek("name"), tool.peek("type")], list.len());
+        entry(tool, schema, &mut list)?;
+        if list.len() == before {
+            left.extend(names.into_iter().flatten().filter(|name| name != "function"));
+        }
+    }
     if list.len() > MOST {
         return Err(fields.wrong(name, format!("has {} functions, at most {MOST} are allowed", list.len())));
     }
     let again = list.iter().enumerate().find(|(i, tool)| list.iter().take(*i).any(|before| before.name == tool.name));
     match again {
         Some((_, tool)) => Err(fields.wrong(name, format!("has more than one function of the name {}", tool.name))),
-        None => Ok(list),
+        None => Ok((list, left)),
     }
 }
 
@@ -245,10 +252,10 @@ impl Tools {
     /// Reads `tools`, `parallel_tool_calls` and `tool_choice` of any API; `schema` is the field of a function's
     /// schema.
     pub(super) fn read(fields: &mut Fields, schema: &'static str) -> Result<Tools, Refusal> {
-        let mut list = list(fields, "tools", schema)?;
+        let (mut list, left) = list(fields, "tools", schema)?;
         let legacy = list.is_empty() && fields.has("functions");
         if legacy {
-            list = self::list(fields, "functions", schema)?;
+            (list, _) = self::list(fields, "functions", schema)?;
         }
         let mut one_call = fields.truth("parallel_tool_calls")? == Some(false) || legacy;
         let field = if legacy { "function_call" } else { "tool_choice" };
@@ -259,8 +266,11 @@ impl Tools {
             Some(value @ Value::Object(_)) => {
                 let mut inner = Fields::of(value, &fields.name(field))?;
                 one_call |= inner.truth("disable_parallel_tool_use")? == Some(true);
+                // By its name, or by its type if it has none.
+                let name = inner.peek("name").or(inner.peek("type")).unwrap_or_default();
                 match legacy {
                     true => Choice { allowed: Some(vec![inner.need_text("name")?]), must: true },
+                    false if left.contains(&name) && leave_out(field) => Choice::default(),
                     false => choice_of(inner)?,
                 }
             }

@@ -3,6 +3,7 @@
 use crate::chat_server;
 use crate::command;
 mod faults;
+mod forms;
 mod program;
 use crate::pty;
 mod several;

@@ -13,6 +13,7 @@ use super::codec::{Codec, Conversation};
 use super::receive::{Received, receive};
 use crate::core::grouped;
 use crate::engine::protocol::{Cancel, Ended, EngineEvent, Job, JobDone, JobStats, ModelInfo, Token};
+use crate::text::{Begin, StreamDecoder, thoughts};
 
 /// Number of conversations: they are only text.
 const SEQUENCES: u32 = 16;
@@ -133,13 +134,20 @@ impl Asking {
             (true, true) => Some(format!("{at} calls a tool, and there are none here.")),
             (true, false) => None,
         };
-        if received.has_text {
+        let begin = if in_thought { Begin::Thought } else { Begin::Answer };
+        let mut decoder = StreamDecoder::new(self.codec.tokenizer.clone(), begin);
+        let (all, last) = (decoder.push_all(&received.tokens), decoder.finish());
+        let (thinking, text) = (all.thinking + &last.thinking, all.answer + &last.answer);
+        let (unopened, answer) = thoughts::unopened(&text).unwrap_or(("", &text));
+        if !answer.trim().is_empty() {
             called.into_iter().for_each(|note| self.send(EngineEvent::Note(note)));
         } else if ended == Ended::Stop {
             let silent = match conversation.open {
                 // A continued answer may have been complete.
                 true => None,
-                false if received.tokens.is_empty() => Some(format!("{at} ended its answer without a word.")),
+                false if thinking.is_empty() && unopened.is_empty() => {
+                    Some(format!("{at} ended its answer without a word."))
+                }
                 false => Some(format!("{at} ended its answer after the thoughts, without a word.")),
             };
             if let Some(line) = called.or(silent) {

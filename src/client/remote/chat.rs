@@ -119,12 +119,15 @@ pub(super) fn refused(sent: &Value, message: &str) -> Refused {
 }
 
 pub(super) fn is_too_long(message: &str) -> bool {
-    let message = message.to_ascii_lowercase();
-    let names_context = ["context length", "context_length", "context size", "context_size", "context window", "n_ctx"];
-    let is_over = ["exceed", "maximum", "too long", "too large", "larger than", "longer than", "greater than", "fit"];
-    let prompt = ["prompt is too long", "input is too long", "too many tokens", "conversation is too long"];
-    prompt.iter().any(|words| message.contains(words))
-        || (names_context.iter().any(|n| message.contains(n)) && is_over.iter().any(|o| message.contains(o)))
+    // Codes are words between `_`, and some servers quote the names of fields.
+    let words: Vec<&str> = message.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let message = words.join(" ").to_ascii_lowercase();
+    let has = |any: &[&str]| any.iter().any(|words| message.contains(words));
+    let of = ["context", "n ctx", "model len", "prompt len", "input len", "input token", "prompt token", "token count"];
+    has(&["prompt is too long", "input is too long", "too many tokens", "conversation is too long"])
+        || has(&["tokens limit reached", "string above max length"])
+        || (has(&of) && has(&["exceed", "maximum", "overflow", "too long", "too large", "fit"]))
+        || (has(&of) && has(&["larger than", "longer than", "greater than", "less than"]))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,10 +178,12 @@ struct Choice {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Delta {
-    content: Option<Content>,
-    reasoning_content: Option<Content>,
-    /// Another server's name for it. Some send both, and one of them may be empty.
-    reasoning: Option<Content>,
+    content: Value,
+    reasoning_content: Value,
+    /// Other servers' names for it. Some send several, and one of them may be empty.
+    reasoning: Value,
+    thinking: Value,
+    reasoning_details: Value,
     refusal: Option<String>,
     tool_calls: Value,
     function_call: Value,
@@ -212,21 +217,15 @@ fn counted(usage: &Value) -> Option<Usage> {
     })
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Value>),
-}
-
-impl Content {
-    fn text(self) -> String {
-        match self {
-            Content::Text(text) => text,
-            Content::Parts(parts) => {
-                parts.iter().filter_map(|part| part.as_str().or_else(|| part.get("text")?.as_str())).collect()
-            }
+/// The text of a field, a part or a list of parts.
+fn text_in(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().map(text_in).collect(),
+        Value::Object(part) => {
+            ["text", "thinking", "summary"].iter().filter_map(|k| part.get(*k)).map(text_in).collect()
         }
+        Value::Null | Value::Bool(_) | Value::Number(_) => String::new(),
     }
 }
 
@@ -262,15 +261,22 @@ pub(super) fn event(data: &str) -> Event {
             return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
         }
         let delta = choice.delta.or(choice.message).unwrap_or_default();
-        let thoughts = [delta.reasoning_content, delta.reasoning].into_iter().flatten().map(Content::text);
-        chunk.thinking.extend(thoughts.into_iter().find(|text| !text.is_empty()));
+        let content = match delta.content {
+            Value::Array(parts) => parts,
+            text @ (Value::String(_) | Value::Null) => vec![text],
+            Value::Object(_) | Value::Bool(_) | Value::Number(_) => return Event::Strange,
+        };
+        let (thoughts, text): (Vec<_>, Vec<_>) = content.into_iter().partition(|part| part.get("thinking").is_some());
+        let Delta { reasoning_content, reasoning, thinking, reasoning_details, .. } = delta;
+        let thoughts = [thoughts.into(), reasoning_content, reasoning, thinking, reasoning_details];
+        chunk.thinking.extend(thoughts.iter().map(text_in).find(|text| !text.is_empty()));
         let calls = delta.tool_calls.as_array().map_or(&[][..], Vec::as_slice);
         for call in calls.iter().chain(Some(&delta.function_call).filter(|call| call.is_object())) {
             let name = call.pointer("/function/name").or(call.get("name")).and_then(Value::as_str);
             chunk.tools.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
             chunk.in_call = true;
         }
-        chunk.text.extend(delta.content.map(Content::text));
+        chunk.text.push_str(&text_in(&text.into()));
         chunk.text.extend(delta.refusal);
         chunk.finished = match choice.finish_reason.as_deref() {
             None | Some("") => chunk.finished,
@@ -292,7 +298,13 @@ pub(super) fn words_of(value: &Value) -> Option<String> {
             (!all.is_empty()).then(|| all.join("; "))
         }
         Value::Object(map) => {
-            let inner = ["error", "message", "detail", "msg"].iter().find_map(|k| map.get(*k).and_then(words_of))?;
+            let mut inner =
+                ["error", "message", "detail", "msg"].iter().find_map(|k| map.get(*k).and_then(words_of))?;
+            // The code says it where the words do not.
+            let mut codes = ["code", "type", "error_type"].iter().filter_map(|k| map.get(*k)?.as_str());
+            if let Some(code) = codes.find(|code| is_too_long(code)).filter(|_| !is_too_long(&inner)) {
+                inner = format!("{inner} ({code})");
+            }
             // In a list of faults each names its field.
             let place = map
                 .get("loc")

@@ -108,6 +108,16 @@ fn events_of_several_servers_are_understood() {
     // Other forms, and odd values.
     let parts = r#"{"choices":[{"index":null,"delta":{"content":[{"type":"text","text":"a"},"b",{"type":"image"}]}}]}"#;
     assert_eq!(chunk(parts).text, "ab");
+    for thoughts in [
+        r#""content":[{"type":"thinking","thinking":[{"type":"text","text":"I "},{"type":"text","text":"think."}]}]"#,
+        r#""content":[{"type":"thinking","thinking":"I think."},{"type":"text","text":""}]"#,
+        r#""thinking":"I think.","content":"""#,
+        r#""reasoning_details":[{"type":"reasoning.text","text":"I think."},{"type":"reasoning.encrypted","data":"x"}]"#,
+        r#""reasoning":"I think.","reasoning_details":[{"type":"reasoning.summary","summary":"I think."}]"#,
+    ] {
+        let both = chunk(&format!(r#"{{"choices":[{{"delta":{{{thoughts}}}}}]}}"#));
+        assert_eq!((both.thinking.as_str(), both.text.as_str()), ("I think.", ""), "{thoughts}");
+    }
     let odd = |usage: &str| chunk(&format!(r#"{{"choices":[],"usage":{usage}}}"#)).usage;
     let wanted = Usage { prompt_tokens: 3, completion_tokens: 4, ..Usage::default() };
     assert_eq!(odd(r#"{"prompt_tokens":3.0,"completion_tokens":"4","prompt_tokens_details":null}"#), Some(wanted));
@@ -140,6 +150,10 @@ fn the_servers_words_are_found_where_servers_put_them() {
     assert_eq!(words(json!({"detail": [{"loc": ["body", "seed"], "msg": "extra"}]})).unwrap(), "seed: extra");
     assert_eq!(words(json!({"error": "plain"})).unwrap(), "plain");
     assert_eq!(words(json!({"code": 7})), None);
+    // A code that says more than the words.
+    let coded = |code: &str| words(json!({"error": {"message": "too many", "type": "invalid", "code": code}})).unwrap();
+    assert_eq!(coded("context_length_exceeded"), "too many (context_length_exceeded)");
+    assert_eq!(coded("invalid_value"), "too many");
 }
 
 #[test]
@@ -150,10 +164,27 @@ fn a_prompt_that_is_too_long_is_known_by_the_words_for_it() {
         "context_length_exceeded",
         "prompt is too long: 210000 tokens > 200000 maximum",
         "The prompt (9000 tokens) does not fit into the context window of 8192 tokens",
+        "Trying to keep the first 5000 tokens when context overflows.",
+        "Input validation error: `inputs` must have less than 4095 `input` tokens. Given: 5000",
+        "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+        "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+        "exceed_context_size_error",
+        "model_max_prompt_tokens_exceeded",
+        "tokens_limit_reached",
+        "litellm.ContextWindowExceededError",
     ] {
         assert!(is_too_long(message), "{message}");
     }
-    for message in ["failed to decode the batch", "max_tokens must be at least 1", "no such context"] {
+    for message in [
+        "failed to decode the batch",
+        "max_tokens must be at least 1",
+        "no such context",
+        "temperature must be less than 2",
+        "rate_limit_exceeded",
+        "invalid_request_error",
+        "string_too_long",
+    ] {
         assert!(!is_too_long(message), "{message}");
     }
 }

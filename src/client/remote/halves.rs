@@ -1,7 +1,7 @@
-//! Halves of characters: servers that cut text in UTF-16 send a surrogate in one event and its partner in the next.
-//! Pure.
+//! Halves of characters: servers that cut text in UTF-16 send a surrogate in one event and its partner in the next,
+//! and servers that cut it in UTF-8 send the bytes of a character in several. Pure.
 //!
-//! JSON with a lone surrogate is not valid, so [`mark`] replaces each by the noncharacter U+FDD0 and four hexadecimal
+//! JSON with either is not valid, so [`mark`] and [`text`] replace each by the noncharacter U+FDD0 and four hexadecimal
 //! digits, and [`Halves`] joins them again in the text of the answer.
 
 const MARK: char = '\u{FDD0}';
@@ -47,13 +47,24 @@ pub(super) fn mark(json: &str) -> String {
     out + rest
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Halves(Option<u16>);
+/// Bytes as text, with a mark for every byte that is not UTF-8.
+pub(super) fn text(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        out.extend(chunk.invalid().iter().map(|byte| format!("{MARK}{byte:04x}")));
+    }
+    out
+}
+
+/// The surrogate and the bytes that wait for their partners.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Halves(Option<u16>, Vec<u8>);
 
 impl Halves {
     /// Resolves the marks of a text: a pair gives a character, a half without partner U+FFFD.
     pub(super) fn join(&mut self, text: &str) -> String {
-        if text.is_empty() || (self.0.is_none() && !text.contains(MARK)) {
+        if text.is_empty() || (self.0.is_none() && self.1.is_empty() && !text.contains(MARK)) {
             return text.to_owned();
         }
         let mut out = String::with_capacity(text.len());
@@ -78,7 +89,20 @@ impl Halves {
         out
     }
 
+    fn byte(&mut self, byte: u8, out: &mut String) {
+        self.1.push(byte);
+        match std::str::from_utf8(&self.1) {
+            Ok(character) => out.push_str(character),
+            Err(error) if error.error_len().is_none() => return,
+            Err(_) => out.push('\u{FFFD}'),
+        }
+        self.1.clear();
+    }
+
     fn half(&mut self, unit: u16, out: &mut String) {
+        if let Some(byte) = u8::try_from(unit).ok().filter(|byte| !byte.is_ascii()) {
+            return self.byte(byte, out);
+        }
         if let Some(high) = self.0.filter(|_| is_low(unit)) {
             self.0 = None;
             out.extend(char::decode_utf16([high, unit]).flatten());
@@ -90,7 +114,9 @@ impl Halves {
 
     /// U+FFFD for a half without a partner.
     pub(super) fn finish(&mut self) -> &'static str {
-        self.0.take().map_or("", |_| "\u{FFFD}")
+        let waits = self.0.take().is_some() || !self.1.is_empty();
+        self.1.clear();
+        if waits { "\u{FFFD}" } else { "" }
     }
 }
 
@@ -112,6 +138,17 @@ mod tests {
         assert_eq!(joined(&["\\ud83d", "b", "\\ude00"]), "\u{FFFD}b\u{FFFD}");
         assert_eq!(joined(&["\\ud83d\\ud83d\\ude00", "\\ud83d"]), "\u{FFFD}😀\u{FFFD}");
         assert_eq!(joined(&["\\ud83d", "\\ude00\\ud83c", "\\udf0d"]), "😀🌍");
+    }
+
+    #[test]
+    fn bytes_of_a_character_are_joined_and_single_ones_replaced() {
+        let joined = |pieces: &[&[u8]]| {
+            let mut halves = Halves::default();
+            pieces.iter().map(|piece| halves.join(&text(piece))).collect::<String>() + halves.finish()
+        };
+        assert_eq!(joined(&[b"caf\xc3", b"", b"\xa9 end"]), "café end");
+        assert_eq!(joined(&[b"\xf0", b"\x9f\x98", b"\x80"]), "😀");
+        assert_eq!(joined(&[b"\xe2\x82", b" a\xff", b"\xc3"]), "\u{FFFD} a\u{FFFD}\u{FFFD}");
     }
 
     #[test]

@@ -32,7 +32,6 @@ pub(super) struct Received<'a> {
     pub(super) tokens: Vec<Token>,
     /// Pieces of text: most servers send one token in each.
     pub(super) pieces: u64,
-    pub(super) has_text: bool,
     pub(super) tools: Vec<String>,
     pub(super) called: bool,
     pub(super) usage: Option<Usage>,
@@ -87,9 +86,9 @@ async fn receive_all(
         let pushed = events.push(&piece, &mut data);
         pushed.map_err(|_| Fault::Failed(format!("{} sends a line without end.", client.shown)))?;
         for event in data.drain(..).filter(|data| !data.trim().is_empty()) {
-            is_done |= received.take(client, &event)?;
-            if received.ended == Some(Ended::Repeats) {
-                return Ok(Ended::Repeats);
+            is_done = received.take(client, &event)? || received.ended == Some(Ended::Repeats);
+            if is_done {
+                break;
             }
         }
     }
@@ -100,7 +99,7 @@ async fn receive_all(
         let _ = events.finish(&mut data);
         for event in data.drain(..) {
             let is_cut = matches!(chat::event(&event), Event::Strange);
-            is_done |= !is_cut && received.take(client, &event)?;
+            is_done = is_done || (!is_cut && received.take(client, &event)?);
         }
     }
     match received.ended {
@@ -162,7 +161,6 @@ impl<'c> Received<'c> {
             halves: Default::default(),
             tokens: Vec::new(),
             pieces: 0,
-            has_text: false,
             tools: Vec::new(),
             called: false,
             usage: None,
@@ -212,6 +210,8 @@ impl<'c> Received<'c> {
             Event::Done => return Ok(true),
             Event::Chunk(chunk) => chunk,
             Event::Failed(message) => {
+                let mut halves = Halves::default();
+                let message = halves.join(&message) + halves.finish();
                 let kept = if self.progress.is_none() { String::new() } else { kept(self) };
                 return Err(client.refused_while_answering(&message, &kept));
             }
@@ -261,7 +261,6 @@ impl<'c> Received<'c> {
 
     fn push(&mut self, thinking: &str, text: &str) -> Result<(), Fault> {
         self.bytes += thinking.len() + text.len();
-        self.has_text |= !text.trim().is_empty();
         let tokens = self.writer.push(thinking, text).map_err(|e| Fault::Failed(e.to_string()))?;
         self.write(tokens);
         Ok(())

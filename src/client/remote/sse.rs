@@ -1,11 +1,13 @@
 //! Server-sent events: bytes to the data of events, however the bytes are split. Pure.
 //!
-//! Lines end with LF, CR or CRLF; data lines of one event are joined. Text is decoded line by line, so a character
-//! split between two pieces stays whole; bytes that are not UTF-8 decode to U+FFFD. Two forms outside the standard
-//! decode to the data `{"error": …}` or the JSON itself: the line `error: …` of llama.cpp's server, and a JSON
-//! object, or a list of objects, without `data:`.
+//! Lines end with LF, CR or CRLF; data lines of one event are joined, unless they are objects of their own. Text is
+//! decoded line by line, so a character split between two pieces stays whole; bytes that are not UTF-8 are marked
+//! ([`super::halves`]). Two forms outside the standard decode to the data `{"error": …}` or the JSON itself: the line
+//! `error: …` of llama.cpp's server, and a JSON object, or a list of objects, without `data:`.
 
 use serde_json::{Value, json};
+
+use super::halves;
 
 /// Longest line and longest event, in bytes.
 const MOST: usize = 8 << 20;
@@ -72,8 +74,8 @@ impl Events {
 
     fn line_ended(&mut self, out: &mut Vec<String>) -> Result<(), TooLong> {
         let bytes = std::mem::take(&mut self.line);
-        let line = String::from_utf8_lossy(&bytes);
-        let line = if std::mem::replace(&mut self.begun, true) { &*line } else { line.trim_start_matches('\u{FEFF}') };
+        let line = halves::text(&bytes);
+        let line = if std::mem::replace(&mut self.begun, true) { &line } else { line.trim_start_matches('\u{FEFF}') };
         // `[DONE]` is no JSON.
         let begins = line.starts_with('{') || line.starts_with("[{") || line == "[";
         if !self.bare.is_empty() || (self.data.is_none() && begins) {
@@ -105,6 +107,11 @@ impl Events {
                 return Ok(());
             }
             _ => return Ok(()),
+        }
+        // Some servers end an event with a single line end. Joined, such lines are no JSON.
+        let begins = value.starts_with('{') || value == "[DONE]";
+        if begins && self.data.as_ref().is_some_and(|data| data.trim_end().ends_with('}')) {
+            self.event_ended(out);
         }
         match &mut self.data {
             None => self.data = Some(value.to_owned()),
@@ -183,8 +190,19 @@ mod tests {
     }
 
     #[test]
+    fn a_single_line_end_parts_objects() {
+        let lines = b"data: {\"a\":1}\ndata: {\"b\":2}\r\ndata: [DONE]\n";
+        assert_eq!(whole(&[lines]), ["{\"a\":1}", "{\"b\":2}", "[DONE]"]);
+        let pretty = b"data: [{\ndata: \"a\": {}\ndata: },\ndata: {}]\n\n";
+        assert_eq!(whole(&[pretty]), ["[{\n\"a\": {}\n},\n{}]"]);
+    }
+
+    #[test]
     fn bytes_that_are_not_utf8_are_marked() {
-        assert_eq!(whole(&[b"data: a\xff\xc3b\n\ndata: c\n\n"]), ["a\u{FFFD}\u{FFFD}b", "c"]);
+        let mut halves = halves::Halves::default();
+        let shown =
+            whole(&[b"data: a\xff\xc3b\n\ndata: c\n\n"]).iter().map(|data| halves.join(data)).collect::<Vec<_>>();
+        assert_eq!(shown, ["a\u{FFFD}\u{FFFD}b", "c"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, refusal};
+use super::chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, refusal, reply};
 use super::command::command;
 
 fn run(home: &Path, arguments: &[&str]) -> Output {
@@ -295,6 +295,36 @@ fn a_prompt_too_long_for_the_server_has_its_own_code() {
         assert_eq!(output.status.code(), Some(5), "{output:?}");
         assert!(err(&output).contains(words), "{output:?}");
     }
+}
+
+#[test]
+fn a_prompt_too_long_in_other_words_is_not_sent_again() {
+    let home = tempfile::tempdir().unwrap();
+    let bodies = [
+        ("400 Bad Request", json!({"error": {"message": "too many", "code": "context_length_exceeded"}}), "too many"),
+        ("500 Internal", json!({"error": "Trying to keep the first 5000 tokens when context overflows."}), "overflows"),
+        ("422 Odd", json!({"error": "`inputs` must have less than 4095 `input` tokens", "error_type": "x"}), "4095"),
+        ("503 Odd", json!({"error": {"message": "no", "type": "exceed_context_size_error"}}), "no (exceed"),
+        ("200 OK", json!({"error": {"message": "no", "code": "context_length_exceeded"}}), "no (context"),
+    ];
+    let kind = "content-type: application/json\r\n";
+    let replies = bodies.iter().map(|(status, body, _)| reply(status, kind, &body.to_string()));
+    let server = ChatServer::start(replies.collect());
+    for (_, body, words) in &bodies {
+        let output = run(home.path(), &["--engine", &server.url, "--no-save", "-p", "q"]);
+        assert_eq!(output.status.code(), Some(5), "{body}: {output:?}");
+        assert!(err(&output).contains(words), "{output:?}");
+    }
+    assert_eq!(server.requests().len(), bodies.len());
+}
+
+#[test]
+fn a_thought_alone_is_a_failure() {
+    let home = tempfile::tempdir().unwrap();
+    let server = ChatServer::start(vec![answer("<think>\nx\n</think>\n\n")]);
+    let output = run(home.path(), &["--engine", &server.url, "--no-save", "-p", "q"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(err(&output).contains("after the thoughts"), "{output:?}");
 }
 
 #[test]

@@ -100,6 +100,21 @@ fn server_side_tools_are_dropped_and_namespaced_ones_work() {
     let ask = json!({ "max_tokens": 9, "messages": [{ "role": "user", "content": "Hi" }], "tools": of_anthropic });
     let reply = server.post(MESSAGES, &ask);
     assert_eq!(header(&reply, "x-sala-ignored").unwrap(), "tools[].web_search_20250305", "{}", reply.body);
+    // A choice of a tool that is left out is left out too.
+    let choice = json!({ "type": "tool", "name": "web_search", "disable_parallel_tool_use": true });
+    let reply = server.post(MESSAGES, &with(ask, "tool_choice", choice));
+    assert_eq!(
+        (reply.status, header(&reply, "x-sala-ignored").unwrap().as_str()),
+        (200, "tool_choice, tools[].web_search_20250305")
+    );
+    let ask = json!({ "input": "hi", "tools": tools, "tool_choice": { "type": "web_search" } });
+    let reply = server.post(RESPONSES, &ask);
+    assert_eq!((reply.status, &reply.json()["tool_choice"]), (200, &json!("auto")), "{}", reply.body);
+    assert!(header(&reply, "x-sala-ignored").unwrap().starts_with("tool_choice, tools[]"), "{}", reply.head);
+    for choice in [json!({ "type": "file_search" }), json!({ "type": "function", "name": "web" })] {
+        let reply = server.post(RESPONSES, &with(ask.clone(), "tool_choice", choice));
+        assert_eq!(reply.error().2, "tool_choice", "{}", reply.body);
+    }
     // What must be called has to be there.
     let must = json!({ "input": "hi", "tools": [{ "type": "web_search" }], "tool_choice": "required" });
     assert_eq!(server.post(RESPONSES, &must).error().2, "tool_choice");
@@ -109,6 +124,16 @@ fn server_side_tools_are_dropped_and_namespaced_ones_work() {
     let server = Running::start(dir.path(), refusing());
     let unknown = with(question("Hi"), "tools", json!([{ "type": "web_search" }]));
     assert_eq!(server.post(CHAT, &unknown).error(), (400, "unsupported_parameter".into(), "tools[0].type".into()));
+    server.end();
+}
+
+#[test]
+fn a_chat_takes_texts_under_the_name_that_responses_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let part = |of: &str| json!({ "messages": [{ "role": "user", "content": [{ "type": of, "text": "Hi" }] }] });
+    let (one, other) = (server.post(CHAT, &part("text")), server.post(CHAT, &part("input_text")));
+    assert_eq!(content(&one), content(&other));
     server.end();
 }
 
