@@ -208,7 +208,10 @@ impl<'a> Reading<'a> {
         self.items += 1;
         let [title, head, mapping, chat] = fields(json, ["title", "current_node", "mapping", "chat"]);
         let ((session, left_out), program) = match (mapping, chat) {
-            ("null", "null") => ((Arrival::default(), LeftOut::default()), None),
+            ("null", "null") => {
+                let named = Arrival { name: text(title).unwrap_or_default(), ..Arrival::default() };
+                ((named, LeftOut::default()), None)
+            }
             ("null", chat) => (open_webui::conversation(title, chat), Some("an Open WebUI")),
             (mapping, _) => (chatgpt::conversation(text(title).unwrap_or_default(), head, mapping), Some("a ChatGPT")),
         };

@@ -77,7 +77,8 @@ impl State {
                 self.note(Level::Warn, format!("{}: encoding unclear; read as {encoding}", d.name));
             }
             if let Some(note) = &d.note {
-                self.note(Level::Info, format!("{}: {note}", d.name));
+                let is_loss = !["read as ", "converted by "].iter().any(|how| note.starts_with(how));
+                self.note(if is_loss { Level::Warn } else { Level::Info }, format!("{}: {note}", d.name));
             }
             let part = match (options.head, options.tail) {
                 (Some(n), _) => Part::First(n),

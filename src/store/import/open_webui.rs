@@ -1,5 +1,5 @@
 //! A chat of Open WebUI: a map of messages with parents, or a plain list, which older versions wrote and newer ones
-//! add. The list is used if the map is empty. Skips and counts messages of the system and of tools.
+//! add. The list is used if it has more texts. Skips and counts messages of the system and of tools.
 
 use super::answer::split_answer;
 use super::json::{each, fields, text, time_ms};
@@ -13,12 +13,10 @@ pub(super) fn conversation(outer_title: &str, chat: &str) -> (Arrival, LeftOut) 
     let [head, map] = fields(history, ["currentId", "messages"]);
     let title = text(title).or_else(|| text(outer_title)).unwrap_or_default();
     let from_map = messages(title.clone(), text(head).as_deref(), map);
-    let has_text = |(chat, _): &(Arrival, LeftOut)| chat.messages.iter().any(|m| !m.text.trim().is_empty());
-    if has_text(&from_map) {
-        return from_map;
-    }
     let from_list = messages(title, None, list);
-    if has_text(&from_list) || from_map.0.messages.is_empty() { from_list } else { from_map }
+    let texts = |chat: &Arrival| chat.messages.iter().filter(|m| !m.text.trim().is_empty()).count();
+    let is_list = texts(&from_list.0) > texts(&from_map.0) || from_map.0.messages.is_empty();
+    if is_list { from_list } else { from_map }
 }
 
 fn messages(title: String, head: Option<&str>, json: &str) -> (Arrival, LeftOut) {

@@ -27,11 +27,15 @@ pub(super) struct Layout {
     /// Text and start of the last run.
     run: Option<(String, Point)>,
     unknown: bool,
+    /// A font of the page has a named table of codes. The reader shows a code that is not in it, as those beyond the first 65,536
+    /// characters may be, as the space of code 0, and some bytes on.
+    has_code_table: bool,
 }
 
 #[derive(Clone)]
 struct Placed {
     text: String,
+    code: u32,
     start: Point,
     end: Point,
     /// Unit vector of the writing direction.
@@ -64,7 +68,7 @@ impl Placed {
             Some(BfString::String(text)) => text,
             None => char::REPLACEMENT_CHARACTER.to_string(),
         };
-        Placed { text, start, end, along: ahead / ahead.hypot().max(f64::MIN_POSITIVE), em }
+        Placed { text, code: glyph.char_code(), start, end, along: ahead / ahead.hypot().max(f64::MIN_POSITIVE), em }
     }
 
     fn step_to(&self, next: &Placed) -> Step {
@@ -90,6 +94,10 @@ fn letters(c: char) -> Option<&'static str> {
 }
 
 impl Layout {
+    pub(super) fn new(has_code_table: bool) -> Layout {
+        Layout { has_code_table, ..Layout::default() }
+    }
+
     /// The text, and whether a glyph had no character.
     pub(super) fn finish(self) -> (String, bool) {
         let mut text: String = self.text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
@@ -111,7 +119,8 @@ impl Layout {
                 self.text.push(' ');
             }
         }
-        self.unknown |= glyph.text.contains(char::REPLACEMENT_CHARACTER);
+        self.unknown |= glyph.text.contains(char::REPLACEMENT_CHARACTER)
+            || self.has_code_table && glyph.code == 0 && glyph.text.trim().is_empty();
         self.text.push_str(&glyph.text);
         self.last = Some(glyph);
     }
