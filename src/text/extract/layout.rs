@@ -27,9 +27,8 @@ pub(super) struct Layout {
     /// Text and start of the last run.
     run: Option<(String, Point)>,
     unknown: bool,
-    /// A font of the page has a named table of codes. The reader shows a code that is not in it, as those beyond the first 65,536
-    /// characters may be, as the space of code 0, and some bytes on.
-    has_code_table: bool,
+    /// Code 0 was a space.
+    zero: bool,
 }
 
 #[derive(Clone)]
@@ -94,17 +93,13 @@ fn letters(c: char) -> Option<&'static str> {
 }
 
 impl Layout {
-    pub(super) fn new(has_code_table: bool) -> Layout {
-        Layout { has_code_table, ..Layout::default() }
-    }
-
-    /// The text, and whether a glyph had no character.
-    pub(super) fn finish(self) -> (String, bool) {
+    /// The text, whether a glyph had no character, and whether code 0 was a space.
+    pub(super) fn finish(self) -> (String, bool, bool) {
         let mut text: String = self.text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
         if !text.is_empty() {
             text.push('\n');
         }
-        (text, self.unknown)
+        (text, self.unknown, self.zero)
     }
 
     /// `spread`: the usual gap between glyphs of the run, in ems.
@@ -119,8 +114,8 @@ impl Layout {
                 self.text.push(' ');
             }
         }
-        self.unknown |= glyph.text.contains(char::REPLACEMENT_CHARACTER)
-            || self.has_code_table && glyph.code == 0 && glyph.text.trim().is_empty();
+        self.unknown |= glyph.text.contains(char::REPLACEMENT_CHARACTER);
+        self.zero |= glyph.code == 0 && glyph.text.trim().is_empty();
         self.text.push_str(&glyph.text);
         self.last = Some(glyph);
     }

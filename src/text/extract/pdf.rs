@@ -62,14 +62,11 @@ fn entries(pdf: &Pdf) -> Vec<bool> {
             MaybeRef::Ref(_) => None,
             MaybeRef::NotRef(object) => object.into_dict(),
         };
-        match dict {
-            Some(dict) if dict.get::<Name<'_>>("Type").is_some_and(|name| name.as_str() == "Pages") => {
-                match dict.get::<Array<'_>>("Kids") {
-                    Some(kids) => stack.push(kids.raw_iter()),
-                    None => found.push(false),
-                }
-            }
-            dict => found.push(dict.is_some()),
+        let is_node = |dict: &&Dict<'_>| dict.get::<Name<'_>>("Type").is_some_and(|name| name.as_str() == "Pages");
+        match dict.as_ref().filter(is_node).map(|node| node.get::<Array<'_>>("Kids")) {
+            Some(Some(kids)) => stack.push(kids.raw_iter()),
+            Some(None) => found.push(false),
+            None => found.push(dict.is_some()),
         }
     }
     found
@@ -89,10 +86,10 @@ fn page<'a>(source: &Source<'a>, cache: &InterpreterCache<'a>) -> Page {
         };
         // Neither the place nor the size on a screen matters.
         let mut context = Context::new(Affine::IDENTITY, Rect::new(0.0, 0.0, 1.0, 1.0), cache, source.xref(), settings);
-        let mut layout = Layout::new(has_code_table(source));
+        let mut layout = Layout::default();
         interpret_page(source, &mut context, &mut layout);
         let values = annotations(source);
-        let (mut text, unknown) = layout.finish();
+        let (mut text, unknown, zero) = layout.finish();
         for (name, value) in values {
             // Most values are drawn as well.
             if !squeezed(&text).contains(&squeezed(&value)) {
@@ -101,7 +98,7 @@ fn page<'a>(source: &Source<'a>, cache: &InterpreterCache<'a>) -> Page {
                 text.push('\n');
             }
         }
-        (text, unknown, is_damaged(source))
+        (text, unknown || zero && has_code_table(source), is_damaged(source))
     });
     match read {
         Some((text, _, true)) if text.trim().is_empty() => Page { failed: true, ..Page::default() },
@@ -143,7 +140,8 @@ fn decodes(stream: &Stream<'_>) -> bool {
     stream.filters().len() == filters.len() && (!is_deflated || is_whole()) && stream.decoded_data().is_ok()
 }
 
-/// Whether a font takes its characters from a table of codes that the format knows by name.
+/// Whether a font takes its characters from a named table of codes. Where the table lacks a code, such as those of characters
+/// beyond the first 65,536, the reader shows the space of code 0 and goes on with the next byte.
 fn has_code_table(source: &Source<'_>) -> bool {
     let fonts = &source.resources().fonts;
     fonts.keys().filter_map(|name| fonts.get::<Dict<'_>>(name)).any(|font| {
