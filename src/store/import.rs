@@ -206,7 +206,7 @@ impl<'a> Reading<'a> {
     fn take(&mut self, item: &Value) -> Result<()> {
         self.items += 1;
         let (program, read): (_, fn(&Value) -> _) = match (&item["mapping"], &item["chat"]) {
-            (Value::Null, Value::Null) => return self.skip(None, "not a conversation".to_owned()),
+            (Value::Null, Value::Null) => return self.skip(item["title"].as_str(), "not a conversation".to_owned()),
             (Value::Null, _) => ("an Open WebUI", open_webui::conversation),
             _ => ("a ChatGPT", chatgpt::conversation),
         };

@@ -79,6 +79,8 @@ fn is_html(text: &[u8]) -> bool {
 pub(super) struct Page {
     pub(super) text: String,
     pub(super) failed: bool,
+    /// Its content ends in an error, or a part of it is missing or damaged.
+    pub(super) cut: bool,
     /// Something on it could not be read: a font, or characters without a meaning.
     pub(super) partial: bool,
 }

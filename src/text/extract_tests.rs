@@ -77,6 +77,93 @@ fn a_bad_page_leaves_the_others() {
     assert_eq!(texts(pdf(&[(FONTS, "/Missing Do BT /F1 12 Tf 9 9 Td (words) Tj ET")], &[])), ["words"]);
 }
 
+/// Three pages, of which the second has another object for its content.
+fn with_content(object: &[u8]) -> Vec<Page> {
+    let (good, blank) = ("BT /F1 12 Tf 72 720 Td (good) Tj ET", "@".repeat(object.len()));
+    let mut file = pdf(&[(FONTS, good), (FONTS, &blank), (FONTS, good)], &[]);
+    let at = file.windows(blank.len()).position(|part| part == blank.as_bytes()).unwrap();
+    let start = file[..at].windows(2).rposition(|part| part == b"<<").unwrap();
+    file[start..at + blank.len() + "\nendstream".len()].fill(b' ');
+    file[start..start + object.len()].copy_from_slice(object);
+    pdf::pages(file).unwrap()
+}
+
+fn stream(filter: &str, content: &[u8]) -> Vec<u8> {
+    let head = format!("<< /Length {} {filter} >>\nstream\n", content.len());
+    [head.as_bytes(), content, b"\nendstream"].concat()
+}
+
+#[test]
+fn a_damaged_page_is_no_scan_and_a_part_of_one_is_no_page() {
+    let lines: Vec<String> =
+        (0..60).map(|i| format!("BT /F1 12 Tf 72 {} Td (Line {i}.) Tj ET", 720 - i * 10)).collect();
+    let mut zip = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+    zip.write_all(lines.join(" ").as_bytes()).unwrap();
+    let whole = zip.finish().unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 0xFF;
+    let flate = |bytes: &[u8]| stream("/Filter /FlateDecode", bytes);
+    let (all, part, none) = ((false, false), (false, true), (true, false));
+    for (content, is) in [
+        (flate(&whole), all),
+        (stream("", b"BT /F1 12 Tf 72 720 Td (no end) Tj"), all),
+        (stream("", b""), all),
+        (flate(&whole[..whole.len() * 2 / 3]), part),
+        (flate(&flipped), part),
+        (stream("", b"BT /F1 12 Tf 72 720 Td (seen) Tj (not (closed) Tj ET"), part),
+        (flate(b"\x78\x9cgarbage garbage"), none),
+        (stream("/Filter /FooDecode", b"abc"), none),
+        (stream("/Filter /JBIG2Decode", b"abc"), none),
+        (stream("", b"BT /F1 12 Tf 72 720 Td (not (closed) Tj ET"), none),
+        (b"42".to_vec(), none),
+        (b"<< /Length 3 >>\nstream\nabc".to_vec(), none),
+        (b"[77 0 R]".to_vec(), none),
+    ] {
+        let pages = with_content(&content);
+        let shown = String::from_utf8_lossy(&content);
+        assert_eq!((pages[1].failed, pages[1].cut), is, "{shown}: {pages:?}");
+        assert!([&pages[0], &pages[2]].iter().all(|page| page.text == "good\n" && !page.cut), "{shown}: {pages:?}");
+    }
+}
+
+#[test]
+fn a_page_that_is_none_keeps_its_number() {
+    let page = |text: &str| format!("BT /F1 12 Tf 72 720 Td ({text}) Tj ET");
+    let (one, two, three) = (page("one"), page("two"), page("three"));
+    let good = String::from_utf8(pdf(&[(FONTS, &one), (FONTS, &two), (FONTS, &three)], &["null"])).unwrap();
+    let read = |file: String| -> Vec<(String, bool)> {
+        let pages = pdf::pages(file.into_bytes()).unwrap();
+        pages.into_iter().map(|page| (page.text.trim_end().to_owned(), page.failed)).collect()
+    };
+    let pages = |second: &str| vec![("one".into(), false), (second.into(), second.is_empty()), ("three".into(), false)];
+    for kid in ["4 9 R", "2 0 R", "null ", "6 0 R", "42   ", "<<>> "] {
+        let file = good.replacen("[6 0 R 8 0 R 10 0 R]", &format!("[6 0 R {kid} 10 0 R]"), 1);
+        let read = read(file);
+        assert_eq!((read.len(), &read[0].0[..], &read[2].0[..]), (3, "one", "three"), "{kid}: {read:?}");
+        assert_eq!(read[1].1, kid != "<<>> ", "{kid}: {read:?}");
+    }
+    for count in ["/Count 1", "/Count 9"] {
+        assert_eq!(read(good.replacen("/Count 3", count, 1)), pages("two"));
+    }
+}
+
+#[test]
+fn a_code_that_its_table_lacks_is_counted_as_lost() {
+    let read = |encoding: &str, codes: &str| {
+        let font = format!(
+            "<< /Type /Font /Subtype /Type0 /BaseFont /STSong-Light /Encoding /{encoding} /DescendantFonts [5 0 R] >>"
+        );
+        let page = "/Resources << /Font << /F1 3 0 R /F2 8 0 R >> >>";
+        let content = format!("BT /F2 12 Tf 72 720 Td <{codes}> Tj /F1 12 Tf ( after) Tj ET");
+        let page = pdf::pages(pdf(&[(page, &content)], &[&font])).unwrap().remove(0);
+        (page.text.trim_end().to_owned(), page.partial)
+    };
+    assert_eq!(read("UniGB-UTF16-H", "4F60597D"), ("你好 after".to_owned(), false));
+    assert_eq!(read("GBK2K-H", "C4E3BAC3"), ("你好 after".to_owned(), false));
+    assert!(read("UniGB-UTF16-H", "4F60D840DC00").1);
+    assert!(read("GBK2K-H", "C4E395328236").1);
+}
+
 #[test]
 fn damaged_tables_tails_and_heads_are_looked_past() {
     let good = pdf(&[(FONTS, "BT /F1 12 Tf 72 720 Td (found) Tj ET")], &[]);

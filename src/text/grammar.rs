@@ -190,12 +190,21 @@ fn one_line(text: &str) -> String {
     if let Some(astray) = references::astray(text) {
         return astray;
     }
+    let plain = [
+        ("panic", "the library fails on it"),
+        ("Failed to generate regex", "its limits are beyond the numbers that can be kept to"),
+    ];
+    if let Some((_, instead)) = plain.into_iter().find(|(begin, _)| text.starts_with(begin)) {
+        return instead.to_owned();
+    }
     let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let first = lines.next().unwrap_or("it cannot be used");
     let line = match lines.next_back().filter(|_| first.ends_with(':')) {
         _ if StopReason::NoExtensionBias.to_string() == first => "no text keeps to it".to_owned(),
         Some(last) => format!("{first} {last}"),
-        None => first.replace("Unimplemented keys", "keywords that cannot be enforced"),
+        None => first
+            .replace("Unimplemented keys", "keywords that cannot be enforced")
+            .replace("Unsatisfiable schema", "no value keeps to it"),
     };
     line.chars().take(300).collect()
 }

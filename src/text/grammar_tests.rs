@@ -179,6 +179,17 @@ fn a_schema_that_cannot_be_met_is_refused_with_a_sentence() {
         let why = refused(Grammar::Json(schema.clone()));
         assert!(!why.is_empty() && !why.contains('\n'), "{schema}: {why}");
     }
+    for (limits, says) in [
+        (json!({ "type": "integer", "maximum": i64::MIN }), "2^53"),
+        (json!({ "type": "integer", "minimum": i64::MAX }), "2^53"),
+        (json!({ "type": "integer", "minimum": i64::MAX - 4095 }), "beyond the numbers"),
+        (json!({ "type": "number", "minimum": 5.5, "maximum": 4.5 }), "no value keeps to it"),
+        (json!({ "type": "integer", "exclusiveMinimum": 4, "maximum": 4 }), "no value keeps to it"),
+        (json!({ "type": "string", "minLength": 1_i64 << 60 }), "more than an answer can hold"),
+    ] {
+        let why = refused(Grammar::Json(limits.clone()));
+        assert!(why.contains(says) && !why.contains("panic") && !why.contains("regex"), "{limits}: {why}");
+    }
     assert_eq!(refused(Grammar::Json(json!({ "$ref": "#" }))), "no text keeps to it");
     let many = refused(Grammar::Json(json!({ "type": "array", "uniqueItems": true, "x-own": 1 })));
     assert!(many.ends_with("keywords that cannot be enforced: [\"uniqueItems\"]"), "{many}");

@@ -38,6 +38,8 @@ const LIMITS: [(&str, bool, bool); 4] = [
 const MOST_PASSES: usize = 8;
 /// The largest number of 64 bits that a `f64` holds exactly.
 const MOST: i128 = (1 << 63) - 1024;
+/// The most characters or items that a schema can ask for.
+const MOST_SIZE: f64 = 1e9;
 
 /// # Errors
 /// It has a number that cannot be kept exactly: a phrase.
@@ -127,35 +129,43 @@ fn exact(keywords: &mut Map<String, Value>) -> Result<(), String> {
             return Err(format!("{name} {number} is beyond the whole numbers that can be kept exactly (up to 2^53)"));
         }
     }
-    let integer = keywords.get("type").is_some_and(|of| of == "integer");
+    for name in ["minLength", "minItems", "maxLength", "maxItems"] {
+        let Some(size) = keywords.get(name).filter(|size| size.as_f64() > Some(MOST_SIZE)) else { continue };
+        if name.starts_with("min") {
+            return Err(format!("{name} {size} is more than an answer can hold"));
+        }
+        keywords.remove(name);
+    }
+    let of_type = |name: &str| match keywords.get("type") {
+        Some(Value::Array(types)) => types.iter().any(|of| of == name),
+        of => of.is_some_and(|of| of == name),
+    };
+    let integer = of_type("integer") && !of_type("number");
     let (mut least, mut most) = (None, None);
     for (name, lower, excluded) in LIMITS {
-        let Some(Value::Number(limit)) = keywords.get(name) else { continue };
-        let Some(limit) = whole(limit) else { continue };
-        if limit.unsigned_abs() <= 1 << 53 {
+        let Some(number) = keywords.get(name).and_then(Value::as_number) else { continue };
+        let inner = || number.as_f64().map(|f| if lower { f.ceil() } else { f.floor() } as i128).filter(|_| integer);
+        let Some(limit) = whole(number).or_else(inner) else { continue };
+        let (excluded, next) = (integer && excluded, i128::from(integer && excluded && whole(number).is_some()));
+        let moved = match lower {
+            true => up((limit + next).max(if integer { -MOST } else { limit })),
+            false => -up(-(limit - next).min(if integer { MOST } else { limit })),
+        };
+        let end = if lower { &mut least } else { &mut most };
+        let tightest = end.map_or(moved, |other: i128| if lower { moved.max(other) } else { moved.min(other) });
+        *end = Some(tightest);
+        if excluded {
+            keywords.remove(name);
+        } else if moved == limit && whole(number).is_some() {
             continue;
         }
-        let moved = match lower {
-            true => up((limit + i128::from(integer && excluded)).max(if integer { -MOST } else { limit })),
-            false => -up(-(limit - i128::from(integer && excluded)).min(if integer { MOST } else { limit })),
-        };
-        let value = i64::try_from(moved).map(Number::from).ok().or_else(|| Number::from_f64(moved as f64));
-        let Some(value) = value else { continue };
-        if integer && excluded {
-            keywords.remove(name);
-            let name = if lower { "minimum" } else { "maximum" };
-            let other = keywords.get(name).and_then(Value::as_number).and_then(whole);
-            let tighter = |other: i128| if lower { other >= moved } else { other <= moved };
-            if !other.is_some_and(tighter) {
-                keywords.insert(name.to_owned(), value.into());
-            }
-        } else {
-            keywords.insert(name.to_owned(), value.into());
-        }
-        *(if lower { &mut least } else { &mut most }) = Some(moved);
+        let value = i64::try_from(tightest).map(Number::from).ok().or_else(|| Number::from_f64(tightest as f64));
+        let name = if excluded { name.replacen("exclusiveM", "m", 1) } else { name.to_owned() };
+        keywords.extend(value.map(|value| (name, value.into())));
     }
-    match (least, most) {
-        (Some(least), Some(most)) if least > most => {
+    let ends = if integer { (least.or(Some(-MOST)), most.or(Some(MOST))) } else { (least, most) };
+    match ends {
+        (Some(least), Some(most)) if least > most && least.max(-most) > 1 << 53 => {
             Err("its limits leave no number that can be kept exactly (beyond 2^53)".to_owned())
         }
         _ => Ok(()),
@@ -177,8 +187,10 @@ fn up(number: i128) -> i128 {
 fn inexact(value: &Value) -> Option<String> {
     match value {
         Value::Number(number) => {
-            let kept = |n: i128| up(n) == n && n.unsigned_abs() <= MOST.unsigned_abs();
-            whole(number).filter(|n| n.unsigned_abs() > 1 << 53 && !kept(*n)).map(|_| number.to_string())
+            // A number with a point is rounded already.
+            let kept = |n: i128| up(n) == n && n.unsigned_abs() <= MOST.unsigned_abs() && !number.is_f64();
+            let is_large = |n: &i128| n.unsigned_abs() >= 1 << 53;
+            whole(number).filter(|n| is_large(n) && !kept(*n)).map(|_| number.to_string())
         }
         Value::Array(values) => values.iter().find_map(inexact),
         Value::Object(fields) => fields.values().find_map(inexact),
@@ -281,12 +293,25 @@ mod tests {
             json!({ "enum": [1, -123_456_789_012_345_678_i64] }),
             json!({ "const": { "a": [u64::MAX] } }),
             json!({ "const": 1e25 }),
+            json!({ "const": 9_007_199_254_740_992.0 }),
+            json!({ "enum": [{ "a": -9_007_199_254_740_994.0 }] }),
+            json!({ "type": "integer", "minimum": i64::MAX }),
+            json!({ "type": "integer", "maximum": i64::MIN }),
+            json!({ "type": ["integer", "null"], "exclusiveMinimum": EVEN, "exclusiveMaximum": EVEN + 2 }),
             json!({ "type": "integer", "minimum": 9_007_199_254_740_993_i64, "maximum": 9_007_199_254_740_993_i64 }),
             json!({ "properties": { "id": { "const": 9_007_199_254_740_993_i64 } } }),
         ] {
             let why = tightened(lost.clone()).unwrap_err();
             assert!(why.contains("2^53"), "{lost}: {why}");
         }
+    }
+
+    #[test]
+    fn sizes_that_no_answer_has_are_refused_or_left_out() {
+        let none = json!({ "type": "string", "minLength": 9_007_199_254_740_993_i64 });
+        assert_eq!(tightened(none).unwrap_err(), "minLength 9007199254740993 is more than an answer can hold");
+        let all = json!({ "type": "array", "maxItems": 1_i64 << 60, "minItems": 2 });
+        assert_eq!(tightened(all).unwrap(), json!({ "type": "array", "minItems": 2 }));
     }
 
     #[test]
@@ -307,6 +332,16 @@ mod tests {
             limits(json!({ "exclusiveMaximum": 9_007_199_254_740_994_i64 })),
             (None, Some(9_007_199_254_740_992))
         );
+        const ODD: i64 = 9_007_199_254_740_992;
+        assert_eq!(
+            limits(json!({ "exclusiveMinimum": ODD - 2, "exclusiveMaximum": ODD, "maximum": ODD })),
+            (Some(ODD - 1), Some(ODD - 1))
+        );
+        assert_eq!(
+            limits(json!({ "exclusiveMinimum": 0, "minimum": 5.5, "exclusiveMaximum": 9.5 })),
+            (Some(6), Some(9))
+        );
+        assert_eq!(limits(json!({ "exclusiveMinimum": 3, "minimum": 9, "maximum": 12 })), (Some(9), Some(12)));
         let number = tightened(json!({ "type": "number", "maximum": 9_007_199_254_740_993_i64 })).unwrap();
         assert_eq!(number["maximum"], 9_007_199_254_740_992_i64);
     }

@@ -149,6 +149,7 @@ fn the_list_replaces_an_empty_map_and_empty_chats_are_named() {
         r#"{"9": {"done": true}}"#,
         r#"{"1": {"role": "system", "content": "s"}}"#,
         r#"{"1": {"role": "assistant", "content": ""}}"#,
+        r#"{"1": {"role": "user", "content": "What is a lighthouse?"}}"#,
         "[]",
         "7",
     ] {
@@ -165,11 +166,12 @@ fn the_list_replaces_an_empty_map_and_empty_chats_are_named() {
     assert_eq!(imported(&in_history).1.len(), 2);
     let empty = r#"{"title": "Empty", "chat": {"history": {"messages": {}}, "messages": []}}"#;
     let good = format!(r#"{{"chat": {{"title": "Good", "messages": {list}}}}}"#);
-    let with_empty = try_import(&format!("[{empty}, {good}, {{\"mapping\": {{}}}}, 5]")).unwrap();
+    let with_empty =
+        try_import(&format!("[{empty}, {good}, {{\"mapping\": {{}}}}, 5, {{\"title\": \"Bad\"}}]")).unwrap();
     assert_eq!(names(&with_empty), ["Good"]);
     let line = imported_line(&with_empty);
     let words = "Not imported: 2 conversations without a message (\"Empty\", \"number 3 of the file\"); \
-                 1 conversation, not a conversation (\"number 4 of the file\").";
+                 2 conversations, not a conversation (\"number 4 of the file\", \"Bad\").";
     assert!(line.contains(words), "{line}");
     let e = try_import(&format!("[{empty}]")).unwrap_err();
     assert!(e.contains("there is no conversation in it: 1 conversation without a message (\"Empty\")"), "{e}");

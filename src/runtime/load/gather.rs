@@ -81,7 +81,9 @@ impl State {
                 self.warn(format!("{}: encoding unclear; read as {encoding}", d.name));
             }
             if let Some(note) = &d.note {
-                self.info(format!("{}: {note}", d.name));
+                let is_loss = !["read as ", "converted by "].iter().any(|how| note.starts_with(how));
+                let text = format!("{}: {note}", d.name);
+                if is_loss { self.warn(text) } else { self.info(text) }
             }
             let part = match (options.head, options.tail) {
                 (Some(n), _) => Part::First(n),

@@ -1,5 +1,5 @@
 //! A chat of Open WebUI: a map of messages with parents, or a plain list, which older versions wrote and newer ones
-//! add. The list is used if the map is empty. Skips and counts messages of the system and of tools.
+//! add. The list is used if it has more texts. Skips and counts messages of the system and of tools.
 
 use serde_json::Value;
 
@@ -16,12 +16,10 @@ pub(super) fn conversation(conversation: &Value) -> (SessionJson, LeftOut) {
     let title = chat["title"].as_str().or(conversation["title"].as_str()).unwrap_or_default();
     let history = &chat["history"];
     let from_map = messages(title, history["currentId"].as_str(), &history["messages"]);
-    let has_text = |(chat, _): &(SessionJson, LeftOut)| chat.messages.iter().any(|m| !m.text.trim().is_empty());
-    if has_text(&from_map) {
-        return from_map;
-    }
     let from_list = messages(title, None, &chat["messages"]);
-    if has_text(&from_list) || from_map.0.messages.is_empty() { from_list } else { from_map }
+    let texts = |chat: &SessionJson| chat.messages.iter().filter(|m| !m.text.trim().is_empty()).count();
+    let is_list = texts(&from_list.0) > texts(&from_map.0) || from_map.0.messages.is_empty();
+    if is_list { from_list } else { from_map }
 }
 
 fn messages(title: &str, head: Option<&str>, json: &Value) -> (SessionJson, LeftOut) {

@@ -27,11 +27,14 @@ pub(super) struct Layout {
     /// Text and start of the last run.
     run: Option<(String, Point)>,
     unknown: bool,
+    /// Code 0 was a space.
+    zero: bool,
 }
 
 #[derive(Clone)]
 struct Placed {
     text: String,
+    code: u32,
     start: Point,
     end: Point,
     /// Unit vector of the writing direction.
@@ -64,7 +67,7 @@ impl Placed {
             Some(BfString::String(text)) => text,
             None => char::REPLACEMENT_CHARACTER.to_string(),
         };
-        Placed { text, start, end, along: ahead / ahead.hypot().max(f64::MIN_POSITIVE), em }
+        Placed { text, code: glyph.char_code(), start, end, along: ahead / ahead.hypot().max(f64::MIN_POSITIVE), em }
     }
 
     fn step_to(&self, next: &Placed) -> Step {
@@ -90,13 +93,13 @@ fn letters(c: char) -> Option<&'static str> {
 }
 
 impl Layout {
-    /// The text, and whether a glyph had no character.
-    pub(super) fn finish(self) -> (String, bool) {
+    /// The text, whether a glyph had no character, and whether code 0 was a space.
+    pub(super) fn finish(self) -> (String, bool, bool) {
         let mut text: String = self.text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
         if !text.is_empty() {
             text.push('\n');
         }
-        (text, self.unknown)
+        (text, self.unknown, self.zero)
     }
 
     /// `spread`: the usual gap between glyphs of the run, in ems.
@@ -112,6 +115,7 @@ impl Layout {
             }
         }
         self.unknown |= glyph.text.contains(char::REPLACEMENT_CHARACTER);
+        self.zero |= glyph.code == 0 && glyph.text.trim().is_empty();
         self.text.push_str(&glyph.text);
         self.last = Some(glyph);
     }

@@ -1,10 +1,14 @@
 //! Pages of a PDF. A page that cannot be read leaves the others as they are.
 
+use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use encoding_rs::{UTF_16BE, WINDOWS_1252};
-use hayro_interpret::hayro_syntax::object::{Array, Dict, Name, Object};
+use flate2::read::ZlibDecoder;
+use hayro_interpret::hayro_syntax::content::UntypedIter;
+use hayro_interpret::hayro_syntax::object::{Array, Dict, MaybeRef, Name, Object, Stream};
 use hayro_interpret::hayro_syntax::page::Page as Source;
 use hayro_interpret::hayro_syntax::{DecryptionError, LoadPdfError, Pdf};
 use hayro_interpret::kurbo::{Affine, Rect};
@@ -16,6 +20,8 @@ use crate::core::caught::caught;
 
 /// Fields above a form field that may hold its value.
 const PARENTS: usize = 16;
+/// An operator that no page has.
+const END: &[u8] = b"sala_end";
 
 pub(super) fn pages(bytes: Vec<u8>) -> Result<Vec<Page>, String> {
     let pdf = Pdf::new(bytes).map_err(|e| match e {
@@ -29,7 +35,41 @@ pub(super) fn pages(bytes: Vec<u8>) -> Result<Vec<Page>, String> {
         return Err("it is damaged: no pages were found".to_owned());
     }
     let cache = InterpreterCache::new();
-    Ok(pdf.pages().iter().map(|source| page(source, &cache)).collect())
+    let mut pages: Vec<Page> = pdf.pages().iter().map(|source| page(source, &cache)).collect();
+    let entries = entries(&pdf);
+    if entries.iter().filter(|is_page| **is_page).count() == pages.len() {
+        for (i, _) in entries.iter().enumerate().filter(|(_, is_page)| !**is_page) {
+            pages.insert(i, Page { failed: true, ..Page::default() });
+        }
+    }
+    Ok(pages)
+}
+
+/// The leaves of the page tree, in order: whether each is a page. The reader leaves out those that are none.
+fn entries(pdf: &Pdf) -> Vec<bool> {
+    let root = pdf.xref().get::<Dict<'_>>(pdf.xref().root_id()).unwrap_or_default();
+    let mut seen: HashSet<_> = root.get_ref("Pages").into_iter().collect();
+    let kids = root.get::<Dict<'_>>("Pages").and_then(|pages| pages.get::<Array<'_>>("Kids"));
+    let mut stack: Vec<_> = kids.iter().map(Array::raw_iter).collect();
+    let mut found = Vec::new();
+    while let Some(level) = stack.last_mut() {
+        let Some(kid) = level.next() else {
+            stack.pop();
+            continue;
+        };
+        let dict = match kid {
+            MaybeRef::Ref(id) if seen.insert(id) => pdf.xref().get::<Dict<'_>>(id.into()),
+            MaybeRef::Ref(_) => None,
+            MaybeRef::NotRef(object) => object.into_dict(),
+        };
+        let is_node = |dict: &&Dict<'_>| dict.get::<Name<'_>>("Type").is_some_and(|name| name.as_str() == "Pages");
+        match dict.as_ref().filter(is_node).map(|node| node.get::<Array<'_>>("Kids")) {
+            Some(Some(kids)) => stack.push(kids.raw_iter()),
+            Some(None) => found.push(false),
+            None => found.push(dict.is_some()),
+        }
+    }
+    found
 }
 
 fn page<'a>(source: &Source<'a>, cache: &InterpreterCache<'a>) -> Page {
@@ -49,7 +89,7 @@ fn page<'a>(source: &Source<'a>, cache: &InterpreterCache<'a>) -> Page {
         let mut layout = Layout::default();
         interpret_page(source, &mut context, &mut layout);
         let values = annotations(source);
-        let (mut text, unknown) = layout.finish();
+        let (mut text, unknown, zero) = layout.finish();
         for (name, value) in values {
             // Most values are drawn as well.
             if !squeezed(&text).contains(&squeezed(&value)) {
@@ -58,12 +98,58 @@ fn page<'a>(source: &Source<'a>, cache: &InterpreterCache<'a>) -> Page {
                 text.push('\n');
             }
         }
-        (text, unknown)
+        (text, unknown || zero && has_code_table(source), is_damaged(source))
     });
     match read {
-        Some((text, unknown)) => Page { text, failed: false, partial: unknown || lost_font.load(Ordering::Relaxed) },
+        Some((text, _, true)) if text.trim().is_empty() => Page { failed: true, ..Page::default() },
+        Some((text, unknown, cut)) => {
+            Page { text, failed: false, cut, partial: unknown || lost_font.load(Ordering::Relaxed) }
+        }
         None => Page { failed: true, ..Page::default() },
     }
+}
+
+/// Whether content is missing or cannot be decoded, or the reader stops before its end.
+fn is_damaged(source: &Source<'_>) -> bool {
+    if !source.raw().contains_key("Contents") {
+        return false;
+    }
+    let is_decoded = match source.raw().get::<Object<'_>>("Contents") {
+        Some(Object::Stream(stream)) => decodes(&stream),
+        Some(Object::Array(parts)) => parts.iter::<Stream<'_>>().filter(decodes).count() == parts.raw_iter().count(),
+        _ => false,
+    };
+    let content = [source.page_stream().unwrap_or_default(), b"\n", END].concat();
+    let mut operations = UntypedIter::new(&content);
+    let mut is_at_end = false;
+    while let Some(operation) = operations.next() {
+        is_at_end = **operation.operator == *END;
+    }
+    !(is_decoded && is_at_end)
+}
+
+/// Whether all of a stream can be decoded. The reader skips filters that it does not know, and keeps what stands before an error
+/// of compression.
+fn decodes(stream: &Stream<'_>) -> bool {
+    let filters: Vec<Name<'_>> = match stream.dict().get::<Object<'_>>("Filter") {
+        Some(Object::Array(filters)) => filters.iter().collect(),
+        filter => filter.and_then(Object::into_name).into_iter().collect(),
+    };
+    let is_deflated = filters.first().is_some_and(|name| name.as_str() == "FlateDecode");
+    let is_whole = || io::copy(&mut ZlibDecoder::new(&*stream.raw_data()), &mut io::sink()).is_ok();
+    stream.filters().len() == filters.len() && (!is_deflated || is_whole()) && stream.decoded_data().is_ok()
+}
+
+/// Whether a font takes its characters from a named table of codes. Where the table lacks a code, such as those of characters
+/// beyond the first 65,536, the reader shows the space of code 0 and goes on with the next byte.
+fn has_code_table(source: &Source<'_>) -> bool {
+    let fonts = &source.resources().fonts;
+    fonts.keys().filter_map(|name| fonts.get::<Dict<'_>>(name)).any(|font| {
+        let encoding = font.get::<Name<'_>>("Encoding");
+        font.contains_key("DescendantFonts")
+            && !font.contains_key("ToUnicode")
+            && encoding.is_some_and(|name| !name.as_str().starts_with("Identity"))
+    })
 }
 
 fn squeezed(text: &str) -> String {

@@ -78,9 +78,10 @@ fn note(pages: &[Page], first: usize) -> Option<String> {
     let failed = numbered(&|page| page.failed).map(|pages| format!("{pages} could not be read"));
     let empty = numbered(&|page| !page.failed && page.text.trim().is_empty());
     let empty = empty.map(|pages| format!("no text on {pages} (perhaps a scan)"));
-    let partial = numbered(&|page| page.partial && !page.text.trim().is_empty());
+    let cut = numbered(&|page| page.cut).map(|pages| format!("only part of {pages} could be read"));
+    let partial = numbered(&|page| page.partial && !page.cut && !page.text.trim().is_empty());
     let partial = partial.map(|pages| format!("some characters of {pages} could not be read"));
-    let all: Vec<String> = [failed, empty, partial].into_iter().flatten().collect();
+    let all: Vec<String> = [failed, empty, cut, partial].into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sala_chat::engine::protocol::Cancel;
 use sala_chat::text::sources::{Gathered, SourceError, SourceOptions, gather};
 
-use super::{Home, command};
+use super::{Home, command, err};
 
 /// A PDF with one line of text per page.
 fn pdf(pages: &[&str]) -> Vec<u8> {
@@ -73,4 +73,20 @@ fn pdf_files_are_read_in_a_child_process() {
         let error = read_pdf(&file, None).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{}: ", file.display())) && !error.contains('\n'), "{error}");
     }
+}
+
+#[test]
+fn what_a_document_loses_is_said_without_a_terminal_too() {
+    let home = Home::new();
+    // The string of page 2 has no end.
+    home.write("lossy.pdf", pdf(&["The first page", "The (second page"]));
+    home.write("page.html", "<!doctype html><p>One page</p>");
+    let says = |file: &str| {
+        let output = home.run(&["-p", "hi", "--demo", "--no-save", "--max-tokens", "1", "-f", file]);
+        err(&output).to_owned()
+    };
+    let lost = says("lossy.pdf");
+    assert!(lost.contains("lossy.pdf: page 2 could not be read"), "{lost}");
+    let page = says("page.html");
+    assert!(!page.contains("read as HTML"), "{page}");
 }
