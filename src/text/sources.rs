@@ -95,10 +95,17 @@ pub struct Document {
     /// `None` for standard input and other pipes.
     pub path: Option<PathBuf>,
     pub text: String,
-    /// How it was read, or what is missing.
-    pub note: Option<String>,
+    pub note: Option<Remark>,
     /// An encoding that was guessed.
     pub guessed: Option<&'static str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// How it was read.
+    Way(String),
+    /// Parts of it are not in the text.
+    Missing(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

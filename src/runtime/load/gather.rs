@@ -7,7 +7,7 @@ use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::runtime::protocol::LoadOptions;
 use crate::text::Part;
 use crate::text::sanitize::{command_word, shell_word};
-use crate::text::sources::{self, Document, Gathered, SourceError};
+use crate::text::sources::{self, Document, Gathered, Remark, SourceError};
 
 const SKIPPED: usize = 5;
 
@@ -80,10 +80,10 @@ impl State {
             if let Some(encoding) = d.guessed {
                 self.warn(format!("{}: encoding unclear; read as {encoding}", d.name));
             }
-            if let Some(note) = &d.note {
-                let is_loss = !["read as ", "converted by "].iter().any(|how| note.starts_with(how));
-                let text = format!("{}: {note}", d.name);
-                if is_loss { self.warn(text) } else { self.info(text) }
+            match &d.note {
+                Some(Remark::Way(note)) => self.info(format!("{}: {note}", d.name)),
+                Some(Remark::Missing(note)) => self.warn(format!("{}: {note}", d.name)),
+                None => {}
             }
             let part = match (options.head, options.tail) {
                 (Some(n), _) => Part::First(n),

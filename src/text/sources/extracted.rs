@@ -6,7 +6,7 @@ use std::process::Command;
 use super::super::child::{self, Failed, Limits, Output};
 use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
 use super::super::plain_words;
-use super::{Found, SourceError, SourceOptions};
+use super::{Found, Remark, SourceError, SourceOptions};
 use crate::engine::protocol::Cancel;
 
 /// An extension in the form that selects a converter.
@@ -31,13 +31,13 @@ pub(super) fn run(
     })
 }
 
-/// The text, pages separated by form feeds, and a note about how it was read and what is missing.
+/// The text, pages separated by form feeds, and how it was read or what is missing.
 pub(super) fn read(
     found: &Found,
     kind: Kind,
     options: &SourceOptions,
     cancel: &Cancel,
-) -> Result<(String, Option<String>), SourceError> {
+) -> Result<(String, Option<Remark>), SourceError> {
     let name = || found.shown.clone();
     let failed = |reason: String| {
         let extension = found.path.extension().map(|e| extension(&e.to_string_lossy())).unwrap_or_default();
@@ -49,7 +49,7 @@ pub(super) fn read(
         if text.trim().is_empty() {
             return Err(failed("there is no text in it".to_owned()));
         }
-        return Ok((text, kind.name().map(|name| format!("read as {name}, without its markup"))));
+        return Ok((text, kind.name().map(|name| Remark::Way(format!("read as {name}, without its markup")))));
     }
     let count = pages.len();
     let (first, last) = options.pages.map_or((1, count), |(first, last)| (first as usize, last as usize));
@@ -66,11 +66,11 @@ pub(super) fn read(
         return Err(SourceError::NoTextLayer { name: name(), pages: count });
     }
     let texts: Vec<&str> = chosen.iter().map(|page| page.text.trim_end()).collect();
-    Ok((texts.join("\n\u{0C}\n"), note(chosen, first)))
+    Ok((texts.join("\n\u{0C}\n"), missing(chosen, first).map(Remark::Missing)))
 }
 
 /// What is missing, by the numbers of the pages.
-fn note(pages: &[Page], first: usize) -> Option<String> {
+fn missing(pages: &[Page], first: usize) -> Option<String> {
     let numbered = |is: &dyn Fn(&Page) -> bool| {
         let numbers: Vec<usize> = pages.iter().zip(first..).filter(|(page, _)| is(page)).map(|(_, n)| n).collect();
         page_numbers(&numbers)

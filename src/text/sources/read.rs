@@ -14,7 +14,7 @@ use super::super::extract::{HEAD_BYTES, Kind};
 use super::super::pipe::{self, PipeError};
 use super::super::{files, plain_words};
 use super::extracted::{self, extension, run};
-use super::{Chosen, Document, Found, OddByte, SourceError, SourceOptions, refuse_nothing};
+use super::{Chosen, Document, Found, OddByte, Remark, SourceError, SourceOptions, refuse_nothing};
 use crate::engine::protocol::Cancel;
 
 /// Formats with an external converter, and its command line. Some are read here as well, when undamaged.
@@ -73,7 +73,10 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     let mut guessed = None;
     let (text, note) = if let Some(command) = options.converters.get(&extension) {
         let bytes = convert(found, command, options, cancel)?;
-        (encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(), Some(format!("converted by `{command}`")))
+        (
+            encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(),
+            Some(Remark::Way(format!("converted by `{command}`"))),
+        )
     } else if let Some(kind) = kind {
         extracted::read(found, kind, options, cancel)?
     } else if let Some(refused) = MARKUP

@@ -245,9 +245,9 @@ fn a_failed_reader_is_reported_in_one_line() {
     let some = text(r#"echo '[{"text":"one"},{"failed":true},{},{},{"text":"five","partial":true}]'"#).unwrap();
     let note =
         "page 2 could not be read; no text on pages 3-4 (perhaps a scan); some characters of page 5 could not be read";
-    assert_eq!(some.documents[0].note.as_deref(), Some(note));
+    assert_eq!(some.documents[0].note, Some(Remark::Missing(note.to_owned())));
     let cut = text(r#"echo '[{"text":"one","cut":true,"partial":true},{"text":"two"}]'"#).unwrap();
-    assert_eq!(cut.documents[0].note.as_deref(), Some("only part of page 1 could be read"));
+    assert_eq!(cut.documents[0].note, Some(Remark::Missing("only part of page 1 could be read".to_owned())));
     let none = text(r#"echo '[{"failed":true},{"failed":true}]'"#).unwrap_err().to_string();
     assert!(none.starts_with("x.pdf: it is damaged: no page could be read. Nothing loaded."), "{none}");
     let failed = text("echo no good >&2; exit 1").unwrap_err().to_string();
