@@ -4,9 +4,9 @@ use std::fs;
 
 use super::hub;
 use crate::config::settings::ModelConfig;
+use crate::core::files;
 use crate::model::format::Format;
 use crate::store::DATA_VERSION;
-use crate::text::files;
 
 /// `sala-chat 0.2.0 (1a2b3c4d)`; the commit where the build set `SALA_CHAT_COMMIT`.
 pub(super) fn program() -> String {

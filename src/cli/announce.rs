@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-use crate::text::sanitize::Clean;
+use crate::core::sanitize::Clean;
 use crate::tui::status::Progress;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::args::AskAllArgs;
 use super::oneshot::{looked_at, reason};
 use super::{Context, Exit, Failure, notices, out};
+use crate::core::sanitize::Clean;
 use crate::runtime::protocol::{Activity, FanOut, FanOutRow, Notice, Request};
 use crate::runtime::{Attendance, no_document};
-use crate::text::sanitize::Clean;
 use crate::tui::fan_out::sentences;
 
 pub(super) fn object(answers: &FanOut) -> Value {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::{Context, Exit, Failure, out};
 use crate::client::attach::{self, Found, Loads, Place, Way};
 use crate::config::settings::EngineSource;
+use crate::core::sanitize::Clean;
 use crate::engine;
 use crate::engine::protocol::{Engine, EngineOptions, RowSource, RowsFault, RowsPlace};
 use crate::store::{RealDisk, StoredRows};
-use crate::text::sanitize::Clean;
 
 pub fn place(context: &Context) -> Place {
     Place::of(&context.dirs.data)

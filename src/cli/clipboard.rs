@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::dirs::make_private;
-use crate::text::plain_words;
+use crate::core::plain_words;
 use crate::tui::options::ClipboardMethod;
 
 /// Terminals cut longer sequences; the file holds everything.

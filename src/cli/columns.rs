@@ -1,7 +1,7 @@
 //! Lists in columns: names are whole where a program reads them, and on a terminal as far as a line has room.
 
 use super::out;
-use crate::text::sanitize::Clean;
+use crate::core::sanitize::Clean;
 use crate::tui::cells::width;
 
 const LEAST: usize = 24;

@@ -10,9 +10,10 @@ use super::themes::Themes;
 use super::{Exit, Failure, hub, open, out, serve_cmd, take_preset};
 use crate::client::remote::address;
 use crate::config::settings::{self, Config, ConfigError, EngineSource, ModelSource, Origin, Problem, page, table};
+use crate::core::files;
+use crate::core::sanitize::Clean;
 use crate::runtime::presets;
-use crate::text::sanitize::Clean;
-use crate::text::{files, sources};
+use crate::text::sources;
 use crate::tui::keys::{KeyError, KeyTable};
 use crate::tui::options::UiConfig;
 

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::about::without_home;
 use super::{Context, Exit, Failure, open};
 use crate::core::counted;
+use crate::core::sanitize::sanitize_line;
 use crate::store::{Checked, RealDisk, Rescue, Store};
-use crate::text::sanitize::sanitize_line;
 
 struct Report {
     root: String,

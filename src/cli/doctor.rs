@@ -14,10 +14,10 @@ use crate::backend::prelude::*;
 use crate::client::attach;
 use crate::client::remote;
 use crate::config::settings::ModelSource;
+use crate::core::plain_words;
 use crate::model::quantize::{KeptFolder, Stage, kept_folders};
 use crate::model::{Checkpoint, Live, Model};
 use crate::store::Access;
-use crate::text::plain_words;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use crate::config::settings::ConfigError;
 use crate::core::Exit;
+use crate::core::plain_words;
 use crate::model::ModelError;
+use crate::text::TextError;
 use crate::text::sources::SourceError;
-use crate::text::{TextError, plain_words};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {

@@ -17,8 +17,8 @@ use hf_hub::Repo;
 
 use super::{Exit, Failure};
 use crate::config::settings::ModelConfig;
+use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
-use crate::text::plain_words;
 
 pub use check::{Kind, Verdict, complete, verify, verify_packed};
 #[cfg(test)]
@@ -320,7 +320,7 @@ fn revision_path(revision: &str) -> Result<PathBuf, HubError> {
 
 /// Text from outside, harmless on a terminal.
 fn clean(text: &str) -> String {
-    crate::text::sanitize::sanitize_line(text).chars().take(200).collect()
+    crate::core::sanitize::sanitize_line(text).chars().take(200).collect()
 }
 
 /// Weights, settings, tokenizer and licence; never a path that leads out of the folder.

@@ -12,10 +12,10 @@ use super::oneshot::means_stdin;
 use super::signals::Ending;
 use super::{Context, Exit, Failure, open};
 use crate::core::bytes;
+use crate::core::files::{IMPORT_BYTES, open_at_once};
 use crate::engine::protocol::Cancel;
 use crate::runtime::export::imported_line;
 use crate::store::{Scratch, StoreError, Watch};
-use crate::text::files::{IMPORT_BYTES, open_at_once};
 use crate::text::pipe::{self, PipeError};
 
 const INPUT: &str = "standard input";

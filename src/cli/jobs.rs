@@ -13,9 +13,9 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_current_process_group, wait
 
 use super::signals::suspend;
 use super::themes::Themes;
-use crate::text::files::below_home;
-use crate::text::plain_words;
-use crate::text::sanitize::sanitize;
+use crate::core::files::below_home;
+use crate::core::plain_words;
+use crate::core::sanitize::sanitize;
 use crate::tui::Event;
 use crate::tui::FileRow;
 use crate::tui::list::fuzzy;

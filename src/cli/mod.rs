@@ -56,7 +56,7 @@ use serde_json::Value;
 
 use crate::config::settings::{self, Config, Loaded, Origin};
 pub use crate::core::Exit;
-use crate::text::sanitize::Clean;
+use crate::core::sanitize::Clean;
 use crate::text::{extract, sample, schema, sources};
 use args::{Cli, Command, ConfigCommand, Task};
 use dirs::Dirs;

@@ -9,10 +9,10 @@ use super::hub::{self, CachedRepo, Hub, HubError, Kind, Snapshot, Verdict, gigab
 use super::sessions_cmd::confirmed;
 use super::{Context, Exit, Failure, devices, out, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
+use crate::core::sanitize::Clean;
 use crate::engine::protocol::Cancel;
 use crate::model::format::Format;
 use crate::text::TextModel;
-use crate::text::sanitize::Clean;
 
 /// Settings files that are read before a download is offered.
 const SETTINGS_BYTES: u64 = 4 << 20;

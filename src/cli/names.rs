@@ -8,9 +8,9 @@ use super::dirs::Dirs;
 use super::sessions_cmd::LISTED;
 use crate::config::settings::preset::BUILT_IN;
 use crate::config::settings::table::ROWS;
+use crate::core::sanitize::sanitize_line;
 use crate::runtime::presets;
 use crate::store::{Limits, RealDisk, SessionFilter, Store};
-use crate::text::sanitize::sanitize_line;
 
 /// A line for each name that the last word begins.
 pub(super) fn lines(words: &[String]) -> Vec<u8> {

@@ -6,12 +6,12 @@ use super::args::SessionChoice;
 use super::signals::Ending;
 use super::{Context, Failure, open, out};
 use crate::core::counted;
+use crate::core::sanitize::{Clean, sanitize, sanitize_line};
 use crate::core::transcript::Role;
 use crate::runtime::protocol::{
     DocumentRow, Level, Notice, ReadingProgress, Request, SaveState, SearchRow, SessionRow, TimelineRow, Unsaved,
 };
 use crate::runtime::{Attendance, Input};
-use crate::text::sanitize::{Clean, sanitize, sanitize_line};
 use crate::tui::entry::grouped;
 
 /// Characters of a text that is repeated: a pipe may contain megabytes.

@@ -12,6 +12,7 @@ use super::{Context, Exit, Failure, attach_engine, hub, remote_engine, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
 use crate::config::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
+use crate::core::files;
 use crate::engine::Engine;
 use crate::engine::protocol::{BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
 use crate::model::{
@@ -21,8 +22,8 @@ use crate::model::{
 use crate::runtime::protocol::SessionRow;
 use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, Input, Opening, Runtime, Settings};
 use crate::store::{LAST, Scratch};
+use crate::text::TextModel;
 use crate::text::sources::SourceOptions;
-use crate::text::{TextModel, files};
 pub(super) use stores::{folder_of_requests, library_names, limits};
 pub use stores::{
     scratch, store, store_of_requests, store_of_requests_or_new, store_to_change, store_to_free, store_to_read,

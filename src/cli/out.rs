@@ -7,7 +7,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use crate::text::sanitize::Clean;
+use crate::core::sanitize::Clean;
 
 pub(super) fn is_terminal() -> bool {
     io::stdout().is_terminal()

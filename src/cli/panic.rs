@@ -11,7 +11,7 @@ use super::logging::keep_report;
 use super::out;
 use super::term::Guard;
 use crate::core::caught::expected;
-use crate::text::sanitize::{Clean, shell_word};
+use crate::core::sanitize::{Clean, shell_word};
 
 #[derive(Clone, Debug, Default)]
 pub struct CrashNote {

@@ -6,10 +6,10 @@ use super::args::PruneArgs;
 use super::columns::when;
 use super::sessions_cmd::{LISTED, confirmed};
 use super::{Context, Exit, Failure, open};
+use crate::core::sanitize::Clean;
 use crate::core::{bytes, counted};
 use crate::model::quantize::{Stage, kept_folders, remove_kept};
 use crate::store::{Extent, Freed, SegmentId, SessionFilter, SessionRecord, Store};
-use crate::text::sanitize::Clean;
 
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
     let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_free(context)? };

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::signals::Ending;
 use super::{Context, Exit, Failure, calibration};
+use crate::core::sanitize::sanitize_line;
 use crate::engine::protocol::{BUILT_IN, Cancel, is_folder};
 use crate::model::calibrate::{self, Statistics};
 use crate::model::draft::FOLDER;
@@ -11,7 +12,6 @@ use crate::model::quantize::{
     Calibration, Claim, Compared, Holds, Part, free_bytes, holds, is_unfinished, quantize_claimed, remove_damaged,
 };
 use crate::model::{Checkpoint, DEMO_FILES, ModelError, Recipe};
-use crate::text::sanitize::sanitize_line;
 
 const SPARE_BYTES: u64 = 256 << 20;
 const OTHER_FILE_BYTES: u64 = 256 << 20;

@@ -24,8 +24,8 @@ use super::signals::{KeySignals, Outside, suspend, watch_signals, watch_terminal
 use super::term::{self, Guard, Leave, Modes};
 use super::themes::Themes;
 use super::{Exit, clipboard, config_cmd, jobs};
+use crate::core::sanitize::Clean;
 use crate::runtime::protocol::{Notice, Request};
-use crate::text::sanitize::Clean;
 use crate::tui::options::{Glyphs, ThemeName, UiConfig};
 use crate::tui::palette::Palette;
 use crate::tui::tour::Tour;

@@ -14,13 +14,14 @@ use super::open::{self, no_thread};
 use super::signals::{listen, park_at_signal};
 use super::{Context, Exit, Failure, attach_engine, dirs, mcp, out};
 use crate::client::attach::{self, Host, Loads, Multiplexer};
+use crate::core::sanitize::{Clean, shell_word};
+use crate::core::{files, plain_words};
 use crate::engine;
 use crate::engine::protocol::{EngineOptions, Token};
 use crate::runtime::{EngineChannels, Settings};
 use crate::server::{Key, Options, Rules, ServeError, Server, Stop};
 use crate::store::Scratch;
-use crate::text::sanitize::{Clean, shell_word};
-use crate::text::{TextModel, files, plain_words};
+use crate::text::TextModel;
 
 const KEY_BYTES: u64 = 4 << 10;
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;

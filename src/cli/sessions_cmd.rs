@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use super::args::{ExportArgs, FormatArg, LsArgs};
 use super::columns::{line_cells, name_column, when};
 use super::{Context, Exit, Failure, open, out};
+use crate::core::sanitize::{Clean, shell_word};
 use crate::core::{bytes, counted};
 use crate::runtime::protocol::{ExportFormat, SessionRow};
 use crate::runtime::session_rows;
 use crate::runtime::tree::first_words;
 use crate::store::{LAST, Overwrite, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch};
 use crate::text::near::meant;
-use crate::text::sanitize::{Clean, shell_word};
 use crate::tui::cells::{ellipsis, fit, width as cells};
 use crate::tui::entry::grouped;
 

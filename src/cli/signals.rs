@@ -18,9 +18,9 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SI
 use signal_hook::iterator::Signals;
 
 use super::{Exit, Failure, out};
+use crate::core::plain_words;
+use crate::core::sanitize::Clean;
 use crate::engine::protocol::Command;
-use crate::text::plain_words;
-use crate::text::sanitize::Clean;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outside {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use syntect::highlighting::Theme as CodeTheme;
 
 use crate::config::settings::CODE_THEMES;
+use crate::core::{files, plain_words};
 use crate::text::near::nearest;
-use crate::text::{files, plain_words};
 use crate::tui::options::{ThemeName, UiConfig};
 use crate::tui::palette::{Palette, ThemeRow};
 use crate::tui::view::highlight;

@@ -5,10 +5,10 @@
 use super::plan::SMALL_REST;
 use super::render::Known;
 use super::{Attendance, Done, Form, Rendered, Renderer, RuntimeError, State};
+use crate::core::sanitize::shell_word;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::ThinkMode;
 use crate::store::TextBoundary;
-use crate::text::sanitize::shell_word;
 use crate::text::{Before, Specials, TextError};
 
 impl Renderer {

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::text::files;
+use crate::core::files;
 
 /// Size limit of the file; a larger one is replaced, and all notes appear again.
 const BYTES: u64 = 64 << 10;

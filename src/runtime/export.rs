@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::task::{Doing, Place};
 use super::{Done, RuntimeError, SaveState, Verb, grouped, refused};
 use crate::core::bytes;
+use crate::core::sanitize::sanitize_line;
 use crate::runtime::protocol::ExportFormat;
 use crate::store::{Imported, Overwrite, Scope, StoreError};
-use crate::text::sanitize::sanitize_line;
 
 fn typed_path(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::home_dir()) {

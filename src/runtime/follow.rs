@@ -15,9 +15,9 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use super::task::{Doing, Place};
 use super::{Done, Notice, RuntimeError, State, Verb, refused};
 use crate::config::settings::NewFiles;
+use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Message, MessageId, Update};
 use crate::runtime::protocol::LoadOptions;
-use crate::text::sanitize::sanitize_line;
 use crate::text::sources::follow::{Follower, Look, Looker, OnDisk, Watching, whole_paths};
 pub(super) use versions::{Version, versions};
 

@@ -5,10 +5,10 @@
 //! memory.
 
 use super::{Done, Notice, SaveState, Session, State, Verb, refused};
+use crate::core::sanitize::command_word;
 use crate::core::transcript::SessionId;
 use crate::runtime::protocol::OpenSession;
 use crate::store::SessionLock;
-use crate::text::sanitize::command_word;
 
 #[derive(Debug)]
 struct Slot {

@@ -1,11 +1,11 @@
 //! Pages of text: `/stats`, `/ctx`, `/set`, `/save`, `/doctor`.
 
 use super::{Activity, Done, Level, Notice, RuntimeError, SaveState, State, grouped};
+use crate::core::sanitize::in_markdown;
 use crate::core::transcript::Role;
 use crate::core::{about, bytes, percent};
 use crate::engine::protocol::{ModelInfo, SpecMode};
 use crate::runtime::protocol::ThinkMode;
-use crate::text::sanitize::in_markdown;
 
 impl State {
     pub(super) fn page(&self, title: &str, text: String) -> Done {

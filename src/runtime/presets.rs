@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use super::{Done, Notice, RuntimeError, Settings, State};
 use crate::config::settings::preset::{BUILT_IN, Preset, builtin, check_name};
 use crate::config::settings::table;
+use crate::core::files;
 use crate::core::transcript::Role;
 use crate::runtime::protocol::{Display, PresetAction};
-use crate::text::files;
 use crate::text::near::meant;
 
 fn file_of(dir: &Path, name: &str) -> PathBuf {

@@ -6,10 +6,10 @@ use unicode_width::UnicodeWidthChar;
 
 use super::persistence::Persistence;
 use super::{Attendance, Done, Notice, Rights, State, Verb, Wait, Wanted};
+use crate::core::sanitize::is_unseen;
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::runtime::protocol::TimelineRow;
 use crate::store::{Access, Change, FOLDER, NewSession, ONCE, SegmentId, TitleBy};
-use crate::text::sanitize::is_unseen;
 
 /// A message of an earlier run. A killed run leaves an answer without an end: it counts as stopped.
 pub(super) fn as_left(mut message: Message) -> Message {

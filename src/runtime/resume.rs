@@ -12,9 +12,9 @@ use super::{
 };
 use crate::config::settings::session::Kept;
 use crate::core::counted;
+use crate::core::sanitize::{command_word, sanitize_line};
 use crate::core::transcript::{MessageId, Role, SessionId};
 use crate::store::{Access, LAST, SessionLock, SessionRecord, StoreError};
-use crate::text::sanitize::{command_word, sanitize_line};
 
 const FIRST_WORDS: usize = 200;
 /// Most tokens that are read again without a question when a session opens.

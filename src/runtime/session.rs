@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Done, RuntimeError, Settings, Tree, refused};
+use crate::core::sanitize::command_word;
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
 use crate::store::SegmentId;
 use crate::text::near::no_document;
-use crate::text::sanitize::command_word;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rights {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::record::as_left;
 use super::task::{Doing, Place};
 use super::{Done, Notice, Rights, RuntimeError, Session, State, Tree, Verb, grouped, refused};
+use crate::core::sanitize::command_word;
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{SearchRow, SessionRow, SessionView, TreeView};
 use crate::store::{
     Change, FOLDER, LAST, NewSession, ONCE, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError,
 };
 use crate::text::near::meant;
-use crate::text::sanitize::command_word;
 
 const LISTED: usize = 10_000;
 const HITS: usize = 200;

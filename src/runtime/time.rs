@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use super::ask::Shown;
 use super::{Attendance, Done, Form, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused};
 use crate::config::commands::line_of;
+use crate::core::sanitize::{edited, sanitize};
 use crate::core::transcript::{DocumentInfo, Finish, Message, MessageId, Role, SessionId};
 use crate::runtime::protocol::GotoTarget;
 use crate::store::Change;
 use crate::text::near::meant;
-use crate::text::sanitize::{edited, sanitize};
 
 impl Verb {
     /// Moves the head, makes its state live, and notes the cost. `what` begins the sentence.

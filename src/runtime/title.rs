@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::{Attendance, Branch, Done, Form, Last, Notice, Path, Session, State, Verb, refused};
 use crate::config::settings::ThinkMode;
+use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::engine::protocol::Ended;
 use crate::store::{Change, TitleBy};
 use crate::text::Begin;
-use crate::text::sanitize::sanitize_line;
 use crate::text::steer::{Watched, steering};
 
 const SHOWN: usize = 600;

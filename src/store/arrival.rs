@@ -9,8 +9,8 @@ use super::commit::{Change, NewSession, TitleBy};
 use super::error::{Result, StoreError};
 use super::export::SessionJson;
 use crate::core::counted;
+use crate::core::sanitize::is_unseen;
 use crate::core::transcript::{Message, MessageId, Role, SessionId};
-use crate::text::sanitize::is_unseen;
 
 const MAX_NAME: usize = 200;
 

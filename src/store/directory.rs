@@ -30,7 +30,7 @@ use super::format::FileKind;
 use super::schema;
 use super::segment::SegmentId;
 use crate::core::places;
-use crate::text::sanitize::shell_word;
+use crate::core::sanitize::shell_word;
 
 const UNFINISHED: &str = "tmp";
 const LEAVING: &str = "gone";

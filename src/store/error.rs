@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::segment::SegmentId;
 use crate::core::Exit;
-use crate::text::plain_words;
+use crate::core::plain_words;
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 

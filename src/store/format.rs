@@ -26,8 +26,8 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::disk::Disk;
 use super::segment::SegmentId;
+use crate::core::plain_words;
 use crate::engine::protocol::{Dtype, ImageTensor};
-use crate::text::plain_words;
 pub(super) use read::{read_end, read_rows};
 
 /// Bytes of a tensor under one checksum, in new files: one block of 64 positions of the 9B model.

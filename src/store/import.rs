@@ -33,9 +33,9 @@ use super::export::{JSON_FORMAT, JSON_VERSION, SessionJson};
 use super::seal::seal_session;
 use super::summary::{free_name, touch_session};
 use super::watch::Watch;
+use crate::core::files;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
-use crate::text::files;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
 const PIECE_BYTES: usize = 1 << 20;

@@ -16,7 +16,7 @@ use super::schema::{self, Found};
 use super::scratch::Scratch;
 use super::segment::SegmentId;
 use crate::core::counted;
-use crate::text::plain_words;
+use crate::core::plain_words;
 
 /// Bytes that the database needs for its own work, with much to spare.
 const ROOM: u64 = 1 << 20;

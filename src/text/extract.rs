@@ -15,8 +15,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{child, files};
+use super::child;
 use crate::core::caught::caught;
+use crate::core::files;
 
 pub const CHILD: &str = "__document-text";
 pub(super) const MEMORY_BYTES: u64 = 4 << 30;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::child::{self, Failed, Limits};
 use super::grammar::{self, Grammar};
-use super::plain_words;
+use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
 
 pub const CHILD: &str = "__schema";

@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::near::nearest;
-use super::{plain_words, sample};
+use super::sample;
 use crate::config::settings::LoadConfig;
+use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
 pub use error::{OddByte, Skipped, SourceError};
 use extracted::extension;

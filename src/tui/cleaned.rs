@@ -1,7 +1,7 @@
 //! Removes control sequences from text of the runtime.
 
+use crate::core::sanitize::{sanitize, sanitize_line};
 use crate::runtime::protocol::{Activity, DocumentRow, OpenSession, SessionRow, SessionView, TimelineRow};
-use crate::text::sanitize::{sanitize, sanitize_line};
 
 pub(super) fn clean(text: &str) -> String {
     sanitize(text).into_owned()

@@ -15,9 +15,9 @@ use super::keys::Key;
 use super::markdown::Stream;
 use super::options::{Glyphs, ThinkShow};
 use super::rows::Row;
+use crate::core::sanitize::sanitize;
 use crate::core::transcript::{Message, Role};
 use crate::runtime::protocol::Level;
-use crate::text::sanitize::sanitize;
 pub(super) use rows::note_rows;
 pub(crate) use rows::repeated;
 

@@ -1,9 +1,9 @@
 //! The answers of several documents to one question, as a table and as lines.
 
 use super::overlay::{Item, Kind, ListView};
+use crate::core::sanitize::{sanitize, sanitize_line};
 use crate::core::transcript::Finish;
 use crate::runtime::protocol::{FanOut, FanOutRow};
-use crate::text::sanitize::{sanitize, sanitize_line};
 
 /// The table as a list; `before`, the previous one on screen, supplies filter and selection.
 pub(super) fn view(fan_out: FanOut, before: Option<&ListView>) -> ListView {

@@ -2,8 +2,8 @@
 
 use super::cells::{ellipsis, width};
 use super::rows::{Role, Row};
+use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Passage, Quote, Sources};
-use crate::text::sanitize::sanitize_line;
 
 const NAMED: usize = 3;
 const LEAST: f32 = 0.02;

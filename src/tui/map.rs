@@ -7,9 +7,9 @@ use super::entry::grouped;
 use super::looked::named;
 use super::paint::Painter;
 use super::rows::{Face, Role, Span};
+use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::Sources;
 use crate::runtime::protocol::{ContextMap, Place, Request, Stretch};
-use crate::text::sanitize::sanitize_line;
 
 const LOOKED: f64 = 0.01;
 const LEGEND: &str = "S system  D document  T turn  1-3 the passages  bright: looked at";

@@ -13,9 +13,9 @@ use super::acts::{hint, remember, send};
 use super::keys::Action;
 use super::{App, Effect, Queued};
 use crate::config::commands;
+use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{LoadOptions, Request};
-use crate::text::sanitize::sanitize_line;
 
 const HINT_MS: u64 = 6_000;
 const PASTED: usize = 64;

@@ -12,12 +12,12 @@ use super::pick::FilePick;
 use super::several::Several;
 use super::status::{duration, writing_speed};
 use super::{App, Asker, Effect, Phase, Question, Redraw, cleaned, drafts, fan_out, late, perform};
+use crate::core::sanitize::in_markdown;
 use crate::core::transcript::Role;
 use crate::core::{Exit, percent};
 use crate::runtime::protocol::{
     Activity, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionView,
 };
-use crate::text::sanitize::in_markdown;
 
 const HINT_MS: u64 = 4_000;
 

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::widgets::{Clear, Widget};
 
 use super::theme::Theme;
-use crate::text::sanitize::sanitize_line;
+use crate::core::sanitize::sanitize_line;
 use crate::tui::cells::width;
 use crate::tui::rows::{Face, Role, Row, Span};
 

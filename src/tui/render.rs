@@ -13,7 +13,7 @@ use super::cells::{cluster_width, fit, width};
 use super::options::Glyphs;
 use super::rows::{Face, Joint, Role, Row, Span};
 use super::wrap::{Prefix, wrap};
-use crate::text::sanitize::{sanitize, sanitize_line};
+use crate::core::sanitize::{sanitize, sanitize_line};
 use inline::{Inline, dollars, inline_event};
 
 /// Coloured lines of code blocks by (language, code). Filled from outside, because colouring is slow.

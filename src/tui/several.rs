@@ -8,8 +8,8 @@ use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
 use super::paint::Painter;
 use super::rows::{Face, Role, Row};
+use crate::core::sanitize::sanitize;
 use crate::core::transcript::{Finish, Message, MessageId};
-use crate::text::sanitize::sanitize;
 
 const COLUMN: usize = 36;
 const LEAST_ROWS: usize = 3;

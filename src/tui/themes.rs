@@ -9,8 +9,8 @@ use super::palette::{Palette, ROLES, ThemeRow};
 use super::rows::{Role, Row, Span};
 use super::wrap::wrap_text;
 use super::{App, Effect, list};
+use crate::core::sanitize::sanitize_line;
 use crate::runtime::protocol::{Display, Level};
-use crate::text::sanitize::sanitize_line;
 
 pub(super) fn display(app: &mut App, display: &Display, effects: &mut Vec<Effect>) {
     app.config.set_display(display);

@@ -9,8 +9,8 @@ use super::{App, Asker, Effect, Event, Phase, Question, Redraw, Standing};
 use super::{complete, drafts, files, input, late, mention, notices, perform, question, selection, themes};
 use crate::config::commands;
 use crate::core::Exit;
+use crate::core::sanitize::{sanitize, sanitize_line};
 use crate::runtime::protocol::{Choice, Level};
-use crate::text::sanitize::{sanitize, sanitize_line};
 
 const HINT_MS: u64 = 4_000;
 

@@ -1,7 +1,7 @@
 //! Nothing from outside reaches a terminal unchecked.
 //!
 //! Two fences. The sources: only `cli/out.rs` has standard output and standard error, and what it writes is
-//! [`sala_chat::text::sanitize::Clean`]. The program: every command is run in a terminal of its own on data full of
+//! [`sala_chat::core::sanitize::Clean`]. The program: every command is run in a terminal of its own on data full of
 //! escape sequences, and what the terminal was sent is looked through byte by byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

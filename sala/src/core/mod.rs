@@ -12,6 +12,7 @@ mod time;
 pub mod transcript;
 
 pub use exit::Exit;
+pub use files::plain_words;
 pub use numbers::{about, bytes, counted, grouped, percent};
 pub use random::{GOLDEN, SplitMix64, mix};
 pub use time::now_ms;

@@ -9,8 +9,8 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use super::HubFile;
+use crate::core::files;
 use crate::model::quantize::{self, Condition};
-use crate::text::files;
 
 const JSON_BYTES: u64 = 256 << 20;
 

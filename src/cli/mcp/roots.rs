@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::{Context, Failure};
 use crate::core::Exit;
-use crate::text::files::below_home;
+use crate::core::files::below_home;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roots(Vec<PathBuf>);

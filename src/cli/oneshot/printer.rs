@@ -9,9 +9,9 @@ use super::super::failure::Failure;
 use super::super::{Context, notices, out};
 use super::facts::{Run, looked_at_by, looked_at_by_sentence, reason};
 use crate::config::settings::ThoughtView;
+use crate::core::sanitize::Clean;
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{Level, ReadingProgress};
-use crate::text::sanitize::Clean;
 
 const PROGRESS: Duration = Duration::from_millis(200);
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::cli::{Context, Failure, dirs, out};
+use crate::core::sanitize::Clean;
 use crate::core::{Exit, places};
 use crate::store::{Access, Limits, RealDisk, Scratch, Store, StoreError};
-use crate::text::sanitize::Clean;
 
 const GIB: f64 = (1u64 << 30) as f64;
 

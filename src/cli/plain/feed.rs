@@ -11,9 +11,9 @@ use super::super::run::RuntimeHandle;
 use super::super::signals::{Outside, suspend, watch_signals};
 use super::super::{config_cmd, jobs, out};
 use super::{Out, Plain};
+use crate::core::sanitize::{Clean, command_word};
 use crate::core::{Exit, bytes as bytes_of, counted};
 use crate::runtime::protocol::Request;
-use crate::text::sanitize::{Clean, command_word};
 use crate::tui::options::UiConfig;
 use crate::tui::tour::Tour;
 

@@ -2,10 +2,10 @@
 
 use super::super::notices::{self, Weight};
 use super::{OpenQuestion, Out, Plain, keys};
+use crate::core::sanitize::{command_word, sanitize, sanitize_line};
 use crate::core::transcript::{Finish, Message, Role};
 use crate::core::{Exit, counted, percent};
 use crate::runtime::protocol::{Activity, Level, Notice, SaveState};
-use crate::text::sanitize::{command_word, sanitize, sanitize_line};
 use crate::tui::entry::grouped;
 use crate::tui::status::{duration, seconds_left};
 

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use super::place::Place;
 use super::wire::{Greeting, Refused, VERSION, Welcome};
 use super::{Loads, PATIENCE, frame};
-use crate::text::plain_words;
+use crate::core::plain_words;
 
 pub struct Link {
     pub(super) stream: UnixStream,

@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::chat::{Listed, is_too_long, models, words_of};
 use super::{Key, Patience, RemoteOptions};
+use crate::core::sanitize::sanitize_line;
 use crate::engine::protocol::Cancel;
-use crate::text::sanitize::sanitize_line;
 
 const TICK: Duration = Duration::from_millis(20);
 const LIST: usize = 4 << 20;

@@ -253,7 +253,7 @@ fn a_message_converts_back_to_the_line_that_sends_it() {
 
 #[test]
 fn a_name_that_is_offered_is_read_as_that_name() {
-    use crate::text::sanitize::command_word;
+    use crate::core::sanitize::command_word;
     for name in ["x", "x y", "it's", "'tis so", "~", "a \"b\" c\\", "c\\ d", "#3"] {
         let line = format!("/resume {}", command_word(name));
         let read = parse(&line, Some(std::path::Path::new("/home/x"))).map(|p| p.outcome);

@@ -10,8 +10,9 @@ use super::file::{Setting, check, collect, syntax};
 use super::preset::Preset;
 use super::table::{self, OPEN_TABLES, ROWS, Row};
 use super::{Config, ConfigError, Problem};
+use crate::core::files;
+use crate::text::Recommended;
 use crate::text::near::nearest;
-use crate::text::{Recommended, files};
 
 /// Prefix of variables: `SALA_CHAT_SAMPLING_TEMPERATURE` is `sampling.temperature`.
 pub const ENV_PREFIX: &str = "SALA_CHAT_";

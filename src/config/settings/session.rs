@@ -7,9 +7,9 @@ use super::row::Owner;
 use super::table::{self, Row, preset_rows, session_row, session_rows};
 use super::value::Field;
 use super::{Config, Value};
+use crate::core::sanitize::shell_word;
 use crate::engine::protocol::Sampling;
 use crate::text::near;
-use crate::text::sanitize::shell_word;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {

@@ -3,10 +3,10 @@
 use super::super::verb::Answer;
 use super::super::{Attendance, Choice, Done, Notice, Plan, Rendered, RuntimeError, State, Verb, grouped};
 use super::Item;
+use crate::core::sanitize::command_word;
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{LoadPlan, PlanFile};
 use crate::text::TextError;
-use crate::text::sanitize::command_word;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {

@@ -3,10 +3,10 @@
 
 use super::super::task::{Doing, Place};
 use super::super::{Attendance, Done, RuntimeError, State, Verb, grouped, refused, render};
+use crate::core::sanitize::{command_word, shell_word};
 use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::runtime::protocol::LoadOptions;
 use crate::text::Part;
-use crate::text::sanitize::{command_word, shell_word};
 use crate::text::sources::{self, Document, Gathered, Remark, SourceError};
 
 const SKIPPED: usize = 5;

@@ -9,9 +9,9 @@ use super::super::{
 };
 use crate::config::commands::line_of;
 use crate::core::Exit;
+use crate::core::sanitize::shell_word;
 use crate::runtime::protocol::Unsaved;
 use crate::store::{Access, StoreError, not_looked_at};
-use crate::text::sanitize::shell_word;
 
 const PROMPTS: usize = 2_000;
 

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::super::Tree;
+use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::TimelineRow;
-use crate::text::sanitize::sanitize_line;
 
 impl Tree {
     /// One row per question, document, or answer that has siblings; parents before children, the older line first.

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use super::super::child::{self, Failed, Limits, Output};
 use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
-use super::super::plain_words;
 use super::{Found, Remark, SourceError, SourceOptions};
+use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
 
 /// An extension in the form that selects a converter.

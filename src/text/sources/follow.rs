@@ -11,7 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 use notify::{ErrorKind, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::{Chosen, Files, Found, SourceError, SourceOptions, TOTAL_FILES, find, pattern, plain_words, read, resolve};
+use super::{Chosen, Files, Found, SourceError, SourceOptions, TOTAL_FILES, find, pattern, read, resolve};
+use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
 
 /// Time without an event after which a look begins, and the longest delay while events continue.

@@ -12,9 +12,9 @@ use super::super::child;
 use super::super::encoding::{self, NotText};
 use super::super::extract::{HEAD_BYTES, Kind};
 use super::super::pipe::{self, PipeError};
-use super::super::{files, plain_words};
 use super::extracted::{self, extension, run};
 use super::{Chosen, Document, Found, OddByte, Remark, SourceError, SourceOptions, refuse_nothing};
+use crate::core::{files, plain_words};
 use crate::engine::protocol::Cancel;
 
 /// Formats with an external converter, and its command line. Some are read here as well, when undamaged.

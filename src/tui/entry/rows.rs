@@ -5,10 +5,10 @@ use super::super::options::ThinkShow;
 use super::super::rows::{Face, Role as Tone, Row, Span};
 use super::super::wrap::wrap_text;
 use super::{BAR_CELLS, Entry, Look, Progress, clock, grouped};
+use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Finish, Message, Role};
 use crate::core::{about, counted};
 use crate::runtime::protocol::Level;
-use crate::text::sanitize::sanitize_line;
 
 pub(in crate::tui) fn note_rows(level: Level, text: &str, look: Look) -> Vec<Row> {
     let (mark, tone) = match level {

@@ -9,7 +9,7 @@ use super::super::math;
 use super::super::rows::{Face, Role};
 use super::super::wrap::Piece;
 use super::options;
-use crate::text::sanitize::{sanitize, sanitize_line};
+use crate::core::sanitize::{sanitize, sanitize_line};
 
 #[derive(Default)]
 pub(super) struct Inline {

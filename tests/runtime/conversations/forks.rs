@@ -278,7 +278,7 @@ fn the_unedited_part_of_a_message_is_unchanged() {
     assert!(note.starts_with("Characters that a terminal would obey are spelled out"), "{note}");
     let message = t.view().messages[0].id;
     for (edit, expected) in [("", odd.to_owned()), ("not ", format!("Is not {}", &odd[3..]))] {
-        let shown = sala_chat::text::sanitize::sanitize(odd).replacen("Is ", &format!("Is {edit}"), 1);
+        let shown = sala_chat::core::sanitize::sanitize(odd).replacen("Is ", &format!("Is {edit}"), 1);
         t.send(Request::EditDone { message, text: shown });
         t.finished();
         t.sync();

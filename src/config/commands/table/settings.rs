@@ -9,8 +9,8 @@ use crate::config::settings::meant::no_setting;
 use crate::config::settings::preset::BUILT_IN;
 use crate::config::settings::row::Owner;
 use crate::config::settings::{Field, Kind, ThinkMode, session, table as settings};
+use crate::core::sanitize::command_word;
 use crate::engine::protocol::SpecMode;
-use crate::text::sanitize::command_word;
 
 pub(super) const ROWS: &[Command] = &[
     Command {
