@@ -99,12 +99,12 @@ fn is_coded(bytes: &[u8]) -> bool {
     if text.split("~{").skip(1).any(|after| after.split_once("~}").is_some_and(|(run, _)| is_hz(run))) {
         return true;
     }
-    // Each plus begins base64 of UTF-16, or stands for itself as `+-`.
+    // Each plus begins base64 of UTF-16; `+-` is a plus.
     let mut runs = text.split('+').skip(1).filter(|after| !after.starts_with('-')).map(|after| {
         let run = after.split(|c: char| !c.is_ascii_alphanumeric() && c != '/').next().unwrap_or_default();
         let wide = BASE64_STANDARD_NO_PAD.decode(run).ok().filter(|wide| !wide.is_empty())?;
         let (text, broken) = UTF_16BE.decode_without_bom_handling(&wide);
-        // Words and numbers behind a plus have no capitals inside.
+        // Words and numbers after a plus have no capitals inside.
         (!broken).then(|| !text.is_ascii() && run.chars().skip(1).any(|c| c.is_ascii_uppercase()))
     });
     let mut coded = false;
