@@ -99,12 +99,13 @@ fn is_coded(bytes: &[u8]) -> bool {
     if text.split("~{").skip(1).any(|after| after.split_once("~}").is_some_and(|(run, _)| is_hz(run))) {
         return true;
     }
-    // Each plus begins base64 of UTF-16, or stands for itself as `+-`.
+    // Each plus begins base64 of UTF-16; `+-` is a plus.
     let mut runs = text.split('+').skip(1).filter(|after| !after.starts_with('-')).map(|after| {
         let run = after.split(|c: char| !c.is_ascii_alphanumeric() && c != '/').next().unwrap_or_default();
         let wide = BASE64_STANDARD_NO_PAD.decode(run).ok().filter(|wide| !wide.is_empty())?;
         let (text, broken) = UTF_16BE.decode_without_bom_handling(&wide);
-        (!broken).then(|| !text.is_ascii())
+        // Words and numbers after a plus have no capitals inside.
+        (!broken).then(|| !text.is_ascii() && run.chars().skip(1).any(|c| c.is_ascii_uppercase()))
     });
     let mut coded = false;
     runs.all(|run| run.inspect(|is_other| coded |= is_other).is_some()) && coded
@@ -192,7 +193,15 @@ mod tests {
         assert_eq!(read(b"\x1b$BEtB").guessed, Some("ISO-2022-JP"));
         let open = read(b"\x1b$BEtBf$O$H$F$b9b$$");
         assert!(open.text.starts_with("灯台はとても高い") && open.guessed == Some("ISO-2022-JP"), "{open:?}");
-        let plain = ["(format t \"~{~a~^, ~}\")", "C++ a+b-c x+foo-1", "+49 30 1234", "Fig.~{a b~}", "1 + 1", "+1-202"];
+        let plain = [
+            "(format t \"~{~a~^, ~}\")",
+            "C++ a+b-c x+foo-1",
+            "+49 30 1234",
+            "a +textprop",
+            "Fig.~{a b~}",
+            "1 + 1",
+            "+1-202",
+        ];
         for plain in plain {
             assert_eq!(read(plain.as_bytes()), Decoded { text: plain.into(), guessed: None });
         }

@@ -128,7 +128,7 @@ fn is_damaged(source: &Source<'_>) -> bool {
     !(is_decoded && is_at_end)
 }
 
-/// Whether all of a stream can be decoded. The reader skips filters that it does not know, and keeps what stands before an error
+/// Whether all of a stream can be decoded. The reader skips filters that it does not know, and keeps the bytes before an error
 /// of compression.
 fn decodes(stream: &Stream<'_>) -> bool {
     let filters: Vec<Name<'_>> = match stream.dict().get::<Object<'_>>("Filter") {
@@ -141,7 +141,7 @@ fn decodes(stream: &Stream<'_>) -> bool {
 }
 
 /// Whether a font takes its characters from a named table of codes. Where the table lacks a code, such as those of characters
-/// beyond the first 65,536, the reader shows the space of code 0 and goes on with the next byte.
+/// beyond the first 65,536, the reader shows the space of code 0 and continues with the next byte.
 fn has_code_table(source: &Source<'_>) -> bool {
     let fonts = &source.resources().fonts;
     fonts.keys().filter_map(|name| fonts.get::<Dict<'_>>(name)).any(|font| {
