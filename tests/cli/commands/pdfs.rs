@@ -76,7 +76,7 @@ fn pdf_files_are_read_in_a_child_process() {
 }
 
 #[test]
-fn what_a_document_loses_is_said_without_a_terminal_too() {
+fn losses_of_a_document_are_printed_without_a_terminal_too() {
     let home = Home::new();
     // The string of page 2 has no end.
     home.write("lossy.pdf", pdf(&["The first page", "The (second page"]));
