@@ -93,6 +93,8 @@ impl Pending {
     }
 }
 
+const NOTHING: &str = "Nothing is followed here. /follow PATH loads files and notices their changes.";
+
 impl State {
     fn following(&self) -> Option<&Followed> {
         self.follows.by_session.get(&self.here.session.serial)
@@ -100,7 +102,7 @@ impl State {
 
     fn followed(&mut self) -> Done<&mut Followed> {
         let serial = self.here.session.serial;
-        let none = || RuntimeError::Refused("Nothing is followed here. /follow PATH begins it.".into());
+        let none = || RuntimeError::Refused(NOTHING.into());
         self.follows.by_session.get_mut(&serial).ok_or_else(none)
     }
 
@@ -174,7 +176,7 @@ impl State {
     pub(super) fn follow_nothing(&mut self) -> Done {
         let text = match self.follows.by_session.remove(&self.here.session.serial) {
             Some(followed) => format!("{} no longer followed.", followed.list()),
-            None => "Nothing is followed here.".to_owned(),
+            None => NOTHING.to_owned(),
         };
         self.info(text);
         self.show_changed();
@@ -208,7 +210,7 @@ impl Verb {
     pub(super) async fn follow(&mut self, paths: Vec<String>) -> Done {
         if paths.is_empty() {
             let text = self.following().map_or_else(
-                || "Nothing is followed here. /follow PATH loads files and notices their changes.".to_owned(),
+                || NOTHING.to_owned(),
                 |followed| format!("{} followed. /follow off ends it.", followed.list()),
             );
             self.info(text);

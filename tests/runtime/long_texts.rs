@@ -47,7 +47,8 @@ fn what_the_context_cannot_hold_is_refused_by_name_and_limit_without_being_count
         let (note, took) = refusal(&mut t);
         assert!(note.starts_with(&format!("{name} needs more than 200,000 tokens; ")), "{note}");
         assert!(note.contains(" are left of 200,000. ") && note.contains("--head"), "{note}");
-        assert!(took < Duration::from_secs(4), "{name}: {took:?}");
+        // Its tokens would take a minute to count.
+        assert!(took < Duration::from_secs(15), "{name}: {took:?}");
         t.idle();
     }
     t.send(Request::Ask(letters));
