@@ -1,7 +1,7 @@
 //! Constrains quotes: between the words that open a quote and the mark that closes it, the model may write only whole
 //! sentences of the text before. A small model finds the right sentence but sometimes loses a word while it copies
 //! it. `generation_config.json` of such a model says how a quote begins and how evidence for a sentence is weighed
-//! ([`Recommended::quoting`](super::Recommended::quoting), [`evidence`]). The constraint depends only on the tokens
+//! ([`Recommended::quoting`](super::Recommended::quoting), `evidence`). The constraint depends only on the tokens
 //! before, so an answer is the same with speculation on and off, and the same after a stop.
 
 use std::borrow::Cow;

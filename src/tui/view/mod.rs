@@ -1,6 +1,6 @@
 //! Draws the state into cells. Reads only.
 //!
-//! `tui::layout` supplies places, `tui` rows of text, and the palette colours, which [`super::theme`] adapts to the terminal.
+//! `tui::layout` supplies places, `tui` rows of text, and the palette colours, which `theme` adapts to the terminal.
 //! The terminal's cursor is at the caret, or hidden when typing is impossible.
 
 mod chrome;
