@@ -1,6 +1,7 @@
 //! Damage in the folder of requests, which is a cache: it is moved aside and reported once, and every question is answered.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -43,7 +44,11 @@ fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
         match entry.path() {
             path if path.is_dir() => copy(&path, &to.join(entry.file_name())),
-            path => drop(fs::copy(path, to.join(entry.file_name())).unwrap()),
+            // The last save of the server may still rename a file.
+            path => match fs::copy(path, to.join(entry.file_name())) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                copied => drop(copied.unwrap()),
+            },
         }
     }
 }
