@@ -6,9 +6,9 @@
 //!    form of its answer. What the APIs share is read by `sampling` (parameters, formats), `turns` (messages and their
 //!    parts) and `tools`.
 //! 2. `ask` renders the prompt, compiles the grammar, and puts an `Ask` into a bounded queue.
-//! 3. One thread (`worker`) runs it on the executor of the runtime: it has the longest kept prefix found (`planner`), the
-//!    rest prefilled, and the state kept (`keep`). `answer` turns tokens into events (`notice`), which a channel takes back.
-//! 4. `stream` has the events written in the API's form (`stream::Form`): `whole` as one object, `event` as a stream.
+//! 3. One thread (`worker`) runs it on the executor of the runtime: `planner` finds the longest kept prefix, the rest is
+//!    prefilled, `keep` saves the state. `answer` turns tokens into events (`notice`), which return through a channel.
+//! 4. `stream` writes the events in the API's form (`stream::Form`): `whole` as one object, `event` as a stream.
 //!
 //! A new field of a request belongs in its API's `read`; in `sampling::params` if all APIs have it, in `turns` if messages
 //! have it. `params::Params` carries its effect to the answer. A new field of a response belongs in the API's `Form`;
