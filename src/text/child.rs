@@ -18,21 +18,21 @@ const TICK: Duration = Duration::from_millis(5);
 const PIECE: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) time: Duration,
-    pub(super) output_bytes: u64,
+pub struct Limits {
+    pub time: Duration,
+    pub output_bytes: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Output {
-    pub(super) status: ExitStatus,
-    pub(super) stdout: Vec<u8>,
+pub struct Output {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
     /// Last non-empty line of standard error.
-    pub(super) complaint: String,
+    pub complaint: String,
 }
 
 #[derive(Debug)]
-pub(super) enum Failed {
+pub enum Failed {
     Start(std::io::Error),
     TimedOut,
     TooLong,
@@ -106,7 +106,7 @@ fn drain(captured: [&mut Captured; 2], wait: Duration) -> std::io::Result<bool> 
 }
 
 /// Runs `command` without a shell, in a process group of its own.
-pub(super) fn run(mut command: Command, input: Vec<u8>, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
+pub fn run(mut command: Command, input: Vec<u8>, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
     command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(Failed::Start)?;

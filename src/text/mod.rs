@@ -4,7 +4,7 @@
 //! Invariants: tokens encoded from a text spell that text ([`spell`]); what [`stream::StreamDecoder`] emitted piece by piece
 //! is what the whole list spells.
 
-mod child;
+pub mod child;
 pub mod cited;
 pub mod clock;
 pub mod diff;
