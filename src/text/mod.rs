@@ -28,6 +28,7 @@ pub mod spell;
 pub mod steer;
 mod stem;
 pub mod stream;
+pub mod surrogates;
 pub mod template;
 mod thesaurus;
 pub mod thoughts;

@@ -4,47 +4,14 @@
 //! JSON with either is not valid, so [`mark`] and [`text`] replace each by the noncharacter U+FDD0 and four hexadecimal
 //! digits, and [`Halves`] joins them again in the text of the answer.
 
+use crate::text::surrogates::{self, is_high, is_low};
+
 const MARK: char = '\u{FDD0}';
 const DIGITS: usize = 4;
 
-const fn is_high(unit: u16) -> bool {
-    unit & 0xFC00 == 0xD800
-}
-
-const fn is_low(unit: u16) -> bool {
-    unit & 0xFC00 == 0xDC00
-}
-
-/// The code unit of an escape `\uXXXX` at the beginning of a text.
-fn escape(text: &str) -> Option<u16> {
-    let digits = text.strip_prefix("\\u")?.get(..DIGITS)?;
-    u16::from_str_radix(digits, 16).ok()
-}
-
 /// Replaces every lone surrogate in JSON by its mark.
 pub(super) fn mark(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    let mut rest = json;
-    while let Some(at) = rest.find('\\') {
-        let (before, from) = rest.split_at(at);
-        out.push_str(before);
-        let unit = escape(from);
-        let pair = unit.is_some_and(is_high) && from.get(6..).and_then(escape).is_some_and(is_low);
-        let length = match unit {
-            Some(_) if pair => 12,
-            Some(unit) if is_high(unit) || is_low(unit) => {
-                out.push_str(&format!("{MARK}{unit:04x}"));
-                rest = from.get(6..).unwrap_or("");
-                continue;
-            }
-            // An escaped backslash hides the next letter.
-            _ => 1 + from.chars().nth(1).map_or(0, char::len_utf8),
-        };
-        let (escaped, after) = from.split_at_checked(length).unwrap_or((from, ""));
-        out.push_str(escaped);
-        rest = after;
-    }
-    out + rest
+    surrogates::replaced(json, |unit| format!("{MARK}{unit:04x}"))
 }
 
 /// Bytes as text, with a mark for every byte that is not UTF-8.

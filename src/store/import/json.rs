@@ -1,25 +1,14 @@
 //! JSON of other programs. A value of an unexpected type counts as missing: one odd value costs nothing but itself.
 
-use std::borrow::Cow;
-use std::sync::LazyLock;
-
-use fancy_regex::{Captures, Regex};
 use serde_json::Value;
 
-/// A backslash that is escaped, a surrogate pair, and half of one, which no Rust string can hold.
-const ESCAPES: &str =
-    r"\\\\|\\u[dD][89abAB][[:xdigit:]]{2}\\u[dD][c-fC-F][[:xdigit:]]{2}|(?<half>\\u[dD][89a-fA-F][[:xdigit:]]{2})";
+use crate::text::surrogates;
 
 /// A conversation of a file; half a surrogate pair reads as U+FFFD. `Null` for one that is nested too deep.
 pub(super) fn parsed(json: &str) -> Value {
-    static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(ESCAPES).ok());
-    let whole = |found: &Captures<'_>| match (found.name("half"), found.get(0)) {
-        (None, Some(whole)) => whole.as_str().to_owned(),
-        _ => r"\ufffd".to_owned(),
-    };
-    let pattern = PATTERN.as_ref().filter(|_| json.contains(r"\ud") || json.contains(r"\uD"));
-    let text = pattern.and_then(|pattern| pattern.try_replacen(json, 0, whole).ok()).unwrap_or(Cow::Borrowed(json));
-    serde_json::from_str(&text).unwrap_or_default()
+    let has_surrogates = json.contains(r"\ud") || json.contains(r"\uD");
+    let whole = has_surrogates.then(|| surrogates::replaced(json, |_| r"\ufffd".to_owned()));
+    serde_json::from_str(whole.as_deref().unwrap_or(json)).unwrap_or_default()
 }
 
 /// The items of a list, without a name, or of an object.
