@@ -42,11 +42,11 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
         return if force { latin1(&bytes) } else { Err(NotText::Control { byte: 0, offset }) };
     }
     // Of seven bits, so valid UTF-8 by chance.
-    if let Some(decoded) = iso_2022_jp(&bytes) {
+    if bytes.contains(&0x1B)
+        && bytes.is_ascii()
+        && let Some(decoded) = iso_2022(&bytes)
+    {
         return Ok(decoded);
-    }
-    if bytes.is_ascii() && is_coded(&bytes) {
-        return Ok(Decoded { text: String::from_utf8_lossy(&bytes).into_owned(), guessed: Some("ASCII") });
     }
     let bytes = match String::from_utf8(bytes) {
         Ok(text) => return sure(text),
@@ -71,23 +71,19 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
     Ok(Decoded { text: text.into_owned(), guessed: Some(encoding.name()) })
 }
 
-/// Japanese that switches alphabets by escapes.
-fn iso_2022_jp(bytes: &[u8]) -> Option<Decoded> {
-    const ESCAPES: [&[u8]; 4] = [b"\x1b$B", b"\x1b$@", b"\x1b(J", b"\x1b(I"];
-    let has = |escape: &[u8]| bytes.windows(escape.len()).any(|window| window == escape);
-    if !bytes.is_ascii() || !bytes.contains(&0x1B) || !ESCAPES.into_iter().any(has) {
-        return None;
+/// Text that switches alphabets by escapes. Only Japanese is decoded.
+fn iso_2022(bytes: &[u8]) -> Option<Decoded> {
+    const JAPANESE: &[&[u8]] = &[b"\x1b$B", b"\x1b$@", b"\x1b(J", b"\x1b(I"];
+    const WIDE: &[&[u8]] = &[b"\x1b$)A", b"\x1b$)C", b"\x1b$)G", b"\x1b$@", b"\x1b$B"];
+    let has = |escapes: &[&[u8]]| escapes.iter().any(|escape| bytes.windows(escape.len()).any(|at| at == *escape));
+    if has(JAPANESE) {
+        let (text, _) = ISO_2022_JP.decode_without_bom_handling(bytes);
+        // It may be cut in one place.
+        if text.matches(char::REPLACEMENT_CHARACTER).count() <= 1 {
+            return Some(Decoded { text: text.into_owned(), guessed: Some("ISO-2022-JP") });
+        }
     }
-    // It may be cut in one place.
-    let (text, _) = ISO_2022_JP.decode_without_bom_handling(bytes);
-    let is_read = text.matches(char::REPLACEMENT_CHARACTER).count() <= 1;
-    is_read.then(|| Decoded { text: text.into_owned(), guessed: Some("ISO-2022-JP") })
-}
-
-/// Whether ASCII switches to other alphabets by escapes that are not decoded (ISO-2022).
-fn is_coded(bytes: &[u8]) -> bool {
-    let has = |escape: &[u8]| bytes.windows(escape.len()).any(|window| window == escape);
-    [&b"\x1b$)A"[..], b"\x1b$)C", b"\x1b$)G", b"\x1b$@", b"\x1b$B"].into_iter().any(has)
+    has(WIDE).then(|| Decoded { text: String::from_utf8_lossy(bytes).into_owned(), guessed: Some("ASCII") })
 }
 
 /// Valid multi-byte characters are rare in other encodings: a text with many more of them than errors is damaged
