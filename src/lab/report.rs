@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::args::BenchArgs;
 use crate::cli::{Context, Exit, Failure, open};
+use crate::core::printed;
 
 #[derive(Debug, Default)]
 pub(super) struct Samples(BTreeMap<&'static str, Vec<f64>>);
@@ -74,12 +75,6 @@ fn clocks() -> Option<String> {
 /// Short commit of the working tree the program runs in.
 fn commit() -> Option<String> {
     printed("git", &["rev-parse", "--short", "HEAD"])
-}
-
-fn printed(program: &str, args: &[&str]) -> Option<String> {
-    let output = std::process::Command::new(program).args(args).stderr(std::process::Stdio::null()).output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    (output.status.success() && !text.is_empty()).then_some(text)
 }
 
 fn host() -> String {

@@ -9,6 +9,7 @@ mod random;
 pub mod sanitize;
 pub mod spec;
 mod time;
+mod tool;
 pub mod transcript;
 
 pub use exit::Exit;
@@ -16,3 +17,4 @@ pub use files::plain_words;
 pub use numbers::{about, bytes, counted, grouped, percent};
 pub use random::{GOLDEN, SplitMix64, mix};
 pub use time::now_ms;
+pub use tool::printed;

@@ -4,7 +4,7 @@ use crate::backend::Memory;
 use crate::backend::room::{self, PagedPlan, RESERVE_BYTES, USUAL_CONTEXT};
 use crate::core::sanitize::sanitize_line;
 use crate::core::spec::ModelSpec;
-use crate::core::{Exit, bytes as size, grouped};
+use crate::core::{Exit, bytes as size, grouped, printed};
 use crate::engine::protocol::{EngineOptions, MemoryInfo};
 use crate::model::{Checkpoint, Recipe};
 
@@ -61,10 +61,7 @@ impl Sizes<'_> {
 
 /// Which other programs hold memory of the GPUs, by the driver's own tool: ` (process 4711, python3, 20480 MiB)`.
 fn holders() -> Option<String> {
-    let mut tool = std::process::Command::new("nvidia-smi");
-    tool.args(["--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"]);
-    let output = tool.stderr(std::process::Stdio::null()).output().ok().filter(|output| output.status.success())?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = printed("nvidia-smi", &["--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"])?;
     let own = format!("{}, ", std::process::id());
     let others = text.lines().filter(|line| !line.starts_with(&own));
     let named: Vec<String> = others.map(|line| format!("process {}", sanitize_line(line.trim()))).collect();
