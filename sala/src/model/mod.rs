@@ -60,10 +60,9 @@ pub use weights::{Checkpoint, Kept, Recipe};
 use std::path::PathBuf;
 
 use crate::backend::BackendError;
-use crate::core::Exit;
-use crate::core::files::plain_words;
 use crate::core::sanitize::sanitize_line;
 use crate::core::spec::SpecError;
+use crate::core::{Exit, plain_words};
 use crate::engine::protocol::Token;
 
 #[derive(Debug, thiserror::Error)]
