@@ -1,6 +1,6 @@
 //! Whether a schema can be compiled at all. Schemas are untrusted, and a short one can take the compiler all memory, all time
 //! or all of a stack: the ways in which its parts must hold together multiply. So each is tried in a child process first: this
-//! program again, as `sala-chat __schema` with the schema on standard input, with limits on memory and time. Only [`child`] runs
+//! program again, as `sala-chat __schema` with the schema on standard input, with limits on memory and time. Only [`child()`] runs
 //! in the child.
 
 use std::collections::VecDeque;
