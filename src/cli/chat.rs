@@ -94,12 +94,14 @@ pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
 
 /// `sala-chat demo`: the tour, in a temporary data directory.
 pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
-    let own = Scratch::new().map_err(|e| Failure::new(Exit::Disk, format!("no room for the tour: {e}")))?;
+    let no_room = |e: std::io::Error| Failure::new(Exit::Disk, format!("no room for the tour: {e}"));
+    let own = Scratch::new().map_err(no_room)?;
     // Themes and presets stay the user's own.
     let dirs = Dirs { config: context.dirs.config.clone(), ..Dirs::new(Some(&own.path().join("tour")), None)? };
     let context = Context { dirs, ..context.clone() };
     let lines = by_lines(plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
-    let (mut session, mut at) = (SessionChoice::New, Tour::default());
+    let tour = Tour::new(own.path().join("logbook.md")).map_err(no_room)?;
+    let (mut session, mut at) = (SessionChoice::New, tour);
     loop {
         let chat = Chat { paths: Vec::new(), follow: Vec::new(), session, save: true, plain, offers: false };
         match part(&context, &chat, lines.as_ref(), Some(at))? {

@@ -214,13 +214,15 @@ impl Plain {
             return out;
         }
         let mut line = line.trim_end();
+        let step;
         if let Some(tour) = &mut self.tour {
             if line.trim() == "skip" {
                 self.tour = None;
                 return vec![Out::Line("You left the tour. /quit ends; nothing of this session is kept.".into())];
             }
             if line.trim().is_empty() && tour.is_offered() {
-                line = tour.step().map_or("", |s| s.line);
+                step = tour.line().unwrap_or_default();
+                line = &step;
             }
             tour.entered(line);
         }

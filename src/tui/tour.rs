@@ -1,7 +1,11 @@
 //! The guided tour of `sala-chat demo`: the text of each step and the line to enter.
 //!
-//! Pure: it tracks the next step and whether the last one was answered. The full screen puts the line into the input,
-//! line mode prints it.
+//! It tracks the next step and whether the last one was answered. The full screen puts the line into the input, line
+//! mode prints it. The only file that it writes is the log book that two steps are about.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
 
 use super::App;
 use super::acts::note;
@@ -11,7 +15,8 @@ use crate::text::sample;
 #[derive(Debug)]
 pub struct Step {
     pub text: &'static str,
-    pub line: &'static str,
+    /// `LOG` stands for the path of the log book.
+    line: &'static str,
 }
 
 const fn step(text: &'static str, line: &'static str) -> Step {
@@ -20,8 +25,13 @@ const fn step(text: &'static str, line: &'static str) -> Step {
 
 /// After this step the tour starts the program again.
 const RESTARTS: usize = 7;
+/// When this step is offered, the log book has grown.
+const GROWN: usize = 10;
+const LOG_BOOK: &str =
+    "# Log book of the lighthouse\n\nOn Monday the lamp was cleaned.\nOn Tuesday the fog horn was repaired.\n";
+const LOG_LINE: &str = "On Wednesday two whales passed the harbour.\n";
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 12] = [
     step(
         "A tour of one minute. sala-chat reads documents whole and keeps what it has read. First a sample, a page about a lighthouse.",
         "/load sample:lighthouse.md",
@@ -46,6 +56,11 @@ const STEPS: [Step; 10] = [
         "The program was started again with -c. The conversation is back, and no document was read again. Ask it.",
         "When does the boat leave?",
     ),
+    step("Files change. /follow reads a file or a folder and notices its changes; here a log book.", "/follow LOG"),
+    step(
+        "A line was just added to the log book. The next question reads that line alone, not the file again.",
+        "/since What passed the harbour?",
+    ),
     step(
         "That was the tour. Load your own documents with /load or sala-chat FILE. Nothing of this stays unless you /export it.",
         "/quit",
@@ -60,9 +75,16 @@ pub struct Tour {
     at: usize,
     offered: bool,
     unanswered: bool,
+    log: PathBuf,
 }
 
 impl Tour {
+    /// A tour that keeps its log book at `log`.
+    pub fn new(log: PathBuf) -> io::Result<Tour> {
+        fs::write(&log, LOG_BOOK)?;
+        Ok(Tour { log, ..Tour::default() })
+    }
+
     pub fn step(&self) -> Option<&'static Step> {
         STEPS.get(self.at)
     }
@@ -78,12 +100,23 @@ impl Tour {
         self.at == RESTARTS + 1
     }
 
-    pub fn offer(&mut self) -> Option<&'static str> {
+    /// The line of the next step.
+    pub fn line(&self) -> Option<String> {
+        Some(self.step()?.line.replace("LOG", &self.log.display().to_string()))
+    }
+
+    /// The line of the next step, once.
+    pub fn offer(&mut self) -> Option<String> {
         if self.offered || self.unanswered {
             return None;
         }
         self.offered = true;
-        self.step().map(|s| s.line)
+        if self.at == GROWN {
+            // If this fails, `/since` reports that nothing changed.
+            let _ =
+                fs::OpenOptions::new().append(true).open(&self.log).and_then(|mut f| f.write_all(LOG_LINE.as_bytes()));
+        }
+        self.line()
     }
 
     pub fn is_offered(&self) -> bool {
@@ -91,7 +124,7 @@ impl Tour {
     }
 
     pub fn entered(&mut self, line: &str) {
-        if self.step().is_some_and(|s| s.line == line.trim()) {
+        if self.line().is_some_and(|expected| expected.trim() == line.trim()) {
             self.at += 1;
         }
         (self.offered, self.unanswered) = (false, true);
@@ -122,7 +155,7 @@ pub(super) fn offer(app: &mut App) {
         return;
     }
     if let Some(line) = app.tour.as_mut().and_then(Tour::offer) {
-        app.composer.set(line);
+        app.composer.set(&line);
     }
 }
 
@@ -154,20 +187,21 @@ mod tests {
         }
         assert_eq!(STEPS[0].line, format!("/load {}", sample::PATH));
         assert!(STEPS.last().is_some_and(|s| s.line == "/quit") && STEPS[RESTARTS].line == "/quit");
+        assert!(STEPS[GROWN - 1].line == "/follow LOG" && STEPS[GROWN].line.starts_with("/since"));
     }
 
     #[test]
     fn a_step_is_done_when_its_line_is_entered_and_answered() {
         let mut tour = Tour::default();
-        assert_eq!(tour.offer(), Some("/load sample:lighthouse.md"));
+        assert_eq!(tour.offer().as_deref(), Some("/load sample:lighthouse.md"));
         assert_eq!(tour.offer(), None, "it is offered already");
         tour.entered("/docs");
         assert_eq!(tour.offer(), None, "nothing was said to /docs yet");
         tour.notified(&Notice::Activity(Activity::Idle));
-        assert_eq!(tour.offer(), Some("/load sample:lighthouse.md"), "another line is no step");
+        assert_eq!(tour.offer().as_deref(), Some("/load sample:lighthouse.md"), "another line is no step");
         tour.entered("/load sample:lighthouse.md");
         tour.notified(&Notice::Note(Level::Info, "Read it.".into()));
-        assert_eq!(tour.offer(), Some(sample::QUESTIONS[0]));
+        assert_eq!(tour.offer().as_deref(), Some(sample::QUESTIONS[0]));
     }
 
     #[test]
@@ -177,7 +211,7 @@ mod tests {
             let ends = step.line == "/quit" && restarts == 1;
             let says = |what| tour.text().is_some_and(|text| text.contains(what));
             assert_eq!((says("Enter continues"), says("Enter ends the program")), (!ends, ends), "{step:?}");
-            tour.entered(step.line);
+            tour.entered(&tour.line().unwrap_or_default());
             restarts += usize::from(tour.restarts());
             tour = tour.restarted();
         }

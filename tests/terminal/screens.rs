@@ -77,9 +77,9 @@ fn the_tour_shows_its_step_above_the_line_it_enters() {
     });
     pictures("tour_end", |w, h| {
         let (mut s, mut last, mut tour) = (Stage::new(w, h), Tour::default(), Tour::default());
-        while let Some(step) = tour.step() {
+        while let Some(line) = tour.line() {
             last = tour.clone();
-            tour.entered(step.line);
+            tour.entered(&line);
             tour = tour.restarted();
         }
         (s.app.tour, s.app.toured) = (Some(last), true);

@@ -64,8 +64,11 @@ pub(super) fn update(name: &str, old: &str, new: &str) -> (String, String, Updat
     if let Some(added) = added {
         let first = old.lines().count() as u64 + 1;
         let last = new.lines().count() as u64;
-        let lines = format!("{name} (lines {}-{})", grouped(first), grouped(last));
-        return (lines, added.to_owned(), Update::Grown);
+        let lines = match first == last {
+            true => format!("line {}", grouped(first)),
+            false => format!("lines {}-{}", grouped(first), grouped(last)),
+        };
+        return (format!("{name} ({lines})"), added.to_owned(), Update::Grown);
     }
     let diff = diff::unified(name, old, new);
     match new.len() <= diff.len() {
