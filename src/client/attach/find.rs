@@ -1,11 +1,11 @@
-//! Looks for the server of a data directory and joins it.
+//! Looks for the server of a data directory, and greets it.
 
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixStream;
 
 use super::place::Place;
-use super::wire::{Greeting, Refused, VERSION, Welcome};
-use super::{Loads, PATIENCE, frame};
+use super::wire::{self, Greeting, Refused, VERSION, Welcome};
+use super::{Loads, PATIENCE};
 use crate::core::plain_words;
 
 pub struct Link {
@@ -21,30 +21,43 @@ pub enum Found {
     Unfit(String),
 }
 
-fn name(welcome: &Welcome) -> String {
-    format!("sala-chat serve at {} (process {})", welcome.address, welcome.pid)
-}
-
-fn meet(place: &Place) -> Result<Option<(UnixStream, BufReader<UnixStream>, Welcome)>, String> {
+/// Connects to the server at a place. `None`: there is none.
+fn meet(place: &Place) -> Result<Option<(Link, Loads)>, String> {
     let silent = |e: io::Error| format!("sala-chat serve of this data directory does not answer ({})", plain_words(&e));
     let Some(stream) = place.connect().map_err(silent)? else { return Ok(None) };
     let greeted = || -> io::Result<_> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut from = BufReader::new(stream.try_clone()?);
-        let welcome = frame::receive::<serde_json::Value>(&mut from)?;
+        let welcome = wire::receive_frame::<serde_json::Value>(&mut from)?;
         Ok((from, welcome))
     };
+    let (from, welcome) = greeted().map_err(silent)?;
     // A server that closes the connection at once is ending.
-    let Some((from, (welcome, _))) = greeted().map(|(from, w)| w.map(|w| (from, w))).map_err(silent)? else {
-        return Ok(None);
-    };
-    let version = welcome.get("version").and_then(serde_json::Value::as_u64);
+    let Some((welcome, _)) = welcome else { return Ok(None) };
     match serde_json::from_value::<Welcome>(welcome) {
-        Ok(welcome) if version == Some(u64::from(VERSION)) && welcome.program == env!("CARGO_PKG_VERSION") => {
-            Ok(Some((stream, from, welcome)))
+        Ok(welcome) if welcome.version == VERSION && welcome.program == env!("CARGO_PKG_VERSION") => {
+            let host = format!("sala-chat serve at {} (process {})", welcome.address, welcome.pid);
+            Ok(Some((Link { stream, from, host }, welcome.loads)))
         }
         Ok(_) | Err(_) => Err("sala-chat serve of this data directory is of another version".to_owned()),
+    }
+}
+
+/// Sends a greeting and waits for its answer; false if the server has ended.
+fn greet(link: &mut Link, greeting: Greeting) -> Result<bool, String> {
+    let mut ask = || -> io::Result<Option<Refused>> {
+        wire::send_frame(&mut &link.stream, &greeting, &[])?;
+        if greeting == Greeting::Park {
+            // Running answers end first.
+            link.stream.set_read_timeout(None)?;
+        }
+        Ok(wire::receive_frame::<Refused>(&mut link.from)?.map(|(refused, _)| refused))
+    };
+    match ask() {
+        Ok(Some(Some(why))) => Err(format!("{}: {why}", link.host)),
+        Ok(answered) => Ok(answered.is_some()),
+        Err(e) => Err(format!("{} does not answer ({})", link.host, plain_words(&e))),
     }
 }
 
@@ -53,10 +66,7 @@ fn meet(place: &Place) -> Result<Option<(UnixStream, BufReader<UnixStream>, Welc
 /// # Errors
 /// The server does not answer, or has another version: a sentence without its full stop.
 pub fn look(place: &Place) -> Result<Option<String>, String> {
-    let Some((stream, _, welcome)) = meet(place)? else { return Ok(None) };
-    // The server does not need this message.
-    let _ = frame::send(&mut &stream, &Greeting::Look, &[]);
-    Ok(Some(name(&welcome)))
+    Ok(meet(place)?.map(|(link, _)| link.host))
 }
 
 /// Parks the model of the server at a place once nothing runs there; the server's name. `None`: there is none.
@@ -64,43 +74,25 @@ pub fn look(place: &Place) -> Result<Option<String>, String> {
 /// # Errors
 /// The server does not answer, or refuses: a sentence without its full stop.
 pub fn park(place: &Place) -> Result<Option<String>, String> {
-    let Some((stream, mut from, welcome)) = meet(place)? else { return Ok(None) };
-    let host = name(&welcome);
-    let mut parked = || -> io::Result<_> {
-        frame::send(&mut &stream, &Greeting::Park, &[])?;
-        // Running answers end first.
-        stream.set_read_timeout(None)?;
-        frame::receive::<Refused>(&mut from)
-    };
-    match parked() {
-        Ok(Some((None, _))) => Ok(Some(host)),
-        Ok(Some((Some(why), _))) => Err(format!("{host}: {why}")),
-        Ok(None) => Err(format!("{host} has ended")),
-        Err(e) => Err(format!("{host} does not answer ({})", plain_words(&e))),
+    let Some((mut link, _)) = meet(place)? else { return Ok(None) };
+    match greet(&mut link, Greeting::Park)? {
+        true => Ok(Some(link.host)),
+        false => Err(format!("{} has ended", link.host)),
     }
 }
 
 pub fn find(place: &Place, wanted: &Loads) -> Found {
-    let (stream, mut from, welcome) = match meet(place) {
-        Ok(Some(met)) => met,
-        Ok(None) => return Found::NoServer,
-        Err(why) => return Found::Unfit(why),
-    };
-    let host = name(&welcome);
-    if let Some(what) = wanted.difference(&welcome.loads) {
-        return Found::Unfit(format!("{host} runs with {what}"));
+    join(place, wanted)
+        .map_or_else(Found::Unfit, |link| link.map_or(Found::NoServer, |link| Found::Server(link.into())))
+}
+
+fn join(place: &Place, wanted: &Loads) -> Result<Option<Link>, String> {
+    let Some((mut link, loads)) = meet(place)? else { return Ok(None) };
+    if let Some(what) = wanted.difference(&loads) {
+        return Err(format!("{} runs with {what}", link.host));
     }
-    let mut join = || -> io::Result<Option<(Refused, Vec<frame::Blob>)>> {
-        frame::send(&mut &stream, &Greeting::Join, &[])?;
-        let refused = frame::receive::<Refused>(&mut from)?;
-        // The server sends nothing while it has no events, but always reads.
-        stream.set_read_timeout(None)?;
-        Ok(refused)
-    };
-    match join() {
-        Ok(Some((None, _))) => Found::Server(Box::new(Link { stream, from, host })),
-        Ok(Some((Some(why), _))) => Found::Unfit(format!("{host}: {why}")),
-        Ok(None) => Found::NoServer,
-        Err(e) => Found::Unfit(format!("{host} does not answer ({})", plain_words(&e))),
-    }
+    let joined = greet(&mut link, Greeting::Join)?;
+    // The server sends nothing while it has no events, but always reads. A failure shows at the first event.
+    let _ = link.stream.set_read_timeout(None);
+    Ok(joined.then_some(link))
 }

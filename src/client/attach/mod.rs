@@ -1,7 +1,7 @@
 //! One loaded model for several terminals: the engine of `sala-chat serve`, over a local socket.
 //!
 //! The socket carries [`crate::engine::protocol`] itself, so an attached terminal has all functions of one with its
-//! own engine, with the same answers. `frame` and `wire` encode commands and events, `multiplexer` gives each user its
+//! own engine, with the same answers. `wire` encodes commands and events, `multiplexer` gives each user its
 //! own command numbers and sequences, `host` is the server's side of the socket, `connection` the terminal's, `place`
 //! locates a server, and `find` joins it.
 //!
@@ -10,7 +10,6 @@
 
 mod connection;
 mod find;
-mod frame;
 mod host;
 mod multiplexer;
 mod place;

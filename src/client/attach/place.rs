@@ -10,13 +10,15 @@
 //! files of an earlier server.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+
+use crate::core::files;
 
 /// Longest path of a socket that every system accepts, bytes.
 const PATH: usize = 100;
@@ -75,24 +77,19 @@ impl Place {
             Err(std::fs::TryLockError::Error(e)) => return Err(e),
         }
         let socket = self.socket();
-        match std::fs::remove_file(&socket) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            Ok(()) | Err(_) => {}
+        for stale in [&socket, &self.record()] {
+            match std::fs::remove_file(stale) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                Ok(()) | Err(_) => {}
+            }
         }
         let listener = at(&socket, |path| UnixListener::bind(path))?;
         let held = Held { place: self.clone(), _lock: lock };
         std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o600))?;
-        self.write(address)?;
-        Ok(Some((held, listener)))
-    }
-
-    fn write(&self, address: &str) -> io::Result<()> {
         // For people: a path need not be UTF-8.
-        let socket = self.socket();
         let record = json!({ "address": address, "pid": std::process::id(), "socket": socket.to_string_lossy() });
-        let mut file = tempfile::Builder::new().prefix("serve.json.").tempfile_in(&self.folder)?;
-        file.write_all(format!("{record}\n").as_bytes())?;
-        file.persist(self.record()).map(drop).map_err(|e| e.error)
+        files::create(&self.record(), format!("{record}\n").as_bytes())?;
+        Ok(Some((held, listener)))
     }
 
     /// A connection to the server there. `None`: there is none.

@@ -27,7 +27,6 @@ pub(super) struct Asking {
     events: Sender<EngineEvent>,
     wanted: Option<String>,
     model: RefCell<Option<Listed>>,
-    /// Context length in tokens, for a server that does not report it.
     context: Option<u64>,
     left_out: RefCell<BTreeSet<&'static str>>,
     /// The program asks one question at once.
@@ -36,8 +35,6 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// # Errors
-    /// One line: no such address.
     pub(super) fn new(options: RemoteOptions, codec: Codec, events: Sender<EngineEvent>) -> Result<Asking, String> {
         let client = Client::new(&options)?;
         let RemoteOptions { model: wanted, context, one_question, .. } = options;

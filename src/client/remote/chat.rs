@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::codec::{Conversation, Thinking, Turn};
+use super::codec::Conversation;
 use super::halves;
+use crate::config::settings::ThinkMode;
 use crate::engine::protocol::{Sampling, Usage};
 
 /// Fields that a server may not know: left out after a refusal, with one note.
@@ -34,19 +35,13 @@ pub(super) struct Draw {
     pub(super) max_tokens: Option<u64>,
 }
 
-impl Serialize for Turn {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        json!({"role": self.role, "content": self.text}).serialize(serializer)
-    }
-}
-
 /// The body of a request. `left_out`: fields that this server refuses.
 pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_out: &BTreeSet<&'static str>) -> Value {
     let s = draw.sampling;
     let mut body = Map::new();
     let mut put = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
     put("model", json!(model));
-    put("messages", json!(conversation.turns));
+    put("messages", json!(conversation.messages));
     put("stream", json!(true));
     put("stream_options", json!({"include_usage": true}));
     // The newer name only after the older one is refused: local servers know the older one.
@@ -72,10 +67,8 @@ pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_ou
     if s.top_k > 0 {
         put("top_k", json!(s.top_k));
     }
-    match conversation.thinking {
-        Thinking::Auto => {}
-        Thinking::On => put("chat_template_kwargs", json!({"enable_thinking": true})),
-        Thinking::Off => put("chat_template_kwargs", json!({"enable_thinking": false})),
+    if conversation.think != ThinkMode::Auto {
+        put("chat_template_kwargs", json!({"enable_thinking": conversation.think == ThinkMode::On}));
     }
     if conversation.open {
         put("continue_final_message", json!(true));
@@ -229,6 +222,10 @@ fn text_in(value: &Value) -> String {
     }
 }
 
+fn failed(error: &Value) -> Event {
+    Event::Failed(words_of(error).unwrap_or_else(|| NO_REASON.to_owned()))
+}
+
 /// Reads the data of one event, or a whole answer in one object.
 pub(super) fn event(data: &str) -> Event {
     if data.trim() == "[DONE]" {
@@ -239,7 +236,7 @@ pub(super) fn event(data: &str) -> Event {
     };
     // Some servers put their error into a list.
     if let Some(error) = value.as_array().and_then(|list| list.iter().find_map(|entry| entry.get("error"))) {
-        return Event::Failed(words_of(error).unwrap_or_else(|| NO_REASON.to_owned()));
+        return failed(error);
     }
     if !value.is_object() {
         return Event::Other;
@@ -248,7 +245,7 @@ pub(super) fn event(data: &str) -> Event {
         return Event::Strange;
     };
     if let Some(error) = wire.error.filter(|e| !e.is_null()) {
-        return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
+        return failed(&error);
     }
     if wire.choices.is_none() && wire.usage.is_none() {
         // An event may consist of an error alone.
@@ -258,7 +255,7 @@ pub(super) fn event(data: &str) -> Event {
     // Only the first of several answers is used.
     for choice in wire.choices.into_iter().flatten().filter(|c| c.index.unwrap_or(0) == 0) {
         if let Some(error) = choice.error.filter(|e| !e.is_null()) {
-            return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
+            return failed(&error);
         }
         let delta = choice.delta.or(choice.message).unwrap_or_default();
         let content = match delta.content {
