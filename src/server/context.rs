@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::HeaderValue;
 
-use super::owner::Owner;
-use super::refusal::Refusal;
+use super::auth::Owner;
+use super::refusal::{Refusal, Result};
 
 /// Maximum bytes of the header with the left-out names.
 const HEADER_BYTES: usize = 1 << 10;
@@ -68,7 +68,7 @@ pub(super) fn key_required() -> Refusal {
 }
 
 /// Refuses one user's data if the owner of the connection is unknown.
-pub(super) fn own_data() -> Result<(), Refusal> {
+pub(super) fn own_data() -> Result<()> {
     match REQUEST.try_with(|context| context.owner) {
         Ok(Owner::Unknown) => Err(key_required()),
         Ok(Owner::Same | Owner::Other | Owner::HasKey) | Err(_) => Ok(()),
@@ -91,9 +91,7 @@ pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
 }
 
 /// Runs long work on a thread of its own.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let context = REQUEST.try_with(Arc::clone).ok();
     let done = tokio::task::spawn_blocking(move || match context {
         Some(context) => REQUEST.sync_scope(context, work),

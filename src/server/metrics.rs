@@ -15,9 +15,7 @@ const MOST_IGNORED: usize = 200;
 
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
-    /// By path and status.
     requests: Mutex<BTreeMap<(String, u16), u64>>,
-    /// By name.
     ignored: Mutex<BTreeMap<String, u64>>,
     pub prompt_tokens: AtomicU64,
     pub cached_tokens: AtomicU64,

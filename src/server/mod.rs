@@ -15,25 +15,12 @@
 //! chat completions and completions share `chunks::Head`, every object of a response has the fields of `response::Sent`.
 //! docs/serve.md lists the fields.
 //!
-//! From the bottom to the top:
-//!
-//! | file | owns |
-//! |---|---|
-//! | `refusal`, `context`, `fields`, `request` | why a request is refused; what code at any depth knows of it; its fields, its body, its model |
-//! | `turns`, `calls`, `tools`, `prompt` | turns of a conversation; calls of functions; functions; the text that the model reads |
-//! | `notice`, `stream`, `chunks`, `response` | events of answers; objects and streams; the forms that several paths share |
-//! | `params`, `sampling`, `records`, `files`, `ask` | parameters and their fields; answers that later requests can name; documents; queued requests |
-//! | `cache`, `keep`, `planner`, `answer`, `worker` | whether the store is usable; state on its way to disk; plans; tokens to events; the thread that runs the requests |
-//! | `plain`, `chat`, `completions`, `responses`, `named`, `messages` | the APIs |
-//! | `metrics`, `auth`, `owner`, `paced`, `http` | counters; access control; the bytes of a connection; connections and paths |
-//!
 //! Invariants: when a client disconnects, its answer ends within a round; a slow client's answer ends before it holds
 //! more than a few megabytes; a web page gets no answer unless `serve.allowed_origins` names it (`auth`).
 
 mod answer;
 mod ask;
 mod auth;
-mod cache;
 mod calls;
 mod chat;
 mod chunks;
@@ -45,9 +32,7 @@ mod http;
 mod keep;
 mod messages;
 mod metrics;
-mod named;
 mod notice;
-mod owner;
 mod paced;
 mod params;
 mod plain;
@@ -84,15 +69,12 @@ use crate::text::grammar::Grammars;
 use crate::text::schema::Checker;
 use ask::Ask;
 pub use auth::Key;
-use cache::Cache;
-pub use cache::open_cache;
-use keep::Keep;
+pub use keep::open_cache;
+use keep::{Cache, Keep};
 use metrics::Metrics;
-use planner::Planner;
 use records::Records;
 use worker::Worker;
 
-/// Path of the mounted service.
 const MCP: &str = "/mcp";
 /// Grammars that compile at a time: fewer than the rendering threads, so that a request without a grammar does not
 /// wait.
@@ -105,7 +87,6 @@ pub struct Options {
     pub library: Option<Arc<Store>>,
     pub system: Option<String>,
     pub text: TextModel,
-    /// Ids that end a turn.
     pub stop: Vec<Token>,
     pub engine: EngineChannels,
     /// Defaults for fields that a request omits.
@@ -113,7 +94,6 @@ pub struct Options {
     /// Tokens between two kept states inside a long prompt.
     pub piece: usize,
     pub queue: usize,
-    /// Requests in prefill or decode at a time.
     pub side_by_side: usize,
     /// The key that a client must send; `None`: no key.
     pub key: Option<Key>,
@@ -133,7 +113,6 @@ pub struct Mounted {
 
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// An unknown field or tool is an error.
     pub refuse_unknown: bool,
     /// Other names of the model; `*` matches any text.
     pub model_aliases: Vec<String>,
@@ -155,18 +134,11 @@ impl Rules {
     }
 }
 
-/// Why the server cannot answer any request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Down {
-    pub why: String,
-    pub exit: Exit,
-}
-
 #[derive(Clone, Debug)]
 enum EngineIs {
     Loading { what: String, done: f64 },
     Ready(Box<ModelInfo>),
-    Down(Down),
+    Down { why: String, exit: Exit },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -209,7 +181,7 @@ struct Shared {
 
 impl Shared {
     fn set_engine(&self, is: EngineIs) {
-        let down = matches!(is, EngineIs::Down(_));
+        let down = matches!(is, EngineIs::Down { .. });
         self.engine.send_replace(is);
         if down {
             Stop(self.phase.clone()).stop();
@@ -242,8 +214,8 @@ pub struct Server {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("{}", .0.why)]
-    Engine(Down),
+    #[error("{why}")]
+    Engine { why: String, exit: Exit },
     #[error(transparent)]
     Io(#[from] std::io::Error),
     #[error("state of the last requests is not kept: {0}")]
@@ -266,7 +238,6 @@ impl Server {
         let events = std::mem::replace(&mut options.engine.events, crossbeam_channel::never());
         let engine = EngineChannels { commands: options.engine.commands.clone(), events };
         options.system = options.system.filter(|s| !s.trim().is_empty());
-        let side_by_side = options.side_by_side;
         let shared = Arc::new(Shared {
             renderer: Renderer::new(options.text.clone()),
             waiting: AtomicUsize::new(0),
@@ -282,10 +253,9 @@ impl Server {
             started: now_s(),
             options,
         });
-        let planner = Planner::start(&shared, side_by_side)?;
         let of_worker = Arc::clone(&shared);
         // Requests in progress are not `Send`, so the worker is created on its thread.
-        let run = move || Worker::run(of_worker, inbox, ends, engine, keep, planner);
+        let run = move || Worker::run(of_worker, inbox, ends, engine, keep);
         let worker = std::thread::Builder::new().name("server".into()).spawn(run)?;
         Ok(Server { shared, mcp, worker, orders })
     }
@@ -303,8 +273,8 @@ impl Server {
         drop(self.orders);
         let saved = self.worker.join().map_err(|_| ServeError::Panicked)?;
         served?;
-        if let EngineIs::Down(down) = self.shared.engine() {
-            return Err(ServeError::Engine(down));
+        if let EngineIs::Down { why, exit } = self.shared.engine() {
+            return Err(ServeError::Engine { why, exit });
         }
         saved.map_err(ServeError::Unsaved)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::refusal::Refusal;
+use super::refusal::{Refusal, Result};
 use super::turns::Call;
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Cancel, Likely, Token};
@@ -23,7 +23,6 @@ pub(super) struct Whole {
     pub calls: usize,
 }
 
-/// A token of an answer, for requests with log-probabilities.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LikelyToken {
     pub token: Token,
@@ -53,14 +52,12 @@ pub(super) enum Event {
     Thoughts(String),
     /// More text, and tokens whether or not they completed some.
     Text(String, Vec<LikelyToken>),
-    /// A call of a function begins.
     Calling {
         id: String,
         name: String,
     },
     /// More of the call's arguments, a piece of JSON.
     Arguments(String),
-    /// The complete call.
     Call(Call),
     /// The last event.
     Ended(Whole),
@@ -189,15 +186,13 @@ impl Collected {
         self.choices.get_mut(index).into_iter().for_each(|choice| choice.take(event));
     }
 
-    /// Whether all answers have ended.
     pub(super) fn is_over(&self) -> bool {
         self.choices.iter().all(|choice| choice.whole.is_some())
     }
 }
 
-/// Waits for all answers.
-pub(super) async fn collect(mut listener: Listener, wanted: usize) -> Result<Collected, Refusal> {
-    let mut all = Collected::new(wanted);
+pub(super) async fn collect(mut listener: Listener) -> Result<Collected> {
+    let mut all = Collected::new(listener.wanted);
     while !all.is_over() {
         match listener.next().await.ok_or_else(Refusal::broke_off)? {
             Notice::Scored { tokens, likely } => all.scored = Some((tokens, likely)),
@@ -230,21 +225,22 @@ pub(super) struct Listener {
     from: UnboundedReceiver<Notice>,
     unread: Arc<AtomicUsize>,
     cancel: Cancel,
+    /// The number of answers.
+    pub wanted: usize,
 }
 
 impl Listener {
-    pub(super) fn pair(cancel: &Cancel) -> (Reporter, Listener) {
+    pub(super) fn pair(cancel: &Cancel, wanted: usize) -> (Reporter, Listener) {
         let (to, from) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
         let reporter = Reporter { to, unread: Arc::clone(&unread) };
-        (reporter, Listener { from, unread, cancel: cancel.clone() })
+        (reporter, Listener { from, unread, cancel: cancel.clone(), wanted })
     }
 
     pub(super) async fn next(&mut self) -> Option<Notice> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// For a body that is polled.
     pub(super) fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Notice>> {
         self.from
             .poll_recv(context)
@@ -265,7 +261,7 @@ mod tests {
     #[test]
     fn a_slow_or_absent_reader_ends_the_answer() {
         let cancel = Cancel::default();
-        let (reporter, mut listener) = Listener::pair(&cancel);
+        let (reporter, mut listener) = Listener::pair(&cancel, 1);
         let text = |bytes| Notice::Answer(0, Event::Text("x".repeat(bytes), Vec::new()));
         assert!(reporter.report(text(UNREAD_BYTES)));
         assert!(!reporter.report(text(1)));

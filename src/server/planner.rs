@@ -1,5 +1,5 @@
-//! Plans: the longest kept prefix of a prompt, ready to be restored, and the steps of the prefill after it. Planning
-//! has threads of its own: searching a long text, tokenizing it and opening files would block the worker for too long.
+//! Plans: the longest kept prefix of a prompt, ready to be restored, and the steps of the prefill after it. Each is made
+//! on a thread of its own: searching a long text, tokenizing it and opening files would block the worker for too long.
 //!
 //! A prefix is live, on its way to disk, or on disk from any request or run of the program. The search compares texts:
 //! a prompt's with the recorded ones of the states. So the tokenization of an earlier answer does not matter. A prompt
@@ -8,12 +8,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::Sender;
 
 use super::Shared;
 use super::ask::Prompt;
 use super::keep::{Fresh, FreshState};
-use super::refusal::Refusal;
+use super::refusal::{Refusal, Result};
 use crate::core::grouped;
 use crate::engine::protocol::{Cancel, CheckpointImage, RowSource, RowsFault};
 use crate::runtime::path::Path;
@@ -45,35 +45,20 @@ pub(super) struct Plan {
     pub steps: Vec<Step>,
 }
 
-pub(super) struct Planner {
-    to: Sender<Wanted>,
-    /// Plans, each with the number of its [`Wanted`].
-    pub plans: Receiver<(u64, Result<Plan, Refusal>)>,
-}
+/// The number of a [`Wanted`], and its plan.
+pub(super) type Planned = (u64, Result<Plan>);
 
-impl Planner {
-    /// Starts the threads, which end when the planner is dropped.
-    pub(super) fn start(shared: &Arc<Shared>, threads: usize) -> std::io::Result<Planner> {
-        let (to, wanted) = unbounded::<Wanted>();
-        let (planned, plans) = unbounded();
-        for _ in 0..threads {
-            let shared = Arc::clone(shared);
-            let (wanted, planned) = (wanted.clone(), planned.clone());
-            std::thread::Builder::new().name("planner".into()).spawn(move || {
-                for wanted in wanted {
-                    let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &wanted)));
-                    let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
-                    // The receiver is gone once the server has ended.
-                    let _ = planned.send((wanted.id, made));
-                }
-            })?;
-        }
-        Ok(Planner { to, plans })
-    }
-
-    pub(super) fn want(&self, wanted: Wanted) {
-        // The threads live as long as the planner does.
-        let _ = self.to.send(wanted);
+impl Wanted {
+    /// Plans on a thread of its own, and sends the plan.
+    pub(super) fn begin(self, shared: &Arc<Shared>, planned: Sender<Planned>) -> std::io::Result<()> {
+        let shared = Arc::clone(shared);
+        let work = move || {
+            let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &self)));
+            let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
+            // The receiver is gone once the server has ended.
+            let _ = planned.send((self.id, made));
+        };
+        std::thread::Builder::new().name("planner".into()).spawn(work).map(drop)
     }
 }
 
@@ -84,7 +69,7 @@ fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
     Refusal { code: "context_length_exceeded", ..Refusal::field(field, message) }
 }
 
-fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
+fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
     let Wanted { prompt, limit, .. } = wanted;
     let store = shared.cache.usable();
     let library = shared.options.library.as_deref().filter(|_| prompt.of_library);
@@ -121,7 +106,7 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
     Ok(Plan { base, kept, steps })
 }
 
-fn steps(shared: &Shared, wanted: &Wanted, base: &Path) -> Result<Vec<Step>, Refusal> {
+fn steps(shared: &Shared, wanted: &Wanted, base: &Path) -> Result<Vec<Step>> {
     let Wanted { prompt, cancel, limit, .. } = wanted;
     let rendered = &prompt.rendered;
     if let Some(tokens) = &prompt.tokens {

@@ -1,6 +1,6 @@
 //! Answers with an id: each is a message of the store, and its link holds the state after it.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::context::own_data;
 use super::notice::{Choice, Usage};
-use super::refusal::Refusal;
+use super::refusal::{Refusal, Result};
 use super::response::{Sent, Status};
 use super::turns::Turn;
 use crate::core::transcript::{Finish, MessageId};
@@ -31,7 +31,6 @@ pub(super) struct Record {
     response: Value,
 }
 
-/// The text of a record's row in the store.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Row {
@@ -81,9 +80,8 @@ pub(super) struct Named {
 pub(super) struct Records {
     store: Arc<Store>,
     recent: Mutex<VecDeque<Record>>,
-    deleted: Mutex<HashSet<MessageId>>,
-    /// Deleted answers with a row that may still be on its way to the store.
-    unsaved: Mutex<HashSet<MessageId>>,
+    /// Deleted answers, and whether the row of each is gone: it may still be on its way to the store.
+    deleted: Mutex<HashMap<MessageId, bool>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,7 +90,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn unknown(id: &str, field: &str) -> Refusal {
     let message = format!("there is no answer {id}; it may have been forgotten");
-    Refusal { param: Some(field.to_owned()), ..Refusal::new(404, "not_found", message) }
+    Refusal::new(404, "not_found", message).about(field)
 }
 
 fn internal(e: StoreError) -> Refusal {
@@ -101,7 +99,7 @@ fn internal(e: StoreError) -> Refusal {
 
 impl Records {
     pub(super) fn new(store: Arc<Store>) -> Records {
-        Records { store, recent: Mutex::default(), deleted: Mutex::default(), unsaved: Mutex::default() }
+        Records { store, recent: Mutex::default(), deleted: Mutex::default() }
     }
 
     pub(super) fn fresh(&self) -> MessageId {
@@ -122,10 +120,10 @@ impl Records {
     }
 
     /// The number of an id, unless the answer is deleted.
-    fn number(&self, id: &str, field: &str) -> Result<MessageId, Refusal> {
+    fn number(&self, id: &str, field: &str) -> Result<MessageId> {
         let hex = id.strip_prefix(PREFIX).filter(|n| n.len() == 16);
         let number = hex.and_then(|n| i64::from_str_radix(n, 16).ok()).map(MessageId);
-        number.filter(|n| !locked(&self.deleted).contains(n)).ok_or_else(|| unknown(id, field))
+        number.filter(|n| !locked(&self.deleted).contains_key(n)).ok_or_else(|| unknown(id, field))
     }
 
     /// The row of an answer in the store; `None` if it is missing or deleted.
@@ -135,7 +133,7 @@ impl Records {
     }
 
     /// The answer of an id and all turns up to and with it.
-    pub(super) fn find(&self, id: &str, field: &str) -> Result<(MessageId, Vec<Turn>), Refusal> {
+    pub(super) fn find(&self, id: &str, field: &str) -> Result<(MessageId, Vec<Turn>)> {
         let named = self.number(id, field)?;
         let mut newer = Vec::new();
         let mut next = Some(named);
@@ -167,7 +165,7 @@ impl Records {
         Ok(rows.collect::<Option<Vec<_>>>().map(|turns| turns.into_iter().flatten().collect()))
     }
 
-    pub(super) fn get(&self, id: &str) -> Result<Named, Refusal> {
+    pub(super) fn get(&self, id: &str) -> Result<Named> {
         let message = self.number(id, "response_id")?;
         if let Some(found) = locked(&self.recent).iter().find(|r| r.message == message) {
             let (turns, response) = (found.turns.clone(), found.response.clone());
@@ -183,7 +181,7 @@ impl Records {
         }
     }
 
-    pub(super) fn item(&self, id: &str, field: &str) -> Result<Value, Refusal> {
+    pub(super) fn item(&self, id: &str, field: &str) -> Result<Value> {
         own_data()?;
         let of = |response: &Value| -> Option<Value> {
             response["output"].as_array()?.iter().find(|item| item["id"] == id).cloned()
@@ -191,43 +189,40 @@ impl Records {
         if let Some(item) = locked(&self.recent).iter().rev().find_map(|record| of(&record.response)) {
             return Ok(item);
         }
-        for holder in self.store.sessions(SessionFilter::Live, usize::MAX).map_err(internal)? {
-            let Some(message) = holder.head.and_then(|head| self.store.message(head).ok()) else { continue };
-            let found = message.text.contains(id).then(|| serde_json::from_str(&message.text).ok()).flatten();
-            if let Some(Row::Whole { response, .. }) = found
-                && let Some(item) = of(&response)
-            {
-                return Ok(item);
-            }
-        }
-        Err(unknown(id, field))
+        let all = self.store.sessions(SessionFilter::Live, usize::MAX).map_err(internal)?;
+        let texts = all.iter().filter_map(|holder| Some(self.store.message(holder.head?).ok()?.text));
+        let mut items =
+            texts.filter(|text| text.contains(id)).filter_map(|text| match serde_json::from_str(&text).ok()? {
+                Row::Whole { response, .. } => of(&response),
+                Row::Turns(_) => None,
+            });
+        items.next().ok_or_else(|| unknown(id, field))
     }
 
     /// Deletes an answer. Later answers keep the turns and state that they build on.
-    pub(super) fn delete(&self, id: &str) -> Result<(), Refusal> {
+    pub(super) fn delete(&self, id: &str) -> Result<()> {
         let message = self.get(id)?.message;
         // Answers that build on it and are not on disk yet still find it among the recent ones.
-        locked(&self.deleted).insert(message);
-        locked(&self.unsaved).insert(message);
+        locked(&self.deleted).insert(message, false);
         self.forget(message).map_err(internal)
     }
 
     fn forget(&self, message: MessageId) -> Result<(), StoreError> {
         if let Some(holder) = self.holder(message)? {
             self.store.delete(holder.id)?;
-            locked(&self.unsaved).remove(&message);
+            locked(&self.deleted).insert(message, true);
         }
         Ok(())
     }
 
     /// Whether a deleted answer may get its row only now.
     pub(super) fn has_unsaved(&self) -> bool {
-        !locked(&self.unsaved).is_empty()
+        locked(&self.deleted).values().any(|gone| !gone)
     }
 
     pub(super) fn forget_unsaved(&self) {
-        let all: Vec<MessageId> = locked(&self.unsaved).iter().copied().collect();
-        for message in all {
+        let deleted = locked(&self.deleted).clone();
+        for (message, _) in deleted.into_iter().filter(|(_, gone)| !gone) {
             if let Err(e) = self.forget(message) {
                 tracing::warn!("a deleted answer is not forgotten: {e}");
             }

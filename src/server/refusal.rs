@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 
-use axum::body::Body;
+use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+
+pub(super) type Result<T, E = Refusal> = std::result::Result<T, E>;
 
 /// The client disconnected. Not part of HTTP: only the counters show it.
 pub(super) const CLIENT_GONE: u16 = 499;
@@ -13,7 +15,6 @@ pub(super) const CLIENT_GONE: u16 = 499;
 /// Maximum characters of an error's message, or of the name in it: the client's value may be as long as a body.
 const MOST_CHARACTERS: usize = 1_000;
 
-/// Cuts a text at [`MOST_CHARACTERS`], and marks the cut.
 fn clipped(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(MOST_CHARACTERS) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()).into(),
@@ -36,9 +37,7 @@ pub(super) struct Refusal {
 /// The API of a request: each has its own form of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// `/v1/chat/completions` and everything like it.
     OpenAi,
-    /// `/v1/messages`.
     Anthropic,
 }
 
@@ -54,7 +53,15 @@ impl Refusal {
     }
 
     pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Refusal {
-        Refusal { param: Some(param.into()), ..Refusal::new(400, "invalid_value", message) }
+        Refusal::new(400, "invalid_value", message).about(param)
+    }
+
+    pub(super) fn about(self, param: impl Into<String>) -> Refusal {
+        Refusal { param: Some(param.into()), ..self }
+    }
+
+    pub(super) fn unsupported(self) -> Refusal {
+        Refusal { code: "unsupported_parameter", ..self }
     }
 
     pub(super) fn internal(message: impl Into<String>) -> Refusal {
@@ -128,9 +135,8 @@ impl Refusal {
     }
 
     pub(super) fn respond(&self, family: Family) -> Response {
-        let mut response = (self.status(), Body::from(self.to_json(family).to_string())).into_response();
+        let mut response = (self.status(), Json(self.to_json(family))).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if self.status == 401 {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

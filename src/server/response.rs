@@ -19,7 +19,6 @@ use crate::engine::protocol::Sampling;
 pub(super) enum Status {
     InProgress,
     Completed,
-    /// The reason.
     Incomplete(&'static str),
     Failed,
 }
@@ -44,7 +43,6 @@ impl Status {
         }
     }
 
-    /// Status of the last item; earlier items are complete.
     pub(super) fn last_item(self) -> &'static str {
         match self {
             Status::InProgress => "in_progress",
@@ -272,7 +270,6 @@ impl Events {
         self.report(out, "response.output_item.done", json!({ "output_index": at, "item": item }));
     }
 
-    /// Reports the text of a part, or more of it.
     fn report_text(&mut self, what: &str, field: &str, part: &Value, place: &Value, out: &mut String) {
         let mut value = place.clone();
         value[field] = part["text"].clone();
@@ -282,7 +279,6 @@ impl Events {
         self.report(out, &format!("response.{}.{what}", part["type"].as_str().unwrap_or_default()), value);
     }
 
-    /// The last item has more text.
     fn text(&mut self, choice: &Choice, text: &str, out: &mut String) {
         let at = choice.items.len().saturating_sub(1);
         if self.open != Some(at) {

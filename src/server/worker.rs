@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, never, select};
+use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 
 use super::ask::Ask;
 use super::keep::Keep;
-use super::planner::{Plan, Planner};
-use super::refusal::Refusal;
-use super::{Down, EngineIs, Phase, Shared};
+use super::planner::{Plan, Planned};
+use super::refusal::{Refusal, Result};
+use super::{EngineIs, Phase, Shared};
 use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault};
 use crate::runtime::EngineChannels;
 use crate::runtime::baton::{Baton, Held, Running};
@@ -42,7 +42,6 @@ enum Wait {
     #[default]
     Turn,
     Plan(u64),
-    /// Another request's prefill of a shared beginning.
     Prefill(Prefill),
     Engine(u64),
 }
@@ -57,7 +56,7 @@ struct Entry {
     /// Set when its client disconnects.
     cancel: Cancel,
     wait: Wait,
-    wake: Option<Result<Wake, Refusal>>,
+    wake: Option<Result<Wake>>,
     run: Running<()>,
 }
 
@@ -73,12 +72,12 @@ pub(super) struct Worker {
     asks: Receiver<Ask>,
     engine: Engine,
     keep: Keep,
-    planner: Planner,
+    planned: Sender<Planned>,
     /// In the order of their arrival.
     requests: Vec<Entry>,
     /// Of the request that runs.
     wait: Wait,
-    wake: Option<Result<Wake, Refusal>>,
+    wake: Option<Result<Wake>>,
     lanes: Lanes,
     baton: Baton<Worker>,
 }
@@ -91,17 +90,17 @@ impl Worker {
         mut orders: Receiver<()>,
         engine: EngineChannels,
         keep: Keep,
-        planner: Planner,
     ) -> Result<(), Unsaved> {
         let mut engine =
             Engine::new(engine, shared.renderer.clone(), shared.options.stop.clone(), shared.options.piece);
         engine.gone = GONE;
+        let (planned, plans) = unbounded();
         let mut worker = Box::new(Worker {
             engine,
             shared,
             asks,
             keep,
-            planner,
+            planned,
             requests: Vec::new(),
             wait: Wait::default(),
             wake: None,
@@ -122,7 +121,7 @@ impl Worker {
             if ending && busy == 0 {
                 break;
             }
-            let (plans, saves) = (worker.planner.plans.clone(), worker.keep.events.clone());
+            let saves = worker.keep.events.clone();
             let tick = if busy > 0 { crossbeam_channel::after(TICK) } else { never() };
             select! {
                 recv(worker.asks) -> ask => match ask {
@@ -183,13 +182,12 @@ impl Worker {
         }
     }
 
-    /// Requests in planning, prefill or decode.
     fn busy(&self) -> usize {
         self.requests.iter().filter(|entry| !entry.is_waiting()).count()
     }
 
     fn queue_each(&mut self, ask: Ask) {
-        self.shared.waiting.fetch_add(ask.wanted - 1, Ordering::Relaxed);
+        self.shared.waiting.fetch_add(ask.params.wanted - 1, Ordering::Relaxed);
         ask.each().into_iter().for_each(|ask| self.queue(ask));
     }
 
@@ -205,7 +203,7 @@ impl Worker {
         }
     }
 
-    fn wake(&mut self, waits: impl Fn(&Wait) -> bool, wake: Result<Wake, Refusal>) {
+    fn wake(&mut self, waits: impl Fn(&Wait) -> bool, wake: Result<Wake>) {
         if let Some(entry) = self.requests.iter_mut().find(|entry| waits(&entry.wait)) {
             entry.wake = Some(wake);
         }
@@ -264,8 +262,8 @@ impl Worker {
                 Wait::Turn | Wait::Plan(_) | Wait::Prefill(_) => Err(refusal.clone()),
             });
         }
-        if !matches!(self.shared.engine(), EngineIs::Down(_)) {
-            self.shared.set_engine(EngineIs::Down(Down { why, exit }));
+        if !matches!(self.shared.engine(), EngineIs::Down { .. }) {
+            self.shared.set_engine(EngineIs::Down { why, exit });
         }
     }
 

@@ -10,7 +10,6 @@ use crate::server::ask::Ask;
 use crate::server::planner::Plan;
 
 pub(super) struct Occupant {
-    /// Set when its client disconnects.
     pub client: Cancel,
     rendered: Arc<Rendered>,
     /// Where in its text further state will be kept, in bytes: the ends of the running step and of the later ones,

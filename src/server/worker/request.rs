@@ -18,7 +18,7 @@ use crate::server::answer::Answer;
 use crate::server::ask::Ask;
 use crate::server::notice::{Event, Notice, Usage, Whole};
 use crate::server::planner::{Plan, Wanted};
-use crate::server::refusal::Refusal;
+use crate::server::refusal::{Refusal, Result};
 use crate::store::{NewSegment, SegmentKind};
 
 /// How often a request is planned again because kept state turned out damaged.
@@ -40,7 +40,6 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Called at the first poll.
     pub(super) fn new(worker: Held<Worker, ()>, ask: Ask) -> Request {
         Request { worker, ask, at: 0, grown: false, again: None }
     }
@@ -64,7 +63,7 @@ impl Request {
         }
     }
 
-    async fn answer(&mut self) -> Result<(), Refusal> {
+    async fn answer(&mut self) -> Result<()> {
         let mut lost = None;
         for attempt in 0.. {
             let plan = self.placed(lost.take()).await?;
@@ -82,7 +81,7 @@ impl Request {
     }
 
     /// Has the request planned and takes a slot for it. Waits for a running prefill that shares its beginning.
-    async fn placed(&mut self, mut lost: Option<RowsFault>) -> Result<Plan, Refusal> {
+    async fn placed(&mut self, mut lost: Option<RowsFault>) -> Result<Plan> {
         let mut anew = false;
         loop {
             let plan = self.planned(lost.take()).await?;
@@ -110,27 +109,29 @@ impl Request {
         }
     }
 
-    async fn planned(&mut self, lost: Option<RowsFault>) -> Result<Plan, Refusal> {
-        let Worker { engine, lanes, keep, planner, .. } = &mut *self.worker;
-        let (id, prompt, cancel) = (engine.id(), self.ask.prompt.clone(), self.ask.cancel.clone());
-        planner.want(Wanted {
+    async fn planned(&mut self, lost: Option<RowsFault>) -> Result<Plan> {
+        let Worker { engine, lanes, keep, planned, shared, .. } = &mut *self.worker;
+        let id = engine.id();
+        let wanted = Wanted {
             id,
-            prompt,
+            prompt: self.ask.prompt.clone(),
             scored: self.ask.params.score.is_some(),
-            cancel,
+            cancel: self.ask.cancel.clone(),
             live: lanes.live(),
             fresh: keep.fresh.clone(),
             lost,
             limit: engine.model().map_or(0, |m| m.context_limit),
             fingerprint: engine.fingerprint().to_owned(),
-        });
+        };
+        let begun = wanted.begin(shared, planned.clone());
+        begun.map_err(|e| Refusal::internal(format!("a request cannot be planned: {e}")))?;
         match self.wait(Wait::Plan(id)).await? {
             Wake::Plan(plan) => Ok(plan),
             Wake::Go | Wake::Engine(_) => Err(Refusal::internal("internal error: there is no plan")),
         }
     }
 
-    async fn attempt(&mut self, plan: Plan, first: bool) -> Result<(), Refusal> {
+    async fn attempt(&mut self, plan: Plan, first: bool) -> Result<()> {
         let Plan { base, kept, steps } = plan;
         let cached_tokens = base.position();
         let prompt_tokens = cached_tokens + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
@@ -155,7 +156,7 @@ impl Request {
         Ok(())
     }
 
-    fn generate(&self, answer: &Answer) -> Result<Generate, Refusal> {
+    fn generate(&self, answer: &Answer) -> Result<Generate> {
         let (params, shared) = (&self.ask.params, &self.worker.shared);
         let steering = answer.steering(shared, params).map_err(|e| Refusal::internal(e.to_string()))?;
         // Each of several answers samples with its own seed.
@@ -174,7 +175,6 @@ impl Request {
         })
     }
 
-    /// An answer is complete, or was cancelled.
     fn complete(&mut self, mut answer: Answer, prompt_tokens: u64, stats: &PrefillStats) {
         answer.close(&self.ask);
         let finish = match answer.ended_itself() {
@@ -225,7 +225,7 @@ impl Request {
 
     /// Reports the scores of a prompt, read on an empty state. The state is not kept: scoring clients send thousands of
     /// texts.
-    async fn score(&mut self, plan: Plan, most: u8) -> Result<(), Refusal> {
+    async fn score(&mut self, plan: Plan, most: u8) -> Result<()> {
         let tokens: Vec<Token> = plan.steps.into_iter().flat_map(|s| s.prompt).collect();
         let last = Last::Score(Scoring { tokens: tokens.clone(), likely: Some(most), hidden: vec![Vec::new()] });
         let none = Step { prompt: Vec::new(), text_start: 0, text_end: 0, kind: SegmentKind::Turn, message: None };
@@ -239,7 +239,7 @@ impl Request {
         let (to, prompt_tokens) = (&self.ask.to, tokens.len() as u64);
         to.report(Notice::Scored { tokens, likely: end.likely });
         if self.ask.params.max_tokens == 0 {
-            for index in 0..self.ask.wanted {
+            for index in 0..self.ask.params.wanted {
                 to.report(Notice::Answer(index, Event::Begun { prompt_tokens, cached_tokens: 0 }));
                 let whole = Whole { finish: Finish::Length, stopped_by: None, usage: Usage::default(), calls: 0 };
                 to.report(Notice::Answer(index, Event::Ended(whole)));
@@ -269,8 +269,7 @@ impl Request {
         }
     }
 
-    /// Returns the event that ended the wait.
-    async fn wait(&mut self, wait: Wait) -> Result<Wake, Refusal> {
+    async fn wait(&mut self, wait: Wait) -> Result<Wake> {
         self.worker.wait = wait;
         self.worker.hand_back().await;
         self.worker.wake.take().unwrap_or(Ok(Wake::Go))
