@@ -79,32 +79,28 @@ pub(super) fn other_user() -> Refusal {
 }
 
 pub(super) fn check(key: Option<&Key>, from_allowed_page: bool, uri: &Uri, headers: &HeaderMap) -> Result<()> {
-    let forbidden = |code, message: &str| Err(Refusal::new(403, code, message));
+    let refuse = |status, code, message: &str| Err(Refusal::new(status, code, message));
     let from_page = headers.contains_key(header::ORIGIN)
         || headers.get("sec-fetch-site").is_some_and(|site| site != "none" && site != "same-origin");
     if from_page && !from_allowed_page {
-        return forbidden(
-            "origin_not_allowed",
-            "requests from web pages are not answered, unless serve.allowed_origins names the page",
-        );
+        let message = "requests from web pages are not answered, unless serve.allowed_origins names the page";
+        return refuse(403, "origin_not_allowed", message);
     }
     // With several hosts, a proxy might read another one than this server.
     if headers.get_all(header::HOST).iter().count() > 1 {
-        return Err(Refusal::new(400, "invalid_host", "there must be one Host header, not several"));
+        return refuse(400, "invalid_host", "there must be one Host header, not several");
     }
     let Some(key) = key else {
         let named = match (uri.authority(), headers.get(header::HOST)) {
             (Some(authority), _) => Some(authority.as_str()),
             (None, Some(host)) => host.to_str().ok(),
-            (None, None) => return Err(Refusal::new(400, "invalid_host", "a Host header is needed")),
+            (None, None) => return refuse(400, "invalid_host", "a Host header is needed"),
         };
-        return match named.and_then(host_of).is_some_and(is_this_machine) {
-            true => Ok(()),
-            false => forbidden(
-                "host_not_allowed",
-                "the Host header must be localhost or a loopback address, with nothing but a port behind it",
-            ),
-        };
+        if named.and_then(host_of).is_some_and(is_this_machine) {
+            return Ok(());
+        }
+        let message = "the Host header must be localhost or a loopback address, with nothing but a port behind it";
+        return refuse(403, "host_not_allowed", message);
     };
     let bearer = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
     let bearer = bearer.and_then(|v| v.split_once(' ')).filter(|(how, _)| how.eq_ignore_ascii_case("bearer"));
@@ -112,12 +108,11 @@ pub(super) fn check(key: Option<&Key>, from_allowed_page: bool, uri: &Uri, heade
     let shown = [bearer.map(|(_, key)| key.trim()), headers.get("x-api-key").and_then(|v| v.to_str().ok())];
     match shown.iter().flatten().map(|shown| key.opens(shown)).max() {
         Some(true) => Ok(()),
-        Some(false) => Err(Refusal::new(401, "invalid_api_key", "this is not the server's key")),
-        None => Err(Refusal::new(
-            401,
-            "missing_api_key",
-            "a key is needed: send it as Authorization: Bearer KEY (or x-api-key: KEY)",
-        )),
+        Some(false) => refuse(401, "invalid_api_key", "this is not the server's key"),
+        None => {
+            let message = "a key is needed: send it as Authorization: Bearer KEY (or x-api-key: KEY)";
+            refuse(401, "missing_api_key", message)
+        }
     }
 }
 

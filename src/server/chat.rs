@@ -109,7 +109,7 @@ impl Form for Chat {
     fn event(&mut self, index: usize, event: &Event, all: &mut Collected, out: &mut String) {
         let (mut likely, mut finish) = (None, None);
         let delta = match event {
-            Event::Begun { .. } => json!({ "role": "assistant", "content": "" }),
+            Event::Begun(_) => json!({ "role": "assistant", "content": "" }),
             Event::Thoughts(text) => json!({ "reasoning_content": text }),
             Event::Text(text, tokens) if text.is_empty() && tokens.iter().all(|t| t.thought) => return,
             Event::Text(text, tokens) => {

@@ -145,8 +145,8 @@ impl Form for Completion {
     fn event(&mut self, index: usize, event: &Event, all: &mut Collected, out: &mut String) {
         let (mut table, mut finish) = (None, None);
         let text = match event {
-            Event::Begun { .. } if self.echo.is_empty() => return,
-            Event::Begun { .. } => &self.echo,
+            Event::Begun(_) if self.echo.is_empty() => return,
+            Event::Begun(_) => &self.echo,
             Event::Text(text, tokens) => {
                 table = self.places.get_mut(index).filter(|_| self.likely).map(|places| {
                     let mut table = Table::default();

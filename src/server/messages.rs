@@ -123,7 +123,7 @@ impl Form for Message {
 
     fn event(&mut self, _: usize, notice: &Event, all: &mut Collected, out: &mut String) {
         match notice {
-            Event::Begun { .. } => {
+            Event::Begun(_) => {
                 let message = self.object(&Choice::default(), &all.usage);
                 event(out, "message_start", json!({ "message": message }));
             }

@@ -44,11 +44,8 @@ pub(super) enum Notice {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Event {
-    /// Prefill begins: the first event.
-    Begun {
-        prompt_tokens: u64,
-        cached_tokens: u64,
-    },
+    /// Prefill begins: the first event, with the tokens of the prompt.
+    Begun(Usage),
     Thoughts(String),
     /// More text, and tokens whether or not they completed some.
     Text(String, Vec<LikelyToken>),
@@ -73,7 +70,7 @@ impl Notice {
             }
             Event::Thoughts(text) | Event::Arguments(text) => text.len(),
             Event::Call(call) => call.text().len(),
-            Event::Begun { .. } | Event::Calling { .. } | Event::Ended(_) => 0,
+            Event::Begun(_) | Event::Calling { .. } | Event::Ended(_) => 0,
         }
     }
 }
@@ -142,7 +139,7 @@ impl Choice {
             }
             (Event::Call(call), _) => self.items.push(Item::Call(call.clone())),
             (Event::Ended(whole), _) => self.whole = Some(whole.clone()),
-            (Event::Begun { .. } | Event::Calling { .. } | Event::Arguments(_), _) => {}
+            (Event::Begun(_) | Event::Calling { .. } | Event::Arguments(_), _) => {}
         }
     }
 
@@ -177,8 +174,8 @@ impl Collected {
 
     pub(super) fn take(&mut self, index: usize, event: &Event) {
         // The prompt of several answers counts once.
-        if let (0, Event::Begun { prompt_tokens, cached_tokens }) = (index, event) {
-            (self.usage.prompt_tokens, self.usage.cached_tokens) = (*prompt_tokens, *cached_tokens);
+        if let (0, Event::Begun(usage)) = (index, event) {
+            (self.usage.prompt_tokens, self.usage.cached_tokens) = (usage.prompt_tokens, usage.cached_tokens);
         }
         if let Event::Ended(whole) = event {
             self.usage.add_answer(&whole.usage);

@@ -140,6 +140,7 @@ pub(super) struct Kept {
 struct Found<'a> {
     path: Path,
     store: &'a Store,
+    of_library: bool,
     stored: Option<SegmentId>,
     fresh: Vec<Arc<FreshState>>,
 }
@@ -160,8 +161,8 @@ fn stored(store: &Store, tip: &SegmentId) -> Result<Option<Path>, StoreError> {
 
 impl Found<'_> {
     /// `None` if the state turns out damaged.
-    fn open(&self, of_library: bool) -> Result<Option<Kept>, StoreError> {
-        let mut kept = Kept { of_library, ..Kept::default() };
+    fn open(&self) -> Result<Option<Kept>, StoreError> {
+        let mut kept = Kept { of_library: self.of_library, ..Kept::default() };
         if let Some(tip) = &self.stored {
             let Some(opened) = there(self.store.open_what_can_be_read(tip, 0))? else { return Ok(None) };
             if opened.plan.usable + self.fresh.len() != self.path.segments().len() {
@@ -210,20 +211,19 @@ impl Wanted {
                 break;
             }
             if self.same_tokens(&path) {
-                return Ok(Some(Found { path, store, stored: below, fresh }));
+                return Ok(Some(Found { path, store, of_library: false, stored: below, fresh }));
             }
         }
         Ok(None)
     }
 
     /// The longest prefix on disk, if longer than `least` bytes.
-    fn among_stored<'a>(&self, store: &'a Store, least: usize) -> Result<Option<Found<'a>>, StoreError> {
+    fn among_stored(&self, store: &Store, least: usize) -> Result<Option<Path>, StoreError> {
         for id in store.segments_under(&self.fingerprint, &self.prompt.rendered.text)? {
             // Do not stop at a path that is too short: a later segment has less text, but more of its path may be intact.
-            if let Some(path) = stored(store, &id)?.filter(|p| p.text_bytes() > least)
-                && self.same_tokens(&path)
-            {
-                return Ok(Some(Found { stored: path.head(), path, store, fresh: Vec::new() }));
+            let path = stored(store, &id)?.filter(|path| path.text_bytes() > least && self.same_tokens(path));
+            if path.is_some() {
+                return Ok(path);
             }
         }
         Ok(None)
@@ -234,19 +234,19 @@ impl Wanted {
     fn longest(&self, store: Option<&Store>, library: Option<&Store>) -> Result<(Path, Option<Kept>), StoreError> {
         let live = self.live();
         for _ in 0..ATTEMPTS {
-            let (mut found, mut of_library) = (None, false);
-            if let Some(store) = store {
-                found = self.among_fresh(store, live.text_bytes())?;
-            }
-            for (store, is_library) in [(store, false), (library, true)] {
-                let Some(store) = store else { continue };
+            let mut found = match store {
+                Some(store) => self.among_fresh(store, live.text_bytes())?,
+                None => None,
+            };
+            for (store, of_library) in [(store, false), (library, true)] {
                 let least = found.as_ref().map_or(&live, |f| &f.path).text_bytes();
-                if let Some(longer) = self.among_stored(store, least)? {
-                    (found, of_library) = (Some(longer), is_library);
+                let Some(store) = store else { continue };
+                if let Some(path) = self.among_stored(store, least)? {
+                    found = Some(Found { stored: path.head(), path, store, of_library, fresh: Vec::new() });
                 }
             }
             let Some(found) = found else { break };
-            if let Some(kept) = found.open(of_library)? {
+            if let Some(kept) = found.open()? {
                 return Ok((found.path, Some(kept)));
             }
         }

@@ -25,10 +25,12 @@ pub(super) struct Record {
     pub message: MessageId,
     pub parent: Option<MessageId>,
     /// The request's turns; once complete, also the answer.
-    turns: Vec<Turn>,
-    sent: Sent,
-    /// The object of the response; null until it is sent.
-    response: Value,
+    pub turns: Vec<Turn>,
+    /// The object of the response; null until it is complete, and if an earlier version did not store it.
+    pub response: Value,
+    pub created: u64,
+    /// Of an answer in memory.
+    sent: Option<Sent>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,11 +54,12 @@ impl Row {
 
 impl Record {
     pub(super) fn new(message: MessageId, parent: Option<MessageId>, requested: Vec<Turn>, sent: Sent) -> Record {
-        Record { message, parent, turns: requested, sent, response: Value::Null }
+        Record { message, parent, turns: requested, response: Value::Null, created: sent.created, sent: Some(sent) }
     }
 
     pub(super) fn complete(&mut self, choice: &Choice, usage: &Usage, finish: Finish) {
-        self.response = self.sent.response(Status::of(finish, choice), Some(choice), Some(usage));
+        let response = |sent: &Sent| sent.response(Status::of(finish, choice), Some(choice), Some(usage));
+        self.response = self.sent.as_ref().map(response).unwrap_or_default();
         let (thinking, calls) = (choice.thinking(), choice.calls().cloned().collect());
         self.turns.push(Turn { thinking, calls, ..Turn::new(ChatRole::Assistant, choice.answer()) });
     }
@@ -66,15 +69,6 @@ impl Record {
         // Plain data always serializes.
         serde_json::to_string(&row).unwrap_or_default()
     }
-}
-
-pub(super) struct Named {
-    pub message: MessageId,
-    /// The request's turns, then the answer.
-    pub turns: Vec<Turn>,
-    /// The object of the response; null if an earlier version did not store it.
-    pub response: Value,
-    pub created: u64,
 }
 
 pub(super) struct Records {
@@ -165,20 +159,20 @@ impl Records {
         Ok(rows.collect::<Option<Vec<_>>>().map(|turns| turns.into_iter().flatten().collect()))
     }
 
-    pub(super) fn get(&self, id: &str) -> Result<Named> {
+    pub(super) fn get(&self, id: &str) -> Result<Record> {
         let message = self.number(id, "response_id")?;
         if let Some(found) = locked(&self.recent).iter().find(|r| r.message == message) {
-            let (turns, response) = (found.turns.clone(), found.response.clone());
-            return Ok(Named { message, turns, response, created: found.sent.created });
+            return Ok(found.clone());
         }
         let none = || unknown(id, "response_id");
         self.holder(message).map_err(internal)?.ok_or_else(none)?;
         let stored = self.store.message(message).map_err(internal)?;
         let created = u64::try_from(stored.created_ms / 1_000).unwrap_or(0);
-        match serde_json::from_str(&stored.text).map_err(|_| none())? {
-            Row::Whole { turns, response } => Ok(Named { message, turns, response, created }),
-            Row::Turns(turns) => Ok(Named { message, turns, response: Value::Null, created }),
-        }
+        let (turns, response) = match serde_json::from_str(&stored.text).map_err(|_| none())? {
+            Row::Whole { turns, response } => (turns, response),
+            Row::Turns(turns) => (turns, Value::Null),
+        };
+        Ok(Record { message, parent: stored.parent, turns, response, created, sent: None })
     }
 
     pub(super) fn item(&self, id: &str, field: &str) -> Result<Value> {

@@ -45,8 +45,7 @@ impl Status {
 
     pub(super) fn last_item(self) -> &'static str {
         match self {
-            Status::InProgress => "in_progress",
-            Status::Completed => "completed",
+            Status::InProgress | Status::Completed => self.word(),
             Status::Incomplete(_) | Status::Failed => "incomplete",
         }
     }
@@ -87,11 +86,8 @@ pub(super) fn given(fields: &Fields) -> Value {
         match name.as_str() {
             "reasoning" => value["effort"] = sent["effort"].clone(),
             "text" => {
-                if !sent["format"].is_null() {
-                    value["format"] = text_format(&sent["format"]);
-                }
-                if !sent["verbosity"].is_null() {
-                    value["verbosity"] = sent["verbosity"].clone();
+                for field in ["format", "verbosity"].into_iter().filter(|field| !sent[*field].is_null()) {
+                    value[field] = if field == "format" { text_format(&sent[field]) } else { sent[field].clone() };
                 }
             }
             _ => *value = sent,
@@ -150,12 +146,9 @@ impl Sent {
     /// All items of a choice; at least a message.
     fn output(&self, choice: &Choice, status: Status) -> Vec<Value> {
         let empty = [Item::Text(String::new())];
-        let items = match choice.items.iter().any(|item| !matches!(item, Item::Thoughts(_))) {
-            true => choice.items.clone(),
-            false => choice.items.iter().chain(&empty).cloned().collect(),
-        };
-        let last = items.len().saturating_sub(1);
-        let word = |at: usize| if at == last { status.last_item() } else { "completed" };
+        let only_thoughts = choice.items.iter().all(|item| matches!(item, Item::Thoughts(_)));
+        let items: Vec<Item> = choice.items.iter().chain(empty.iter().filter(|_| only_thoughts)).cloned().collect();
+        let word = |at: usize| if at + 1 == items.len() { status.last_item() } else { "completed" };
         (0..items.len()).filter_map(|at| self.item(&items, at, word(at))).collect()
     }
 
@@ -328,7 +321,7 @@ impl Form for Events {
         let usage = all.usage;
         let Some(choice) = all.choices.first_mut() else { return };
         match notice {
-            Event::Begun { .. } => {
+            Event::Begun(_) => {
                 let begun = self.sent.response(Status::InProgress, None, None);
                 self.report(out, "response.created", json!({ "response": begun }));
                 self.report(out, "response.in_progress", json!({ "response": begun }));

@@ -13,7 +13,7 @@ use super::context::{blocking, leave_out, own_data};
 use super::fields::{Fields, kind};
 use super::notice::{Choice, Item, collect};
 use super::prompt::{Conversation, Thinking};
-use super::records::{Named, Record, Records};
+use super::records::{Record, Records};
 use super::refusal::Result;
 use super::request::{self, Id, fresh_id, model, model_of, object};
 use super::response::{Events, Sent, Status, call_item, given, repeated, usage};
@@ -215,7 +215,7 @@ async fn with_records<T: Send + 'static>(
 }
 
 /// The object of an answer from an earlier version's store, with the fields that are known.
-fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value> {
+fn from_turns(shared: &Shared, id: String, named: &Record) -> Result<Value> {
     let mut choice = Choice::default();
     if let Some(answer) = named.turns.last().cloned() {
         choice.items = vec![Item::Thoughts(answer.thinking), Item::Text(answer.text)];
@@ -281,7 +281,7 @@ fn items(turn: &Turn, id: &str) -> Vec<Value> {
     items
 }
 
-fn page(named: &Named, mut fields: Fields) -> Result<Value> {
+fn page(named: &Record, mut fields: Fields) -> Result<Value> {
     let newest_first = match fields.text("order")?.as_deref() {
         None | Some("desc") => true,
         Some("asc") => false,

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::codec::Conversation;
 use super::halves;
@@ -38,46 +37,34 @@ pub(super) struct Draw {
 /// The body of a request. `left_out`: fields that this server refuses.
 pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_out: &BTreeSet<&'static str>) -> Value {
     let s = draw.sampling;
-    let mut body = Map::new();
-    let mut put = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
-    put("model", json!(model));
-    put("messages", json!(conversation.messages));
-    put("stream", json!(true));
-    put("stream_options", json!({"include_usage": true}));
     // The newer name only after the older one is refused: local servers know the older one.
     let limit = if left_out.contains("max_tokens") { "max_completion_tokens" } else { "max_tokens" };
-    if let Some(tokens) = draw.max_tokens {
-        put(limit, json!(tokens));
-    }
     // Digits as configured: an f32 converted to f64 would show more of them.
-    let number = |x: f32| x.to_string().parse::<f64>().map_or(Value::Null, |x| json!(x));
-    put("temperature", number(s.temperature));
-    put("top_p", number(s.top_p));
-    put("seed", json!(s.seed));
-    for (name, value, off) in [
-        ("presence_penalty", s.presence_penalty, 0.0),
-        ("frequency_penalty", s.frequency_penalty, 0.0),
-        ("min_p", s.min_p, 0.0),
-        ("repetition_penalty", s.repeat_penalty, 1.0),
-    ] {
-        if value != off {
-            put(name, number(value));
-        }
+    let number = |x: f32| x.to_string().parse::<f64>().ok();
+    let unless = |off: f32, x: f32| number(x).filter(|_| x != off);
+    let think = (conversation.think != ThinkMode::Auto).then_some(conversation.think == ThinkMode::On);
+    let mut body = json!({
+        "model": model,
+        "messages": conversation.messages,
+        "stream": true,
+        "stream_options": { "include_usage": true },
+        limit: draw.max_tokens,
+        "temperature": number(s.temperature),
+        "top_p": number(s.top_p),
+        "seed": s.seed,
+        "presence_penalty": unless(0.0, s.presence_penalty),
+        "frequency_penalty": unless(0.0, s.frequency_penalty),
+        "min_p": unless(0.0, s.min_p),
+        "repetition_penalty": unless(1.0, s.repeat_penalty),
+        "top_k": (s.top_k > 0).then_some(s.top_k),
+        "chat_template_kwargs": think.map(|on| json!({ "enable_thinking": on })),
+        "continue_final_message": conversation.open.then_some(true),
+        "add_generation_prompt": conversation.open.then_some(false),
+    });
+    if let Some(fields) = body.as_object_mut() {
+        fields.retain(|name, value| !value.is_null() && !left_out.contains(name.as_str()));
     }
-    if s.top_k > 0 {
-        put("top_k", json!(s.top_k));
-    }
-    if conversation.think != ThinkMode::Auto {
-        put("chat_template_kwargs", json!({"enable_thinking": conversation.think == ThinkMode::On}));
-    }
-    if conversation.open {
-        put("continue_final_message", json!(true));
-        put("add_generation_prompt", json!(false));
-    }
-    for name in left_out {
-        body.remove(*name);
-    }
-    Value::Object(body)
+    body
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,36 +139,8 @@ pub(super) enum Event {
     Strange,
 }
 
-#[derive(Deserialize)]
-struct Wire {
-    choices: Option<Vec<Choice>>,
-    usage: Option<Value>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    index: Option<u64>,
-    delta: Option<Delta>,
-    message: Option<Delta>,
-    finish_reason: Option<String>,
-    error: Option<Value>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Delta {
-    content: Value,
-    reasoning_content: Value,
-    /// Other servers' names for it. Some send several, and one of them may be empty.
-    reasoning: Value,
-    thinking: Value,
-    reasoning_details: Value,
-    refusal: Option<String>,
-    tool_calls: Value,
-    function_call: Value,
-}
-
+/// Servers' names for thoughts. Some send several, and one of them may be empty.
+const THOUGHTS: [&str; 4] = ["reasoning_content", "reasoning", "thinking", "reasoning_details"];
 const NO_REASON: &str = "no reason given";
 const MOST_TOKENS: u64 = 1 << 40;
 
@@ -235,47 +194,48 @@ pub(super) fn event(data: &str) -> Event {
         return Event::Strange;
     };
     // Some servers put their error into a list.
-    if let Some(error) = value.as_array().and_then(|list| list.iter().find_map(|entry| entry.get("error"))) {
+    let listed = value.as_array().and_then(|list| list.iter().find_map(|entry| entry.get("error")));
+    if let Some(error) = listed.or(value.get("error")).filter(|error| !error.is_null()) {
         return failed(error);
     }
     if !value.is_object() {
         return Event::Other;
     }
-    let Ok(wire) = Wire::deserialize(&value) else {
-        return Event::Strange;
-    };
-    if let Some(error) = wire.error.filter(|e| !e.is_null()) {
-        return failed(&error);
-    }
-    if wire.choices.is_none() && wire.usage.is_none() {
+    if value["choices"].is_null() && value["usage"].is_null() {
         // An event may consist of an error alone.
         return words_of(&value).map_or(Event::Other, Event::Failed);
     }
-    let mut chunk = Chunk { usage: wire.usage.as_ref().and_then(counted), ..Chunk::default() };
+    if !(value["choices"].is_null() || value["choices"].is_array()) {
+        return Event::Strange;
+    }
+    let mut chunk = Chunk { usage: counted(&value["usage"]), ..Chunk::default() };
     // Only the first of several answers is used.
-    for choice in wire.choices.into_iter().flatten().filter(|c| c.index.unwrap_or(0) == 0) {
-        if let Some(error) = choice.error.filter(|e| !e.is_null()) {
-            return failed(&error);
+    let choices = value["choices"].as_array().into_iter().flatten();
+    for choice in choices.filter(|choice| choice["index"].as_u64().unwrap_or(0) == 0) {
+        if !choice["error"].is_null() {
+            return failed(&choice["error"]);
         }
-        let delta = choice.delta.or(choice.message).unwrap_or_default();
-        let content = match delta.content {
-            Value::Array(parts) => parts,
-            text @ (Value::String(_) | Value::Null) => vec![text],
+        let delta = if choice["delta"].is_null() { &choice["message"] } else { &choice["delta"] };
+        let content = &delta["content"];
+        let parts = match content {
+            Value::Array(parts) => parts.as_slice(),
+            Value::String(_) | Value::Null => std::slice::from_ref(content),
             Value::Object(_) | Value::Bool(_) | Value::Number(_) => return Event::Strange,
         };
-        let (thoughts, text): (Vec<_>, Vec<_>) = content.into_iter().partition(|part| part.get("thinking").is_some());
-        let Delta { reasoning_content, reasoning, thinking, reasoning_details, .. } = delta;
-        let thoughts = [thoughts.into(), reasoning_content, reasoning, thinking, reasoning_details];
-        chunk.thinking.extend(thoughts.iter().map(text_in).find(|text| !text.is_empty()));
-        let calls = delta.tool_calls.as_array().map_or(&[][..], Vec::as_slice);
-        for call in calls.iter().chain(Some(&delta.function_call).filter(|call| call.is_object())) {
+        let (thoughts, text): (Vec<&Value>, Vec<&Value>) =
+            parts.iter().partition(|part| part.get("thinking").is_some());
+        let thoughts: String = thoughts.into_iter().map(text_in).collect();
+        let mut named = THOUGHTS.iter().map(|name| text_in(&delta[*name])).filter(|text| !text.is_empty());
+        chunk.thinking.push_str(&if thoughts.is_empty() { named.next().unwrap_or_default() } else { thoughts });
+        chunk.text.extend(text.into_iter().map(text_in));
+        chunk.text.push_str(delta["refusal"].as_str().unwrap_or_default());
+        let old_call = Some(&delta["function_call"]).filter(|call| call.is_object());
+        for call in delta["tool_calls"].as_array().into_iter().flatten().chain(old_call) {
             let name = call.pointer("/function/name").or(call.get("name")).and_then(Value::as_str);
             chunk.tools.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
             chunk.in_call = true;
         }
-        chunk.text.push_str(&text_in(&text.into()));
-        chunk.text.extend(delta.refusal);
-        chunk.finished = match choice.finish_reason.as_deref() {
+        chunk.finished = match choice["finish_reason"].as_str() {
             None | Some("") => chunk.finished,
             Some("length" | "max_tokens") => Some(Finished::Length),
             Some("content_filter") => Some(Finished::Filtered),

@@ -92,19 +92,17 @@ impl Request {
                 self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 wake?;
                 anew = false;
-            } else if !anew && self.worker.lanes.have_more(&self.ask, from, WORTH_BYTES) {
-                // Another prefill finished during the planning. Plan again only once: state may exist and still be
-                // unusable.
-                anew = true;
-            } else if let Some(at) =
-                self.worker.lanes.place_for(&plan.base, plan.kept.is_some() || plan.base.segments().is_empty())
-            {
+                continue;
+            }
+            // Another prefill may have finished during the planning. Plan again only once: state may exist and still be
+            // unusable.
+            anew = !anew && self.worker.lanes.have_more(&self.ask, from, WORTH_BYTES);
+            let can_be_put_back = plan.kept.is_some() || plan.base.segments().is_empty();
+            // Without a slot, another request has taken over the state of this plan.
+            if let Some(at) = self.worker.lanes.place_for(&plan.base, can_be_put_back).filter(|_| !anew) {
                 self.at = at;
                 self.worker.lanes.occupy(at, &mut self.ask, &plan);
                 return Ok(plan);
-            } else {
-                // Another request has taken over the state of this plan.
-                anew = false;
             }
         }
     }
@@ -136,7 +134,7 @@ impl Request {
         let cached_tokens = base.position();
         let prompt_tokens = cached_tokens + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
         if first {
-            let begun = Event::Begun { prompt_tokens, cached_tokens };
+            let begun = Event::Begun(Usage { prompt_tokens, cached_tokens, ..Usage::default() });
             self.ask.to.report(Notice::Answer(self.ask.index, begun));
             let metrics = &self.worker.shared.metrics;
             metrics.prompt_tokens.fetch_add(prompt_tokens, Ordering::Relaxed);
@@ -240,7 +238,7 @@ impl Request {
         to.report(Notice::Scored { tokens, likely: end.likely });
         if self.ask.params.max_tokens == 0 {
             for index in 0..self.ask.params.wanted {
-                to.report(Notice::Answer(index, Event::Begun { prompt_tokens, cached_tokens: 0 }));
+                to.report(Notice::Answer(index, Event::Begun(Usage { prompt_tokens, ..Usage::default() })));
                 let whole = Whole { finish: Finish::Length, stopped_by: None, usage: Usage::default(), calls: 0 };
                 to.report(Notice::Answer(index, Event::Ended(whole)));
             }
