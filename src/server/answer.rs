@@ -1,11 +1,7 @@
 //! The answer in decode: tokens to text, stop texts, counts.
 
-use super::Shared;
-use super::ask::Ask;
-use super::calls::{Calls, certain};
-use super::notice::{Choice, Event, LikelyToken, Notice, Usage, Whole};
-use super::params::Params;
-use super::refusal::Refusal;
+use super::calls::certain;
+use super::{Ask, Calls, Choice, Event, LikelyToken, Notice, Params, Refusal, Shared, Usage, Whole};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Steering, Token};
 use crate::text::steer::steering;

@@ -8,16 +8,12 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::{MethodRouter, post};
 
-use super::context::{blocking, own_data};
-use super::fields::Fields;
-use super::notice::{Listener, Reporter};
-use super::params::Params;
-use super::prompt::Conversation;
-use super::records::Record;
-use super::refusal::{Refusal, Result};
-use super::sampling::Format;
-use super::stream::{Form, answer};
-use super::{Phase, Shared, files, request};
+use super::notice::Reporter;
+use super::stream::answer;
+use super::{
+    Conversation, Fields, Form, Format, Listener, Params, Phase, Record, Refusal, Result, Shared, blocking, files,
+    own_data, request,
+};
 use crate::engine::protocol::{Cancel, Constraint, Token};
 use crate::runtime::render::Rendered;
 use crate::text::schema::Unusable;

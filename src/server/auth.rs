@@ -4,13 +4,12 @@
 //! a page with a domain that resolves to this machine sends the domain as `Host`. Both are refused; a configured key is
 //! required. Without a key, a connection of another user of this machine is refused ([`Owner`]).
 
+use super::{Refusal, Result};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpStream;
-
-use super::refusal::{Refusal, Result};
 
 /// The key that a client must send. Only its hash is stored.
 #[derive(Clone, Debug)]

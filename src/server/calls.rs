@@ -227,7 +227,6 @@ fn broken_off(text: &str, names: &[String]) -> Option<Read> {
     }
 }
 
-/// Where the JSON object at the beginning of a text ends.
 fn object_end(text: &str) -> Option<usize> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for (at, c) in text.bytes().enumerate() {

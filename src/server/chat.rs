@@ -4,18 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::Shared;
-use super::ask::Received;
-use super::chunks::{Head, MOST_ALTERNATIVES, likely_chat, reason, wanted};
-use super::fields::Fields;
-use super::notice::{Choice, Collected, Event, LikelyToken, Whole};
-use super::prompt::{Conversation, Thinking};
-use super::refusal::Result;
-use super::request::model_of;
-use super::sampling::{most_tokens, params, response_format};
-use super::stream::Form;
-use super::tools::{Tools, custom_input};
-use super::turns::{Call, Turn, messages};
+use super::chunks::{likely_chat, wanted};
+use super::sampling::params;
+use super::turns::messages;
+use super::{
+    Call, Choice, Collected, Conversation, Event, Fields, Form, Head, LikelyToken, MOST_ALTERNATIVES, Received, Result,
+    Shared, Thinking, Tools, Turn, Whole, custom_input, model_of, most_tokens, reason, response_format,
+};
 use crate::text::{ChatRole, Tokenizer};
 
 const IGNORED: [&str; 10] = [

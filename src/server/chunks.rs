@@ -6,19 +6,14 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::fields::Fields;
-use super::notice::{Collected, LikelyToken, Usage, Whole};
-use super::now_s;
-use super::refusal::Result;
-use super::request::fresh_id;
 use super::stream::{data, data_done};
+use super::{Collected, Fields, LikelyToken, Result, Usage, Whole, fresh_id, now_s};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Token};
 use crate::text::{Before, Places, Tokenizer};
 
 const MOST_CHOICES: u64 = 16;
 
-/// The finish reason in OpenAI's terms.
 pub(super) fn reason(whole: &Whole) -> &'static str {
     match whole.finish {
         Finish::Stop | Finish::Repeats if whole.calls > 0 => "tool_calls",

@@ -8,25 +8,21 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::Shared;
-use super::ask::{self, Prompt, submit};
-use super::chunks::{Head, MOST_ALTERNATIVES, Table, reason, wanted};
-use super::context::blocking;
-use super::fields::{Fields, kind};
-use super::notice::{Choice, Collected, Event, Usage, collect};
-use super::params::Params;
-use super::plain::token_list;
-use super::refusal::{Refusal, Result};
-use super::request::{self, model_of, object};
-use super::sampling::{Format, most_tokens, params, response_format};
-use super::stream::{Form, answer};
+use super::ask;
+use super::chunks::{Table, wanted};
+use super::request;
+use super::sampling::params;
+use super::stream::answer;
+use super::{
+    Choice, Collected, Event, Fields, Form, Format, Head, MOST_ALTERNATIVES, Params, Prompt, Refusal, Result, Shared,
+    Usage, blocking, collect, kind, model_of, most_tokens, object, reason, response_format, submit, token_list,
+};
 use crate::engine::protocol::Token;
 use crate::runtime::render::{MARK, Rendered};
 use crate::text::{Before, Places, Tokenizer};
 
 const MOST_PROMPTS: usize = 256;
-/// Default maximum of tokens in an answer, from OpenAI's API.
-const TOKENS: u64 = 16;
+const DEFAULT_TOKENS: u64 = 16;
 
 enum Given {
     Text(String),
@@ -169,7 +165,7 @@ impl Form for Completion {
 fn read(shared: &Shared, mut fields: Fields) -> Result<(Vec<Given>, Params, Format, Completion)> {
     let info = model_of(shared, &mut fields)?;
     let given = prompts(shared, &mut fields)?;
-    let most = most_tokens(&mut fields, &["max_tokens", "n_predict"], 0)?.unwrap_or(TOKENS);
+    let most = most_tokens(&mut fields, &["max_tokens", "n_predict"], 0)?.unwrap_or(DEFAULT_TOKENS);
     let mut params = Params { raw: true, thinking_budget: 0, ..params(shared, &mut fields, "stop", Some(most))? };
     params.wanted = wanted(&mut fields)?;
     let echoes = fields.on("echo")?;

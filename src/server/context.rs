@@ -3,16 +3,13 @@
 //! It lives in a task-local, so that readers of nested fields need no parameter for it; [`blocking`] carries it to
 //! other threads.
 
+use super::{Owner, Refusal, Result};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::HeaderValue;
 
-use super::auth::Owner;
-use super::refusal::{Refusal, Result};
-
-/// Maximum bytes of the header with the left-out names.
-const HEADER_BYTES: usize = 1 << 10;
+const MOST_HEADER_BYTES: usize = 1 << 10;
 
 tokio::task_local! {
     static REQUEST: Arc<Context>;
@@ -80,7 +77,7 @@ pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
     let mut text = String::new();
     for name in names {
         let name: String = name.chars().map(|c| if c.is_ascii_graphic() && c != ',' { c } else { '?' }).collect();
-        if text.len() + name.len() > HEADER_BYTES {
+        if text.len() + name.len() > MOST_HEADER_BYTES {
             text.push_str(", ...");
             break;
         }
@@ -115,7 +112,7 @@ mod tests {
         assert_eq!(header(&["a", "b\nc: d,é"]).unwrap(), "a, b?c:?d??");
         let long = "x".repeat(200);
         let all = header(&[long.as_str(); 9]).unwrap();
-        assert!(all.len() < HEADER_BYTES + 20 && all.ends_with("..."), "{all}");
+        assert!(all.len() < MOST_HEADER_BYTES + 20 && all.ends_with("..."), "{all}");
     }
 
     #[test]

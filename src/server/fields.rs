@@ -6,8 +6,7 @@ use std::ops::RangeInclusive;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::context::leave_out;
-use super::refusal::{Refusal, Result};
+use super::{Refusal, Result, leave_out};
 use crate::text::near::nearest;
 
 /// Fields of any API that end, limit or shape an answer: an API that does not read one refuses it.

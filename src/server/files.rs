@@ -6,12 +6,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::Shared;
-use super::context::{blocking, own_data};
-use super::prompt::Conversation;
-use super::refusal::{Refusal, Result};
-use super::request::{model, object};
-use super::turns::Turn;
+use super::{Conversation, Refusal, Result, Shared, Turn, blocking, model, object, own_data};
 use crate::runtime::path::Path;
 use crate::runtime::render::safe_name;
 use crate::runtime::segments::document_text;

@@ -25,12 +25,14 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::ask::answers;
-use super::auth::{self, Owner};
+use super::auth;
 use super::context::{self, Context};
 use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
-use super::refusal::{Family, Refusal, Result};
-use super::request::{self, BODY_BYTES, Id, fresh_id};
-use super::{MCP, Mounted, Phase, Shared, chat, completions, files, messages, plain, responses};
+use super::request::{self, BODY_BYTES};
+use super::{
+    Family, Id, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, messages,
+    plain, responses,
+};
 
 /// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
 /// gets an error.

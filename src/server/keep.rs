@@ -9,14 +9,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::now_s;
-use super::records::{Record, Records};
+use super::{Record, Records, Shared, now_s};
 use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
 use crate::core::{bytes, now_ms};
 use crate::engine::protocol::{StateImage, Token};
@@ -200,7 +199,6 @@ impl Keep {
         }
     }
 
-    /// Writes the remaining saves, and evicts old requests.
     pub(super) fn close(mut self, records: &Records) -> Result<(), Unsaved> {
         if let Some(tidying) = self.tidying.take() {
             // The thread has no result; its panic is already printed.
@@ -255,7 +253,6 @@ impl Fresh {
         }
     }
 
-    /// The state is on disk, or given up.
     pub(super) fn remove(&mut self, id: &SegmentId) {
         if self.states.contains_key(id) {
             let gone = Arc::make_mut(&mut self.states).remove(id);
@@ -325,35 +322,26 @@ fn set_aside(folder: &Path) -> Result<PathBuf, StoreError> {
     Ok(place)
 }
 
-/// Whether the store is usable: damage in it never keeps a request from its answer.
-pub(super) struct Cache {
-    store: Arc<Store>,
-    failed: AtomicBool,
-}
-
-impl Cache {
-    pub(super) fn new(store: Arc<Store>) -> Cache {
-        Cache { store, failed: AtomicBool::new(false) }
-    }
-
-    pub(super) fn usable(&self) -> Option<&Store> {
-        (!self.is_damaged()).then_some(&*self.store)
+/// Damage in the store of requests never keeps a request from its answer.
+impl Shared {
+    pub(super) fn usable_store(&self) -> Option<&Store> {
+        (!self.is_damaged()).then_some(&*self.options.store)
     }
 
     pub(super) fn is_damaged(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
+        self.damaged.load(Ordering::Relaxed)
     }
 
     /// Handles a failed lookup: a damaged store is moved aside and stays unused until the next start.
-    pub(super) fn failed(&self, e: &StoreError) {
+    pub(super) fn lookup_failed(&self, e: &StoreError) {
         if e.damage().is_none() {
             tracing::warn!("kept state of requests cannot be looked up: {e}");
             return;
         }
-        if self.failed.swap(true, Ordering::Relaxed) {
+        if self.damaged.swap(true, Ordering::Relaxed) {
             return;
         }
-        match set_aside(self.store.root()) {
+        match set_aside(self.options.store.root()) {
             Ok(place) => tracing::warn!(
                 "kept state of requests is damaged ({e}): it was moved to {}; answers go on, and nothing is kept until the \
                  next start",

@@ -6,17 +6,17 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::Shared;
-use super::ask::{Received, count};
-use super::fields::Fields;
-use super::notice::{Choice, Collected, Event, Item, Usage, Whole};
-use super::prompt::{Conversation, Thinking, without_billing};
-use super::refusal::{Family, Refusal, Result};
-use super::request::{self, fresh_id, model_of, object};
-use super::sampling::{Format, format_of, most_tokens, params};
-use super::stream::{Form, event};
-use super::tools::{self, Tools};
-use super::turns::{Call, content, messages};
+use super::prompt::without_billing;
+use super::refusal::THREAD;
+use super::request;
+use super::sampling::params;
+use super::stream::event;
+use super::tools;
+use super::turns::messages;
+use super::{
+    Call, Choice, Collected, Conversation, Event, Family, Fields, Form, Format, Item, Received, Refusal, Result,
+    Shared, Thinking, Tools, Usage, Whole, content, count, format_of, fresh_id, model_of, most_tokens, object,
+};
 use crate::core::transcript::Finish;
 use crate::text::ChatRole;
 
@@ -181,8 +181,7 @@ fn conversation(shared: &Shared, fields: &mut Fields) -> Result<Conversation> {
     Ok(Conversation { field: "messages", turns, tools, thinking, open, closed: false })
 }
 
-/// Reads `output_config`: the schema of the answer.
-fn output(fields: &mut Fields) -> Result<Format> {
+fn output_config(fields: &mut Fields) -> Result<Format> {
     // The name of the field while it was in beta.
     let earlier = fields.object("output_format")?;
     let mut format = None;
@@ -194,24 +193,15 @@ fn output(fields: &mut Fields) -> Result<Format> {
     format_of(format.or(earlier), "output_config", "schema")
 }
 
-/// Clients that rely on conversations stored by the server send all messages after this error.
-fn refuse_thread(fields: &mut Fields) -> Result<()> {
-    let refused = fields.refuse_because("thread", "is not supported: send all messages", |_| false);
-    refused.map_err(|mut refusal| {
-        let code = "thread_unsupported_request";
-        refusal.details = Some(Box::new(json!({ "error_code": code, "unsupported": ["thread"] })));
-        refusal
-    })
-}
-
 pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Message)> {
     let model = model_of(shared, &mut fields)?.name;
     let conversation = conversation(shared, &mut fields)?;
     fields.require("max_tokens")?;
     let most = most_tokens(&mut fields, &["max_tokens"], 1)?;
-    refuse_thread(&mut fields)?;
+    let thread = fields.refuse_because("thread", "is not supported: send all messages", |_| false);
+    thread.map_err(|refusal| Refusal { code: THREAD, ..refusal })?;
     let params = params(shared, &mut fields, "stop_sequences", most)?;
-    let format = output(&mut fields)?;
+    let format = output_config(&mut fields)?;
     fields.ignore(&["metadata", "service_tier", "inference_geo"]);
     fields.done_for_answer()?;
     let form = Message { id: fresh_id("msg_"), model, open: None, blocks: 0 };

@@ -51,7 +51,7 @@ mod worker;
 
 use std::ffi::OsString;
 use std::net::TcpListener;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -67,12 +67,29 @@ use crate::store::{Store, Unsaved};
 use crate::text::TextModel;
 use crate::text::grammar::Grammars;
 use crate::text::schema::Checker;
-use ask::Ask;
+use ask::{Ask, Prompt, Received, count, render, submit};
 pub use auth::Key;
+use auth::Owner;
+use calls::Calls;
+use chunks::{Head, MOST_ALTERNATIVES, reason};
+use context::{blocking, leave_out, own_data};
+use fields::{Fields, kind};
+use keep::Keep;
 pub use keep::open_cache;
-use keep::{Cache, Keep};
 use metrics::Metrics;
-use records::Records;
+use notice::{Choice, Collected, Event, Item, LikelyToken, Listener, Notice, Usage, Whole, collect};
+use params::Params;
+use plain::token_list;
+use planner::Plan;
+use prompt::{Conversation, Thinking};
+use records::{Record, Records};
+use refusal::{Family, Refusal, Result};
+use request::{Id, fresh_id, model, model_of, object};
+use response::{Sent, Status};
+use sampling::{Format, format_of, most_tokens, response_format};
+use stream::Form;
+use tools::{Tools, custom_input};
+use turns::{Call, Turn, content};
 use worker::Worker;
 
 const MCP: &str = "/mcp";
@@ -170,7 +187,8 @@ struct Shared {
     phase: watch::Sender<Phase>,
     metrics: Metrics,
     records: Records,
-    cache: Cache,
+    /// The store of requests is damaged, and was moved aside.
+    damaged: AtomicBool,
     grammars: OnceLock<Result<Grammars, String>>,
     /// Tries a schema before it is compiled, and limits how many are tried and compiled at a time.
     schemas: Checker,
@@ -198,7 +216,6 @@ impl Shared {
     }
 }
 
-/// Seconds since the epoch.
 fn now_s() -> u64 {
     now_ms().unsigned_abs() / 1000
 }
@@ -246,7 +263,7 @@ impl Server {
             phase: watch::Sender::new(Phase::Serving),
             metrics: Metrics::default(),
             records: Records::new(Arc::clone(&options.store)),
-            cache: Cache::new(Arc::clone(&options.store)),
+            damaged: AtomicBool::new(false),
             grammars: OnceLock::new(),
             schemas: Checker::new(std::mem::take(&mut options.schema_checker)),
             compiling: Arc::new(Semaphore::new(COMPILERS)),

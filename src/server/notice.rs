@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::refusal::{Refusal, Result};
-use super::turns::Call;
+use super::{Call, Refusal, Result};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Cancel, Likely, Token};
 
@@ -33,12 +32,17 @@ pub(super) struct LikelyToken {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Notice {
     /// Log-probabilities of the prompt's tokens; the first token has none.
-    Scored { tokens: Vec<Token>, likely: Vec<Likely> },
+    Scored {
+        tokens: Vec<Token>,
+        likely: Vec<Likely>,
+    },
     /// Progress of the prefill, in tokens.
-    Reading { done: u64, total: u64 },
+    Reading {
+        done: u64,
+        total: u64,
+    },
     /// An event of one of the request's answers, by its number.
     Answer(usize, Event),
-    /// The last event.
     Failed(Refusal),
 }
 
@@ -56,7 +60,6 @@ pub(super) enum Event {
     /// More of the call's arguments, a piece of JSON.
     Arguments(String),
     Call(Call),
-    /// The last event.
     Ended(Whole),
 }
 
@@ -117,9 +120,7 @@ pub(super) enum Item {
 /// An answer, as far as its events have arrived.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
-    /// In the order of decode.
     pub items: Vec<Item>,
-    /// Its tokens, if the request asks for log-probabilities.
     pub tokens: Vec<LikelyToken>,
     pub whole: Option<Whole>,
 }

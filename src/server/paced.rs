@@ -1,6 +1,7 @@
 //! The bytes of a connection: a reader must take some regularly, and an unreadable head gets an error in the server's
 //! form.
 
+use super::Refusal;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,8 +10,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
-
-use super::refusal::Refusal;
 
 pub(super) const HEAD_BYTES: usize = 64 << 10;
 pub(super) const HEAD_LINES: usize = 100;

@@ -6,11 +6,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Shared;
-use super::calls::Calls;
-use super::fields::Fields;
-use super::plain::{token_id, token_list};
-use super::refusal::Result;
+use super::plain::token_id;
+use super::{Calls, Fields, Result, Shared, token_list};
 use crate::engine::protocol::{Constrain, Constraint, MOST_TOKENS, Sampling, SpecMode, Token, Watched};
 
 #[derive(Clone, Debug, Default)]

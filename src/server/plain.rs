@@ -8,12 +8,9 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::ask::{encode, render};
-use super::context::blocking;
-use super::fields::Fields;
-use super::refusal::{Refusal, Result};
-use super::request::{self, Id, model, model_named, model_of, object};
-use super::{EngineIs, Shared, chat};
+use super::ask::encode;
+use super::request::{self, model_named};
+use super::{EngineIs, Fields, Id, Refusal, Result, Shared, blocking, chat, model, model_of, object, render};
 use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::Specials;
 

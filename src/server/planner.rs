@@ -10,10 +10,8 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use super::Shared;
-use super::ask::Prompt;
 use super::keep::{Fresh, FreshState};
-use super::refusal::{Refusal, Result};
+use super::{Prompt, Refusal, Result, Shared};
 use crate::core::grouped;
 use crate::engine::protocol::{Cancel, CheckpointImage, RowSource, RowsFault};
 use crate::runtime::path::Path;
@@ -71,7 +69,7 @@ fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
 
 fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
     let Wanted { prompt, limit, .. } = wanted;
-    let store = shared.cache.usable();
+    let store = shared.usable_store();
     let library = shared.options.library.as_deref().filter(|_| prompt.of_library);
     if let Some(fault) = &wanted.lost {
         let segment = fault.segment.map(SegmentId);
@@ -79,8 +77,8 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
         let of = [store, library].into_iter().flatten().find(knows);
         let noted = of.map_or(Ok(false), |store| store.give_up_on(fault));
         let noted = noted.unwrap_or_else(|e| {
-            shared.cache.failed(&e);
-            shared.cache.is_damaged()
+            shared.lookup_failed(&e);
+            shared.is_damaged()
         });
         if !noted && store.is_some() {
             return Err(Refusal::internal(fault.to_string()));
@@ -90,7 +88,7 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
         // Scoring covers the tokens of the whole prompt, so no kept state helps.
         true => (Path::default(), None),
         false => wanted.longest(store, library).unwrap_or_else(|e| {
-            shared.cache.failed(&e);
+            shared.lookup_failed(&e);
             (wanted.live(), None)
         }),
     };

@@ -4,11 +4,12 @@
 //! billing line of Claude Code is useless to a model and is left out; lines with the time of day move after the last
 //! turn, so that the model still reads them. docs/serve.md lists them.
 
+use std::sync::LazyLock;
+
+use fancy_regex::Regex;
 use serde_json::{Value, json};
 
-use super::refusal::{Refusal, Result};
-use super::tools::Tools;
-use super::turns::{Call, Turn};
+use super::{Call, Refusal, Result, Tools, Turn};
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::ThinkMode;
 use crate::runtime::render::{Cut, MARK, Rendered, Renderer, unmarked};
@@ -19,20 +20,9 @@ use crate::text::{ChatMessage, ChatRole, RenderOptions, TextError, thoughts};
 const APART_BYTES: usize = 256;
 
 const BILLING: &str = "x-anthropic-billing-header:";
-/// How lines with the time begin, in lower case, after a bullet or a bracket.
-const CLOCKS: [&str; 11] = [
-    "today's date",
-    "today is",
-    "current date",
-    "the current date",
-    "current time",
-    "the current time",
-    "current timestamp",
-    "current_date",
-    "current_time",
-    "timestamp:",
-    "now:",
-];
+/// A line with the time of day, after a bullet or a bracket. A date alone changes once a day and stays.
+const CLOCK: &str =
+    r"(?i)^[\s\-*<#]*(today's date|today is|(the )?current[ _](date|time)|timestamp:|now:).*[0-9]:[0-9][0-9]";
 
 pub(super) fn without_billing(text: &str) -> String {
     let is_billing = |line: &&str| line.get(..BILLING.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(BILLING));
@@ -55,12 +45,9 @@ fn settle(turns: &mut [Turn]) {
     }
 }
 
-/// Whether a line contains the time of day; a date alone changes once a day and stays.
 fn is_clock(line: &str) -> bool {
-    let line = line.trim_start_matches(|c: char| c.is_whitespace() || "-*<#".contains(c)).to_lowercase();
-    let bytes = line.as_bytes();
-    let time = |w: &[u8]| w[0].is_ascii_digit() && w[1] == b':' && w[2].is_ascii_digit() && w[3].is_ascii_digit();
-    CLOCKS.iter().any(|clock| line.starts_with(clock)) && bytes.windows(4).any(time)
+    static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(CLOCK).ok());
+    PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(line).unwrap_or(false))
 }
 
 /// Whether the model thinks, and after how many tokens of thought the answer begins.

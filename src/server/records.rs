@@ -6,11 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::context::own_data;
-use super::notice::{Choice, Usage};
-use super::refusal::{Refusal, Result};
-use super::response::{Sent, Status};
-use super::turns::Turn;
+use super::{Choice, Refusal, Result, Sent, Status, Turn, Usage, own_data};
 use crate::core::transcript::{Finish, MessageId};
 use crate::store::{SessionFilter, SessionRecord, Store, StoreError};
 use crate::text::ChatRole;
@@ -28,7 +24,6 @@ pub(super) struct Record {
     pub turns: Vec<Turn>,
     /// The object of the response; null until it is complete, and if an earlier version did not store it.
     pub response: Value,
-    pub created: u64,
     /// Of an answer in memory.
     sent: Option<Sent>,
 }
@@ -54,7 +49,7 @@ impl Row {
 
 impl Record {
     pub(super) fn new(message: MessageId, parent: Option<MessageId>, requested: Vec<Turn>, sent: Sent) -> Record {
-        Record { message, parent, turns: requested, response: Value::Null, created: sent.created, sent: Some(sent) }
+        Record { message, parent, turns: requested, response: Value::Null, sent: Some(sent) }
     }
 
     pub(super) fn complete(&mut self, choice: &Choice, usage: &Usage, finish: Finish) {
@@ -100,7 +95,6 @@ impl Records {
         self.store.new_message_id(None)
     }
 
-    /// Makes a complete answer available by its id.
     pub(super) fn add(&self, record: Record) {
         let mut recent = locked(&self.recent);
         recent.push_back(record);
@@ -167,12 +161,11 @@ impl Records {
         let none = || unknown(id, "response_id");
         self.holder(message).map_err(internal)?.ok_or_else(none)?;
         let stored = self.store.message(message).map_err(internal)?;
-        let created = u64::try_from(stored.created_ms / 1_000).unwrap_or(0);
         let (turns, response) = match serde_json::from_str(&stored.text).map_err(|_| none())? {
             Row::Whole { turns, response } => (turns, response),
             Row::Turns(turns) => (turns, Value::Null),
         };
-        Ok(Record { message, parent: stored.parent, turns, response, created, sent: None })
+        Ok(Record { message, parent: stored.parent, turns, response, sent: None })
     }
 
     pub(super) fn item(&self, id: &str, field: &str) -> Result<Value> {

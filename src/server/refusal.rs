@@ -12,6 +12,9 @@ pub(super) type Result<T, E = Refusal> = std::result::Result<T, E>;
 /// The client disconnected. Not part of HTTP: only the counters show it.
 pub(super) const CLIENT_GONE: u16 = 499;
 
+/// Anthropic's clients that rely on conversations stored by the server send all messages after this error.
+pub(super) const THREAD: &str = "thread_unsupported_request";
+
 /// Maximum characters of an error's message, or of the name in it: the client's value may be as long as a body.
 const MOST_CHARACTERS: usize = 1_000;
 
@@ -26,12 +29,9 @@ fn clipped(text: &str) -> Cow<'_, str> {
 pub(super) struct Refusal {
     pub status: u16,
     pub code: &'static str,
-    /// The field that is wrong.
     pub param: Option<String>,
     /// A sentence with the cause and the remedy.
     pub message: String,
-    /// Further fields of Anthropic's error object, for programs.
-    pub details: Option<Box<Value>>,
 }
 
 /// The API of a request: each has its own form of errors.
@@ -49,7 +49,7 @@ impl Family {
 
 impl Refusal {
     pub(super) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, param: None, message: message.into(), details: None }
+        Refusal { status, code, param: None, message: message.into() }
     }
 
     pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Refusal {
@@ -110,8 +110,8 @@ impl Refusal {
                 };
                 let message = clipped(&message);
                 let mut error = json!({ "type": kind, "message": message });
-                if let Some(details) = &self.details {
-                    error["details"] = (**details).clone();
+                if self.code == THREAD {
+                    error["details"] = json!({ "error_code": THREAD, "unsupported": [self.param] });
                 }
                 json!({ "type": "error", "error": error })
             }

@@ -14,10 +14,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde_json::Value;
 
-use super::context::blocking;
-use super::fields::Fields;
-use super::refusal::{Refusal, Result};
-use super::{EngineIs, Shared};
+use super::{EngineIs, Fields, Refusal, Result, Shared, blocking};
 use crate::engine::protocol::ModelInfo;
 
 const BODY_DEADLINE: Duration = Duration::from_secs(120);

@@ -5,13 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use super::fields::Fields;
-use super::notice::{Choice, Collected, Event, Item, Usage};
-use super::now_s;
-use super::refusal::Refusal;
-use super::stream::{Form, data_done, event};
-use super::tools::{Tools, custom_input};
-use super::turns::Call;
+use super::stream::{data_done, event};
+use super::{Call, Choice, Collected, Event, Fields, Form, Item, Refusal, Tools, Usage, custom_input, now_s};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::Sampling;
 
@@ -59,7 +54,6 @@ pub(super) struct Sent {
     /// The time of completion, the same in every event.
     pub completed: Arc<OnceLock<u64>>,
     pub model: String,
-    /// Fields of the request.
     pub repeated: Value,
     /// Part of the ids of thoughts and messages.
     pub unique: String,

@@ -8,21 +8,16 @@ use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::{Received, count, render, submit};
-use super::context::{blocking, leave_out, own_data};
-use super::fields::{Fields, kind};
-use super::notice::{Choice, Item, collect};
-use super::prompt::{Conversation, Thinking};
-use super::records::{Record, Records};
-use super::refusal::Result;
-use super::request::{self, Id, fresh_id, model, model_of, object};
-use super::response::{Events, Sent, Status, call_item, given, repeated, usage};
-use super::sampling::{Format, format_of, most_tokens, params};
-use super::tools::{Tools, called};
-use super::turns::{Call, Turn, arguments, content, message};
-use super::{Shared, now_s};
-use crate::core::transcript::Finish;
-use crate::engine::protocol::Sampling;
+use super::request;
+use super::response::{Events, call_item, given, repeated, usage};
+use super::sampling::params;
+use super::tools::called;
+use super::turns::{arguments, message};
+use super::{
+    Call, Choice, Conversation, Fields, Format, Id, Received, Record, Records, Refusal, Result, Sent, Shared, Thinking,
+    Tools, Turn, blocking, collect, content, count, format_of, fresh_id, kind, leave_out, model_of, most_tokens, now_s,
+    object, own_data, render, submit,
+};
 use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
 
@@ -214,26 +209,6 @@ async fn with_records<T: Send + 'static>(
     blocking(move || work(&shared.records)).await
 }
 
-/// The object of an answer from an earlier version's store, with the fields that are known.
-fn from_turns(shared: &Shared, id: String, named: &Record) -> Result<Value> {
-    let mut choice = Choice::default();
-    if let Some(answer) = named.turns.last().cloned() {
-        choice.items = vec![Item::Thoughts(answer.thinking), Item::Text(answer.text)];
-        choice.items.retain(|item| !matches!(item, Item::Thoughts(text) | Item::Text(text) if text.is_empty()));
-        choice.items.extend(answer.calls.into_iter().map(Item::Call));
-    }
-    let sent = Sent {
-        unique: format!("{:016x}", named.message.0),
-        created: named.created,
-        completed: Arc::new(named.created.into()),
-        model: model(shared)?.name,
-        repeated: repeated(given(&Fields::default()), None, &Sampling::default(), &Tools::default()),
-        tools: Arc::default(),
-        id,
-    };
-    Ok(sent.response(Status::of(Finish::Stop, &choice), Some(&choice), None))
-}
-
 /// The query string: words and numbers without escapes.
 fn query(uri: &Uri) -> Result<Fields> {
     let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
@@ -243,9 +218,11 @@ fn query(uri: &Uri) -> Result<Fields> {
 pub(super) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Result<Response> {
     let what = "is for an answer that is being written: of one that is kept there is the whole object, without stream";
     query(&uri)?.refuse_because("stream", what, |word| word == "false")?;
-    let wanted = id.clone();
-    let named = with_records(&shared, move |records| records.get(&wanted)).await?;
-    let response = if named.response.is_null() { from_turns(&shared, id, &named)? } else { named.response };
+    let response = with_records(&shared, move |records| records.get(&id)).await?.response;
+    if response.is_null() {
+        let what = "this answer is from an earlier version, which kept its turns only; a request can still continue it";
+        return Err(Refusal::new(404, "not_found", what).about("response_id"));
+    }
     Ok(object(&response))
 }
 

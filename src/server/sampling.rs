@@ -2,11 +2,8 @@
 
 use serde_json::Value;
 
-use super::Shared;
-use super::fields::{Fields, kind};
-use super::params::{Limits, Params};
-use super::prompt::Thinking;
-use super::refusal::{Refusal, Result};
+use super::params::Limits;
+use super::{Fields, Params, Refusal, Result, Shared, Thinking, kind};
 use crate::engine::protocol::{MOST_TEMPERATURE, MOST_TOKENS, TOP_LOGITS};
 use crate::runtime::fresh_seed;
 use crate::runtime::protocol::ThinkMode;

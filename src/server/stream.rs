@@ -1,5 +1,6 @@
 //! How answers are written: whole as one object, or as a stream of events, in the form of each API.
 
+use super::{Collected, Event, Family, Listener, Notice, Refusal, Result, collect, object};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,10 +11,6 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use serde_json::Value;
-
-use super::notice::{Collected, Event, Listener, Notice, collect};
-use super::refusal::{Family, Refusal, Result};
-use super::request::object;
 
 /// Interval of comments that report the progress of the prefill: some clients count lines without data, and give up.
 const PROGRESS: Duration = Duration::from_secs(5);

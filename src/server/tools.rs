@@ -8,11 +8,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::calls::Calls;
-use super::context::leave_out;
-use super::fields::{Fields, kind};
-use super::refusal::{Refusal, Result};
-use super::turns::Call;
+use super::{Call, Calls, Fields, Refusal, Result, kind, leave_out};
 use crate::text::grammar::Grammar;
 use crate::text::references::each;
 
@@ -48,7 +44,6 @@ pub(super) struct Named<'a> {
 struct Choice {
     /// Names of the functions that the model may call; `None`: all.
     allowed: Option<Vec<String>>,
-    /// It must call one.
     must: bool,
 }
 
@@ -56,7 +51,6 @@ struct Choice {
 pub(super) struct Tools {
     pub list: Vec<Tool>,
     choice: Choice,
-    /// An answer contains at most one call.
     pub one_call: bool,
     /// The request used `functions`: an answer has one `function_call`.
     pub legacy: bool,

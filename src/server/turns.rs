@@ -6,9 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::context::leave_out;
-use super::fields::{Fields, kind};
-use super::refusal::Result;
+use super::{Fields, Result, kind, leave_out};
 use crate::runtime::render::safe_name;
 use crate::text::{ChatMessage, ChatRole, decode};
 

@@ -18,11 +18,9 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 
-use super::ask::Ask;
 use super::keep::Keep;
-use super::planner::{Plan, Planned};
-use super::refusal::{Refusal, Result};
-use super::{EngineIs, Phase, Shared};
+use super::planner::Planned;
+use super::{Ask, EngineIs, Phase, Plan, Refusal, Result, Shared};
 use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault};
 use crate::runtime::EngineChannels;
 use crate::runtime::baton::{Baton, Held, Running};
@@ -32,7 +30,6 @@ use crate::store::{SaveEvent, Unsaved};
 use lanes::{Lanes, Prefill};
 use request::Request;
 
-/// Interval of the search for requests without a client.
 const TICK: Duration = Duration::from_millis(50);
 const GONE: &str = "the engine is gone; start sala-chat serve again";
 
@@ -150,7 +147,7 @@ impl Worker {
         }
         worker.engine.shutdown();
         let closed = worker.keep.close(&worker.shared.records);
-        if worker.shared.cache.is_damaged() { Ok(()) } else { closed }
+        if worker.shared.is_damaged() { Ok(()) } else { closed }
     }
 
     fn on_engine(&mut self, mut event: EngineEvent) {

@@ -6,8 +6,7 @@ use crate::engine::protocol::{Cancel, SequenceId};
 use crate::runtime::path::Path;
 use crate::runtime::render::Rendered;
 use crate::runtime::slot::Slot;
-use crate::server::ask::Ask;
-use crate::server::planner::Plan;
+use crate::server::{Ask, Plan};
 
 pub(super) struct Occupant {
     pub client: Cancel,

@@ -15,10 +15,8 @@ use crate::runtime::link::Engine;
 use crate::runtime::segments::Step;
 use crate::runtime::slot::{Last, Slot};
 use crate::server::answer::Answer;
-use crate::server::ask::Ask;
-use crate::server::notice::{Event, Notice, Usage, Whole};
-use crate::server::planner::{Plan, Wanted};
-use crate::server::refusal::{Refusal, Result};
+use crate::server::planner::Wanted;
+use crate::server::{Ask, Event, Notice, Plan, Refusal, Result, Usage, Whole};
 use crate::store::{NewSegment, SegmentKind};
 
 /// How often a request is planned again because kept state turned out damaged.
@@ -213,7 +211,7 @@ impl Request {
         let lane = lanes.at(self.at);
         lane.kept &= self.ask.keep;
         let tip = lane.slot.live.head().filter(|_| self.ask.keep);
-        if !shared.cache.is_damaged() && (named.is_some() || (self.grown && tip.is_some())) {
+        if !shared.is_damaged() && (named.is_some() || (self.grown && tip.is_some())) {
             keep.hold(tip, named.as_ref());
         }
         if let Some(record) = named {
@@ -303,7 +301,7 @@ impl Executor for Request {
     }
 
     fn keep(&mut self, segment: NewSegment, image: Option<StateImage>, _message: Option<MessageId>) {
-        if !self.worker.shared.cache.is_damaged() {
+        if !self.worker.shared.is_damaged() {
             self.worker.keep.segment(segment, image);
             self.grown = true;
         }
