@@ -1,11 +1,10 @@
 //! The answer in decode: tokens to text, stop texts, counts.
 
 use super::calls::certain;
-use super::{Ask, Calls, Choice, Event, LikelyToken, Notice, Params, Refusal, Shared, Usage, Whole};
+use super::{Ask, Calls, Choice, Event, LikelyToken, Notice, Refusal, Shared, Usage, Whole};
 use crate::core::transcript::Finish;
-use crate::engine::protocol::{Likely, Steering, Token};
-use crate::text::steer::steering;
-use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};
+use crate::engine::protocol::{Likely, Token};
+use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder};
 
 enum Decoder {
     Chat(StreamDecoder),
@@ -14,7 +13,7 @@ enum Decoder {
 
 pub(super) struct Answer {
     decoder: Decoder,
-    begin: Begin,
+    pub begin: Begin,
     stops: Stops,
     stopped_by: Option<String>,
     /// Tokens up to the one that completed a stop text.
@@ -56,10 +55,6 @@ impl Answer {
             sent: Choice::default(),
             heard: true,
         }
-    }
-
-    pub(super) fn steering(&self, shared: &Shared, params: &Params) -> Result<Option<Steering>, TextError> {
-        steering(params.watched(), &shared.renderer.model().tokenizer, self.begin, 0)
     }
 
     /// Whether a stop text ended it, or its only allowed call.

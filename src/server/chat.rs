@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::chunks::{likely_chat, wanted};
+use super::chunks::{MOST_CHOICES, likely_chat};
 use super::sampling::params;
 use super::turns::messages;
 use super::{
@@ -165,15 +165,15 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Cha
     let conversation = conversation(shared, &mut fields)?;
     let most = most_tokens(&mut fields, &["max_completion_tokens", "max_tokens", "n_predict"], 1)?;
     let mut params = params(shared, &mut fields, "stop", most)?;
-    params.wanted = wanted(&mut fields)?;
+    params.wanted = fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1);
     let mut head = Head::read(&mut fields, "chatcmpl-", info.name)?;
     head.fingerprint = Some(info.fingerprint.chars().take(12).collect());
     let likely = fields.on("logprobs")?;
     let most_likely = fields.whole("top_logprobs", 0..=MOST_ALTERNATIVES)?;
-    if most_likely.is_some_and(|n| n > 0) && !likely {
+    if most_likely.is_some_and(|n: u8| n > 0) && !likely {
         return Err(fields.wrong("top_logprobs", "needs logprobs: true"));
     }
-    params.likely = likely.then_some(most_likely.and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
+    params.likely = likely.then_some(most_likely.unwrap_or(0));
     let format = response_format(&mut fields)?;
     fields.refuse("modalities", |v| *v == json!(["text"]))?;
     fields.ignore(&IGNORED);

@@ -12,7 +12,7 @@ use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Token};
 use crate::text::{Before, Places, Tokenizer};
 
-const MOST_CHOICES: u64 = 16;
+pub(super) const MOST_CHOICES: u64 = 16;
 
 pub(super) fn reason(whole: &Whole) -> &'static str {
     match whole.finish {
@@ -109,10 +109,6 @@ impl Head {
         }
         data_done(out);
     }
-}
-
-pub(super) fn wanted(fields: &mut Fields) -> Result<usize> {
-    Ok(usize::try_from(fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1)).unwrap_or(1))
 }
 
 pub(super) const MOST_ALTERNATIVES: u64 = 20;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::ask;
-use super::chunks::{Table, wanted};
+use super::chunks::{MOST_CHOICES, Table};
 use super::request;
 use super::sampling::params;
 use super::stream::answer;
@@ -167,10 +167,10 @@ fn read(shared: &Shared, mut fields: Fields) -> Result<(Vec<Given>, Params, Form
     let given = prompts(shared, &mut fields)?;
     let most = most_tokens(&mut fields, &["max_tokens", "n_predict"], 0)?.unwrap_or(DEFAULT_TOKENS);
     let mut params = Params { raw: true, thinking_budget: 0, ..params(shared, &mut fields, "stop", Some(most))? };
-    params.wanted = wanted(&mut fields)?;
+    params.wanted = fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1);
     let echoes = fields.on("echo")?;
     let head = Head::read(&mut fields, "cmpl-", info.name)?;
-    params.likely = fields.whole("logprobs", 0..=MOST_ALTERNATIVES)?.and_then(|n| u8::try_from(n).ok());
+    params.likely = fields.whole("logprobs", 0..=MOST_ALTERNATIVES)?;
     params.score = params.likely.filter(|_| echoes);
     fields.refuse("best_of", |v| v.as_u64() == Some(params.wanted as u64))?;
     fields.refuse("suffix", |v| v == "")?;

@@ -3,9 +3,9 @@
 //! It lives in a task-local, so that readers of nested fields need no parameter for it; [`blocking`] carries it to
 //! other threads.
 
-use super::{Owner, Refusal, Result};
+use super::{Owner, Refusal, Result, locked};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::http::HeaderValue;
 
@@ -33,7 +33,7 @@ impl Context {
     }
 
     pub(super) fn left_out(&self) -> Vec<String> {
-        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        locked(&self.left_out).iter().cloned().collect()
     }
 }
 
@@ -41,7 +41,7 @@ impl Context {
 pub(super) fn leave_out(name: &str) -> bool {
     let leave = |context: &Arc<Context>| {
         if !context.refuse_unknown {
-            context.left_out.lock().unwrap_or_else(PoisonError::into_inner).insert(without_positions(name));
+            locked(&context.left_out).insert(without_positions(name));
         }
         !context.refuse_unknown
     };

@@ -156,10 +156,15 @@ impl Fields {
         self.list(field)?.ok_or_else(|| self.missing(field))
     }
 
-    pub(super) fn whole(&mut self, field: &'static str, range: RangeInclusive<u64>) -> Result<Option<u64>> {
+    pub(super) fn whole<T: TryFrom<u64>>(
+        &mut self,
+        field: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<T>> {
         let Some(value) = self.take(field) else { return Ok(None) };
         let wrong = || format!("must be a whole number from {} to {}, it is {value}", range.start(), range.end());
-        value.as_u64().filter(|n| range.contains(n)).map(Some).ok_or_else(|| self.wrong(field, wrong()))
+        let number = value.as_u64().filter(|n| range.contains(n)).and_then(|n| T::try_from(n).ok());
+        number.map(Some).ok_or_else(|| self.wrong(field, wrong()))
     }
 
     /// Reads a number, if it is sent, in place of a default.
@@ -247,8 +252,8 @@ mod tests {
         let wrong = fields.set("temperature", 0.0..=2.0, &mut 0.0).unwrap_err();
         assert_eq!(wrong.param.as_deref(), Some("temperature"));
         assert_eq!(wrong.message, "temperature must be a number from 0 to 2, it is 3");
-        assert_eq!(fields.whole("seed", 0..=9), Ok(None));
-        assert_eq!(fields.whole("max_tokens", 1..=9), Ok(None));
+        assert_eq!(fields.whole::<u64>("seed", 0..=9), Ok(None));
+        assert_eq!(fields.whole::<u64>("max_tokens", 1..=9), Ok(None));
         let unknown = fields.done().unwrap_err();
         assert_eq!(unknown.message, "max_token is not known here. Did you mean max_tokens?");
         // Clients return received objects with every field of their own version.

@@ -52,7 +52,7 @@ mod worker;
 use std::ffi::OsString;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
@@ -214,6 +214,10 @@ impl Shared {
     fn engine(&self) -> EngineIs {
         self.engine.borrow().clone()
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn now_s() -> u64 {

@@ -1,12 +1,12 @@
 //! Answers with an id: each is a message of the store, and its link holds the state after it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Choice, Refusal, Result, Sent, Status, Turn, Usage, own_data};
+use super::{Choice, Refusal, Result, Sent, Status, Turn, Usage, locked, own_data};
 use crate::core::transcript::{Finish, MessageId};
 use crate::store::{SessionFilter, SessionRecord, Store, StoreError};
 use crate::text::ChatRole;
@@ -71,10 +71,6 @@ pub(super) struct Records {
     recent: Mutex<VecDeque<Record>>,
     /// Deleted answers, and whether the row of each is gone: it may still be on its way to the store.
     deleted: Mutex<HashMap<MessageId, bool>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn unknown(id: &str, field: &str) -> Refusal {

@@ -114,7 +114,7 @@ fn noted(fields: &mut Fields) -> Result<()> {
         return Err(fields.wrong("truncation", "must be auto or disabled"));
     }
     // Limits tools that the server runs: it runs none.
-    fields.whole("max_tool_calls", 1..=u64::from(u32::MAX))?;
+    fields.whole::<u64>("max_tool_calls", 1..=u64::from(u32::MAX))?;
     ["safety_identifier", "prompt_cache_key", "user"].into_iter().try_for_each(|name| fields.text(name).map(drop))
 }
 

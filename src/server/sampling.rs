@@ -47,7 +47,7 @@ pub(super) fn params(shared: &Shared, fields: &mut Fields, stop: &'static str, m
     if fields.is_unlimited("top_k") {
         sampling.top_k = 0;
     } else if let Some(k) = fields.whole("top_k", 0..=TOP_LOGITS as u64)? {
-        sampling.top_k = u32::try_from(k).unwrap_or(u32::MAX);
+        sampling.top_k = k;
     }
     if let Some(seed) = fields.take("seed") {
         // Any whole number is a seed, negative ones too.

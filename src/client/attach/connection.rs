@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbounded};
 
-use super::find::{Found, Link};
+use super::place::{Found, Link};
 use super::wire::{self, Order};
 use crate::core::Exit;
 use crate::engine::protocol::{Cancel, Command, Engine, EngineEvent, EngineFault, ModelInfo, SequenceId};

@@ -18,7 +18,7 @@ use super::place::{Held, Place};
 use super::wire::{self, Greeting, Order, Refused, VERSION, Welcome};
 use super::{Loads, PATIENCE};
 use crate::engine::protocol::{
-    Cancel, Command, EngineEvent, EngineFault, Job, Quoting, RowSource, RowsFault, RowsPlace, Watching,
+    Command, EngineEvent, EngineFault, Job, Quoting, RowSource, RowsFault, RowsPlace, Watching,
 };
 use crate::text::steer::steering;
 use crate::text::{Begin, THESAURUS_BYTES, Tokenizer, quotes};
@@ -42,8 +42,8 @@ struct Shared {
 pub struct Host {
     shared: Arc<Shared>,
     place: Place,
-    held: Option<Held>,
-    thread: Option<JoinHandle<()>>,
+    held: Held,
+    thread: JoinHandle<()>,
 }
 
 /// Listens for terminals of the same data directory. `None`: another server already does.
@@ -67,19 +67,20 @@ pub fn open_host(
     let shared = Arc::new(Shared { multiplexer, tokenizer, opener, welcome, open, ended });
     let of = Arc::clone(&shared);
     let thread = std::thread::Builder::new().name("terminals".into()).spawn(move || accept(&of, &listener))?;
-    Ok(Some(Host { shared, place: place.clone(), held: Some(held), thread: Some(thread) }))
+    Ok(Some(Host { shared, place: place.clone(), held, thread }))
 }
 
 impl Host {
-    pub fn close(mut self) {
-        self.shared.ended.store(true, Ordering::Relaxed);
+    pub fn close(self) {
+        let Host { shared, place, held, thread } = self;
+        shared.ended.store(true, Ordering::Relaxed);
         // Wakes the thread that waits for the next connection.
-        let woken = self.place.connect().is_ok_and(|found| found.is_some());
-        drop(self.held.take());
-        for stream in locked(&self.shared.open).values() {
+        let woken = place.connect().is_ok_and(|found| found.is_some());
+        drop(held);
+        for stream in locked(&shared.open).values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        if let Some(thread) = self.thread.take().filter(|_| woken) {
+        if woken {
             let _ = thread.join();
         }
     }
@@ -115,8 +116,6 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
     }
 }
 
-type Cancels = Arc<Mutex<HashMap<u64, Cancel>>>;
-
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -141,10 +140,9 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     // From here on no timeout: a model loads slowly, and Ctrl-Z stops a terminal.
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
-    let cancels = Cancels::default();
-    let (to, known) = (stream.try_clone()?, Arc::clone(&cancels));
-    let writer = std::thread::Builder::new().name("to terminal".into()).spawn(move || write(&to, &events, &known))?;
-    let read = read(shared, &mut from, &slot, &cancels);
+    let to = stream.try_clone()?;
+    let writer = std::thread::Builder::new().name("to terminal".into()).spawn(move || write(&to, &events))?;
+    let read = read(shared, &mut from, &slot);
     // This ends its jobs, and with them the events.
     drop(slot);
     let _ = stream.shutdown(Shutdown::Both);
@@ -152,12 +150,9 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     read
 }
 
-fn write(stream: &UnixStream, events: &Receiver<EngineEvent>, cancels: &Cancels) {
+fn write(stream: &UnixStream, events: &Receiver<EngineEvent>) {
     let mut to = BufWriter::with_capacity(64 << 10, stream);
     for event in events {
-        if let EngineEvent::Done { id, .. } | EngineEvent::Failed { id, .. } = &event {
-            locked(cancels).remove(id);
-        }
         if wire::send(&mut to, event).and_then(|()| to.flush()).is_err() {
             break;
         }
@@ -165,14 +160,12 @@ fn write(stream: &UnixStream, events: &Receiver<EngineEvent>, cancels: &Cancels)
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot, cancels: &Cancels) -> io::Result<()> {
+fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot) -> io::Result<()> {
     while let Some(order) = wire::receive::<Order>(from)? {
         let (mut command, places, watching, quoting) = match order {
             Order::Command { command, rows, watching, quoting } => (*command, rows, watching, quoting),
             Order::Cancel { id } => {
-                if let Some(cancel) = locked(cancels).get(&id) {
-                    cancel.cancel();
-                }
+                slot.cancel(id);
                 continue;
             }
         };
@@ -189,7 +182,6 @@ fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot, cancels:
                 }
             },
             Command::Run(job) => {
-                locked(cancels).insert(job.id, job.cancel.clone());
                 complete(shared, job, watching, quoting).err().map(|why| (job.id, EngineFault::Device(why)))
             }
             _ => None,

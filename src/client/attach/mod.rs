@@ -3,13 +3,12 @@
 //! The socket carries [`crate::engine::protocol`] itself, so an attached terminal has all functions of one with its
 //! own engine, with the same answers. `wire` encodes commands and events, `multiplexer` gives each user its
 //! own command numbers and sequences, `host` is the server's side of the socket, `connection` the terminal's, `place`
-//! locates a server, and `find` joins it.
+//! locates a server and joins it.
 //!
 //! Invariants: only the user who runs the server reaches the socket; a terminal that hangs or leaves costs the others
 //! nothing; a terminal writes the state of its own conversations, and the server reads it from the terminal's files.
 
 mod connection;
-mod find;
 mod host;
 mod multiplexer;
 mod place;
@@ -18,11 +17,9 @@ mod wire;
 use serde::{Deserialize, Serialize};
 
 pub use connection::{Way, spawn};
-pub use find::{Found, Link, find, look, park};
-
 pub use host::{Host, Opener, open_host};
 pub use multiplexer::{Multiplexer, Share};
-pub use place::Place;
+pub use place::{Found, Link, Place, find, look, park};
 
 use crate::engine::protocol::{DraftChoice, EngineOptions, is_folder};
 

@@ -32,6 +32,7 @@ const SERVER: User = 0;
 enum Call {
     Join { user: User, events: Sender<EngineEvent>, accepted: Sender<bool> },
     Command(User, Command),
+    Cancel(User, u64),
     Report(User, EngineEvent),
     Leave(User),
     Hurry,
@@ -58,6 +59,11 @@ impl Slot {
     pub(super) fn report(&self, event: EngineEvent) {
         // A multiplexer that is gone ends the terminal's events.
         let _ = self.calls.send(Call::Report(self.user, event));
+    }
+
+    /// Stops a job.
+    pub(super) fn cancel(&self, id: u64) {
+        let _ = self.calls.send(Call::Cancel(self.user, id));
     }
 
     pub(super) fn command(&self, command: Command) -> bool {
@@ -208,6 +214,10 @@ impl Table {
             }
             Call::Command(..) if self.begins_nothing() => {}
             Call::Command(user, command) => self.on_command(user, command),
+            Call::Cancel(user, id) => {
+                let jobs = self.open.values().filter(|open| open.user == user && open.id == id);
+                jobs.filter_map(|open| open.cancel.as_ref()).for_each(Cancel::cancel);
+            }
             Call::Report(user, event) => self.report(user, event),
             Call::Leave(SERVER) => {
                 self.leave(SERVER);

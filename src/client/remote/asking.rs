@@ -28,7 +28,7 @@ pub(super) struct Asking {
     wanted: Option<String>,
     model: RefCell<Option<Listed>>,
     context: Option<u64>,
-    left_out: RefCell<BTreeSet<&'static str>>,
+    left_out: RefCell<BTreeSet<String>>,
     /// The program asks one question at once.
     pub(super) one_question: bool,
     noted_budget: Cell<bool>,
@@ -200,7 +200,7 @@ impl Asking {
                 }
                 Refused::Fields(fields) => {
                     let names = fields.join(", ");
-                    self.left_out.borrow_mut().extend(fields);
+                    self.left_out.borrow_mut().extend(fields.into_iter().map(str::to_owned));
                     format!("{at} does not accept {names}; they are left out from now on.")
                 }
             };

@@ -9,21 +9,8 @@ use super::halves;
 use crate::config::settings::ThinkMode;
 use crate::engine::protocol::{Sampling, Usage};
 
-/// Fields that a server may not know: left out after a refusal, with one note.
-const OPTIONAL: [&str; 12] = [
-    "stream_options",
-    "max_tokens",
-    "max_completion_tokens",
-    "temperature",
-    "top_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "chat_template_kwargs",
-];
+/// Fields that every server knows. Others are left out after a refusal, with one note.
+const NEEDED: [&str; 3] = ["model", "messages", "stream"];
 const LENGTH: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 const GOING_ON: [&str; 2] = ["continue_final_message", "add_generation_prompt"];
 
@@ -35,7 +22,7 @@ pub(super) struct Draw {
 }
 
 /// The body of a request. `left_out`: fields that this server refuses.
-pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_out: &BTreeSet<&'static str>) -> Value {
+pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_out: &BTreeSet<String>) -> Value {
     let s = draw.sampling;
     // The newer name only after the older one is refused: local servers know the older one.
     let limit = if left_out.contains("max_tokens") { "max_completion_tokens" } else { "max_tokens" };
@@ -62,20 +49,20 @@ pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_ou
         "add_generation_prompt": conversation.open.then_some(false),
     });
     if let Some(fields) = body.as_object_mut() {
-        fields.retain(|name, value| !value.is_null() && !left_out.contains(name.as_str()));
+        fields.retain(|name, value| !value.is_null() && !left_out.contains(name));
     }
     body
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
-    Fields(Vec<&'static str>),
+pub(super) enum Refused<'a> {
+    Fields(Vec<&'a str>),
     Length(u64),
     GoingOn,
     All,
 }
 
-pub(super) fn refused(sent: &Value, message: &str) -> Refused {
+pub(super) fn refused<'a>(sent: &'a Value, message: &str) -> Refused<'a> {
     let named = |name: &str| {
         message.match_indices(name).any(|(at, _)| {
             let part = |c: char| c.is_alphanumeric() || c == '_';
@@ -84,11 +71,11 @@ pub(super) fn refused(sent: &Value, message: &str) -> Refused {
             !before.is_some_and(part) && !after.is_some_and(part)
         })
     };
-    let refused = |name: &&'static str| sent.get(name).is_some() && named(name);
-    if GOING_ON.iter().any(&refused) {
+    let sent_fields = sent.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+    let fields: Vec<&str> = sent_fields.filter(|name| !NEEDED.contains(name) && named(name)).collect();
+    if fields.iter().any(|name| GOING_ON.contains(name)) {
         return Refused::GoingOn;
     }
-    let fields: Vec<&'static str> = OPTIONAL.into_iter().filter(refused).collect();
     // A server that does not know a field does not repeat its value.
     let length = fields.iter().filter(|name| LENGTH.contains(name)).find_map(|name| sent.get(name)?.as_u64());
     match length.filter(|tokens| named(&tokens.to_string())) {

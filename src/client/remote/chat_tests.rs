@@ -39,7 +39,7 @@ fn what_is_set_is_sent_and_what_was_refused_is_not() {
     assert_eq!((&sent["top_k"], &sent["min_p"], &sent["repetition_penalty"]), (&json!(40), &json!(0.05), &json!(1.1)));
     assert_eq!(sent["chat_template_kwargs"], json!({"enable_thinking": false}));
     assert_eq!(sent["continue_final_message"], json!(true));
-    let left_out = BTreeSet::from(["top_k", "max_tokens"]);
+    let left_out = BTreeSet::from(["top_k", "max_tokens"].map(str::to_owned));
     let sent = body("m", &conversation(ThinkMode::On, false), draw, &left_out);
     assert!(sent.get("top_k").is_none() && sent.get("max_tokens").is_none());
     assert_eq!(sent["max_completion_tokens"], json!(99));

@@ -29,41 +29,32 @@ pub(super) struct Conversation {
     pub(super) in_thought: bool,
 }
 
-/// Ids of the template's marks, which are no text.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Marks {
-    pub(super) start: Token,
-    pub(super) end: Token,
-    pub(super) think: Token,
-    pub(super) thought: Token,
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct Codec {
     pub(super) tokenizer: Arc<Tokenizer>,
-    pub(super) marks: Marks,
+    // Ids of the template's marks, which are no text.
+    start: Token,
+    end: Token,
+    think: Token,
+    thought: Token,
 }
 
 impl Codec {
     pub(super) fn new(tokenizer: Arc<Tokenizer>) -> Result<Codec, String> {
         let id =
             |literal: &str| tokenizer.id(literal).ok_or_else(|| format!("internal error: the code has no {literal}"));
-        let marks = Marks {
-            start: id("<|im_start|>")?,
-            end: id("<|im_end|>")?,
-            think: id(thoughts::OPEN)?,
-            thought: id(thoughts::CLOSE)?,
-        };
-        Ok(Codec { tokenizer, marks })
+        let (start, end) = (id("<|im_start|>")?, id("<|im_end|>")?);
+        let (think, thought) = (id(thoughts::OPEN)?, id(thoughts::CLOSE)?);
+        Ok(Codec { tokenizer, start, end, think, thought })
     }
 
     /// Decodes the conversation of these tokens, with the place of the next answer at its end.
     pub(super) fn conversation(&self, tokens: &[Token]) -> Result<Conversation, String> {
         let mut conversation = Conversation::default();
-        let mut pieces = tokens.split(|t| *t == self.marks.start).skip(1).peekable();
+        let mut pieces = tokens.split(|t| *t == self.start).skip(1).peekable();
         while let Some(piece) = pieces.next() {
             let last = pieces.peek().is_none();
-            let end = piece.iter().position(|t| *t == self.marks.end);
+            let end = piece.iter().position(|t| *t == self.end);
             match (end, last) {
                 (Some(end), false) => {
                     let (role, text, _) = self.turn(piece.get(..end).unwrap_or(piece))?;
@@ -99,13 +90,13 @@ impl Codec {
     /// Role, text without thoughts, and whether a thought is open at the end.
     fn turn(&self, tokens: &[Token]) -> Result<(String, String, bool), String> {
         let decoded = |tokens: &[Token]| self.tokenizer.decode(tokens, Specials::Hide);
-        let think = tokens.iter().position(|t| *t == self.marks.think);
+        let think = tokens.iter().position(|t| *t == self.think);
         let before = decoded(tokens.get(..think.unwrap_or(tokens.len())).unwrap_or(tokens));
         let (role, begun) = before.split_once('\n').ok_or("internal error: a turn without a speaker")?;
         let Some(think) = think else {
             return Ok((role.to_owned(), begun.to_owned(), false));
         };
-        match tokens.iter().rposition(|t| *t == self.marks.thought).filter(|at| *at > think) {
+        match tokens.iter().rposition(|t| *t == self.thought).filter(|at| *at > think) {
             Some(at) => {
                 let text = decoded(tokens.get(at + 1..).unwrap_or(&[]));
                 let text = text.trim_start_matches('\n');
@@ -164,7 +155,7 @@ impl<'c> Writer<'c> {
                 if text.is_empty() {
                     return Ok(());
                 }
-                tokens.push(self.codec.marks.think);
+                tokens.push(self.codec.think);
                 self.encode("\n", tokens)?;
                 self.place = Place::Thought;
             }
@@ -188,7 +179,7 @@ impl<'c> Writer<'c> {
         if self.place == Place::Thought {
             self.held.clear();
             self.encode("\n", tokens)?;
-            tokens.push(self.codec.marks.thought);
+            tokens.push(self.codec.thought);
             self.encode("\n\n", tokens)?;
         }
         self.place = Place::Answer;

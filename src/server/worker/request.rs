@@ -18,6 +18,7 @@ use crate::server::answer::Answer;
 use crate::server::planner::Wanted;
 use crate::server::{Ask, Event, Notice, Plan, Refusal, Result, Usage, Whole};
 use crate::store::{NewSegment, SegmentKind};
+use crate::text::steer::steering;
 
 /// How often a request is planned again because kept state turned out damaged.
 const ATTEMPTS: u32 = 8;
@@ -132,11 +133,9 @@ impl Request {
         let cached_tokens = base.position();
         let prompt_tokens = cached_tokens + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
         if first {
-            let begun = Event::Begun(Usage { prompt_tokens, cached_tokens, ..Usage::default() });
-            self.ask.to.report(Notice::Answer(self.ask.index, begun));
-            let metrics = &self.worker.shared.metrics;
-            metrics.prompt_tokens.fetch_add(prompt_tokens, Ordering::Relaxed);
-            metrics.cached_tokens.fetch_add(cached_tokens, Ordering::Relaxed);
+            let begun = Usage { prompt_tokens, cached_tokens, ..Usage::default() };
+            self.ask.to.report(Notice::Answer(self.ask.index, Event::Begun(begun)));
+            self.worker.shared.metrics.tokens(&begun);
         }
         self.grown = false;
         let mut answer = Answer::new(&self.worker.shared, &self.ask);
@@ -154,7 +153,8 @@ impl Request {
 
     fn generate(&self, answer: &Answer) -> Result<Generate> {
         let (params, shared) = (&self.ask.params, &self.worker.shared);
-        let steering = answer.steering(shared, params).map_err(|e| Refusal::internal(e.to_string()))?;
+        let steering = steering(params.watched(), &shared.renderer.model().tokenizer, answer.begin, 0)
+            .map_err(|e| Refusal::internal(e.to_string()))?;
         // Each of several answers samples with its own seed.
         let seed = params.sampling.seed.wrapping_add(self.ask.index as u64);
         let stop: Vec<Token> = shared.options.stop.iter().chain(&params.limits.stop).copied().collect();
@@ -173,10 +173,8 @@ impl Request {
 
     fn complete(&mut self, mut answer: Answer, prompt_tokens: u64, stats: &PrefillStats) {
         answer.close(&self.ask);
-        let finish = match answer.ended_itself() {
-            true => Finish::Stop,
-            false => stats.end.as_ref().map_or(Finish::Stopped, |end| end.ended.finish()),
-        };
+        let ended = stats.end.as_ref().map_or(Finish::Stopped, |end| end.ended.finish());
+        let finish = if answer.ended_itself() { Finish::Stop } else { ended };
         let last = stats.end.as_ref().map(|end| end.stats.clone()).unwrap_or_default();
         let usage = Usage {
             prompt_tokens,
@@ -194,10 +192,7 @@ impl Request {
         // If it fails, the engine is down, which the loop reports to all requests.
         let _ = engine.send(Command::MayEvict { sequence: slot.sequence });
         // Count before the event: a client that has its answer finds it in the counters.
-        let metrics = &self.worker.shared.metrics;
-        metrics.drafted_tokens.fetch_add(usage.drafted_tokens, Ordering::Relaxed);
-        metrics.accepted_tokens.fetch_add(usage.accepted_tokens, Ordering::Relaxed);
-        metrics.generated_tokens.fetch_add(usage.completion_tokens, Ordering::Relaxed);
+        self.worker.shared.metrics.tokens(&Usage { prompt_tokens: 0, cached_tokens: 0, ..usage });
         answer.finish(&self.ask, finish, usage);
     }
 
@@ -235,12 +230,13 @@ impl Request {
         let (to, prompt_tokens) = (&self.ask.to, tokens.len() as u64);
         to.report(Notice::Scored { tokens, likely: end.likely });
         if self.ask.params.max_tokens == 0 {
+            let begun = Usage { prompt_tokens, ..Usage::default() };
             for index in 0..self.ask.params.wanted {
-                to.report(Notice::Answer(index, Event::Begun(Usage { prompt_tokens, ..Usage::default() })));
+                to.report(Notice::Answer(index, Event::Begun(begun)));
                 let whole = Whole { finish: Finish::Length, stopped_by: None, usage: Usage::default(), calls: 0 };
                 to.report(Notice::Answer(index, Event::Ended(whole)));
             }
-            self.worker.shared.metrics.prompt_tokens.fetch_add(prompt_tokens, Ordering::Relaxed);
+            self.worker.shared.metrics.tokens(&begun);
         }
         Ok(())
     }
