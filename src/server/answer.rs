@@ -1,15 +1,10 @@
 //! The answer in decode: tokens to text, stop texts, counts.
 
-use super::Shared;
-use super::ask::Ask;
-use super::calls::Calls;
-use super::notice::{Choice, Event, LikelyToken, Notice, Usage, Whole};
-use super::params::Params;
-use super::refusal::Refusal;
+use super::calls::certain;
+use super::{Ask, Calls, Choice, Event, LikelyToken, Notice, Refusal, Shared, Usage, Whole};
 use crate::core::transcript::Finish;
-use crate::engine::protocol::{Likely, Steering, Token};
-use crate::text::steer::steering;
-use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};
+use crate::engine::protocol::{Likely, Token};
+use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder};
 
 enum Decoder {
     Chat(StreamDecoder),
@@ -18,7 +13,7 @@ enum Decoder {
 
 pub(super) struct Answer {
     decoder: Decoder,
-    begin: Begin,
+    pub begin: Begin,
     stops: Stops,
     stopped_by: Option<String>,
     /// Tokens up to the one that completed a stop text.
@@ -32,7 +27,6 @@ pub(super) struct Answer {
     likely: Vec<LikelyToken>,
     /// Tokens that open the answer, or a thought in front of it.
     undecided: Vec<LikelyToken>,
-    /// The sent part of the answer.
     pub sent: Choice,
     heard: bool,
 }
@@ -61,10 +55,6 @@ impl Answer {
             sent: Choice::default(),
             heard: true,
         }
-    }
-
-    pub(super) fn steering(&self, shared: &Shared, params: &Params) -> Result<Option<Steering>, TextError> {
-        steering(params.watched(), &shared.renderer.model().tokenizer, self.begin, 0)
     }
 
     /// Whether a stop text ended it, or its only allowed call.
@@ -173,7 +163,7 @@ impl Answer {
             self.add(ask, last);
         }
         if !self.ended_itself() {
-            let held = self.stops.finish();
+            let held = std::mem::take(&mut self.stops.held);
             self.text(ask, &held);
         }
         if !self.is_enough() {
@@ -217,9 +207,6 @@ impl Stops {
 
     /// Takes more of the answer; returns the certain text, and the stop text that ends it there.
     fn push(&mut self, text: &str) -> (String, Option<String>) {
-        if self.texts.is_empty() {
-            return (text.to_owned(), None);
-        }
         self.held.push_str(text);
         let first = self.texts.iter().filter_map(|t| Some((self.held.find(t.as_str())?, t))).min_by_key(|f| f.0);
         if let Some((at, stop)) = first {
@@ -227,19 +214,8 @@ impl Stops {
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), Some(stop));
         }
-        let longest = self.texts.iter().map(String::len).max().unwrap_or(0);
-        let from = self.held.len().saturating_sub(longest.saturating_sub(1));
-        let may_begin = |at: &usize| {
-            self.held.get(*at..).is_some_and(|end| !end.is_empty() && self.texts.iter().any(|t| t.starts_with(end)))
-        };
-        let certain = (from..self.held.len()).find(may_begin).unwrap_or(self.held.len());
-        let rest = self.held.split_off(certain);
+        let rest = self.held.split_off(certain(&self.held, &self.texts));
         (std::mem::replace(&mut self.held, rest), None)
-    }
-
-    /// The answer is complete: the held text is part of it.
-    fn finish(&mut self) -> String {
-        std::mem::take(&mut self.held)
     }
 }
 
@@ -256,7 +232,7 @@ mod tests {
         assert_eq!(stops.push("two STOP three"), ("\ntwo ".into(), Some("STOP".into())));
         let mut stops = Stops::new(&["END".into()]);
         assert_eq!(stops.push("das Ende EN"), ("das Ende ".into(), None));
-        assert_eq!(stops.finish(), "EN");
+        assert_eq!(stops.held, "EN");
         assert_eq!(Stops::new(&[]).push("x"), ("x".into(), None));
         // The earliest stop text in the answer counts, in any order of the list.
         assert_eq!(Stops::new(&["b".into(), "a".into()]).push("xab"), ("x".into(), Some("a".into())));

@@ -8,16 +8,12 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::{MethodRouter, post};
 
-use super::context::{blocking, own_data};
-use super::fields::Fields;
-use super::notice::{Listener, Reporter};
-use super::params::Params;
-use super::prompt::Conversation;
-use super::records::Record;
-use super::refusal::Refusal;
-use super::sampling::Format;
-use super::stream::{Form, answer};
-use super::{Phase, Shared, files, request};
+use super::notice::Reporter;
+use super::stream::answer;
+use super::{
+    Conversation, Fields, Form, Format, Listener, Params, Phase, Record, Refusal, Result, Shared, blocking, files,
+    own_data, request,
+};
 use crate::engine::protocol::{Cancel, Constraint, Token};
 use crate::runtime::render::Rendered;
 use crate::text::schema::Unusable;
@@ -30,7 +26,6 @@ pub(super) struct Prompt {
     /// Tokens from the client, used unchanged. Only state of exactly these tokens matches.
     pub tokens: Option<Arc<Vec<Token>>>,
     pub of_library: bool,
-    /// Its field in the request, for errors.
     pub field: &'static str,
 }
 
@@ -38,8 +33,7 @@ pub(super) struct Prompt {
 pub(super) struct Ask {
     pub prompt: Prompt,
     pub params: Params,
-    /// The number of answers, and which of them this is.
-    pub wanted: usize,
+    /// Which of its answers this is.
     pub index: usize,
     pub record: Option<Record>,
     pub keep: bool,
@@ -51,33 +45,31 @@ pub(super) struct Ask {
 impl Ask {
     /// Splits a request into one per answer: they run concurrently.
     pub(super) fn each(self) -> Vec<Ask> {
-        let others: Vec<Ask> = (1..self.wanted).map(|index| Ask { index, record: None, ..self.clone() }).collect();
+        let other = |index| Ask { index, record: None, ..self.clone() };
+        let others: Vec<Ask> = (1..self.params.wanted).map(other).collect();
         std::iter::once(self).chain(others).collect()
     }
 }
 
 /// Inserts the named documents and renders, on a thread of its own: a conversation may be as long as the context.
-pub(super) async fn render(
-    shared: &Arc<Shared>,
-    mut conversation: Conversation,
-    field: &'static str,
-) -> Result<Prompt, Refusal> {
+pub(super) async fn render(shared: &Arc<Shared>, mut conversation: Conversation) -> Result<Prompt> {
     let shared = Arc::clone(shared);
+    let field = conversation.field;
     let of_library = conversation.turns.iter().any(|t| !t.files.is_empty());
     if of_library {
         own_data()?;
     }
     let rendered = blocking(move || {
         if of_library {
-            files::put_in(&shared, &mut conversation, field)?;
+            files::put_in(&shared, &mut conversation)?;
         }
-        conversation.render(&shared.renderer, field)
+        conversation.render(&shared.renderer)
     });
     Ok(Prompt { rendered: Arc::new(rendered.await?), tokens: None, of_library, field })
 }
 
 /// Tokenizes a rendered prompt on a thread of its own, after the start token if `start` is set.
-pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> Result<Vec<Token>, Refusal> {
+pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> Result<Vec<Token>> {
     let shared = Arc::clone(shared);
     let encode = move || {
         let tokenizer = &shared.renderer.model().tokenizer;
@@ -87,13 +79,8 @@ pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> R
     blocking(encode).await
 }
 
-/// The tokens of a conversation's prompt.
-pub(super) async fn count(
-    shared: &Arc<Shared>,
-    conversation: Conversation,
-    field: &'static str,
-) -> Result<usize, Refusal> {
-    let prompt = render(shared, conversation, field).await?;
+pub(super) async fn count(shared: &Arc<Shared>, conversation: Conversation) -> Result<usize> {
+    let prompt = render(shared, conversation).await?;
     Ok(encode(shared, prompt.rendered.text.clone(), true).await?.len())
 }
 
@@ -104,7 +91,7 @@ pub(super) async fn constraint(
     format: Format,
     params: &Params,
     rendered: &Rendered,
-) -> Result<Option<Constraint>, Refusal> {
+) -> Result<Option<Constraint>> {
     let Some((grammar, field)) = format else {
         let text = shared.renderer.model();
         let quoting = text.recommended.quoting().filter(|_| params.calls.is_none());
@@ -131,34 +118,29 @@ pub(super) async fn constraint(
 /// A request for answers, as each API reads it.
 pub(super) struct Received {
     pub conversation: Conversation,
-    /// The field of the conversation, for errors.
-    pub field: &'static str,
     pub params: Params,
     /// Of the answer, unless it must be a call.
     pub format: Format,
-    pub wanted: usize,
-    pub streamed: bool,
     pub record: Option<Record>,
 }
 
 /// A path that answers requests: `read` gives the form of the answer, too.
-pub(super) fn answers<F: Form>(
-    read: fn(&Shared, Fields) -> Result<(Received, F), Refusal>,
-) -> MethodRouter<Arc<Shared>> {
+pub(super) fn answers<F: Form>(read: fn(&Shared, Fields) -> Result<(Received, F)>) -> MethodRouter<Arc<Shared>> {
     post(move |State(shared): State<Arc<Shared>>, request: Request| async move {
         let (received, form) = request::read(&shared, request, read).await?;
         respond(&shared, received, form).await
     })
 }
 
-async fn respond(shared: &Arc<Shared>, received: Received, form: impl Form) -> Result<Response, Refusal> {
-    let Received { conversation, field, mut params, format, wanted, streamed, record } = received;
+async fn respond(shared: &Arc<Shared>, received: Received, form: impl Form) -> Result<Response> {
+    let Received { conversation, mut params, format, record } = received;
     (params.calls, params.one_call) = (conversation.tools.calls(), conversation.tools.one_call);
+    params.thinking_budget = conversation.thinking.budget.unwrap_or(params.thinking_budget);
     let format = conversation.tools.grammar().map(|grammar| (grammar, "tools")).or(format);
-    let prompt = render(shared, conversation, field).await?;
+    let prompt = render(shared, conversation).await?;
     params.constraint = constraint(shared, format, &params, &prompt.rendered).await?;
-    let listener = submit(shared, prompt, params, wanted, record, shared.options.queue)?;
-    answer(listener, wanted, streamed, form).await
+    let streamed = params.streamed;
+    answer(submit(shared, prompt, params, record, shared.options.queue)?, streamed, form).await
 }
 
 /// Queues a prompt unless `most` requests wait; a further prompt of an accepted request has no such limit.
@@ -166,10 +148,9 @@ pub(super) fn submit(
     shared: &Shared,
     prompt: Prompt,
     params: Params,
-    wanted: usize,
     record: Option<Record>,
     most: usize,
-) -> Result<Listener, Refusal> {
+) -> Result<Listener> {
     let ending = || Refusal::new(503, "shutting_down", "the server is ending");
     if *shared.phase.borrow() > Phase::Serving {
         return Err(ending());
@@ -180,7 +161,7 @@ pub(super) fn submit(
         return Err(Refusal::new(429, "queue_full", message));
     }
     let cancel = Cancel::default();
-    let (to, listener) = Listener::pair(&cancel);
-    let ask = Ask { prompt, params, wanted, index: 0, record, keep: true, cancel, to, since: Instant::now() };
+    let (to, listener) = Listener::pair(&cancel, params.wanted);
+    let ask = Ask { prompt, params, index: 0, record, keep: true, cancel, to, since: Instant::now() };
     shared.asks.send(ask).map(|()| listener).map_err(|_| ending())
 }

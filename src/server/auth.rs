@@ -2,15 +2,14 @@
 //!
 //! A page in a browser can send requests to any address. It names itself in `Origin`, which programs do not send; and
 //! a page with a domain that resolves to this machine sends the domain as `Host`. Both are refused; a configured key is
-//! required. Without a key, a connection of another user of this machine is refused ([`super::owner`]).
+//! required. Without a key, a connection of another user of this machine is refused ([`Owner`]).
 
-use std::net::{IpAddr, Ipv6Addr};
+use super::{Refusal, Result};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
-use axum::response::Response;
-
-use super::refusal::Refusal;
+use axum::response::{IntoResponse, Response};
+use tokio::net::TcpStream;
 
 /// The key that a client must send. Only its hash is stored.
 #[derive(Clone, Debug)]
@@ -55,8 +54,7 @@ pub(super) fn allowed_page(allowed: &[String], headers: &HeaderMap) -> Option<He
 }
 
 pub(super) fn preflight(page: &HeaderValue, requested: &HeaderMap) -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
+    let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
     open_to(page.clone(), headers);
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE"));
@@ -79,33 +77,29 @@ pub(super) fn other_user() -> Refusal {
     Refusal::new(403, "other_user", message)
 }
 
-pub(super) fn check(key: Option<&Key>, from_allowed_page: bool, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
-    let forbidden = |code, message: &str| Err(Refusal::new(403, code, message));
+pub(super) fn check(key: Option<&Key>, from_allowed_page: bool, uri: &Uri, headers: &HeaderMap) -> Result<()> {
+    let refuse = |status, code, message: &str| Err(Refusal::new(status, code, message));
     let from_page = headers.contains_key(header::ORIGIN)
         || headers.get("sec-fetch-site").is_some_and(|site| site != "none" && site != "same-origin");
     if from_page && !from_allowed_page {
-        return forbidden(
-            "origin_not_allowed",
-            "requests from web pages are not answered, unless serve.allowed_origins names the page",
-        );
+        let message = "requests from web pages are not answered, unless serve.allowed_origins names the page";
+        return refuse(403, "origin_not_allowed", message);
     }
     // With several hosts, a proxy might read another one than this server.
     if headers.get_all(header::HOST).iter().count() > 1 {
-        return Err(Refusal::new(400, "invalid_host", "there must be one Host header, not several"));
+        return refuse(400, "invalid_host", "there must be one Host header, not several");
     }
     let Some(key) = key else {
         let named = match (uri.authority(), headers.get(header::HOST)) {
             (Some(authority), _) => Some(authority.as_str()),
             (None, Some(host)) => host.to_str().ok(),
-            (None, None) => return Err(Refusal::new(400, "invalid_host", "a Host header is needed")),
+            (None, None) => return refuse(400, "invalid_host", "a Host header is needed"),
         };
-        return match named.and_then(host_of).is_some_and(is_this_machine) {
-            true => Ok(()),
-            false => forbidden(
-                "host_not_allowed",
-                "the Host header must be localhost or a loopback address, with nothing but a port behind it",
-            ),
-        };
+        if named.and_then(host_of).is_some_and(is_this_machine) {
+            return Ok(());
+        }
+        let message = "the Host header must be localhost or a loopback address, with nothing but a port behind it";
+        return refuse(403, "host_not_allowed", message);
     };
     let bearer = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
     let bearer = bearer.and_then(|v| v.split_once(' ')).filter(|(how, _)| how.eq_ignore_ascii_case("bearer"));
@@ -113,13 +107,78 @@ pub(super) fn check(key: Option<&Key>, from_allowed_page: bool, uri: &Uri, heade
     let shown = [bearer.map(|(_, key)| key.trim()), headers.get("x-api-key").and_then(|v| v.to_str().ok())];
     match shown.iter().flatten().map(|shown| key.opens(shown)).max() {
         Some(true) => Ok(()),
-        Some(false) => Err(Refusal::new(401, "invalid_api_key", "this is not the server's key")),
-        None => Err(Refusal::new(
-            401,
-            "missing_api_key",
-            "a key is needed: send it as Authorization: Bearer KEY (or x-api-key: KEY)",
-        )),
+        Some(false) => refuse(401, "invalid_api_key", "this is not the server's key"),
+        None => {
+            let message = "a key is needed: send it as Authorization: Bearer KEY (or x-api-key: KEY)";
+            refuse(401, "missing_api_key", message)
+        }
     }
+}
+
+/// The user of the process at the other end of a local connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The client sends the server's key, or the owner does not matter.
+    #[default]
+    HasKey,
+    /// The user who runs this server.
+    Same,
+    Other,
+    /// The system does not report the owner.
+    Unknown,
+}
+
+/// Looks the socket up in the system's table of sockets.
+pub(super) fn owner_of(stream: &TcpStream) -> Owner {
+    let (Ok(theirs), Ok(ours)) = (stream.peer_addr(), stream.local_addr()) else { return Owner::Unknown };
+    // The owner of `/proc/self` is this process's effective user.
+    let Ok(me) = std::fs::metadata("/proc/self").map(|meta| std::os::unix::fs::MetadataExt::uid(&meta)) else {
+        return Owner::Unknown;
+    };
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
+    if tables.iter().all(Result::is_err) {
+        return Owner::Unknown;
+    }
+    let found = tables.iter().flatten().find_map(|table| user(table, theirs, ours));
+    match found {
+        Some(user) if user == me => Owner::Same,
+        // A socket without a row belongs to a process that has ended, or to another machine.
+        Some(_) | None => Owner::Other,
+    }
+}
+
+fn user(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+    const ENDING: [&str; 2] = ["06", "07"];
+    table.lines().skip(1).find_map(|row| {
+        let mut columns = row.split_whitespace().skip(1);
+        let (here, there) = (address(columns.next()?)?, address(columns.next()?)?);
+        let state = columns.next()?;
+        // A row of a closing or closed socket has lost its owner.
+        let same = here == plain(local) && there == plain(remote) && !ENDING.contains(&state);
+        let user = columns.nth(3)?.parse().ok()?;
+        same.then_some(user)
+    })
+}
+
+fn plain(address: SocketAddr) -> (IpAddr, u16) {
+    (address.ip().to_canonical(), address.port())
+}
+
+/// `0100007F:1F90`: words of 32 bits in the machine's byte order, and a port.
+fn address(text: &str) -> Option<(IpAddr, u16)> {
+    let (ip, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |at: usize| u32::from_str_radix(ip.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
+    let ip = match ip.len() {
+        8 => IpAddr::from(word(0)?),
+        32 => {
+            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
+            let bytes: [u8; 16] = words.concat().try_into().ok()?;
+            IpAddr::from(bytes)
+        }
+        _ => return None,
+    };
+    Some((ip.to_canonical(), port))
 }
 
 #[cfg(test)]
@@ -193,5 +252,38 @@ mod tests {
         );
         assert_eq!(status(Some(&key), &[host, ("x-api-key", "secret"), ("origin", "https://a.b")]), 403);
         assert!(!format!("{key:?}").contains("secret"));
+    }
+
+    #[cfg(target_endian = "little")]
+    const HEAD: &str =
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn the_row_of_the_other_end_names_its_user() {
+        let table = format!(
+            "{HEAD}   0: 0100007F:480F 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1\n   \
+             1: 0100007F:480F 0100007F:B2C4 01 00000000:00000000 00:00000000 00000000     0        0 2 1\n   \
+             2: 0100007F:B2C4 0100007F:480F 01 00000000:00000000 00:00000000 00000000  1007        0 3 1\n"
+        );
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (server, client) = (at("127.0.0.1:18447"), at("127.0.0.1:45764"));
+        assert_eq!(user(&table, client, server), Some(1007));
+        assert_eq!(user(&table, server, client), Some(0));
+        assert_eq!(user(&table, at("127.0.0.1:45765"), server), None);
+        // A closed socket has no owner.
+        assert_eq!(user(&table.replace(" 01 ", " 06 "), client, server), None);
+    }
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn both_versions_of_addresses_are_read_and_one_may_hold_the_other() {
+        let six = "00000000000000000000000001000000:B2C4";
+        assert_eq!(address(six), Some(("::1".parse().unwrap(), 45764)));
+        let four_in_six = "0000000000000000FFFF00000100007F:480F";
+        assert_eq!(address(four_in_six), Some(("127.0.0.1".parse().unwrap(), 18447)));
+        for odd in ["", "0100007F", "01:1", "zz00007F:1"] {
+            assert_eq!(address(odd), None, "{odd}");
+        }
     }
 }

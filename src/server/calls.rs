@@ -17,7 +17,6 @@ use super::notice::Event;
 use super::request::fresh_id;
 use super::turns::Call;
 
-/// The marks around a call in JSON.
 const JSON: (&str, &str) = ("<tool_call>", "</tool_call>");
 const OPENINGS: [(&str, &str); 2] = [JSON, native::MARKS];
 /// Maximum bytes of a possible call; anything longer is text.
@@ -170,11 +169,10 @@ impl Calls {
 }
 
 /// Bytes of a text that cannot begin a mark.
-fn certain(text: &str, marks: &[&str]) -> usize {
-    let longest = marks.iter().map(|m| m.len()).max().unwrap_or(0);
+pub(super) fn certain(text: &str, marks: &[impl AsRef<str>]) -> usize {
+    let longest = marks.iter().map(|mark| mark.as_ref().len()).max().unwrap_or(0);
     let may_begin = |at: &usize| {
-        let end = text.get(*at..).unwrap_or_default();
-        !end.is_empty() && marks.iter().any(|mark| mark.starts_with(end))
+        text.get(*at..).is_some_and(|end| !end.is_empty() && marks.iter().any(|mark| mark.as_ref().starts_with(end)))
     };
     (text.len().saturating_sub(longest)..text.len()).find(may_begin).unwrap_or(text.len())
 }
@@ -229,7 +227,6 @@ fn broken_off(text: &str, names: &[String]) -> Option<Read> {
     }
 }
 
-/// Where the JSON object at the beginning of a text ends.
 fn object_end(text: &str) -> Option<usize> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for (at, c) in text.bytes().enumerate() {
@@ -250,7 +247,6 @@ fn object_end(text: &str) -> Option<usize> {
     None
 }
 
-/// Reads a complete call in JSON, with its fields in any order.
 fn json_call(text: &str) -> Option<Read> {
     let value: Value = serde_json::from_str(text.trim()).ok()?;
     let name = value.get("name")?.as_str()?.to_owned();

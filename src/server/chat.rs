@@ -4,18 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::Shared;
-use super::ask::Received;
-use super::chunks::{Head, MOST_LIKELY, likely_chat, reason, wanted};
-use super::fields::Fields;
-use super::notice::{Choice, Collected, Event, LikelyToken, Whole};
-use super::prompt::Conversation;
-use super::refusal::Refusal;
-use super::request::model_of;
-use super::sampling::{Thinking, most_tokens, params, response_format};
-use super::stream::Form;
-use super::tools::{Tools, custom_input};
-use super::turns::{Call, Turn, messages};
+use super::chunks::{MOST_CHOICES, likely_chat};
+use super::sampling::params;
+use super::turns::messages;
+use super::{
+    Call, Choice, Collected, Conversation, Event, Fields, Form, Head, LikelyToken, MOST_ALTERNATIVES, Received, Result,
+    Shared, Thinking, Tools, Turn, Whole, custom_input, model_of, most_tokens, reason, response_format,
+};
 use crate::text::{ChatRole, Tokenizer};
 
 const IGNORED: [&str; 10] = [
@@ -32,12 +27,10 @@ const IGNORED: [&str; 10] = [
 ];
 const CHUNK: &str = "chat.completion.chunk";
 
-/// The form of the answers.
 pub(super) struct Chat {
     tokenizer: Arc<Tokenizer>,
     head: Head,
     tools: Tools,
-    /// The request asks for log-probabilities.
     likely: bool,
     /// Of a stream: calls that have ended, in each answer, and whether the open one is of a custom tool.
     calls: Vec<usize>,
@@ -93,7 +86,6 @@ impl Chat {
         json!({ "index": index, "message": message, "logprobs": likely, "finish_reason": finish })
     }
 
-    /// Part of a call in a stream.
     fn call_delta(&self, index: usize, mut part: Value) -> Value {
         if self.tools.legacy {
             return json!({ "function_call": part["function"].take() });
@@ -112,7 +104,7 @@ impl Form for Chat {
     fn event(&mut self, index: usize, event: &Event, all: &mut Collected, out: &mut String) {
         let (mut likely, mut finish) = (None, None);
         let delta = match event {
-            Event::Begun { .. } => json!({ "role": "assistant", "content": "" }),
+            Event::Begun(_) => json!({ "role": "assistant", "content": "" }),
             Event::Thoughts(text) => json!({ "reasoning_content": text }),
             Event::Text(text, tokens) if text.is_empty() && tokens.iter().all(|t| t.thought) => return,
             Event::Text(text, tokens) => {
@@ -147,8 +139,8 @@ impl Form for Chat {
 }
 
 /// Whether the model continues the last answer, and whether the prompt ends without the start of an answer.
-fn going_on(fields: &mut Fields, turns: &[Turn]) -> Result<(bool, bool), Refusal> {
-    let open = fields.truth("continue_final_message")?.unwrap_or(false);
+fn going_on(fields: &mut Fields, turns: &[Turn]) -> Result<(bool, bool)> {
+    let open = fields.on("continue_final_message")?;
     let begins = fields.truth("add_generation_prompt")?;
     if open && begins == Some(true) {
         return Err(fields.wrong("add_generation_prompt", "cannot be true together with continue_final_message"));
@@ -159,39 +151,37 @@ fn going_on(fields: &mut Fields, turns: &[Turn]) -> Result<(bool, bool), Refusal
     Ok((open, begins == Some(false) && !open))
 }
 
-/// Reads the messages and everything else that the prompt depends on, and the budget of thoughts.
-pub(super) fn conversation(shared: &Shared, fields: &mut Fields) -> Result<(Conversation, Option<u64>), Refusal> {
+/// Reads the messages and everything else that the prompt depends on.
+pub(super) fn conversation(shared: &Shared, fields: &mut Fields) -> Result<Conversation> {
     let turns = messages(fields)?;
-    let Thinking { mode: think, budget } = Thinking::of_chat(shared, fields)?;
+    let thinking = Thinking::of_chat(shared, fields)?;
     let (open, closed) = going_on(fields, &turns)?;
     let tools = Tools::read(fields, "parameters")?;
-    Ok((Conversation { turns, tools, think, open, closed }, budget))
+    Ok(Conversation { field: "messages", turns, tools, thinking, open, closed })
 }
 
-pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Chat), Refusal> {
+pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Chat)> {
     let info = model_of(shared, &mut fields)?;
-    let (conversation, budget) = conversation(shared, &mut fields)?;
+    let conversation = conversation(shared, &mut fields)?;
     let most = most_tokens(&mut fields, &["max_completion_tokens", "max_tokens", "n_predict"], 1)?;
     let mut params = params(shared, &mut fields, "stop", most)?;
-    params.thinking_budget = budget.unwrap_or(params.thinking_budget);
-    let wanted = wanted(&mut fields)?;
-    let streamed = fields.truth("stream")?.unwrap_or(false);
+    params.wanted = fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1);
     let mut head = Head::read(&mut fields, "chatcmpl-", info.name)?;
     head.fingerprint = Some(info.fingerprint.chars().take(12).collect());
-    let likely = fields.truth("logprobs")?.unwrap_or(false);
-    let most_likely = fields.whole("top_logprobs", 0..=MOST_LIKELY)?;
-    if most_likely.is_some_and(|n| n > 0) && !likely {
+    let likely = fields.on("logprobs")?;
+    let most_likely = fields.whole("top_logprobs", 0..=MOST_ALTERNATIVES)?;
+    if most_likely.is_some_and(|n: u8| n > 0) && !likely {
         return Err(fields.wrong("top_logprobs", "needs logprobs: true"));
     }
-    params.likely = likely.then_some(most_likely.and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
+    params.likely = likely.then_some(most_likely.unwrap_or(0));
     let format = response_format(&mut fields)?;
     fields.refuse("modalities", |v| *v == json!(["text"]))?;
     fields.ignore(&IGNORED);
     fields.done_for_answer()?;
     let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
-    let (tools, calls) = (conversation.tools.clone(), vec![0; wanted]);
+    let (tools, calls) = (conversation.tools.clone(), vec![0; params.wanted]);
     let form = Chat { tokenizer, head, tools, likely, calls, custom: false };
-    Ok((Received { conversation, field: "messages", params, format, wanted, streamed, record: None }, form))
+    Ok((Received { conversation, params, format, record: None }, form))
 }
 
 #[cfg(test)]

@@ -6,19 +6,14 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::fields::Fields;
-use super::notice::{Collected, LikelyToken, Usage, Whole};
-use super::now_s;
-use super::refusal::Refusal;
-use super::request::fresh_id;
 use super::stream::{data, data_done};
+use super::{Collected, Fields, LikelyToken, Result, Usage, Whole, fresh_id, now_s};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Token};
 use crate::text::{Before, Places, Tokenizer};
 
-const MOST_CHOICES: u64 = 16;
+pub(super) const MOST_CHOICES: u64 = 16;
 
-/// The finish reason in OpenAI's terms.
 pub(super) fn reason(whole: &Whole) -> &'static str {
     match whole.finish {
         Finish::Stop | Finish::Repeats if whole.calls > 0 => "tool_calls",
@@ -72,10 +67,10 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub(super) fn read(fields: &mut Fields, id: &str, model: String) -> Result<Head, Refusal> {
+    pub(super) fn read(fields: &mut Fields, id: &str, model: String) -> Result<Head> {
         let mut include_usage = false;
         if let Some(mut options) = fields.object("stream_options")? {
-            include_usage = options.truth("include_usage")?.unwrap_or(false);
+            include_usage = options.on("include_usage")?;
             options.ignore(&["include_obfuscation", "continuous_usage_stats"]);
             options.done()?;
         }
@@ -116,13 +111,7 @@ impl Head {
     }
 }
 
-/// Reads `n`, the number of answers.
-pub(super) fn wanted(fields: &mut Fields) -> Result<usize, Refusal> {
-    Ok(usize::try_from(fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1)).unwrap_or(1))
-}
-
-/// Maximum of alternatives per token.
-pub(super) const MOST_LIKELY: u64 = 20;
+pub(super) const MOST_ALTERNATIVES: u64 = 20;
 
 /// JSON has no infinity and no NaN: they become `null`.
 fn number(log_prob: f32) -> Value {
@@ -154,7 +143,6 @@ impl Table {
         }
     }
 
-    /// Adds tokens of an answer, which begin at `places`.
     pub(super) fn answer(&mut self, tokenizer: &Tokenizer, places: &mut Places, tokens: &[LikelyToken]) {
         for token in tokens {
             self.add(tokenizer, token.token, places.next(token.token), Some(&token.likely));

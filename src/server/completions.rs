@@ -8,25 +8,21 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::Shared;
-use super::ask::{self, Prompt, submit};
-use super::chunks::{Head, MOST_LIKELY, Table, reason, wanted};
-use super::context::blocking;
-use super::fields::{Fields, kind};
-use super::notice::{Choice, Collected, Event, Usage, collect};
-use super::params::Params;
-use super::plain::token_list;
-use super::refusal::Refusal;
-use super::request::{self, model_of, object};
-use super::sampling::{Format, most_tokens, params, response_format};
-use super::stream::{Form, answer};
+use super::ask;
+use super::chunks::{MOST_CHOICES, Table};
+use super::request;
+use super::sampling::params;
+use super::stream::answer;
+use super::{
+    Choice, Collected, Event, Fields, Form, Format, Head, MOST_ALTERNATIVES, Params, Prompt, Refusal, Result, Shared,
+    Usage, blocking, collect, kind, model_of, most_tokens, object, reason, response_format, submit, token_list,
+};
 use crate::engine::protocol::Token;
 use crate::runtime::render::{MARK, Rendered};
 use crate::text::{Before, Places, Tokenizer};
 
 const MOST_PROMPTS: usize = 256;
-/// Default maximum of tokens in an answer, from OpenAI's API.
-const TOKENS: u64 = 16;
+const DEFAULT_TOKENS: u64 = 16;
 
 enum Given {
     Text(String),
@@ -34,7 +30,7 @@ enum Given {
 }
 
 /// Reads `prompt`: a text, tokens, or a list of either.
-fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<Given>, Refusal> {
+fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<Given>> {
     let one = |value: Value, at: &str| match value {
         Value::String(text) => Ok(Given::Text(text)),
         Value::Array(list) => Ok(Given::Tokens(token_list(shared, &list, at)?)),
@@ -54,26 +50,24 @@ fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<Given>, Refusal> 
     Ok(given)
 }
 
-/// [`prompt`] on a thread of its own: decoding many tokens to text takes time.
-async fn prompt_of(shared: &Arc<Shared>, given: Given) -> Result<(Prompt, String), Refusal> {
-    let shared = Arc::clone(shared);
-    blocking(move || Ok(prompt(&shared, given))).await
-}
-
 /// The prompt, and its text for an echo. A text may contain special tokens as literals: a client without messages
-/// writes the template itself.
-fn prompt(shared: &Shared, given: Given) -> (Prompt, String) {
-    let tokenizer = &shared.renderer.model().tokenizer;
-    let (key, tokens, text) = match given {
-        Given::Text(text) => (text.clone(), None, text),
-        Given::Tokens(tokens) => {
-            let rest = tokens.strip_prefix(tokenizer.bos().as_slice()).unwrap_or(&tokens);
-            let (key, text) = (key_of(tokenizer, &tokens), tokenizer.spell(rest, Before::Edge));
-            (key, Some(Arc::new(tokens)), text)
-        }
+/// writes the template itself. Decoding many tokens to text takes time, so it has a thread of its own.
+async fn prompt(shared: &Arc<Shared>, given: Given) -> Result<(Prompt, String)> {
+    let shared = Arc::clone(shared);
+    let read = move || {
+        let tokenizer = &shared.renderer.model().tokenizer;
+        let (key, tokens, text) = match given {
+            Given::Text(text) => (text.clone(), None, text),
+            Given::Tokens(tokens) => {
+                let rest = tokens.strip_prefix(tokenizer.bos().as_slice()).unwrap_or(&tokens);
+                let (key, text) = (key_of(tokenizer, &tokens), tokenizer.spell(rest, Before::Edge));
+                (key, Some(Arc::new(tokens)), text)
+            }
+        };
+        let rendered = Arc::new(Rendered { text: key, cuts: Vec::new() });
+        Ok((Prompt { rendered, tokens, of_library: false, field: "prompt" }, text))
     };
-    let rendered = Arc::new(Rendered { text: key, cuts: Vec::new() });
-    (Prompt { rendered, tokens, of_library: false, field: "prompt" }, text)
+    blocking(read).await
 }
 
 /// The key for the state of given tokens. State is found by its text: tokens that are not the tokenization of any text
@@ -96,11 +90,11 @@ fn key_of(tokenizer: &Tokenizer, tokens: &[Token]) -> String {
 
 const OBJECT: &str = "text_completion";
 
-/// The form of the answers to one prompt.
 struct Completion {
     tokenizer: Arc<Tokenizer>,
     head: Head,
-    /// Sent before each answer.
+    /// The prompt is sent before each answer.
+    echoes: bool,
     echo: String,
     likely: bool,
     /// Of a stream: where the next token of each text begins.
@@ -108,6 +102,11 @@ struct Completion {
 }
 
 impl Completion {
+    /// The answers to a prompt follow.
+    fn begin(&mut self, prompt: String) {
+        self.echo = if self.echoes { prompt } else { String::new() };
+    }
+
     fn places(&self) -> Places {
         Places::after(Arc::clone(&self.tokenizer), self.echo.chars().count())
     }
@@ -122,7 +121,6 @@ impl Completion {
         json!(table)
     }
 
-    /// Adds the choices of a prompt's answers.
     fn add_choices(&self, all: &Collected, choices: &mut Vec<Value>) {
         for choice in &all.choices {
             let text = format!("{}{}", self.echo, choice.answer());
@@ -143,8 +141,8 @@ impl Form for Completion {
     fn event(&mut self, index: usize, event: &Event, all: &mut Collected, out: &mut String) {
         let (mut table, mut finish) = (None, None);
         let text = match event {
-            Event::Begun { .. } if self.echo.is_empty() => return,
-            Event::Begun { .. } => &self.echo,
+            Event::Begun(_) if self.echo.is_empty() => return,
+            Event::Begun(_) => &self.echo,
             Event::Text(text, tokens) => {
                 table = self.places.get_mut(index).filter(|_| self.likely).map(|places| {
                     let mut table = Table::default();
@@ -164,51 +162,36 @@ impl Form for Completion {
     }
 }
 
-struct Received {
-    given: Vec<Given>,
-    params: Params,
-    format: Format,
-    wanted: usize,
-    echo: bool,
-    streamed: bool,
-}
-
-fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Completion), Refusal> {
+fn read(shared: &Shared, mut fields: Fields) -> Result<(Vec<Given>, Params, Format, Completion)> {
     let info = model_of(shared, &mut fields)?;
     let given = prompts(shared, &mut fields)?;
-    let most = most_tokens(&mut fields, &["max_tokens", "n_predict"], 0)?.unwrap_or(TOKENS);
+    let most = most_tokens(&mut fields, &["max_tokens", "n_predict"], 0)?.unwrap_or(DEFAULT_TOKENS);
     let mut params = Params { raw: true, thinking_budget: 0, ..params(shared, &mut fields, "stop", Some(most))? };
-    let wanted = wanted(&mut fields)?;
-    let echo = fields.truth("echo")?.unwrap_or(false);
-    let streamed = fields.truth("stream")?.unwrap_or(false);
+    params.wanted = fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1);
+    let echoes = fields.on("echo")?;
     let head = Head::read(&mut fields, "cmpl-", info.name)?;
-    params.likely = fields.whole("logprobs", 0..=MOST_LIKELY)?.and_then(|n| u8::try_from(n).ok());
-    params.score = params.likely.filter(|_| echo);
-    fields.refuse("best_of", |v| v.as_u64() == Some(wanted as u64))?;
+    params.likely = fields.whole("logprobs", 0..=MOST_ALTERNATIVES)?;
+    params.score = params.likely.filter(|_| echoes);
+    fields.refuse("best_of", |v| v.as_u64() == Some(params.wanted as u64))?;
     fields.refuse("suffix", |v| v == "")?;
     let format = response_format(&mut fields)?;
     fields.ignore(&["user"]);
     fields.done_for_answer()?;
-    if streamed && given.len() != 1 {
+    if params.streamed && given.len() != 1 {
         return Err(Refusal::field("prompt", "prompt: a stream has one prompt"));
     }
-    if streamed && params.score.is_some() {
+    if params.streamed && params.score.is_some() {
         return Err(Refusal::field("logprobs", "logprobs of an echoed prompt are not streamed"));
     }
     let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
     let likely = params.likely.is_some();
-    let form = Completion { tokenizer, head, echo: String::new(), likely, places: Vec::new() };
-    Ok((Received { given, params, format, wanted, echo, streamed }, form))
+    let form = Completion { tokenizer, head, echoes, echo: String::new(), likely, places: Vec::new() };
+    Ok((given, params, format, form))
 }
 
 /// The answers to all prompts, each with its prompt's text, in order, with as many running as there are slots. The
 /// first prompt takes the request's place in the queue.
-async fn answer_all(
-    shared: &Arc<Shared>,
-    given: Vec<Given>,
-    params: &Params,
-    wanted: usize,
-) -> Result<Vec<(String, Collected)>, Refusal> {
+async fn answer_all(shared: &Arc<Shared>, given: Vec<Given>, params: &Params) -> Result<Vec<(String, Collected)>> {
     let mut waiting = given.into_iter().enumerate();
     let (mut going, mut done) = (JoinSet::new(), BTreeMap::new());
     loop {
@@ -217,10 +200,10 @@ async fn answer_all(
         {
             let (shared, params) = (Arc::clone(shared), params.clone());
             going.spawn(async move {
-                let (prompt, text) = prompt_of(&shared, given).await?;
+                let (prompt, text) = self::prompt(&shared, given).await?;
                 let most = if at == 0 { shared.options.queue } else { usize::MAX };
-                let listener = submit(&shared, prompt, params, wanted, None, most)?;
-                Ok((at, text, collect(listener, wanted).await?))
+                let listener = submit(&shared, prompt, params, None, most)?;
+                Ok((at, text, collect(listener).await?))
             });
         }
         match going.join_next().await {
@@ -234,9 +217,8 @@ async fn answer_all(
     }
 }
 
-pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
-    let (Received { mut given, mut params, format, wanted, echo, streamed }, mut form) =
-        request::read(&shared, request, read).await?;
+pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
+    let (mut given, mut params, format, mut form) = request::read(&shared, request, read).await?;
     if format.is_some() {
         // A raw text opens no thought.
         let nothing = Rendered { text: String::new(), cuts: Vec::new() };
@@ -245,15 +227,15 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
     if given.len() == 1
         && let Some(one) = given.pop()
     {
-        let (prompt, text) = prompt_of(&shared, one).await?;
-        form.echo = if echo { text } else { String::new() };
-        form.places = vec![form.places(); wanted];
-        let listener = submit(&shared, prompt, params, wanted, None, shared.options.queue)?;
-        return answer(listener, wanted, streamed, form).await;
+        let (prompt, text) = prompt(&shared, one).await?;
+        form.begin(text);
+        form.places = vec![form.places(); params.wanted];
+        let streamed = params.streamed;
+        return answer(submit(&shared, prompt, params, None, shared.options.queue)?, streamed, form).await;
     }
     let (mut choices, mut all) = (Vec::new(), Usage::default());
-    for (text, collected) in answer_all(&shared, given, &params, wanted).await? {
-        form.echo = if echo { text } else { String::new() };
+    for (text, collected) in answer_all(&shared, given, &params).await? {
+        form.begin(text);
         all.add(&collected.usage);
         form.add_choices(&collected, &mut choices);
     }

@@ -3,16 +3,13 @@
 //! It lives in a task-local, so that readers of nested fields need no parameter for it; [`blocking`] carries it to
 //! other threads.
 
+use super::{Owner, Refusal, Result, locked};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::http::HeaderValue;
 
-use super::owner::Owner;
-use super::refusal::Refusal;
-
-/// Maximum bytes of the header with the left-out names.
-const HEADER_BYTES: usize = 1 << 10;
+const MOST_HEADER_BYTES: usize = 1 << 10;
 
 tokio::task_local! {
     static REQUEST: Arc<Context>;
@@ -36,7 +33,7 @@ impl Context {
     }
 
     pub(super) fn left_out(&self) -> Vec<String> {
-        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        locked(&self.left_out).iter().cloned().collect()
     }
 }
 
@@ -44,7 +41,7 @@ impl Context {
 pub(super) fn leave_out(name: &str) -> bool {
     let leave = |context: &Arc<Context>| {
         if !context.refuse_unknown {
-            context.left_out.lock().unwrap_or_else(PoisonError::into_inner).insert(without_positions(name));
+            locked(&context.left_out).insert(without_positions(name));
         }
         !context.refuse_unknown
     };
@@ -68,7 +65,7 @@ pub(super) fn key_required() -> Refusal {
 }
 
 /// Refuses one user's data if the owner of the connection is unknown.
-pub(super) fn own_data() -> Result<(), Refusal> {
+pub(super) fn own_data() -> Result<()> {
     match REQUEST.try_with(|context| context.owner) {
         Ok(Owner::Unknown) => Err(key_required()),
         Ok(Owner::Same | Owner::Other | Owner::HasKey) | Err(_) => Ok(()),
@@ -80,7 +77,7 @@ pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
     let mut text = String::new();
     for name in names {
         let name: String = name.chars().map(|c| if c.is_ascii_graphic() && c != ',' { c } else { '?' }).collect();
-        if text.len() + name.len() > HEADER_BYTES {
+        if text.len() + name.len() > MOST_HEADER_BYTES {
             text.push_str(", ...");
             break;
         }
@@ -91,9 +88,7 @@ pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
 }
 
 /// Runs long work on a thread of its own.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let context = REQUEST.try_with(Arc::clone).ok();
     let done = tokio::task::spawn_blocking(move || match context {
         Some(context) => REQUEST.sync_scope(context, work),
@@ -117,7 +112,7 @@ mod tests {
         assert_eq!(header(&["a", "b\nc: d,é"]).unwrap(), "a, b?c:?d??");
         let long = "x".repeat(200);
         let all = header(&[long.as_str(); 9]).unwrap();
-        assert!(all.len() < HEADER_BYTES + 20 && all.ends_with("..."), "{all}");
+        assert!(all.len() < MOST_HEADER_BYTES + 20 && all.ends_with("..."), "{all}");
     }
 
     #[test]

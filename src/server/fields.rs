@@ -3,13 +3,11 @@
 
 use std::ops::RangeInclusive;
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::context::leave_out;
-use super::refusal::Refusal;
+use super::{Refusal, Result, leave_out};
 use crate::text::near::nearest;
-
-type Read<T> = Result<T, Refusal>;
 
 /// Fields of any API that end, limit or shape an answer: an API that does not read one refuses it.
 const PROMISES: [&str; 15] = [
@@ -51,11 +49,11 @@ pub(super) fn kind(value: &Value) -> &'static str {
 }
 
 impl Fields {
-    pub(super) fn body(value: Value) -> Read<Fields> {
+    pub(super) fn body(value: Value) -> Result<Fields> {
         Fields::of(value, "")
     }
 
-    pub(super) fn of(value: Value, at: &str) -> Read<Fields> {
+    pub(super) fn of(value: Value, at: &str) -> Result<Fields> {
         match value {
             Value::Object(map) => {
                 let at = if at.is_empty() { String::new() } else { format!("{at}.") };
@@ -79,7 +77,6 @@ impl Fields {
         Refusal::field(&name, format!("{name} {what}"))
     }
 
-    /// Takes a field's value; `null` counts as missing.
     pub(super) fn take(&mut self, field: &'static str) -> Option<Value> {
         self.known.push(field);
         self.map.remove(field).filter(|v| !v.is_null())
@@ -100,12 +97,12 @@ impl Fields {
         self.map.get(field).is_some_and(|v| !v.is_null())
     }
 
-    pub(super) fn need(&mut self, field: &'static str) -> Read<Value> {
+    pub(super) fn need(&mut self, field: &'static str) -> Result<Value> {
         self.take(field).ok_or_else(|| self.missing(field))
     }
 
     /// Refuses a request without a field that a later reader takes.
-    pub(super) fn require(&self, field: &str) -> Read<()> {
+    pub(super) fn require(&self, field: &str) -> Result<()> {
         if self.has(field) { Ok(()) } else { Err(self.missing(field)) }
     }
 
@@ -113,59 +110,65 @@ impl Fields {
         Refusal { code: "missing_required_parameter", ..self.wrong(field, "is missing") }
     }
 
-    fn typed<T>(
-        &mut self,
-        field: &'static str,
-        what: &str,
-        read: impl FnOnce(Value) -> Result<T, Value>,
-    ) -> Read<Option<T>> {
-        let wrong = |this: &Fields, value| this.wrong(field, format!("must be {what}, it is {}", kind(&value)));
-        self.take(field).map(read).transpose().map_err(|value| wrong(self, value))
+    fn typed<T: DeserializeOwned>(&mut self, field: &'static str, what: &str) -> Result<Option<T>> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        let kind = kind(&value);
+        let read = serde_json::from_value(value).map(Some);
+        read.map_err(|_| self.wrong(field, format!("must be {what}, it is {kind}")))
     }
 
-    pub(super) fn text(&mut self, field: &'static str) -> Read<Option<String>> {
-        self.typed(field, "a string", |value| if let Value::String(text) = value { Ok(text) } else { Err(value) })
+    pub(super) fn text(&mut self, field: &'static str) -> Result<Option<String>> {
+        self.typed(field, "a string")
     }
 
-    pub(super) fn truth(&mut self, field: &'static str) -> Read<Option<bool>> {
-        self.typed(field, "true or false", |value| value.as_bool().ok_or(value))
+    pub(super) fn truth(&mut self, field: &'static str) -> Result<Option<bool>> {
+        self.typed(field, "true or false")
     }
 
-    pub(super) fn list(&mut self, field: &'static str) -> Read<Option<Vec<Value>>> {
-        self.typed(field, "an array", |value| if let Value::Array(list) = value { Ok(list) } else { Err(value) })
+    /// A switch that is off unless it is sent.
+    pub(super) fn on(&mut self, field: &'static str) -> Result<bool> {
+        Ok(self.truth(field)?.unwrap_or(false))
     }
 
-    pub(super) fn need_text(&mut self, field: &'static str) -> Read<String> {
+    pub(super) fn list(&mut self, field: &'static str) -> Result<Option<Vec<Value>>> {
+        self.typed(field, "an array")
+    }
+
+    pub(super) fn need_text(&mut self, field: &'static str) -> Result<String> {
         self.text(field)?.ok_or_else(|| self.missing(field))
     }
 
-    pub(super) fn need_object(&mut self, field: &'static str) -> Read<Fields> {
+    pub(super) fn need_object(&mut self, field: &'static str) -> Result<Fields> {
         self.object(field)?.ok_or_else(|| self.missing(field))
     }
 
-    /// The objects of a list; none if it is missing.
-    pub(super) fn objects(&mut self, field: &'static str) -> Read<Vec<Fields>> {
+    pub(super) fn objects(&mut self, field: &'static str) -> Result<Vec<Fields>> {
         let list = self.list(field)?.unwrap_or_default();
         self.objects_of(field, list)
     }
 
-    pub(super) fn objects_of(&self, field: &str, list: Vec<Value>) -> Read<Vec<Fields>> {
+    pub(super) fn objects_of(&self, field: &str, list: Vec<Value>) -> Result<Vec<Fields>> {
         let one = |(i, value)| Fields::of(value, &format!("{}[{i}]", self.name(field)));
         list.into_iter().enumerate().map(one).collect()
     }
 
-    pub(super) fn need_list(&mut self, field: &'static str) -> Read<Vec<Value>> {
+    pub(super) fn need_list(&mut self, field: &'static str) -> Result<Vec<Value>> {
         self.list(field)?.ok_or_else(|| self.missing(field))
     }
 
-    pub(super) fn whole(&mut self, field: &'static str, range: RangeInclusive<u64>) -> Read<Option<u64>> {
+    pub(super) fn whole<T: TryFrom<u64>>(
+        &mut self,
+        field: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<T>> {
         let Some(value) = self.take(field) else { return Ok(None) };
         let wrong = || format!("must be a whole number from {} to {}, it is {value}", range.start(), range.end());
-        value.as_u64().filter(|n| range.contains(n)).map(Some).ok_or_else(|| self.wrong(field, wrong()))
+        let number = value.as_u64().filter(|n| range.contains(n)).and_then(|n| T::try_from(n).ok());
+        number.map(Some).ok_or_else(|| self.wrong(field, wrong()))
     }
 
     /// Reads a number, if it is sent, in place of a default.
-    pub(super) fn set(&mut self, field: &'static str, range: RangeInclusive<f64>, to: &mut f32) -> Read<()> {
+    pub(super) fn set(&mut self, field: &'static str, range: RangeInclusive<f64>, to: &mut f32) -> Result<()> {
         let Some(value) = self.take(field) else { return Ok(()) };
         let wrong = || format!("must be a number from {} to {}, it is {value}", range.start(), range.end());
         let number = value.as_f64().filter(|n| range.contains(n));
@@ -182,9 +185,17 @@ impl Fields {
         unlimited
     }
 
-    pub(super) fn object(&mut self, field: &'static str) -> Read<Option<Fields>> {
+    pub(super) fn object(&mut self, field: &'static str) -> Result<Option<Fields>> {
         let name = self.name(field);
         self.take(field).map(|value| Fields::of(value, &name)).transpose()
+    }
+
+    /// The object in a field, beside which nothing may stand; this object if the field is missing.
+    pub(super) fn below(mut self, field: &'static str) -> Result<Fields> {
+        match self.object(field)? {
+            Some(below) => self.done().map(|()| below),
+            None => Ok(self),
+        }
     }
 
     /// Accepts fields that have no effect here.
@@ -195,7 +206,7 @@ impl Fields {
     }
 
     /// Refuses an unsupported field that would change the answer, unless its value asks for the default.
-    pub(super) fn refuse(&mut self, field: &'static str, unless: impl Fn(&Value) -> bool) -> Read<()> {
+    pub(super) fn refuse(&mut self, field: &'static str, unless: impl Fn(&Value) -> bool) -> Result<()> {
         self.refuse_because(field, "is not supported by this server", unless)
     }
 
@@ -204,27 +215,24 @@ impl Fields {
         field: &'static str,
         why: impl std::fmt::Display,
         unless: impl Fn(&Value) -> bool,
-    ) -> Read<()> {
+    ) -> Result<()> {
         match self.take(field) {
-            Some(value) if !unless(&value) => Err(Refusal { code: "unsupported_parameter", ..self.wrong(field, why) }),
+            Some(value) if !unless(&value) => Err(self.wrong(field, why).unsupported()),
             _ => Ok(()),
         }
     }
 
     /// Like [`Fields::done`], for a request that is answered.
-    pub(super) fn done_for_answer(self) -> Read<()> {
+    pub(super) fn done_for_answer(self) -> Result<()> {
         let asks = |value: &Value| !matches!(value, Value::Null) && *value != "" && *value != serde_json::json!([]);
         match PROMISES.iter().find(|field| self.map.get(**field).is_some_and(asks)) {
-            Some(field) => {
-                let refusal = self.wrong(field, "limits an answer, and is not a field of this API");
-                Err(Refusal { code: "unsupported_parameter", ..refusal })
-            }
+            Some(field) => Err(self.wrong(field, "limits an answer, and is not a field of this API").unsupported()),
             None => self.done(),
         }
     }
 
     /// Leaves out the unread fields, or refuses them; `null` counts as missing.
-    pub(super) fn done(self) -> Read<()> {
+    pub(super) fn done(self) -> Result<()> {
         let mut unread = self.map.iter().filter(|(_, value)| !value.is_null());
         let Some((field, _)) = unread.find(|(field, _)| !leave_out(&self.name(field))) else { return Ok(()) };
         let near = nearest(field, self.known.iter().copied());
@@ -244,8 +252,8 @@ mod tests {
         let wrong = fields.set("temperature", 0.0..=2.0, &mut 0.0).unwrap_err();
         assert_eq!(wrong.param.as_deref(), Some("temperature"));
         assert_eq!(wrong.message, "temperature must be a number from 0 to 2, it is 3");
-        assert_eq!(fields.whole("seed", 0..=9), Ok(None));
-        assert_eq!(fields.whole("max_tokens", 1..=9), Ok(None));
+        assert_eq!(fields.whole::<u64>("seed", 0..=9), Ok(None));
+        assert_eq!(fields.whole::<u64>("max_tokens", 1..=9), Ok(None));
         let unknown = fields.done().unwrap_err();
         assert_eq!(unknown.message, "max_token is not known here. Did you mean max_tokens?");
         // Clients return received objects with every field of their own version.

@@ -6,29 +6,23 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::Shared;
-use super::context::{blocking, own_data};
-use super::prompt::Conversation;
-use super::refusal::Refusal;
-use super::request::{model, object};
-use super::turns::Turn;
+use super::{Conversation, Refusal, Result, Shared, Turn, blocking, model, object, own_data};
 use crate::runtime::path::Path;
 use crate::runtime::render::safe_name;
 use crate::runtime::segments::document_text;
 use crate::store::{DocumentRecord, Store, StoreError};
 use crate::text::{ChatMessage, ChatRole};
 
-/// Characters of a segment's name that make an id.
-const ID: usize = 32;
+const ID_CHARACTERS: usize = 32;
 
 fn id_of(record: &DocumentRecord) -> String {
     let hex = record.document.segment.hex();
-    format!("file-{}", hex.get(..ID).unwrap_or(&hex))
+    format!("file-{}", hex.get(..ID_CHARACTERS).unwrap_or(&hex))
 }
 
 fn unknown(id: &str, field: &str) -> Refusal {
     let message = format!("there is no document {id} in the library; GET /v1/files lists them");
-    Refusal { param: Some(field.to_owned()), ..Refusal::new(404, "file_not_found", message) }
+    Refusal::new(404, "file_not_found", message).about(field)
 }
 
 fn internal(e: StoreError) -> Refusal {
@@ -36,7 +30,7 @@ fn internal(e: StoreError) -> Refusal {
 }
 
 /// The library, and its documents with state of this model.
-fn documents(shared: &Shared) -> Result<Option<(&Store, Vec<DocumentRecord>)>, Refusal> {
+fn documents(shared: &Shared) -> Result<Option<(&Store, Vec<DocumentRecord>)>> {
     let fingerprint = model(shared)?.fingerprint;
     let Some(library) = shared.options.library.as_deref() else { return Ok(None) };
     let mut records = library.documents().map_err(internal)?;
@@ -62,7 +56,7 @@ fn describe(record: &DocumentRecord) -> Value {
 }
 
 /// The list, or the one document of an id, looked up on a thread of its own.
-pub(super) async fn described(shared: Arc<Shared>, id: Option<String>) -> Result<Response, Refusal> {
+pub(super) async fn described(shared: Arc<Shared>, id: Option<String>) -> Result<Response> {
     let look = move || {
         own_data()?;
         let records = documents(&shared)?.map(|(_, records)| records).unwrap_or_default();
@@ -78,11 +72,11 @@ pub(super) async fn described(shared: Arc<Shared>, id: Option<String>) -> Result
 }
 
 /// The two turns that show a document to the model, and the path of its state.
-fn turns(shared: &Shared, library: &Store, record: &DocumentRecord, field: &str) -> Result<([Turn; 2], Path), Refusal> {
+fn turns(shared: &Shared, library: &Store, record: &DocumentRecord, field: &str) -> Result<([Turn; 2], Path)> {
     let document = &record.document;
     let gone = || {
         let message = format!("what was read of {} is not kept any more; load it again", document.name);
-        Refusal { param: Some(field.to_owned()), ..Refusal::new(404, "file_not_found", message) }
+        Refusal::new(404, "file_not_found", message).about(field)
     };
     let path = match library.load_path(&document.segment) {
         Ok(segments) => Path::new(segments),
@@ -96,7 +90,8 @@ fn turns(shared: &Shared, library: &Store, record: &DocumentRecord, field: &str)
 
 /// Puts the documents in front of the turns that name them. A conversation that begins with a document and has no
 /// system text gets the document's system text.
-pub(super) fn put_in(shared: &Shared, conversation: &mut Conversation, field: &'static str) -> Result<(), Refusal> {
+pub(super) fn put_in(shared: &Shared, conversation: &mut Conversation) -> Result<()> {
+    let field = conversation.field;
     let library = documents(shared)?;
     let mut all = Vec::new();
     for mut turn in std::mem::take(&mut conversation.turns) {
@@ -113,8 +108,8 @@ pub(super) fn put_in(shared: &Shared, conversation: &mut Conversation, field: &'
                 begun.extend(document.clone());
                 let requested = Turn::new(ChatRole::User, "?");
                 let turns = begun.iter().cloned().chain([requested]).collect();
-                let after = Conversation { turns, think: conversation.think, ..Conversation::default() };
-                let text = after.render(&shared.renderer, field)?.text;
+                let after = Conversation { turns, field, thinking: conversation.thinking, ..Conversation::default() };
+                let text = after.render(&shared.renderer)?.text;
                 if path.unchanged(&text).segments().len() == path.segments().len() {
                     all = begun;
                     continue;

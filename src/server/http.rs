@@ -25,12 +25,14 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::ask::answers;
+use super::auth;
 use super::context::{self, Context};
-use super::owner::{self, Owner};
 use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
-use super::refusal::{Family, Refusal};
-use super::request::{self, BODY_BYTES, Id, fresh_id};
-use super::{MCP, Mounted, Phase, Shared, auth, chat, completions, files, messages, named, plain, responses};
+use super::request::{self, BODY_BYTES};
+use super::{
+    Family, Id, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, messages,
+    plain, responses,
+};
 
 /// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
 /// gets an error.
@@ -50,7 +52,7 @@ const RENDERERS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
-struct Guest {
+struct Connection {
     owner: Owner,
     has_request: AtomicBool,
     /// A second reference means: a request has arrived, and its response is incomplete.
@@ -86,31 +88,22 @@ fn router(shared: &Arc<Shared>, mcp: Option<Router>) -> Router {
         .route("/v1/chat/completions", answers(chat::read))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/responses", answers(responses::read))
-        .route("/v1/responses/{id}/input_items", get(named::input_items))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/v1/responses/input_tokens", post(responses::input_tokens))
         .route("/v1/responses/compact", post(responses::compact))
-        .route("/v1/responses/{id}", get(named::get).delete(named::delete))
+        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
         .route("/v1/messages", answers(messages::read))
         .route("/v1/messages/count_tokens", post(messages::count_tokens));
     mcp.into_iter()
         .fold(routes, |routes, mcp| routes.nest_service(MCP, mcp))
-        .fallback(unknown)
-        .method_not_allowed_fallback(wrong_method)
+        .fallback(|method: Method, uri: Uri| async move {
+            Refusal::new(404, "unknown_url", format!("{method} {} is not known here", uri.path()))
+        })
+        .method_not_allowed_fallback(|method: Method, uri: Uri| async move {
+            Refusal::new(405, "method_not_allowed", format!("{} does not take {method}", uri.path()))
+        })
         .layer(from_fn_with_state(Arc::clone(shared), admit))
         .with_state(Arc::clone(shared))
-}
-
-async fn unknown(method: Method, uri: Uri) -> Refusal {
-    Refusal::new(404, "unknown_url", format!("{method} {} is not known here", uri.path()))
-}
-
-async fn wrong_method(method: Method, uri: Uri) -> Refusal {
-    Refusal::new(405, "method_not_allowed", format!("{} does not take {method}", uri.path()))
-}
-
-fn head_bytes(request: &Request) -> usize {
-    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-    path + request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>()
 }
 
 /// The path of a request in the table, for counters.
@@ -120,8 +113,10 @@ fn label(request: &Request) -> &str {
     if is_mcp { MCP } else { matched.map_or("other", MatchedPath::as_str) }
 }
 
-async fn admitted(shared: &Shared, request: Request, guest: &Guest, from_page: bool) -> Result<Request, Refusal> {
-    if head_bytes(&request) > HEAD_BYTES {
+async fn admitted(shared: &Shared, request: Request, connection: &Connection, from_page: bool) -> Result<Request> {
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let lines = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+    if path + lines.sum::<usize>() > HEAD_BYTES {
         return Err(head_too_large());
     }
     match auth::check(shared.options.key.as_ref(), from_page, request.uri(), request.headers()) {
@@ -129,7 +124,7 @@ async fn admitted(shared: &Shared, request: Request, guest: &Guest, from_page: b
         Err(refusal) if refusal.status == 401 && request.uri().path() == "/health" => {}
         other => other?,
     }
-    match guest.owner {
+    match connection.owner {
         Owner::Other => return Err(auth::other_user()),
         Owner::Unknown if label(&request) == MCP => return Err(context::key_required()),
         Owner::HasKey | Owner::Same | Owner::Unknown => {}
@@ -141,17 +136,17 @@ async fn admitted(shared: &Shared, request: Request, guest: &Guest, from_page: b
 
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let (family, label) = (Family::of(request.uri().path()), label(&request).to_owned());
-    let guest = request.extensions().get::<Arc<Guest>>().cloned().unwrap_or_default();
-    guest.has_request.store(true, Ordering::Relaxed);
+    let connection = request.extensions().get::<Arc<Connection>>().cloned().unwrap_or_default();
+    connection.has_request.store(true, Ordering::Relaxed);
     let page = auth::allowed_page(&shared.options.rules.allowed_origins, request.headers());
     if let (Some(page), true) = (&page, request.method() == Method::OPTIONS) {
         return auth::preflight(page, request.headers());
     }
-    let context = Arc::new(Context::new(shared.options.rules.refuse_unknown, guest.owner));
+    let context = Arc::new(Context::new(shared.options.rules.refuse_unknown, connection.owner));
     let has_body = !request.body().is_end_stream();
-    let admitted = admitted(&shared, request, &guest, page.is_some()).await;
-    guest.cut_short.fetch_or(has_body && admitted.is_err(), Ordering::Relaxed);
-    let answering = Arc::clone(&guest.answering);
+    let admitted = admitted(&shared, request, &connection, page.is_some()).await;
+    connection.cut_short.fetch_or(has_body && admitted.is_err(), Ordering::Relaxed);
+    let answering = Arc::clone(&connection.answering);
     let mut response = match admitted {
         Ok(request) => Arc::clone(&context).scope(next.run(request)).await,
         Err(refusal) => refusal.into_response(),
@@ -193,25 +188,29 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>
     let (mcp, end) = mcp.map(|mcp| (mcp.router, mcp.end)).unzip();
     let router = router(&shared, mcp);
     let mut phase = shared.phase.subscribe();
-    let mut open = JoinSet::new();
+    let mut open: JoinSet<()> = JoinSet::new();
     // Connections without a request so far, oldest first.
     let mut silent = VecDeque::new();
     loop {
         while open.try_join_next().is_some() {}
-        silent.retain(|(guest, task): &(Arc<Guest>, AbortHandle)| {
-            !guest.has_request.load(Ordering::Relaxed) && !task.is_finished()
+        silent.retain(|(connection, task): &(Arc<Connection>, AbortHandle)| {
+            !connection.has_request.load(Ordering::Relaxed) && !task.is_finished()
         });
         shared.metrics.connections.store(open.len().min(CONNECTIONS) as u64, Ordering::Relaxed);
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) if open.len() < CONNECTIONS || evict(silent.pop_front()) => {
-                    let owner = if shared.options.key.is_some() { Owner::HasKey } else { owner::of(&stream) };
-                    let guest = Arc::new(Guest { owner, ..Guest::default() });
-                    let router = router.clone().layer(Extension(Arc::clone(&guest)));
-                    let connection = connection(shared.phase.subscribe(), stream, router, Arc::clone(&guest));
-                    silent.push_back((guest, open.spawn(connection)));
+                    let owner = if shared.options.key.is_some() { Owner::HasKey } else { auth::owner_of(&stream) };
+                    let connection = Arc::new(Connection { owner, ..Connection::default() });
+                    let router = router.clone().layer(Extension(Arc::clone(&connection)));
+                    let run = run(Arc::clone(&connection), stream, router, shared.phase.subscribe());
+                    silent.push_back((connection, open.spawn(run)));
                 }
-                Ok((stream, _)) => turn_away(&stream),
+                Ok((stream, _)) => {
+                    // A socket that does not take these few bytes at once belongs to a client that does not read.
+                    let refusal = Refusal::new(503, "too_many_connections", "too many connections");
+                    let _ = stream.try_write(refusal.whole().as_bytes());
+                }
                 Err(e) => {
                     tracing::warn!("a connection was not accepted: {e}");
                     tokio::time::sleep(PAUSE).await;
@@ -223,43 +222,41 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>
     }
     drop(listener);
     end.into_iter().for_each(|end| end());
-    loop {
-        tokio::select! {
-            ended = open.join_next() => if ended.is_none() { return Ok(()) },
-            () = reached(&mut phase, Phase::Stopping) => {
-                let ended = async { while open.join_next().await.is_some() {} };
-                let _ = tokio::time::timeout(BREAKING_OFF, ended).await;
-                open.shutdown().await;
-                return Ok(());
-            }
+    let all_ended = async |open: &mut JoinSet<()>| while open.join_next().await.is_some() {};
+    tokio::select! {
+        () = all_ended(&mut open) => {}
+        () = reached(&mut phase, Phase::Stopping) => {
+            let _ = tokio::time::timeout(BREAKING_OFF, all_ended(&mut open)).await;
+            open.shutdown().await;
         }
     }
+    Ok(())
 }
 
-fn evict(connection: Option<(Arc<Guest>, AbortHandle)>) -> bool {
-    connection.inspect(|(_, task)| task.abort()).is_some()
+fn evict(oldest: Option<(Arc<Connection>, AbortHandle)>) -> bool {
+    oldest.inspect(|(_, task)| task.abort()).is_some()
 }
 
-/// Answers a connection beyond the limit, if the socket takes the bytes without blocking.
-fn turn_away(stream: &TcpStream) {
-    let whole = Refusal::new(503, "too_many_connections", "too many connections").whole();
-    let _ = stream.try_write(whole.as_bytes());
-}
-
-async fn connection(mut phase: watch::Receiver<Phase>, stream: TcpStream, router: Router, guest: Arc<Guest>) {
+async fn run(connection: Arc<Connection>, stream: TcpStream, router: Router, mut phase: watch::Receiver<Phase>) {
     // Stream events must not wait for a full packet.
     let _ = stream.set_nodelay(true);
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEAD_LINES);
     let service = TowerToHyperService::new(router);
-    let mut connection = builder.serve_connection(TokioIo::new(Paced::new(stream)), service);
+    let mut http = builder.serve_connection(TokioIo::new(Paced::new(stream)), service);
     let ended = tokio::select! {
-        ended = &mut connection => ended,
+        ended = &mut http => ended,
         () = reached(&mut phase, Phase::Ending) => {
-            std::pin::Pin::new(&mut connection).graceful_shutdown();
+            std::pin::Pin::new(&mut http).graceful_shutdown();
+            let nothing_came = async {
+                tokio::time::sleep(COMING).await;
+                if Arc::strong_count(&connection.answering) > 1 {
+                    std::future::pending::<()>().await;
+                }
+            };
             tokio::select! {
-                ended = &mut connection => ended,
-                () = nothing_came(&guest) => return,
+                ended = &mut http => ended,
+                () = nothing_came => return,
             }
         }
     };
@@ -267,26 +264,13 @@ async fn connection(mut phase: watch::Receiver<Phase>, stream: TcpStream, router
         tracing::debug!("a connection ended: {e}");
     }
     // After an unreadable head, the client may still be sending as well.
-    if guest.cut_short.load(Ordering::Relaxed) || ended.is_err_and(|e| e.is_parse()) {
-        let stream = connection.into_parts().io.into_inner().stream;
+    if connection.cut_short.load(Ordering::Relaxed) || ended.is_err_and(|e| e.is_parse()) {
+        let mut rest = http.into_parts().io.into_inner().stream.take(HEARD_BYTES);
+        let mut nothing = tokio::io::sink();
+        let heard_out = tokio::time::timeout(HEARD_OUT, tokio::io::copy(&mut rest, &mut nothing));
         tokio::select! {
-            () = hear_out(stream) => {}
+            _ = heard_out => {}
             () = reached(&mut phase, Phase::Ending) => {}
         }
     }
-}
-
-/// At shutdown, completes when the time for a request in transit has run out; never completes once the request has
-/// arrived.
-async fn nothing_came(guest: &Guest) {
-    tokio::time::sleep(COMING).await;
-    if Arc::strong_count(&guest.answering) > 1 {
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Discards the bytes that a client still sends.
-async fn hear_out(stream: TcpStream) {
-    let (mut rest, mut nothing) = (stream.take(HEARD_BYTES), tokio::io::sink());
-    let _ = tokio::time::timeout(HEARD_OUT, tokio::io::copy(&mut rest, &mut nothing)).await;
 }

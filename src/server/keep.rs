@@ -4,22 +4,24 @@
 //! session with the oldest change is evicted first. The terminal has its own store and list.
 //!
 //! The server answers requests even when the disk fails. If the disk is slow or full, saves wait in memory up to a
-//! limit ([`MOST_WAITING`], [`MOST_WAITING_BYTES`]); beyond it nothing is kept.
+//! limit ([`MOST_WAITING`], [`MOST_WAITING_BYTES`]); beyond it nothing is kept. A damaged store is moved aside.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::records::{Record, Records};
+use super::{Record, Records, Shared, now_s};
 use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
 use crate::core::{bytes, now_ms};
 use crate::engine::protocol::{StateImage, Token};
 use crate::store::{
-    Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, TextBoundary,
-    Unsaved, Writer, ending_in,
+    Access, Change, Limits, NewSegment, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store,
+    StoreError, TextBoundary, Unsaved, Writer, ending_in,
 };
 
 const REMEMBERED: usize = 2_000;
@@ -197,7 +199,6 @@ impl Keep {
         }
     }
 
-    /// Writes the remaining saves, and evicts old requests.
     pub(super) fn close(mut self, records: &Records) -> Result<(), Unsaved> {
         if let Some(tidying) = self.tidying.take() {
             // The thread has no result; its panic is already printed.
@@ -252,7 +253,6 @@ impl Fresh {
         }
     }
 
-    /// The state is on disk, or given up.
     pub(super) fn remove(&mut self, id: &SegmentId) {
         if self.states.contains_key(id) {
             let gone = Arc::make_mut(&mut self.states).remove(id);
@@ -283,12 +283,81 @@ impl Fresh {
     }
 }
 
+/// Opens the store of requests. A damaged one is moved aside and a new one takes its place, with a notice for the
+/// user.
+///
+/// # Errors
+/// The folder is not ours, the disk fails, or the damaged store cannot be moved.
+pub fn open_cache(folder: &Path, limits: &Limits) -> Result<(Arc<Store>, Option<String>), StoreError> {
+    let open = || Store::open(folder, Arc::new(RealDisk), limits.clone()).map(Arc::new);
+    let why = match open() {
+        Ok(store) => match (store.access(), store.damage().filter(|why| why.contains("is damaged"))) {
+            (_, Some(why)) => why,
+            (Access::ReadOnly { why }, None) if store.is_broken() => why.clone(),
+            _ => return Ok((store, None)),
+        },
+        Err(e) if e.is_full() || !is_ours(folder) => return Err(e),
+        Err(e) => e.to_string(),
+    };
+    let place = set_aside(folder)?;
+    let moved = format!(
+        "Kept state of requests was damaged ({why}) and is now in {}; answers go on without it.",
+        place.display()
+    );
+    Ok((open()?, Some(moved)))
+}
+
+fn is_ours(folder: &Path) -> bool {
+    ["sala.db", "sala-chat.id"].iter().any(|name| folder.join(name).symlink_metadata().is_ok())
+}
+
+fn set_aside(folder: &Path) -> Result<PathBuf, StoreError> {
+    let name = |n: u32| {
+        let mut name = folder.as_os_str().to_owned();
+        name.push(format!(".damaged-{}{}", now_s(), if n == 1 { String::new() } else { format!("-{n}") }));
+        PathBuf::from(name)
+    };
+    let place = (1..).map(name).find(|place| place.symlink_metadata().is_err()).unwrap_or_else(|| name(0));
+    std::fs::rename(folder, &place).map_err(StoreError::io("move aside", folder))?;
+    Ok(place)
+}
+
+/// Damage in the store of requests never keeps a request from its answer.
+impl Shared {
+    pub(super) fn usable_store(&self) -> Option<&Store> {
+        (!self.is_damaged()).then_some(&*self.options.store)
+    }
+
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damaged.load(Ordering::Relaxed)
+    }
+
+    /// Handles a failed lookup: a damaged store is moved aside and stays unused until the next start.
+    pub(super) fn lookup_failed(&self, e: &StoreError) {
+        if e.damage().is_none() {
+            tracing::warn!("kept state of requests cannot be looked up: {e}");
+            return;
+        }
+        if self.damaged.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        match set_aside(self.options.store.root()) {
+            Ok(place) => tracing::warn!(
+                "kept state of requests is damaged ({e}): it was moved to {}; answers go on, and nothing is kept until the \
+                 next start",
+                place.display()
+            ),
+            Err(io) => tracing::warn!("kept state of requests is damaged ({e}) and cannot be moved aside: {io}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor};
     use crate::server::response::Sent;
-    use crate::store::{Limits, RealDisk, SegmentKind};
+    use crate::store::SegmentKind;
 
     fn record(message: MessageId, parent: Option<MessageId>) -> Record {
         let sent = Sent {

@@ -6,17 +6,17 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::Shared;
-use super::ask::{Received, count};
-use super::fields::Fields;
-use super::notice::{Choice, Collected, Event, Item, Usage, Whole};
-use super::prompt::{Conversation, without_billing};
-use super::refusal::{Family, Refusal};
-use super::request::{self, fresh_id, model_of, object};
-use super::sampling::{Format, Thinking, format_of, most_tokens, params};
-use super::stream::{Form, event};
-use super::tools::{self, Tools};
-use super::turns::{Call, content, messages as turns};
+use super::prompt::without_billing;
+use super::refusal::THREAD;
+use super::request;
+use super::sampling::params;
+use super::stream::event;
+use super::tools;
+use super::turns::messages;
+use super::{
+    Call, Choice, Collected, Conversation, Event, Family, Fields, Form, Format, Item, Received, Refusal, Result,
+    Shared, Thinking, Tools, Usage, Whole, content, count, format_of, fresh_id, model_of, most_tokens, object,
+};
 use crate::core::transcript::Finish;
 use crate::text::ChatRole;
 
@@ -123,7 +123,7 @@ impl Form for Message {
 
     fn event(&mut self, _: usize, notice: &Event, all: &mut Collected, out: &mut String) {
         match notice {
-            Event::Begun { .. } => {
+            Event::Begun(_) => {
                 let message = self.object(&Choice::default(), &all.usage);
                 event(out, "message_start", json!({ "message": message }));
             }
@@ -158,9 +158,8 @@ impl Form for Message {
     }
 }
 
-/// Reads the fields that both paths share: the conversation, and the budget of thoughts.
-fn conversation(shared: &Shared, fields: &mut Fields) -> Result<(Conversation, Option<u64>), Refusal> {
-    let mut all = Vec::new();
+/// Reads the fields that both paths share.
+fn conversation(shared: &Shared, fields: &mut Fields) -> Result<Conversation> {
     // Before the parts are joined: a billing line is a part of its own, without a line end.
     fields.change("system", |system| {
         for part in system.as_array_mut().into_iter().flatten() {
@@ -169,19 +168,20 @@ fn conversation(shared: &Shared, fields: &mut Fields) -> Result<(Conversation, O
             }
         }
     });
-    all.push(content(fields, "system", ChatRole::System)?);
-    all.retain(|turn| !turn.text.is_empty());
-    all.extend(turns(fields)?);
+    let system = content(fields, "system", ChatRole::System)?;
+    let mut turns = messages(fields)?;
+    if !system.text.is_empty() {
+        turns.insert(0, system);
+    }
     // Allows a server to drop earlier results; this server drops none.
     fields.ignore(&["context_management", "cache_control"]);
-    let Thinking { mode: think, budget } = Thinking::of_messages(shared, fields)?;
+    let thinking = Thinking::of_field(shared, fields, "thinking")?;
     let tools = Tools::read(fields, tools::ANTHROPIC)?;
-    let open = all.last().is_some_and(|t| t.role == ChatRole::Assistant);
-    Ok((Conversation { turns: all, tools, think, open, ..Conversation::default() }, budget))
+    let open = turns.last().is_some_and(|t| t.role == ChatRole::Assistant);
+    Ok(Conversation { field: "messages", turns, tools, thinking, open, closed: false })
 }
 
-/// Reads `output_config`: the schema of the answer.
-fn output(fields: &mut Fields) -> Result<Format, Refusal> {
+fn output_config(fields: &mut Fields) -> Result<Format> {
     // The name of the field while it was in beta.
     let earlier = fields.object("output_format")?;
     let mut format = None;
@@ -190,44 +190,32 @@ fn output(fields: &mut Fields) -> Result<Format, Refusal> {
         output.ignore(&["effort"]);
         output.done()?;
     }
-    let grammar = format.or(earlier).map_or(Ok(None), |format| format_of(format, "schema"))?;
-    Ok(grammar.map(|grammar| (grammar, "output_config")))
+    format_of(format.or(earlier), "output_config", "schema")
 }
 
-/// Clients that rely on conversations stored by the server send all messages after this error.
-fn refuse_thread(fields: &mut Fields) -> Result<(), Refusal> {
-    let refused = fields.refuse_because("thread", "is not supported: send all messages", |_| false);
-    refused.map_err(|mut refusal| {
-        let code = "thread_unsupported_request";
-        refusal.details = Some(Box::new(json!({ "error_code": code, "unsupported": ["thread"] })));
-        refusal
-    })
-}
-
-pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Message), Refusal> {
+pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Message)> {
     let model = model_of(shared, &mut fields)?.name;
-    let (conversation, budget) = conversation(shared, &mut fields)?;
+    let conversation = conversation(shared, &mut fields)?;
     fields.require("max_tokens")?;
     let most = most_tokens(&mut fields, &["max_tokens"], 1)?;
-    refuse_thread(&mut fields)?;
-    let mut params = params(shared, &mut fields, "stop_sequences", most)?;
-    params.thinking_budget = budget.unwrap_or(params.thinking_budget);
-    let streamed = fields.truth("stream")?.unwrap_or(false);
-    let format = output(&mut fields)?;
+    let thread = fields.refuse_because("thread", "is not supported: send all messages", |_| false);
+    thread.map_err(|refusal| Refusal { code: THREAD, ..refusal })?;
+    let params = params(shared, &mut fields, "stop_sequences", most)?;
+    let format = output_config(&mut fields)?;
     fields.ignore(&["metadata", "service_tier", "inference_geo"]);
     fields.done_for_answer()?;
     let form = Message { id: fresh_id("msg_"), model, open: None, blocks: 0 };
-    Ok((Received { conversation, field: "messages", params, format, wanted: 1, streamed, record: None }, form))
+    Ok((Received { conversation, params, format, record: None }, form))
 }
 
-pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
     let read = |shared: &Shared, mut fields: Fields| {
         model_of(shared, &mut fields)?;
-        let (conversation, _) = conversation(shared, &mut fields)?;
+        let conversation = conversation(shared, &mut fields)?;
         fields.ignore(&["output_config", "output_format"]);
         fields.done().map(|()| conversation)
     };
     let conversation = request::read(&shared, request, read).await?;
-    let tokens = count(&shared, conversation, "messages").await?;
+    let tokens = count(&shared, conversation).await?;
     Ok(object(&json!({ "input_tokens": tokens })))
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use super::{Usage, locked};
 
 /// Upper bounds of the time to first token, in seconds.
 const BUCKETS: [f64; 9] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
@@ -15,15 +16,9 @@ const MOST_IGNORED: usize = 200;
 
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
-    /// By path and status.
     requests: Mutex<BTreeMap<(String, u16), u64>>,
-    /// By name.
     ignored: Mutex<BTreeMap<String, u64>>,
-    pub prompt_tokens: AtomicU64,
-    pub cached_tokens: AtomicU64,
-    pub generated_tokens: AtomicU64,
-    pub drafted_tokens: AtomicU64,
-    pub accepted_tokens: AtomicU64,
+    tokens: Mutex<Usage>,
     pub running: AtomicU64,
     pub connections: AtomicU64,
     first_token: [AtomicU64; BUCKETS.len()],
@@ -33,12 +28,16 @@ pub(super) struct Metrics {
 
 impl Metrics {
     pub(super) fn request(&self, path: String, status: u16) {
-        *self.requests.lock().unwrap_or_else(PoisonError::into_inner).entry((path, status)).or_default() += 1;
+        *locked(&self.requests).entry((path, status)).or_default() += 1;
+    }
+
+    pub(super) fn tokens(&self, usage: &Usage) {
+        locked(&self.tokens).add(usage);
     }
 
     /// Counts a left-out part of a request; true the first time.
     pub(super) fn ignored(&self, name: &str) -> bool {
-        let mut ignored = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ignored = locked(&self.ignored);
         if ignored.len() >= MOST_IGNORED && !ignored.contains_key(name) {
             *ignored.entry("other".to_owned()).or_default() += 1;
             return false;
@@ -69,13 +68,13 @@ impl Metrics {
             }
         };
         let plain = |value: u64| [(String::new(), value.to_string())];
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = locked(&self.requests);
         let row = |((path, status), count): (&(String, u16), &u64)| {
             (format!("{{path=\"{path}\",status=\"{status}\"}}"), count.to_string())
         };
         let rows: Vec<_> = requests.iter().map(row).collect();
         family("requests_total", "Requests answered, by path and status.", "counter", &rows);
-        let ignored = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        let ignored = locked(&self.ignored);
         let row = |(name, count): (&String, &u64)| {
             let name = name.replace(['\\', '"'], "?").replace(char::is_control, "?");
             (format!("{{field=\"{name}\"}}"), count.to_string())
@@ -83,14 +82,15 @@ impl Metrics {
         let rows: Vec<_> = ignored.iter().map(row).collect();
         let help = "Requests with a field or a tool that was left out, by name.";
         family("ignored_fields_total", help, "counter", &rows);
+        let tokens = *locked(&self.tokens);
         for (name, help, counter) in [
-            ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
-            ("cached_tokens_total", "Tokens of prompts found in kept state.", &self.cached_tokens),
-            ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),
-            ("drafted_tokens_total", "Tokens drafted by speculation.", &self.drafted_tokens),
-            ("accepted_tokens_total", "Drafted tokens accepted.", &self.accepted_tokens),
+            ("prompt_tokens_total", "Tokens of prompts.", tokens.prompt_tokens),
+            ("cached_tokens_total", "Tokens of prompts found in kept state.", tokens.cached_tokens),
+            ("generated_tokens_total", "Tokens generated.", tokens.completion_tokens),
+            ("drafted_tokens_total", "Tokens drafted by speculation.", tokens.drafted_tokens),
+            ("accepted_tokens_total", "Drafted tokens accepted.", tokens.accepted_tokens),
         ] {
-            family(name, help, "counter", &plain(get(counter)));
+            family(name, help, "counter", &plain(counter));
         }
         family("requests_running", "Answers being read or written.", "gauge", &plain(get(&self.running)));
         family("connections", "Open connections.", "gauge", &plain(get(&self.connections)));

@@ -15,25 +15,12 @@
 //! chat completions and completions share `chunks::Head`, every object of a response has the fields of `response::Sent`.
 //! docs/serve.md lists the fields.
 //!
-//! From the bottom to the top:
-//!
-//! | file | owns |
-//! |---|---|
-//! | `refusal`, `context`, `fields`, `request` | why a request is refused; what code at any depth knows of it; its fields, its body, its model |
-//! | `turns`, `calls`, `tools`, `prompt` | turns of a conversation; calls of functions; functions; the text that the model reads |
-//! | `notice`, `stream`, `chunks`, `response` | events of answers; objects and streams; the forms that several paths share |
-//! | `params`, `sampling`, `records`, `files`, `ask` | parameters and their fields; answers that later requests can name; documents; queued requests |
-//! | `cache`, `keep`, `planner`, `answer`, `worker` | whether the store is usable; state on its way to disk; plans; tokens to events; the thread that runs the requests |
-//! | `plain`, `chat`, `completions`, `responses`, `named`, `messages` | the APIs |
-//! | `metrics`, `auth`, `owner`, `paced`, `http` | counters; access control; the bytes of a connection; connections and paths |
-//!
 //! Invariants: when a client disconnects, its answer ends within a round; a slow client's answer ends before it holds
 //! more than a few megabytes; a web page gets no answer unless `serve.allowed_origins` names it (`auth`).
 
 mod answer;
 mod ask;
 mod auth;
-mod cache;
 mod calls;
 mod chat;
 mod chunks;
@@ -45,9 +32,7 @@ mod http;
 mod keep;
 mod messages;
 mod metrics;
-mod named;
 mod notice;
-mod owner;
 mod paced;
 mod params;
 mod plain;
@@ -66,8 +51,8 @@ mod worker;
 
 use std::ffi::OsString;
 use std::net::TcpListener;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
@@ -82,17 +67,31 @@ use crate::store::{Store, Unsaved};
 use crate::text::TextModel;
 use crate::text::grammar::Grammars;
 use crate::text::schema::Checker;
-use ask::Ask;
+use ask::{Ask, Prompt, Received, count, render, submit};
 pub use auth::Key;
-use cache::Cache;
-pub use cache::open_cache;
+use auth::Owner;
+use calls::Calls;
+use chunks::{Head, MOST_ALTERNATIVES, reason};
+use context::{blocking, leave_out, own_data};
+use fields::{Fields, kind};
 use keep::Keep;
+pub use keep::open_cache;
 use metrics::Metrics;
-use planner::Planner;
-use records::Records;
+use notice::{Choice, Collected, Event, Item, LikelyToken, Listener, Notice, Usage, Whole, collect};
+use params::Params;
+use plain::token_list;
+use planner::Plan;
+use prompt::{Conversation, Thinking};
+use records::{Record, Records};
+use refusal::{Family, Refusal, Result};
+use request::{Id, fresh_id, model, model_of, object};
+use response::{Sent, Status};
+use sampling::{Format, format_of, most_tokens, response_format};
+use stream::Form;
+use tools::{Tools, custom_input};
+use turns::{Call, Turn, content};
 use worker::Worker;
 
-/// Path of the mounted service.
 const MCP: &str = "/mcp";
 /// Grammars that compile at a time: fewer than the rendering threads, so that a request without a grammar does not
 /// wait.
@@ -105,7 +104,6 @@ pub struct Options {
     pub library: Option<Arc<Store>>,
     pub system: Option<String>,
     pub text: TextModel,
-    /// Ids that end a turn.
     pub stop: Vec<Token>,
     pub engine: EngineChannels,
     /// Defaults for fields that a request omits.
@@ -113,7 +111,6 @@ pub struct Options {
     /// Tokens between two kept states inside a long prompt.
     pub piece: usize,
     pub queue: usize,
-    /// Requests in prefill or decode at a time.
     pub side_by_side: usize,
     /// The key that a client must send; `None`: no key.
     pub key: Option<Key>,
@@ -133,7 +130,6 @@ pub struct Mounted {
 
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// An unknown field or tool is an error.
     pub refuse_unknown: bool,
     /// Other names of the model; `*` matches any text.
     pub model_aliases: Vec<String>,
@@ -155,18 +151,11 @@ impl Rules {
     }
 }
 
-/// Why the server cannot answer any request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Down {
-    pub why: String,
-    pub exit: Exit,
-}
-
 #[derive(Clone, Debug)]
 enum EngineIs {
     Loading { what: String, done: f64 },
     Ready(Box<ModelInfo>),
-    Down(Down),
+    Down { why: String, exit: Exit },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -198,7 +187,8 @@ struct Shared {
     phase: watch::Sender<Phase>,
     metrics: Metrics,
     records: Records,
-    cache: Cache,
+    /// The store of requests is damaged, and was moved aside.
+    damaged: AtomicBool,
     grammars: OnceLock<Result<Grammars, String>>,
     /// Tries a schema before it is compiled, and limits how many are tried and compiled at a time.
     schemas: Checker,
@@ -209,7 +199,7 @@ struct Shared {
 
 impl Shared {
     fn set_engine(&self, is: EngineIs) {
-        let down = matches!(is, EngineIs::Down(_));
+        let down = matches!(is, EngineIs::Down { .. });
         self.engine.send_replace(is);
         if down {
             Stop(self.phase.clone()).stop();
@@ -226,7 +216,10 @@ impl Shared {
     }
 }
 
-/// Seconds since the epoch.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn now_s() -> u64 {
     now_ms().unsigned_abs() / 1000
 }
@@ -242,8 +235,8 @@ pub struct Server {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("{}", .0.why)]
-    Engine(Down),
+    #[error("{why}")]
+    Engine { why: String, exit: Exit },
     #[error(transparent)]
     Io(#[from] std::io::Error),
     #[error("state of the last requests is not kept: {0}")]
@@ -266,7 +259,6 @@ impl Server {
         let events = std::mem::replace(&mut options.engine.events, crossbeam_channel::never());
         let engine = EngineChannels { commands: options.engine.commands.clone(), events };
         options.system = options.system.filter(|s| !s.trim().is_empty());
-        let side_by_side = options.side_by_side;
         let shared = Arc::new(Shared {
             renderer: Renderer::new(options.text.clone()),
             waiting: AtomicUsize::new(0),
@@ -275,17 +267,16 @@ impl Server {
             phase: watch::Sender::new(Phase::Serving),
             metrics: Metrics::default(),
             records: Records::new(Arc::clone(&options.store)),
-            cache: Cache::new(Arc::clone(&options.store)),
+            damaged: AtomicBool::new(false),
             grammars: OnceLock::new(),
             schemas: Checker::new(std::mem::take(&mut options.schema_checker)),
             compiling: Arc::new(Semaphore::new(COMPILERS)),
             started: now_s(),
             options,
         });
-        let planner = Planner::start(&shared, side_by_side)?;
         let of_worker = Arc::clone(&shared);
         // Requests in progress are not `Send`, so the worker is created on its thread.
-        let run = move || Worker::run(of_worker, inbox, ends, engine, keep, planner);
+        let run = move || Worker::run(of_worker, inbox, ends, engine, keep);
         let worker = std::thread::Builder::new().name("server".into()).spawn(run)?;
         Ok(Server { shared, mcp, worker, orders })
     }
@@ -303,8 +294,8 @@ impl Server {
         drop(self.orders);
         let saved = self.worker.join().map_err(|_| ServeError::Panicked)?;
         served?;
-        if let EngineIs::Down(down) = self.shared.engine() {
-            return Err(ServeError::Engine(down));
+        if let EngineIs::Down { why, exit } = self.shared.engine() {
+            return Err(ServeError::Engine { why, exit });
         }
         saved.map_err(ServeError::Unsaved)
     }

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::refusal::Refusal;
-use super::turns::Call;
+use super::{Call, Refusal, Result};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Cancel, Likely, Token};
 
@@ -23,7 +22,6 @@ pub(super) struct Whole {
     pub calls: usize,
 }
 
-/// A token of an answer, for requests with log-probabilities.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LikelyToken {
     pub token: Token,
@@ -34,35 +32,34 @@ pub(super) struct LikelyToken {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Notice {
     /// Log-probabilities of the prompt's tokens; the first token has none.
-    Scored { tokens: Vec<Token>, likely: Vec<Likely> },
+    Scored {
+        tokens: Vec<Token>,
+        likely: Vec<Likely>,
+    },
     /// Progress of the prefill, in tokens.
-    Reading { done: u64, total: u64 },
+    Reading {
+        done: u64,
+        total: u64,
+    },
     /// An event of one of the request's answers, by its number.
     Answer(usize, Event),
-    /// The last event.
     Failed(Refusal),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Event {
-    /// Prefill begins: the first event.
-    Begun {
-        prompt_tokens: u64,
-        cached_tokens: u64,
-    },
+    /// Prefill begins: the first event, with the tokens of the prompt.
+    Begun(Usage),
     Thoughts(String),
     /// More text, and tokens whether or not they completed some.
     Text(String, Vec<LikelyToken>),
-    /// A call of a function begins.
     Calling {
         id: String,
         name: String,
     },
     /// More of the call's arguments, a piece of JSON.
     Arguments(String),
-    /// The complete call.
     Call(Call),
-    /// The last event.
     Ended(Whole),
 }
 
@@ -76,7 +73,7 @@ impl Notice {
             }
             Event::Thoughts(text) | Event::Arguments(text) => text.len(),
             Event::Call(call) => call.text().len(),
-            Event::Begun { .. } | Event::Calling { .. } | Event::Ended(_) => 0,
+            Event::Begun(_) | Event::Calling { .. } | Event::Ended(_) => 0,
         }
     }
 }
@@ -123,9 +120,7 @@ pub(super) enum Item {
 /// An answer, as far as its events have arrived.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
-    /// In the order of decode.
     pub items: Vec<Item>,
-    /// Its tokens, if the request asks for log-probabilities.
     pub tokens: Vec<LikelyToken>,
     pub whole: Option<Whole>,
 }
@@ -145,7 +140,7 @@ impl Choice {
             }
             (Event::Call(call), _) => self.items.push(Item::Call(call.clone())),
             (Event::Ended(whole), _) => self.whole = Some(whole.clone()),
-            (Event::Begun { .. } | Event::Calling { .. } | Event::Arguments(_), _) => {}
+            (Event::Begun(_) | Event::Calling { .. } | Event::Arguments(_), _) => {}
         }
     }
 
@@ -180,8 +175,8 @@ impl Collected {
 
     pub(super) fn take(&mut self, index: usize, event: &Event) {
         // The prompt of several answers counts once.
-        if let (0, Event::Begun { prompt_tokens, cached_tokens }) = (index, event) {
-            (self.usage.prompt_tokens, self.usage.cached_tokens) = (*prompt_tokens, *cached_tokens);
+        if let (0, Event::Begun(usage)) = (index, event) {
+            (self.usage.prompt_tokens, self.usage.cached_tokens) = (usage.prompt_tokens, usage.cached_tokens);
         }
         if let Event::Ended(whole) = event {
             self.usage.add_answer(&whole.usage);
@@ -189,15 +184,13 @@ impl Collected {
         self.choices.get_mut(index).into_iter().for_each(|choice| choice.take(event));
     }
 
-    /// Whether all answers have ended.
     pub(super) fn is_over(&self) -> bool {
         self.choices.iter().all(|choice| choice.whole.is_some())
     }
 }
 
-/// Waits for all answers.
-pub(super) async fn collect(mut listener: Listener, wanted: usize) -> Result<Collected, Refusal> {
-    let mut all = Collected::new(wanted);
+pub(super) async fn collect(mut listener: Listener) -> Result<Collected> {
+    let mut all = Collected::new(listener.wanted);
     while !all.is_over() {
         match listener.next().await.ok_or_else(Refusal::broke_off)? {
             Notice::Scored { tokens, likely } => all.scored = Some((tokens, likely)),
@@ -230,21 +223,22 @@ pub(super) struct Listener {
     from: UnboundedReceiver<Notice>,
     unread: Arc<AtomicUsize>,
     cancel: Cancel,
+    /// The number of answers.
+    pub wanted: usize,
 }
 
 impl Listener {
-    pub(super) fn pair(cancel: &Cancel) -> (Reporter, Listener) {
+    pub(super) fn pair(cancel: &Cancel, wanted: usize) -> (Reporter, Listener) {
         let (to, from) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
         let reporter = Reporter { to, unread: Arc::clone(&unread) };
-        (reporter, Listener { from, unread, cancel: cancel.clone() })
+        (reporter, Listener { from, unread, cancel: cancel.clone(), wanted })
     }
 
     pub(super) async fn next(&mut self) -> Option<Notice> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// For a body that is polled.
     pub(super) fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Notice>> {
         self.from
             .poll_recv(context)
@@ -265,7 +259,7 @@ mod tests {
     #[test]
     fn a_slow_or_absent_reader_ends_the_answer() {
         let cancel = Cancel::default();
-        let (reporter, mut listener) = Listener::pair(&cancel);
+        let (reporter, mut listener) = Listener::pair(&cancel, 1);
         let text = |bytes| Notice::Answer(0, Event::Text("x".repeat(bytes), Vec::new()));
         assert!(reporter.report(text(UNREAD_BYTES)));
         assert!(!reporter.report(text(1)));

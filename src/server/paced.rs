@@ -1,6 +1,7 @@
 //! The bytes of a connection: a reader must take some regularly, and an unreadable head gets an error in the server's
 //! form.
 
+use super::Refusal;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,9 +11,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-use super::refusal::Refusal;
-
-/// Maximum bytes of a request's head.
 pub(super) const HEAD_BYTES: usize = 64 << 10;
 pub(super) const HEAD_LINES: usize = 100;
 /// A reader that takes nothing for this long counts as disconnected.
@@ -43,22 +41,20 @@ impl Paced {
 /// The refusal for a response that the HTTP library writes by itself after an unreadable head. The library's response
 /// has no content type, and all others have one: there is no other sign. It has no body either.
 fn unreadable(written: &[u8]) -> Option<Refusal> {
-    let status = written.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5))?;
-    let (status, code, message) = match status {
-        b"400" => {
-            (400, "invalid_http", "this is no HTTP request: its first line or a header cannot be read".to_owned())
+    written.strip_prefix(b"HTTP/1.")?;
+    let head = std::str::from_utf8(written).ok().filter(|head| head.ends_with("\r\n\r\n"))?;
+    if head.contains("\r\ncontent-type:") {
+        return None;
+    }
+    match head.get(9..12)? {
+        "400" => {
+            let message = "this is no HTTP request: its first line or a header cannot be read";
+            Some(Refusal::new(400, "invalid_http", message))
         }
-        b"414" => (414, "url_too_long", "the path is too long; put what is long into the body".to_owned()),
-        b"431" => return bare(written).then(head_too_large),
-        _ => return None,
-    };
-    bare(written).then(|| Refusal::new(status, code, message))
-}
-
-/// Whether it is a head without a content type.
-fn bare(written: &[u8]) -> bool {
-    let head = std::str::from_utf8(written).ok().filter(|head| head.ends_with("\r\n\r\n"));
-    head.is_some_and(|head| !head.contains("\r\ncontent-type:"))
+        "414" => Some(Refusal::new(414, "url_too_long", "the path is too long; put what is long into the body")),
+        "431" => Some(head_too_large()),
+        _ => None,
+    }
 }
 
 /// The HTTP library may read up to twice the limit before it reports a large head.

@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Shared;
-use super::calls::Calls;
-use super::fields::Fields;
-use super::refusal::Refusal;
+use super::plain::token_id;
+use super::{Calls, Fields, Result, Shared, token_list};
 use crate::engine::protocol::{Constrain, Constraint, MOST_TOKENS, Sampling, SpecMode, Token, Watched};
 
 #[derive(Clone, Debug, Default)]
@@ -17,6 +15,9 @@ pub(super) struct Params {
     pub sampling: Sampling,
     pub limits: Limits,
     pub max_tokens: u64,
+    /// The number of answers.
+    pub wanted: usize,
+    pub streamed: bool,
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
     pub spec: SpecMode,
@@ -46,8 +47,7 @@ impl Params {
 
 /// Bias that forbids a token, from OpenAI's API.
 const FORBIDDEN: f32 = -100.0;
-/// Maximum entries of `logit_bias` and of `stop_token_ids`.
-const MOST: usize = 1_024;
+const MOST_ENTRIES: usize = 1_024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Limits {
@@ -58,11 +58,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn read(shared: &Shared, fields: &mut Fields) -> Result<Limits, Refusal> {
-        let most = shared.renderer.model().tokenizer.max_id();
-        let id = |value: &Value| value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most);
-        let too_many = |fields: &Fields, name| fields.wrong(name, format!("has more than {MOST} entries"));
-        let mut bias = HashMap::new();
+    pub(super) fn read(shared: &Shared, fields: &mut Fields) -> Result<Limits> {
         let given: Vec<(Value, Value)> = match fields.take("logit_bias") {
             None => Vec::new(),
             Some(Value::Object(map)) => {
@@ -73,24 +69,23 @@ impl Limits {
             Some(Value::Array(list)) => list.iter().map(|pair| (pair[0].clone(), pair[1].clone())).collect(),
             Some(_) => return Err(fields.wrong("logit_bias", "must be an object of token ids and numbers")),
         };
-        if given.len() > MOST {
-            return Err(too_many(fields, "logit_bias"));
+        let stop = fields.list("stop_token_ids")?.unwrap_or_default();
+        for (name, count) in [("logit_bias", given.len()), ("stop_token_ids", stop.len())] {
+            if count > MOST_ENTRIES {
+                return Err(fields.wrong(name, format!("has more than {MOST_ENTRIES} entries")));
+            }
         }
+        let stop = token_list(shared, &stop, "stop_token_ids")?;
+        let mut bias = HashMap::new();
         for (token, value) in given {
             let value = if value == Value::Bool(false) { Some(f64::from(FORBIDDEN)) } else { value.as_f64() };
-            let (Some(token), Some(value)) = (id(&token), value.filter(|v| (-100.0..=100.0).contains(v))) else {
+            let (Some(token), Some(value)) = (token_id(shared, &token), value.filter(|v| v.abs() <= 100.0)) else {
+                let most = shared.renderer.model().tokenizer.max_id();
                 let what = format!("must hold token ids from 0 to {most}, each with a number from -100 to 100");
                 return Err(fields.wrong("logit_bias", what));
             };
             bias.insert(token, value as f32);
         }
-        let stop = fields.list("stop_token_ids")?.unwrap_or_default();
-        if stop.len() > MOST {
-            return Err(too_many(fields, "stop_token_ids"));
-        }
-        let stop: Option<Vec<Token>> = stop.iter().map(id).collect();
-        let stop =
-            stop.ok_or_else(|| fields.wrong("stop_token_ids", format!("must hold token ids from 0 to {most}")))?;
         let min_tokens = fields.whole("min_tokens", 0..=MOST_TOKENS)?.unwrap_or(0);
         Ok(Limits { bias: Arc::new(bias), min_tokens, stop })
     }

@@ -3,34 +3,30 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::ask::{encode, render};
-use super::context::blocking;
-use super::fields::Fields;
-use super::refusal::Refusal;
-use super::request::{self, Id, model, model_named, model_of, object};
-use super::{EngineIs, Shared, chat};
+use super::ask::encode;
+use super::request::{self, model_named};
+use super::{EngineIs, Fields, Id, Refusal, Result, Shared, blocking, chat, model, model_of, object, render};
 use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::Specials;
 
 pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     let (status, value) = match shared.engine() {
-        EngineIs::Ready(info) => (200, json!({ "status": "ok", "model": info.name, "parked": info.parked })),
-        EngineIs::Loading { what, done } => (503, json!({ "status": "loading", "what": what, "done": done })),
-        EngineIs::Down(down) => (500, json!({ "status": "failed", "why": down.why })),
+        EngineIs::Ready(info) => (StatusCode::OK, json!({ "status": "ok", "model": info.name, "parked": info.parked })),
+        EngineIs::Loading { what, done } => {
+            (StatusCode::SERVICE_UNAVAILABLE, json!({ "status": "loading", "what": what, "done": done }))
+        }
+        EngineIs::Down { why, .. } => (StatusCode::INTERNAL_SERVER_ERROR, json!({ "status": "failed", "why": why })),
     };
-    let mut response = object(&value);
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response
+    (status, object(&value)).into_response()
 }
 
 /// Parks the engine or loads it again; answers when that is done.
-pub(super) async fn parked(shared: Arc<Shared>, park: bool) -> Result<Response, Refusal> {
+pub(super) async fn parked(shared: Arc<Shared>, park: bool) -> Result<Response> {
     model(&shared)?;
     let command = if park { Command::Park } else { Command::Unpark };
     shared.options.engine.commands.try_send(command).map_err(|_| Refusal::internal("the engine takes no commands"))?;
@@ -50,10 +46,7 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
         ("ready", "The model is loaded or parked.", ready),
         ("parked", "The model is parked: its memory is free.", parked),
     ]);
-    let mut response = Body::from(text).into_response();
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
 fn describe(shared: &Shared, info: &ModelInfo) -> Value {
@@ -72,7 +65,7 @@ fn describe(shared: &Shared, info: &ModelInfo) -> Value {
     })
 }
 
-pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Result<Response, Refusal> {
+pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Result<Response> {
     let info = model(&shared)?;
     let named = shared.options.rules.model_aliases.iter().filter(|alias| !alias.contains('*'));
     let names: Vec<String> = std::iter::once(info.name.clone()).chain(named.cloned()).collect();
@@ -101,37 +94,40 @@ pub(super) async fn tokenizer_info(State(shared): State<Arc<Shared>>) -> Respons
     }))
 }
 
-pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response, Refusal> {
+pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response> {
     Ok(object(&describe(&shared, &model_named(&shared, Some(id))?)))
 }
 
-pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
     let read = |shared: &Shared, mut fields: Fields| {
         let limit = model_of(shared, &mut fields)?.context_limit;
         let special = fields.truth("add_special_tokens")?.unwrap_or(true);
         let prompt = fields.text("prompt")?;
-        let chat = if fields.has("messages") { Some(chat::conversation(shared, &mut fields)?.0) } else { None };
+        let chat = if fields.has("messages") { Some(chat::conversation(shared, &mut fields)?) } else { None };
         fields.done().map(|()| (prompt, chat, special, limit))
     };
     let (prompt, chat, special, limit) = request::read(&shared, request, read).await?;
     let text = match (prompt, chat) {
         (Some(prompt), None) => prompt,
-        (None, Some(chat)) => render(&shared, chat, "messages").await?.rendered.text.clone(),
+        (None, Some(chat)) => render(&shared, chat).await?.rendered.text.clone(),
         _ => return Err(Refusal::field("prompt", "either prompt or messages must be given")),
     };
     let tokens = encode(&shared, text, special).await?;
     blocking(move || Ok(object(&json!({ "count": tokens.len(), "max_model_len": limit, "tokens": tokens })))).await
 }
 
-pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result<Vec<Token>, Refusal> {
+pub(super) fn token_id(shared: &Shared, value: &Value) -> Option<Token> {
     let most = shared.renderer.model().tokenizer.max_id();
-    let token = |value: &Value| value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most);
-    list.iter()
-        .map(|v| token(v).ok_or_else(|| Refusal::field(field, format!("{field} must hold token ids from 0 to {most}"))))
-        .collect()
+    value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most)
 }
 
-pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result<Vec<Token>> {
+    let tokens: Option<Vec<Token>> = list.iter().map(|value| token_id(shared, value)).collect();
+    let most = shared.renderer.model().tokenizer.max_id();
+    tokens.ok_or_else(|| Refusal::field(field, format!("{field} must hold token ids from 0 to {most}")))
+}
+
+pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
     let read = |shared: &Shared, mut fields: Fields| {
         model_of(shared, &mut fields)?;
         let tokens = token_list(shared, &fields.need_list("tokens")?, "tokens")?;

@@ -1,5 +1,5 @@
-//! Plans: the longest kept prefix of a prompt, ready to be restored, and the steps of the prefill after it. Planning
-//! has threads of its own: searching a long text, tokenizing it and opening files would block the worker for too long.
+//! Plans: the longest kept prefix of a prompt, ready to be restored, and the steps of the prefill after it. Each is made
+//! on a thread of its own: searching a long text, tokenizing it and opening files would block the worker for too long.
 //!
 //! A prefix is live, on its way to disk, or on disk from any request or run of the program. The search compares texts:
 //! a prompt's with the recorded ones of the states. So the tokenization of an earlier answer does not matter. A prompt
@@ -8,12 +8,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::Sender;
 
-use super::Shared;
-use super::ask::Prompt;
 use super::keep::{Fresh, FreshState};
-use super::refusal::Refusal;
+use super::{Prompt, Refusal, Result, Shared};
 use crate::core::grouped;
 use crate::engine::protocol::{Cancel, CheckpointImage, RowSource, RowsFault};
 use crate::runtime::path::Path;
@@ -45,35 +43,20 @@ pub(super) struct Plan {
     pub steps: Vec<Step>,
 }
 
-pub(super) struct Planner {
-    to: Sender<Wanted>,
-    /// Plans, each with the number of its [`Wanted`].
-    pub plans: Receiver<(u64, Result<Plan, Refusal>)>,
-}
+/// The number of a [`Wanted`], and its plan.
+pub(super) type Planned = (u64, Result<Plan>);
 
-impl Planner {
-    /// Starts the threads, which end when the planner is dropped.
-    pub(super) fn start(shared: &Arc<Shared>, threads: usize) -> std::io::Result<Planner> {
-        let (to, wanted) = unbounded::<Wanted>();
-        let (planned, plans) = unbounded();
-        for _ in 0..threads {
-            let shared = Arc::clone(shared);
-            let (wanted, planned) = (wanted.clone(), planned.clone());
-            std::thread::Builder::new().name("planner".into()).spawn(move || {
-                for wanted in wanted {
-                    let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &wanted)));
-                    let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
-                    // The receiver is gone once the server has ended.
-                    let _ = planned.send((wanted.id, made));
-                }
-            })?;
-        }
-        Ok(Planner { to, plans })
-    }
-
-    pub(super) fn want(&self, wanted: Wanted) {
-        // The threads live as long as the planner does.
-        let _ = self.to.send(wanted);
+impl Wanted {
+    /// Plans on a thread of its own, and sends the plan.
+    pub(super) fn begin(self, shared: &Arc<Shared>, planned: Sender<Planned>) -> std::io::Result<()> {
+        let shared = Arc::clone(shared);
+        let work = move || {
+            let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &self)));
+            let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
+            // The receiver is gone once the server has ended.
+            let _ = planned.send((self.id, made));
+        };
+        std::thread::Builder::new().name("planner".into()).spawn(work).map(drop)
     }
 }
 
@@ -84,9 +67,9 @@ fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
     Refusal { code: "context_length_exceeded", ..Refusal::field(field, message) }
 }
 
-fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
+fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
     let Wanted { prompt, limit, .. } = wanted;
-    let store = shared.cache.usable();
+    let store = shared.usable_store();
     let library = shared.options.library.as_deref().filter(|_| prompt.of_library);
     if let Some(fault) = &wanted.lost {
         let segment = fault.segment.map(SegmentId);
@@ -94,8 +77,8 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
         let of = [store, library].into_iter().flatten().find(knows);
         let noted = of.map_or(Ok(false), |store| store.give_up_on(fault));
         let noted = noted.unwrap_or_else(|e| {
-            shared.cache.failed(&e);
-            shared.cache.is_damaged()
+            shared.lookup_failed(&e);
+            shared.is_damaged()
         });
         if !noted && store.is_some() {
             return Err(Refusal::internal(fault.to_string()));
@@ -105,7 +88,7 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
         // Scoring covers the tokens of the whole prompt, so no kept state helps.
         true => (Path::default(), None),
         false => wanted.longest(store, library).unwrap_or_else(|e| {
-            shared.cache.failed(&e);
+            shared.lookup_failed(&e);
             (wanted.live(), None)
         }),
     };
@@ -121,7 +104,7 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
     Ok(Plan { base, kept, steps })
 }
 
-fn steps(shared: &Shared, wanted: &Wanted, base: &Path) -> Result<Vec<Step>, Refusal> {
+fn steps(shared: &Shared, wanted: &Wanted, base: &Path) -> Result<Vec<Step>> {
     let Wanted { prompt, cancel, limit, .. } = wanted;
     let rendered = &prompt.rendered;
     if let Some(tokens) = &prompt.tokens {
@@ -155,6 +138,7 @@ pub(super) struct Kept {
 struct Found<'a> {
     path: Path,
     store: &'a Store,
+    of_library: bool,
     stored: Option<SegmentId>,
     fresh: Vec<Arc<FreshState>>,
 }
@@ -175,8 +159,8 @@ fn stored(store: &Store, tip: &SegmentId) -> Result<Option<Path>, StoreError> {
 
 impl Found<'_> {
     /// `None` if the state turns out damaged.
-    fn open(&self, of_library: bool) -> Result<Option<Kept>, StoreError> {
-        let mut kept = Kept { of_library, ..Kept::default() };
+    fn open(&self) -> Result<Option<Kept>, StoreError> {
+        let mut kept = Kept { of_library: self.of_library, ..Kept::default() };
         if let Some(tip) = &self.stored {
             let Some(opened) = there(self.store.open_what_can_be_read(tip, 0))? else { return Ok(None) };
             if opened.plan.usable + self.fresh.len() != self.path.segments().len() {
@@ -225,20 +209,19 @@ impl Wanted {
                 break;
             }
             if self.same_tokens(&path) {
-                return Ok(Some(Found { path, store, stored: below, fresh }));
+                return Ok(Some(Found { path, store, of_library: false, stored: below, fresh }));
             }
         }
         Ok(None)
     }
 
     /// The longest prefix on disk, if longer than `least` bytes.
-    fn among_stored<'a>(&self, store: &'a Store, least: usize) -> Result<Option<Found<'a>>, StoreError> {
+    fn among_stored(&self, store: &Store, least: usize) -> Result<Option<Path>, StoreError> {
         for id in store.segments_under(&self.fingerprint, &self.prompt.rendered.text)? {
             // Do not stop at a path that is too short: a later segment has less text, but more of its path may be intact.
-            if let Some(path) = stored(store, &id)?.filter(|p| p.text_bytes() > least)
-                && self.same_tokens(&path)
-            {
-                return Ok(Some(Found { stored: path.head(), path, store, fresh: Vec::new() }));
+            let path = stored(store, &id)?.filter(|path| path.text_bytes() > least && self.same_tokens(path));
+            if path.is_some() {
+                return Ok(path);
             }
         }
         Ok(None)
@@ -249,19 +232,19 @@ impl Wanted {
     fn longest(&self, store: Option<&Store>, library: Option<&Store>) -> Result<(Path, Option<Kept>), StoreError> {
         let live = self.live();
         for _ in 0..ATTEMPTS {
-            let (mut found, mut of_library) = (None, false);
-            if let Some(store) = store {
-                found = self.among_fresh(store, live.text_bytes())?;
-            }
-            for (store, is_library) in [(store, false), (library, true)] {
-                let Some(store) = store else { continue };
+            let mut found = match store {
+                Some(store) => self.among_fresh(store, live.text_bytes())?,
+                None => None,
+            };
+            for (store, of_library) in [(store, false), (library, true)] {
                 let least = found.as_ref().map_or(&live, |f| &f.path).text_bytes();
-                if let Some(longer) = self.among_stored(store, least)? {
-                    (found, of_library) = (Some(longer), is_library);
+                let Some(store) = store else { continue };
+                if let Some(path) = self.among_stored(store, least)? {
+                    found = Some(Found { stored: path.head(), path, store, of_library, fresh: Vec::new() });
                 }
             }
             let Some(found) = found else { break };
-            if let Some(kept) = found.open(of_library)? {
+            if let Some(kept) = found.open()? {
                 return Ok((found.path, Some(kept)));
             }
         }

@@ -4,11 +4,12 @@
 //! billing line of Claude Code is useless to a model and is left out; lines with the time of day move after the last
 //! turn, so that the model still reads them. docs/serve.md lists them.
 
+use std::sync::LazyLock;
+
+use fancy_regex::Regex;
 use serde_json::{Value, json};
 
-use super::refusal::Refusal;
-use super::tools::Tools;
-use super::turns::{Call, Turn};
+use super::{Call, Refusal, Result, Tools, Turn};
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::ThinkMode;
 use crate::runtime::render::{Cut, MARK, Rendered, Renderer, unmarked};
@@ -19,20 +20,9 @@ use crate::text::{ChatMessage, ChatRole, RenderOptions, TextError, thoughts};
 const APART_BYTES: usize = 256;
 
 const BILLING: &str = "x-anthropic-billing-header:";
-/// How lines with the time begin, in lower case, after a bullet or a bracket.
-const CLOCKS: [&str; 11] = [
-    "today's date",
-    "today is",
-    "current date",
-    "the current date",
-    "current time",
-    "the current time",
-    "current timestamp",
-    "current_date",
-    "current_time",
-    "timestamp:",
-    "now:",
-];
+/// A line with the time of day, after a bullet or a bracket. A date alone changes once a day and stays.
+const CLOCK: &str =
+    r"(?i)^[\s\-*<#]*(today's date|today is|(the )?current[ _](date|time)|timestamp:|now:).*[0-9]:[0-9][0-9]";
 
 pub(super) fn without_billing(text: &str) -> String {
     let is_billing = |line: &&str| line.get(..BILLING.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(BILLING));
@@ -55,19 +45,25 @@ fn settle(turns: &mut [Turn]) {
     }
 }
 
-/// Whether a line contains the time of day; a date alone changes once a day and stays.
 fn is_clock(line: &str) -> bool {
-    let line = line.trim_start_matches(|c: char| c.is_whitespace() || "-*<#".contains(c)).to_lowercase();
-    let bytes = line.as_bytes();
-    let time = |w: &[u8]| w[0].is_ascii_digit() && w[1] == b':' && w[2].is_ascii_digit() && w[3].is_ascii_digit();
-    CLOCKS.iter().any(|clock| line.starts_with(clock)) && bytes.windows(4).any(time)
+    static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(CLOCK).ok());
+    PATTERN.as_ref().is_some_and(|pattern| pattern.is_match(line).unwrap_or(false))
+}
+
+/// Whether the model thinks, and after how many tokens of thought the answer begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Thinking {
+    pub mode: ThinkMode,
+    pub budget: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conversation {
+    /// Its field in the request, for errors.
+    pub field: &'static str,
     pub turns: Vec<Turn>,
     pub tools: Tools,
-    pub think: ThinkMode,
+    pub thinking: Thinking,
     /// The last turn is an answer that the model continues.
     pub open: bool,
     /// The prompt ends without the start of an answer.
@@ -107,6 +103,55 @@ fn one_system_text(turns: &[Turn]) -> Vec<Turn> {
     one.into_iter().chain(rest.iter().cloned()).collect()
 }
 
+/// Shows the functions to the model, through the template or as a description in the system text. Earlier calls are
+/// shown even if the request allows no further ones.
+pub(super) fn show(tools: &Tools, renderer: &Renderer, turns: &mut Vec<Turn>) -> Vec<Value> {
+    let called = turns.iter().any(|turn| !turn.calls.is_empty() || turn.role == ChatRole::Tool);
+    if !tools.may_be_called() && !called {
+        return Vec::new();
+    }
+    let shown = if tools.may_be_called() { tools.list.as_slice() } else { &[] };
+    if takes_tools(renderer) {
+        return shown.iter().map(|tool| json!({ "type": "function", "function": tool })).collect();
+    }
+    if !shown.is_empty() {
+        let mut text = String::from("You may call these functions. They are described by JSON schemas:\n<tools>\n");
+        shown.iter().for_each(|tool| text.push_str(&format!("{}\n", json!(tool))));
+        text.push_str(
+            "</tools>\nA call is written as JSON between two marks, and its result is then told to you:\n\
+             <tool_call>\n{\"name\": NAME, \"arguments\": {…}}\n</tool_call>",
+        );
+        match turns.first_mut().filter(|t| t.role == ChatRole::System) {
+            Some(system) => system.text = format!("{}\n\n{text}", system.text),
+            None => turns.insert(0, Turn::new(ChatRole::System, text)),
+        }
+    }
+    // A template without functions has no form for calls and results either.
+    for turn in turns.iter_mut() {
+        for call in std::mem::take(&mut turn.calls) {
+            let call = json!({ "name": call.name, "arguments": call.arguments });
+            let gap = if turn.text.is_empty() { "" } else { "\n" };
+            turn.text = format!("{}{gap}<tool_call>\n{call}\n</tool_call>", turn.text);
+        }
+        if turn.role == ChatRole::Tool {
+            *turn = Turn::new(ChatRole::User, format!("<tool_response>\n{}\n</tool_response>", turn.text));
+        }
+    }
+    Vec::new()
+}
+
+fn takes_tools(renderer: &Renderer) -> bool {
+    let messages = json!([{ "role": "user", "content": "?" }]);
+    let parameters = json!({ "type": "object", "properties": {}, "required": [] });
+    let tool =
+        json!({ "type": "function", "function": { "name": "probe", "description": "-", "parameters": parameters } });
+    let render = |tools: Vec<Value>| {
+        let options = RenderOptions { add_generation_prompt: true, tools, ..RenderOptions::default() };
+        renderer.model().template.render_json(&messages, &options)
+    };
+    render(vec![tool]).is_ok_and(|text| text.contains("probe"))
+}
+
 impl Conversation {
     fn messages(&self, renderer: &Renderer, turns: &[Turn], marked: &[usize]) -> Value {
         let message = |(i, turn): (usize, &Turn)| {
@@ -133,18 +178,18 @@ impl Conversation {
         turns.iter().enumerate().map(message).collect()
     }
 
-    /// The text, and where in it state is worth keeping. `field` is the one that a template's error names.
-    pub(super) fn render(&self, renderer: &Renderer, field: &'static str) -> Result<Rendered, Refusal> {
+    /// The text, and where in it state is worth keeping.
+    pub(super) fn render(&self, renderer: &Renderer) -> Result<Rendered> {
         let mut turns = one_system_text(&self.turns);
         settle(&mut turns);
-        let tools = self.tools.show(renderer, &mut turns);
+        let tools = show(&self.tools, renderer, &mut turns);
         let (turns, answer) = match turns.split_last() {
             Some((last, before)) if self.open && last.role == ChatRole::Assistant => (before, Some(last)),
             _ => (turns.as_slice(), None),
         };
         let options = RenderOptions {
             add_generation_prompt: !self.closed,
-            thinking: self.think,
+            thinking: self.thinking.mode,
             tools: tools.iter().map(|t| safe_json(renderer, t)).collect(),
         };
         let template = &renderer.model().template;
@@ -152,7 +197,7 @@ impl Conversation {
             let messages = self.messages(renderer, turns, marked);
             template.render_json(&messages, &options).map_err(|e| match e {
                 TextError::Template(why) | TextError::Exhausted(why) => {
-                    Refusal::field(field, format!("the model's chat template refuses them: {why}"))
+                    Refusal::field(self.field, format!("the model's chat template refuses them: {why}"))
                 }
                 other => Refusal::internal(other.to_string()),
             })
@@ -199,14 +244,14 @@ mod tests {
             Turn::new(ChatRole::Assistant, long("answer")),
             Turn::new(ChatRole::User, long("second")),
         ];
-        let rendered = Conversation { turns, ..Conversation::default() }.render(&renderer(), "messages").unwrap();
+        let rendered = Conversation { turns, ..Conversation::default() }.render(&renderer()).unwrap();
         let ends: Vec<&str> = rendered.cuts.iter().map(|c| &rendered.text[c.end - 4..c.end]).collect();
         assert_eq!(ends, ["word", "word", "word"]);
         assert_eq!(rendered.cuts[0].kind, SegmentKind::DocumentEnd);
         assert!(rendered.text[..rendered.cuts[1].end].contains("answer"));
         assert!(!rendered.text.contains(MARK));
         let short = Conversation { turns: vec![Turn::new(ChatRole::User, "hi")], ..Conversation::default() };
-        assert_eq!(short.render(&renderer(), "messages").unwrap().cuts, []);
+        assert_eq!(short.render(&renderer()).unwrap().cuts, []);
     }
 
     #[test]
@@ -215,8 +260,7 @@ mod tests {
         let mut answer = Turn::new(ChatRole::Assistant, "So far");
         answer.thinking = hostile.into();
         let turns = vec![Turn::new(ChatRole::User, hostile), answer];
-        let rendered =
-            Conversation { turns, open: true, ..Conversation::default() }.render(&renderer(), "messages").unwrap();
+        let rendered = Conversation { turns, open: true, ..Conversation::default() }.render(&renderer()).unwrap();
         assert!(!rendered.text.contains("<|im_start|>system"), "{}", rendered.text);
         assert!(rendered.text.ends_with("So far"), "{}", rendered.text);
     }

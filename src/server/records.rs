@@ -1,16 +1,12 @@
 //! Answers with an id: each is a message of the store, and its link holds the state after it.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::context::own_data;
-use super::notice::{Choice, Usage};
-use super::refusal::Refusal;
-use super::response::{Sent, Status};
-use super::turns::Turn;
+use super::{Choice, Refusal, Result, Sent, Status, Turn, Usage, locked, own_data};
 use crate::core::transcript::{Finish, MessageId};
 use crate::store::{SessionFilter, SessionRecord, Store, StoreError};
 use crate::text::ChatRole;
@@ -25,13 +21,13 @@ pub(super) struct Record {
     pub message: MessageId,
     pub parent: Option<MessageId>,
     /// The request's turns; once complete, also the answer.
-    turns: Vec<Turn>,
-    sent: Sent,
-    /// The object of the response; null until it is sent.
-    response: Value,
+    pub turns: Vec<Turn>,
+    /// The object of the response; null until it is complete, and if an earlier version did not store it.
+    pub response: Value,
+    /// Of an answer in memory.
+    sent: Option<Sent>,
 }
 
-/// The text of a record's row in the store.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Row {
@@ -53,11 +49,12 @@ impl Row {
 
 impl Record {
     pub(super) fn new(message: MessageId, parent: Option<MessageId>, requested: Vec<Turn>, sent: Sent) -> Record {
-        Record { message, parent, turns: requested, sent, response: Value::Null }
+        Record { message, parent, turns: requested, response: Value::Null, sent: Some(sent) }
     }
 
     pub(super) fn complete(&mut self, choice: &Choice, usage: &Usage, finish: Finish) {
-        self.response = self.sent.response(Status::of(finish, choice), Some(choice), Some(usage));
+        let response = |sent: &Sent| sent.response(Status::of(finish, choice), Some(choice), Some(usage));
+        self.response = self.sent.as_ref().map(response).unwrap_or_default();
         let (thinking, calls) = (choice.thinking(), choice.calls().cloned().collect());
         self.turns.push(Turn { thinking, calls, ..Turn::new(ChatRole::Assistant, choice.answer()) });
     }
@@ -69,30 +66,16 @@ impl Record {
     }
 }
 
-pub(super) struct Named {
-    pub message: MessageId,
-    /// The request's turns, then the answer.
-    pub turns: Vec<Turn>,
-    /// The object of the response; null if an earlier version did not store it.
-    pub response: Value,
-    pub created: u64,
-}
-
 pub(super) struct Records {
     store: Arc<Store>,
     recent: Mutex<VecDeque<Record>>,
-    deleted: Mutex<HashSet<MessageId>>,
-    /// Deleted answers with a row that may still be on its way to the store.
-    unsaved: Mutex<HashSet<MessageId>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Deleted answers, and whether the row of each is gone: it may still be on its way to the store.
+    deleted: Mutex<HashMap<MessageId, bool>>,
 }
 
 fn unknown(id: &str, field: &str) -> Refusal {
     let message = format!("there is no answer {id}; it may have been forgotten");
-    Refusal { param: Some(field.to_owned()), ..Refusal::new(404, "not_found", message) }
+    Refusal::new(404, "not_found", message).about(field)
 }
 
 fn internal(e: StoreError) -> Refusal {
@@ -101,14 +84,13 @@ fn internal(e: StoreError) -> Refusal {
 
 impl Records {
     pub(super) fn new(store: Arc<Store>) -> Records {
-        Records { store, recent: Mutex::default(), deleted: Mutex::default(), unsaved: Mutex::default() }
+        Records { store, recent: Mutex::default(), deleted: Mutex::default() }
     }
 
     pub(super) fn fresh(&self) -> MessageId {
         self.store.new_message_id(None)
     }
 
-    /// Makes a complete answer available by its id.
     pub(super) fn add(&self, record: Record) {
         let mut recent = locked(&self.recent);
         recent.push_back(record);
@@ -122,10 +104,10 @@ impl Records {
     }
 
     /// The number of an id, unless the answer is deleted.
-    fn number(&self, id: &str, field: &str) -> Result<MessageId, Refusal> {
+    fn number(&self, id: &str, field: &str) -> Result<MessageId> {
         let hex = id.strip_prefix(PREFIX).filter(|n| n.len() == 16);
         let number = hex.and_then(|n| i64::from_str_radix(n, 16).ok()).map(MessageId);
-        number.filter(|n| !locked(&self.deleted).contains(n)).ok_or_else(|| unknown(id, field))
+        number.filter(|n| !locked(&self.deleted).contains_key(n)).ok_or_else(|| unknown(id, field))
     }
 
     /// The row of an answer in the store; `None` if it is missing or deleted.
@@ -135,7 +117,7 @@ impl Records {
     }
 
     /// The answer of an id and all turns up to and with it.
-    pub(super) fn find(&self, id: &str, field: &str) -> Result<(MessageId, Vec<Turn>), Refusal> {
+    pub(super) fn find(&self, id: &str, field: &str) -> Result<(MessageId, Vec<Turn>)> {
         let named = self.number(id, field)?;
         let mut newer = Vec::new();
         let mut next = Some(named);
@@ -167,23 +149,22 @@ impl Records {
         Ok(rows.collect::<Option<Vec<_>>>().map(|turns| turns.into_iter().flatten().collect()))
     }
 
-    pub(super) fn get(&self, id: &str) -> Result<Named, Refusal> {
+    pub(super) fn get(&self, id: &str) -> Result<Record> {
         let message = self.number(id, "response_id")?;
         if let Some(found) = locked(&self.recent).iter().find(|r| r.message == message) {
-            let (turns, response) = (found.turns.clone(), found.response.clone());
-            return Ok(Named { message, turns, response, created: found.sent.created });
+            return Ok(found.clone());
         }
         let none = || unknown(id, "response_id");
         self.holder(message).map_err(internal)?.ok_or_else(none)?;
         let stored = self.store.message(message).map_err(internal)?;
-        let created = u64::try_from(stored.created_ms / 1_000).unwrap_or(0);
-        match serde_json::from_str(&stored.text).map_err(|_| none())? {
-            Row::Whole { turns, response } => Ok(Named { message, turns, response, created }),
-            Row::Turns(turns) => Ok(Named { message, turns, response: Value::Null, created }),
-        }
+        let (turns, response) = match serde_json::from_str(&stored.text).map_err(|_| none())? {
+            Row::Whole { turns, response } => (turns, response),
+            Row::Turns(turns) => (turns, Value::Null),
+        };
+        Ok(Record { message, parent: stored.parent, turns, response, sent: None })
     }
 
-    pub(super) fn item(&self, id: &str, field: &str) -> Result<Value, Refusal> {
+    pub(super) fn item(&self, id: &str, field: &str) -> Result<Value> {
         own_data()?;
         let of = |response: &Value| -> Option<Value> {
             response["output"].as_array()?.iter().find(|item| item["id"] == id).cloned()
@@ -191,43 +172,40 @@ impl Records {
         if let Some(item) = locked(&self.recent).iter().rev().find_map(|record| of(&record.response)) {
             return Ok(item);
         }
-        for holder in self.store.sessions(SessionFilter::Live, usize::MAX).map_err(internal)? {
-            let Some(message) = holder.head.and_then(|head| self.store.message(head).ok()) else { continue };
-            let found = message.text.contains(id).then(|| serde_json::from_str(&message.text).ok()).flatten();
-            if let Some(Row::Whole { response, .. }) = found
-                && let Some(item) = of(&response)
-            {
-                return Ok(item);
-            }
-        }
-        Err(unknown(id, field))
+        let all = self.store.sessions(SessionFilter::Live, usize::MAX).map_err(internal)?;
+        let texts = all.iter().filter_map(|holder| Some(self.store.message(holder.head?).ok()?.text));
+        let mut items =
+            texts.filter(|text| text.contains(id)).filter_map(|text| match serde_json::from_str(&text).ok()? {
+                Row::Whole { response, .. } => of(&response),
+                Row::Turns(_) => None,
+            });
+        items.next().ok_or_else(|| unknown(id, field))
     }
 
     /// Deletes an answer. Later answers keep the turns and state that they build on.
-    pub(super) fn delete(&self, id: &str) -> Result<(), Refusal> {
+    pub(super) fn delete(&self, id: &str) -> Result<()> {
         let message = self.get(id)?.message;
         // Answers that build on it and are not on disk yet still find it among the recent ones.
-        locked(&self.deleted).insert(message);
-        locked(&self.unsaved).insert(message);
+        locked(&self.deleted).insert(message, false);
         self.forget(message).map_err(internal)
     }
 
     fn forget(&self, message: MessageId) -> Result<(), StoreError> {
         if let Some(holder) = self.holder(message)? {
             self.store.delete(holder.id)?;
-            locked(&self.unsaved).remove(&message);
+            locked(&self.deleted).insert(message, true);
         }
         Ok(())
     }
 
     /// Whether a deleted answer may get its row only now.
     pub(super) fn has_unsaved(&self) -> bool {
-        !locked(&self.unsaved).is_empty()
+        locked(&self.deleted).values().any(|gone| !gone)
     }
 
     pub(super) fn forget_unsaved(&self) {
-        let all: Vec<MessageId> = locked(&self.unsaved).iter().copied().collect();
-        for message in all {
+        let deleted = locked(&self.deleted).clone();
+        for (message, _) in deleted.into_iter().filter(|(_, gone)| !gone) {
             if let Err(e) = self.forget(message) {
                 tracing::warn!("a deleted answer is not forgotten: {e}");
             }

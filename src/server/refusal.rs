@@ -2,18 +2,22 @@
 
 use std::borrow::Cow;
 
-use axum::body::Body;
+use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+pub(super) type Result<T, E = Refusal> = std::result::Result<T, E>;
+
 /// The client disconnected. Not part of HTTP: only the counters show it.
 pub(super) const CLIENT_GONE: u16 = 499;
+
+/// Anthropic's clients that rely on conversations stored by the server send all messages after this error.
+pub(super) const THREAD: &str = "thread_unsupported_request";
 
 /// Maximum characters of an error's message, or of the name in it: the client's value may be as long as a body.
 const MOST_CHARACTERS: usize = 1_000;
 
-/// Cuts a text at [`MOST_CHARACTERS`], and marks the cut.
 fn clipped(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(MOST_CHARACTERS) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()).into(),
@@ -25,20 +29,15 @@ fn clipped(text: &str) -> Cow<'_, str> {
 pub(super) struct Refusal {
     pub status: u16,
     pub code: &'static str,
-    /// The field that is wrong.
     pub param: Option<String>,
     /// A sentence with the cause and the remedy.
     pub message: String,
-    /// Further fields of Anthropic's error object, for programs.
-    pub details: Option<Box<Value>>,
 }
 
 /// The API of a request: each has its own form of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// `/v1/chat/completions` and everything like it.
     OpenAi,
-    /// `/v1/messages`.
     Anthropic,
 }
 
@@ -50,11 +49,19 @@ impl Family {
 
 impl Refusal {
     pub(super) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, param: None, message: message.into(), details: None }
+        Refusal { status, code, param: None, message: message.into() }
     }
 
     pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Refusal {
-        Refusal { param: Some(param.into()), ..Refusal::new(400, "invalid_value", message) }
+        Refusal::new(400, "invalid_value", message).about(param)
+    }
+
+    pub(super) fn about(self, param: impl Into<String>) -> Refusal {
+        Refusal { param: Some(param.into()), ..self }
+    }
+
+    pub(super) fn unsupported(self) -> Refusal {
+        Refusal { code: "unsupported_parameter", ..self }
     }
 
     pub(super) fn internal(message: impl Into<String>) -> Refusal {
@@ -103,8 +110,8 @@ impl Refusal {
                 };
                 let message = clipped(&message);
                 let mut error = json!({ "type": kind, "message": message });
-                if let Some(details) = &self.details {
-                    error["details"] = (**details).clone();
+                if self.code == THREAD {
+                    error["details"] = json!({ "error_code": THREAD, "unsupported": [self.param] });
                 }
                 json!({ "type": "error", "error": error })
             }
@@ -128,9 +135,8 @@ impl Refusal {
     }
 
     pub(super) fn respond(&self, family: Family) -> Response {
-        let mut response = (self.status(), Body::from(self.to_json(family).to_string())).into_response();
+        let mut response = (self.status(), Json(self.to_json(family))).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if self.status == 401 {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

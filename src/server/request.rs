@@ -4,23 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, Path, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde_json::Value;
 
-use super::context::blocking;
-use super::fields::Fields;
-use super::refusal::Refusal;
-use super::{EngineIs, Shared};
+use super::{EngineIs, Fields, Refusal, Result, Shared, blocking};
 use crate::engine::protocol::ModelInfo;
 
-/// Deadline for a request's body.
-const BODY: Duration = Duration::from_secs(120);
+const BODY_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum bytes of a body: several times the longest context.
 pub(super) const BODY_BYTES: usize = 32 << 20;
 /// Maximum objects in a body (messages, their parts, functions, nodes of schemas): more than a conversation has, and
@@ -31,15 +28,15 @@ const BODY_OBJECTS: usize = 100_000;
 pub(super) async fn read<T: Send + 'static>(
     shared: &Arc<Shared>,
     request: Request,
-    read: fn(&Shared, Fields) -> Result<T, Refusal>,
-) -> Result<T, Refusal> {
+    read: fn(&Shared, Fields) -> Result<T>,
+) -> Result<T> {
     let (head, mut body) = request.into_parts();
     check(&head.headers)?;
     let (shared, bytes) = (Arc::clone(shared), whole(&mut body).await?);
     blocking(move || read(&shared, Fields::body(parse(&bytes)?)?)).await
 }
 
-fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
+fn parse(bytes: &[u8]) -> Result<Value> {
     let value: Value = serde_json::from_slice(bytes).map_err(|e| {
         // Only this fault contains these words.
         let why = match e.to_string().contains("hex escape") {
@@ -78,12 +75,11 @@ fn has_too_many(body: &Value) -> bool {
     false
 }
 
-fn check(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check(headers: &HeaderMap) -> Result<()> {
     let unsupported = |message: &str| Err(Refusal::new(415, "unsupported_media_type", message));
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("nothing");
     let kind = kind.split(';').next().unwrap_or_default().trim();
     if !kind.eq_ignore_ascii_case("application/json") {
-        let kind = if kind.is_empty() { "nothing" } else { kind };
         return unsupported(&format!("the body must be application/json, it is {kind}"));
     }
     match headers.get(header::CONTENT_ENCODING) {
@@ -94,14 +90,13 @@ fn check(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// Waits for the whole body of a request.
-pub(super) async fn whole(body: &mut Body) -> Result<Bytes, Refusal> {
+pub(super) async fn whole(body: &mut Body) -> Result<Bytes> {
     let too_large = format!("the body is larger than {} MiB", BODY_BYTES >> 20);
     let too_large = Refusal::new(413, "request_too_large", too_large);
     if body.size_hint().lower() > BODY_BYTES as u64 {
         return Err(too_large);
     }
-    match tokio::time::timeout(BODY, Limited::new(body, BODY_BYTES).collect()).await {
+    match tokio::time::timeout(BODY_DEADLINE, Limited::new(body, BODY_BYTES).collect()).await {
         Ok(Ok(all)) => Ok(all.to_bytes()),
         Ok(Err(e)) if e.is::<LengthLimitError>() => Err(too_large),
         Ok(Err(e)) => Err(Refusal::new(400, "invalid_body", format!("the body broke off: {e}"))),
@@ -110,43 +105,36 @@ pub(super) async fn whole(body: &mut Body) -> Result<Bytes, Refusal> {
 }
 
 pub(super) fn object(value: &Value) -> Response {
-    let mut response = Body::from(value.to_string()).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    Json(value).into_response()
 }
 
-pub(super) fn model(shared: &Shared) -> Result<ModelInfo, Refusal> {
+pub(super) fn model(shared: &Shared) -> Result<ModelInfo> {
     match shared.engine() {
         EngineIs::Ready(info) => Ok(*info),
         EngineIs::Loading { what, done } => {
             Err(Refusal::new(503, "model_loading", format!("the model is being loaded: {what}, {:.0} %", done * 100.0)))
         }
-        EngineIs::Down(down) => Err(Refusal::internal(down.why)),
+        EngineIs::Down { why, .. } => Err(Refusal::internal(why)),
     }
 }
 
 /// The model, unless the field `model` names another one.
-pub(super) fn model_of(shared: &Shared, fields: &mut Fields) -> Result<ModelInfo, Refusal> {
+pub(super) fn model_of(shared: &Shared, fields: &mut Fields) -> Result<ModelInfo> {
     model_named(shared, fields.text("model")?)
 }
 
 /// The model, unless a request names another one; a response to an alias repeats the alias.
-pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<ModelInfo, Refusal> {
+pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<ModelInfo> {
     let model = model(shared)?;
-    match name.filter(|name| !name.is_empty()) {
-        Some(name) if name.eq_ignore_ascii_case(&model.name) || name == "default" => Ok(model),
-        Some(name) if shared.options.rules.model_aliases.iter().any(|alias| matches(alias, &name)) => {
-            Ok(ModelInfo { name, ..model })
-        }
-        Some(name) => {
-            let message = format!(
-                "there is no model {name} here, only {} (or default); serve.model_aliases adds names",
-                model.name
-            );
-            Err(Refusal { param: Some("model".into()), ..Refusal::new(404, "model_not_found", message) })
-        }
-        None => Ok(model),
+    let Some(name) = name.filter(|name| !name.is_empty() && name != "default") else { return Ok(model) };
+    if name.eq_ignore_ascii_case(&model.name) {
+        return Ok(model);
     }
+    if shared.options.rules.model_aliases.iter().any(|alias| matches(alias, &name)) {
+        return Ok(ModelInfo { name, ..model });
+    }
+    let only = format!("only {} (or default); serve.model_aliases adds names", model.name);
+    Err(Refusal::new(404, "model_not_found", format!("there is no model {name} here, {only}")).about("model"))
 }
 
 /// Whether a name matches an alias, in which `*` matches any text.
@@ -167,7 +155,7 @@ pub(super) struct Id(pub String);
 impl<S: Send + Sync> FromRequestParts<S> for Id {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Id, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Id> {
         let read = Path::<String>::from_request_parts(parts, state).await;
         let refusal = |_| Refusal::new(400, "invalid_url", "the path is not UTF-8 once its codes of % are resolved");
         read.map(|Path(id)| Id(id)).map_err(refusal)

@@ -5,13 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use super::fields::Fields;
-use super::notice::{Choice, Collected, Event, Item, Usage};
-use super::now_s;
-use super::refusal::Refusal;
-use super::stream::{Form, data_done, event};
-use super::tools::{Tools, custom_input};
-use super::turns::Call;
+use super::stream::{data_done, event};
+use super::{Call, Choice, Collected, Event, Fields, Form, Item, Refusal, Tools, Usage, custom_input, now_s};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::Sampling;
 
@@ -19,7 +14,6 @@ use crate::engine::protocol::Sampling;
 pub(super) enum Status {
     InProgress,
     Completed,
-    /// The reason.
     Incomplete(&'static str),
     Failed,
 }
@@ -44,11 +38,9 @@ impl Status {
         }
     }
 
-    /// Status of the last item; earlier items are complete.
     pub(super) fn last_item(self) -> &'static str {
         match self {
-            Status::InProgress => "in_progress",
-            Status::Completed => "completed",
+            Status::InProgress | Status::Completed => self.word(),
             Status::Incomplete(_) | Status::Failed => "incomplete",
         }
     }
@@ -62,7 +54,6 @@ pub(super) struct Sent {
     /// The time of completion, the same in every event.
     pub completed: Arc<OnceLock<u64>>,
     pub model: String,
-    /// Fields of the request.
     pub repeated: Value,
     /// Part of the ids of thoughts and messages.
     pub unique: String,
@@ -89,11 +80,8 @@ pub(super) fn given(fields: &Fields) -> Value {
         match name.as_str() {
             "reasoning" => value["effort"] = sent["effort"].clone(),
             "text" => {
-                if !sent["format"].is_null() {
-                    value["format"] = text_format(&sent["format"]);
-                }
-                if !sent["verbosity"].is_null() {
-                    value["verbosity"] = sent["verbosity"].clone();
+                for field in ["format", "verbosity"].into_iter().filter(|field| !sent[*field].is_null()) {
+                    value[field] = if field == "format" { text_format(&sent[field]) } else { sent[field].clone() };
                 }
             }
             _ => *value = sent,
@@ -152,12 +140,9 @@ impl Sent {
     /// All items of a choice; at least a message.
     fn output(&self, choice: &Choice, status: Status) -> Vec<Value> {
         let empty = [Item::Text(String::new())];
-        let items = match choice.items.iter().any(|item| !matches!(item, Item::Thoughts(_))) {
-            true => choice.items.clone(),
-            false => choice.items.iter().chain(&empty).cloned().collect(),
-        };
-        let last = items.len().saturating_sub(1);
-        let word = |at: usize| if at == last { status.last_item() } else { "completed" };
+        let only_thoughts = choice.items.iter().all(|item| matches!(item, Item::Thoughts(_)));
+        let items: Vec<Item> = choice.items.iter().chain(empty.iter().filter(|_| only_thoughts)).cloned().collect();
+        let word = |at: usize| if at + 1 == items.len() { status.last_item() } else { "completed" };
         (0..items.len()).filter_map(|at| self.item(&items, at, word(at))).collect()
     }
 
@@ -272,7 +257,6 @@ impl Events {
         self.report(out, "response.output_item.done", json!({ "output_index": at, "item": item }));
     }
 
-    /// Reports the text of a part, or more of it.
     fn report_text(&mut self, what: &str, field: &str, part: &Value, place: &Value, out: &mut String) {
         let mut value = place.clone();
         value[field] = part["text"].clone();
@@ -282,7 +266,6 @@ impl Events {
         self.report(out, &format!("response.{}.{what}", part["type"].as_str().unwrap_or_default()), value);
     }
 
-    /// The last item has more text.
     fn text(&mut self, choice: &Choice, text: &str, out: &mut String) {
         let at = choice.items.len().saturating_sub(1);
         if self.open != Some(at) {
@@ -332,7 +315,7 @@ impl Form for Events {
         let usage = all.usage;
         let Some(choice) = all.choices.first_mut() else { return };
         match notice {
-            Event::Begun { .. } => {
+            Event::Begun(_) => {
                 let begun = self.sent.response(Status::InProgress, None, None);
                 self.report(out, "response.created", json!({ "response": begun }));
                 self.report(out, "response.in_progress", json!({ "response": begun }));

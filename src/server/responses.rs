@@ -1,32 +1,32 @@
-//! `POST /v1/responses`: OpenAI's responses. An id names the state after an answer: a request that names an older one
-//! forks there. `named` handles later requests about an id.
+//! `/v1/responses`: OpenAI's responses, and the paths with the id of one. An id names the state after an answer: a
+//! request that names an older one forks there.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
+use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::{Received, count, render, submit};
-use super::context::{leave_out, own_data};
-use super::fields::{Fields, kind};
-use super::notice::{Choice, collect};
-use super::prompt::Conversation;
-use super::records::{Record, Records};
-use super::refusal::Refusal;
-use super::request::{self, fresh_id, model_of, object};
-use super::response::{Events, Sent, given, repeated, usage};
-use super::sampling::{Format, effort, format_of, most_tokens, params};
-use super::tools::{Tools, called};
-use super::turns::{Call, Turn, arguments, content, message};
-use super::{Shared, now_s};
+use super::request;
+use super::response::{Events, call_item, given, repeated, usage};
+use super::sampling::params;
+use super::tools::called;
+use super::turns::{arguments, message};
+use super::{
+    Call, Choice, Conversation, Fields, Format, Id, Received, Record, Records, Refusal, Result, Sent, Shared, Thinking,
+    Tools, Turn, blocking, collect, content, count, format_of, fresh_id, kind, leave_out, model_of, most_tokens, now_s,
+    object, own_data, render, submit,
+};
 use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
 
 /// The start of the summary of a compacted conversation; the summary is not encrypted.
 const SUMMARY: &str = "Summary of the conversation so far:\n";
+const PAGE_ITEMS: usize = 20;
+const MOST_PAGE_ITEMS: usize = 100;
 
-fn item(records: &Records, mut fields: Fields, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
+fn item(records: &Records, mut fields: Fields, turns: &mut Vec<Turn>) -> Result<()> {
     let id = fields.text("id")?.unwrap_or_default();
     fields.ignore(&["status"]);
     match fields.text("type")?.as_deref() {
@@ -67,7 +67,7 @@ fn item(records: &Records, mut fields: Fields, turns: &mut Vec<Turn>) -> Result<
     fields.done()
 }
 
-fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
+fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>> {
     let mut turns = Vec::new();
     match fields.need("input")? {
         Value::String(text) => turns.push(Turn::new(ChatRole::User, text)),
@@ -82,35 +82,27 @@ fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     Ok(turns)
 }
 
-/// Reads `text`: the format of the answer.
-fn text(fields: &mut Fields) -> Result<Format, Refusal> {
+fn text(fields: &mut Fields) -> Result<Format> {
     let Some(mut text) = fields.object("text")? else { return Ok(None) };
-    let grammar = text.object("format")?.map_or(Ok(None), |format| format_of(format, "schema"))?;
+    let format = format_of(text.object("format")?, "text", "schema")?;
     text.ignore(&["verbosity"]);
-    text.done().map(|()| grammar.map(|grammar| (grammar, "text")))
-}
-
-fn reasoning(shared: &Shared, fields: &mut Fields) -> Result<ThinkMode, Refusal> {
-    let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(shared.options.settings.think) };
-    let think = effort(&mut reasoning, "effort", shared.options.settings.think)?;
-    reasoning.ignore(&["summary", "generate_summary"]);
-    reasoning.done().map(|()| think)
+    text.done().map(|()| format)
 }
 
 /// Reads `include`: thoughts are always included, in plain text, and no other extra output exists.
-fn include(fields: &mut Fields) -> Result<(), Refusal> {
+fn include(fields: &mut Fields) -> Result<()> {
     for other in fields.list("include")?.into_iter().flatten().filter(|of| of != "reasoning.encrypted_content") {
         let other = other.as_str().unwrap_or("what is no text").to_owned();
         if !leave_out(&format!("include.{other}")) {
-            let refusal = fields.wrong("include", format!("names {other}, which is not available here"));
-            return Err(Refusal { code: "unsupported_parameter", ..refusal });
+            let what = format!("names {other}, which is not available here");
+            return Err(fields.wrong("include", what).unsupported());
         }
     }
     Ok(())
 }
 
 /// Reads the fields that are repeated but have no effect.
-fn noted(fields: &mut Fields) -> Result<(), Refusal> {
+fn noted(fields: &mut Fields) -> Result<()> {
     match fields.take("metadata") {
         None => {}
         Some(Value::Object(map)) if map.values().all(Value::is_string) => {}
@@ -122,23 +114,22 @@ fn noted(fields: &mut Fields) -> Result<(), Refusal> {
         return Err(fields.wrong("truncation", "must be auto or disabled"));
     }
     // Limits tools that the server runs: it runs none.
-    fields.whole("max_tool_calls", 1..=u64::from(u32::MAX))?;
+    fields.whole::<u64>("max_tool_calls", 1..=u64::from(u32::MAX))?;
     ["safety_identifier", "prompt_cache_key", "user"].into_iter().try_for_each(|name| fields.text(name).map(drop))
 }
 
 /// Reads a request together with the conversation that it continues.
-pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Events), Refusal> {
+pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Events)> {
     let given = given(&fields);
     let model = model_of(shared, &mut fields)?.name;
     let input = input(&shared.records, &mut fields)?;
     let instructions = fields.text("instructions")?.map(|text| Turn::new(ChatRole::System, text));
     let most = most_tokens(&mut fields, &["max_output_tokens", "max_completion_tokens", "max_tokens"], 1)?;
     let params = params(shared, &mut fields, "stop", most)?;
-    let think = reasoning(shared, &mut fields)?;
+    let thinking = Thinking::of_field(shared, &mut fields, "reasoning")?;
     let tools = Tools::read(&mut fields, "parameters")?;
     let format = text(&mut fields)?;
     let store = fields.truth("store")?.unwrap_or(true);
-    let streamed = fields.truth("stream")?.unwrap_or(false);
     let previous = fields.text("previous_response_id")?;
     noted(&mut fields)?;
     include(&mut fields)?;
@@ -166,19 +157,19 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Eve
         tools: tools.clone().into(),
     };
     let record = store.then(|| Record::new(message, parent, input, sent.clone()));
-    let conversation = Conversation { turns, tools, think, ..Conversation::default() };
-    Ok((Received { conversation, field: "input", params, format, wanted: 1, streamed, record }, Events::new(sent)))
+    let conversation = Conversation { field: "input", turns, tools, thinking, ..Conversation::default() };
+    Ok((Received { conversation, params, format, record }, Events::new(sent)))
 }
 
-pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
     let (received, _) = request::read(&shared, request, read).await?;
-    let tokens = count(&shared, received.conversation, received.field).await?;
+    let tokens = count(&shared, received.conversation).await?;
     Ok(object(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 
 /// Has the model summarize a conversation. The output is the user's messages and the summary; the client sends it in
 /// place of all items.
-pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
     const TASK: &str = "Sum up this conversation for someone who continues it: what is wanted, what was found and decided, \
                         what is still to do. Keep names, numbers and paths. Write nothing else.";
     let (Received { conversation, params, .. }, _) = request::read(&shared, request, read).await?;
@@ -192,9 +183,10 @@ pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request)
         })
         .collect();
     turns.push(Turn::new(ChatRole::User, TASK));
-    let conversation = Conversation { turns, think: ThinkMode::Off, ..Conversation::default() };
-    let prompt = render(&shared, conversation, "input").await?;
-    let all = collect(submit(&shared, prompt, params, 1, None, shared.options.queue)?, 1).await?;
+    let thinking = Thinking { mode: ThinkMode::Off, budget: None };
+    let conversation = Conversation { field: "input", turns, thinking, ..Conversation::default() };
+    let prompt = render(&shared, conversation).await?;
+    let all = collect(submit(&shared, prompt, params, None, shared.options.queue)?).await?;
     let summary = all.choices.first().map(Choice::answer).unwrap_or_default();
     let content = format!("{SUMMARY}{}", summary.trim());
     output.push(json!({ "type": "compaction", "id": fresh_id("cmp_"), "encrypted_content": content }));
@@ -205,4 +197,99 @@ pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request)
         "output": output,
         "usage": usage(&all.usage),
     })))
+}
+
+/// Uses the records on a thread of its own, since they may read the disk.
+async fn with_records<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    work: impl FnOnce(&Records) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    own_data()?;
+    let shared = Arc::clone(shared);
+    blocking(move || work(&shared.records)).await
+}
+
+/// The query string: words and numbers without escapes.
+fn query(uri: &Uri) -> Result<Fields> {
+    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    Fields::body(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect())
+}
+
+pub(super) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Result<Response> {
+    let what = "is for an answer that is being written: of one that is kept there is the whole object, without stream";
+    query(&uri)?.refuse_because("stream", what, |word| word == "false")?;
+    let response = with_records(&shared, move |records| records.get(&id)).await?.response;
+    if response.is_null() {
+        let what = "this answer is from an earlier version, which kept its turns only; a request can still continue it";
+        return Err(Refusal::new(404, "not_found", what).about("response_id"));
+    }
+    Ok(object(&response))
+}
+
+pub(super) async fn delete(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response> {
+    let gone = id.clone();
+    with_records(&shared, move |records| records.delete(&gone)).await?;
+    Ok(object(&json!({ "id": id, "object": "response", "deleted": true })))
+}
+
+fn items(turn: &Turn, id: &str) -> Vec<Value> {
+    if let Some(call) = &turn.call_id {
+        return vec![json!({
+            "type": "function_call_output", "id": id, "call_id": call, "output": turn.text, "status": "completed",
+        })];
+    }
+    let (role, part) = match turn.role {
+        ChatRole::System => ("system", "input_text"),
+        ChatRole::Assistant => ("assistant", "output_text"),
+        ChatRole::User | ChatRole::Tool => ("user", "input_text"),
+    };
+    let mut items = Vec::new();
+    let mut content: Vec<Value> =
+        turn.files.iter().map(|file| json!({ "type": "input_file", "file_id": file })).collect();
+    if !turn.text.is_empty() || (turn.calls.is_empty() && content.is_empty()) {
+        content.push(json!({ "type": part, "text": turn.text }));
+    }
+    if !content.is_empty() {
+        items.push(json!({
+            "type": "message", "id": id, "role": role, "status": "completed", "content": content,
+        }));
+    }
+    items.extend(turn.calls.iter().map(|call| call_item(call, &Tools::default(), "completed")));
+    items
+}
+
+fn page(named: &Record, mut fields: Fields) -> Result<Value> {
+    let newest_first = match fields.text("order")?.as_deref() {
+        None | Some("desc") => true,
+        Some("asc") => false,
+        Some(_) => return Err(fields.wrong("order", "must be asc or desc")),
+    };
+    let limit = match fields.text("limit")?.map(|n| n.parse::<usize>()) {
+        None => PAGE_ITEMS,
+        Some(Ok(n)) if (1..=MOST_PAGE_ITEMS).contains(&n) => n,
+        Some(_) => return Err(fields.wrong("limit", format!("must be a whole number from 1 to {MOST_PAGE_ITEMS}"))),
+    };
+    fields.ignore(&["include", "include[]", "include%5B%5D"]);
+    let requested = named.turns.split_last().map_or(&[][..], |(_, requested)| requested);
+    let id = |i: usize| format!("msg_{:016x}_{i}", named.message.0);
+    let mut all: Vec<Value> = requested.iter().enumerate().flat_map(|(i, turn)| items(turn, &id(i))).collect();
+    if newest_first {
+        all.reverse();
+    }
+    if let Some(after) = fields.text("after")? {
+        let at = all.iter().position(|item| item["id"] == after.as_str());
+        let at = at.ok_or_else(|| fields.wrong("after", format!("{after} is not among the items")))?;
+        all.drain(..=at);
+    }
+    fields.done()?;
+    let has_more = all.len() > limit;
+    all.truncate(limit);
+    let id = |item: Option<&Value>| item.map(|item| item["id"].clone());
+    let (first_id, last_id) = (id(all.first()), id(all.last()));
+    Ok(json!({ "object": "list", "data": all, "first_id": first_id, "last_id": last_id, "has_more": has_more }))
+}
+
+pub(super) async fn input_items(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Result<Response> {
+    let named = with_records(&shared, move |records| records.get(&id)).await?;
+    Ok(object(&page(&named, query(&uri)?)?))
 }

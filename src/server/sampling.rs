@@ -2,48 +2,39 @@
 
 use serde_json::Value;
 
-use super::Shared;
-use super::fields::{Fields, kind};
-use super::params::{Limits, Params};
-use super::refusal::Refusal;
+use super::params::Limits;
+use super::{Fields, Params, Refusal, Result, Shared, Thinking, kind};
 use crate::engine::protocol::{MOST_TEMPERATURE, MOST_TOKENS, TOP_LOGITS};
 use crate::runtime::fresh_seed;
 use crate::runtime::protocol::ThinkMode;
 use crate::text::grammar::Grammar;
 
-/// Maximum stop texts of a request.
-const STOPS: usize = 16;
-const STOP_BYTES: usize = 1 << 10;
+const MOST_STOPS: usize = 16;
+const MOST_STOP_BYTES: usize = 1 << 10;
 
 /// The grammar of an answer, and the field that it is from.
 pub(super) type Format = Option<(Grammar, &'static str)>;
 
-/// Reads stop texts: a text or a list of texts.
-fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, Refusal> {
+fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<String>> {
     let list = match fields.take(name) {
         None => return Ok(Vec::new()),
         Some(Value::Array(list)) => list,
         Some(one) => vec![one],
     };
-    if list.len() > STOPS {
-        return Err(fields.wrong(name, format!("has {} texts, at most {STOPS} are allowed", list.len())));
+    if list.len() > MOST_STOPS {
+        return Err(fields.wrong(name, format!("has {} texts, at most {MOST_STOPS} are allowed", list.len())));
     }
     list.into_iter()
         .map(|stop| match stop {
-            Value::String(text) if !text.is_empty() && text.len() <= STOP_BYTES => Ok(text),
-            Value::String(_) => Err(fields.wrong(name, format!("must be texts of 1 to {STOP_BYTES} bytes"))),
+            Value::String(text) if !text.is_empty() && text.len() <= MOST_STOP_BYTES => Ok(text),
+            Value::String(_) => Err(fields.wrong(name, format!("must be texts of 1 to {MOST_STOP_BYTES} bytes"))),
             other => Err(fields.wrong(name, format!("must be a text or a list of texts, there is {}", kind(&other)))),
         })
         .collect()
 }
 
 /// Reads the fields that all APIs share; `stop` is the field of stop texts, `most` the requested maximum of tokens.
-pub(super) fn params(
-    shared: &Shared,
-    fields: &mut Fields,
-    stop: &'static str,
-    most: Option<u64>,
-) -> Result<Params, Refusal> {
+pub(super) fn params(shared: &Shared, fields: &mut Fields, stop: &'static str, most: Option<u64>) -> Result<Params> {
     let defaults = &shared.options.settings;
     let mut sampling = defaults.for_answer(fresh_seed);
     fields.set("temperature", 0.0..=MOST_TEMPERATURE, &mut sampling.temperature)?;
@@ -56,7 +47,7 @@ pub(super) fn params(
     if fields.is_unlimited("top_k") {
         sampling.top_k = 0;
     } else if let Some(k) = fields.whole("top_k", 0..=TOP_LOGITS as u64)? {
-        sampling.top_k = u32::try_from(k).unwrap_or(u32::MAX);
+        sampling.top_k = k;
     }
     if let Some(seed) = fields.take("seed") {
         // Any whole number is a seed, negative ones too.
@@ -69,6 +60,8 @@ pub(super) fn params(
         sampling,
         limits: Limits::read(shared, fields)?,
         max_tokens: most.unwrap_or(defaults.max_tokens),
+        wanted: 1,
+        streamed: fields.on("stream")?,
         stop: stops(fields, stop)?,
         spec: defaults.spec,
         thinking_budget: defaults.thinking_budget,
@@ -78,7 +71,7 @@ pub(super) fn params(
 }
 
 /// Reads the reasoning effort: only `none` and `minimal` change the answer, the other levels are all alike.
-pub(super) fn effort(fields: &mut Fields, name: &'static str, mode: ThinkMode) -> Result<ThinkMode, Refusal> {
+fn effort(fields: &mut Fields, name: &'static str, mode: ThinkMode) -> Result<ThinkMode> {
     match fields.text(name)?.as_deref() {
         Some("none" | "minimal") => Ok(ThinkMode::Off),
         None | Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(mode),
@@ -87,7 +80,7 @@ pub(super) fn effort(fields: &mut Fields, name: &'static str, mode: ThinkMode) -
 }
 
 /// Reads the maximum of tokens, of which the first field counts.
-pub(super) fn most_tokens(fields: &mut Fields, names: &[&'static str], least: u64) -> Result<Option<u64>, Refusal> {
+pub(super) fn most_tokens(fields: &mut Fields, names: &[&'static str], least: u64) -> Result<Option<u64>> {
     let mut most = None;
     for name in names {
         let sent =
@@ -95,13 +88,6 @@ pub(super) fn most_tokens(fields: &mut Fields, names: &[&'static str], least: u6
         most = most.or(sent);
     }
     Ok(most)
-}
-
-/// Whether the model thinks, and after how many tokens of thought the answer begins.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Thinking {
-    pub mode: ThinkMode,
-    pub budget: Option<u64>,
 }
 
 impl Thinking {
@@ -114,7 +100,7 @@ impl Thinking {
     }
 
     /// Reads a switch: a boolean, or an object with `type` (Anthropic) or with `enabled`, `effort` and `max_tokens`.
-    fn object(&mut self, fields: &mut Fields, name: &'static str) -> Result<(), Refusal> {
+    fn object(&mut self, fields: &mut Fields, name: &'static str) -> Result<()> {
         if fields.peek(name).is_some_and(|value| value.is_boolean()) {
             self.switch(fields.truth(name)?);
             return Ok(());
@@ -135,15 +121,15 @@ impl Thinking {
         inner.done()
     }
 
-    /// Reads the field `thinking` alone, for Anthropic's API.
-    pub(super) fn of_messages(shared: &Shared, fields: &mut Fields) -> Result<Thinking, Refusal> {
+    /// Reads one field alone: `thinking` of Anthropic's API, `reasoning` of a response.
+    pub(super) fn of_field(shared: &Shared, fields: &mut Fields, name: &'static str) -> Result<Thinking> {
         let mut thinking = Thinking { mode: shared.options.settings.think, budget: None };
-        thinking.object(fields, "thinking")?;
+        thinking.object(fields, name)?;
         Ok(thinking)
     }
 
     /// Reads every field of a chat that controls thinking.
-    pub(super) fn of_chat(shared: &Shared, fields: &mut Fields) -> Result<Thinking, Refusal> {
+    pub(super) fn of_chat(shared: &Shared, fields: &mut Fields) -> Result<Thinking> {
         let mode = effort(fields, "reasoning_effort", shared.options.settings.think)?;
         let mut thinking = Thinking { mode, budget: None };
         thinking.object(fields, "thinking")?;
@@ -166,33 +152,33 @@ impl Thinking {
     }
 }
 
-/// Reads the format of `response_format` and of `text.format` in a response; the latter has the schema as a field of
-/// the format itself. `field` is the one that an error about a missing schema names.
-pub(super) fn format_of(mut format: Fields, field: &'static str) -> Result<Option<Grammar>, Refusal> {
-    let of = format.text("type")?;
-    let schema_of = |mut inner: Fields| {
-        let schema = inner.need("schema")?;
-        inner.ignore(&["name", "description", "strict"]);
-        inner.done()?;
-        schema_grammar(schema, &format!("{field}.schema")).map(Some)
+/// Reads a format of the field `name`. Its schema is in its field `below`, or in a field of its own.
+pub(super) fn format_of(format: Option<Fields>, name: &'static str, below: &'static str) -> Result<Format> {
+    let Some(mut format) = format else { return Ok(None) };
+    let grammar = match format.text("type")?.as_deref() {
+        Some("text") => return format.done().map(|()| None),
+        Some("json_object") => {
+            let schema = format.take("schema");
+            format.done()?;
+            schema.map_or(Ok(Grammar::object()), |schema| schema_grammar(schema, below))?
+        }
+        Some("json_schema") => {
+            if !format.has("schema") && !format.has("json_schema") {
+                format.require(below)?;
+            }
+            let mut inner = format.below("json_schema")?;
+            let schema = inner.need("schema")?;
+            inner.ignore(&["name", "description", "strict"]);
+            inner.done()?;
+            schema_grammar(schema, &format!("{below}.schema"))?
+        }
+        _ => return Err(format.wrong("type", "must be text, json_object or json_schema")),
     };
-    match of.as_deref() {
-        Some("text") => format.done().map(|()| None),
-        Some("json_object") => match format.take("schema") {
-            Some(schema) => format.done().and_then(|()| schema_grammar(schema, field)).map(Some),
-            None => format.done().map(|()| Some(Grammar::object())),
-        },
-        Some("json_schema") => match format.object("json_schema")? {
-            Some(inner) => format.done().and_then(|()| schema_of(inner)),
-            None if format.peek("schema").is_none() => format.need(field).map(|_| None),
-            None => schema_of(format),
-        },
-        _ => Err(format.wrong("type", "must be text, json_object or json_schema")),
-    }
+    Ok(Some((grammar, name)))
 }
 
 /// Reads a schema, which some clients send as JSON in a string.
-fn schema_grammar(schema: Value, field: &str) -> Result<Grammar, Refusal> {
+fn schema_grammar(schema: Value, field: &str) -> Result<Grammar> {
     match schema {
         Value::String(text) => serde_json::from_str(&text)
             .map(Grammar::Json)
@@ -202,13 +188,12 @@ fn schema_grammar(schema: Value, field: &str) -> Result<Grammar, Refusal> {
 }
 
 /// Reads `response_format`, or the format in the fields of other servers of open models.
-pub(super) fn response_format(fields: &mut Fields) -> Result<Format, Refusal> {
-    let format = fields.object("response_format")?.map_or(Ok(None), |format| format_of(format, "json_schema"))?;
-    let other = other_formats(fields)?;
-    Ok(format.map(|grammar| (grammar, "response_format")).or(other))
+pub(super) fn response_format(fields: &mut Fields) -> Result<Format> {
+    let format = format_of(fields.object("response_format")?, "response_format", "json_schema")?;
+    Ok(format.or(other_formats(fields)?))
 }
 
-fn other_formats(fields: &mut Fields) -> Result<Format, Refusal> {
+fn other_formats(fields: &mut Fields) -> Result<Format> {
     for name in ["grammar", "guided_grammar", "ebnf"] {
         fields.refuse_because(name, "is not supported: send a JSON schema, a regular expression or a choice", |v| {
             v == ""
@@ -219,20 +204,19 @@ fn other_formats(fields: &mut Fields) -> Result<Format, Refusal> {
     for name in ["grammar", "structural_tag"] {
         inner.refuse_because(name, "is not supported: send json, regex, choice or json_object", |v| v == "")?;
     }
-    let any_object = inner.truth("json_object")? == Some(true);
+    let any_object = inner.on("json_object")?;
     let format = one_format(&mut inner, &["json"], &["regex"], "choice")?.map(|(grammar, _)| grammar);
     inner.done()?;
     let format = format.or(any_object.then(Grammar::object)).map(|grammar| (grammar, "structured_outputs"));
     Ok(format.or(flat))
 }
 
-/// Reads a schema, a regular expression or a choice of texts, each by the names of its fields.
 fn one_format(
     fields: &mut Fields,
     json: &[&'static str],
     regex: &[&'static str],
     choice: &'static str,
-) -> Result<Format, Refusal> {
+) -> Result<Format> {
     let mut format = None;
     for name in json {
         let at = fields.name(name);

@@ -1,19 +1,16 @@
 //! How answers are written: whole as one object, or as a stream of events, in the form of each API.
 
+use super::{Collected, Event, Family, Listener, Notice, Refusal, Result, collect, object};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use serde_json::Value;
-
-use super::notice::{Collected, Event, Listener, Notice, collect};
-use super::refusal::{Family, Refusal};
-use super::request::object;
 
 /// Interval of comments that report the progress of the prefill: some clients count lines without data, and give up.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -21,25 +18,19 @@ const PROGRESS: Duration = Duration::from_secs(5);
 const FRAME_BYTES: usize = 16 << 10;
 
 pub(super) trait Form: Send + Unpin + 'static {
-    /// All answers as one object.
     fn whole(&mut self, all: Collected) -> Value;
     /// Writes an event of the answer `index` to a stream; `all` includes it. With the last event of the last answer,
     /// writes the end of the stream.
     fn event(&mut self, index: usize, event: &Event, all: &mut Collected, out: &mut String);
-    /// Ends a stream with an error.
     fn failed(&mut self, refusal: &Refusal, _all: &Collected, out: &mut String) {
         data(out, &refusal.to_json(Family::OpenAi));
     }
 }
 
-/// Writes an event without a name.
 pub(super) fn data(out: &mut String, value: &Value) {
-    out.push_str("data: ");
-    out.push_str(&value.to_string());
-    out.push_str("\n\n");
+    out.push_str(&format!("data: {value}\n\n"));
 }
 
-/// Writes the end mark of a stream.
 pub(super) fn data_done(out: &mut String) {
     out.push_str("data: [DONE]\n\n");
 }
@@ -47,9 +38,7 @@ pub(super) fn data_done(out: &mut String) {
 /// Writes an event with a name, which its data repeats as `type`.
 pub(super) fn event(out: &mut String, name: &str, mut value: Value) {
     value["type"] = name.into();
-    out.push_str("event: ");
-    out.push_str(name);
-    out.push('\n');
+    out.push_str(&format!("event: {name}\n"));
     data(out, &value);
 }
 
@@ -111,26 +100,18 @@ impl<F: Form> hyper::body::Body for Events<F> {
 }
 
 /// Answers a request in its form. A failure before the first event of a stream has an HTTP status of its own.
-pub(super) async fn answer(
-    mut listener: Listener,
-    wanted: usize,
-    streamed: bool,
-    mut form: impl Form,
-) -> Result<Response, Refusal> {
+pub(super) async fn answer(mut listener: Listener, streamed: bool, mut form: impl Form) -> Result<Response> {
     if !streamed {
-        return Ok(object(&form.whole(collect(listener, wanted).await?)));
+        return Ok(object(&form.whole(collect(listener).await?)));
     }
     let first = match listener.next().await.ok_or_else(Refusal::broke_off)? {
         Notice::Failed(refusal) => return Err(refusal),
         first => Some(first),
     };
-    let all = Collected::new(wanted);
-    let mut response =
-        Body::new(Events { listener, form, all, first, ended: false, commented: Instant::now() }).into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(response)
+    let all = Collected::new(listener.wanted);
+    let headers = [(header::CONTENT_TYPE, "text/event-stream; charset=utf-8"), (header::CACHE_CONTROL, "no-cache")];
+    let events = Events { listener, form, all, first, ended: false, commented: Instant::now() };
+    Ok((headers, Body::new(events)).into_response())
 }
 
 #[cfg(test)]
@@ -150,7 +131,7 @@ mod tests {
 
     #[test]
     fn progress_of_the_prefill_is_a_comment_now_and_then() {
-        let (_teller, listener) = Listener::pair(&Cancel::default());
+        let (_teller, listener) = Listener::pair(&Cancel::default(), 1);
         let all = Collected::new(1);
         let mut events = Events { listener, form: Silent, all, first: None, ended: false, commented: Instant::now() };
         let mut written = |commented: Option<Instant>, done| {

@@ -3,23 +3,18 @@
 //! The tools of a namespace become separate functions, named `NAMESPACE__NAME` to the model; a custom tool, which
 //! takes free text, turns into a function with one text. Tools that the server would have to run are left out.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::calls::Calls;
-use super::context::leave_out;
-use super::fields::{Fields, kind};
-use super::refusal::Refusal;
-use super::turns::{Call, Turn};
-use crate::runtime::render::Renderer;
+use super::{Call, Calls, Fields, Refusal, Result, kind, leave_out};
 use crate::text::grammar::Grammar;
 use crate::text::references::each;
-use crate::text::{ChatRole, RenderOptions};
 
 /// The field of the schema in Anthropic's functions.
 pub(super) const ANTHROPIC: &str = "input_schema";
-/// Maximum functions of one request.
-const MOST: usize = 256;
+const MOST_FUNCTIONS: usize = 256;
 
 /// Serialized as the model reads it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -27,7 +22,6 @@ pub(super) struct Tool {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// A JSON schema.
     parameters: Value,
     #[serde(skip)]
     strict: Option<bool>,
@@ -50,22 +44,20 @@ pub(super) struct Named<'a> {
 struct Choice {
     /// Names of the functions that the model may call; `None`: all.
     allowed: Option<Vec<String>>,
-    /// It must call one.
     must: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Tools {
-    list: Vec<Tool>,
+    pub list: Vec<Tool>,
     choice: Choice,
-    /// An answer contains at most one call.
     pub one_call: bool,
     /// The request used `functions`: an answer has one `function_call`.
     pub legacy: bool,
 }
 
-fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
-    let name = fields.text("name")?.ok_or_else(|| fields.wrong("name", "is missing"))?;
+fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool> {
+    let name = fields.need_text("name")?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
     if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
         return Err(fields.wrong("name", "must be 1 to 128 letters, digits, _, -, ., : or /"));
@@ -85,7 +77,7 @@ fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
 }
 
 /// Reads a custom tool. The model sees its grammar, but the server does not enforce it.
-fn custom(mut fields: Fields) -> Result<Tool, Refusal> {
+fn custom(mut fields: Fields) -> Result<Tool> {
     let format = fields.take("format");
     let mut tool = tool(fields, "parameters")?;
     let format = format.filter(|format| format["type"] != "text");
@@ -108,12 +100,11 @@ fn custom(mut fields: Fields) -> Result<Tool, Refusal> {
 }
 
 /// The model's name of the function that an object names, with its namespace if it has one.
-pub(super) fn called(fields: &mut Fields) -> Result<Option<String>, Refusal> {
+pub(super) fn called(fields: &mut Fields) -> Result<Option<String>> {
     let (name, namespace) = (fields.text("name")?, fields.text("namespace")?);
     Ok(name.map(|name| namespace.map_or(name.clone(), |namespace| in_namespace(&namespace, &name))))
 }
 
-/// The model's name of a function in a namespace.
 fn in_namespace(namespace: &str, name: &str) -> String {
     let gap = if namespace.is_empty() || namespace.ends_with("__") { "" } else { "__" };
     format!("{namespace}{gap}{name}")
@@ -121,7 +112,7 @@ fn in_namespace(namespace: &str, name: &str) -> String {
 
 /// Reads one entry of a list of tools; an entry that is left out adds none. `schema` is the field of a plain
 /// function's schema.
-fn entry(mut fields: Fields, schema: &'static str, list: &mut Vec<Tool>) -> Result<(), Refusal> {
+fn entry(mut fields: Fields, schema: &'static str, list: &mut Vec<Tool>) -> Result<()> {
     let of = fields.text("type")?;
     // In Anthropic's API `custom` is a plain function; elsewhere it takes free text.
     let is_custom = schema != ANTHROPIC;
@@ -131,14 +122,11 @@ fn entry(mut fields: Fields, schema: &'static str, list: &mut Vec<Tool>) -> Resu
         return Ok(());
     }
     match of.as_deref() {
-        None | Some("function") => list.push(match fields.object("function")? {
-            Some(function) => fields.done().and_then(|()| tool(function, "parameters"))?,
-            None => tool(fields, schema)?,
-        }),
-        Some("custom") if is_custom => list.push(match fields.object("custom")? {
-            Some(below) => fields.done().and_then(|()| custom(below))?,
-            None => custom(fields)?,
-        }),
+        None | Some("function") => {
+            let schema = if fields.has("function") { "parameters" } else { schema };
+            list.push(tool(fields.below("function")?, schema)?);
+        }
+        Some("custom") if is_custom => list.push(custom(fields.below("custom")?)?),
         Some("custom") => list.push(tool(fields, schema)?),
         Some("namespace") if is_custom => {
             let namespace = fields.need_text("name")?;
@@ -153,8 +141,8 @@ fn entry(mut fields: Fields, schema: &'static str, list: &mut Vec<Tool>) -> Resu
         }
         Some(other) => {
             if !leave_out(&fields.name(other)) {
-                let refusal = fields.wrong("type", format!("is {other:?}, which is not supported: name a function"));
-                return Err(Refusal { code: "unsupported_parameter", ..refusal });
+                let what = format!("is {other:?}, which is not supported: name a function");
+                return Err(fields.wrong("type", what).unsupported());
             }
         }
     }
@@ -162,7 +150,7 @@ fn entry(mut fields: Fields, schema: &'static str, list: &mut Vec<Tool>) -> Resu
 }
 
 /// The functions, and the names and types of the tools that are left out.
-fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result<(Vec<Tool>, Vec<Value>), Refusal> {
+fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result<(Vec<Tool>, Vec<Value>)> {
     let (mut list, mut left) = (Vec::new(), Vec::new());
     for tool in fields.objects(name)? {
         let (names, before) = ([tool.peek("name"), tool.peek("type")], list.len());
@@ -171,17 +159,16 @@ fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result
             left.extend(names.into_iter().flatten().filter(|name| name != "function"));
         }
     }
-    if list.len() > MOST {
-        return Err(fields.wrong(name, format!("has {} functions, at most {MOST} are allowed", list.len())));
+    if list.len() > MOST_FUNCTIONS {
+        return Err(fields.wrong(name, format!("has {} functions, at most {MOST_FUNCTIONS} are allowed", list.len())));
     }
-    let again = list.iter().enumerate().find(|(i, tool)| list.iter().take(*i).any(|before| before.name == tool.name));
-    match again {
-        Some((_, tool)) => Err(fields.wrong(name, format!("has more than one function of the name {}", tool.name))),
+    let mut names = HashSet::new();
+    match list.iter().find(|tool| !names.insert(&tool.name)) {
+        Some(tool) => Err(fields.wrong(name, format!("has more than one function of the name {}", tool.name))),
         None => Ok((list, left)),
     }
 }
 
-/// The choice in one word.
 fn choice_named(word: &str) -> Option<Choice> {
     Some(match word {
         "auto" => Choice::default(),
@@ -191,23 +178,17 @@ fn choice_named(word: &str) -> Option<Choice> {
     })
 }
 
-fn choice_of(mut inner: Fields) -> Result<Choice, Refusal> {
+fn choice_of(mut inner: Fields) -> Result<Choice> {
     let of = inner.text("type")?.unwrap_or_default();
     if of == "allowed_tools" {
-        // Next to `type`, or below a field `allowed_tools`.
-        let mut allowed = match inner.object("allowed_tools")? {
-            Some(below) => inner.done().and(Ok(below))?,
-            None => inner,
-        };
+        let mut allowed = inner.below("allowed_tools")?;
         let must = match allowed.text("mode")?.as_deref() {
             None | Some("auto") => false,
             Some("required") => true,
             Some(_) => return Err(allowed.wrong("mode", "must be auto or required")),
         };
-        let mut names = Vec::new();
-        for tool in allowed.objects("tools")? {
-            names.extend(named(tool)?);
-        }
+        let tools = allowed.objects("tools")?.into_iter().map(named);
+        let names: Vec<String> = tools.filter_map(Result::transpose).collect::<Result<_, _>>()?;
         if names.is_empty() {
             return Err(allowed.wrong("tools", "names no function"));
         }
@@ -223,17 +204,10 @@ fn choice_of(mut inner: Fields) -> Result<Choice, Refusal> {
 }
 
 /// The function that an object names, next to `type` or below `function` or `custom`.
-fn named(mut fields: Fields) -> Result<Option<String>, Refusal> {
+fn named(mut fields: Fields) -> Result<Option<String>> {
     fields.ignore(&["type"]);
-    let below = fields.object("function")?.or(fields.object("custom")?);
-    let name = match below {
-        Some(mut function) => {
-            let name = function.text("name")?;
-            function.done()?;
-            name
-        }
-        None => called(&mut fields)?,
-    };
+    let mut fields = fields.below("function")?.below("custom")?;
+    let name = called(&mut fields)?;
     fields.done().map(|()| name)
 }
 
@@ -251,7 +225,7 @@ pub(super) fn custom_input(call: &Call) -> String {
 impl Tools {
     /// Reads `tools`, `parallel_tool_calls` and `tool_choice` of any API; `schema` is the field of a function's
     /// schema.
-    pub(super) fn read(fields: &mut Fields, schema: &'static str) -> Result<Tools, Refusal> {
+    pub(super) fn read(fields: &mut Fields, schema: &'static str) -> Result<Tools> {
         let (mut list, left) = list(fields, "tools", schema)?;
         let legacy = list.is_empty() && fields.has("functions");
         if legacy {
@@ -265,7 +239,7 @@ impl Tools {
                 .ok_or_else(|| fields.wrong(field, "must be auto, none, required, or name a function"))?,
             Some(value @ Value::Object(_)) => {
                 let mut inner = Fields::of(value, &fields.name(field))?;
-                one_call |= inner.truth("disable_parallel_tool_use")? == Some(true);
+                one_call |= inner.on("disable_parallel_tool_use")?;
                 // By its name, or by its type if it has none.
                 let name = inner.peek("name").or(inner.peek("type")).unwrap_or_default();
                 match legacy {
@@ -324,53 +298,6 @@ impl Tools {
 
     pub(super) fn may_be_called(&self) -> bool {
         !self.list.is_empty() && self.choice.allowed != Some(Vec::new())
-    }
-
-    fn as_json(&self) -> Vec<Value> {
-        self.list.iter().map(|tool| json!({ "type": "function", "function": tool })).collect()
-    }
-
-    /// Shows the functions to the model, through the template or as a description in the system text. Earlier calls
-    /// are shown even if the request allows no further ones.
-    pub(super) fn show(&self, renderer: &Renderer, turns: &mut Vec<Turn>) -> Vec<Value> {
-        let called = turns.iter().any(|turn| !turn.calls.is_empty() || turn.role == ChatRole::Tool);
-        if !self.may_be_called() && !called {
-            return Vec::new();
-        }
-        if takes_tools(renderer) {
-            return if self.may_be_called() { self.as_json() } else { Vec::new() };
-        }
-        if self.may_be_called() {
-            self.describe(turns);
-        }
-        // A template without functions has no form for calls and results either.
-        for turn in turns.iter_mut() {
-            for call in std::mem::take(&mut turn.calls) {
-                let call = json!({ "name": call.name, "arguments": call.arguments });
-                let gap = if turn.text.is_empty() { "" } else { "\n" };
-                turn.text = format!("{}{gap}<tool_call>\n{call}\n</tool_call>", turn.text);
-            }
-            if turn.role == ChatRole::Tool {
-                *turn = Turn::new(ChatRole::User, format!("<tool_response>\n{}\n</tool_response>", turn.text));
-            }
-        }
-        Vec::new()
-    }
-
-    fn describe(&self, turns: &mut Vec<Turn>) {
-        let mut text = String::from("You may call these functions. They are described by JSON schemas:\n<tools>\n");
-        for tool in self.as_json() {
-            text.push_str(&tool["function"].to_string());
-            text.push('\n');
-        }
-        text.push_str(
-            "</tools>\nA call is written as JSON between two marks, and its result is then told to you:\n\
-             <tool_call>\n{\"name\": NAME, \"arguments\": {…}}\n</tool_call>",
-        );
-        match turns.first_mut().filter(|t| t.role == ChatRole::System) {
-            Some(system) => system.text = format!("{}\n\n{text}", system.text),
-            None => turns.insert(0, Turn::new(ChatRole::System, text)),
-        }
     }
 
     /// The functions of which the answer must call one; `None` if no call is required.
@@ -433,18 +360,6 @@ fn move_to(place: &str, schema: &mut Value) {
             *reference = format!("#{place}{pointer}");
         }
     });
-}
-
-fn takes_tools(renderer: &Renderer) -> bool {
-    let messages = json!([{ "role": "user", "content": "?" }]);
-    let parameters = json!({ "type": "object", "properties": {}, "required": [] });
-    let tool =
-        json!({ "type": "function", "function": { "name": "probe", "description": "-", "parameters": parameters } });
-    let render = |tools: Vec<Value>| {
-        let options = RenderOptions { add_generation_prompt: true, tools, ..RenderOptions::default() };
-        renderer.model().template.render_json(&messages, &options)
-    };
-    render(vec![tool]).is_ok_and(|text| text.contains("probe"))
 }
 
 #[cfg(test)]

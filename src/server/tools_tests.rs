@@ -1,9 +1,11 @@
 use super::*;
 use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+use crate::runtime::render::Renderer;
 use crate::server::notice::Event;
-use crate::server::turns::Call;
+use crate::server::prompt::show;
+use crate::server::turns::{Call, Turn};
 use crate::text::grammar::{Grammars, shortest};
-use crate::text::{Before, Begin, TextModel};
+use crate::text::{Before, Begin, ChatRole, TextModel};
 
 fn renderer(template: Option<&str>) -> Renderer {
     let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
@@ -32,11 +34,11 @@ fn a_template_without_functions_reads_them_in_words() {
     let plain = renderer(None);
     let offered = tools(json!("auto")).unwrap();
     let mut turns = vec![Turn::new(ChatRole::User, "Rain?"), Turn::new(ChatRole::Tool, "yes")];
-    assert_eq!(offered.show(&plain, &mut turns), Vec::<Value>::new());
+    assert_eq!(show(&offered, &plain, &mut turns), Vec::<Value>::new());
     assert!(turns[0].role == ChatRole::System && turns[0].text.contains("\"weather\""), "{}", turns[0].text);
     assert_eq!(turns[2].text, "<tool_response>\nyes\n</tool_response>");
     let mut turns = vec![Turn::new(ChatRole::User, "Rain?")];
-    assert_eq!(offered.show(&renderer(Some(RELEASED)), &mut turns).len(), 1);
+    assert_eq!(show(&offered, &renderer(Some(RELEASED)), &mut turns).len(), 1);
     assert_eq!(turns.len(), 1);
     assert!(!tools(json!("none")).unwrap().may_be_called());
     assert_eq!(
@@ -65,14 +67,14 @@ fn earlier_calls_are_shown_whatever_may_be_called_now() {
     ];
     for offered in [tools(json!("none")).unwrap(), Tools::default()] {
         let mut shown = turns.clone();
-        assert_eq!(offered.show(&renderer(None), &mut shown), Vec::<Value>::new());
+        assert_eq!(show(&offered, &renderer(None), &mut shown), Vec::<Value>::new());
         let texts: Vec<&str> = shown.iter().map(|turn| turn.text.as_str()).collect();
         let call = "<tool_call>\n{\"name\":\"weather\",\"arguments\":{\"place\":\"Rome\"}}\n</tool_call>";
         assert_eq!(texts, ["Rain?", call, "<tool_response>\nyes\n</tool_response>"]);
         assert_eq!(shown[2].role, ChatRole::User);
         // A template with functions has its own form for calls.
         let mut shown = turns.clone();
-        assert_eq!(offered.show(&renderer(Some(RELEASED)), &mut shown), Vec::<Value>::new());
+        assert_eq!(show(&offered, &renderer(Some(RELEASED)), &mut shown), Vec::<Value>::new());
         assert_eq!(shown, turns);
     }
 }

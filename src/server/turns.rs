@@ -6,9 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::context::leave_out;
-use super::fields::{Fields, kind};
-use super::refusal::Refusal;
+use super::{Fields, Result, kind, leave_out};
 use crate::runtime::render::safe_name;
 use crate::text::{ChatMessage, ChatRole, decode};
 
@@ -24,12 +22,10 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A call from a client's request.
     pub(super) fn new(id: String, name: String, arguments: Value) -> Call {
         Call { id, name, arguments, written: String::new() }
     }
 
-    /// A call that the model made.
     pub(super) fn written(id: String, name: String, written: String) -> Call {
         Call { id, name, arguments: arguments(&written), written }
     }
@@ -86,18 +82,18 @@ impl Turn {
 }
 
 /// Reads `messages`: at least one is required.
-pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
+pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Turn>> {
     fields.require("messages")?;
     let mut turns = Vec::new();
     fields.objects("messages")?.into_iter().try_for_each(|fields| message(fields, &mut turns))?;
-    match turns.is_empty() {
-        true => Err(fields.wrong("messages", "is empty: there is nothing to answer")),
-        false => Ok(turns),
+    if turns.is_empty() {
+        return Err(fields.wrong("messages", "is empty: there is nothing to answer"));
     }
+    Ok(turns)
 }
 
 /// Reads a message, and adds its turn. The results of calls in it are turns of their own.
-pub(super) fn message(mut fields: Fields, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
+pub(super) fn message(mut fields: Fields, turns: &mut Vec<Turn>) -> Result<()> {
     let role = match fields.text("role")?.as_deref() {
         // Claude Code sends its reminders as system messages between the turns.
         Some("system" | "developer") => ChatRole::System,
@@ -134,14 +130,14 @@ pub(super) fn message(mut fields: Fields, turns: &mut Vec<Turn>) -> Result<(), R
 }
 
 /// A field with content, as one turn.
-pub(super) fn content(fields: &mut Fields, field: &'static str, role: ChatRole) -> Result<Turn, Refusal> {
+pub(super) fn content(fields: &mut Fields, field: &'static str, role: ChatRole) -> Result<Turn> {
     let mut turns = vec![Turn::new(role, "")];
     parts(fields, field, role, &mut turns)?;
     Ok(turns.pop().unwrap_or_else(|| Turn::new(role, "")))
 }
 
 /// Adds the content in a field to the last turn: a string, or an array of parts.
-fn parts(fields: &mut Fields, field: &'static str, role: ChatRole, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
+fn parts(fields: &mut Fields, field: &'static str, role: ChatRole, turns: &mut Vec<Turn>) -> Result<()> {
     match fields.take(field) {
         None => Ok(()),
         Some(Value::Array(list)) => {
@@ -158,7 +154,7 @@ fn parts(fields: &mut Fields, field: &'static str, role: ChatRole, turns: &mut V
     }
 }
 
-fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
+fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<()> {
     let of = fields.text("type")?.unwrap_or_default();
     fields.ignore(&["annotations", "logprobs", "cache_control", "citations"]);
     // After the result of a call.
@@ -211,7 +207,7 @@ fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<(),
     fields.done()
 }
 
-fn file_id(fields: &mut Fields) -> Result<String, Refusal> {
+fn file_id(fields: &mut Fields) -> Result<String> {
     match fields.text("file_id")? {
         Some(id) => Ok(id),
         None => Err(fields.wrong("file_id", "is missing: documents are named by the ids of GET /v1/files")),
@@ -224,7 +220,7 @@ fn named_text(name: &str, text: &str) -> String {
     format!("{}\n\n", document.content)
 }
 
-fn document(fields: &mut Fields, turn: &mut Turn) -> Result<(), Refusal> {
+fn document(fields: &mut Fields, turn: &mut Turn) -> Result<()> {
     let title = fields.text("title")?;
     fields.ignore(&["context"]);
     let mut source = fields.need_object("source")?;
@@ -257,21 +253,20 @@ fn document(fields: &mut Fields, turn: &mut Turn) -> Result<(), Refusal> {
     source.done()
 }
 
-fn call(mut fields: Fields) -> Result<Call, Refusal> {
+fn call(mut fields: Fields) -> Result<Call> {
     let id = fields.text("id")?.unwrap_or_default();
     fields.refuse("type", |v| v == "function" || v == "custom")?;
     fields.ignore(&["index"]);
-    if let Some(mut custom) = fields.object("custom")? {
-        fields.done()?;
+    if fields.has("custom") {
+        let mut custom = fields.below("custom")?;
         let (name, input) = (custom.text("name")?.unwrap_or_default(), custom.text("input")?.unwrap_or_default());
         return custom.done().map(|()| Call::new(id, name, json!({ "input": input })));
     }
-    let function = fields.need_object("function")?;
-    fields.done()?;
-    call_of(id, function)
+    fields.require("function")?;
+    call_of(id, fields.below("function")?)
 }
 
-fn call_of(id: String, mut function: Fields) -> Result<Call, Refusal> {
+fn call_of(id: String, mut function: Fields) -> Result<Call> {
     let name = function.text("name")?.unwrap_or_default();
     // Some clients return the arguments as the object that they parsed.
     let arguments = match function.peek("arguments").filter(Value::is_object) {
@@ -286,7 +281,7 @@ fn call_of(id: String, mut function: Fields) -> Result<Call, Refusal> {
 mod tests {
     use super::*;
 
-    fn turns(content: Value) -> Result<Vec<Turn>, Refusal> {
+    fn turns(content: Value) -> Result<Vec<Turn>> {
         messages(&mut Fields::of(json!({ "messages": [{ "role": "user", "content": content }] }), "").unwrap())
     }
 

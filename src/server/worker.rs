@@ -16,13 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, never, select};
+use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 
-use super::ask::Ask;
 use super::keep::Keep;
-use super::planner::{Plan, Planner};
-use super::refusal::Refusal;
-use super::{Down, EngineIs, Phase, Shared};
+use super::planner::Planned;
+use super::{Ask, EngineIs, Phase, Plan, Refusal, Result, Shared};
 use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault};
 use crate::runtime::EngineChannels;
 use crate::runtime::baton::{Baton, Held, Running};
@@ -32,7 +30,6 @@ use crate::store::{SaveEvent, Unsaved};
 use lanes::{Lanes, Prefill};
 use request::Request;
 
-/// Interval of the search for requests without a client.
 const TICK: Duration = Duration::from_millis(50);
 const GONE: &str = "the engine is gone; start sala-chat serve again";
 
@@ -42,7 +39,6 @@ enum Wait {
     #[default]
     Turn,
     Plan(u64),
-    /// Another request's prefill of a shared beginning.
     Prefill(Prefill),
     Engine(u64),
 }
@@ -57,7 +53,7 @@ struct Entry {
     /// Set when its client disconnects.
     cancel: Cancel,
     wait: Wait,
-    wake: Option<Result<Wake, Refusal>>,
+    wake: Option<Result<Wake>>,
     run: Running<()>,
 }
 
@@ -73,12 +69,12 @@ pub(super) struct Worker {
     asks: Receiver<Ask>,
     engine: Engine,
     keep: Keep,
-    planner: Planner,
+    planned: Sender<Planned>,
     /// In the order of their arrival.
     requests: Vec<Entry>,
     /// Of the request that runs.
     wait: Wait,
-    wake: Option<Result<Wake, Refusal>>,
+    wake: Option<Result<Wake>>,
     lanes: Lanes,
     baton: Baton<Worker>,
 }
@@ -91,17 +87,17 @@ impl Worker {
         mut orders: Receiver<()>,
         engine: EngineChannels,
         keep: Keep,
-        planner: Planner,
     ) -> Result<(), Unsaved> {
         let mut engine =
             Engine::new(engine, shared.renderer.clone(), shared.options.stop.clone(), shared.options.piece);
         engine.gone = GONE;
+        let (planned, plans) = unbounded();
         let mut worker = Box::new(Worker {
             engine,
             shared,
             asks,
             keep,
-            planner,
+            planned,
             requests: Vec::new(),
             wait: Wait::default(),
             wake: None,
@@ -122,7 +118,7 @@ impl Worker {
             if ending && busy == 0 {
                 break;
             }
-            let (plans, saves) = (worker.planner.plans.clone(), worker.keep.events.clone());
+            let saves = worker.keep.events.clone();
             let tick = if busy > 0 { crossbeam_channel::after(TICK) } else { never() };
             select! {
                 recv(worker.asks) -> ask => match ask {
@@ -151,7 +147,7 @@ impl Worker {
         }
         worker.engine.shutdown();
         let closed = worker.keep.close(&worker.shared.records);
-        if worker.shared.cache.is_damaged() { Ok(()) } else { closed }
+        if worker.shared.is_damaged() { Ok(()) } else { closed }
     }
 
     fn on_engine(&mut self, mut event: EngineEvent) {
@@ -183,13 +179,12 @@ impl Worker {
         }
     }
 
-    /// Requests in planning, prefill or decode.
     fn busy(&self) -> usize {
         self.requests.iter().filter(|entry| !entry.is_waiting()).count()
     }
 
     fn queue_each(&mut self, ask: Ask) {
-        self.shared.waiting.fetch_add(ask.wanted - 1, Ordering::Relaxed);
+        self.shared.waiting.fetch_add(ask.params.wanted - 1, Ordering::Relaxed);
         ask.each().into_iter().for_each(|ask| self.queue(ask));
     }
 
@@ -205,7 +200,7 @@ impl Worker {
         }
     }
 
-    fn wake(&mut self, waits: impl Fn(&Wait) -> bool, wake: Result<Wake, Refusal>) {
+    fn wake(&mut self, waits: impl Fn(&Wait) -> bool, wake: Result<Wake>) {
         if let Some(entry) = self.requests.iter_mut().find(|entry| waits(&entry.wait)) {
             entry.wake = Some(wake);
         }
@@ -264,8 +259,8 @@ impl Worker {
                 Wait::Turn | Wait::Plan(_) | Wait::Prefill(_) => Err(refusal.clone()),
             });
         }
-        if !matches!(self.shared.engine(), EngineIs::Down(_)) {
-            self.shared.set_engine(EngineIs::Down(Down { why, exit }));
+        if !matches!(self.shared.engine(), EngineIs::Down { .. }) {
+            self.shared.set_engine(EngineIs::Down { why, exit });
         }
     }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbounded};
 
-use super::find::{Found, Link};
-use super::wire::{self, Order, Task};
+use super::place::{Found, Link};
+use super::wire::{self, Order};
 use crate::core::Exit;
 use crate::engine::protocol::{Cancel, Command, Engine, EngineEvent, EngineFault, ModelInfo, SequenceId};
 
@@ -64,17 +64,9 @@ impl Side {
         let Link { stream, mut from, host } = link;
         let (report, heard) = unbounded();
         std::thread::Builder::new().name("from server".into()).spawn(move || {
-            loop {
-                match wire::receive(&mut from) {
-                    Ok(Some(event)) => {
-                        if report.send(event).is_err() {
-                            return;
-                        }
-                    }
-                    Ok(None) => return,
-                    Err(e) => return tracing::debug!("the server's events end: {e}"),
-                }
-            }
+            let failed = |e: &io::Error| tracing::debug!("the server's events end: {e}");
+            let mut next = || wire::receive(&mut from).inspect_err(failed).ok().flatten();
+            while next().is_some_and(|event| report.send(event).is_ok()) {}
         })?;
         Ok(Side::Server { to: stream, from: heard, host })
     }
@@ -116,30 +108,6 @@ fn about(command: &Command) -> (Option<SequenceId>, Option<u64>, Option<Sequence
     }
 }
 
-/// The message for a command; `None` for a shutdown.
-///
-/// # Errors
-/// The number of a command that cannot be sent, and why.
-fn order(command: Command) -> Result<Option<Order>, (u64, &'static str)> {
-    Ok(Some(match command {
-        Command::Restore { id, sequence, keep, rows, end, history } => {
-            let places: Option<Vec<_>> = rows.iter().map(|rows| rows.hand_over()).collect();
-            let rows = places.ok_or((id, "internal error: rows that lie in no file"))?;
-            Order::Restore { id, sequence, keep, rows, end, history: history.to_vec() }
-        }
-        Command::Run(job) => {
-            let id = job.id;
-            Order::Run(Box::new(Task::of(job).map_err(|why| (id, why))?))
-        }
-        Command::Fork { id, from, to } => Order::Fork { id, from, to },
-        Command::Release { sequence } => Order::Release { sequence },
-        Command::MayEvict { sequence } => Order::MayEvict { sequence },
-        Command::Park => Order::Park,
-        Command::Unpark => Order::Unpark,
-        Command::Shutdown => return Ok(None),
-    }))
-}
-
 impl Connection {
     fn run(mut self, commands: &Receiver<Command>) {
         loop {
@@ -167,6 +135,11 @@ impl Connection {
 
     fn fail(&self, id: u64, why: impl Into<String>) {
         self.send(EngineEvent::Failed { id, fault: EngineFault::Device(why.into()) });
+    }
+
+    fn fatal(&self, why: impl Into<String>) {
+        let fault = EngineFault::Fatal { why: why.into(), exit: Exit::Failure };
+        self.send(EngineEvent::Failed { id: 0, fault });
     }
 
     fn end(self) {
@@ -228,19 +201,18 @@ impl Connection {
         let (sequence, id, _) = about(&command);
         match (&command, sequence) {
             (Command::Release { sequence }, _) => drop(self.used.remove(sequence)),
-            (Command::MayEvict { .. }, _) => {}
+            (Command::MayEvict { .. }, _) | (_, None) => {}
             (_, Some(sequence)) => drop(self.used.insert(sequence)),
-            (_, None) => {}
         }
         if let Some(id) = id {
             let cancel = if let Command::Run(job) = &command { Some(job.cancel.clone()) } else { None };
             self.pending.insert(id, Pending { cancel, reported: None });
         }
         let handed = match &mut self.side {
-            Side::Server { to, .. } => match order(command) {
-                Ok(Some(order)) => wire::send(to, order).is_ok(),
-                Ok(None) => true,
-                Err((id, why)) => {
+            Side::Server { to, .. } => match Order::of(command) {
+                Ok(order) => wire::send(to, order).is_ok(),
+                Err(why) => {
+                    let id = id.unwrap_or_default();
                     self.pending.remove(&id);
                     return self.fail(id, why);
                 }
@@ -299,16 +271,12 @@ impl Connection {
                 host
             }
             // Its last event was the reason.
-            Side::Here(_) => return self.ended_here(),
+            Side::Here(_) => return self.fatal("The engine has stopped. Text is safe; sala-chat -c continues."),
             Side::Away => return,
         };
         if self.known.is_none() {
             // The server never had the model: continue as without a server.
-            if let Err(e) = self.enter(false) {
-                let why = format!("no thread to run on: {e}");
-                self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } });
-            }
-            return;
+            return self.enter(false).unwrap_or_else(|e| self.fatal(format!("no thread to run on: {e}")));
         }
         let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
         let next = "the next question looks for a server again, or loads the model here";
@@ -323,11 +291,6 @@ impl Connection {
         let mut waiting: Vec<u64> = pending.chain(held).collect();
         waiting.sort_unstable();
         waiting.into_iter().for_each(|id| self.send(failed(id)));
-    }
-
-    fn ended_here(&mut self) {
-        let why = "The engine has stopped. Text is safe; sala-chat -c continues.".to_owned();
-        self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } });
     }
 
     fn look_for_stops(&mut self) {

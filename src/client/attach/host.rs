@@ -7,18 +7,19 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use super::frame;
 use super::multiplexer::{Multiplexer, Slot};
 use super::place::{Held, Place};
-use super::wire::{self, Greeting, Order, Refused, Task, VERSION, Welcome};
+use super::wire::{self, Greeting, Order, Refused, VERSION, Welcome};
 use super::{Loads, PATIENCE};
-use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, RowSource, RowsFault, RowsPlace};
+use crate::engine::protocol::{
+    Command, EngineEvent, EngineFault, Job, Quoting, RowSource, RowsFault, RowsPlace, Watching,
+};
 use crate::text::steer::steering;
 use crate::text::{Begin, THESAURUS_BYTES, Tokenizer, quotes};
 
@@ -41,8 +42,8 @@ struct Shared {
 pub struct Host {
     shared: Arc<Shared>,
     place: Place,
-    held: Option<Held>,
-    thread: Option<JoinHandle<()>>,
+    held: Held,
+    thread: JoinHandle<()>,
 }
 
 /// Listens for terminals of the same data directory. `None`: another server already does.
@@ -66,38 +67,29 @@ pub fn open_host(
     let shared = Arc::new(Shared { multiplexer, tokenizer, opener, welcome, open, ended });
     let of = Arc::clone(&shared);
     let thread = std::thread::Builder::new().name("terminals".into()).spawn(move || accept(&of, &listener))?;
-    Ok(Some(Host { shared, place: place.clone(), held: Some(held), thread: Some(thread) }))
+    Ok(Some(Host { shared, place: place.clone(), held, thread }))
 }
 
 impl Host {
-    pub fn close(mut self) {
-        self.shared.ended.store(true, Ordering::Relaxed);
+    pub fn close(self) {
+        let Host { shared, place, held, thread } = self;
+        shared.ended.store(true, Ordering::Relaxed);
         // Wakes the thread that waits for the next connection.
-        let woken = self.place.connect().is_ok_and(|found| found.is_some());
-        drop(self.held.take());
-        for stream in self.shared.open().values() {
+        let woken = place.connect().is_ok_and(|found| found.is_some());
+        drop(held);
+        for stream in locked(&shared.open).values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        if let Some(thread) = self.thread.take().filter(|_| woken) {
+        if woken {
             let _ = thread.join();
         }
-    }
-}
-
-impl Shared {
-    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<u64, UnixStream>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
     }
 }
 
 fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
     for number in 0.. {
         let stream = match listener.accept() {
-            Ok(_) if shared.ended() => return,
+            Ok(_) if shared.ended.load(Ordering::Relaxed) => return,
             Ok((stream, _)) => stream,
             Err(e) => {
                 tracing::warn!("a terminal was not let in: {e}");
@@ -106,57 +98,51 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
             }
         };
         let Ok(kept) = stream.try_clone() else { continue };
-        if shared.open().len() >= CONNECTIONS {
+        if locked(&shared.open).len() >= CONNECTIONS {
             continue;
         }
-        shared.open().insert(number, kept);
+        locked(&shared.open).insert(number, kept);
         let of = Arc::clone(shared);
         let spawned = std::thread::Builder::new().name("terminal".into()).spawn(move || {
             if let Err(e) = serve(&of, stream) {
                 tracing::debug!("a terminal is gone: {e}");
             }
-            of.open().remove(&number);
+            locked(&of.open).remove(&number);
         });
         if let Err(e) = spawned {
             tracing::warn!("a terminal was not let in: {e}");
-            shared.open().remove(&number);
+            locked(&shared.open).remove(&number);
         }
     }
 }
 
-type Cancels = Arc<Mutex<HashMap<u64, Cancel>>>;
-
-fn lock(cancels: &Cancels) -> std::sync::MutexGuard<'_, HashMap<u64, Cancel>> {
-    cancels.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    frame::send(&mut &stream, &shared.welcome, &[])?;
+    wire::send_frame(&mut &stream, &shared.welcome, &[])?;
     let mut from = BufReader::new(stream.try_clone()?);
-    let greeting = frame::receive::<Greeting>(&mut from)?.map(|(greeting, _)| greeting);
-    if !matches!(greeting, Some(Greeting::Join | Greeting::Park)) {
-        return Ok(());
-    }
+    let Some((greeting, _)) = wire::receive_frame::<Greeting>(&mut from)? else { return Ok(()) };
     let Some((slot, events)) = shared.multiplexer.join() else {
         let why: Refused = Some("it has no slot for another terminal".to_owned());
-        return frame::send(&mut &stream, &why, &[]);
+        return wire::send_frame(&mut &stream, &why, &[]);
     };
-    if greeting == Some(Greeting::Park) {
+    if greeting == Greeting::Park {
         slot.command(Command::Park);
         let parked = events.iter().any(|event| matches!(event, EngineEvent::Ready(info) if info.parked));
         let refused: Refused = (!parked).then(|| "its model has ended".to_owned());
-        return frame::send(&mut &stream, &refused, &[]);
+        return wire::send_frame(&mut &stream, &refused, &[]);
     }
-    frame::send(&mut &stream, &Refused::None, &[])?;
+    wire::send_frame(&mut &stream, &Refused::None, &[])?;
     // From here on no timeout: a model loads slowly, and Ctrl-Z stops a terminal.
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
-    let cancels = Cancels::default();
-    let (to, known) = (stream.try_clone()?, Arc::clone(&cancels));
-    let writer = std::thread::Builder::new().name("to terminal".into()).spawn(move || write(&to, &events, &known))?;
-    let read = read(shared, &mut from, &slot, &cancels);
+    let to = stream.try_clone()?;
+    let writer = std::thread::Builder::new().name("to terminal".into()).spawn(move || write(&to, &events))?;
+    let read = read(shared, &mut from, &slot);
     // This ends its jobs, and with them the events.
     drop(slot);
     let _ = stream.shutdown(Shutdown::Both);
@@ -164,12 +150,9 @@ fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     read
 }
 
-fn write(stream: &UnixStream, events: &Receiver<EngineEvent>, cancels: &Cancels) {
+fn write(stream: &UnixStream, events: &Receiver<EngineEvent>) {
     let mut to = BufWriter::with_capacity(64 << 10, stream);
     for event in events {
-        if let EngineEvent::Done { id, .. } | EngineEvent::Failed { id, .. } = &event {
-            lock(cancels).remove(id);
-        }
         if wire::send(&mut to, event).and_then(|()| to.flush()).is_err() {
             break;
         }
@@ -177,62 +160,60 @@ fn write(stream: &UnixStream, events: &Receiver<EngineEvent>, cancels: &Cancels)
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot, cancels: &Cancels) -> io::Result<()> {
+fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot) -> io::Result<()> {
     while let Some(order) = wire::receive::<Order>(from)? {
-        let command = match order {
+        let (mut command, places, watching, quoting) = match order {
+            Order::Command { command, rows, watching, quoting } => (*command, rows, watching, quoting),
             Order::Cancel { id } => {
-                if let Some(cancel) = lock(cancels).get(&id) {
-                    cancel.cancel();
-                }
+                slot.cancel(id);
                 continue;
             }
-            Order::Fork { id, from, to } => Command::Fork { id, from, to },
-            Order::Release { sequence } => Command::Release { sequence },
-            Order::MayEvict { sequence } => Command::MayEvict { sequence },
-            Order::Park => Command::Park,
-            Order::Unpark => Command::Unpark,
-            Order::Run(task) => match job(shared, *task, cancels) {
-                Ok(job) => job,
-                Err((id, why)) => {
-                    slot.report(EngineEvent::Failed { id, fault: EngineFault::Device(why) });
-                    continue;
+        };
+        let fault = match &mut command {
+            Command::Restore { id, sequence, rows, .. } => match places.iter().map(shared.opener).collect() {
+                Ok(opened) => {
+                    *rows = opened;
+                    None
+                }
+                Err(fault) => {
+                    // The terminal assumes that the old state is replaced, so it must not stay.
+                    slot.command(Command::Release { sequence: *sequence });
+                    Some((*id, EngineFault::RowsLost(fault)))
                 }
             },
-            Order::Restore { id, sequence, keep, rows, end, history } => {
-                match rows.iter().map(|place| (shared.opener)(place)).collect::<Result<Vec<_>, _>>() {
-                    Ok(rows) => Command::Restore { id, sequence, keep, rows, end, history: Arc::new(history) },
-                    Err(fault) => {
-                        // The terminal assumes that the old state is replaced, so it must not stay.
-                        slot.command(Command::Release { sequence });
-                        slot.report(EngineEvent::Failed { id, fault: EngineFault::RowsLost(fault) });
-                        continue;
-                    }
-                }
+            Command::Run(job) => {
+                complete(shared, job, watching, quoting).err().map(|why| (job.id, EngineFault::Device(why)))
             }
+            _ => None,
         };
-        if !slot.command(command) {
-            return Ok(());
+        match fault {
+            Some((id, fault)) => slot.report(EngineEvent::Failed { id, fault }),
+            None if slot.command(command) => {}
+            None => return Ok(()),
         }
     }
     Ok(())
 }
 
-fn job(shared: &Shared, task: Task, cancels: &Cancels) -> Result<Command, (u64, String)> {
-    let Task { mut job, watching, quoting } = task;
-    let (id, cancel) = (job.id, Cancel::default());
-    job.cancel = cancel.clone();
-    if let (Some(generate), Some(watching)) = (&mut job.generate, watching) {
+/// Makes the parts of a job that are code.
+fn complete(
+    shared: &Shared,
+    job: &mut Job,
+    watching: Option<Watching>,
+    quoting: Option<Quoting>,
+) -> Result<(), String> {
+    let Some(generate) = &mut job.generate else { return Ok(()) };
+    if let Some(watching) = watching {
         let begin = if watching.in_thought { Begin::Thought } else { Begin::Answer };
         let made = steering(watching.watched, &shared.tokenizer, begin, watching.spent);
-        generate.steering = made.map_err(|e| (id, e.to_string()))?;
+        generate.steering = made.map_err(|e| e.to_string())?;
     }
-    if let (Some(generate), Some(quoting)) = (&mut job.generate, quoting) {
+    if let Some(quoting) = quoting {
         let bytes = quoting.thesaurus.len() as u64;
         if bytes > THESAURUS_BYTES {
-            return Err((id, format!("related words of {bytes} bytes, at most {THESAURUS_BYTES} are taken")));
+            return Err(format!("related words of {bytes} bytes, at most {THESAURUS_BYTES} are taken"));
         }
         generate.constraint = Some(quotes::constraint(&quoting, &shared.tokenizer, &generate.stop));
     }
-    lock(cancels).insert(id, cancel);
-    Ok(Command::Run(job))
+    Ok(())
 }

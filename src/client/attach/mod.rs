@@ -1,16 +1,14 @@
 //! One loaded model for several terminals: the engine of `sala-chat serve`, over a local socket.
 //!
 //! The socket carries [`crate::engine::protocol`] itself, so an attached terminal has all functions of one with its
-//! own engine, with the same answers. `frame` and `wire` encode commands and events, `multiplexer` gives each user its
+//! own engine, with the same answers. `wire` encodes commands and events, `multiplexer` gives each user its
 //! own command numbers and sequences, `host` is the server's side of the socket, `connection` the terminal's, `place`
-//! locates a server, and `find` joins it.
+//! locates a server and joins it.
 //!
 //! Invariants: only the user who runs the server reaches the socket; a terminal that hangs or leaves costs the others
 //! nothing; a terminal writes the state of its own conversations, and the server reads it from the terminal's files.
 
 mod connection;
-mod find;
-mod frame;
 mod host;
 mod multiplexer;
 mod place;
@@ -19,27 +17,17 @@ mod wire;
 use serde::{Deserialize, Serialize};
 
 pub use connection::{Way, spawn};
-pub use find::{Found, Link, find, look, park};
-
 pub use host::{Host, Opener, open_host};
 pub use multiplexer::{Multiplexer, Share};
-pub use place::Place;
+pub use place::{Found, Link, Place, find, look, park};
 
-use crate::engine::protocol::{DeviceChoice, DraftChoice, EngineOptions, Precision, WeightsChoice, is_folder};
+use crate::engine::protocol::{DraftChoice, EngineOptions, is_folder};
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// The options that decide which model an engine loads, and how: names and values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loads {
-    model: String,
-    device: DeviceChoice,
-    gpu: usize,
-    context: Option<u64>,
-    weights: WeightsChoice,
-    #[serde(default)]
-    prefill: Precision,
-    draft: String,
-}
+pub struct Loads(Vec<(String, String)>);
 
 impl From<&EngineOptions> for Loads {
     fn from(o: &EngineOptions) -> Loads {
@@ -53,32 +41,27 @@ impl From<&EngineOptions> for Loads {
             DraftChoice::Off => "off".to_owned(),
             DraftChoice::Folder(folder) => whole(&folder.display().to_string()),
         };
-        let model = if is_folder(&o.model) { whole(&o.model) } else { o.model.clone() };
-        Loads { model, device: o.device, gpu: o.gpu, context: o.context, weights: o.weights, prefill: o.prefill, draft }
+        let word = |value: serde_json::Result<String>| value.unwrap_or_default().trim_matches('"').to_owned();
+        let values = [
+            ("model", if is_folder(&o.model) { whole(&o.model) } else { o.model.clone() }),
+            ("device", word(serde_json::to_string(&o.device))),
+            ("gpu", o.gpu.to_string()),
+            ("context", o.context.map_or_else(|| "auto".to_owned(), |n| n.to_string())),
+            ("weights", word(serde_json::to_string(&o.weights))),
+            ("prefill", o.prefill.name().to_owned()),
+            ("draft", draft),
+        ];
+        Loads(values.map(|(name, value)| (name.to_owned(), value)).to_vec())
     }
 }
 
 impl Loads {
-    fn parts(&self) -> [(&'static str, String); 7] {
-        let word = |value: serde_json::Result<String>| value.unwrap_or_default().trim_matches('"').to_owned();
-        [
-            ("model", self.model.clone()),
-            ("device", word(serde_json::to_string(&self.device))),
-            ("gpu", self.gpu.to_string()),
-            ("context", self.context.map_or_else(|| "auto".to_owned(), |n| n.to_string())),
-            ("weights", word(serde_json::to_string(&self.weights))),
-            ("prefill", self.prefill.name().to_owned()),
-            ("draft", self.draft.clone()),
-        ]
-    }
-
     /// The wanted and the running model, if they differ: `model demo, not synthetic:tiny`. A part that the user did
     /// not set matches any.
     pub fn difference(&self, running: &Loads) -> Option<String> {
-        let open = Loads::from(&EngineOptions { model: self.model.clone(), ..EngineOptions::default() });
-        let wanted = self.parts().into_iter().zip(open.parts());
-        let mut both = wanted.zip(running.parts());
-        both.find_map(|(((what, own), (_, any)), (_, its))| {
+        let open = Loads::from(&EngineOptions::default());
+        let mut all = self.0.iter().zip(&open.0).zip(&running.0);
+        all.find_map(|(((what, own), (_, any)), (_, its))| {
             let differs = own != its && (own != any || what == "model");
             differs.then(|| format!("{what} {its}, not {own}"))
         })
@@ -88,6 +71,7 @@ impl Loads {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::protocol::{DeviceChoice, Precision};
 
     #[test]
     fn what_differs_is_named_and_the_same_folder_by_another_way_does_not() {

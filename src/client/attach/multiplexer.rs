@@ -17,7 +17,7 @@ use crossbeam_channel::{Receiver, Sender, at, bounded, never, select, unbounded}
 use ending::Ending;
 
 use crate::core::Exit;
-use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, Job, ModelInfo, SequenceId};
+use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, ModelInfo, SequenceId};
 
 /// Sequences that are kept for terminals, unless the server needs them.
 const TERMINALS: usize = 6;
@@ -32,6 +32,7 @@ const SERVER: User = 0;
 enum Call {
     Join { user: User, events: Sender<EngineEvent>, accepted: Sender<bool> },
     Command(User, Command),
+    Cancel(User, u64),
     Report(User, EngineEvent),
     Leave(User),
     Hurry,
@@ -58,6 +59,11 @@ impl Slot {
     pub(super) fn report(&self, event: EngineEvent) {
         // A multiplexer that is gone ends the terminal's events.
         let _ = self.calls.send(Call::Report(self.user, event));
+    }
+
+    /// Stops a job.
+    pub(super) fn cancel(&self, id: u64) {
+        let _ = self.calls.send(Call::Cancel(self.user, id));
     }
 
     pub(super) fn command(&self, command: Command) -> bool {
@@ -169,7 +175,7 @@ impl Table {
                     Ok(event) => self.on_engine(event),
                     Err(_) => {
                         events = never();
-                        self.lost("the engine is gone; start sala-chat serve again");
+                        self.lost();
                     }
                 },
                 recv(due) -> _ => {}
@@ -191,8 +197,8 @@ impl Table {
         }
     }
 
-    fn fail(&self, user: User, id: u64, why: impl Into<String>) {
-        self.report(user, EngineEvent::Failed { id, fault: EngineFault::Device(why.into()) });
+    fn report_all(&self, event: impl Fn(User) -> EngineEvent) {
+        self.users.keys().for_each(|user| self.report(*user, event(*user)));
     }
 
     fn on_call(&mut self, call: Call) {
@@ -208,6 +214,10 @@ impl Table {
             }
             Call::Command(..) if self.begins_nothing() => {}
             Call::Command(user, command) => self.on_command(user, command),
+            Call::Cancel(user, id) => {
+                let jobs = self.open.values().filter(|open| open.user == user && open.id == id);
+                jobs.filter_map(|open| open.cancel.as_ref()).for_each(Cancel::cancel);
+            }
             Call::Report(user, event) => self.report(user, event),
             Call::Leave(SERVER) => {
                 self.leave(SERVER);
@@ -248,97 +258,94 @@ impl Table {
         taken < self.sequences - self.of_server()
     }
 
-    fn sequence(&mut self, user: User, sequence: SequenceId) -> Option<SequenceId> {
+    /// Replaces a user's number of a sequence by the engine's; false if the user may not have one more.
+    fn place(&mut self, user: User, sequence: &mut SequenceId) -> bool {
         let (room, of_server) = (self.has_room(), self.of_server());
-        let slots = self.users.get_mut(&user)?;
-        if let Some(found) = slots.sequences.get(&sequence) {
-            return Some(*found);
-        }
+        let Some(slots) = self.users.get_mut(&user) else { return false };
         let may = match (user, slots.sequences.len()) {
             (SERVER, held) => held < of_server,
             // Each terminal has a right to its first sequence.
             (_, 0) => true,
             (_, held) => held < MOST && room,
         };
-        let new = SequenceId(may.then(|| self.free.pop_first()).flatten()?);
-        slots.sequences.insert(sequence, new);
-        Some(new)
-    }
-
-    fn hand_over(&mut self, user: User, id: u64, cancel: Option<Cancel>, command: impl FnOnce(u64) -> Command) {
-        if self.hurried {
-            cancel.iter().for_each(Cancel::cancel);
-        }
-        self.next_id += 1;
-        let number = self.next_id;
-        self.open.insert(number, Open { user, id, cancel });
-        self.send(command(number));
+        let held = slots.sequences.get(sequence).copied();
+        let Some(held) = held.or_else(|| may.then(|| self.free.pop_first()).flatten().map(SequenceId)) else {
+            return false;
+        };
+        slots.sequences.insert(*sequence, held);
+        *sequence = held;
+        true
     }
 
     fn send(&mut self, command: Command) {
         if self.commands.as_ref().is_some_and(|c| c.send(command).is_err()) {
-            self.lost("the engine is gone; start sala-chat serve again");
+            self.lost();
         }
     }
 
-    fn on_command(&mut self, user: User, command: Command) {
-        let full = "no room for another conversation: sala-chat serve is full";
-        match command {
-            Command::Restore { id, sequence, keep, rows, end, history } => match self.sequence(user, sequence) {
-                None => self.fail(user, id, full),
-                Some(sequence) => {
-                    self.hand_over(user, id, None, |id| Command::Restore { id, sequence, keep, rows, end, history })
-                }
-            },
-            Command::Run(mut job) => match self.sequence(user, job.sequence) {
-                None => self.fail(user, job.id, full),
-                Some(sequence) => {
-                    job.sequence = sequence;
-                    self.hand_over(user, job.id, Some(job.cancel.clone()), |id| Command::Run(Job { id, ..job }));
-                }
-            },
-            Command::Fork { id, from, to } => match (self.sequence(user, from), self.sequence(user, to)) {
-                (Some(from), Some(to)) => self.hand_over(user, id, None, |id| Command::Fork { id, from, to }),
-                _ => self.fail(user, id, full),
-            },
+    fn on_command(&mut self, user: User, mut command: Command) {
+        let placed = match &mut command {
+            Command::Restore { sequence, .. } => self.place(user, sequence),
+            Command::Run(job) => self.place(user, &mut job.sequence),
+            Command::Fork { from, to, .. } => self.place(user, from) && self.place(user, to),
             Command::Release { sequence } => {
-                let held = self.users.get_mut(&user).and_then(|slots| slots.sequences.remove(&sequence));
-                self.give_back(held);
+                let held = self.users.get_mut(&user).and_then(|slots| slots.sequences.remove(sequence));
+                return self.give_back(held);
             }
             Command::MayEvict { sequence } => {
-                let held = self.users.get(&user).and_then(|slots| slots.sequences.get(&sequence)).copied();
-                held.into_iter().for_each(|sequence| self.send(Command::MayEvict { sequence }));
+                let held = self.users.get(&user).and_then(|slots| slots.sequences.get(sequence));
+                *sequence = match held {
+                    Some(held) => *held,
+                    None => return,
+                };
+                true
             }
-            command @ (Command::Park | Command::Unpark) => self.send(command),
+            Command::Park | Command::Unpark => true,
             // Only the server sends it; it ends the server's forwarder.
-            Command::Shutdown => self.leave(user),
+            Command::Shutdown => return self.leave(user),
+        };
+        let cancel = if let Command::Run(job) = &command { Some(job.cancel.clone()) } else { None };
+        if let Some(id) = command.id_mut() {
+            if !placed {
+                let fault = EngineFault::Device("no room for another conversation: sala-chat serve is full".to_owned());
+                return self.report(user, EngineEvent::Failed { id: *id, fault });
+            }
+            self.next_id += 1;
+            let id = std::mem::replace(id, self.next_id);
+            if self.hurried {
+                cancel.iter().for_each(Cancel::cancel);
+            }
+            self.open.insert(self.next_id, Open { user, id, cancel });
         }
+        self.send(command);
     }
 
-    fn on_engine(&mut self, mut event: EngineEvent) {
-        match &event {
-            EngineEvent::Loading { what, done } => self.loading = Some((what.clone(), *done)),
+    fn on_engine(&mut self, event: EngineEvent) {
+        match event {
+            EngineEvent::Loading { what, done } => {
+                self.report_all(|_| EngineEvent::Loading { what: what.clone(), done });
+                self.loading = Some((what, done));
+            }
+            EngineEvent::Note(text) => self.report_all(|_| EngineEvent::Note(text.clone())),
             EngineEvent::Ready(info) => {
                 // No user has a sequence before the model is ready the first time.
                 if self.model.is_none() {
                     self.free = (0..info.max_sequences.max(1)).collect();
                     self.sequences = self.free.len();
                 }
-                self.model = Some(info.clone());
-                self.users.keys().for_each(|user| self.report(*user, EngineEvent::Ready(self.shown(*user, info))));
-                return;
+                self.report_all(|user| EngineEvent::Ready(self.shown(user, &info)));
+                self.model = Some(info);
             }
-            EngineEvent::Evicted { sequence } => return self.evicted(*sequence),
-            EngineEvent::Failed { fault: EngineFault::Fatal { why, exit }, .. } => {
-                let (why, exit) = (why.clone(), *exit);
-                return self.fatal(&why, exit);
-            }
-            _ => {}
+            EngineEvent::Evicted { sequence } => self.evicted(sequence),
+            EngineEvent::Failed { fault: EngineFault::Fatal { why, exit }, .. } => self.fatal(&why, exit),
+            event => self.answered(event),
         }
+    }
+
+    /// Passes an event on to the user whose command caused it.
+    fn answered(&mut self, mut event: EngineEvent) {
         let over = event.is_last();
-        let Some(id) = event.id_mut() else {
-            return self.report_all(&event);
-        };
+        let Some(id) = event.id_mut() else { return };
         let Some(open) = self.open.get(id) else { return };
         let user = open.user;
         let number = std::mem::replace(id, open.id);
@@ -359,32 +366,17 @@ impl Table {
         }
     }
 
-    /// Sends an event that answers no command.
-    fn report_all(&self, event: &EngineEvent) {
-        for user in self.users.keys() {
-            match event {
-                EngineEvent::Loading { what, done } => {
-                    self.report(*user, EngineEvent::Loading { what: what.clone(), done: *done });
-                }
-                EngineEvent::Note(text) => self.report(*user, EngineEvent::Note(text.clone())),
-                _ => {}
-            }
-        }
-    }
-
-    fn lost(&mut self, why: &str) {
+    fn lost(&mut self) {
         if self.commands.is_some() {
-            self.fatal(why, Exit::Failure);
+            self.fatal("the engine is gone; start sala-chat serve again", Exit::Failure);
         }
     }
 
     fn fatal(&mut self, why: &str, exit: Exit) {
         self.commands = None;
         self.open.clear();
-        for user in self.users.keys() {
-            let fault = EngineFault::Fatal { why: why.to_owned(), exit };
-            self.report(*user, EngineEvent::Failed { id: 0, fault });
-        }
+        let fault = EngineFault::Fatal { why: why.to_owned(), exit };
+        self.report_all(|_| EngineEvent::Failed { id: 0, fault: fault.clone() });
     }
 }
 

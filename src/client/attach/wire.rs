@@ -1,19 +1,26 @@
-//! Commands and events on the socket: [`crate::engine::protocol`] by serde, arrays as raw bytes after the head.
+//! Commands and events on the socket: [`crate::engine::protocol`] by serde, in frames with a JSON head and the raw bytes
+//! of arrays after it.
 //!
-//! Values that cannot be sent have substitutes: a file place for rows, parameters for steering and quoting, and a
-//! separate message for a stop.
+//! | bytes | content |
+//! |---|---|
+//! | 4 | length of the head, u32 little-endian |
+//! | 4 | number of arrays, u32 |
+//! | 8 × arrays | length of each, u64 |
+//! | head | JSON |
+//! | rest | the arrays, one after the other |
+//!
+//! Lengths are limited before use, and memory grows with the bytes that arrive.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::frame::{self, Blob};
-use crate::engine::protocol::{
-    CheckpointImage, EngineEvent, ImageTensor, Job, Quoting, RowsPlace, SequenceId, Token, Watching,
-};
+use crate::engine::protocol::{Command, EngineEvent, ImageTensor, Job, Quoting, RowsPlace, Watching};
 
 /// Changes with every change of the messages. Sides of different versions do not connect.
-pub(super) const VERSION: u32 = 11;
+pub(super) const VERSION: u32 = 12;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Welcome {
@@ -27,7 +34,6 @@ pub(super) struct Welcome {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Greeting {
     Join,
-    Look,
     Park,
 }
 
@@ -35,65 +41,54 @@ pub(super) enum Greeting {
 pub(super) type Refused = Option<String>;
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Task {
-    pub(super) job: Job,
-    pub(super) watching: Option<Watching>,
-    pub(super) quoting: Option<Quoting>,
-}
-
-impl Task {
-    /// # Errors
-    /// A token mask other than one made from quotes: it is code and cannot be sent.
-    pub(super) fn of(job: Job) -> Result<Task, &'static str> {
-        let generate = job.generate.as_ref();
-        let watching = generate.and_then(|g| g.steering.as_ref()).map(|steering| steering.1);
-        let constraint = generate.and_then(|g| g.constraint.as_ref());
-        if constraint.is_some_and(|c| c.1.is_none()) {
-            return Err("internal error: a mask cannot be sent to another process");
-        }
-        let quoting = constraint.and_then(|c| c.1.clone());
-        Ok(Task { job, watching, quoting })
-    }
-}
-
-#[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    Restore {
-        id: u64,
-        sequence: SequenceId,
-        keep: u64,
+    /// A command, and substitutes for its parts that are code: the other side makes them again.
+    Command {
+        command: Box<Command>,
         rows: Vec<RowsPlace>,
-        end: Option<CheckpointImage>,
-        history: Vec<Token>,
+        watching: Option<Watching>,
+        quoting: Option<Quoting>,
     },
-    Run(Box<Task>),
     Cancel {
         id: u64,
     },
-    Fork {
-        id: u64,
-        from: SequenceId,
-        to: SequenceId,
-    },
-    Release {
-        sequence: SequenceId,
-    },
-    MayEvict {
-        sequence: SequenceId,
-    },
-    Park,
-    Unpark,
 }
 
-pub(super) trait Message: Serialize + for<'de> Deserialize<'de> {
+impl Order {
+    /// # Errors
+    /// Rows that lie in no file, or a token mask other than one made from quotes: neither can be sent.
+    pub(super) fn of(command: Command) -> Result<Order, &'static str> {
+        let (mut rows, mut watching, mut quoting) = (Vec::new(), None, None);
+        match &command {
+            Command::Restore { rows: sources, .. } => {
+                let places: Option<Vec<RowsPlace>> = sources.iter().map(|rows| rows.hand_over()).collect();
+                rows = places.ok_or("internal error: rows that lie in no file")?;
+            }
+            Command::Run(Job { generate: Some(generate), .. }) => {
+                watching = generate.steering.as_ref().map(|steering| steering.1);
+                quoting = generate.constraint.as_ref().and_then(|constraint| constraint.1.clone());
+                if generate.constraint.is_some() && quoting.is_none() {
+                    return Err("internal error: a mask cannot be sent to another process");
+                }
+            }
+            _ => {}
+        }
+        Ok(Order::Command { command: Box::new(command), rows, watching, quoting })
+    }
+}
+
+pub(super) trait Message: Serialize + DeserializeOwned {
     fn tensors(&mut self) -> Vec<&mut ImageTensor>;
 }
 
 impl Message for Order {
     fn tensors(&mut self) -> Vec<&mut ImageTensor> {
         match self {
-            Order::Restore { end: Some(end), .. } => end.tensors.iter_mut().collect(),
-            _ => Vec::new(),
+            Order::Command { command, .. } => match &mut **command {
+                Command::Restore { end: Some(end), .. } => end.tensors.iter_mut().collect(),
+                _ => Vec::new(),
+            },
+            Order::Cancel { .. } => Vec::new(),
         }
     }
 }
@@ -111,39 +106,90 @@ impl Message for EngineEvent {
 
 pub(super) fn send<M: Message>(to: &mut impl Write, mut message: M) -> io::Result<()> {
     let blobs: Vec<Blob> = message.tensors().iter().map(|tensor| tensor.data.shared()).collect();
-    frame::send(to, &message, &blobs)
+    send_frame(to, &message, &blobs)
 }
 
 /// The next message; `None` at the end of the connection.
-///
-/// # Errors
-/// No frame, or arrays of other sizes than their shapes.
-pub(super) fn receive<M: Message>(from: &mut impl BufRead) -> io::Result<Option<M>> {
-    let Some((mut message, blobs)) = frame::receive::<M>(from)? else { return Ok(None) };
+pub(super) fn receive<M: Message>(from: &mut impl Read) -> io::Result<Option<M>> {
+    let Some((mut message, blobs)) = receive_frame::<M>(from)? else { return Ok(None) };
     let mut blobs = blobs.into_iter();
     for tensor in message.tensors() {
         let data = blobs.next().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
         let bytes = tensor.shape.iter().try_fold(tensor.dtype.size(), |n, axis| n.checked_mul(*axis));
         if bytes != Some(data.len()) {
             let what = format!("{} of shape {:?} in {} bytes", tensor.name, tensor.shape, data.len());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            return Err(wrong(what));
         }
         tensor.data = data.into();
     }
     Ok(Some(message))
 }
 
+/// Most bytes of a head: the tokens of the longest context take a tenth.
+const HEAD: u32 = 256 << 20;
+const ARRAYS: u32 = 1 << 16;
+const ARRAY: u64 = 64 << 30;
+
+type Blob = Arc<Vec<u8>>;
+
+fn wrong(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+pub(super) fn send_frame<T: Serialize>(to: &mut impl Write, head: &T, blobs: &[Blob]) -> io::Result<()> {
+    let head = serde_json::to_vec(head)?;
+    let length = u32::try_from(head.len()).ok().filter(|n| *n <= HEAD);
+    let length = length.ok_or_else(|| wrong(format!("a message of {} bytes", head.len())))?;
+    let count = u32::try_from(blobs.len()).map_err(|e| wrong(e.to_string()))?;
+    let mut start = Vec::with_capacity(8 + 8 * blobs.len() + head.len());
+    start.extend_from_slice(&length.to_le_bytes());
+    start.extend_from_slice(&count.to_le_bytes());
+    blobs.iter().for_each(|blob| start.extend_from_slice(&(blob.len() as u64).to_le_bytes()));
+    start.extend_from_slice(&head);
+    to.write_all(&start)?;
+    blobs.iter().try_for_each(|blob| to.write_all(blob))
+}
+
+fn bytes(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.by_ref().take(length).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+fn word<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut word = [0; N];
+    from.read_exact(&mut word)?;
+    Ok(word)
+}
+
+/// Reads a frame; `None` if the other side has ended between two frames.
+pub(super) fn receive_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<(T, Vec<Blob>)>> {
+    let mut first = [0; 1];
+    if from.read(&mut first)? == 0 {
+        return Ok(None);
+    }
+    let [b, c, d] = word(from)?;
+    let (length, count) = (u32::from_le_bytes([first[0], b, c, d]), u32::from_le_bytes(word(from)?));
+    if length > HEAD || count > ARRAYS {
+        return Err(wrong(format!("a message of {length} bytes with {count} arrays")));
+    }
+    let lengths: Vec<u64> = (0..count).map(|_| Ok(u64::from_le_bytes(word(from)?))).collect::<io::Result<_>>()?;
+    if let Some(long) = lengths.iter().find(|n| **n > ARRAY) {
+        return Err(wrong(format!("an array of {long} bytes")));
+    }
+    let head = serde_json::from_slice(&bytes(from, u64::from(length))?)?;
+    let blobs = lengths.into_iter().map(|n| bytes(from, n).map(Arc::new)).collect::<io::Result<_>>()?;
+    Ok(Some((head, blobs)))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::core::Exit;
     use crate::engine::protocol::{
-        BlockLook, Cancel, Dtype, Ended, EngineFault, Generate, JobStats, Likely, Look, Looked, LookedAt, MemoryInfo,
-        RowsImage, Sampling, SpecMode,
+        BlockLook, Cancel, CheckpointImage, Dtype, Ended, EngineFault, Generate, JobDone, JobStats, Likely, Look,
+        Looked, LookedAt, MemoryInfo, RowsImage, Sampling, SequenceId, SpecMode, StateImage, Token,
     };
-    use crate::engine::protocol::{JobDone, StateImage};
 
     fn across(event: EngineEvent) -> EngineEvent {
         let mut wire = Vec::new();
@@ -235,38 +281,71 @@ mod tests {
             cancel: Cancel::default(),
         };
         let mut wire = Vec::new();
-        send(&mut wire, Order::Run(Box::new(Task::of(job.clone()).unwrap()))).unwrap();
-        let Some(Order::Run(task)) = receive(&mut wire.as_slice()).unwrap() else { panic!("no task") };
-        assert_eq!(task.watching, Some(watching));
-        let back = task.job;
+        send(&mut wire, Order::of(Command::Run(job.clone())).unwrap()).unwrap();
+        let Some(Order::Command { command, watching: sent, .. }) = receive(&mut wire.as_slice()).unwrap() else {
+            panic!("no command")
+        };
+        assert_eq!(sent, Some(watching));
+        let Command::Run(back) = *command else { panic!("no job") };
         assert_eq!(back.generate.unwrap(), Generate { steering: None, ..generate.clone() });
         let mask =
             |_: &[Token]| -> Box<dyn crate::engine::protocol::Constrain> { unreachable!("never made in this test") };
         let masked = |quoting: Option<Quoting>| {
             let constraint = Some(crate::engine::protocol::Constraint(Arc::new(mask), quoting));
-            Task::of(Job { generate: Some(Generate { constraint, ..generate.clone() }), ..job.clone() })
+            Order::of(Command::Run(Job { generate: Some(Generate { constraint, ..generate.clone() }), ..job.clone() }))
         };
         let (opening, thesaurus) = ("It says: \"".to_owned(), "cost price\nanimal: dog cat\n".to_owned());
         let quoting = Quoting { opening, words: 0.3, length: -1.7, margin: 0.1, related: 0.2, covered: 0.7, thesaurus };
-        assert_eq!(masked(Some(quoting.clone())).unwrap().quoting, Some(quoting));
+        let sent = masked(Some(quoting.clone())).unwrap();
+        assert!(matches!(sent, Order::Command { quoting: Some(sent), .. } if sent == quoting));
         assert!(masked(None).is_err());
     }
 
     #[test]
     fn an_array_of_another_size_than_its_shape_is_refused() {
-        let order = |values| Order::Restore {
-            id: 1,
-            sequence: SequenceId(0),
-            keep: 0,
-            rows: Vec::new(),
-            end: Some(CheckpointImage { position: 0, tensors: vec![tensor("a", Dtype::F32, &[values], vec![0; 4])] }),
-            history: Vec::new(),
+        let order = |values| {
+            let tensors = vec![tensor("a", Dtype::F32, &[values], vec![0; 4])];
+            let (rows, end) = (Vec::new(), Some(CheckpointImage { position: 0, tensors }));
+            let restore =
+                Command::Restore { id: 1, sequence: SequenceId(0), keep: 0, rows, end, history: Arc::default() };
+            Order::of(restore).unwrap()
         };
         let mut wire = Vec::new();
         send(&mut wire, order(2)).unwrap();
         assert_eq!(receive::<Order>(&mut wire.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
         let mut wire = Vec::new();
-        frame::send(&mut wire, &order(1), &[]).unwrap();
+        send_frame(&mut wire, &order(1), &[]).unwrap();
         assert!(receive::<Order>(&mut wire.as_slice()).is_err());
+    }
+
+    #[test]
+    fn a_frame_arrives_as_sent_and_an_end_between_two_differs_from_one_inside() {
+        let blobs = vec![Arc::new(vec![1, 2, 3]), Arc::new(Vec::new())];
+        let mut wire = Vec::new();
+        send_frame(&mut wire, &"head", &blobs).unwrap();
+        let mut from = wire.as_slice();
+        assert_eq!(receive_frame::<String>(&mut from).unwrap(), Some(("head".to_owned(), blobs)));
+        assert_eq!(receive_frame::<String>(&mut from).unwrap(), None);
+        for cut in 1..wire.len() {
+            let error = receive_frame::<String>(&mut &wire[..cut]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn lengths_are_not_believed() {
+        for odd in [[0xff; 16], [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            assert_eq!(receive_frame::<String>(&mut odd.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+        let mut long = vec![2, 0, 0, 0, 1, 0, 0, 0];
+        long.extend((ARRAY + 1).to_le_bytes());
+        assert_eq!(receive_frame::<String>(&mut long.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let mut short = vec![2, 0, 0, 0, 1, 0, 0, 0];
+        short.extend(ARRAY.to_le_bytes());
+        short.extend(b"{}x");
+        assert_eq!(
+            receive_frame::<serde_json::Value>(&mut short.as_slice()).unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
     }
 }

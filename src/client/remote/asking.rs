@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 
 use super::RemoteOptions;
 use super::chat::{self, Draw, Listed, Refused, is_too_long};
-use super::client::{Client, Fault, sentence};
+use super::client::{Client, Fault, line_of, sentence};
 use super::codec::{Codec, Conversation};
 use super::receive::{Received, receive};
 use crate::core::grouped;
@@ -27,17 +27,14 @@ pub(super) struct Asking {
     events: Sender<EngineEvent>,
     wanted: Option<String>,
     model: RefCell<Option<Listed>>,
-    /// Context length in tokens, for a server that does not report it.
     context: Option<u64>,
-    left_out: RefCell<BTreeSet<&'static str>>,
+    left_out: RefCell<BTreeSet<String>>,
     /// The program asks one question at once.
     pub(super) one_question: bool,
     noted_budget: Cell<bool>,
 }
 
 impl Asking {
-    /// # Errors
-    /// One line: no such address.
     pub(super) fn new(options: RemoteOptions, codec: Codec, events: Sender<EngineEvent>) -> Result<Asking, String> {
         let client = Client::new(&options)?;
         let RemoteOptions { model: wanted, context, one_question, .. } = options;
@@ -74,18 +71,17 @@ impl Asking {
                 // A server need not list its models; it refuses a wrong name.
                 found.unwrap_or_else(|| Listed { name: wanted.clone(), context: None })
             }
-            (None, Err(Fault::Stopped)) => return Err(Fault::Stopped),
-            (None, Err(Fault::Refused { line, .. } | Fault::TooLong(line) | Fault::Failed(line))) => {
+            (None, Err(fault)) => {
+                let Some(line) = line_of(fault) else { return Err(Fault::Stopped) };
                 return Err(Fault::Failed(format!("{} engine.model names a model without asking.", sentence(&line))));
             }
-            (None, Ok(mut all)) => match (all.pop(), all.len()) {
-                (None, _) => return Err(Fault::Failed(format!("{shown} has no model. Name one with engine.model."))),
-                (Some(only), 0) => only,
-                (Some(last), more) => {
-                    let names = all.iter().take(NAMED).chain((more < NAMED).then_some(&last));
-                    let names: Vec<String> = names.map(|m| self.client.cleaned(&m.name)).collect();
-                    let names = names.join(", ");
-                    let line = format!("{shown} has {} models ({names}). Choose one with engine.model.", more + 1);
+            (None, Ok(all)) => match all.as_slice() {
+                [] => return Err(Fault::Failed(format!("{shown} has no model. Name one with engine.model."))),
+                [only] => only.clone(),
+                many => {
+                    let names: Vec<String> = many.iter().take(NAMED).map(|m| self.client.cleaned(&m.name)).collect();
+                    let (count, names) = (many.len(), names.join(", "));
+                    let line = format!("{shown} has {count} models ({names}). Choose one with engine.model.");
                     return Err(Fault::Failed(line));
                 }
             },
@@ -122,18 +118,14 @@ impl Asking {
             Err(Fault::Stopped) => Ended::Cancelled,
             Err(fault) => return Err(fault),
         };
+        let at = &self.client.shown;
         if received.over_budget && !self.noted_budget.replace(true) {
-            let at = &self.client.shown;
             let note = format!("{at} cannot limit thoughts: thinking_budget has no effect there.");
             self.send(EngineEvent::Note(note));
         }
-        let at = &self.client.shown;
         let tools: Vec<String> = received.tools.iter().take(NAMED).map(|name| self.client.cleaned(name)).collect();
-        let called = match (tools.is_empty(), received.called) {
-            (false, _) => Some(format!("{at} calls a tool ({}), and there are none here.", tools.join(", "))),
-            (true, true) => Some(format!("{at} calls a tool, and there are none here.")),
-            (true, false) => None,
-        };
+        let names = if tools.is_empty() { String::new() } else { format!(" ({})", tools.join(", ")) };
+        let called = received.called.then(|| format!("{at} calls a tool{names}, and there are none here."));
         let begin = if in_thought { Begin::Thought } else { Begin::Answer };
         let mut decoder = StreamDecoder::new(self.codec.tokenizer.clone(), begin);
         let (all, last) = (decoder.push_all(&received.tokens), decoder.finish());
@@ -142,15 +134,10 @@ impl Asking {
         if !answer.trim().is_empty() {
             called.into_iter().for_each(|note| self.send(EngineEvent::Note(note)));
         } else if ended == Ended::Stop {
-            let silent = match conversation.open {
-                // A continued answer may have been complete.
-                true => None,
-                false if thinking.is_empty() && unopened.is_empty() => {
-                    Some(format!("{at} ended its answer without a word."))
-                }
-                false => Some(format!("{at} ended its answer after the thoughts, without a word.")),
-            };
-            if let Some(line) = called.or(silent) {
+            let after = if thinking.is_empty() && unopened.is_empty() { "" } else { " after the thoughts," };
+            let silent = format!("{at} ended its answer{after} without a word.");
+            // A continued answer may have been complete.
+            if let Some(line) = called.or((!conversation.open).then_some(silent)) {
                 return Err(Fault::Failed(format!("{line} Ask again for another answer.")));
             }
         }
@@ -190,6 +177,7 @@ impl Asking {
         conversation: &Conversation,
         received: &mut Received<'_>,
     ) -> Result<Ended, Fault> {
+        let at = &self.client.shown;
         let waits = |what: String| self.send(EngineEvent::Waiting { id: job.id, what });
         for _ in 0..REFUSALS {
             let name = self.model.borrow().as_ref().map(|m| m.name.clone()).unwrap_or_default();
@@ -199,29 +187,26 @@ impl Asking {
                 Err(Fault::Refused { line, message }) => (line, message),
                 Err(fault) => return Err(fault),
             };
-            let fields = match chat::refused(&body, &message) {
+            let note = match chat::refused(&body, &message) {
                 Refused::All if is_too_long(&message) => return Err(Fault::TooLong(line)),
                 Refused::All => return Err(Fault::Failed(line)),
                 Refused::GoingOn => {
-                    let at = &self.client.shown;
                     return Err(Fault::Failed(format!("{at} cannot continue an answer. Ask again for another one.")));
                 }
                 Refused::Length(tokens) => {
                     draw.max_tokens = None;
-                    let (at, tokens) = (&self.client.shown, grouped(tokens));
-                    let note =
-                        format!("{at} has no room for {tokens} more tokens: this answer is as long as it allows.");
-                    self.send(EngineEvent::Note(note));
-                    continue;
+                    let tokens = grouped(tokens);
+                    format!("{at} has no room for {tokens} more tokens: this answer is as long as it allows.")
                 }
-                Refused::Fields(fields) => fields,
+                Refused::Fields(fields) => {
+                    let names = fields.join(", ");
+                    self.left_out.borrow_mut().extend(fields.into_iter().map(str::to_owned));
+                    format!("{at} does not accept {names}; they are left out from now on.")
+                }
             };
-            let names = fields.join(", ");
-            self.left_out.borrow_mut().extend(fields);
-            let note = format!("{} does not accept {names}; they are left out from now on.", self.client.shown);
             self.send(EngineEvent::Note(note));
         }
-        Err(Fault::Failed(format!("{} refuses one field after another.", self.client.shown)))
+        Err(Fault::Failed(format!("{at} refuses one field after another.")))
     }
 }
 

@@ -2,28 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::codec::{Conversation, Thinking, Turn};
+use super::codec::Conversation;
 use super::halves;
+use crate::config::settings::ThinkMode;
 use crate::engine::protocol::{Sampling, Usage};
 
-/// Fields that a server may not know: left out after a refusal, with one note.
-const OPTIONAL: [&str; 12] = [
-    "stream_options",
-    "max_tokens",
-    "max_completion_tokens",
-    "temperature",
-    "top_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "chat_template_kwargs",
-];
+/// Fields that every server knows. Others are left out after a refusal, with one note.
+const NEEDED: [&str; 3] = ["model", "messages", "stream"];
 const LENGTH: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 const GOING_ON: [&str; 2] = ["continue_final_message", "add_generation_prompt"];
 
@@ -34,68 +21,48 @@ pub(super) struct Draw {
     pub(super) max_tokens: Option<u64>,
 }
 
-impl Serialize for Turn {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        json!({"role": self.role, "content": self.text}).serialize(serializer)
-    }
-}
-
 /// The body of a request. `left_out`: fields that this server refuses.
-pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_out: &BTreeSet<&'static str>) -> Value {
+pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_out: &BTreeSet<String>) -> Value {
     let s = draw.sampling;
-    let mut body = Map::new();
-    let mut put = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
-    put("model", json!(model));
-    put("messages", json!(conversation.turns));
-    put("stream", json!(true));
-    put("stream_options", json!({"include_usage": true}));
     // The newer name only after the older one is refused: local servers know the older one.
     let limit = if left_out.contains("max_tokens") { "max_completion_tokens" } else { "max_tokens" };
-    if let Some(tokens) = draw.max_tokens {
-        put(limit, json!(tokens));
-    }
     // Digits as configured: an f32 converted to f64 would show more of them.
-    let number = |x: f32| x.to_string().parse::<f64>().map_or(Value::Null, |x| json!(x));
-    put("temperature", number(s.temperature));
-    put("top_p", number(s.top_p));
-    put("seed", json!(s.seed));
-    for (name, value, off) in [
-        ("presence_penalty", s.presence_penalty, 0.0),
-        ("frequency_penalty", s.frequency_penalty, 0.0),
-        ("min_p", s.min_p, 0.0),
-        ("repetition_penalty", s.repeat_penalty, 1.0),
-    ] {
-        if value != off {
-            put(name, number(value));
-        }
+    let number = |x: f32| x.to_string().parse::<f64>().ok();
+    let unless = |off: f32, x: f32| number(x).filter(|_| x != off);
+    let think = (conversation.think != ThinkMode::Auto).then_some(conversation.think == ThinkMode::On);
+    let mut body = json!({
+        "model": model,
+        "messages": conversation.messages,
+        "stream": true,
+        "stream_options": { "include_usage": true },
+        limit: draw.max_tokens,
+        "temperature": number(s.temperature),
+        "top_p": number(s.top_p),
+        "seed": s.seed,
+        "presence_penalty": unless(0.0, s.presence_penalty),
+        "frequency_penalty": unless(0.0, s.frequency_penalty),
+        "min_p": unless(0.0, s.min_p),
+        "repetition_penalty": unless(1.0, s.repeat_penalty),
+        "top_k": (s.top_k > 0).then_some(s.top_k),
+        "chat_template_kwargs": think.map(|on| json!({ "enable_thinking": on })),
+        "continue_final_message": conversation.open.then_some(true),
+        "add_generation_prompt": conversation.open.then_some(false),
+    });
+    if let Some(fields) = body.as_object_mut() {
+        fields.retain(|name, value| !value.is_null() && !left_out.contains(name));
     }
-    if s.top_k > 0 {
-        put("top_k", json!(s.top_k));
-    }
-    match conversation.thinking {
-        Thinking::Auto => {}
-        Thinking::On => put("chat_template_kwargs", json!({"enable_thinking": true})),
-        Thinking::Off => put("chat_template_kwargs", json!({"enable_thinking": false})),
-    }
-    if conversation.open {
-        put("continue_final_message", json!(true));
-        put("add_generation_prompt", json!(false));
-    }
-    for name in left_out {
-        body.remove(*name);
-    }
-    Value::Object(body)
+    body
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
-    Fields(Vec<&'static str>),
+pub(super) enum Refused<'a> {
+    Fields(Vec<&'a str>),
     Length(u64),
     GoingOn,
     All,
 }
 
-pub(super) fn refused(sent: &Value, message: &str) -> Refused {
+pub(super) fn refused<'a>(sent: &'a Value, message: &str) -> Refused<'a> {
     let named = |name: &str| {
         message.match_indices(name).any(|(at, _)| {
             let part = |c: char| c.is_alphanumeric() || c == '_';
@@ -104,11 +71,11 @@ pub(super) fn refused(sent: &Value, message: &str) -> Refused {
             !before.is_some_and(part) && !after.is_some_and(part)
         })
     };
-    let refused = |name: &&'static str| sent.get(name).is_some() && named(name);
-    if GOING_ON.iter().any(&refused) {
+    let sent_fields = sent.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+    let fields: Vec<&str> = sent_fields.filter(|name| !NEEDED.contains(name) && named(name)).collect();
+    if fields.iter().any(|name| GOING_ON.contains(name)) {
         return Refused::GoingOn;
     }
-    let fields: Vec<&'static str> = OPTIONAL.into_iter().filter(refused).collect();
     // A server that does not know a field does not repeat its value.
     let length = fields.iter().filter(|name| LENGTH.contains(name)).find_map(|name| sent.get(name)?.as_u64());
     match length.filter(|tokens| named(&tokens.to_string())) {
@@ -159,36 +126,8 @@ pub(super) enum Event {
     Strange,
 }
 
-#[derive(Deserialize)]
-struct Wire {
-    choices: Option<Vec<Choice>>,
-    usage: Option<Value>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    index: Option<u64>,
-    delta: Option<Delta>,
-    message: Option<Delta>,
-    finish_reason: Option<String>,
-    error: Option<Value>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Delta {
-    content: Value,
-    reasoning_content: Value,
-    /// Other servers' names for it. Some send several, and one of them may be empty.
-    reasoning: Value,
-    thinking: Value,
-    reasoning_details: Value,
-    refusal: Option<String>,
-    tool_calls: Value,
-    function_call: Value,
-}
-
+/// Servers' names for thoughts. Some send several, and one of them may be empty.
+const THOUGHTS: [&str; 4] = ["reasoning_content", "reasoning", "thinking", "reasoning_details"];
 const NO_REASON: &str = "no reason given";
 const MOST_TOKENS: u64 = 1 << 40;
 
@@ -229,6 +168,10 @@ fn text_in(value: &Value) -> String {
     }
 }
 
+fn failed(error: &Value) -> Event {
+    Event::Failed(words_of(error).unwrap_or_else(|| NO_REASON.to_owned()))
+}
+
 /// Reads the data of one event, or a whole answer in one object.
 pub(super) fn event(data: &str) -> Event {
     if data.trim() == "[DONE]" {
@@ -238,47 +181,48 @@ pub(super) fn event(data: &str) -> Event {
         return Event::Strange;
     };
     // Some servers put their error into a list.
-    if let Some(error) = value.as_array().and_then(|list| list.iter().find_map(|entry| entry.get("error"))) {
-        return Event::Failed(words_of(error).unwrap_or_else(|| NO_REASON.to_owned()));
+    let listed = value.as_array().and_then(|list| list.iter().find_map(|entry| entry.get("error")));
+    if let Some(error) = listed.or(value.get("error")).filter(|error| !error.is_null()) {
+        return failed(error);
     }
     if !value.is_object() {
         return Event::Other;
     }
-    let Ok(wire) = Wire::deserialize(&value) else {
-        return Event::Strange;
-    };
-    if let Some(error) = wire.error.filter(|e| !e.is_null()) {
-        return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
-    }
-    if wire.choices.is_none() && wire.usage.is_none() {
+    if value["choices"].is_null() && value["usage"].is_null() {
         // An event may consist of an error alone.
         return words_of(&value).map_or(Event::Other, Event::Failed);
     }
-    let mut chunk = Chunk { usage: wire.usage.as_ref().and_then(counted), ..Chunk::default() };
+    if !(value["choices"].is_null() || value["choices"].is_array()) {
+        return Event::Strange;
+    }
+    let mut chunk = Chunk { usage: counted(&value["usage"]), ..Chunk::default() };
     // Only the first of several answers is used.
-    for choice in wire.choices.into_iter().flatten().filter(|c| c.index.unwrap_or(0) == 0) {
-        if let Some(error) = choice.error.filter(|e| !e.is_null()) {
-            return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
+    let choices = value["choices"].as_array().into_iter().flatten();
+    for choice in choices.filter(|choice| choice["index"].as_u64().unwrap_or(0) == 0) {
+        if !choice["error"].is_null() {
+            return failed(&choice["error"]);
         }
-        let delta = choice.delta.or(choice.message).unwrap_or_default();
-        let content = match delta.content {
-            Value::Array(parts) => parts,
-            text @ (Value::String(_) | Value::Null) => vec![text],
+        let delta = if choice["delta"].is_null() { &choice["message"] } else { &choice["delta"] };
+        let content = &delta["content"];
+        let parts = match content {
+            Value::Array(parts) => parts.as_slice(),
+            Value::String(_) | Value::Null => std::slice::from_ref(content),
             Value::Object(_) | Value::Bool(_) | Value::Number(_) => return Event::Strange,
         };
-        let (thoughts, text): (Vec<_>, Vec<_>) = content.into_iter().partition(|part| part.get("thinking").is_some());
-        let Delta { reasoning_content, reasoning, thinking, reasoning_details, .. } = delta;
-        let thoughts = [thoughts.into(), reasoning_content, reasoning, thinking, reasoning_details];
-        chunk.thinking.extend(thoughts.iter().map(text_in).find(|text| !text.is_empty()));
-        let calls = delta.tool_calls.as_array().map_or(&[][..], Vec::as_slice);
-        for call in calls.iter().chain(Some(&delta.function_call).filter(|call| call.is_object())) {
+        let (thoughts, text): (Vec<&Value>, Vec<&Value>) =
+            parts.iter().partition(|part| part.get("thinking").is_some());
+        let thoughts: String = thoughts.into_iter().map(text_in).collect();
+        let mut named = THOUGHTS.iter().map(|name| text_in(&delta[*name])).filter(|text| !text.is_empty());
+        chunk.thinking.push_str(&if thoughts.is_empty() { named.next().unwrap_or_default() } else { thoughts });
+        chunk.text.extend(text.into_iter().map(text_in));
+        chunk.text.push_str(delta["refusal"].as_str().unwrap_or_default());
+        let old_call = Some(&delta["function_call"]).filter(|call| call.is_object());
+        for call in delta["tool_calls"].as_array().into_iter().flatten().chain(old_call) {
             let name = call.pointer("/function/name").or(call.get("name")).and_then(Value::as_str);
             chunk.tools.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
             chunk.in_call = true;
         }
-        chunk.text.push_str(&text_in(&text.into()));
-        chunk.text.extend(delta.refusal);
-        chunk.finished = match choice.finish_reason.as_deref() {
+        chunk.finished = match choice["finish_reason"].as_str() {
             None | Some("") => chunk.finished,
             Some("length" | "max_tokens") => Some(Finished::Length),
             Some("content_filter") => Some(Finished::Filtered),

@@ -1,11 +1,11 @@
 //! Bodies and events of the chat protocol.
 
-use super::super::codec::Role;
 use super::*;
+use crate::text::{ChatMessage, ChatRole};
 
-fn conversation(thinking: Thinking, open: bool) -> Conversation {
-    let turn = |role, text: &str| Turn { role, text: text.into() };
-    Conversation { turns: vec![turn(Role::System, "s"), turn(Role::User, "q")], thinking, open, in_thought: false }
+fn conversation(think: ThinkMode, open: bool) -> Conversation {
+    let messages = vec![ChatMessage::new(ChatRole::System, "s"), ChatMessage::new(ChatRole::User, "q")];
+    Conversation { messages, think, open, in_thought: false }
 }
 
 const DRAW: Draw = Draw {
@@ -24,7 +24,7 @@ const DRAW: Draw = Draw {
 
 #[test]
 fn a_plain_request_holds_what_every_server_knows_and_no_more() {
-    let sent = body("m", &conversation(Thinking::Auto, false), DRAW, &BTreeSet::new());
+    let sent = body("m", &conversation(ThinkMode::Auto, false), DRAW, &BTreeSet::new());
     let messages = json!([{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]);
     let wanted = json!({"model": "m", "messages": messages, "stream": true, "stream_options": {"include_usage": true},
         "max_tokens": 99, "temperature": 0.7, "top_p": 0.95, "seed": 7});
@@ -35,12 +35,12 @@ fn a_plain_request_holds_what_every_server_knows_and_no_more() {
 fn what_is_set_is_sent_and_what_was_refused_is_not() {
     let mut draw = DRAW;
     (draw.sampling.top_k, draw.sampling.min_p, draw.sampling.repeat_penalty) = (40, 0.05, 1.1);
-    let sent = body("m", &conversation(Thinking::Off, true), draw, &BTreeSet::new());
+    let sent = body("m", &conversation(ThinkMode::Off, true), draw, &BTreeSet::new());
     assert_eq!((&sent["top_k"], &sent["min_p"], &sent["repetition_penalty"]), (&json!(40), &json!(0.05), &json!(1.1)));
     assert_eq!(sent["chat_template_kwargs"], json!({"enable_thinking": false}));
     assert_eq!(sent["continue_final_message"], json!(true));
-    let left_out = BTreeSet::from(["top_k", "max_tokens"]);
-    let sent = body("m", &conversation(Thinking::On, false), draw, &left_out);
+    let left_out = BTreeSet::from(["top_k", "max_tokens"].map(str::to_owned));
+    let sent = body("m", &conversation(ThinkMode::On, false), draw, &left_out);
     assert!(sent.get("top_k").is_none() && sent.get("max_tokens").is_none());
     assert_eq!(sent["max_completion_tokens"], json!(99));
 }

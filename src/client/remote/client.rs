@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
 use serde_json::Value;
 
@@ -17,12 +17,10 @@ use crate::core::sanitize::sanitize_line;
 use crate::engine::protocol::Cancel;
 
 const TICK: Duration = Duration::from_millis(20);
-const LIST: usize = 4 << 20;
+const LIST_BYTES: usize = 4 << 20;
 const MODELS: &str = "models";
-/// Bytes of a refusal that are read.
-const REFUSAL: usize = 64 << 10;
-/// Characters of a refusal that are shown.
-const SHOWN: usize = 300;
+const REFUSAL_BYTES: usize = 64 << 10;
+const SHOWN_CHARACTERS: usize = 300;
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,14 +79,9 @@ pub fn in_the_open(url: &Url) -> bool {
 }
 
 fn is_local(url: &Url) -> bool {
-    match url.host_str() {
-        Some("localhost") => true,
-        Some(host) => {
-            let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-            ip.is_ok_and(|ip| ip.is_loopback())
-        }
-        None => false,
-    }
+    let host = url.host_str().unwrap_or_default();
+    let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
 /// The result of `work`; `None` after `limit`, and [`Fault::Stopped`] after a cancel.
@@ -116,11 +109,15 @@ pub fn http() -> reqwest::ClientBuilder {
 }
 
 impl Client {
-    /// # Errors
-    /// One line: an invalid address, or no TLS on this machine.
     pub(super) fn new(options: &RemoteOptions) -> Result<Client, String> {
         let base = address(&options.url)?;
+        let mut headers = HeaderMap::new();
+        for mut value in options.key.iter().filter_map(|key| HeaderValue::from_str(&key.bearer()).ok()) {
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
         let builder = http()
+            .default_headers(headers)
             .user_agent(concat!("sala-chat/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(options.patience.connect);
@@ -142,22 +139,11 @@ impl Client {
         url
     }
 
-    fn authorised(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
-        let value = self.key.as_ref().and_then(|k| HeaderValue::from_str(&k.bearer()).ok());
-        match value {
-            Some(mut value) => {
-                value.set_sensitive(true);
-                request.header(AUTHORIZATION, value)
-            }
-            None => request,
-        }
-    }
-
     /// Makes a server's words fit to be shown: one line, without the key.
     pub(super) fn cleaned(&self, message: &str) -> String {
         let message = self.key.as_ref().map_or_else(|| message.to_owned(), |key| key.without(message));
         let line = sanitize_line(message.trim());
-        match line.char_indices().nth(SHOWN) {
+        match line.char_indices().nth(SHOWN_CHARACTERS) {
             Some((end, _)) => format!("{}…", line.get(..end).unwrap_or(&line)),
             None => line.into_owned(),
         }
@@ -167,12 +153,12 @@ impl Client {
     pub(super) async fn models(&self, cancel: &Cancel) -> Result<Vec<Listed>, Fault> {
         let limit = self.patience.connect;
         let ask = async {
-            let sent = self.authorised(self.http.get(self.at(MODELS))).send().await;
+            let sent = self.http.get(self.at(MODELS)).send().await;
             let response = sent.map_err(|e| self.unreachable(&e))?;
             if !response.status().is_success() {
                 return Err(self.refusal(response, MODELS, 1).await);
             }
-            Ok(body(response, LIST).await)
+            Ok(body(response, LIST_BYTES).await)
         };
         let bytes = match unless(cancel, limit, ask).await? {
             Some(answer) => answer?,
@@ -185,9 +171,6 @@ impl Client {
     }
 
     /// Sends a request until an answer begins. `waits` receives the status line.
-    ///
-    /// # Errors
-    /// As [`Fault`]; also after [`Patience::tries`] attempts.
     pub(super) async fn ask(
         &self,
         request: &Value,
@@ -199,7 +182,7 @@ impl Client {
         loop {
             tried += 1;
             waits(format!("waiting for {}", self.shown));
-            let request = self.authorised(self.http.post(self.at("chat/completions")));
+            let request = self.http.post(self.at("chat/completions"));
             let request = request.header(CONTENT_TYPE, "application/json").header(ACCEPT, "text/event-stream");
             let sent = unless(cancel, self.patience.first, request.body(body.clone()).send()).await?;
             let (fault, wait) = match sent {
@@ -228,11 +211,8 @@ impl Client {
                 return Err(fault);
             }
             if let Fault::Failed(line) = &fault {
-                waits(format!(
-                    "{line} Trying again in {:.0} s ({tried} of {})",
-                    wait.as_secs_f64().ceil(),
-                    self.patience.tries
-                ));
+                let (seconds, tries) = (wait.as_secs_f64().ceil(), self.patience.tries);
+                waits(format!("{line} Trying again in {seconds:.0} s ({tried} of {tries})"));
             }
             unless(cancel, wait, std::future::pending::<()>()).await?;
         }
@@ -245,17 +225,15 @@ impl Client {
             "text/event-stream" | "" => Ok(Answering { response, whole: false }),
             "application/json" => Ok(Answering { response, whole: true }),
             other => {
-                let bytes = unless(cancel, self.patience.connect, body(response, REFUSAL)).await?.unwrap_or_default();
+                let bytes =
+                    unless(cancel, self.patience.connect, body(response, REFUSAL_BYTES)).await?.unwrap_or_default();
                 let object = serde_json::from_slice::<Value>(&bytes).ok().filter(Value::is_object);
                 if let Some(message) = object.as_ref().and_then(words_of) {
                     return Err(self.refused_while_answering(&message, ""));
                 }
-                let kind = self.cleaned(other);
-                let line = format!(
-                    "{} answers with {kind}, not with a chat. Is the address right? It ends in /v1.",
-                    self.shown
-                );
-                Err(Fault::Failed(line))
+                let (at, kind) = (&self.shown, self.cleaned(other));
+                let wrong = "not with a chat. Is the address right? It ends in /v1.";
+                Err(Fault::Failed(format!("{at} answers with {kind}, {wrong}")))
             }
         }
     }
@@ -280,7 +258,7 @@ impl Client {
     async fn refusal(&self, response: Response, path: &str, tried: u32) -> Fault {
         let status = response.status();
         let to = response.headers().get("location").and_then(|v| v.to_str().ok()).map(|to| self.cleaned(to));
-        let bytes = body(response, REFUSAL).await;
+        let bytes = body(response, REFUSAL_BYTES).await;
         let text = String::from_utf8_lossy(&bytes);
         let message = match serde_json::from_str::<Value>(&text) {
             Ok(value) => words_of(&value).unwrap_or_default(),
@@ -289,6 +267,7 @@ impl Client {
             Err(_) => text.lines().find(|l| !l.trim().is_empty()).unwrap_or("").to_owned(),
         };
         let (at, code) = (&self.shown, status.as_u16());
+        let asked = if tried == 1 { "asked once".to_owned() } else { format!("asked {tried} times") };
         let line = match code {
             401 if self.key.is_none() => {
                 format!(
@@ -306,12 +285,12 @@ impl Client {
             ),
             413 => format!("{at} rejects a conversation of this length (413). Make it shorter, or start a new one."),
             400 | 422 => format!("{at} refuses the request ({code})."),
-            429 => format!("{at} is busy (429), {}.", times(tried)),
+            429 => format!("{at} is busy (429), {asked}."),
             300..=399 => match to {
                 Some(to) => format!("{at} redirects to {to} ({code}); give that address with --engine."),
                 None => format!("{at} redirects elsewhere ({code})."),
             },
-            500..=599 => format!("{at} failed ({code}), {}.", times(tried)),
+            500..=599 => format!("{at} failed ({code}), {asked}."),
             _ => format!("{at} answers with status {code}."),
         };
         let words = self.cleaned(&message);
@@ -337,11 +316,6 @@ pub(super) fn line_of(fault: Fault) -> Option<String> {
     }
 }
 
-fn times(tried: u32) -> String {
-    if tried == 1 { "asked once".to_owned() } else { format!("asked {tried} times") }
-}
-
-/// The server's `Retry-After`, if it is in seconds.
 fn retry_after(response: &Response) -> Option<Duration> {
     let seconds: f64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()

@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
-
+use crate::config::settings::ThinkMode;
 use crate::engine::protocol::Token;
 use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
-use crate::text::{Specials, TextError, TextModel, Tokenizer, thoughts};
+use crate::text::{ChatMessage, ChatRole, Specials, TextError, TextModel, Tokenizer, thoughts};
 
 const TEMPLATE: &str = include_str!("../../../assets/remote/chat_template.jinja");
 
@@ -21,100 +20,64 @@ pub fn text_model() -> Result<TextModel, TextError> {
     TextModel::from_bytes(tokenizer, config, None, Some(TEMPLATE.as_bytes()))
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Role {
-    System,
-    User,
-    Assistant,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Turn {
-    pub(super) role: Role,
-    pub(super) text: String,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Thinking {
-    #[default]
-    Auto,
-    On,
-    Off,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Conversation {
-    pub(super) turns: Vec<Turn>,
-    pub(super) thinking: Thinking,
+    pub(super) messages: Vec<ChatMessage>,
+    pub(super) think: ThinkMode,
     pub(super) open: bool,
     /// The unfinished part is a thought. The server begins it again, since it accepts no thoughts.
     pub(super) in_thought: bool,
 }
 
-/// Ids of the template's marks, which are no text.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Marks {
-    pub(super) start: Token,
-    pub(super) end: Token,
-    pub(super) think: Token,
-    pub(super) thought: Token,
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct Codec {
     pub(super) tokenizer: Arc<Tokenizer>,
-    pub(super) marks: Marks,
+    // Ids of the template's marks, which are no text.
+    start: Token,
+    end: Token,
+    think: Token,
+    thought: Token,
 }
 
 impl Codec {
-    /// # Errors
-    /// A tokenizer without the marks.
     pub(super) fn new(tokenizer: Arc<Tokenizer>) -> Result<Codec, String> {
         let id =
             |literal: &str| tokenizer.id(literal).ok_or_else(|| format!("internal error: the code has no {literal}"));
-        let marks = Marks {
-            start: id("<|im_start|>")?,
-            end: id("<|im_end|>")?,
-            think: id(thoughts::OPEN)?,
-            thought: id(thoughts::CLOSE)?,
-        };
-        Ok(Codec { tokenizer, marks })
+        let (start, end) = (id("<|im_start|>")?, id("<|im_end|>")?);
+        let (think, thought) = (id(thoughts::OPEN)?, id(thoughts::CLOSE)?);
+        Ok(Codec { tokenizer, start, end, think, thought })
     }
 
     /// Decodes the conversation of these tokens, with the place of the next answer at its end.
-    ///
-    /// # Errors
-    /// The tokens are no conversation: an internal error.
     pub(super) fn conversation(&self, tokens: &[Token]) -> Result<Conversation, String> {
         let mut conversation = Conversation::default();
-        let mut pieces = tokens.split(|t| *t == self.marks.start).skip(1).peekable();
+        let mut pieces = tokens.split(|t| *t == self.start).skip(1).peekable();
         while let Some(piece) = pieces.next() {
             let last = pieces.peek().is_none();
-            let end = piece.iter().position(|t| *t == self.marks.end);
+            let end = piece.iter().position(|t| *t == self.end);
             match (end, last) {
                 (Some(end), false) => {
                     let (role, text, _) = self.turn(piece.get(..end).unwrap_or(piece))?;
                     let role = match role.as_str() {
-                        "system" => Role::System,
-                        "user" => Role::User,
-                        role if role.starts_with("assistant") => Role::Assistant,
+                        "system" => ChatRole::System,
+                        "user" => ChatRole::User,
+                        role if role.starts_with("assistant") => ChatRole::Assistant,
                         role => return Err(format!("internal error: a turn of {role}")),
                     };
-                    conversation.turns.push(Turn { role, text });
+                    conversation.messages.push(ChatMessage::new(role, text));
                 }
                 (None, true) => {
                     let (role, text, in_thought) = self.turn(piece)?;
-                    conversation.thinking = match role.as_str() {
-                        "assistant" => Thinking::Auto,
-                        "assistant thinks" => Thinking::On,
-                        "assistant answers" => Thinking::Off,
+                    conversation.think = match role.as_str() {
+                        "assistant" => ThinkMode::Auto,
+                        "assistant thinks" => ThinkMode::On,
+                        "assistant answers" => ThinkMode::Off,
                         role => return Err(format!("internal error: {role} is to answer")),
                     };
                     conversation.in_thought = in_thought;
                     conversation.open = !text.is_empty();
                     if conversation.open {
-                        conversation.turns.push(Turn { role: Role::Assistant, text });
+                        conversation.messages.push(ChatMessage::new(ChatRole::Assistant, text));
                     }
                     return Ok(conversation);
                 }
@@ -127,13 +90,13 @@ impl Codec {
     /// Role, text without thoughts, and whether a thought is open at the end.
     fn turn(&self, tokens: &[Token]) -> Result<(String, String, bool), String> {
         let decoded = |tokens: &[Token]| self.tokenizer.decode(tokens, Specials::Hide);
-        let think = tokens.iter().position(|t| *t == self.marks.think);
+        let think = tokens.iter().position(|t| *t == self.think);
         let before = decoded(tokens.get(..think.unwrap_or(tokens.len())).unwrap_or(tokens));
         let (role, begun) = before.split_once('\n').ok_or("internal error: a turn without a speaker")?;
         let Some(think) = think else {
             return Ok((role.to_owned(), begun.to_owned(), false));
         };
-        match tokens.iter().rposition(|t| *t == self.marks.thought).filter(|at| *at > think) {
+        match tokens.iter().rposition(|t| *t == self.thought).filter(|at| *at > think) {
             Some(at) => {
                 let text = decoded(tokens.get(at + 1..).unwrap_or(&[]));
                 let text = text.trim_start_matches('\n');
@@ -144,11 +107,90 @@ impl Codec {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Start,
+    Thought,
+    Answer,
+}
+
+/// Writes a server's text as tokens of the code: thoughts between their marks, then the answer.
+///
+/// The tokens equal those of the next question's prompt, so that the live path stays a prefix of the conversation:
+/// thoughts and answer without the white space around them.
+#[derive(Debug)]
+pub(super) struct Writer<'c> {
+    codec: &'c Codec,
+    place: Place,
+    held: String,
+}
+
+impl<'c> Writer<'c> {
+    pub(super) fn new(codec: &'c Codec, in_thought: bool) -> Writer<'c> {
+        let place = if in_thought { Place::Thought } else { Place::Start };
+        Writer { codec, place, held: String::new() }
+    }
+
+    /// Appends to the thoughts, then to the answer.
+    pub(super) fn push(&mut self, thinking: &str, text: &str) -> Result<Vec<Token>, TextError> {
+        let mut tokens = Vec::new();
+        self.thought(thinking, &mut tokens)?;
+        self.answer(text, &mut tokens)?;
+        Ok(tokens)
+    }
+
+    fn encode(&self, text: &str, tokens: &mut Vec<Token>) -> Result<(), TextError> {
+        if !text.is_empty() {
+            tokens.extend(self.codec.tokenizer.encode_plain(text)?);
+        }
+        Ok(())
+    }
+
+    fn thought(&mut self, text: &str, tokens: &mut Vec<Token>) -> Result<(), TextError> {
+        let mut text = text;
+        match self.place {
+            // A server may think again in the middle of an answer: the transcript keeps all thoughts together.
+            Place::Start | Place::Answer => {
+                text = text.trim_start();
+                if text.is_empty() {
+                    return Ok(());
+                }
+                tokens.push(self.codec.think);
+                self.encode("\n", tokens)?;
+                self.place = Place::Thought;
+            }
+            Place::Thought => {}
+        }
+        let whole = std::mem::take(&mut self.held) + text;
+        let solid = whole.trim_end();
+        self.encode(solid, tokens)?;
+        self.held = whole.get(solid.len()..).unwrap_or("").to_owned();
+        Ok(())
+    }
+
+    fn answer(&mut self, text: &str, tokens: &mut Vec<Token>) -> Result<(), TextError> {
+        let mut text = text;
+        if self.place == Place::Thought {
+            text = text.trim_start();
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        if self.place == Place::Thought {
+            self.held.clear();
+            self.encode("\n", tokens)?;
+            tokens.push(self.codec.thought);
+            self.encode("\n\n", tokens)?;
+        }
+        self.place = Place::Answer;
+        self.encode(text, tokens)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings::ThinkMode;
-    use crate::text::{ChatMessage, ChatRole, RenderOptions};
+    use crate::text::{Begin, RenderOptions, StreamDecoder};
 
     fn codec() -> (TextModel, Codec) {
         let text = text_model().unwrap();
@@ -176,23 +218,23 @@ mod tests {
             ChatMessage::new(ChatRole::User, shield(hostile)),
         ];
         let read = read(&messages, ThinkMode::Auto, "");
-        let decoded: Vec<(Role, &str)> = read.turns.iter().map(|t| (t.role, t.text.as_str())).collect();
-        let (system, user, assistant) = (Role::System, Role::User, Role::Assistant);
+        let decoded: Vec<(ChatRole, &str)> = read.messages.iter().map(|m| (m.role, m.content.as_str())).collect();
+        let (system, user, assistant) = (ChatRole::System, ChatRole::User, ChatRole::Assistant);
         assert_eq!(decoded, [(system, "Be brief."), (user, odd), (assistant, hostile), (user, hostile)]);
-        assert_eq!((read.thinking, read.open, read.in_thought), (Thinking::Auto, false, false));
+        assert_eq!((read.think, read.open, read.in_thought), (ThinkMode::Auto, false, false));
     }
 
     #[test]
     fn the_end_says_what_is_wanted() {
         let ask = [ChatMessage::new(ChatRole::User, "q")];
-        assert_eq!(read(&ask, ThinkMode::On, "").thinking, Thinking::On);
-        assert_eq!(read(&ask, ThinkMode::Off, "").thinking, Thinking::Off);
+        assert_eq!(read(&ask, ThinkMode::On, "").think, ThinkMode::On);
+        assert_eq!(read(&ask, ThinkMode::Off, "").think, ThinkMode::Off);
         let open = read(&ask, ThinkMode::Auto, "<think>\nhm\n</think>\n\nThe answ");
         assert!(open.open && !open.in_thought);
-        assert_eq!(open.turns.last().unwrap().text, "The answ");
+        assert_eq!(open.messages.last().unwrap().content, "The answ");
         let thought = read(&ask, ThinkMode::Auto, "<think>\nhm");
         assert!(!thought.open && thought.in_thought);
-        assert_eq!(thought.turns.len(), 1);
+        assert_eq!(thought.messages.len(), 1);
     }
 
     #[test]
@@ -202,5 +244,51 @@ mod tests {
             let tokens = text.tokenizer.encode_prompt(odd).unwrap();
             assert!(codec.conversation(&tokens).unwrap_err().starts_with("internal error"), "{odd}");
         }
+    }
+
+    fn written(in_thought: bool, pieces: &[(&str, &str)]) -> (String, String, String) {
+        let text = text_model().unwrap();
+        let codec = Codec::new(text.tokenizer.clone()).unwrap();
+        let mut writer = Writer::new(&codec, in_thought);
+        let tokens: Vec<Token> = pieces.iter().flat_map(|(t, a)| writer.push(t, a).unwrap()).collect();
+        let begin = if in_thought { Begin::Thought } else { Begin::Answer };
+        let mut decoder = StreamDecoder::new(text.tokenizer.clone(), begin);
+        let (mut all, last) = (decoder.push_all(&tokens), decoder.finish());
+        all.thinking += &last.thinking;
+        all.answer += &last.answer;
+        (text.tokenizer.decode(&tokens, Specials::Show), all.thinking, all.answer)
+    }
+
+    #[test]
+    fn thoughts_are_put_between_their_marks() {
+        let (raw, thinking, answer) = written(false, &[("\n Hm", ""), (", so.\n", ""), ("\n", " \n"), ("", "\nYes.")]);
+        assert_eq!(raw, "<think>\nHm, so.\n</think>\n\nYes.");
+        assert_eq!((thinking.as_str(), answer.as_str()), ("Hm, so.", "Yes."));
+    }
+
+    #[test]
+    fn thoughts_in_the_middle_of_an_answer_are_thoughts() {
+        let (_, thinking, answer) = written(false, &[("a", "b "), ("c", ""), ("", "d")]);
+        assert_eq!((thinking.as_str(), answer.as_str()), ("ac", "b d"));
+    }
+
+    #[test]
+    fn an_answer_alone_stays_as_it_is() {
+        let (raw, thinking, answer) = written(false, &[("", " a"), ("", "\n<|im_end|> grün 🙂\n")]);
+        assert_eq!(raw, " a\n<|im_end|> grün 🙂\n");
+        assert_eq!((thinking.as_str(), answer.as_str()), ("", raw.as_str()));
+    }
+
+    #[test]
+    fn thoughts_that_a_server_leaves_in_the_text_are_still_recognised() {
+        let (_, thinking, answer) = written(false, &[("", "<thi"), ("", "nk>a"), ("", "</think>"), ("", "b")]);
+        assert_eq!((thinking.as_str(), answer.as_str()), ("a", "b"));
+    }
+
+    #[test]
+    fn an_answer_that_was_stopped_inside_a_thought_continues() {
+        let (raw, thinking, answer) = written(true, &[(" more", ""), ("", "Yes")]);
+        assert_eq!(raw, " more\n</think>\n\nYes");
+        assert_eq!((thinking.as_str(), answer.as_str()), ("more", "Yes"));
     }
 }

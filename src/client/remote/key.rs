@@ -4,8 +4,7 @@ use std::path::Path;
 
 /// Shortest key that is removed from server texts: shorter ones are ordinary words.
 const LEAST: usize = 6;
-/// Longest key file, bytes.
-const MOST: u64 = 64 << 10;
+const MOST_FILE_BYTES: u64 = 64 << 10;
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(String);
@@ -30,7 +29,7 @@ impl Key {
         use std::io::Read as _;
         let mut text = String::new();
         let opened = std::fs::File::open(file).map_err(|e| e.to_string())?;
-        opened.take(MOST).read_to_string(&mut text).map_err(|e| e.to_string())?;
+        opened.take(MOST_FILE_BYTES).read_to_string(&mut text).map_err(|e| e.to_string())?;
         Key::new(&text).map_err(str::to_owned)
     }
 

@@ -18,7 +18,6 @@ mod key;
 mod receive;
 mod sse;
 mod worker;
-mod write;
 
 use std::time::Duration;
 
@@ -34,7 +33,6 @@ pub struct RemoteOptions {
     pub url: String,
     /// `None`: the server's only model.
     pub model: Option<String>,
-    /// Sent as a bearer token.
     pub key: Option<Key>,
     /// Context length in tokens, for a server that does not report it.
     pub context: Option<u64>,

@@ -1,23 +1,18 @@
 //! Receives an answer: bytes to events, events to tokens of the code, and the fault of an interrupted one.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use reqwest::Response;
 
 use super::chat::{self, Chunk, Event, Finished};
 use super::client::{Answering, Client, Fault, cause, unless};
-use super::codec::Codec;
+use super::codec::{Codec, Writer};
 use super::halves::Halves;
 use super::sse::Events;
-use super::write::Writer;
 use crate::core::grouped;
 use crate::engine::protocol::{Cancel, Ended, EngineEvent, Steer, Steered, Steering, Token, Usage};
 
-const WINDOW: Duration = Duration::from_secs(2);
 const LEAST_SPAN: Duration = Duration::from_millis(50);
-/// Longest answer in one object, in bytes.
-const MOST_WHOLE: usize = 64 << 20;
 /// Longest answer with its thoughts, in bytes: millions of tokens, while servers give at most some hundred thousand.
 const MOST_BYTES: usize = 16 << 20;
 /// Longest wait for usage counts after a complete answer.
@@ -37,8 +32,7 @@ pub(super) struct Received<'a> {
     pub(super) usage: Option<Usage>,
     ended: Option<Ended>,
     ended_at: Option<Instant>,
-    /// Bytes of the answer and its thoughts.
-    bytes: usize,
+    answer_bytes: usize,
     begun: Instant,
     first: Option<Instant>,
     last: Option<Instant>,
@@ -47,8 +41,6 @@ pub(super) struct Received<'a> {
     /// The server sent JSON that is no part of a chat.
     other: bool,
     pub(super) over_budget: bool,
-    /// Times of the pieces within [`WINDOW`].
-    recent: VecDeque<Instant>,
 }
 
 /// Reads an answer to its end; all of it is in `received`, also after a fault.
@@ -71,18 +63,10 @@ async fn receive_all(
     received: &mut Received<'_>,
 ) -> Result<Ended, Fault> {
     let Answering { mut response, whole } = answering;
-    let (mut events, mut bytes, mut data) = (Events::default(), Vec::new(), Vec::new());
-    let mut is_done = false;
+    let (mut events, mut data, mut is_done) = (Events::default(), Vec::new(), false);
     received.begun = Instant::now();
     while !is_done {
         let Some(piece) = piece(client, &mut response, cancel, received, whole).await? else { break };
-        if whole {
-            bytes.extend_from_slice(&piece);
-            if bytes.len() > MOST_WHOLE {
-                return Err(Fault::Failed(format!("{} sends an answer without end.", client.shown)));
-            }
-            continue;
-        }
         let pushed = events.push(&piece, &mut data);
         pushed.map_err(|_| Fault::Failed(format!("{} sends a line without end.", client.shown)))?;
         for event in data.drain(..).filter(|data| !data.trim().is_empty()) {
@@ -92,9 +76,7 @@ async fn receive_all(
             }
         }
     }
-    if whole {
-        received.take(client, &String::from_utf8_lossy(&bytes))?;
-    } else if !is_done {
+    if !is_done {
         // A last line without its end counts only if it is complete JSON.
         let _ = events.finish(&mut data);
         for event in data.drain(..) {
@@ -166,14 +148,13 @@ impl<'c> Received<'c> {
             usage: None,
             ended: None,
             ended_at: None,
-            bytes: 0,
+            answer_bytes: 0,
             begun: Instant::now(),
             first: None,
             last: None,
             progress: None,
             other: false,
             over_budget: false,
-            recent: VecDeque::new(),
         }
     }
 
@@ -220,10 +201,7 @@ impl<'c> Received<'c> {
                 return Ok(false);
             }
             Event::Strange if self.ended.is_some() => {
-                tracing::debug!(
-                    "after the end of an answer: {} sends something that is not part of a chat",
-                    client.shown
-                );
+                tracing::debug!("{} sends something that is not part of a chat after its answer", client.shown);
                 return Ok(false);
             }
             Event::Strange => return Err(strange(client, self)),
@@ -242,17 +220,14 @@ impl<'c> Received<'c> {
             Some(Finished::Stop) => self.ended = self.ended.or(Some(Ended::Stop)),
             Some(Finished::Length) => self.ended = self.ended.or(Some(Ended::Length)),
             Some(Finished::Filtered) => {
-                return Err(Fault::Failed(format!(
-                    "{} stopped the answer (content filter). {}",
-                    client.shown,
-                    kept(self)
-                )));
+                let at = &client.shown;
+                return Err(Fault::Failed(format!("{at} stopped the answer (content filter). {}", kept(self))));
             }
         }
         if self.ended.is_some() {
             self.ended_at.get_or_insert_with(Instant::now);
         }
-        if self.bytes > MOST_BYTES {
+        if self.answer_bytes > MOST_BYTES {
             self.ended = self.ended.or(Some(Ended::Length));
             return Ok(true);
         }
@@ -260,20 +235,19 @@ impl<'c> Received<'c> {
     }
 
     fn push(&mut self, thinking: &str, text: &str) -> Result<(), Fault> {
-        self.bytes += thinking.len() + text.len();
+        self.answer_bytes += thinking.len() + text.len();
         let tokens = self.writer.push(thinking, text).map_err(|e| Fault::Failed(e.to_string()))?;
         self.write(tokens);
         Ok(())
     }
 
-    fn write(&mut self, tokens: Vec<Token>) {
+    fn write(&mut self, mut tokens: Vec<Token>) {
         if tokens.is_empty() {
             return;
         }
         let now = Instant::now();
         self.first.get_or_insert(now);
         self.last = Some(now);
-        let mut upto = tokens.len();
         if let Some(steer) = &mut self.steer {
             for (at, token) in tokens.iter().enumerate() {
                 match steer.drawn(*token, false) {
@@ -281,26 +255,18 @@ impl<'c> Received<'c> {
                     // The server samples, so its tokens cannot be replaced.
                     Steered::Instead(_) => self.over_budget = true,
                     Steered::Last => {
-                        upto = at + 1;
+                        tokens.truncate(at + 1);
                         self.ended = Some(Ended::Repeats);
                         break;
                     }
                 }
             }
         }
-        let mut tokens = tokens;
-        tokens.truncate(upto);
         self.tokens.extend_from_slice(&tokens);
-        // The server's tokens are not those of the code, so pieces are counted.
+        // The server's tokens are not those of the code, so pieces are counted; the first only marks the start.
+        let seconds = self.decode_ms() / 1_000.0;
+        let tokens_per_s = if seconds > 0.0 { self.pieces as f64 / seconds } else { 0.0 };
         self.pieces += 1;
-        self.recent.push_back(now);
-        while self.recent.front().is_some_and(|at| now.duration_since(*at) > WINDOW) {
-            self.recent.pop_front();
-        }
-        let span = self.recent.front().map_or(Duration::ZERO, |at| now.duration_since(*at));
-        // The first piece of the window only marks its start.
-        let is_long = span >= LEAST_SPAN;
-        let tokens_per_s = if is_long { (self.recent.len() - 1) as f64 / span.as_secs_f64() } else { 0.0 };
         (self.report)(EngineEvent::Tokens {
             id: self.id,
             tokens,

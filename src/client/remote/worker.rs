@@ -37,7 +37,8 @@ pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine
         let asking = Codec::new(tokenizer).and_then(|codec| Asking::new(options, codec, outbox.clone()));
         match asking.and_then(|asking| Ok((asking, runtime()?))) {
             Ok((asking, runtime)) => {
-                let worker = Worker::new(asking, happens);
+                let (states, busy, waiting) = (HashMap::new(), HashSet::new(), VecDeque::new());
+                let worker = Worker { asking: Rc::new(asking), happens, states, busy, waiting };
                 LocalSet::new().block_on(&runtime, worker.serve(happened));
             }
             Err(why) => {
@@ -95,11 +96,6 @@ fn touched(command: &Command) -> Vec<SequenceId> {
 }
 
 impl Worker {
-    fn new(asking: Asking, happens: UnboundedSender<Happened>) -> Worker {
-        let (states, busy, waiting) = (HashMap::new(), HashSet::new(), VecDeque::new());
-        Worker { asking: Rc::new(asking), happens, states, busy, waiting }
-    }
-
     async fn serve(mut self, mut happened: mpsc::UnboundedReceiver<Happened>) {
         let asking = Rc::clone(&self.asking);
         asking.send(EngineEvent::Loading { what: format!("asking {}", asking.client.shown), done: 0.0 });
@@ -109,11 +105,7 @@ impl Worker {
         let found = loop {
             tokio::select! {
                 found = &mut finding => break found,
-                what = happened.recv() => match what {
-                    None | Some(Happened::Received(Command::Shutdown)) => return,
-                    Some(Happened::Received(command)) => self.waiting.push_back(command),
-                    Some(Happened::Over(job, end)) => self.over(&job, end),
-                },
+                what = happened.recv() => if !self.take(what) { return },
             }
         };
         let failed = found.err().and_then(line_of);
@@ -125,14 +117,19 @@ impl Worker {
             asking.send(EngineEvent::Note(note));
         }
         self.begin_all();
-        while let Some(what) = happened.recv().await {
-            match what {
-                Happened::Received(Command::Shutdown) => return,
-                Happened::Received(command) => self.waiting.push_back(command),
-                Happened::Over(job, end) => self.over(&job, end),
-            }
+        while self.take(happened.recv().await) {
             self.begin_all();
         }
+    }
+
+    /// False at the end.
+    fn take(&mut self, happened: Option<Happened>) -> bool {
+        match happened {
+            None | Some(Happened::Received(Command::Shutdown)) => return false,
+            Some(Happened::Received(command)) => self.waiting.push_back(command),
+            Some(Happened::Over(job, end)) => self.over(&job, end),
+        }
+        true
     }
 
     fn begin_all(&mut self) {

@@ -6,11 +6,9 @@ use crate::engine::protocol::{Cancel, SequenceId};
 use crate::runtime::path::Path;
 use crate::runtime::render::Rendered;
 use crate::runtime::slot::Slot;
-use crate::server::ask::Ask;
-use crate::server::planner::Plan;
+use crate::server::{Ask, Plan};
 
 pub(super) struct Occupant {
-    /// Set when its client disconnects.
     pub client: Cancel,
     rendered: Arc<Rendered>,
     /// Where in its text further state will be kept, in bytes: the ends of the running step and of the later ones,

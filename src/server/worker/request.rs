@@ -15,11 +15,10 @@ use crate::runtime::link::Engine;
 use crate::runtime::segments::Step;
 use crate::runtime::slot::{Last, Slot};
 use crate::server::answer::Answer;
-use crate::server::ask::Ask;
-use crate::server::notice::{Event, Notice, Usage, Whole};
-use crate::server::planner::{Plan, Wanted};
-use crate::server::refusal::Refusal;
+use crate::server::planner::Wanted;
+use crate::server::{Ask, Event, Notice, Plan, Refusal, Result, Usage, Whole};
 use crate::store::{NewSegment, SegmentKind};
+use crate::text::steer::steering;
 
 /// How often a request is planned again because kept state turned out damaged.
 const ATTEMPTS: u32 = 8;
@@ -40,7 +39,6 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Called at the first poll.
     pub(super) fn new(worker: Held<Worker, ()>, ask: Ask) -> Request {
         Request { worker, ask, at: 0, grown: false, again: None }
     }
@@ -64,7 +62,7 @@ impl Request {
         }
     }
 
-    async fn answer(&mut self) -> Result<(), Refusal> {
+    async fn answer(&mut self) -> Result<()> {
         let mut lost = None;
         for attempt in 0.. {
             let plan = self.placed(lost.take()).await?;
@@ -82,7 +80,7 @@ impl Request {
     }
 
     /// Has the request planned and takes a slot for it. Waits for a running prefill that shares its beginning.
-    async fn placed(&mut self, mut lost: Option<RowsFault>) -> Result<Plan, Refusal> {
+    async fn placed(&mut self, mut lost: Option<RowsFault>) -> Result<Plan> {
         let mut anew = false;
         loop {
             let plan = self.planned(lost.take()).await?;
@@ -93,53 +91,51 @@ impl Request {
                 self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 wake?;
                 anew = false;
-            } else if !anew && self.worker.lanes.have_more(&self.ask, from, WORTH_BYTES) {
-                // Another prefill finished during the planning. Plan again only once: state may exist and still be
-                // unusable.
-                anew = true;
-            } else if let Some(at) =
-                self.worker.lanes.place_for(&plan.base, plan.kept.is_some() || plan.base.segments().is_empty())
-            {
+                continue;
+            }
+            // Another prefill may have finished during the planning. Plan again only once: state may exist and still be
+            // unusable.
+            anew = !anew && self.worker.lanes.have_more(&self.ask, from, WORTH_BYTES);
+            let can_be_put_back = plan.kept.is_some() || plan.base.segments().is_empty();
+            // Without a slot, another request has taken over the state of this plan.
+            if let Some(at) = self.worker.lanes.place_for(&plan.base, can_be_put_back).filter(|_| !anew) {
                 self.at = at;
                 self.worker.lanes.occupy(at, &mut self.ask, &plan);
                 return Ok(plan);
-            } else {
-                // Another request has taken over the state of this plan.
-                anew = false;
             }
         }
     }
 
-    async fn planned(&mut self, lost: Option<RowsFault>) -> Result<Plan, Refusal> {
-        let Worker { engine, lanes, keep, planner, .. } = &mut *self.worker;
-        let (id, prompt, cancel) = (engine.id(), self.ask.prompt.clone(), self.ask.cancel.clone());
-        planner.want(Wanted {
+    async fn planned(&mut self, lost: Option<RowsFault>) -> Result<Plan> {
+        let Worker { engine, lanes, keep, planned, shared, .. } = &mut *self.worker;
+        let id = engine.id();
+        let wanted = Wanted {
             id,
-            prompt,
+            prompt: self.ask.prompt.clone(),
             scored: self.ask.params.score.is_some(),
-            cancel,
+            cancel: self.ask.cancel.clone(),
             live: lanes.live(),
             fresh: keep.fresh.clone(),
             lost,
             limit: engine.model().map_or(0, |m| m.context_limit),
             fingerprint: engine.fingerprint().to_owned(),
-        });
+        };
+        let begun = wanted.begin(shared, planned.clone());
+        begun.map_err(|e| Refusal::internal(format!("a request cannot be planned: {e}")))?;
         match self.wait(Wait::Plan(id)).await? {
             Wake::Plan(plan) => Ok(plan),
             Wake::Go | Wake::Engine(_) => Err(Refusal::internal("internal error: there is no plan")),
         }
     }
 
-    async fn attempt(&mut self, plan: Plan, first: bool) -> Result<(), Refusal> {
+    async fn attempt(&mut self, plan: Plan, first: bool) -> Result<()> {
         let Plan { base, kept, steps } = plan;
         let cached_tokens = base.position();
         let prompt_tokens = cached_tokens + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
         if first {
-            let begun = Event::Begun { prompt_tokens, cached_tokens };
-            self.ask.to.report(Notice::Answer(self.ask.index, begun));
-            let metrics = &self.worker.shared.metrics;
-            metrics.prompt_tokens.fetch_add(prompt_tokens, Ordering::Relaxed);
-            metrics.cached_tokens.fetch_add(cached_tokens, Ordering::Relaxed);
+            let begun = Usage { prompt_tokens, cached_tokens, ..Usage::default() };
+            self.ask.to.report(Notice::Answer(self.ask.index, Event::Begun(begun)));
+            self.worker.shared.metrics.tokens(&begun);
         }
         self.grown = false;
         let mut answer = Answer::new(&self.worker.shared, &self.ask);
@@ -155,9 +151,10 @@ impl Request {
         Ok(())
     }
 
-    fn generate(&self, answer: &Answer) -> Result<Generate, Refusal> {
+    fn generate(&self, answer: &Answer) -> Result<Generate> {
         let (params, shared) = (&self.ask.params, &self.worker.shared);
-        let steering = answer.steering(shared, params).map_err(|e| Refusal::internal(e.to_string()))?;
+        let steering = steering(params.watched(), &shared.renderer.model().tokenizer, answer.begin, 0)
+            .map_err(|e| Refusal::internal(e.to_string()))?;
         // Each of several answers samples with its own seed.
         let seed = params.sampling.seed.wrapping_add(self.ask.index as u64);
         let stop: Vec<Token> = shared.options.stop.iter().chain(&params.limits.stop).copied().collect();
@@ -174,13 +171,10 @@ impl Request {
         })
     }
 
-    /// An answer is complete, or was cancelled.
     fn complete(&mut self, mut answer: Answer, prompt_tokens: u64, stats: &PrefillStats) {
         answer.close(&self.ask);
-        let finish = match answer.ended_itself() {
-            true => Finish::Stop,
-            false => stats.end.as_ref().map_or(Finish::Stopped, |end| end.ended.finish()),
-        };
+        let ended = stats.end.as_ref().map_or(Finish::Stopped, |end| end.ended.finish());
+        let finish = if answer.ended_itself() { Finish::Stop } else { ended };
         let last = stats.end.as_ref().map(|end| end.stats.clone()).unwrap_or_default();
         let usage = Usage {
             prompt_tokens,
@@ -198,10 +192,7 @@ impl Request {
         // If it fails, the engine is down, which the loop reports to all requests.
         let _ = engine.send(Command::MayEvict { sequence: slot.sequence });
         // Count before the event: a client that has its answer finds it in the counters.
-        let metrics = &self.worker.shared.metrics;
-        metrics.drafted_tokens.fetch_add(usage.drafted_tokens, Ordering::Relaxed);
-        metrics.accepted_tokens.fetch_add(usage.accepted_tokens, Ordering::Relaxed);
-        metrics.generated_tokens.fetch_add(usage.completion_tokens, Ordering::Relaxed);
+        self.worker.shared.metrics.tokens(&Usage { prompt_tokens: 0, cached_tokens: 0, ..usage });
         answer.finish(&self.ask, finish, usage);
     }
 
@@ -215,7 +206,7 @@ impl Request {
         let lane = lanes.at(self.at);
         lane.kept &= self.ask.keep;
         let tip = lane.slot.live.head().filter(|_| self.ask.keep);
-        if !shared.cache.is_damaged() && (named.is_some() || (self.grown && tip.is_some())) {
+        if !shared.is_damaged() && (named.is_some() || (self.grown && tip.is_some())) {
             keep.hold(tip, named.as_ref());
         }
         if let Some(record) = named {
@@ -225,7 +216,7 @@ impl Request {
 
     /// Reports the scores of a prompt, read on an empty state. The state is not kept: scoring clients send thousands of
     /// texts.
-    async fn score(&mut self, plan: Plan, most: u8) -> Result<(), Refusal> {
+    async fn score(&mut self, plan: Plan, most: u8) -> Result<()> {
         let tokens: Vec<Token> = plan.steps.into_iter().flat_map(|s| s.prompt).collect();
         let last = Last::Score(Scoring { tokens: tokens.clone(), likely: Some(most), hidden: vec![Vec::new()] });
         let none = Step { prompt: Vec::new(), text_start: 0, text_end: 0, kind: SegmentKind::Turn, message: None };
@@ -239,12 +230,13 @@ impl Request {
         let (to, prompt_tokens) = (&self.ask.to, tokens.len() as u64);
         to.report(Notice::Scored { tokens, likely: end.likely });
         if self.ask.params.max_tokens == 0 {
-            for index in 0..self.ask.wanted {
-                to.report(Notice::Answer(index, Event::Begun { prompt_tokens, cached_tokens: 0 }));
+            let begun = Usage { prompt_tokens, ..Usage::default() };
+            for index in 0..self.ask.params.wanted {
+                to.report(Notice::Answer(index, Event::Begun(begun)));
                 let whole = Whole { finish: Finish::Length, stopped_by: None, usage: Usage::default(), calls: 0 };
                 to.report(Notice::Answer(index, Event::Ended(whole)));
             }
-            self.worker.shared.metrics.prompt_tokens.fetch_add(prompt_tokens, Ordering::Relaxed);
+            self.worker.shared.metrics.tokens(&begun);
         }
         Ok(())
     }
@@ -269,8 +261,7 @@ impl Request {
         }
     }
 
-    /// Returns the event that ended the wait.
-    async fn wait(&mut self, wait: Wait) -> Result<Wake, Refusal> {
+    async fn wait(&mut self, wait: Wait) -> Result<Wake> {
         self.worker.wait = wait;
         self.worker.hand_back().await;
         self.worker.wake.take().unwrap_or(Ok(Wake::Go))
@@ -306,7 +297,7 @@ impl Executor for Request {
     }
 
     fn keep(&mut self, segment: NewSegment, image: Option<StateImage>, _message: Option<MessageId>) {
-        if !self.worker.shared.cache.is_damaged() {
+        if !self.worker.shared.is_damaged() {
             self.worker.keep.segment(segment, image);
             self.grown = true;
         }

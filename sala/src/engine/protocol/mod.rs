@@ -120,7 +120,7 @@ pub enum EngineFault {
 
 /// Runtime to engine. The channel is bounded. Commands to one sequence run in order; those to different sequences run
 /// concurrently. After a failure the queued commands to that sequence fail too, up to the next [`Command::Restore`].
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Command {
     /// Makes the live state equal a segment path: truncates the caches to `keep` tokens (a common prefix of both
     /// paths), appends `rows` in order, restores `end`. `keep = 0` and nothing else: an empty state. `history` is the
@@ -130,6 +130,7 @@ pub enum Command {
         id: u64,
         sequence: SequenceId,
         keep: u64,
+        #[serde(skip)]
         rows: Vec<Arc<dyn RowSource>>,
         /// State at the end of the last row; `None` only for an empty path.
         end: Option<CheckpointImage>,
@@ -170,11 +171,8 @@ impl Command {
         match self {
             Command::Restore { id, .. } | Command::Fork { id, .. } => Some(id),
             Command::Run(job) => Some(&mut job.id),
-            Command::Release { .. }
-            | Command::MayEvict { .. }
-            | Command::Park
-            | Command::Unpark
-            | Command::Shutdown => None,
+            Command::Release { .. } | Command::MayEvict { .. } => None,
+            Command::Park | Command::Unpark | Command::Shutdown => None,
         }
     }
 }
