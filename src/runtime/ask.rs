@@ -1,12 +1,11 @@
 //! Questions and answers: `/ask`, `/continue`, several answers, asides. Every verb that makes the model generate.
 //!
-//! Regeneration is in `again`, asides in `aside`, the growing answer in `answer`.
+//! Several answers are in `again`, asides in `aside`, the growing answer in `answer`.
 
 mod again;
 mod answer;
 mod aside;
 mod sentences;
-mod several;
 
 use std::time::Instant;
 
@@ -21,7 +20,7 @@ use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
 
 /// What errors about the context limit call the text that does not fit.
-const THIS_QUESTION: &str = "This question";
+pub(super) const THIS_QUESTION: &str = "This question";
 const GOING_ON: &str = "Going on";
 
 impl State {
@@ -61,7 +60,7 @@ impl State {
         match begin {
             Begin::Answer => Ok(None),
             Begin::Thought => {
-                let tag = self.engine.renderer.model().tokenizer.encode_after(thoughts::CLOSE, Before::Text)?;
+                let tag = self.engine.tokenizer().encode_after(thoughts::CLOSE, Before::Text)?;
                 Ok(match tag.as_slice() {
                     [one] => Some(*one),
                     _ => None,
@@ -80,8 +79,9 @@ impl State {
         text.map(|text| self.draft(Role::System, None, text)).into_iter().collect()
     }
 
-    pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Rendered> {
-        self.known_size(self.rendered(path, Form::Prompt), what)
+    /// A conversation that ends with a question.
+    pub(super) fn prompt(&self, path: &[&Message]) -> Done<Rendered> {
+        self.known_size(self.rendered(path, Form::Prompt), THIS_QUESTION)
     }
 }
 
@@ -117,7 +117,7 @@ impl Verb {
         let question = self.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
         new.push(question);
         let path: Vec<&Message> = self.here.session.tree.path_to(parent).into_iter().chain(&new).collect();
-        let rendered = self.prompt(&path, THIS_QUESTION)?;
+        let rendered = self.prompt(&path)?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
 
         if self.here.session.tree.head() != parent {
@@ -133,7 +133,8 @@ impl Verb {
         let sampling = self.next_sampling();
         if let Some(question) = self.here.session.tree.head().filter(|_| count > 1) {
             self.saved(safe).await;
-            return self.answer_again(Again::first(question, count, sampling.seed)).await;
+            let seed = Some(sampling.seed);
+            return self.answer_again(Again { question, count, answered: false, temperature: None, seed }).await;
         }
         let answer = self.new_answer(&rendered, sampling, started)?;
         self.write_answer(answer, plan, &rendered).await?;
@@ -144,10 +145,7 @@ impl Verb {
     pub(super) async fn go_on(&mut self, more: Option<String>) -> Done {
         let more = more.unwrap_or_default();
         let started = Instant::now();
-        self.here.session.may_write()?;
-        self.engine_ready().await?;
-        self.here.session.may_write()?;
-
+        self.ready_to_write().await?;
         let path = self.here.session.tree.path();
         let Some(last) = path.last().filter(|m| m.role == Role::Assistant) else {
             return refused("There is no unfinished answer to continue.");

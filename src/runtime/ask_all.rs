@@ -17,9 +17,8 @@ use crate::engine::protocol::{Ended, Sampling};
 use crate::runtime::protocol::{FanOut, FanOutRow};
 use crate::store::DocumentRecord;
 use crate::text::{Begin, Delta, StreamDecoder};
-use kept::{Shelved, is_file};
+use kept::{Standing, is_file};
 
-const THIS_QUESTION: &str = "This question";
 const SHOWN_REASONS: usize = 3;
 
 pub(super) struct Ready {
@@ -29,7 +28,7 @@ pub(super) struct Ready {
     pub(super) path: Path,
 }
 
-struct Being {
+struct Asked {
     record: DocumentRecord,
     row: FanOutRow,
     thinking: String,
@@ -42,7 +41,7 @@ struct Being {
 pub(super) struct AskAll {
     question: String,
     sampling: Sampling,
-    answers: Vec<Being>,
+    answers: Vec<Asked>,
     changed: bool,
     started: Instant,
 }
@@ -66,49 +65,26 @@ impl Verb {
             Attendance::Present => "/ask-all",
             Attendance::Absent => "ask-all",
         })?;
-        let (mut kept, mut others) = self.library_documents_kept(library.as_deref()).await?;
-        let (mut unread, mut tried) = (Vec::new(), false);
+        let mut shelved = self.shelved(library.as_deref()).await?;
+        let others = shelved.iter().filter(|(_, standing)| *standing != Standing::Alone);
+        let files: Vec<String> =
+            others.filter_map(|(d, _)| d.document.path.clone()).filter(|path| is_file(path)).collect();
         // With `save_state` "never", reading would keep nothing.
-        if read && !others.is_empty() && self.disk.policy != SaveStates::Never {
-            let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
+        let reads = read && self.disk.policy != SaveStates::Never;
+        let mut unread = Vec::new();
+        if reads && !files.is_empty() {
             unread = self.read_shelved(files).await?;
-            tried = true;
-            (kept, others) = self.library_documents_kept(library.as_deref()).await?;
+            shelved = self.shelved(library.as_deref()).await?;
         }
-        let others: Vec<(DocumentRecord, Option<String>)> = others
-            .into_iter()
-            .map(|(d, standing)| {
-                let why = self.why_not(tried, &d, standing, &unread);
-                (d, Some(why))
-            })
-            .collect();
-        self.activity(Activity::Busy { what: format!("asking {} documents", kept.len()) });
-        self.ask_documents(question, kept.into_iter().map(|d| (d, None)).chain(others)).await
-    }
-
-    async fn library_documents_kept(&mut self, library: Option<&str>) -> Done<Shelved> {
-        // Entry and state of a document that was just read may not be on disk yet.
-        self.disk.wait_for_texts();
-        self.states_saved().await;
-        let (kept, others) = self.shelved(library)?;
-        if kept.is_empty() && others.is_empty() {
-            return refused(no_document(library, self.attendance));
-        }
-        Ok((kept, others))
-    }
-
-    /// Asks the documents without a reason against it.
-    async fn ask_documents(
-        &mut self,
-        question: String,
-        documents: impl Iterator<Item = (DocumentRecord, Option<String>)>,
-    ) -> Done {
-        let being = |(record, failed): (DocumentRecord, Option<String>)| {
+        let asked = |(record, standing): (DocumentRecord, Standing)| {
+            let failed = self.why_not(reads, &record, standing, &unread);
             let (document, tokens) = (record.document.name.clone(), record.document.tokens);
             let row = FanOutRow { document, tokens, failed, ..FanOutRow::default() };
-            Being { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
+            Asked { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
         };
-        let answers: Vec<Being> = documents.map(being).collect();
+        let answers: Vec<Asked> = shelved.into_iter().map(asked).collect();
+        let count = answers.iter().filter(|a| a.row.failed.is_none()).count();
+        self.activity(Activity::Busy { what: format!("asking {count} documents") });
         let mut fan = AskAll { question, sampling: self.greedy(), answers, changed: true, started: Instant::now() };
         fan.report(self, false);
         let slots = self.fan_out(&mut fan).await?;
@@ -117,7 +93,7 @@ impl Verb {
         self.report_meters();
         let (answered, of, seconds) = (fan.answered(), fan.answers.len(), fan.started.elapsed().as_secs_f64());
         let stopped = if self.here.slot.stopped() { "Stopped: " } else { "" };
-        let reason = |b: &Being| b.row.failed.as_ref().map(|why| format!(" {}: {why}.", b.row.document));
+        let reason = |a: &Asked| a.row.failed.as_ref().map(|why| format!(" {}: {why}.", a.row.document));
         let reasons: String = fan.answers.iter().filter_map(reason).take(SHOWN_REASONS).collect();
         self.info(format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
         let serial = self.here.session.serial;
@@ -134,7 +110,7 @@ impl Verb {
         done
     }
 
-    async fn open_answer(&mut self, answer: Option<(&AskAll, &Being)>) -> Done {
+    async fn open_answer(&mut self, answer: Option<(&AskAll, &Asked)>) -> Done {
         let Some((table, answered)) = answer else {
             return refused("That answer is gone. /ask-all asks again.");
         };
@@ -209,7 +185,7 @@ impl State {
         for mut messages in candidates {
             messages.push(self.draft(Role::User, None, question.to_owned()));
             let refs: Vec<&Message> = messages.iter().collect();
-            let rendered = self.prompt(&refs, THIS_QUESTION)?;
+            let rendered = self.prompt(&refs)?;
             if path.unchanged(&rendered.text).segments().len() == path.segments().len() {
                 return Ok(Ready { messages, rendered: Arc::new(rendered), path });
             }
@@ -225,33 +201,33 @@ impl State {
 
 impl AskAll {
     fn report(&self, runtime: &State, over: bool) {
-        let rows = self.answers.iter().map(|b| b.row.clone()).collect();
+        let rows = self.answers.iter().map(|a| a.row.clone()).collect();
         runtime.report(Notice::FanOut(FanOut { question: self.question.clone(), rows, over }));
     }
 
     fn answered(&self) -> usize {
-        self.answers.iter().filter(|b| b.row.is_answered()).count()
+        self.answers.iter().filter(|a| a.row.is_answered()).count()
     }
 
-    fn answer(being: &mut Being, ready: &Ready, runtime: &State, Grown { path, stats }: Grown) {
+    fn answer(asked: &mut Asked, ready: &Ready, runtime: &State, Grown { path, stats }: Grown) {
         let Some(end) = stats.end else { return };
         let begin = Begin::after_prompt(&ready.rendered.text);
         let Delta { thinking, answer } = runtime.engine.decoded(begin, &stats.generated);
-        (being.thinking, being.row.text) = (thinking, answer);
-        being.row.finish = Some(end.ended.finish());
-        being.row.answer_tokens = stats.generated.len() as u64;
+        (asked.thinking, asked.row.text) = (thinking, answer);
+        asked.row.finish = Some(end.ended.finish());
+        asked.row.answer_tokens = stats.generated.len() as u64;
         let messages: Vec<&Message> = ready.messages.iter().collect();
-        being.looked = runtime.sources_after(&messages, &ready.rendered, (&end.looked_at, &[]), &path);
-        being.row.passages = being.looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
-        if end.ended == Ended::Cancelled || being.likely.len() != stats.generated.len() {
+        asked.looked = runtime.sources_after(&messages, &ready.rendered, (&end.looked_at, &[]), &path);
+        asked.row.passages = asked.looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
+        if end.ended == Ended::Cancelled || asked.likely.len() != stats.generated.len() {
             return;
         }
         // Thoughts do not count.
         let until = runtime.thoughts_until(begin).ok().flatten();
         let from = until.and_then(|t| stats.generated.iter().position(|g| *g == t)).map_or(0, |at| at + 1);
-        if let Some(scores) = being.likely.get(from..).filter(|scores| !scores.is_empty()) {
+        if let Some(scores) = asked.likely.get(from..).filter(|scores| !scores.is_empty()) {
             let sum: f64 = scores.iter().map(|score| f64::from(*score)).sum();
-            being.row.log_probability = Some(sum / scores.len() as f64);
+            asked.row.log_probability = Some(sum / scores.len() as f64);
         }
     }
 }
@@ -261,30 +237,26 @@ impl Fan for AskAll {
         self.report(runtime, false);
     }
 
-    fn count(&self) -> usize {
-        self.answers.len()
-    }
-
     fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
-        let Some(being) = self.answers.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
-        let ready = runtime.question_to(&being.record, &self.question)?;
+        let Some(asked) = self.answers.get_mut(which).filter(|a| a.row.failed.is_none()) else { return Ok(None) };
+        let ready = runtime.question_to(&asked.record, &self.question)?;
         let mut branch = runtime.question_after(&ready.path, &ready.rendered, self.sampling)?;
         if let Some(Last::Generate(request)) = &mut branch.last {
             // Requests the log-probability of each token itself, without alternatives.
             request.likely = Some(0);
         }
-        let tokenizer = runtime.engine.renderer.model().tokenizer.clone();
+        let tokenizer = runtime.engine.tokenizer().clone();
         let decoder = StreamDecoder::new(tokenizer, Begin::after_prompt(&ready.rendered.text));
-        being.running = Some((ready, decoder));
+        asked.running = Some((ready, decoder));
         Ok(Some(branch))
     }
 
     fn tokens(&mut self, _state: &mut State, which: usize, written: &Written<'_>) {
-        let Some(being) = self.answers.get_mut(which) else { return };
-        being.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
-        if let Some((_, decoder)) = &mut being.running {
+        let Some(asked) = self.answers.get_mut(which) else { return };
+        asked.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
+        if let Some((_, decoder)) = &mut asked.running {
             let delta = decoder.push_all(written.tokens);
-            being.row.text.push_str(&delta.answer);
+            asked.row.text.push_str(&delta.answer);
             self.changed |= !delta.answer.is_empty();
         }
     }
@@ -296,14 +268,14 @@ impl Fan for AskAll {
     }
 
     fn ended(&mut self, runtime: &mut State, which: usize, grown: Done<Grown>) {
-        let Some(being) = self.answers.get_mut(which) else { return };
-        match (grown, being.running.take()) {
-            (Ok(grown), Some((ready, _))) => Self::answer(being, &ready, runtime, grown),
+        let Some(asked) = self.answers.get_mut(which) else { return };
+        match (grown, asked.running.take()) {
+            (Ok(grown), Some((ready, _))) => Self::answer(asked, &ready, runtime, grown),
             (Ok(_), None) | (Err(RuntimeError::Stopped), _) => {}
-            (Err(e), _) => being.row.failed = Some(e.to_string()),
+            (Err(e), _) => asked.row.failed = Some(e.to_string()),
         }
         self.changed = true;
-        let of = self.answers.iter().filter(|b| b.row.failed.is_none()).count();
+        let of = self.answers.iter().filter(|a| a.row.failed.is_none()).count();
         runtime.working(Activity::Busy { what: format!("{} of {of} documents answered", self.answered()) });
     }
 }

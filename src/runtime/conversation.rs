@@ -9,9 +9,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::baton::Running;
-use super::opened::Empty;
 use super::session::Session;
-use super::verb::Turn;
 use super::{Activity, Attendance, Done, Level, Notice, Request, Rights, Slot, State, Wait, Wake};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::core::transcript::{Message, Role};
@@ -19,6 +17,7 @@ use crate::engine::protocol::SequenceId;
 use crate::runtime::protocol::Meters;
 use crate::store::SessionLock;
 
+#[derive(Default)]
 pub(super) struct Conversation {
     pub(super) session: Session,
     pub(super) lock: Option<SessionLock>,
@@ -28,7 +27,7 @@ pub(super) struct Conversation {
     pub(super) wait: Wait,
     pub(super) wake: Option<Wake>,
     /// When the verb may next save and refresh its numbers.
-    pub(super) next_tick: Instant,
+    pub(super) next_tick: Option<Instant>,
     pub(super) queue: VecDeque<Request>,
     /// The interface still holds input for this conversation, so it keeps its slot after the user leaves it.
     pub(super) promised: bool,
@@ -53,23 +52,7 @@ pub(super) struct Apart {
 
 impl Conversation {
     pub(super) fn new(session: Session, sequence: SequenceId) -> Conversation {
-        Conversation {
-            session,
-            lock: None,
-            slot: Slot::of(sequence),
-            verb: None,
-            wait: Wait::Idle,
-            wake: None,
-            next_tick: Instant::now(),
-            queue: VecDeque::new(),
-            promised: false,
-            apart: None,
-            resume_pending: false,
-            typed: None,
-            meters: Meters::default(),
-            warned: 0,
-            activity: Activity::Idle,
-        }
+        Conversation { session, slot: Slot::of(sequence), ..Conversation::default() }
     }
 
     fn is_done(&self) -> bool {
@@ -125,37 +108,35 @@ impl State {
         self.engine.is_live() && self.engine.free_slots() > 0 && self.others.iter().all(|other| other.wait.is_idle())
     }
 
-    pub(super) fn turn_of(&self, request: &Request) -> Turn {
-        let idle = self.here.wait.is_idle();
-        let turn = match request.while_busy() {
+    /// What a request does now; [`WhileBusy::Waits`] if it is queued.
+    pub(super) fn turn_of(&self, request: &Request) -> WhileBusy {
+        let (idle, wanted) = (self.here.wait.is_idle(), request.while_busy());
+        match wanted {
             // Its last work ended a moment ago, and the interface holds more input for it.
-            WhileBusy::Leaves if idle && self.here.promised && self.engine.free_slots() > 0 => Turn::Leave,
-            _ if idle => return Turn::Queue,
-            WhileBusy::Waits => return Turn::Queue,
-            WhileBusy::Runs => return Turn::AtOnce,
-            WhileBusy::Leaves => Turn::Leave,
-            WhileBusy::Apart => Turn::Apart,
-        };
+            WhileBusy::Leaves if idle && self.here.promised && self.engine.free_slots() > 0 => {}
+            _ if idle => return WhileBusy::Waits,
+            WhileBusy::Waits | WhileBusy::Runs => return wanted,
+            WhileBusy::Leaves | WhileBusy::Apart => {}
+        }
         // One-shot requests keep their order. A conversation that is not in the list yet cannot be left.
         if self.attendance == Attendance::Absent || self.quitting || self.here.session.serial == 0 {
-            return Turn::Queue;
+            return WhileBusy::Waits;
         }
         let why = match (self.engine.slots(), self.engine.free_slots()) {
             (0, _) => "The model is being loaded",
             (1, _) => "This engine holds one conversation at a time",
             (_, 0) => "All conversations of this engine are busy",
-            _ => return turn,
+            _ => return wanted,
         };
         self.info(format!("{why}; this runs after the current work."));
-        Turn::Queue
+        WhileBusy::Waits
     }
 
     /// Runs a request in a new conversation; the current one continues off screen.
     pub(super) fn leave(&mut self, request: Request) {
         let Some(sequence) = self.engine.take_slot() else { return self.here.queue.push_back(request) };
-        let (id, name) = (self.here.session.id, self.here.session.name.clone());
-        self.opened.note(self.here.session.serial, id, name);
-        let session = Session::empty(self.defaults.clone(), self.default_system.clone());
+        self.opened.note(&self.here.session);
+        let session = self.empty_session();
         // The screen shows this activity until the new conversation replaces the current one; then any other activity
         // is a change.
         let activity = Activity::Busy { what: "opening".into() };
@@ -225,15 +206,14 @@ impl State {
 
     /// Shows a conversation that worked off screen. The previous one continues off screen or is dropped.
     pub(super) fn take_up(&mut self, at: usize) {
-        let (serial, id, name) = (self.here.session.serial, self.here.session.id, self.here.session.name.clone());
-        self.opened.note(serial, id, name);
+        self.opened.note(&self.here.session);
         self.exchange(at);
         self.screen = self.here.session.serial;
         // The interface holds the rest of its input and shows it now.
         self.here.promised = false;
         if self.others.get(at).is_some_and(Conversation::is_done) {
             let left = self.others.remove(at);
-            self.put_away(left, self.opened.empty);
+            self.put_away(left, self.opened.keeps_empty);
         }
         self.show_all_again();
     }
@@ -268,11 +248,11 @@ impl State {
             self.others.iter().position(|s| s.is_done() && (s.apart.is_some() || s.session.serial != screen))
         {
             let other = self.others.remove(at);
-            self.put_away(other, Empty::Kept);
+            self.put_away(other, true);
         }
     }
 
-    fn put_away(&mut self, mut other: Conversation, empty: Empty) {
+    fn put_away(&mut self, mut other: Conversation, keeps_empty: bool) {
         // Without an engine there is no slot to release.
         self.engine.release(other.slot.sequence);
         match other.apart {
@@ -291,13 +271,13 @@ impl State {
                 self.disk.wait_for_texts();
                 self.disk.let_go(other.session.id, other.lock.take());
                 self.left_untitled(&mut other.session);
-                self.opened.left(other.session, empty);
+                self.opened.left(other.session, keeps_empty);
             }
         }
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         let waits = self.others.iter().chain([&self.here]).filter_map(|other| other.wait.deadline());
-        waits.chain(self.background.iter().filter_map(|(task, _)| task.deadline())).min()
+        waits.chain(self.background.iter().filter_map(|(task, _)| task.until)).min()
     }
 }

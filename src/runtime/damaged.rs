@@ -73,7 +73,7 @@ impl State {
         let stored = self.disk.stored_path(segment).ok()?;
         let path = if stored.head() == Some(*segment) { stored } else { self.here.slot.live.up_to(segment)? };
         let boundary = path.segments().last().map(|s| s.content.boundary)?;
-        let tokenizer = &self.engine.renderer.model().tokenizer;
+        let tokenizer = self.engine.tokenizer();
         let spelled = tokenizer.spell(&path.tokens(), Before::Edge);
         // A start token that the template did not write has no text.
         let start = tokenizer.bos().map(|bos| tokenizer.decode(&[bos], Specials::Show));

@@ -154,6 +154,13 @@ impl Verb {
         self.unparked().await
     }
 
+    /// The same for a verb that writes; lost state may make the session read-only.
+    pub(super) async fn ready_to_write(&mut self) -> Done {
+        self.here.session.may_write()?;
+        self.engine_ready().await?;
+        self.here.session.may_write()
+    }
+
     /// The model was loaded once. A parked one begins to return.
     pub(super) async fn model_known(&mut self) -> Done {
         self.model_started().await?;

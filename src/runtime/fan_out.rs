@@ -38,8 +38,7 @@ pub(super) struct Grown {
 }
 
 pub(super) trait Fan {
-    fn count(&self) -> usize;
-    /// Prepares a branch by its number from 0. Called once for each, in order; `None` skips it, an error ends it.
+    /// Prepares a branch by its number from 0. Called once for each, in order, until there is none; an error ends it.
     fn prepare(&mut self, state: &mut State, which: usize) -> Done<Option<Branch>>;
     fn tokens(&mut self, _state: &mut State, _which: usize, _written: &Written<'_>) {}
     fn tick(&mut self, _state: &mut State) {}
@@ -59,10 +58,6 @@ struct One {
 }
 
 impl Fan for One {
-    fn count(&self) -> usize {
-        1
-    }
-
     fn prepare(&mut self, _state: &mut State, _which: usize) -> Done<Option<Branch>> {
         Ok(self.branch.take())
     }
@@ -196,19 +191,17 @@ impl Verb {
     }
 
     fn next_branch(&mut self, fan: &mut dyn Fan, next: &mut usize) -> Option<(usize, Branch)> {
-        while *next < fan.count() && !self.here.slot.stopped() {
+        while !self.here.slot.stopped() {
             let which = *next;
             *next += 1;
-            match fan.prepare(self, which) {
-                Ok(Some(branch)) => return Some((which, branch)),
-                Ok(None) => {}
-                Err(e) => {
-                    let stopped = matches!(e, RuntimeError::Stopped);
-                    fan.ended(self, which, Err(e));
-                    if stopped {
-                        return None;
-                    }
-                }
+            let e = match fan.prepare(self, which) {
+                Ok(branch) => return branch.map(|branch| (which, branch)),
+                Err(e) => e,
+            };
+            let stopped = matches!(e, RuntimeError::Stopped);
+            fan.ended(self, which, Err(e));
+            if stopped {
+                break;
             }
         }
         None

@@ -1,12 +1,14 @@
 //! The engine as all conversations share it: channels, state, slots in use, and the model's text side.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, never};
 
 use super::Renderer;
 use crate::core::Exit;
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, MAIN, ModelInfo, SequenceId, Token};
+use crate::text::tokenizer::Tokenizer;
 use crate::text::{Begin, Delta, StreamDecoder, thoughts};
 
 /// Most tokens between two checkpoints inside a document where the CPU reads: an end of the process loses less than a
@@ -43,7 +45,7 @@ pub(crate) struct Engine {
     /// Tokens between two checkpoints inside a long document.
     pub(super) piece: usize,
     /// Identifies the loaded model; empty before.
-    pub(super) fingerprint: String,
+    pub(crate) fingerprint: String,
     /// The error once its thread has ended without an event.
     pub(crate) gone: &'static str,
 }
@@ -134,7 +136,7 @@ impl Engine {
     }
 
     pub(super) fn decoded(&self, begin: Begin, tokens: &[Token]) -> Delta {
-        let mut decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), begin);
+        let mut decoder = StreamDecoder::new(Arc::clone(self.tokenizer()), begin);
         let mut all = decoder.push_all(tokens);
         let rest = decoder.finish();
         all.thinking.push_str(&rest.thinking);
@@ -147,8 +149,8 @@ impl Engine {
         }
     }
 
-    pub(crate) fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    pub(super) fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.renderer.model().tokenizer
     }
 
     pub(super) fn slots(&self) -> u32 {

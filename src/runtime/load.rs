@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::{Done, Form, Notice, Plan, PrefillStats, Rendered, RuntimeError, State, Step, Verb, Wait};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
-use crate::runtime::protocol::{FileProgress, LoadOptions};
+use crate::runtime::protocol::{FileProgress, FileState, LoadOptions};
 use crate::text::TextError;
 use crate::text::sources::Document;
 use choose::{Decision, items, keep_only};
@@ -21,28 +21,30 @@ use choose::{Decision, items, keep_only};
 const TREE_SHOWN: Duration = Duration::from_millis(500);
 
 struct Item {
-    name: String,
-    tokens: u64,
+    file: FileProgress,
+    /// Position of its last token in the context.
     end: u64,
     /// Kept state contains the whole document.
     kept: bool,
+}
+
+impl Item {
+    fn start(&self) -> u64 {
+        self.end - self.file.tokens
+    }
 }
 
 struct Load {
     begun_at: Option<MessageId>,
     messages: Vec<Message>,
     items: Vec<Item>,
+    total: u64,
+    left_after: u64,
     library: bool,
     started: Instant,
     /// The document being read, and the number of documents in the conversation.
     at: usize,
     added: usize,
-    files: Vec<FileProgress>,
-    total: u64,
-    left_after: u64,
-    /// Tokens of the load that are in the state at the start of the current document's job, and those of that document.
-    done: u64,
-    before: u64,
     /// Tokens read by earlier jobs, and the time they took.
     read: u64,
     reading: Duration,
@@ -66,8 +68,7 @@ impl Verb {
 
     pub(super) async fn load_documents(&mut self, documents: Vec<Document>, options: &LoadOptions) -> Done {
         let documents = self.shaped(documents, options)?;
-        self.engine_ready().await?;
-        self.here.session.may_write()?;
+        self.ready_to_write().await?;
 
         let documents = self.without_repeated(documents).await;
         if documents.is_empty() {
@@ -79,7 +80,7 @@ impl Verb {
         let Some((rendered, items, plan)) = self.planned_load(&opening, &mut messages).await? else { return Ok(()) };
         for (message, item) in messages.iter_mut().zip(&items) {
             if let Some(d) = &mut message.meta.document {
-                (d.tokens, d.once) = (item.tokens, options.once);
+                (d.tokens, d.once) = (item.file.tokens, options.once);
             }
         }
         // A truncated document always differs from the recorded file.
@@ -90,8 +91,24 @@ impl Verb {
         for message in opening {
             self.add_message(message)?;
         }
-        let left_after = self.here.meters.context_limit.saturating_sub(plan.total());
-        let mut load = Load::new(begun_at, messages, items, !options.once, left_after);
+        let mut load = Load {
+            begun_at,
+            messages,
+            total: items.iter().map(|i| i.file.tokens).sum(),
+            items,
+            left_after: self.here.meters.context_limit.saturating_sub(plan.total()),
+            library: !options.once,
+            started: Instant::now(),
+            at: 0,
+            added: 0,
+            read: 0,
+            reading: Duration::ZERO,
+            tree_shown: None,
+            restored: 0.0,
+            begun_again: false,
+            upto: 0,
+            reached: 0,
+        };
         self.read_load(&mut load, &rendered, plan).await
     }
 
@@ -143,7 +160,7 @@ impl Verb {
             };
             let lost = match read {
                 Ok(true) => {
-                    self.say_loaded(&load.items, load.started);
+                    self.say_loaded(load);
                     self.show_session();
                     self.report_meters();
                     return Ok(());
@@ -198,7 +215,6 @@ impl Verb {
             }
             let plan = Plan { base, found, steps };
             let (to_read, began) = (plan.to_read(), Instant::now());
-            load.begin(to_read);
             let stats = self.execute(plan, rendered, None, load).await?;
             if stats.read < to_read {
                 return Err(RuntimeError::Stopped);
@@ -240,25 +256,30 @@ impl State {
     }
 
     fn document_read(&mut self, load: &mut Load, stats: &PrefillStats, took: Duration) {
-        load.end(stats, took);
-        self.working(load.shown());
-        if let (Some(message), Some(item)) = (load.messages.get_mut(load.at), load.items.get(load.at))
-            && let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete)
-        {
-            info.complete = true;
-            let info = info.clone();
+        load.read += stats.read;
+        load.reading += took;
+        let Some(item) = load.items.get_mut(load.at) else { return };
+        item.file.state = match (item.file.state, stats.read) {
+            (FileState::Waiting, 0) => FileState::FromLibrary(load.restored),
+            (FileState::Waiting | FileState::Reading(_), _) => FileState::Done(took.as_secs_f64()),
+            (before @ (FileState::Done(_) | FileState::FromLibrary(_)), _) => before,
+        };
+        let (tokens, starts_at) = (item.file.tokens, item.start());
+        self.working(load.shown(self.here.slot.live.position()));
+        let Some(message) = load.messages.get_mut(load.at) else { return };
+        let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete) else { return };
+        info.complete = true;
+        let info = info.clone();
+        if self.engine.server().is_none() {
             // A server reads the document with the question and counts it then.
-            let here = self.engine.server().is_none();
-            message.meta.prefilled_tokens = if here { stats.read } else { 0 };
-            message.meta.reused_tokens = if here { item.tokens.saturating_sub(stats.read) } else { 0 };
-            message.meta.prefill_ms = stats.prefill_ms;
-            self.amend(message);
-            self.report(Notice::Finished(message.clone()));
-            if load.library
-                && let Some(segment) = self.here.session.ends.get(&message.id).copied()
-            {
-                self.add_to_library(&info, item.end.saturating_sub(item.tokens), segment);
-            }
+            message.meta.prefilled_tokens = stats.read;
+            message.meta.reused_tokens = tokens.saturating_sub(stats.read);
+        }
+        message.meta.prefill_ms = stats.prefill_ms;
+        self.amend(message);
+        self.report(Notice::Finished(message.clone()));
+        if let Some(segment) = self.here.session.ends.get(&message.id).copied().filter(|_| load.library) {
+            self.add_to_library(&info, starts_at, segment);
         }
     }
 }

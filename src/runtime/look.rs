@@ -235,7 +235,7 @@ impl State {
             let first = begun.get_or_insert((number, m));
             let (place, (number, title)) = match m.role {
                 Role::System => {
-                    let tokens = self.engine.renderer.model().tokenizer.encode_plain(&m.text);
+                    let tokens = self.engine.tokenizer().encode_plain(&m.text);
                     add(tokens.map_or(0, |t| t.len() as u64), Place::System, number, "system text".into(), 0);
                     begun = None;
                     continue;

@@ -19,20 +19,13 @@ struct Slot {
     parked: Option<Session>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Empty {
-    /// It is dropped: `/new` creates another one.
-    #[default]
-    Dropped,
-    /// It stays, because the interface holds a draft for it.
-    Kept,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     slots: Vec<Slot>,
     given: u64,
-    pub(super) empty: Empty,
+    /// An empty session stays when it is left, because the interface holds a draft for it. Else it is dropped: `/new`
+    /// creates another one.
+    pub(super) keeps_empty: bool,
     /// The last switch was by number; then a note that nothing is read again is suppressed.
     pub(super) quiet: bool,
 }
@@ -46,18 +39,21 @@ impl Opened {
         self.slots.iter_mut().filter(|s| s.id == Some(id)).for_each(|s| s.name = name.to_owned());
     }
 
-    pub(super) fn note(&mut self, serial: u64, id: Option<SessionId>, name: String) {
-        if let Some(slot) = self.at(serial) {
-            (slot.id, slot.name) = (id, name);
+    pub(super) fn note(&mut self, session: &Session) {
+        if let Some(slot) = self.at(session.serial) {
+            (slot.id, slot.name) = (session.id, session.name.clone());
         }
     }
 
-    pub(super) fn left(&mut self, session: Session, empty: Empty) {
-        if session.id.is_none() && empty == Empty::Dropped {
+    pub(super) fn left(&mut self, session: Session, keeps_empty: bool) {
+        self.note(&session);
+        if session.id.is_some() {
+            return;
+        }
+        if !keeps_empty {
             self.slots.retain(|s| s.serial != session.serial);
         } else if let Some(slot) = self.at(session.serial) {
-            (slot.id, slot.name) = (session.id, session.name.clone());
-            slot.parked = Some(session).filter(|session| session.id.is_none());
+            slot.parked = Some(session);
         }
     }
 
@@ -90,7 +86,7 @@ impl State {
         self.here.promised = false;
         let mut left = std::mem::replace(&mut self.here.session, session);
         self.left_untitled(&mut left);
-        self.opened.left(left, self.opened.empty);
+        self.opened.left(left, self.opened.keeps_empty);
         let (serial, id) = (self.here.session.serial, self.here.session.id);
         let known =
             self.opened.slots.iter().find(|s| s.serial == serial || id.is_some() && s.id == id).map(|s| s.serial);
@@ -108,8 +104,7 @@ impl State {
     /// Refuses to open another session for a conversation off screen: the one on screen must not change.
     pub(super) fn leads_on_screen(&self) -> Done {
         if self.off_screen {
-            let why = "No other session was opened: you had left this one.";
-            return refused(why);
+            return refused("No other session was opened: you had left this one.");
         }
         Ok(())
     }
@@ -138,15 +133,12 @@ impl State {
         self.out.report(Notice::Named { name: on_screen.unwrap_or_default(), opened });
     }
 
-    fn back_to_empty(&mut self, serial: u64) {
-        let parked = self.opened.at(serial).and_then(|slot| slot.parked.take());
-        let fresh = || Session { serial, ..Session::empty(self.defaults.clone(), self.default_system.clone()) };
-        let session = parked.unwrap_or_else(fresh);
-        self.open_in_place(session, None);
-        self.show_empty();
+    pub(super) fn empty_session(&self) -> Session {
+        Session::empty(self.defaults.clone(), self.default_system.clone())
     }
 
-    pub(super) fn show_empty(&mut self) {
+    pub(super) fn open_empty(&mut self, session: Session) {
+        self.open_in_place(session, None);
         self.here.resume_pending = false;
         self.here.warned = 0;
         self.disk.forget_left_out();
@@ -168,23 +160,23 @@ impl Verb {
             self.show_session();
             return Ok(());
         }
-        let other = self.at_work(|session| session.serial == serial);
-        let Some(id) = self.opened.at(serial).map(|s| s.id) else {
+        let Some((id, parked)) = self.opened.at(serial).map(|s| (s.id, s.parked.take())) else {
             return refused("That session is not open any more; /sessions lists all.");
         };
-        self.opened.empty = Empty::Kept;
-        let done = match (other, id) {
+        self.opened.keeps_empty = true;
+        let done = match (self.at_work(|session| session.serial == serial), id) {
             (Some(at), _) => {
                 self.take_up(at);
                 Ok(())
             }
             (None, Some(id)) => self.back_to(id).await,
             (None, None) => {
-                self.back_to_empty(serial);
+                let session = parked.unwrap_or_else(|| Session { serial, ..self.empty_session() });
+                self.open_empty(session);
                 Ok(())
             }
         };
-        self.opened.empty = Empty::Dropped;
+        self.opened.keeps_empty = false;
         self.opened.quiet = done.is_ok();
         done
     }

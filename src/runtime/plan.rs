@@ -61,7 +61,7 @@ impl State {
             // Without the last step if the model answers it: the answer is generated anew.
             for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
                 let boundary = boundary(rendered, step.text_end);
-                let fingerprint = self.engine.fingerprint();
+                let fingerprint = &self.engine.fingerprint;
                 let content = segments::content(fingerprint, &chain, &step.prompt, &[], boundary, step.kind);
                 // The id covers tokens only; the next step begins where the stored text ends.
                 let id = content.id();
@@ -74,7 +74,7 @@ impl State {
             // An earlier read may have stopped inside the next step, or used other piece lengths. All such pieces are
             // taken before the rest is tokenised again.
             let before = chain.segments().len();
-            while let Some(part) = self.disk.stopped_part(&chain, self.engine.fingerprint(), &rendered.text)?
+            while let Some(part) = self.disk.stopped_part(&chain, &self.engine.fingerprint, &rendered.text)?
                 && part.content.start == chain.position()
             {
                 chain.append(part);
@@ -204,7 +204,7 @@ impl State {
     }
 
     pub(super) fn count(&self, text: &str) -> Done<u64> {
-        let tokenizer = &self.engine.renderer.model().tokenizer;
+        let tokenizer = self.engine.tokenizer();
         let counted = self.bounded(|halt| tokenizer.encode_plain_until(text, &Halt { most: usize::MAX, ..*halt }));
         Ok(counted?.len() as u64)
     }

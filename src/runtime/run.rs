@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, Select, never};
 use super::baton::Running;
 use super::link::EngineState;
 use super::task::Task;
-use super::verb::{Turn, verb};
+use super::verb::verb;
 use super::{Activity, Attendance, Done, Level, Notice, Request, RuntimeError, State, Verb, Wait, Wake};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::engine::protocol::EngineEvent;
@@ -277,10 +277,13 @@ impl State {
                 self.here.slot.cancel.cancel();
             }
             r => match self.turn_of(&r) {
-                Turn::AtOnce => self.serve(r),
-                Turn::Queue => self.here.queue.push_back(r),
-                Turn::Leave => self.leave(r),
-                Turn::Apart => self.set_apart(r),
+                WhileBusy::Runs => {
+                    let running = verb(&self.baton, async move |v| v.carry_out(r).await);
+                    self.at_once.push_back((self.here.session.serial, running));
+                }
+                WhileBusy::Waits => self.here.queue.push_back(r),
+                WhileBusy::Leaves => self.leave(r),
+                WhileBusy::Apart => self.set_apart(r),
             },
         }
     }
@@ -290,12 +293,6 @@ impl State {
         self.stop();
         self.on_each_other(|_| true, State::stop);
         self.leave_background_tasks();
-    }
-
-    /// Runs a request at once, while the conversation's verb waits.
-    fn serve(&mut self, request: Request) {
-        let running = verb(&self.baton, async move |v| v.carry_out(request).await);
-        self.at_once.push_back((self.here.session.serial, running));
     }
 
     pub(super) fn stop(&mut self) {
@@ -344,7 +341,7 @@ impl State {
         match &self.here.wait {
             Wait::Saved { until, .. } if Instant::now() >= *until => self.wake(Wake::Go),
             Wait::Background(task) if task.is_given_up() => self.wake(Wake::Stopped),
-            Wait::Engine { next_tick, .. } if Instant::now() >= *next_tick => self.wake(Wake::Tick),
+            Wait::Engine { until, .. } if Instant::now() >= *until => self.wake(Wake::Tick),
             _ => {}
         }
     }

@@ -9,14 +9,15 @@ use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId}
 use crate::store::SegmentId;
 use crate::text::near::no_document;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Rights {
+    #[default]
     Write,
     /// Another process writes, or the state is unusable and the user chose to view only: the reason.
     View(String),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) serial: u64,
     /// Its row; `None` until the first message.
@@ -47,23 +48,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn empty(settings: Settings, system: Option<String>) -> Session {
-        Session {
-            serial: 0,
-            id: None,
-            name: String::new(),
-            title: String::new(),
-            wants_title: false,
-            tree: Tree::default(),
-            settings,
-            unread: None,
-            system,
-            rights: Rights::Write,
-            is_unread: false,
-            ends: HashMap::new(),
-            labels: BTreeMap::new(),
-            cut: HashSet::new(),
-            broken_off: HashSet::new(),
-        }
+        Session { settings, system, ..Session::default() }
     }
 
     pub(super) fn copy_at(&self, path: Vec<Message>, rights: Rights) -> Session {

@@ -103,9 +103,7 @@ impl State {
         if let Some(name) = &name {
             self.refuse_taken(name)?;
         }
-        let empty = Session::empty(self.defaults.clone(), self.default_system.clone());
-        self.open_in_place(Session { name: name.unwrap_or_default(), ..empty }, None);
-        self.show_empty();
+        self.open_empty(Session { name: name.unwrap_or_default(), ..self.empty_session() });
         Ok(())
     }
 
@@ -123,7 +121,7 @@ impl State {
     /// After the model is loaded: finds the messages of the open session that have state for it.
     pub(super) fn model_is_known(&mut self) {
         let Some(id) = self.here.session.id else { return };
-        let fingerprint = self.engine.fingerprint().to_owned();
+        let fingerprint = self.engine.fingerprint.clone();
         match self.disk.store.tree(id, &fingerprint, 0) {
             Ok(nodes) => {
                 self.here.session.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::baton::Running;
 use super::{Activity, Attendance, Done, RuntimeError, State, Verb, Wait, Wake};
 use crate::engine::protocol::Cancel;
 use crate::store::Watch;
@@ -28,7 +27,7 @@ pub(super) struct Task {
     cancel: Cancel,
     pub(super) serial: u64,
     /// Deadline after a stop.
-    until: Option<Instant>,
+    pub(super) until: Option<Instant>,
 }
 
 pub(super) struct Doing {
@@ -50,16 +49,13 @@ impl Doing {
 }
 
 impl Task {
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.until
-    }
-
     pub(super) fn activity(&self) -> Activity {
+        let what = self.what.clone();
         match (self.place, self.cancel.is_cancelled()) {
             (Place::InTurn, true) => Activity::Stopping,
-            (Place::InTurn, false) => Activity::Busy { what: self.what.clone() },
-            (Place::Background, true) => Activity::Background { what: format!("stopping: {}", self.what) },
-            (Place::Background, false) => Activity::Background { what: self.what.clone() },
+            (Place::InTurn, false) => Activity::Busy { what },
+            (Place::Background, true) => Activity::Background { what: format!("stopping: {what}") },
+            (Place::Background, false) => Activity::Background { what },
         }
     }
 
@@ -136,29 +132,21 @@ impl State {
     }
 
     pub(super) fn on_task(&mut self, progress: Option<String>) {
-        match (&mut self.here.wait, progress) {
-            (Wait::Background(task), Some(what)) => {
-                task.what = what;
-                let shown = task.activity();
-                self.activity(shown);
-            }
-            (Wait::Background(_), None) => self.wake(Wake::Go),
-            _ => {}
-        }
+        let Wait::Background(task) = &mut self.here.wait else { return };
+        let Some(what) = progress else { return self.wake(Wake::Go) };
+        task.what = what;
+        let shown = task.activity();
+        self.activity(shown);
     }
 
     pub(super) fn on_background_task(&mut self, at: usize, progress: Option<String>) {
-        match (self.background.get_mut(at), progress) {
-            (Some((task, _)), Some(what)) => {
-                task.what = what;
-                self.show_rest();
-            }
-            (Some(_), None) => {
-                let (task, verb): (Task, Running<Done>) = self.background.remove(at);
-                self.at_once.push_back((task.serial, verb));
-            }
-            (None, _) => {}
+        let Some((task, _)) = self.background.get_mut(at) else { return };
+        if let Some(what) = progress {
+            task.what = what;
+            return self.show_rest();
         }
+        let (task, verb) = self.background.remove(at);
+        self.at_once.push_back((task.serial, verb));
     }
 
     pub(super) fn show_rest(&mut self) {

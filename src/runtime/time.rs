@@ -250,7 +250,7 @@ impl Verb {
         let mut info = DocumentInfo::new("summary of the conversation", None, &summary);
         // The new branch reads the document completely.
         info.complete = true;
-        info.tokens = self.engine.renderer.model().tokenizer.encode_plain(&summary)?.len() as u64;
+        info.tokens = self.engine.tokenizer().encode_plain(&summary)?.len() as u64;
         let mut message = self.draft(Role::Document, root, summary);
         message.meta.document = Some(info);
         let path: Vec<&Message> = self.here.session.tree.path_to(root).into_iter().chain([&message]).collect();

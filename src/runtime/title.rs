@@ -70,7 +70,7 @@ impl State {
             let watched = Watched { thought_tokens: THOUGHT_TOKENS, loops: true };
             let begin = Begin::after_prompt(&branch.rendered.text);
             generate.max_tokens = TITLE_TOKENS + THOUGHT_TOKENS;
-            generate.steering = steering(watched, &self.engine.renderer.model().tokenizer, begin, 0)?;
+            generate.steering = steering(watched, self.engine.tokenizer(), begin, 0)?;
         }
         Ok(Some(branch))
     }

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::baton::{Baton, Held, Running};
+use super::executor::Executor;
 use super::task::Task;
 use super::{Activity, Attendance, Choice, Done, Level, Notice, Slot, State};
 use crate::engine::protocol::EngineEvent;
@@ -47,8 +48,8 @@ pub(super) enum Wait {
     Background(Task),
     /// For the user.
     Question { id: u64, notice: Box<Notice>, before: Activity },
-    /// For commands to the engine.
-    Engine { commands: Vec<u64>, work: Work, next_tick: Instant },
+    /// For commands to the engine, until the next tick.
+    Engine { commands: Vec<u64>, work: Work, until: Instant },
 }
 
 /// Work of the engine that a verb waits for.
@@ -71,22 +72,10 @@ pub(super) enum Wake {
     Answer(Answer),
     /// An event of one of the commands.
     Engine(EngineEvent),
-    /// [`Wait::Engine::next_tick`] is reached.
+    /// The time to save and to refresh numbers.
     Tick,
     /// The conversation is on screen again.
     ShownAgain,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// After the running verb, if any.
-    Queue,
-    /// At once; it needs no wait.
-    AtOnce,
-    /// In another conversation, which replaces this one on screen.
-    Leave,
-    /// In a conversation of its own.
-    Apart,
 }
 
 impl Wait {
@@ -94,9 +83,8 @@ impl Wait {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Wait::Idle | Wait::Turn | Wait::Model | Wait::Question { .. } => None,
-            Wait::Background(task) => task.deadline(),
-            Wait::Saved { until, .. } => Some(*until),
-            Wait::Engine { next_tick, .. } => Some(*next_tick),
+            Wait::Background(task) => task.until,
+            Wait::Saved { until, .. } | Wait::Engine { until, .. } => Some(*until),
         }
     }
 
@@ -146,16 +134,15 @@ impl Verb {
 
     /// Waits for events of engine commands. True on a tick: time to save and to refresh numbers.
     pub(super) async fn wait_for_engine(&mut self, commands: Vec<u64>, work: Work) -> (Wake, bool) {
-        let next_tick = self.here.next_tick.max(Instant::now());
-        let wake = self.wait(Wait::Engine { commands, work, next_tick }).await;
-        let due = Instant::now() >= next_tick;
-        self.here.next_tick = if due { Instant::now() + TICK } else { next_tick };
+        let until = self.here.next_tick.unwrap_or_else(Instant::now);
+        let wake = self.wait(Wait::Engine { commands, work, until }).await;
+        let due = Instant::now() >= until;
+        self.here.next_tick = Some(if due { Instant::now() + TICK } else { until });
         (wake, due)
     }
 
     pub(super) fn slot(&mut self) -> &mut Slot {
-        let (state, own) = self.split();
-        own.as_mut().map_or(&mut state.here.slot, |own| &mut own.slot)
+        self.parts().1
     }
 
     pub(super) fn is_in_own_slot(&self) -> bool {
@@ -268,19 +255,17 @@ impl State {
 }
 
 impl State {
+    /// Ignored if the question is no longer open.
     pub(super) fn answered(&mut self, question: u64, answer: Answer) {
-        match &self.here.wait {
-            Wait::Question { id, before, .. } if *id == question => {
-                // The stop that led to the question is over.
-                let before = Some(before.clone()).filter(|before| *before != Activity::Stopping);
-                if let Some(before) = before {
-                    self.activity(before);
-                }
-                self.wake(Wake::Answer(answer));
-            }
-            // The question is no longer open.
-            _ => {}
+        let Wait::Question { id, before, .. } = &self.here.wait else { return };
+        if *id != question {
+            return;
         }
+        // The stop that led to the question is over.
+        if *before != Activity::Stopping {
+            self.activity(before.clone());
+        }
+        self.wake(Wake::Answer(answer));
     }
 }
 

@@ -39,8 +39,20 @@ impl Verb {
         self.keeps_state("/when")?;
         // State of a document that was just read may not be on disk yet.
         self.states_saved().await;
-        let (document, places) = self.places(&question)?;
-        self.ask_along(question, document.meta.document, places).await
+        let path = self.here.session.tree.path();
+        let tokens = |m: &&Message| m.meta.document.as_ref().map(|d| d.tokens);
+        let Some(document) = path.into_iter().filter(|m| tokens(m).is_some()).max_by_key(tokens) else {
+            return refused("There is no document in this conversation. /load PATH reads one.");
+        };
+        let asked = self.draft(Role::User, Some(document.id), question.clone());
+        let before = self.here.session.tree.path_to(Some(document.id));
+        let messages: Vec<&Message> = before.into_iter().chain([&asked]).collect();
+        let rendered = self.prompt(&messages)?;
+        let segment = self.here.session.ends.get(&document.id).ok_or_else(lost)?;
+        let stored = self.disk.stored_path(segment)?.unchanged(&rendered.text);
+        let places = self.places_in(&messages, &rendered, &stored)?;
+        let document = document.meta.document.clone();
+        self.ask_along(question, document, places).await
     }
 
     /// The same along a document of the library.
@@ -72,22 +84,6 @@ impl Verb {
 }
 
 impl State {
-    /// The longest document of the branch, and the restorable states inside it.
-    fn places(&self, question: &str) -> Done<(Message, Vec<Place>)> {
-        let path = self.here.session.tree.path();
-        let tokens = |m: &&Message| m.meta.document.as_ref().map(|d| d.tokens);
-        let Some(document) = path.iter().copied().filter(|m| tokens(m).is_some()).max_by_key(tokens) else {
-            return refused("There is no document in this conversation. /load PATH reads one.");
-        };
-        let question = self.draft(Role::User, Some(document.id), question.to_owned());
-        let before = self.here.session.tree.path_to(Some(document.id));
-        let messages: Vec<&Message> = before.into_iter().chain([&question]).collect();
-        let rendered = self.prompt(&messages, "This question")?;
-        let segment = self.here.session.ends.get(&document.id).ok_or_else(lost)?;
-        let stored = self.disk.stored_path(segment)?.unchanged(&rendered.text);
-        Ok((document.clone(), self.places_in(&messages, &rendered, &stored)?))
-    }
-
     /// The restorable states inside the document before the question that the messages end with.
     fn places_in(&self, messages: &[&Message], rendered: &Rendered, stored: &Path) -> Done<Vec<Place>> {
         let number = messages.len().saturating_sub(1) as u64;
@@ -168,10 +164,6 @@ impl When {
 }
 
 impl Fan for When {
-    fn count(&self) -> usize {
-        self.places.len()
-    }
-
     fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
         let Some(place) = self.places.get(which) else { return Ok(None) };
         runtime.question_after(&place.path, &place.rendered, runtime.greedy()).map(Some)

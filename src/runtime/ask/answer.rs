@@ -54,7 +54,7 @@ impl Answer {
         sampling: Sampling,
         started: Instant,
     ) -> Done<Answer> {
-        let tokenizer = &state.engine.renderer.model().tokenizer;
+        let tokenizer = state.engine.tokenizer();
         // `/continue` may resume inside a thought.
         let begin = match message.text.is_empty() && !message.thinking.is_empty() {
             true => Begin::Thought,
@@ -108,23 +108,11 @@ impl Answer {
         thinks
     }
 
-    pub(super) fn report_again(&self, state: &State) {
-        for (thinking, text) in [(true, &self.message.thinking), (false, &self.message.text)] {
-            if !text.is_empty() {
-                state.report(Notice::Delta { message: self.message.id, thinking, text: text.clone() });
-            }
-        }
-    }
-
     pub(super) fn save(&mut self, state: &mut State) {
         if self.saved.elapsed().as_secs() >= 2 && std::mem::take(&mut self.dirty) {
             self.saved = Instant::now();
             state.amend(&self.message);
         }
-    }
-
-    pub(super) fn seed(&self) -> Option<u64> {
-        self.sampling.seed_of_draws()
     }
 
     pub(super) fn take(&mut self, state: &mut State, delta: Delta) {
@@ -141,11 +129,7 @@ impl Answer {
     /// Also updates the message in the tree: pages, asides and other conversations read it there.
     fn show(&self, state: &mut State, delta: Delta) {
         state.here.session.tree.grow(&self.message, &delta.thinking, &delta.answer);
-        for (thinking, text) in [(true, delta.thinking), (false, delta.answer)] {
-            if !text.is_empty() {
-                state.report(Notice::Delta { message: self.message.id, thinking, text });
-            }
-        }
+        state.report_text(self.message.id, delta.thinking, delta.answer);
     }
 }
 
@@ -168,6 +152,14 @@ impl State {
         message.meta.model = self.engine.model().map(|m| m.name.clone());
         message.meta.seed = sampling.seed_of_draws();
         Answer::new(self, message, rendered, sampling, started)
+    }
+
+    pub(super) fn report_text(&self, message: MessageId, thinking: String, answer: String) {
+        for (thinking, text) in [(true, thinking), (false, answer)] {
+            if !text.is_empty() {
+                self.report(Notice::Delta { message, thinking, text });
+            }
+        }
     }
 
     pub(super) fn last_of(&self, answer: &Answer) -> Done<Last> {

@@ -1,5 +1,7 @@
 //! Asides: questions answered on a temporary fork, for the user or for the program. Nothing of them is kept.
 
+use std::sync::Arc;
+
 use super::super::{
     Activity, Done, Last, Notice, RuntimeError, Sink, State, ToAnswer, Verb, Written, grouped, refused,
 };
@@ -77,7 +79,7 @@ impl Verb {
         let before = self.here.slot.live.clone();
         let new = self.draft(Role::User, past.last().map(|m| m.id), question.clone());
         let path: Vec<&Message> = past.iter().chain([&new]).collect();
-        let rendered = self.prompt(&path, THIS_QUESTION)?;
+        let rendered = self.prompt(&path)?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         let to_read = plan.to_read();
         if let Some(apart) = self.here.apart.as_mut().filter(|_| to_read > READ_ALONGSIDE) {
@@ -85,7 +87,7 @@ impl Verb {
             return Ok(new);
         }
         let begin = Begin::after_prompt(&rendered.text);
-        let decoder = StreamDecoder::new(self.engine.renderer.model().tokenizer.clone(), begin);
+        let decoder = StreamDecoder::new(Arc::clone(self.engine.tokenizer()), begin);
         let mut answer = AsideAnswer { question, text: String::new(), decoder, shown };
         let mut sampling = self.next_sampling();
         if shown == Shown::Greedily {

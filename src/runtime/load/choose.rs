@@ -3,9 +3,10 @@
 use super::super::verb::Answer;
 use super::super::{Attendance, Choice, Done, Notice, Plan, Rendered, RuntimeError, State, Verb, grouped};
 use super::Item;
+use crate::core::counted;
 use crate::core::sanitize::command_word;
 use crate::core::transcript::{Message, MessageId};
-use crate::runtime::protocol::{LoadPlan, PlanFile};
+use crate::runtime::protocol::{FileProgress, FileState, LoadPlan, PlanFile};
 use crate::text::TextError;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,8 @@ pub(super) fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> D
                 TextError::Template(format!("it shows {shown} ends of turns, and not that of a document")).into()
             );
         };
-        items.push(Item { name: name_of(m), tokens: end - start, end: *end, kept: *kept });
+        let file = FileProgress { name: name_of(m), tokens: end - start, state: FileState::Waiting };
+        items.push(Item { file, end: *end, kept: *kept });
         start = *end;
     }
     Ok(items)
@@ -72,12 +74,16 @@ pub(super) struct Offer {
 
 impl State {
     pub(super) fn load_offer(&self, messages: &[Message], items: &[Item], read: &Plan) -> Offer {
-        let need: u64 = items.iter().map(|i| i.tokens).sum();
+        let need: u64 = items.iter().map(|i| i.file.tokens).sum();
         let before = read.total().saturating_sub(need);
         let (free, reserve) = (self.here.meters.context_limit.saturating_sub(before), self.reserve());
         // A server keeps no state of documents.
         let here = self.engine.server().is_none();
-        let file = |i: &Item| PlanFile { name: i.name.clone(), tokens: i.tokens, kept: i.kept && here };
+        let file = |Item { file, kept, .. }: &Item| PlanFile {
+            name: file.name.clone(),
+            tokens: file.tokens,
+            kept: *kept && here,
+        };
         let files = items.iter().map(file).collect();
         let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
         let (to_read, total) = (read.to_read(), read.total());
@@ -89,7 +95,7 @@ impl State {
     pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
         let limit = self.here.meters.context_limit;
         let (free, reserve) = (limit.saturating_sub(self.position()), self.reserve());
-        let tokenizer = &self.engine.renderer.model().tokenizer;
+        let tokenizer = self.engine.tokenizer();
         let file = |m: &Message| {
             let tokens = match self.bounded(|halt| tokenizer.encode_plain_until(&m.text, halt)) {
                 Ok(tokens) => tokens.len() as u64,
@@ -115,7 +121,7 @@ impl State {
     fn too_long(&self, plan: &LoadPlan, need: &str, messages: &[Message]) -> String {
         let (what, verb) = match plan.files.as_slice() {
             [one] => (one.name.clone(), "needs"),
-            many => (format!("{} files", many.len()), "need"),
+            many => (counted(many.len() as u64, "file"), "need"),
         };
         let left = plan.free.saturating_sub(plan.reserve);
         let fresh = self.here.session.tree.is_empty();
@@ -175,12 +181,9 @@ impl Verb {
             0 => String::new(),
             n => format!(" ({n} from library)"),
         };
-        let what = match files {
-            1 => "1 file".into(),
-            n => format!("{n} files"),
-        };
         let text = format!(
-            "{what}, {} tokens{kept}{}, leaves {}.",
+            "{}, {} tokens{kept}{}, leaves {}.",
+            counted(files as u64, "file"),
             grouped(need),
             self.about(to_read),
             grouped(self.here.meters.context_limit.saturating_sub(total))

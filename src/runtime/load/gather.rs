@@ -6,6 +6,7 @@ use super::super::{Attendance, Done, RuntimeError, State, Verb, grouped, refused
 use crate::core::sanitize::{command_word, shell_word};
 use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::runtime::protocol::LoadOptions;
+use crate::store::SessionRecord;
 use crate::text::Part;
 use crate::text::sources::{self, Document, Gathered, Remark, SourceError};
 
@@ -51,15 +52,13 @@ impl State {
     }
 
     fn or_session(&self, paths: &[String], error: String) -> String {
-        match paths.first().map(|name| self.disk.store.session_named(name)) {
-            Some(Ok(record)) if self.attendance == Attendance::Absent => {
-                format!("{error} A session is called \"{}\": -r {} asks in it", record.name, shell_word(&record.name))
-            }
-            Some(Ok(record)) => {
-                format!("{error} A session is called \"{}\": /resume {}", record.name, command_word(&record.name))
-            }
-            _ => error,
-        }
+        let named = paths.first().map(|name| self.disk.store.session_named(name));
+        let Some(Ok(SessionRecord { name, .. })) = named else { return error };
+        let how = match self.attendance {
+            Attendance::Present => format!("/resume {}", command_word(&name)),
+            Attendance::Absent => format!("-r {} asks in it", shell_word(&name)),
+        };
+        format!("{error} A session is called \"{name}\": {how}")
     }
 
     pub(in crate::runtime) fn shaped(
@@ -70,12 +69,10 @@ impl State {
         if let Some(name) = &options.name {
             match documents.as_mut_slice() {
                 [one] => one.name = render::safe_name(name),
-                more => {
-                    return refused(format!("--as names one document; {} were found.", more.len()));
-                }
+                more => return refused(format!("--as names one document; {} were found.", more.len())),
             }
         }
-        let tokenizer = &self.engine.renderer.model().tokenizer;
+        let tokenizer = self.engine.tokenizer();
         for d in &mut documents {
             if let Some(encoding) = d.guessed {
                 self.warn(format!("{}: encoding unclear; read as {encoding}", d.name));
@@ -115,28 +112,25 @@ impl Verb {
             let info = DocumentInfo::new(&d.name, path, &d.text);
             self.here.session.documents_with(&info.hash).any(|old| is_same(old, &info))
         };
-        let mut documents: Vec<(bool, Document)> = documents.into_iter().map(|d| (repeated(&d), d)).collect();
-        let mut again = documents.iter().filter(|(repeated, _)| *repeated).map(|(_, d)| d.name.as_str());
+        let (again, others): (Vec<&Document>, Vec<&Document>) = documents.iter().partition(|d| repeated(d));
+        let mut again = again.into_iter().map(|d| d.name.as_str());
         let what = match (again.next(), again.count()) {
-            (None, _) => return documents.into_iter().map(|(_, d)| d).collect(),
+            (None, _) => return documents,
             (Some(one), 0) => format!("{one} is in this conversation already, unchanged"),
             (Some(_), more) => format!("{} of these files are in this conversation already, unchanged", more + 1),
         };
-        let others = documents.iter().any(|(repeated, _)| !repeated);
         if self.attendance == Attendance::Absent {
             self.warn(format!("{what}: not loaded again."));
-            documents.retain(|(repeated, _)| !repeated);
-            return documents.into_iter().map(|(_, d)| d).collect();
+            return others.into_iter().cloned().collect();
         }
         let choices = [('\n', "load again"), ('o', "only the others"), ('\x1b', "cancel")];
-        let choices = choices.into_iter().filter(|(key, _)| others || *key != 'o').collect::<Vec<_>>();
+        let choices: Vec<_> = choices.into_iter().filter(|(key, _)| !others.is_empty() || *key != 'o').collect();
         let text = format!("{what}. Loading it again costs its tokens again.");
         match self.ask_user(text, &choices).await {
-            '\n' => {}
-            'o' => documents.retain(|(repeated, _)| !repeated),
-            _ => documents.clear(),
+            '\n' => documents,
+            'o' => others.into_iter().cloned().collect(),
+            _ => Vec::new(),
         }
-        documents.into_iter().map(|(_, d)| d).collect()
     }
 }
 

@@ -75,7 +75,7 @@ pub struct FileProgress {
     pub state: FileState,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FileState {
     Waiting,
     /// Tokens read so far.

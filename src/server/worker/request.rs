@@ -122,7 +122,7 @@ impl Request {
             fresh: keep.fresh.clone(),
             lost,
             limit: engine.model().map_or(0, |m| m.context_limit),
-            fingerprint: engine.fingerprint().to_owned(),
+            fingerprint: engine.fingerprint.clone(),
         });
         match self.wait(Wait::Plan(id)).await? {
             Wake::Plan(plan) => Ok(plan),
