@@ -3,9 +3,11 @@
 
 mod kept;
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::verb::Work;
 use super::{
     Activity, Attendance, Branch, Done, Fan, Grown, Last, Notice, Path, Rendered, RuntimeError, State, Verb, Written,
     refused, segments,
@@ -87,7 +89,7 @@ impl Verb {
         self.activity(Activity::Busy { what: format!("asking {count} documents") });
         let mut fan = AskAll { question, sampling: self.greedy(), answers, changed: true, started: Instant::now() };
         fan.report(self, false);
-        let slots = self.fan_out(&mut fan).await?;
+        let slots = self.fan_out(&mut fan, Work::Branches).await?;
         let released = self.release(slots);
         fan.report(self, true);
         self.report_meters();
@@ -96,22 +98,15 @@ impl Verb {
         let reason = |a: &Asked| a.row.failed.as_ref().map(|why| format!(" {}: {why}.", a.row.document));
         let reasons: String = fan.answers.iter().filter_map(reason).take(SHOWN_REASONS).collect();
         self.info(format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
-        let serial = self.here.session.serial;
-        self.tables.insert(serial, fan);
+        let serial = self.here.serial;
+        self.tables.insert(serial, Rc::new(fan));
         released
     }
 
     /// Enter in the table: opens a new session that ends with this answer.
     pub(super) async fn open_row(&mut self, at: usize) -> Done {
-        let serial = self.here.session.serial;
-        let table = self.tables.remove(&serial);
-        let done = self.open_answer(table.as_ref().and_then(|table| Some((table, table.answers.get(at)?)))).await;
-        self.tables.extend(table.map(|table| (serial, table)));
-        done
-    }
-
-    async fn open_answer(&mut self, answer: Option<(&AskAll, &Asked)>) -> Done {
-        let Some((table, answered)) = answer else {
+        let table = self.tables.get(&self.here.serial).cloned();
+        let Some((table, answered)) = table.as_ref().and_then(|table| Some((table, table.answers.get(at)?))) else {
             return refused("That answer is gone. /ask-all asks again.");
         };
         if answered.row.finish.is_none() {

@@ -6,11 +6,12 @@
 //! dropped, as its text and state are on disk.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use super::baton::Running;
 use super::session::Session;
-use super::{Activity, Attendance, Done, Level, Notice, Request, Rights, Slot, State, Wait, Wake};
+use super::{Activity, Attendance, Done, Level, Notice, Request, Rights, Slot, State, Tree, Wait, Wake, title};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::SequenceId;
@@ -38,7 +39,7 @@ pub(super) struct Conversation {
     pub(super) typed: Option<String>,
     pub(super) meters: Meters,
     /// Last context threshold (80, 95 percent) that raised a warning.
-    pub(super) warned: u8,
+    pub(super) warned: u64,
     pub(super) activity: Activity,
 }
 
@@ -48,6 +49,20 @@ pub(super) struct Apart {
     question: String,
     pub(super) put_off: Option<String>,
     pub(super) waits: bool,
+}
+
+impl Deref for Conversation {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl DerefMut for Conversation {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
 }
 
 impl Conversation {
@@ -119,7 +134,7 @@ impl State {
             WhileBusy::Leaves | WhileBusy::Apart => {}
         }
         // One-shot requests keep their order. A conversation that is not in the list yet cannot be left.
-        if self.attendance == Attendance::Absent || self.quitting || self.here.session.serial == 0 {
+        if self.attendance == Attendance::Absent || self.quitting || self.here.serial == 0 {
             return WhileBusy::Waits;
         }
         let why = match (self.engine.slots(), self.engine.free_slots()) {
@@ -148,7 +163,7 @@ impl State {
     /// A request that was queued in a conversation off screen. `None`: the interface holds no more for it.
     pub(super) fn queued_there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
         let here = |session: &Session| session.serial == serial;
-        if self.here.session.serial == serial || self.at_work(here).is_some() {
+        if self.here.serial == serial || self.at_work(here).is_some() {
             self.in_session(here, |runtime| {
                 runtime.here.promised = request.is_some();
                 request.into_iter().for_each(|r| runtime.in_turn(*r, false));
@@ -168,36 +183,41 @@ impl State {
 
     pub(super) fn set_apart(&mut self, request: Request) {
         let Request::Aside(question) = request else { return self.here.queue.push_back(request) };
-        if self.others.iter().any(|other| other.apart.is_some() && other.session.serial == self.here.session.serial) {
+        if self.others.iter().any(|other| other.apart.is_some() && other.serial == self.here.serial) {
             return self.warn("One aside at a time: wait for its answer, or stop it first.");
         }
         let Some(sequence) = self.engine.take_slot() else {
             return self.here.queue.push_back(Request::Aside(question));
         };
-        let mut other = Conversation::new(self.session_so_far(), sequence);
+        // An unfinished answer as far as it exists, without a document that is being read. The text of a partly kept document
+        // differs from its loaded text, and the state contains all of it.
+        let half = |m: &&Message| m.is_half_read() && self.live_end(m.id).is_none();
+        let path = self.here.tree.path();
+        let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
+        let says_nothing = |m: &mut Message| match m.role {
+            Role::Assistant => m.text.trim().is_empty(),
+            Role::User => true,
+            Role::System | Role::Document => false,
+        };
+        while path.pop_if(says_nothing).is_some() {}
+        let head = path.last().map(|m| m.id);
+        let session = Session {
+            serial: self.here.serial,
+            name: self.here.name.clone(),
+            tree: Tree::new(path, head),
+            rights: Rights::View("it is an aside.".into()),
+            ends: self.here.ends.clone(),
+            ..Session::empty(self.here.settings.clone(), self.here.system.clone())
+        };
+        let mut other = Conversation::new(session, sequence);
         other.queue.push_back(Request::Aside(question.clone()));
         other.apart = Some(Apart { question, put_off: None, waits: false });
         self.others.push(other);
     }
 
-    /// A copy for an aside, with an unfinished answer as far as it exists and without a document that is being read.
-    fn session_so_far(&self) -> Session {
-        // The text of a partly kept document differs from its loaded text, and the state contains all of it.
-        let half = |m: &&Message| m.is_half_read() && self.live_end(m.id).is_none();
-        let path = self.here.session.tree.path();
-        let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
-        let says_nothing = |m: &Message| match m.role {
-            Role::Assistant => m.text.trim().is_empty(),
-            Role::User => true,
-            Role::System | Role::Document => false,
-        };
-        while path.pop_if(|m| says_nothing(m)).is_some() {}
-        self.here.session.copy_at(path, Rights::View("it is an aside.".into()))
-    }
-
     pub(super) fn end_aside(&mut self) -> Done {
-        let serial = self.here.session.serial;
-        match self.others.iter().position(|other| other.apart.is_some() && other.session.serial == serial) {
+        let serial = self.here.serial;
+        match self.others.iter().position(|other| other.apart.is_some() && other.serial == serial) {
             Some(at) => self.on_other(at, State::stop),
             None => self.stop(),
         }
@@ -208,7 +228,7 @@ impl State {
     pub(super) fn take_up(&mut self, at: usize) {
         self.opened.note(&self.here.session);
         self.exchange(at);
-        self.screen = self.here.session.serial;
+        self.screen = self.here.serial;
         // The interface holds the rest of its input and shows it now.
         self.here.promised = false;
         if self.others.get(at).is_some_and(Conversation::is_done) {
@@ -237,7 +257,7 @@ impl State {
 
     /// Runs after each step: closes an opening that led nowhere, and drops conversations without work.
     pub(super) fn tidy_conversations(&mut self) {
-        let led_nowhere = self.here.session.serial == 0 && self.here.wait.is_idle() && self.here.queue.is_empty();
+        let led_nowhere = self.here.serial == 0 && self.here.wait.is_idle() && self.here.queue.is_empty();
         let screen = self.screen;
         if let Some(at) = self.at_work(|session| led_nowhere && session.serial == screen) {
             self.exchange(at);
@@ -258,7 +278,7 @@ impl State {
         match other.apart {
             Some(Apart { put_off: None, .. }) => {}
             Some(Apart { put_off: Some(why), question, .. }) => {
-                let serial = other.session.serial;
+                let serial = other.serial;
                 self.in_session(
                     |session| session.serial == serial,
                     |runtime| {
@@ -269,8 +289,8 @@ impl State {
             }
             None => {
                 self.disk.wait_for_texts();
-                self.disk.let_go(other.session.id, other.lock.take());
-                self.left_untitled(&mut other.session);
+                self.disk.let_go(other.id, other.lock.take());
+                self.untitled.extend(title::untitled(&mut other.session));
                 self.opened.left(other.session, keeps_empty);
             }
         }

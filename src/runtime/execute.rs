@@ -34,16 +34,15 @@ pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
 pub(super) type Planner = fn(&State, &Rendered) -> Done<Plan>;
 
 pub(super) fn cannot_be_used(lost: &Lost) -> String {
-    let why = lost.why.trim_end_matches('.');
-    if why == PRUNED {
+    match lost.why.trim_end_matches('.') {
         // All kept state is deleted, so the part that was found missing first does not matter.
-        return format!("Kept state cannot be used: {PRUNED}.");
-    }
-    if why.starts_with(NOT_WRITTEN) {
+        PRUNED => format!("Kept state cannot be used: {PRUNED}."),
         // How full the disk was then does not matter now.
-        return "No state was kept: there was no room, or it could not be written.".into();
+        why if why.starts_with(NOT_WRITTEN) => {
+            "No state was kept: there was no room, or it could not be written.".into()
+        }
+        why => format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short()),
     }
-    format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short())
 }
 
 impl Verb {
@@ -77,7 +76,7 @@ impl Verb {
         // After an answer without a message, the state before it is restored.
         let stays = answer.as_ref().is_none_or(|a| a.message.is_some());
         let plan = self.activate(plan, rendered, planner).await?;
-        self.here.session.is_unread &= !stays;
+        self.here.is_unread &= !stays;
         for (message, segment) in &plan.found {
             self.point(*message, *segment);
         }
@@ -166,23 +165,20 @@ impl Executor for Verb {
     }
 
     fn keeps(&self) -> bool {
-        self.own.as_ref().is_none_or(|own| own.keeps)
+        self.here.apart.is_none() && self.own.as_ref().is_none_or(|own| own.keeps)
     }
 
     fn exports(&self) -> bool {
-        self.here.apart.is_none() && self.disk.policy != SaveStates::Never
+        self.disk.policy != SaveStates::Never
     }
 
     fn keep(&mut self, segment: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
-        if self.here.apart.is_some() {
-            return;
-        }
         let id = segment.id();
         let link = message.map(|message| {
-            self.here.session.ends.insert(message, id);
+            self.here.ends.insert(message, id);
             Change::Link { message, segment: id }
         });
-        let session = self.here.session.id;
+        let session = self.here.id;
         self.disk.segment(session, segment, link, image);
     }
 

@@ -12,8 +12,8 @@ use super::baton::Running;
 use super::executor::Executor;
 use super::verb::Work;
 use super::{
-    Done, Last, Path, Plan, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake,
-    Written, grouped, refused, segments,
+    Done, Last, Path, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake, Written,
+    grouped, refused,
 };
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, EngineFault, Sampling};
@@ -45,13 +45,8 @@ pub(super) trait Fan {
     /// The conversation is on screen again: sends all output again.
     fn shown_again(&mut self, _state: &mut State) {}
     fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>);
-    /// Whether every request has priority.
-    fn gives_way(&self) -> bool {
-        false
-    }
 }
 
-/// One branch that every request has priority over.
 struct One {
     branch: Option<Branch>,
     grown: Option<Grown>,
@@ -67,10 +62,6 @@ impl Fan for One {
             Ok(grown) => self.grown = Some(grown),
             Err(e) => tracing::debug!(%e, "a branch in idle time"),
         }
-    }
-
-    fn gives_way(&self) -> bool {
-        true
     }
 }
 
@@ -89,7 +80,7 @@ struct Lane {
 }
 
 impl Verb {
-    pub(super) async fn fan_out(&mut self, fan: &mut dyn Fan) -> Done<Slots> {
+    pub(super) async fn fan_out(&mut self, fan: &mut dyn Fan, work: Work) -> Done<Slots> {
         let mut most = self.engine.free_slots();
         if most == 0 {
             let why = match self.engine.slots() {
@@ -132,7 +123,6 @@ impl Verb {
                 return Ok(done);
             }
             let commands = lanes.iter().flat_map(|lane| lane.commands.clone()).collect();
-            let work = if fan.gives_way() { Work::Title } else { Work::Branches };
             let (wake, due) = self.wait_for_engine(commands, work).await;
             if due {
                 fan.tick(self);
@@ -185,7 +175,7 @@ impl Verb {
     /// Runs a branch in idle time; every request has priority. `None` if it failed.
     pub(super) async fn in_idle_time(&mut self, branch: Branch) -> Done<Option<Grown>> {
         let mut one = One { branch: Some(branch), grown: None };
-        let slots = self.fan_out(&mut one).await?;
+        let slots = self.fan_out(&mut one, Work::Title).await?;
         self.release(slots)?;
         Ok(one.grown)
     }
@@ -254,19 +244,17 @@ impl Verb {
 impl State {
     /// A branch that answers a question on top of kept state without saving.
     pub(super) fn question_after(&self, base: &Path, rendered: &Arc<Rendered>, sampling: Sampling) -> Done<Branch> {
-        let (renderer, piece) = (&self.engine.renderer, self.engine.piece);
-        let steps = self.bounded(|halt| segments::steps(renderer, piece, rendered, base, halt))?;
-        let plan = Plan { base: base.clone(), found: Vec::new(), steps };
-        if !self.fits(plan.total() + self.reserve()) {
-            let (total, limit) = (grouped(plan.total()), grouped(self.firm_limit()));
+        let steps = self.bounded(|halt| self.steps(rendered, base, halt))?;
+        let total = base.position() + steps.iter().map(|step| step.prompt.len() as u64).sum::<u64>();
+        if !self.fits(total + self.reserve()) {
+            let (total, limit) = (grouped(total), grouped(self.firm_limit()));
             return Err(RuntimeError::TooLong(format!("{total} tokens with the question; the context holds {limit}")));
         }
-        let last = Last::Generate(self.generate(sampling, Begin::after_prompt(&rendered.text), 0)?);
-        let Plan { base, steps, .. } = plan;
-        Ok(Branch { base, rendered: Arc::clone(rendered), steps, last: Some(last), message: None })
+        let last = Some(Last::Generate(self.generate(sampling, Begin::after_prompt(&rendered.text), 0)?));
+        Ok(Branch { base: base.clone(), rendered: Arc::clone(rendered), steps, last, message: None })
     }
 
     pub(super) fn greedy(&self) -> Sampling {
-        Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) }
+        Sampling { temperature: 0.0, ..self.here.settings.for_answer(|| 0) }
     }
 }

@@ -26,16 +26,14 @@ fn short(hash: &str) -> String {
     hash.chars().take(8).collect()
 }
 
-pub(super) struct Unread {
-    pub(super) path: String,
-    pub(super) why: RuntimeError,
-}
+/// The file of a document that was not read, and why.
+pub(super) type Unread = (String, RuntimeError);
 
 impl State {
     pub(super) fn document_rows(&self) -> Vec<DocumentRow> {
         let row = |m: &&Message| {
             let d = m.meta.document.as_ref()?;
-            let segment = self.here.session.ends.get(&m.id);
+            let segment = self.here.ends.get(&m.id);
             let live = self.live_end(m.id);
             let stored = segment.and_then(|id| self.disk.store.kept_of(id).ok().flatten());
             let (kept, bytes) = stored.unwrap_or_default();
@@ -51,7 +49,7 @@ impl State {
                 used_ms: m.created_ms,
             })
         };
-        self.here.session.tree.path().iter().filter_map(row).collect()
+        self.here.tree.path().iter().filter_map(row).collect()
     }
 
     pub(super) fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
@@ -71,12 +69,12 @@ impl State {
 
     /// Adds documents of stopped loads to the library once they are read completely.
     pub(super) fn shelve_what_is_read(&mut self) {
-        if self.here.session.complete_what_is_read() {
+        if self.here.complete_what_is_read() {
             self.show_session();
         }
-        for id in std::mem::take(&mut self.here.session.broken_off) {
+        for id in std::mem::take(&mut self.here.broken_off) {
             let end = self.live_end(id).map(|segment| (segment.id, segment.end_position()));
-            let message = self.here.session.tree.get(id).cloned();
+            let message = self.here.tree.get(id).cloned();
             match (end, message) {
                 (Some((segment, end)), Some(message)) => {
                     let Some(info) = message.meta.document.as_ref().filter(|d| d.complete) else { continue };
@@ -86,7 +84,7 @@ impl State {
                     // The saved message records from now on that it is complete.
                     self.amend(&message);
                 }
-                (None, Some(_)) => drop(self.here.session.broken_off.insert(id)),
+                (None, Some(_)) => drop(self.here.broken_off.insert(id)),
                 (_, None) => {}
             }
         }
@@ -94,8 +92,7 @@ impl State {
 
     pub(super) fn docs(&mut self) -> Done {
         let rows = self.document_rows();
-        self.report(Notice::Documents { title: "This conversation".into(), rows });
-        Ok(())
+        self.show(Notice::Documents { title: "This conversation".into(), rows })
     }
 
     pub(super) fn open_document(&mut self, place: String) -> Done {
@@ -104,10 +101,10 @@ impl State {
             None => (place.as_str(), None),
         };
         let (marked, line) = (line, line.unwrap_or(1));
-        let path = self.here.session.tree.path();
-        let message = match self.here.session.document_called(name)?.and_then(|at| path.get(at)) {
+        let path = self.here.tree.path();
+        let message = match self.here.document_called(name)?.and_then(|at| path.get(at)) {
             Some(message) => *message,
-            None => return refused(self.here.session.no_document(name)),
+            None => return refused(self.here.no_document(name)),
         };
         let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
         let versions = versions(&path);
@@ -192,30 +189,25 @@ impl Verb {
                         used_ms: d.used_ms,
                     })
                     .collect();
-                self.report(Notice::Documents { title: "Library".into(), rows });
-                Ok(())
+                self.show(Notice::Documents { title: "Library".into(), rows })
             }
             LibraryAction::Add(path) => self.library_add(&path).await,
             LibraryAction::Remove(name) => {
-                let removed = self.disk.store.remove_document(&name)?;
-                if removed == 0 {
+                if self.disk.store.remove_document(&name)? == 0 {
                     return Err(not_in_library(&name, &self.disk.documents()?));
                 }
                 let freed = self.disk.store.collect()?;
                 self.report_library();
-                self.info(format!(
+                self.say(format!(
                     "Removed {name} from the library ({}). Sessions keep what they use.",
                     bytes(freed.bytes)
-                ));
-                Ok(())
+                ))
             }
             LibraryAction::Prune => {
-                let removed = self.disk.store.prune_documents()?;
+                let removed = counted(self.disk.store.prune_documents()?, "unused document");
                 let freed = self.disk.store.collect()?;
                 self.report_library();
-                let removed = counted(removed, "unused document");
-                self.info(format!("Removed {removed} ({}).", bytes(freed.bytes)));
-                Ok(())
+                self.say(format!("Removed {removed} ({}).", bytes(freed.bytes)))
             }
         }
     }
@@ -227,8 +219,8 @@ impl Verb {
         self.engine_ready().await?;
         let mut unread = self.library_read(documents).await?;
         // The command ends with the last failure.
-        let last = unread.pop().map_or(Ok(()), |u| Err(u.why));
-        unread.into_iter().for_each(|u| self.note(Level::Error, u.why.to_string()));
+        let last = unread.pop().map_or(Ok(()), |(_, why)| Err(why));
+        unread.into_iter().for_each(|(_, why)| self.note(Level::Error, why.to_string()));
         last
     }
 
@@ -243,7 +235,7 @@ impl Verb {
             let file = document.path.as_ref().map_or_else(|| document.name.clone(), |p| p.display().to_string());
             let mut read = Vec::new();
             match self.read_into_library(&mut read, document).await {
-                Err(why @ RuntimeError::TooLong(_)) => unread.push(Unread { path: file, why }),
+                Err(why @ RuntimeError::TooLong(_)) => unread.push((file, why)),
                 stats => self.library_has(read.pop(), &stats?),
             }
         }
@@ -274,9 +266,9 @@ impl Verb {
         // These messages are in no conversation, so no segment may refer to them.
         plan.steps.iter_mut().for_each(|s| s.message = None);
         plan.found.clear();
-        let is_unread = self.here.session.is_unread;
+        let is_unread = self.here.is_unread;
         let stats = self.execute(plan, &rendered, None, &mut ()).await;
-        self.here.session.is_unread = is_unread;
+        self.here.is_unread = is_unread;
         let stats = stats?;
         self.unstopped()?;
         if let Some(tip) = self.here.slot.live.head() {

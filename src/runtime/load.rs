@@ -60,7 +60,7 @@ struct Load {
 
 impl Verb {
     pub(super) async fn load(&mut self, paths: Vec<String>, options: LoadOptions) -> Done {
-        self.here.session.may_write()?;
+        self.here.may_write()?;
         let mut documents = self.gather(&paths, &options).await?;
         documents.extend(self.library_documents(&options.library)?);
         self.load_documents(documents, &options).await
@@ -74,7 +74,7 @@ impl Verb {
         if documents.is_empty() {
             return Ok(());
         }
-        let begun_at = self.here.session.tree.head();
+        let begun_at = self.here.tree.head();
         let opening = self.opening_messages();
         let mut messages = self.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
         let Some((rendered, items, plan)) = self.planned_load(&opening, &mut messages).await? else { return Ok(()) };
@@ -85,8 +85,7 @@ impl Verb {
         }
         // A truncated document always differs from the recorded file.
         if options.head.is_none() && options.tail.is_none() && options.pages.is_none() {
-            self.say_changed(&messages);
-            self.say_in_part(&messages);
+            self.say_what_is_read_again(&messages);
         }
         for message in opening {
             self.add_message(message)?;
@@ -120,23 +119,21 @@ impl Verb {
     ) -> Done<Option<(Rendered, Vec<Item>, Plan)>> {
         let mut chosen = false;
         loop {
-            let path = self.here.session.tree.path();
+            let path = self.here.tree.path();
             let path: Vec<&Message> = path.into_iter().chain(opening).chain(messages.iter()).collect();
             let planned = match self.rendered(&path, Form::Past) {
                 Err(e) => Err(e),
                 Ok(rendered) => self.planned(&rendered, State::plan).await.map(|plan| (rendered, plan)),
             };
             let (offer, planned) = match planned {
-                // The load does not fit the context: files are counted one by one, each up to the context's limit.
                 Err(RuntimeError::Text(TextError::TooLong { .. })) => (self.offer_without_plan(messages)?, None),
                 Err(e) => return Err(e),
                 Ok((rendered, plan)) => {
                     let items = items(messages, &rendered, &plan)?;
-                    let offer = self.load_offer(messages, &items, &plan);
-                    (offer, Some((rendered, items, plan)))
+                    (self.load_offer(&items, &plan), Some((rendered, items, plan)))
                 }
             };
-            match (self.confirm_load(offer, chosen).await?, planned) {
+            match (self.confirm_load(offer, messages, chosen).await?, planned) {
                 (Decision::Cancel, _) => return Ok(None),
                 (Decision::Load, Some(planned)) => return Ok(Some(planned)),
                 (Decision::Load, None) => {
@@ -248,7 +245,7 @@ impl State {
     fn load_failed(&mut self, load: &Load, e: RuntimeError) -> RuntimeError {
         let last = load.added.checked_sub(1).and_then(|at| load.messages.get(at));
         if let Some(message) = last.filter(|m| m.is_half_read()) {
-            self.here.session.broken_off.insert(message.id);
+            self.here.broken_off.insert(message.id);
             self.report(Notice::Finished(message.clone()));
         }
         self.show_tree();
@@ -278,7 +275,7 @@ impl State {
         message.meta.prefill_ms = stats.prefill_ms;
         self.amend(message);
         self.report(Notice::Finished(message.clone()));
-        if let Some(segment) = self.here.session.ends.get(&message.id).copied().filter(|_| load.library) {
+        if let Some(segment) = self.here.ends.get(&message.id).copied().filter(|_| load.library) {
             self.add_to_library(&info, starts_at, segment);
         }
     }

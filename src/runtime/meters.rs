@@ -25,7 +25,7 @@ impl State {
 
     /// Tokens of the open conversation in the state; the slot of an empty one may hold another's state.
     pub(super) fn position(&self) -> u64 {
-        let is_another_live = self.here.session.is_unread || self.here.session.tree.is_empty();
+        let is_another_live = self.here.is_unread || self.here.tree.is_empty();
         if is_another_live { 0 } else { self.here.slot.live.position() }
     }
 
@@ -56,10 +56,9 @@ impl State {
         let counted = self.here.slot.counted_at(self.here.slot.live.position());
         self.here.meters.estimated = self.engine.server().is_some() && counted.is_none();
         self.here.meters.changed = self.changed();
-        self.here.meters.settings = self.here.session.settings.values();
-        let path = self.here.session.tree.path();
-        self.here.meters.checkpoints =
-            path.iter().filter(|m| self.here.session.ends.contains_key(&m.id)).count() as u64;
+        self.here.meters.settings = self.here.settings.values();
+        let path = self.here.tree.path();
+        self.here.meters.checkpoints = path.iter().filter(|m| self.here.ends.contains_key(&m.id)).count() as u64;
         // If the size cannot be read, the old number stays.
         self.here.meters.state_bytes = self.disk.store.state_bytes().unwrap_or(self.here.meters.state_bytes);
         self.report(Notice::Meters(self.here.meters.clone()));

@@ -4,7 +4,7 @@
 //! are on disk, the lock is released, and a switch resumes them. Only an empty session, which has no row, stays in
 //! memory.
 
-use super::{Done, Notice, SaveState, Session, State, Verb, refused};
+use super::{Done, Notice, SaveState, Session, State, Verb, refused, title};
 use crate::core::sanitize::command_word;
 use crate::core::transcript::SessionId;
 use crate::runtime::protocol::OpenSession;
@@ -79,24 +79,24 @@ impl State {
     pub(super) fn open_in_place(&mut self, session: Session, lock: Option<SessionLock>) {
         self.disk.wait_for_texts();
         let before = std::mem::replace(&mut self.here.lock, lock);
-        self.disk.let_go(self.here.session.id, before);
+        self.disk.let_go(self.here.id, before);
         self.opened.quiet = false;
         // The replaced session has no requests left, and its slot is free.
         self.here.typed = None;
         self.here.promised = false;
         let mut left = std::mem::replace(&mut self.here.session, session);
-        self.left_untitled(&mut left);
+        self.untitled.extend(title::untitled(&mut left));
         self.opened.left(left, self.opened.keeps_empty);
-        let (serial, id) = (self.here.session.serial, self.here.session.id);
+        let (serial, id) = (self.here.serial, self.here.id);
         let known =
             self.opened.slots.iter().find(|s| s.serial == serial || id.is_some() && s.id == id).map(|s| s.serial);
-        self.here.session.serial = known.unwrap_or_else(|| {
+        self.here.serial = known.unwrap_or_else(|| {
             self.opened.given += 1;
             self.opened.slots.push(Slot { serial: self.opened.given, id, name: String::new(), parked: None });
             self.opened.given
         });
         if !self.off_screen {
-            self.screen = self.here.session.serial;
+            self.screen = self.here.serial;
         }
         self.report_library();
     }
@@ -126,7 +126,7 @@ impl State {
         }
         for (id, name) in names {
             self.opened.name(id, &name);
-            self.in_session(|session| session.id == Some(id), |runtime| runtime.here.session.name = name);
+            self.in_session(|session| session.id == Some(id), |runtime| runtime.here.name = name);
         }
         let opened = self.opened();
         let on_screen = opened.iter().find(|o| o.serial == self.screen).map(|o| o.name.clone());
@@ -141,10 +141,11 @@ impl State {
         self.open_in_place(session, None);
         self.here.resume_pending = false;
         self.here.warned = 0;
-        self.disk.forget_left_out();
-        if matches!(self.disk.shown(), SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_)) {
-            self.disk.show(SaveState::Empty);
-        }
+        let state = match &self.disk.shown {
+            SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_) => SaveState::Empty,
+            state => state.clone(),
+        };
+        self.disk.show_anew(state);
         self.forget_speeds();
         self.show_session();
         self.here.meters.checkpoints = 0;
@@ -156,7 +157,7 @@ impl Verb {
     /// Alt-1 to Alt-9.
     pub(super) async fn switch(&mut self, serial: u64) -> Done {
         self.leads_on_screen()?;
-        if serial == self.here.session.serial {
+        if serial == self.here.serial {
             self.show_session();
             return Ok(());
         }

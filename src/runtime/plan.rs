@@ -1,13 +1,15 @@
-//! Plans how to make a rendered conversation the live state: which part is live, which is on disk, which has to be
+//! Renders a conversation and plans how to make it the live state: which part is live, which is on disk, which has to be
 //! read. Reads the live path and the store, and changes nothing.
 
 use std::collections::HashSet;
 
 use super::segments::{self, boundary};
-use super::{Attendance, Done, Path, Rendered, RuntimeError, State, Step, grouped};
-use crate::core::transcript::MessageId;
-use crate::store::{Segment, SegmentId};
-use crate::text::{Halt, TextError};
+use super::{Attendance, Done, Form, Path, Rendered, RuntimeError, State, Step, grouped};
+use crate::core::sanitize::shell_word;
+use crate::core::transcript::{Message, MessageId, Role};
+use crate::runtime::protocol::ThinkMode;
+use crate::store::{Segment, SegmentId, TextBoundary};
+use crate::text::{Before, Halt, Specials, TextError};
 
 /// Bytes at the end of an answer that may stay unread until the next question, such as the last sampled token.
 pub(super) const SMALL_REST: usize = 256;
@@ -31,6 +33,58 @@ impl Plan {
 }
 
 impl State {
+    /// As the session thinks.
+    pub(super) fn rendered(&self, path: &[&Message], form: Form<'_>) -> Done<Rendered> {
+        self.rendering(path, form, self.here.settings.think)
+    }
+
+    pub(super) fn rendering(&self, path: &[&Message], form: Form<'_>, think: ThinkMode) -> Done<Rendered> {
+        let known = |message| self.text_up_to(message);
+        match self.bounded(|halt| self.engine.renderer.render(path, form, think, halt, &known)) {
+            Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(path, number))),
+            rendered => Ok(rendered?),
+        }
+    }
+
+    /// The rendered text up to the end of a message, if its segments' tokens reproduce the text that was read.
+    fn text_up_to(&self, message: MessageId) -> Option<String> {
+        let segment = self.here.ends.get(&message)?;
+        let stored = self.disk.stored_path(segment).ok()?;
+        let path = if stored.head() == Some(*segment) { stored } else { self.here.slot.live.up_to(segment)? };
+        let boundary = path.segments().last().map(|s| s.content.boundary)?;
+        let tokenizer = self.engine.tokenizer();
+        let spelled = tokenizer.spell(&path.tokens(), Before::Edge);
+        // A start token that the template did not write has no text.
+        let start = tokenizer.bos().map(|bos| tokenizer.decode(&[bos], Specials::Show));
+        let bare = start.and_then(|start| spelled.strip_prefix(start.as_str()));
+        let proven = |text: &&str| TextBoundary::of(text) == boundary;
+        [Some(spelled.as_str()), bare].into_iter().flatten().find(proven).map(str::to_owned)
+    }
+
+    fn what_is_damaged(&self, path: &[&Message], number: usize) -> String {
+        let damaged = path.get(number.saturating_sub(1));
+        let what = format!(
+            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it."
+        );
+        if self.attendance == Attendance::Absent {
+            return format!(
+                "{what} Open the session (sala-chat -r {}) and /undo to before it, or start a new one.",
+                shell_word(&self.here.name)
+            );
+        }
+        let open = self.here.tree.path();
+        let place = damaged.and_then(|d| open.iter().position(|m| m.id == d.id));
+        match (damaged.map(|d| d.role), place) {
+            (Some(Role::System), _) => format!("{what} /system TEXT sets the system text again."),
+            (Some(role), Some(at)) => {
+                let own = usize::from(role == Role::Assistant);
+                let count = open.iter().skip(at).filter(|m| m.begins_exchange()).count() + own;
+                format!("{what} /undo {count} goes back to before it.")
+            }
+            (Some(_) | None, _) => format!("{what} /undo goes back to before it."),
+        }
+    }
+
     /// Whether the disk may hold more state for the text than the live path.
     pub(super) fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
         unchanged.position() < self.here.slot.live.position()
@@ -40,14 +94,14 @@ impl State {
 
     /// The segment of the live state that ends a message.
     pub(super) fn live_end(&self, message: MessageId) -> Option<&Segment> {
-        let id = self.here.session.ends.get(&message)?;
+        let id = self.here.ends.get(&message)?;
         self.here.slot.live.segments().iter().find(|s| s.id == *id)
     }
 
     /// Whether the open branch has recorded segments beyond the live state, as after an undo.
     fn is_short_of(&self) -> bool {
-        let path = self.here.session.tree.path();
-        let newest = path.iter().rev().find(|m| self.here.session.ends.contains_key(&m.id));
+        let path = self.here.tree.path();
+        let newest = path.iter().rev().find(|m| self.here.ends.contains_key(&m.id));
         newest.is_some_and(|m| self.live_end(m.id).is_none())
     }
 
@@ -101,8 +155,8 @@ impl State {
     /// The deepest stored path of the open branch under a rendering; empty if none is deeper than `known`.
     fn stored_under(&self, text: &str, known: &Path) -> Done<Path> {
         let mut tried: HashSet<SegmentId> = HashSet::new();
-        for message in self.here.session.tree.path().iter().rev() {
-            let Some(id) = self.here.session.ends.get(&message.id).filter(|id| !tried.contains(*id)) else {
+        for message in self.here.tree.path().iter().rev() {
+            let Some(id) = self.here.ends.get(&message.id).filter(|id| !tried.contains(*id)) else {
                 continue;
             };
             if known.segments().iter().any(|s| s.id == *id) {
@@ -141,7 +195,7 @@ impl State {
     }
 
     /// Cuts the text after a path into segments to read. The model answers the last one, unless it ends a message.
-    fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
+    pub(super) fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
         Ok(segments::steps(&self.engine.renderer, self.engine.piece, rendered, path, halt)?)
     }
 

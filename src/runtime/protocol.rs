@@ -7,7 +7,6 @@
 //! all is [`Notice::Bye`] or [`Notice::Fatal`]. The channel to the interface is unbounded, so the runtime never waits
 //! for a screen.
 
-mod progress;
 mod views;
 
 pub use crate::config::commands::{
@@ -17,12 +16,10 @@ pub use crate::config::settings::{ThinkMode, preset::Display};
 use crate::core::Exit;
 use crate::core::transcript::{Finish, Message, MessageId};
 use crate::engine::protocol::ModelInfo;
-pub use progress::{
-    Activity, FileProgress, FileState, LoadPlan, Meters, PlanFile, ReadingProgress, SaveState, Unsaved,
-};
 pub use views::{
-    ContextMap, DocumentRow, FanOut, FanOutRow, LibraryName, OpenSession, Place, SearchRow, SessionRow, SessionView,
-    Stretch, TimelineRow, TreeView, Why,
+    Activity, ContextMap, DocumentRow, FanOut, FanOutRow, FileProgress, FileState, LibraryName, LoadPlan, Meters,
+    OpenSession, Place, PlanFile, ReadingProgress, SaveState, SearchRow, SessionRow, SessionView, Stretch, TimelineRow,
+    TreeView, Unsaved, Why,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

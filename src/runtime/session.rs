@@ -51,18 +51,6 @@ impl Session {
         Session { settings, system, ..Session::default() }
     }
 
-    pub(super) fn copy_at(&self, path: Vec<Message>, rights: Rights) -> Session {
-        let head = path.last().map(|m| m.id);
-        Session {
-            serial: self.serial,
-            name: self.name.clone(),
-            tree: Tree::new(path, head),
-            rights,
-            ends: self.ends.clone(),
-            ..Session::empty(self.settings.clone(), self.system.clone())
-        }
-    }
-
     pub(super) fn may_write(&self) -> Done {
         match &self.rights {
             Rights::Write => Ok(()),
@@ -158,13 +146,5 @@ impl Session {
             return format!("No document {name}: none was loaded here yet. /load PATH reads one.");
         }
         no_document(name, "this conversation", names, "/docs")
-    }
-
-    /// The documents of the open branch that contain all of this text.
-    pub(super) fn documents_with(&self, hash: &str) -> impl Iterator<Item = &DocumentInfo> {
-        let documents = self.tree.path().into_iter().filter(|m| m.role == Role::Document);
-        let documents = documents.filter_map(|m| Some((m, m.meta.document.as_ref()?)));
-        let whole = move |(m, d): &(&Message, &DocumentInfo)| d.hash == hash && (d.complete || m.is_half_read());
-        documents.filter(whole).map(|(_, d)| d)
     }
 }

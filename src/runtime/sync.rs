@@ -21,7 +21,7 @@ impl Verb {
         self.engine_ready().await?;
         let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
         if self.is_synced(&rendered) {
-            self.here.session.is_unread = false;
+            self.here.is_unread = false;
             return Ok(PrefillStats { reused: self.here.slot.live.position(), ..PrefillStats::default() });
         }
         let plan = self.fitted(&rendered, State::plan_past, THIS_CONVERSATION).await?;
@@ -36,7 +36,7 @@ impl Verb {
         let plan = self.fitted(&rendered, State::plan, THIS_CONVERSATION).await?;
         let left = rendered.text.len().saturating_sub(plan.base.text_bytes());
         if only_few && left > SMALL_REST && plan.to_read() > 0 {
-            self.say_left(&plan);
+            self.say_cost(&plan, "Continuing from there reads", " again");
             return Ok(PrefillStats::default());
         }
         self.execute(plan, &rendered, None, &mut ()).await
@@ -46,7 +46,7 @@ impl Verb {
     /// question starts at once. After a stop nothing is read, because that could take long and interfaces wait for the
     /// stop to end; the next question does the work.
     pub(super) async fn sync_quietly(&mut self) -> Done {
-        let end = self.here.session.tree.head().and_then(|head| self.here.session.ends.get(&head)).copied();
+        let end = self.here.tree.head().and_then(|head| self.here.ends.get(&head)).copied();
         if self.engine.server().is_some() && end.is_some() && end == self.here.slot.live.head() {
             // A server reads nothing now, and its count covers the answer as generated, with thoughts and trailing
             // space.
@@ -71,9 +71,9 @@ impl Verb {
         }
         if !self.noted_dropped_thoughts && self.leaves_thoughts_out(&rendered) && plan.to_read() > 0 {
             self.noted_dropped_thoughts = true;
-            let text =
-                "This model's template drops earlier thoughts: answers are read again without them, in the background.";
-            self.info(text);
+            self.info(
+                "This model's template drops earlier thoughts: answers are read again without them, in the background.",
+            );
         }
         self.execute(plan, &rendered, None, &mut ()).await?;
         self.report_meters();
@@ -96,22 +96,15 @@ impl Verb {
 
 impl State {
     pub(super) fn say_reading_again(&self, plan: &Plan) {
-        if self.engine.server().is_some() || plan.to_read() == 0 {
-            // A server reads; this machine reads nothing.
-            return;
-        }
-        let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
-        let (again, about) = (self.here.session.again(), self.about(plan.to_read()));
-        self.info(format!("Reading {read} of {total} tokens{again}{about}."));
+        self.say_cost(plan, "Reading", self.here.again());
     }
 
-    fn say_left(&self, plan: &Plan) {
-        if self.engine.server().is_some() {
-            return;
+    fn say_cost(&self, plan: &Plan, reading: &str, again: &str) {
+        let (read, total, about) = (plan.to_read(), grouped(plan.total()), self.about(plan.to_read()));
+        // Where a server reads, this machine reads nothing.
+        if self.engine.server().is_none() && read > 0 {
+            self.info(format!("{reading} {} of {total} tokens{again}{about}.", grouped(read)));
         }
-        let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
-        let about = self.about(plan.to_read());
-        self.info(format!("Continuing from there reads {read} of {total} tokens again{about}."));
     }
 
     /// Reports the loss, and the cost of the new read that the current work needs.
@@ -123,13 +116,13 @@ impl State {
 
     /// Whether this rendering omits the thoughts of the last answer. Unknown for a server.
     fn leaves_thoughts_out(&self, rendered: &Rendered) -> bool {
-        let path = self.here.session.tree.path();
+        let path = self.here.tree.path();
         let thoughts = self.engine.renderer.safe(path.last().map_or("", |m| m.thinking.trim()));
         self.engine.server().is_none() && !thoughts.is_empty() && !rendered.text.contains(&*thoughts)
     }
 
     /// The open conversation as the next question will find it.
     pub(super) fn past(&self) -> Done<Rendered> {
-        self.rendered(&self.here.session.tree.path(), Form::Past)
+        self.rendered(&self.here.tree.path(), Form::Past)
     }
 }

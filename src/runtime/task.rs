@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
+use super::baton::Running;
 use super::{Activity, Attendance, Done, RuntimeError, State, Verb, Wait, Wake};
 use crate::engine::protocol::Cancel;
 use crate::store::Watch;
@@ -59,11 +60,6 @@ impl Task {
         }
     }
 
-    /// Whether the next request can start before it ends.
-    pub(super) fn holds_up_nothing(&self) -> bool {
-        self.place == Place::Background
-    }
-
     pub(super) fn stop(&self) {
         self.cancel.cancel();
     }
@@ -97,7 +93,7 @@ impl Verb {
         let (out, progress) = crossbeam_channel::bounded(1);
         let cancel = Cancel::default();
         let doing = Doing { cancel: cancel.clone(), out };
-        let mut task = Task { progress, what, place, cancel, serial: self.here.session.serial, until: None };
+        let mut task = Task { progress, what, place, cancel, serial: self.here.serial, until: None };
         // The thread drops `doing` when it ends, even by panic, and the channel closes.
         let thread = std::thread::Builder::new().name("background".into()).spawn(move || work(&doing));
         let thread = thread.map_err(|e| RuntimeError::Failed(format!("{failed} ({e})")))?;
@@ -120,15 +116,21 @@ impl Verb {
 }
 
 impl State {
-    /// Moves a task that needs no conversation to the background. One-shot requests keep their order.
-    pub(super) fn make_room(&mut self) {
-        let holds_up = !self.here.wait.background().is_some_and(Task::holds_up_nothing);
-        if holds_up || self.attendance == Attendance::Absent {
-            return;
+    /// The verb of `here` waits. A task that needs no conversation moves to the background, so that the next request can
+    /// start; one-shot requests keep their order.
+    pub(super) fn waits(&mut self, verb: Running<Done>) {
+        match std::mem::take(&mut self.here.wait) {
+            Wait::Background(task) if task.place == Place::Background && self.attendance == Attendance::Present => {
+                self.background.push((task, verb));
+                return self.idle();
+            }
+            wait => self.here.wait = wait,
         }
-        if let (Wait::Background(task), Some(verb)) = (std::mem::take(&mut self.here.wait), self.here.verb.take()) {
-            self.background.push((task, verb));
+        if let Wait::Background(task) = &self.here.wait {
+            let shown = task.activity();
+            self.activity(shown);
         }
+        self.here.verb = Some(verb);
     }
 
     pub(super) fn on_task(&mut self, progress: Option<String>) {
@@ -152,15 +154,6 @@ impl State {
     pub(super) fn show_rest(&mut self) {
         if self.here.wait.rests() {
             self.idle();
-        }
-    }
-
-    pub(super) fn leave_background_tasks(&mut self) {
-        self.background.iter_mut().for_each(|(task, _)| task.leave());
-        for conversation in self.others.iter_mut().chain([&mut self.here]) {
-            if let Wait::Background(task) = &mut conversation.wait {
-                task.leave();
-            }
         }
     }
 }

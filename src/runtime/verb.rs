@@ -179,12 +179,7 @@ impl State {
         self.here.wait = Wait::Idle;
         let (mut state, polled) = running.poll(&baton, self);
         match polled {
-            Poll::Pending => {
-                state.here.verb = Some(running);
-                if let Some(shown) = state.here.wait.background().map(Task::activity) {
-                    state.activity(shown);
-                }
-            }
+            Poll::Pending => state.waits(running),
             Poll::Ready(done) => state.after(done),
         }
         state

@@ -32,7 +32,7 @@ impl Verb {
         if passages.is_empty() {
             return refused(format!("No passage stood out while #{number} was written."));
         }
-        let path = self.here.session.tree.path_to(message.parent);
+        let path = self.here.tree.path_to(message.parent);
         let rendered = self.rendered(&path, Form::Prompt)?;
         let all: Vec<&Message> = path.iter().copied().chain([message]).collect();
         let open = self.rendered(&all, Form::Open(""))?;
@@ -57,7 +57,7 @@ impl Verb {
             after.push(segments::content(fingerprint, &after, &step.prompt, &[], boundary, step.kind));
         }
         let (_, message, sources) = self.looked(Some(number))?;
-        let path = self.here.session.tree.path_to(message.parent);
+        let path = self.here.tree.path_to(message.parent);
         let map = self.engine.renderer.map(&rendered, &path, &after, sources.block_tokens as usize);
         let hidden = passages.iter().map(|p| vec![map.blocks_of(&rendered.text, p)]);
         let hidden = std::iter::once(Vec::new()).chain(hidden).collect();
@@ -88,8 +88,7 @@ impl Verb {
             "\nThe answer was scored again with each passage hidden from the sparse layers; the beginning of the context \
              is never hidden. This is a lower bound: the linear layers have read the passage and remember some of it.\n",
         );
-        self.report(Notice::Why { number, title: format!("What #{number} rests on"), text: page, rows });
-        Ok(())
+        self.show(Notice::Why { number, title: format!("What #{number} rests on"), text: page, rows })
     }
 }
 

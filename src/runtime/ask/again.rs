@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::super::verb::Work;
 use super::super::{
     Activity, Branch, Done, Fan, Grown, Notice, Path, Plan, Rendered, RuntimeError, State, Step, Verb, Written,
     first_words, grouped, refused,
@@ -55,13 +56,13 @@ impl Verb {
         temperature: Option<f32>,
         seed: Option<u64>,
     ) -> Done {
-        self.here.session.may_write()?;
+        self.here.may_write()?;
         known_count(count)?;
         if let Some(t) = temperature.filter(|t| !(0.0..=MOST_TEMPERATURE).contains(&f64::from(*t))) {
             return refused(format!("temperature must be 0 to {MOST_TEMPERATURE} (got {t})"));
         }
         let question = self.question_of(at)?;
-        if temperature.unwrap_or(self.here.session.settings.sampling.temperature) == 0.0 {
+        if temperature.unwrap_or(self.here.settings.sampling.temperature) == 0.0 {
             self.info("At temperature 0 the answer will be the same. Try /regen temp=0.7.");
         }
         self.ready_to_write().await?;
@@ -121,7 +122,7 @@ impl Verb {
         };
         let made = answers.into_iter().map(made).collect();
         let mut several = Several { rendered: Arc::new(rendered), base: plan.base, steps: plan.steps, made };
-        let slots = self.fan_out(&mut several).await?;
+        let slots = self.fan_out(&mut several, Work::Branches).await?;
         // A stop arrived before these answers got a slot.
         for at in 0..several.made.len() {
             several.ended(self, at, Err(RuntimeError::Stopped));
@@ -157,13 +158,13 @@ impl Verb {
     async fn plan_again(&mut self, again: &Again) -> Done<(Rendered, Plan)> {
         self.move_head(Some(again.question))?;
         self.show_session();
-        let rendered = self.prompt(&self.here.session.tree.path())?;
+        let rendered = self.prompt(&self.here.tree.path())?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         Ok((rendered, plan))
     }
 
     async fn choose_answer(&mut self, made: &[MessageId]) -> Done<MessageId> {
-        let text = |id| self.here.session.tree.get(id).map_or("", |m| m.text.as_str());
+        let text = |id| self.here.tree.get(id).map_or("", |m| m.text.as_str());
         let labels: Vec<String> = made.iter().map(|id| first_words(text(*id), 60)).collect();
         let last = ('\x1b', "keep the last; /branch shows the others");
         let choices: Vec<_> = ('1'..='9').zip(labels.iter().map(String::as_str)).chain([last]).collect();
@@ -180,9 +181,9 @@ impl Verb {
 
 impl State {
     fn question_of(&self, at: Option<u64>) -> Done<MessageId> {
-        let path = self.here.session.tree.path();
+        let path = self.here.tree.path();
         let last = match at {
-            Some(n) => Some(self.here.session.numbered(n)?),
+            Some(n) => Some(self.here.numbered(n)?),
             None => path.into_iter().rfind(|m| m.role == Role::User || m.role == Role::Assistant),
         };
         match last {
@@ -201,7 +202,7 @@ impl State {
         sampling.seed = match again.seed {
             Some(seed) => seed.wrapping_add(i),
             // The configured seed alone would reproduce the existing answer.
-            None if self.here.session.settings.seed.is_some() => sampling.seed.wrapping_add(i),
+            None if self.here.settings.seed.is_some() => sampling.seed.wrapping_add(i),
             None => sampling.seed,
         };
         sampling
@@ -231,7 +232,7 @@ impl Fan for Several {
     }
 
     fn shown_again(&mut self, state: &mut State) {
-        let tree = &state.here.session.tree;
+        let tree = &state.here.tree;
         let messages: Vec<&Message> = self.made.iter().filter_map(|m| tree.get(m.id)).collect();
         state.report(Notice::Several(messages.iter().map(|m| (m.id, m.meta.seed)).collect()));
         for message in messages {

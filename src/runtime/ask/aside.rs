@@ -50,7 +50,7 @@ impl Verb {
     pub(in crate::runtime) async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<Message> {
         self.engine_ready().await?;
         let new = self.opening_messages();
-        let past = self.here.session.tree.path().into_iter().chain(&new).cloned().collect();
+        let past = self.here.tree.path().into_iter().chain(&new).cloned().collect();
         self.answer_after(past, question, shown).await
     }
 
@@ -69,8 +69,7 @@ impl Verb {
         let meta = &mut answer.meta;
         (meta.prefilled_tokens, meta.prefill_ms) = (meta.prefilled_tokens + read, meta.prefill_ms + ms);
         meta.reused_tokens = meta.reused_tokens.saturating_sub(read);
-        self.report(Notice::Finished(answer));
-        Ok(())
+        self.show(Notice::Finished(answer))
     }
 
     /// Answers a question after these messages; the state returns to what it was.

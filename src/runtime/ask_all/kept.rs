@@ -36,8 +36,8 @@ impl State {
             Standing::AfterOthers => "it was read after other text",
             Standing::NotKept => "no kept state of this model",
         };
-        if let Some(unread) = unread.iter().find(|u| Some(u.path.as_str()) == path) {
-            return Some(unread.why.to_string());
+        if let Some((_, why)) = unread.iter().find(|(file, _)| Some(file.as_str()) == path) {
+            return Some(why.to_string());
         }
         if self.disk.policy == SaveStates::Never {
             return Some("no kept state of this model: sessions.save_state = \"never\" keeps none".to_owned());
@@ -115,7 +115,7 @@ impl Verb {
             match found.and_then(|found| self.shaped(found, &LoadOptions::default())) {
                 Ok(found) => documents.extend(found),
                 Err(RuntimeError::Stopped) => return Err(RuntimeError::Stopped),
-                Err(why) => unread.push(Unread { path, why }),
+                Err(why) => unread.push((path, why)),
             }
         }
         unread.extend(self.library_read(documents).await?);

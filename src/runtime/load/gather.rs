@@ -107,10 +107,14 @@ fn inline(options: &LoadOptions) -> Done<Document> {
 impl Verb {
     /// Asks about documents that the conversation holds already. Without a user they are left out.
     pub(super) async fn without_repeated(&mut self, documents: Vec<Document>) -> Vec<Document> {
+        let held = self.here.tree.path();
         let repeated = |d: &Document| {
             let path = d.path.as_ref().map(|p| p.display().to_string());
             let info = DocumentInfo::new(&d.name, path, &d.text);
-            self.here.session.documents_with(&info.hash).any(|old| is_same(old, &info))
+            let documents = held.iter().filter_map(|m| Some((m, m.meta.document.as_ref()?)));
+            // Those that contain all of this text.
+            let mut whole = documents.filter(|(m, old)| old.hash == info.hash && (old.complete || m.is_half_read()));
+            whole.any(|(_, old)| is_same(old, &info))
         };
         let (again, others): (Vec<&Document>, Vec<&Document>) = documents.iter().partition(|d| repeated(d));
         let mut again = again.into_iter().map(|d| d.name.as_str());
@@ -135,11 +139,17 @@ impl Verb {
 }
 
 impl State {
-    pub(super) fn say_in_part(&self, messages: &[Message]) {
-        let path = self.here.session.tree.path();
+    pub(super) fn say_what_is_read_again(&self, messages: &[Message]) {
+        // Other lines report an unreadable database.
+        let known = self.disk.store.hashes_by_path().unwrap_or_default();
+        let path = self.here.tree.path();
         let cut = path.iter().filter(|m| m.role == Role::Document && !m.is_half_read());
         let parts: Vec<&DocumentInfo> = cut.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete).collect();
         for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
+            let read = info.path.as_ref().and_then(|path| known.get(path));
+            if read.is_some_and(|hashes| !hashes.contains(&info.hash)) {
+                self.info(format!("{} changed on disk since it was read. Reading again.", info.name));
+            }
             if let Some(part) = parts.iter().find(|part| part.hash == info.hash && is_same(part, info)) {
                 let (name, lines) = (&info.name, grouped(part.lines));
                 self.info(format!("{name} is already here in part (lines 1-{lines}); this reads it again."));

@@ -6,7 +6,6 @@ use super::super::executor::Progress;
 use super::super::{Activity, Attendance, Done, PrefillStats, Rendered, Sink, State, Verb, grouped, per_second};
 use super::{Item, Load};
 use crate::core::counted;
-use crate::core::transcript::Message;
 use crate::runtime::protocol::{FileState, ReadingProgress};
 
 impl Load {
@@ -43,17 +42,6 @@ impl Sink<Verb> for Load {
 }
 
 impl State {
-    pub(super) fn say_changed(&self, messages: &[Message]) {
-        // Other lines report an unreadable database.
-        let known = self.disk.store.hashes_by_path().unwrap_or_default();
-        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
-            let read = info.path.as_ref().and_then(|path| known.get(path));
-            if read.is_some_and(|hashes| !hashes.contains(&info.hash)) {
-                self.info(format!("{} changed on disk since it was read. Reading again.", info.name));
-            }
-        }
-    }
-
     pub(super) fn say_loaded(&mut self, load: &Load) {
         let kept: u64 = load.items.iter().filter(|i| i.kept).map(|i| i.file.tokens).sum();
         let seconds = load.started.elapsed().as_secs_f64();

@@ -11,9 +11,8 @@ use crate::engine::protocol::{
 use crate::runtime::RuntimeError;
 use crate::runtime::baton::Held;
 use crate::runtime::executor::{Executor, PrefillStats, Progress, Sink, ToAnswer, Written};
-use crate::runtime::link::Engine;
+use crate::runtime::link::{Engine, Last, Slot};
 use crate::runtime::segments::Step;
-use crate::runtime::slot::{Last, Slot};
 use crate::server::answer::Answer;
 use crate::server::ask::Ask;
 use crate::server::notice::{Event, Notice, Usage, Whole};
