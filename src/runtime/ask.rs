@@ -24,7 +24,7 @@ pub(super) const THIS_QUESTION: &str = "This question";
 const GOING_ON: &str = "Going on";
 
 impl State {
-    pub(super) fn draft(&self, role: Role, parent: Option<MessageId>, text: String) -> Message {
+    pub fn draft(&self, role: Role, parent: Option<MessageId>, text: String) -> Message {
         Message {
             id: self.disk.store.new_message_id(self.here.tree.newest()),
             parent,
@@ -37,7 +37,7 @@ impl State {
     }
 
     /// Generation parameters of an answer that begins as `begin` says; `spent` tokens of its thoughts exist already.
-    pub(super) fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
+    pub fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
         let settings = &self.here.settings;
         let watched = Watched { thought_tokens: settings.thinking_budget, loops: settings.stop_loops };
         let text = self.engine.renderer.model();
@@ -56,7 +56,7 @@ impl State {
     }
 
     /// The token that ends the thoughts of an answer that begins inside them; `None` if several tokens spell the end.
-    pub(super) fn thoughts_until(&self, begin: Begin) -> Done<Option<Token>> {
+    pub fn thoughts_until(&self, begin: Begin) -> Done<Option<Token>> {
         match begin {
             Begin::Answer => Ok(None),
             Begin::Thought => {
@@ -69,36 +69,36 @@ impl State {
         }
     }
 
-    pub(super) fn next_sampling(&self) -> Sampling {
+    pub fn next_sampling(&self) -> Sampling {
         self.here.settings.for_answer(fresh_seed)
     }
 
-    pub(super) fn opening_messages(&self) -> Vec<Message> {
+    pub fn opening_messages(&self) -> Vec<Message> {
         let session = &self.here.session;
         let text = session.system.clone().filter(|text| session.tree.head().is_none() && !text.trim().is_empty());
         text.map(|text| self.draft(Role::System, None, text)).into_iter().collect()
     }
 
     /// A conversation that ends with a question.
-    pub(super) fn prompt(&self, path: &[&Message]) -> Done<Rendered> {
+    pub fn prompt(&self, path: &[&Message]) -> Done<Rendered> {
         self.known_size(self.rendered(path, Form::Prompt), THIS_QUESTION)
     }
 }
 
 impl Verb {
-    pub(super) async fn ask(&mut self, text: String) -> Done {
+    pub async fn ask(&mut self, text: String) -> Done {
         let head = self.here.tree.head();
         self.ask_below(head, text, 1).await
     }
 
     /// Answers a question `count` times; each seed is one more than the seed before.
-    pub(super) async fn ask_for_several(&mut self, text: String, count: u64) -> Done {
+    pub async fn ask_for_several(&mut self, text: String, count: u64) -> Done {
         known_count(count)?;
         let head = self.here.tree.head();
         self.ask_below(head, text, count.max(1)).await
     }
 
-    pub(super) async fn ask_below(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
+    pub async fn ask_below(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
         if text.trim().is_empty() {
             return refused("The question is empty. Nothing was asked.");
         }
@@ -142,7 +142,7 @@ impl Verb {
     }
 
     /// `/continue`. A shared answer stays unchanged; its extension is a sibling that begins with its text.
-    pub(super) async fn go_on(&mut self, more: Option<String>) -> Done {
+    pub async fn go_on(&mut self, more: Option<String>) -> Done {
         let more = more.unwrap_or_default();
         let started = Instant::now();
         self.ready_to_write().await?;

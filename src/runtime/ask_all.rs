@@ -1,12 +1,11 @@
 //! `/ask-all`: one question to every document of the library in parallel, each on top of its own kept state. Nothing
 //! is saved; a fork can be opened at any answer.
 
-mod kept;
-
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::library::Unread;
 use super::verb::Work;
 use super::{
     Activity, Attendance, Branch, Done, Fan, Grown, Last, Notice, Path, Rendered, RuntimeError, State, Verb, Written,
@@ -16,12 +15,24 @@ use crate::config::settings::SaveStates;
 use crate::core::now_ms;
 use crate::core::transcript::{DocumentInfo, Message, MessageMeta, Role, Sources};
 use crate::engine::protocol::{Ended, Sampling};
-use crate::runtime::protocol::{FanOut, FanOutRow};
-use crate::store::DocumentRecord;
+use crate::runtime::protocol::{FanOut, FanOutRow, LoadOptions};
+use crate::store::{DocumentRecord, SegmentId};
 use crate::text::{Begin, Delta, StreamDecoder};
-use kept::{Standing, is_file};
 
 const SHOWN_REASONS: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// State is kept, and only a system text precedes the document.
+    Alone,
+    /// State is kept, but after other documents or a conversation, which would influence the answers.
+    AfterOthers,
+    NotKept,
+}
+
+fn is_file(path: &str) -> bool {
+    std::path::Path::new(path).is_file()
+}
 
 pub(super) struct Ready {
     /// The messages before the document, the document, and the question.
@@ -58,7 +69,7 @@ pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
 }
 
 impl Verb {
-    pub(super) async fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
+    pub async fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
         if question.trim().is_empty() {
             return refused("/ask-all QUESTION asks every document of the library.");
         }
@@ -104,7 +115,7 @@ impl Verb {
     }
 
     /// Enter in the table: opens a new session that ends with this answer.
-    pub(super) async fn open_row(&mut self, at: usize) -> Done {
+    pub async fn open_row(&mut self, at: usize) -> Done {
         let table = self.tables.get(&self.here.serial).cloned();
         let Some((table, answered)) = table.as_ref().and_then(|table| Some((table, table.answers.get(at)?))) else {
             return refused("That answer is gone. /ask-all asks again.");
@@ -142,10 +153,61 @@ impl Verb {
         self.info(format!("New session with {}. Its state is kept; ask on from this answer.", answered.row.document));
         self.sync_quietly().await
     }
+
+    /// The matching documents, those with state of their own first. Of several entries with one text, the one with the
+    /// least text before it is used.
+    async fn shelved(&mut self, library: Option<&str>) -> Done<Vec<(DocumentRecord, Standing)>> {
+        // Entry and state of a document that was just read may not be on disk yet.
+        self.disk.wait_for_texts();
+        self.states_saved().await;
+        let names = library.unwrap_or("*");
+        let pattern = glob::Pattern::new(names)
+            .map_err(|e| RuntimeError::Refused(format!("{names} is not a pattern of names: {e}")))?;
+        let mut records = self.disk.documents()?;
+        records.retain(|d| pattern.matches(&d.document.name));
+        // A stable sort: the records are ordered by last use.
+        records.sort_by_key(|d| d.document.prefix.is_some());
+        let mut shelved: Vec<(DocumentRecord, Standing)> = Vec::new();
+        for record in records {
+            let (name, hash) = (&record.document.name, &record.document.hash);
+            let same = shelved.iter_mut().find(|(d, _)| d.document.name == *name && d.document.hash == *hash);
+            if same.as_ref().is_some_and(|(_, standing)| *standing == Standing::Alone) {
+                continue;
+            }
+            let standing = self.standing(&record)?;
+            match same {
+                None => shelved.push((record, standing)),
+                Some(same) if standing == Standing::Alone => *same = (record, standing),
+                Some(_) => {}
+            }
+        }
+        if shelved.is_empty() {
+            return refused(no_document(library, self.attendance));
+        }
+        shelved.sort_by(|(a, _), (b, _)| a.document.name.cmp(&b.document.name));
+        shelved.sort_by_key(|(_, standing)| *standing != Standing::Alone);
+        Ok(shelved)
+    }
+
+    /// Reads documents again from their files. A file that cannot be opened does not affect the others.
+    async fn read_shelved(&mut self, files: Vec<String>) -> Done<Vec<Unread>> {
+        let (mut documents, mut unread) = (Vec::new(), Vec::new());
+        for path in files {
+            self.unstopped()?;
+            let found = self.gather(std::slice::from_ref(&path), &LoadOptions::default()).await;
+            match found.and_then(|found| self.shaped(found, &LoadOptions::default())) {
+                Ok(found) => documents.extend(found),
+                Err(RuntimeError::Stopped) => return Err(RuntimeError::Stopped),
+                Err(why) => unread.push((path, why)),
+            }
+        }
+        unread.extend(self.library_read(documents).await?);
+        self.unstopped().map(|()| unread)
+    }
 }
 
 impl State {
-    pub(super) fn keeps_state(&self, what: &str) -> Done {
+    pub fn keeps_state(&self, what: &str) -> Done {
         match self.engine.server() {
             None => Ok(()),
             Some(_) => refused(format!("{what} needs kept state, and a server keeps none.")),
@@ -153,7 +215,7 @@ impl State {
     }
 
     /// Messages up to a kept document and a question; their rendering matches the kept state exactly.
-    pub(super) fn question_to(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
+    pub fn question_to(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
         let segment = record.document.segment;
         let path = self.disk.stored_path(&segment)?;
         if path.head() != Some(segment) {
@@ -188,9 +250,50 @@ impl State {
         refused("its text cannot be restored from what is kept")
     }
 
-    pub(super) fn default_system_message(&self) -> Option<Message> {
+    pub fn default_system_message(&self) -> Option<Message> {
         let text = self.default_system.clone().filter(|text| !text.trim().is_empty());
         text.map(|text| self.draft(Role::System, None, text))
+    }
+
+    /// Why a document cannot be asked; `None` if it can.
+    fn why_not(&self, tried: bool, record: &DocumentRecord, standing: Standing, unread: &[Unread]) -> Option<String> {
+        let path = record.document.path.as_deref();
+        let what = match standing {
+            Standing::Alone => return None,
+            Standing::AfterOthers => "it was read after other text",
+            Standing::NotKept => "no kept state of this model",
+        };
+        if let Some((_, why)) = unread.iter().find(|(file, _)| Some(file.as_str()) == path) {
+            return Some(why.to_string());
+        }
+        if self.disk.policy == SaveStates::Never {
+            return Some("no kept state of this model: sessions.save_state = \"never\" keeps none".to_owned());
+        }
+        Some(match path {
+            Some(path) if is_file(path) && tried => format!("{what}; it was not read"),
+            Some(path) if is_file(path) => format!("{what}; add --read to read it alone"),
+            Some(path) => format!("{what}, and its file is gone: {path}"),
+            None => format!("{what}, and no file to read it from"),
+        })
+    }
+
+    fn standing(&self, record: &DocumentRecord) -> Done<Standing> {
+        if record.fingerprint != self.engine.fingerprint || !self.is_kept(&record.document.segment)? {
+            return Ok(Standing::NotKept);
+        }
+        let Some(prefix) = record.document.prefix else { return Ok(Standing::Alone) };
+        let alone = match self.disk.store.message_ending(&prefix)? {
+            Some(id) => self.disk.store.path(id)?.iter().all(|m| m.role == Role::System),
+            // No session holds the text that was read before it.
+            None => self.question_to(record, "?").is_ok(),
+        };
+        Ok(if alone { Standing::Alone } else { Standing::AfterOthers })
+    }
+
+    fn is_kept(&self, segment: &SegmentId) -> Done<bool> {
+        let path = self.disk.stored_path(segment)?;
+        let plan = self.disk.restorable(segment)?;
+        Ok(path.head() == Some(*segment) && plan.is_some_and(|plan| plan.usable == path.segments().len()))
     }
 }
 

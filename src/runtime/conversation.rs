@@ -76,7 +76,7 @@ impl Conversation {
 }
 
 impl State {
-    pub(super) fn exchange(&mut self, at: usize) {
+    pub fn exchange(&mut self, at: usize) {
         let Some(other) = self.others.get_mut(at) else { return };
         std::mem::swap(&mut self.here, other);
         let (meters, other) = (&mut self.here.meters, &mut other.meters);
@@ -86,7 +86,7 @@ impl State {
         std::mem::swap(&mut meters.state_bytes, &mut other.state_bytes);
     }
 
-    pub(super) fn on_other<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
+    pub fn on_other<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
         self.exchange(at);
         self.off_screen = true;
         let result = work(self);
@@ -95,7 +95,7 @@ impl State {
         result
     }
 
-    pub(super) fn on_each_other(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
+    pub fn on_each_other(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
         for at in 0..self.others.len() {
             if self.others.get(at).is_some_and(|other| picked(&other.wait)) {
                 self.on_other(at, &mut work);
@@ -103,28 +103,24 @@ impl State {
         }
     }
 
-    pub(super) fn at_work(&self, is: impl Fn(&Session) -> bool) -> Option<usize> {
+    pub fn at_work(&self, is: impl Fn(&Session) -> bool) -> Option<usize> {
         self.others.iter().position(|other| other.apart.is_none() && is(&other.session))
     }
 
     /// Works in the conversation of a session, on screen or off; `None` if it is closed.
-    pub(super) fn in_session<T>(
-        &mut self,
-        is: impl Fn(&Session) -> bool,
-        work: impl FnOnce(&mut State) -> T,
-    ) -> Option<T> {
+    pub fn in_session<T>(&mut self, is: impl Fn(&Session) -> bool, work: impl FnOnce(&mut State) -> T) -> Option<T> {
         match self.at_work(&is) {
             Some(at) => Some(self.on_other(at, work)),
             None => is(&self.here.session).then(|| work(self)),
         }
     }
 
-    pub(super) fn engine_is_free(&self) -> bool {
+    pub fn engine_is_free(&self) -> bool {
         self.engine.is_live() && self.engine.free_slots() > 0 && self.others.iter().all(|other| other.wait.is_idle())
     }
 
     /// What a request does now; [`WhileBusy::Waits`] if it is queued.
-    pub(super) fn turn_of(&self, request: &Request) -> WhileBusy {
+    pub fn turn_of(&self, request: &Request) -> WhileBusy {
         let (idle, wanted) = (self.here.wait.is_idle(), request.while_busy());
         match wanted {
             // Its last work ended a moment ago, and the interface holds more input for it.
@@ -148,7 +144,7 @@ impl State {
     }
 
     /// Runs a request in a new conversation; the current one continues off screen.
-    pub(super) fn leave(&mut self, request: Request) {
+    pub fn leave(&mut self, request: Request) {
         let Some(sequence) = self.engine.take_slot() else { return self.here.queue.push_back(request) };
         self.opened.note(&self.here.session);
         let session = self.empty_session();
@@ -161,7 +157,7 @@ impl State {
     }
 
     /// A request that was queued in a conversation off screen. `None`: the interface holds no more for it.
-    pub(super) fn queued_there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
+    pub fn queued_there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
         let here = |session: &Session| session.serial == serial;
         if self.here.serial == serial || self.at_work(here).is_some() {
             self.in_session(here, |runtime| {
@@ -181,7 +177,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn set_apart(&mut self, request: Request) {
+    pub fn set_apart(&mut self, request: Request) {
         let Request::Aside(question) = request else { return self.here.queue.push_back(request) };
         if self.others.iter().any(|other| other.apart.is_some() && other.serial == self.here.serial) {
             return self.warn("One aside at a time: wait for its answer, or stop it first.");
@@ -215,7 +211,7 @@ impl State {
         self.others.push(other);
     }
 
-    pub(super) fn end_aside(&mut self) -> Done {
+    pub fn end_aside(&mut self) -> Done {
         let serial = self.here.serial;
         match self.others.iter().position(|other| other.apart.is_some() && other.serial == serial) {
             Some(at) => self.on_other(at, State::stop),
@@ -225,7 +221,7 @@ impl State {
     }
 
     /// Shows a conversation that worked off screen. The previous one continues off screen or is dropped.
-    pub(super) fn take_up(&mut self, at: usize) {
+    pub fn take_up(&mut self, at: usize) {
         self.opened.note(&self.here.session);
         self.exchange(at);
         self.screen = self.here.serial;
@@ -256,7 +252,7 @@ impl State {
     }
 
     /// Runs after each step: closes an opening that led nowhere, and drops conversations without work.
-    pub(super) fn tidy_conversations(&mut self) {
+    pub fn tidy_conversations(&mut self) {
         let led_nowhere = self.here.serial == 0 && self.here.wait.is_idle() && self.here.queue.is_empty();
         let screen = self.screen;
         if let Some(at) = self.at_work(|session| led_nowhere && session.serial == screen) {
@@ -275,28 +271,21 @@ impl State {
     fn put_away(&mut self, mut other: Conversation, keeps_empty: bool) {
         // Without an engine there is no slot to release.
         self.engine.release(other.slot.sequence);
-        match other.apart {
-            Some(Apart { put_off: None, .. }) => {}
-            Some(Apart { put_off: Some(why), question, .. }) => {
-                let serial = other.serial;
-                self.in_session(
-                    |session| session.serial == serial,
-                    |runtime| {
-                        runtime.info(format!("The aside waits for the current work: {why}"));
-                        runtime.here.queue.push_back(Request::Aside(question));
-                    },
-                );
-            }
-            None => {
-                self.disk.wait_for_texts();
-                self.disk.let_go(other.id, other.lock.take());
-                self.untitled.extend(title::untitled(&mut other.session));
-                self.opened.left(other.session, keeps_empty);
-            }
-        }
+        let Some(apart) = other.apart else {
+            self.disk.wait_for_texts();
+            self.disk.let_go(other.session.id, other.lock);
+            self.untitled.extend(title::untitled(&mut other.session));
+            return self.opened.left(other.session, keeps_empty);
+        };
+        let Some(why) = apart.put_off else { return };
+        let wait = |runtime: &mut State| {
+            runtime.info(format!("The aside waits for the current work: {why}"));
+            runtime.here.queue.push_back(Request::Aside(apart.question));
+        };
+        self.in_session(|session| session.serial == other.session.serial, wait);
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         let waits = self.others.iter().chain([&self.here]).filter_map(|other| other.wait.deadline());
         waits.chain(self.background.iter().filter_map(|(task, _)| task.until)).min()
     }

@@ -67,7 +67,7 @@ enum Home {
 }
 
 impl State {
-    pub(super) fn draft_changed(&mut self, serial: u64, text: String) -> Done {
+    pub fn draft_changed(&mut self, serial: u64, text: String) -> Done {
         if !self.keeps_drafts() {
             return Ok(());
         }
@@ -95,7 +95,7 @@ impl State {
     }
 
     /// Shows the draft of a session that was just opened. `known`: also an empty one, which may have changed.
-    pub(super) fn show_draft(&mut self, session: SessionId, known: bool) {
+    pub fn show_draft(&mut self, session: SessionId, known: bool) {
         if !self.keeps_drafts() {
             return;
         }
@@ -113,7 +113,7 @@ impl State {
         }
     }
 
-    pub(super) fn show_rowless_draft(&mut self) {
+    pub fn show_rowless_draft(&mut self) {
         if !self.keeps_drafts() {
             return;
         }
@@ -132,14 +132,14 @@ impl State {
         }
     }
 
-    pub(super) fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
+    pub fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
         if let Some((place, text)) = self.drafts.take_out(self.here.serial) {
             changes.push(Change::Draft { session: place, text: String::new() });
             changes.push(Change::Draft { session, text });
         }
     }
 
-    pub(super) fn remember_draft(&mut self, text: &str) {
+    pub fn remember_draft(&mut self, text: &str) {
         if !text.is_empty() && !is_command(text) {
             self.remember_prompt(&message_text(text));
         }
@@ -147,7 +147,7 @@ impl State {
 
     fn keeps_drafts(&self) -> bool {
         let store = &self.disk.store;
-        self.drafts.input == Input::Screen && self.disk.lasts() && *store.access() == Access::Writable
+        self.drafts.input == Input::Screen && !self.disk.discard && *store.access() == Access::Writable
     }
 
     fn write_draft(&mut self, session: SessionId, text: String) {

@@ -9,14 +9,14 @@ const PARKED: &str = "Parked: the memory of the model is free. The next question
 
 impl State {
     /// After any failure the slot's state is empty; after a fatal one the engine is down.
-    pub(super) fn engine_failed(&mut self, fault: &EngineFault) {
+    pub fn engine_failed(&mut self, fault: &EngineFault) {
         self.here.slot.lose();
         if let EngineFault::Fatal { why, exit } = fault {
             self.engine.down(why.clone(), *exit);
         }
     }
 
-    pub(super) fn on_engine(&mut self, mut event: EngineEvent) {
+    pub fn on_engine(&mut self, mut event: EngineEvent) {
         let owner = event.id_mut().and_then(|id| self.others.iter().position(|other| other.wait.owns(*id)));
         if let Some(at) = owner {
             return self.on_other(at, |state| state.on_engine_here(event));
@@ -150,20 +150,20 @@ impl State {
 
 impl Verb {
     /// The model is loaded, and the state of a resumed session is restored.
-    pub(super) async fn engine_ready(&mut self) -> Done {
+    pub async fn engine_ready(&mut self) -> Done {
         self.model_known().await?;
         self.unparked().await
     }
 
     /// The same for a verb that writes; lost state may make the session read-only.
-    pub(super) async fn ready_to_write(&mut self) -> Done {
+    pub async fn ready_to_write(&mut self) -> Done {
         self.here.may_write()?;
         self.engine_ready().await?;
         self.here.may_write()
     }
 
     /// The model was loaded once. A parked one begins to return.
-    pub(super) async fn model_known(&mut self) -> Done {
+    pub async fn model_known(&mut self) -> Done {
         self.model_started().await?;
         if self.engine.is_parked() {
             self.engine.send(Command::Unpark)?;
@@ -182,13 +182,12 @@ impl Verb {
         Ok(())
     }
 
-    /// The model is in memory.
-    pub(super) async fn unparked(&mut self) -> Done {
+    pub async fn unparked(&mut self) -> Done {
         self.model_is(false).await
     }
 
     /// `/park`: waits until nothing runs, also for other users of the engine.
-    pub(super) async fn park(&mut self) -> Done {
+    pub async fn park(&mut self) -> Done {
         if self.engine.server().is_some() {
             return refused("The model runs on a server, which this program cannot park.");
         }
@@ -202,7 +201,7 @@ impl Verb {
         self.model_is(true).await
     }
 
-    pub(super) async fn unpark(&mut self) -> Done {
+    pub async fn unpark(&mut self) -> Done {
         self.engine_ready().await?;
         self.say("The model is in memory.")
     }

@@ -41,7 +41,7 @@ pub fn imported_line(imported: &Imported) -> String {
 }
 
 impl Verb {
-    pub(super) async fn export(
+    pub async fn export(
         &mut self,
         path: String,
         format: Option<ExportFormat>,
@@ -99,7 +99,7 @@ impl Verb {
         self.say(format!("{} written, {written}.", path.display()))
     }
 
-    pub(super) async fn import(&mut self, path: String) -> Done {
+    pub async fn import(&mut self, path: String) -> Done {
         let (store, path) = (Arc::clone(&self.disk.store), below_home(&path, std::env::home_dir().as_deref()));
         // Ids are reserved before the import locks the database: messages written meanwhile need some.
         store.new_message_id(None);

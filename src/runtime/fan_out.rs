@@ -80,7 +80,7 @@ struct Lane {
 }
 
 impl Verb {
-    pub(super) async fn fan_out(&mut self, fan: &mut dyn Fan, work: Work) -> Done<Slots> {
+    pub async fn fan_out(&mut self, fan: &mut dyn Fan, work: Work) -> Done<Slots> {
         let mut most = self.engine.free_slots();
         if most == 0 {
             let why = match self.engine.slots() {
@@ -173,7 +173,7 @@ impl Verb {
     }
 
     /// Runs a branch in idle time; every request has priority. `None` if it failed.
-    pub(super) async fn in_idle_time(&mut self, branch: Branch) -> Done<Option<Grown>> {
+    pub async fn in_idle_time(&mut self, branch: Branch) -> Done<Option<Grown>> {
         let mut one = One { branch: Some(branch), grown: None };
         let slots = self.fan_out(&mut one, Work::Title).await?;
         self.release(slots)?;
@@ -222,13 +222,13 @@ impl Verb {
     }
 
     /// Releases slots. Fails if the engine is down.
-    pub(super) fn release(&mut self, slots: Slots) -> Done {
+    pub fn release(&mut self, slots: Slots) -> Done {
         slots.slots.iter().for_each(|slot| self.engine.release(slot.sequence));
         slots.fatal.map_or(Ok(()), |fault| Err(fault.into()))
     }
 
     /// Makes the state of a branch the conversation's own and releases all slots. False if no slot holds it.
-    pub(super) async fn adopt(&mut self, slots: Slots, path: &Path) -> Done<bool> {
+    pub async fn adopt(&mut self, slots: Slots, path: &Path) -> Done<bool> {
         let holds = slots.slots.iter().find(|slot| slot.live.head().is_some() && slot.live.head() == path.head());
         let Some(from) = holds.map(|slot| slot.sequence) else {
             self.release(slots)?;
@@ -243,7 +243,7 @@ impl Verb {
 
 impl State {
     /// A branch that answers a question on top of kept state without saving.
-    pub(super) fn question_after(&self, base: &Path, rendered: &Arc<Rendered>, sampling: Sampling) -> Done<Branch> {
+    pub fn question_after(&self, base: &Path, rendered: &Arc<Rendered>, sampling: Sampling) -> Done<Branch> {
         let steps = self.bounded(|halt| self.steps(rendered, base, halt))?;
         let total = base.position() + steps.iter().map(|step| step.prompt.len() as u64).sum::<u64>();
         if !self.fits(total + self.reserve()) {
@@ -254,7 +254,7 @@ impl State {
         Ok(Branch { base: base.clone(), rendered: Arc::clone(rendered), steps, last, message: None })
     }
 
-    pub(super) fn greedy(&self) -> Sampling {
+    pub fn greedy(&self) -> Sampling {
         Sampling { temperature: 0.0, ..self.here.settings.for_answer(|| 0) }
     }
 }

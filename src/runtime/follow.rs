@@ -137,7 +137,7 @@ impl State {
     }
 
     /// `, changed since` for a document if its file has another text by now, read or not.
-    pub(super) fn changed_since(&self, document: &Message) -> &'static str {
+    pub fn changed_since(&self, document: &Message) -> &'static str {
         let path = self.here.tree.path();
         let Some(file) = document.meta.document.as_ref().and_then(|d| d.path.as_deref()) else { return "" };
         let later = path.iter().skip_while(|m| m.id != document.id).skip(1).filter_map(|m| m.meta.document.as_ref());
@@ -146,7 +146,7 @@ impl State {
         if changed { ", changed since" } else { "" }
     }
 
-    pub(super) fn changed(&self) -> u64 {
+    pub fn changed(&self) -> u64 {
         self.following().map_or(0, |_| self.pending(&self.here.tree.path()).len() as u64)
     }
 
@@ -158,7 +158,7 @@ impl State {
         }
     }
 
-    pub(super) fn on_look(&mut self, serial: u64, look: Look) {
+    pub fn on_look(&mut self, serial: u64, look: Look) {
         let Some(followed) = self.follows.by_session.get_mut(&serial) else { return };
         followed.is_fresh |= !look.changes.is_empty();
         for change in look.changes {
@@ -174,7 +174,7 @@ impl State {
         self.in_session(|session| session.serial == serial, show);
     }
 
-    pub(super) fn follow_nothing(&mut self) -> Done {
+    pub fn follow_nothing(&mut self) -> Done {
         let followed = self.follows.by_session.remove(&self.here.serial);
         let ended = followed.map(|followed| format!("{} no longer followed.", followed.list()));
         self.info(ended.as_deref().unwrap_or(NOTHING));
@@ -206,7 +206,7 @@ fn with_moves(pending: Vec<Pending>) -> Vec<Pending> {
 }
 
 impl Verb {
-    pub(super) async fn follow(&mut self, paths: Vec<String>) -> Done {
+    pub async fn follow(&mut self, paths: Vec<String>) -> Done {
         if paths.is_empty() {
             let followed =
                 self.following().map(|followed| format!("{} followed. /follow off ends it.", followed.list()));

@@ -30,7 +30,7 @@ fn short(hash: &str) -> String {
 pub(super) type Unread = (String, RuntimeError);
 
 impl State {
-    pub(super) fn document_rows(&self) -> Vec<DocumentRow> {
+    pub fn document_rows(&self) -> Vec<DocumentRow> {
         let row = |m: &&Message| {
             let d = m.meta.document.as_ref()?;
             let segment = self.here.ends.get(&m.id);
@@ -52,7 +52,7 @@ impl State {
         self.here.tree.path().iter().filter_map(row).collect()
     }
 
-    pub(super) fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
+    pub fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
         let live = &self.here.slot.live;
         let before = live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
         let document = NewDocument {
@@ -68,7 +68,7 @@ impl State {
     }
 
     /// Adds documents of stopped loads to the library once they are read completely.
-    pub(super) fn shelve_what_is_read(&mut self) {
+    pub fn shelve_what_is_read(&mut self) {
         if self.here.complete_what_is_read() {
             self.show_session();
         }
@@ -90,12 +90,12 @@ impl State {
         }
     }
 
-    pub(super) fn docs(&mut self) -> Done {
+    pub fn docs(&mut self) -> Done {
         let rows = self.document_rows();
         self.show(Notice::Documents { title: "This conversation".into(), rows })
     }
 
-    pub(super) fn open_document(&mut self, place: String) -> Done {
+    pub fn open_document(&mut self, place: String) -> Done {
         let (name, line) = match place.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
             Some((name, line)) => (name, Some(line.max(1))),
             None => (place.as_str(), None),
@@ -127,7 +127,7 @@ impl State {
     }
 
     /// Names of the library for completion. Sent whenever they may have changed.
-    pub(super) fn report_library(&self) {
+    pub fn report_library(&self) {
         match self.disk.store.document_names() {
             Ok(names) => {
                 let names = names.into_iter().map(|(name, tokens)| LibraryName { name, tokens });
@@ -166,10 +166,39 @@ impl State {
         let read = renderer.safe(text.trim_matches(['\n', '\r']));
         spelled.is_some_and(|spelled| spelled.chars().eq(read.chars().filter(|c| *c != SHIELD)))
     }
+
+    pub fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        // The entry of a document that was just read may not be on disk yet.
+        self.disk.wait_for_texts();
+        let records = self.disk.documents()?;
+        names.iter().map(|name| self.library_document(&records, name)).collect()
+    }
+
+    fn library_document(&self, records: &[DocumentRecord], name: &str) -> Done<Document> {
+        let Some(last) = records.iter().find(|d| d.document.name == name) else {
+            return Err(not_in_library(name, records));
+        };
+        let d = &last.document;
+        for same in records.iter().filter(|r| r.document.name == name && r.document.hash == d.hash) {
+            let store = self.disk.store_of(&same.document.segment);
+            if let Some(text) = text_as_read(store, &self.engine.renderer, same)? {
+                let path = d.path.clone().map(std::path::PathBuf::from);
+                return Ok(Document { name: name.to_owned(), path, text, note: None, guessed: None });
+            }
+        }
+        let again = match &d.path {
+            Some(path) => format!("/load {path} reads it again."),
+            None => "It came from no file.".to_owned(),
+        };
+        refused(format!("The text of {name} cannot be restored from what is kept. {again}"))
+    }
 }
 
 impl Verb {
-    pub(super) async fn library(&mut self, action: LibraryAction) -> Done {
+    pub async fn library(&mut self, action: LibraryAction) -> Done {
         match action {
             LibraryAction::List => {
                 let rows = self
@@ -225,7 +254,7 @@ impl Verb {
     }
 
     /// Reads documents into the library, then restores the previous state. Returns the documents that do not fit.
-    pub(super) async fn library_read(&mut self, documents: Vec<Document>) -> Done<Vec<Unread>> {
+    pub async fn library_read(&mut self, documents: Vec<Document>) -> Done<Vec<Unread>> {
         let before = self.here.slot.live.clone();
         let mut unread = Vec::new();
         for document in documents {
@@ -245,11 +274,7 @@ impl Verb {
     }
 
     /// Reads one document after these messages, or the system text of new sessions, and adds it to both.
-    pub(super) async fn read_into_library(
-        &mut self,
-        messages: &mut Vec<Message>,
-        document: Document,
-    ) -> Done<PrefillStats> {
+    pub async fn read_into_library(&mut self, messages: &mut Vec<Message>, document: Document) -> Done<PrefillStats> {
         let path = document.path.map(|p| p.display().to_string());
         let info = DocumentInfo::new(&document.name, path, &document.text);
         let first = messages.is_empty();
@@ -285,37 +310,6 @@ impl Verb {
 /// Line ends before and after a file's text that the reader strips.
 const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
 const AFTER: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
-
-impl State {
-    pub(super) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        // The entry of a document that was just read may not be on disk yet.
-        self.disk.wait_for_texts();
-        let records = self.disk.documents()?;
-        names.iter().map(|name| self.library_document(&records, name)).collect()
-    }
-
-    fn library_document(&self, records: &[DocumentRecord], name: &str) -> Done<Document> {
-        let Some(last) = records.iter().find(|d| d.document.name == name) else {
-            return Err(not_in_library(name, records));
-        };
-        let d = &last.document;
-        for same in records.iter().filter(|r| r.document.name == name && r.document.hash == d.hash) {
-            let store = self.disk.store_of(&same.document.segment);
-            if let Some(text) = text_as_read(store, &self.engine.renderer, same)? {
-                let path = d.path.clone().map(std::path::PathBuf::from);
-                return Ok(Document { name: name.to_owned(), path, text, note: None, guessed: None });
-            }
-        }
-        let again = match &d.path {
-            Some(path) => format!("/load {path} reads it again."),
-            None => "It came from no file.".to_owned(),
-        };
-        refused(format!("The text of {name} cannot be restored from what is kept. {again}"))
-    }
-}
 
 /// The text of a library document, byte for byte: from a session that holds it, or decoded from the tokens.
 ///

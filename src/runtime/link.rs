@@ -87,7 +87,6 @@ impl Engine {
         EngineFault::Fatal { why: self.gone.to_owned(), exit: Exit::Failure }
     }
 
-    /// The event of a thread that has ended without one.
     pub(crate) fn ended(&self) -> EngineEvent {
         EngineEvent::Failed { id: 0, fault: self.fault() }
     }
@@ -120,7 +119,6 @@ impl Engine {
         }
     }
 
-    /// The model is in memory.
     pub(super) fn is_live(&self) -> bool {
         self.model().is_some_and(|m| !m.parked)
     }

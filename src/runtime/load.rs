@@ -59,14 +59,14 @@ struct Load {
 }
 
 impl Verb {
-    pub(super) async fn load(&mut self, paths: Vec<String>, options: LoadOptions) -> Done {
+    pub async fn load(&mut self, paths: Vec<String>, options: LoadOptions) -> Done {
         self.here.may_write()?;
         let mut documents = self.gather(&paths, &options).await?;
         documents.extend(self.library_documents(&options.library)?);
         self.load_documents(documents, &options).await
     }
 
-    pub(super) async fn load_documents(&mut self, documents: Vec<Document>, options: &LoadOptions) -> Done {
+    pub async fn load_documents(&mut self, documents: Vec<Document>, options: &LoadOptions) -> Done {
         let documents = self.shaped(documents, options)?;
         self.ready_to_write().await?;
 
@@ -76,7 +76,15 @@ impl Verb {
         }
         let begun_at = self.here.tree.head();
         let opening = self.opening_messages();
-        let mut messages = self.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
+        let mut parent = opening.last().map(|m| m.id).or(begun_at);
+        let message = |d: Document| {
+            let info = DocumentInfo::new(&d.name, d.path.map(|p| p.display().to_string()), &d.text);
+            let mut message = self.draft(Role::Document, parent, d.text);
+            message.meta.document = Some(info);
+            parent = Some(message.id);
+            message
+        };
+        let mut messages: Vec<Message> = documents.into_iter().map(message).collect();
         let Some((rendered, items, plan)) = self.planned_load(&opening, &mut messages).await? else { return Ok(()) };
         for (message, item) in messages.iter_mut().zip(&items) {
             if let Some(d) = &mut message.meta.document {
@@ -171,7 +179,17 @@ impl Verb {
                     continue;
                 }
                 Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => Some(lost),
-                Err(e) => return Err(self.load_failed(load, e)),
+                Err(e) => {
+                    // A document that was read in part stays; the next question reads the rest. After a restart from the
+                    // beginning, that is the last document that was added, wherever the reading was.
+                    let last = load.messages.iter().take(load.added).next_back();
+                    if let Some(message) = last.filter(|m| m.is_half_read()) {
+                        self.here.broken_off.insert(message.id);
+                        self.report(Notice::Finished(message.clone()));
+                    }
+                    self.show_tree();
+                    return Err(e);
+                }
             };
             plan = self.planned(rendered, State::plan).await;
             match (&plan, lost) {
@@ -227,31 +245,6 @@ impl Verb {
 }
 
 impl State {
-    fn document_messages(&self, documents: Vec<Document>, parent: Option<MessageId>) -> Vec<Message> {
-        let mut parent = parent;
-        let message = |d: Document| {
-            let path = d.path.map(|p| p.display().to_string());
-            let info = DocumentInfo::new(&d.name, path, &d.text);
-            let mut m = self.draft(Role::Document, parent, d.text);
-            m.meta.document = Some(info);
-            parent = Some(m.id);
-            m
-        };
-        documents.into_iter().map(message).collect()
-    }
-
-    /// A load that fails inside a document keeps the document as partly read; the next question reads the rest. After
-    /// a restart from the beginning, that is the last document that was added, wherever the reading was.
-    fn load_failed(&mut self, load: &Load, e: RuntimeError) -> RuntimeError {
-        let last = load.added.checked_sub(1).and_then(|at| load.messages.get(at));
-        if let Some(message) = last.filter(|m| m.is_half_read()) {
-            self.here.broken_off.insert(message.id);
-            self.report(Notice::Finished(message.clone()));
-        }
-        self.show_tree();
-        e
-    }
-
     fn document_read(&mut self, load: &mut Load, stats: &PrefillStats, took: Duration) {
         load.read += stats.read;
         load.reading += took;

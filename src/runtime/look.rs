@@ -19,7 +19,7 @@ const MOST_LINES: u64 = 400;
 
 impl State {
     /// The message with this number, or the last answer.
-    pub(super) fn answer(&self, at: Option<u64>) -> Done<(u64, &Message)> {
+    pub fn answer(&self, at: Option<u64>) -> Done<(u64, &Message)> {
         let Some(number) = at else {
             let path = self.here.tree.path();
             let last = (1..).zip(path).filter(|(_, m)| m.role == Role::Assistant).last();
@@ -28,7 +28,7 @@ impl State {
         Ok((number, self.here.numbered(number)?))
     }
 
-    pub(super) fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
+    pub fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
         let (number, message) = self.answer(at)?;
         match &message.meta.looked {
             Some(sources) => Ok((number, message, sources)),
@@ -42,14 +42,14 @@ impl State {
         }
     }
 
-    pub(super) fn not_there(&self, what: &str, commands: &str) -> RuntimeError {
+    pub fn not_there(&self, what: &str, commands: &str) -> RuntimeError {
         let server = self.engine.server().unwrap_or("The server");
         RuntimeError::Refused(format!(
             "{server} does not report {what}: {commands} need a model on this machine (--engine here)."
         ))
     }
 
-    pub(super) fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Done {
+    pub fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Done {
         let (number, message, sources) = self.looked(at)?;
         let (title, text) = match passage {
             None => (format!("What #{number} looked at"), self.looked_page(message, sources)),
@@ -72,7 +72,7 @@ impl State {
     }
 
     /// `/look [#N] sK`: the passages of one sentence of an answer.
-    pub(super) fn look_at_sentence(&mut self, at: Option<u64>, sentence: u64) -> Done {
+    pub fn look_at_sentence(&mut self, at: Option<u64>, sentence: u64) -> Done {
         let (number, message, sources) = self.looked(at)?;
         let sentences = sources.by_sentence(&message.text);
         let found = usize::try_from(sentence).ok().and_then(|n| sentences.get(n.checked_sub(1)?));
@@ -161,53 +161,8 @@ impl State {
         };
         Ok(around.lines(&message.text).map(line).collect::<Vec<_>>().join("\n"))
     }
-}
 
-/// Whether nearly all attention went to the first block, so that the other shares mean little.
-fn all_on_the_first(sources: &Sources) -> bool {
-    sources.first >= 0.995
-}
-
-fn nowhere(sources: &Sources) -> String {
-    let where_it_was = match sources {
-        sources if all_on_the_first(sources) => {
-            format!("all attention rested on the first {} tokens of the context", sources.block_tokens)
-        }
-        sources if sources.own >= 0.5 => "attention stayed with the question and the answer itself".to_owned(),
-        _ => "attention was spread".to_owned(),
-    };
-    format!("No passage stood out: {where_it_was}.\n")
-}
-
-fn by_sentence(message: &Message, sources: &Sources) -> String {
-    let sentences = sources.by_sentence(&message.text);
-    if sentences.is_empty() {
-        return "\nWhat each sentence looked at is not recorded. /regen answers again.\n".into();
-    }
-    let mut text = "\nSentence by sentence, /look sN shows the lines:\n\n".to_owned();
-    for (n, (words, passages)) in (1..).zip(&sentences) {
-        let mut words: String = words.split_whitespace().collect::<Vec<_>>().join(" ");
-        if let Some((end, _)) = words.char_indices().nth(SHOWN_CHARACTERS) {
-            words.truncate(end);
-            words.push('…');
-        }
-        let places: Vec<String> = passages.iter().map(|p| format!("{} {}", p.place(), p.percent())).collect();
-        let places = if places.is_empty() { "nothing stood out".into() } else { places.join(", ") };
-        text.push_str(&format!("    s{n} {words}\n        {places}\n"));
-    }
-    text
-}
-
-/// A document keeps its full name, which opens it.
-fn named(message: &Message) -> (String, u64) {
-    match &message.meta.document {
-        Some(document) => (document.name.clone(), document.lines),
-        None => (first_words(&title_of(message), 40), 0),
-    }
-}
-
-impl State {
-    pub(super) fn map(&mut self) -> Done {
+    pub fn map(&mut self) -> Done {
         if self.engine.server().is_some() {
             return Err(self.not_there("what it has in its context, and where it looked", "/map and /look"));
         }
@@ -215,7 +170,7 @@ impl State {
     }
 
     /// The tokens in the state by kind, including the read part of a current reading.
-    pub(super) fn context_map(&self) -> ContextMap {
+    pub fn context_map(&self) -> ContextMap {
         // The same number as in the header.
         let used = match self.here.activity {
             Activity::Reading(_) | Activity::Thinking { .. } | Activity::Answering { .. } => {
@@ -275,40 +230,8 @@ impl State {
             answer: answered.map(|(n, _)| n),
         }
     }
-}
 
-const QUOTED_LINES: usize = 12;
-const NOT_FOUND: [&str; 5] = ["could not find", "cannot find", "does not say", "not mentioned", "not in the document"];
-
-#[derive(Debug, Default)]
-pub(super) struct Indexes(HashMap<String, Arc<Index>>);
-
-impl Indexes {
-    /// The documents of a path with their indexes. Indexes of other documents are dropped.
-    fn of<'a>(&mut self, path: &[&'a Message]) -> Vec<(Version<'a>, Arc<Index>)> {
-        let hash = |v: &Version<'_>| v.hash.map_or_else(|| text_hash(&v.text), str::to_owned);
-        let versions: Vec<_> = versions(path).into_iter().map(|v| (hash(&v), v)).collect();
-        self.0.retain(|hash, _| versions.iter().any(|(known, _)| known == hash));
-        let mut index =
-            |hash: String, text: &str| Arc::clone(self.0.entry(hash).or_insert_with(|| Arc::new(Index::new(text))));
-        let indexed = |(hash, version): (String, Version<'a>)| {
-            let index = index(hash, &version.text);
-            (version, index)
-        };
-        versions.into_iter().map(indexed).collect()
-    }
-
-    pub(super) fn check(&mut self, path: &[&Message], answer: &str) -> Vec<Quote> {
-        cited::check(answer, &sources(&self.of(path)))
-    }
-}
-
-fn sources<'a>(documents: &'a [(Version<'_>, Arc<Index>)]) -> Vec<Source<'a>> {
-    documents.iter().map(|(v, index)| Source { name: v.name, text: &v.text, index }).collect()
-}
-
-impl State {
-    pub(super) fn quotes(&mut self, parent: Option<MessageId>, answer: &str) -> Vec<Quote> {
+    pub fn quotes(&mut self, parent: Option<MessageId>, answer: &str) -> Vec<Quote> {
         let path = self.here.tree.path_to(parent);
         let documents = self.indexes.of(&path);
         let quotes = cited::check(answer, &sources(&documents));
@@ -322,7 +245,7 @@ impl State {
         quotes
     }
 
-    pub(super) fn quotes_page(&mut self, at: Option<u64>) -> Done {
+    pub fn quotes_page(&mut self, at: Option<u64>) -> Done {
         let (number, answer) = self.answer(at)?;
         let (parent, text) = (answer.parent, answer.text.clone());
         let path = self.here.tree.path_to(parent);
@@ -355,6 +278,79 @@ impl State {
         );
         self.page(&format!("Quotes of #{number}"), page)
     }
+}
+
+/// Whether nearly all attention went to the first block, so that the other shares mean little.
+fn all_on_the_first(sources: &Sources) -> bool {
+    sources.first >= 0.995
+}
+
+fn nowhere(sources: &Sources) -> String {
+    let where_it_was = match sources {
+        sources if all_on_the_first(sources) => {
+            format!("all attention rested on the first {} tokens of the context", sources.block_tokens)
+        }
+        sources if sources.own >= 0.5 => "attention stayed with the question and the answer itself".to_owned(),
+        _ => "attention was spread".to_owned(),
+    };
+    format!("No passage stood out: {where_it_was}.\n")
+}
+
+fn by_sentence(message: &Message, sources: &Sources) -> String {
+    let sentences = sources.by_sentence(&message.text);
+    if sentences.is_empty() {
+        return "\nWhat each sentence looked at is not recorded. /regen answers again.\n".into();
+    }
+    let mut text = "\nSentence by sentence, /look sN shows the lines:\n\n".to_owned();
+    for (n, (words, passages)) in (1..).zip(&sentences) {
+        let mut words: String = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        if let Some((end, _)) = words.char_indices().nth(SHOWN_CHARACTERS) {
+            words.truncate(end);
+            words.push('…');
+        }
+        let places: Vec<String> = passages.iter().map(|p| format!("{} {}", p.place(), p.percent())).collect();
+        let places = if places.is_empty() { "nothing stood out".into() } else { places.join(", ") };
+        text.push_str(&format!("    s{n} {words}\n        {places}\n"));
+    }
+    text
+}
+
+/// A document keeps its full name, which opens it.
+fn named(message: &Message) -> (String, u64) {
+    match &message.meta.document {
+        Some(document) => (document.name.clone(), document.lines),
+        None => (first_words(&title_of(message), 40), 0),
+    }
+}
+
+const QUOTED_LINES: usize = 12;
+const NOT_FOUND: [&str; 5] = ["could not find", "cannot find", "does not say", "not mentioned", "not in the document"];
+
+#[derive(Debug, Default)]
+pub(super) struct Indexes(HashMap<String, Arc<Index>>);
+
+impl Indexes {
+    /// The documents of a path with their indexes. Indexes of other documents are dropped.
+    fn of<'a>(&mut self, path: &[&'a Message]) -> Vec<(Version<'a>, Arc<Index>)> {
+        let hash = |v: &Version<'_>| v.hash.map_or_else(|| text_hash(&v.text), str::to_owned);
+        let versions: Vec<_> = versions(path).into_iter().map(|v| (hash(&v), v)).collect();
+        self.0.retain(|hash, _| versions.iter().any(|(known, _)| known == hash));
+        let mut index =
+            |hash: String, text: &str| Arc::clone(self.0.entry(hash).or_insert_with(|| Arc::new(Index::new(text))));
+        let indexed = |(hash, version): (String, Version<'a>)| {
+            let index = index(hash, &version.text);
+            (version, index)
+        };
+        versions.into_iter().map(indexed).collect()
+    }
+
+    pub(super) fn check(&mut self, path: &[&Message], answer: &str) -> Vec<Quote> {
+        cited::check(answer, &sources(&self.of(path)))
+    }
+}
+
+fn sources<'a>(documents: &'a [(Version<'_>, Arc<Index>)]) -> Vec<Source<'a>> {
+    documents.iter().map(|(v, index)| Source { name: v.name, text: &v.text, index }).collect()
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl Opened {
 
 impl State {
     /// Replaces the open session, keeps it in the list, and releases its lock.
-    pub(super) fn open_in_place(&mut self, session: Session, lock: Option<SessionLock>) {
+    pub fn open_in_place(&mut self, session: Session, lock: Option<SessionLock>) {
         self.disk.wait_for_texts();
         let before = std::mem::replace(&mut self.here.lock, lock);
         self.disk.let_go(self.here.id, before);
@@ -102,14 +102,14 @@ impl State {
     }
 
     /// Refuses to open another session for a conversation off screen: the one on screen must not change.
-    pub(super) fn leads_on_screen(&self) -> Done {
+    pub fn leads_on_screen(&self) -> Done {
         if self.off_screen {
             return refused("No other session was opened: you had left this one.");
         }
         Ok(())
     }
 
-    pub(super) fn opened(&self) -> Vec<OpenSession> {
+    pub fn opened(&self) -> Vec<OpenSession> {
         let name = |serial: u64| {
             let open = self.others.iter().filter(|other| other.apart.is_none()).chain([&self.here]);
             open.map(|c| &c.session).find(|session| session.serial == serial).map(|session| session.name.clone())
@@ -119,7 +119,7 @@ impl State {
     }
 
     /// The names on disk are authoritative: another terminal may have taken a name first.
-    pub(super) fn take_names(&mut self) {
+    pub fn take_names(&mut self) {
         let names = self.disk.take_names();
         if names.is_empty() {
             return;
@@ -133,11 +133,11 @@ impl State {
         self.out.report(Notice::Named { name: on_screen.unwrap_or_default(), opened });
     }
 
-    pub(super) fn empty_session(&self) -> Session {
+    pub fn empty_session(&self) -> Session {
         Session::empty(self.defaults.clone(), self.default_system.clone())
     }
 
-    pub(super) fn open_empty(&mut self, session: Session) {
+    pub fn open_empty(&mut self, session: Session) {
         self.open_in_place(session, None);
         self.here.resume_pending = false;
         self.here.warned = 0;
@@ -155,7 +155,7 @@ impl State {
 
 impl Verb {
     /// Alt-1 to Alt-9.
-    pub(super) async fn switch(&mut self, serial: u64) -> Done {
+    pub async fn switch(&mut self, serial: u64) -> Done {
         self.leads_on_screen()?;
         if serial == self.here.serial {
             self.show_session();

@@ -9,28 +9,46 @@ use crate::engine::protocol::{ModelInfo, SpecMode};
 use crate::runtime::protocol::ThinkMode;
 
 impl State {
-    pub(super) fn page(&self, title: &str, text: String) -> Done {
+    pub fn page(&self, title: &str, text: String) -> Done {
         self.show(Notice::Page { title: title.into(), text })
     }
 
-    pub(super) fn stats(&mut self) -> Done {
-        if self.engine.server().is_some() {
-            return self.server_stats();
-        }
+    pub fn stats(&mut self) -> Done {
         let m = &self.here.meters;
         let s = &m.spec;
         let [name, device, dtype] = [&m.model.name, &m.model.device, &m.model.dtype].map(|text| in_markdown(text));
         let none = || "none yet".to_owned();
-        let answered = (m.tokens_per_s > 0.0)
-            .then(|| format!("{:.1} tokens/s, first token after {:.2} s", m.tokens_per_s, m.ttft_ms / 1000.0));
+        let answered = (m.tokens_per_s > 0.0).then(|| {
+            let (about, speed, first) = (about(m.speed_estimated), m.tokens_per_s, m.ttft_ms / 1000.0);
+            format!("{about}{speed:.1} tokens/s, first token after {first:.2} s")
+        });
+        let limit = match m.context_limit {
+            0 => "an unknown number of".to_owned(),
+            limit => grouped(limit),
+        };
+        let context = format!("{}{} of {limit} tokens", about(m.estimated), grouped(m.context_used));
+        let (context, answered) = (("context", context), ("last answer", answered.unwrap_or_else(none)));
+        if self.engine.server().is_some() {
+            let last = self.here.tree.path().into_iter().rfind(|m| m.role == Role::Assistant);
+            let counts = last.map(|m| &m.meta).filter(|_| !m.estimated).map(|meta| {
+                let (prompt, kept) = (meta.prefilled_tokens + meta.reused_tokens, grouped(meta.reused_tokens));
+                let (prompt, written) = (grouped(prompt), grouped(meta.completion_tokens));
+                format!("{prompt} tokens read, {kept} of them cached there, {written} written")
+            });
+            let counts = ("counted there", counts.unwrap_or_else(|| "nothing yet".to_owned()));
+            let rows = table(&[("model", name), ("server", device), context, answered, counts]);
+            let note = "A server does not report drafts, memory or attention, and keeps no state for this program: it reads a \
+                        resumed conversation again. `~` marks an estimate.";
+            return self.page("Numbers", format!("{rows}\n{note}\n"));
+        }
         let read = (m.prefill_tokens_per_s > 0.0).then(|| format!("{:.0} tokens/s", m.prefill_tokens_per_s));
         let accepted = (s.drafted > 0).then(|| {
             format!("{} of {} drafted ({}%)", grouped(s.accepted), grouped(s.drafted), percent(s.accepted, s.drafted))
         });
         let mut rows = vec![
             ("model", format!("{name} on {device}, {dtype}{}", if m.model.parked { ", parked" } else { "" })),
-            ("context", format!("{} of {} tokens", grouped(m.context_used), grouped(m.context_limit))),
-            ("last answer", answered.unwrap_or_else(none)),
+            context,
+            answered,
             ("reading", read.unwrap_or_else(none)),
             ("speculation", format!("{}, draft head: {}", self.here.settings.get("spec"), draft_of(&m.model))),
             ("accepted", accepted.unwrap_or_else(none)),
@@ -73,39 +91,7 @@ impl State {
         self.page("Numbers", table(&rows))
     }
 
-    fn server_stats(&self) -> Done {
-        let m = &self.here.meters;
-        let none = || "none yet".to_owned();
-        let answered = (m.tokens_per_s > 0.0).then(|| {
-            let (about, speed, first) = (about(m.speed_estimated), m.tokens_per_s, m.ttft_ms / 1000.0);
-            format!("{about}{speed:.1} tokens/s, first token after {first:.2} s")
-        });
-        let last = self.here.tree.path().into_iter().rev().find(|m| m.role == Role::Assistant);
-        let counts = last.map(|m| &m.meta).filter(|_| !m.estimated).map(|meta| {
-            let prompt = meta.prefilled_tokens + meta.reused_tokens;
-            let (prompt, kept) = (grouped(prompt), grouped(meta.reused_tokens));
-            format!("{prompt} tokens read, {kept} of them cached there, {} written", grouped(meta.completion_tokens))
-        });
-        let limit = match m.context_limit {
-            0 => "an unknown number of".to_owned(),
-            limit => grouped(limit),
-        };
-        let rows = [
-            ("model", in_markdown(&m.model.name)),
-            ("server", in_markdown(&m.model.device)),
-            ("context", format!("{}{} of {limit} tokens", about(m.estimated), grouped(m.context_used))),
-            ("last answer", answered.unwrap_or_else(none)),
-            ("counted there", counts.unwrap_or_else(|| "nothing yet".to_owned())),
-        ];
-        let text = format!(
-            "{}\nA server does not report drafts, memory or attention, and keeps no state for this program: it reads a resumed \
-             conversation again. `~` marks an estimate.\n",
-            table(&rows)
-        );
-        self.page("Numbers", text)
-    }
-
-    pub(super) fn context_page(&mut self) -> Done {
+    pub fn context_page(&mut self) -> Done {
         // As in the header: a text being read counts as far as it is read.
         let (used, limit) = (self.here.meters.context_used, self.here.meters.context_limit);
         let mut text = format!(
@@ -139,7 +125,7 @@ impl State {
         self.page("Context", text)
     }
 
-    pub(super) fn set(&mut self, change: Option<(String, String)>) -> Done {
+    pub fn set(&mut self, change: Option<(String, String)>) -> Done {
         let Some((key, value)) = change else {
             return self.page("Settings", self.here.settings.table());
         };
@@ -150,7 +136,7 @@ impl State {
         self.settings_changed(note)
     }
 
-    pub(super) fn settings_changed(&mut self, note: String) -> Done {
+    pub fn settings_changed(&mut self, note: String) -> Done {
         self.save_settings()?;
         self.here.meters.settings = self.here.settings.values();
         self.report(Notice::Meters(self.here.meters.clone()));
@@ -158,20 +144,20 @@ impl State {
     }
 
     /// Refuses a change of the thinking mode that the model's template does not support.
-    pub(super) fn may_think(&self, mode: ThinkMode) -> Result<(), String> {
+    pub fn may_think(&self, mode: ThinkMode) -> Result<(), String> {
         let switch = self.engine.renderer.model().template.thinking_switch();
         let why = switch.refusal(mode).filter(|_| mode != self.here.settings.think);
         why.map_or(Ok(()), |why| Err(why.into()))
     }
 
-    pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
+    pub fn think(&mut self, mode: ThinkMode) -> Done {
         self.may_think(mode).map_err(RuntimeError::Refused)?;
         self.here.settings.set_to("think", &mode).map_err(RuntimeError::Refused)?;
         let mode = self.here.settings.get("think");
         self.settings_changed(format!("Thinking is {mode} from the next answer on"))
     }
 
-    pub(super) fn spec(&mut self, mode: Option<SpecMode>) -> Done {
+    pub fn spec(&mut self, mode: Option<SpecMode>) -> Done {
         if let Some(mode) = mode {
             self.here.settings.set_to("spec", &mode).map_err(RuntimeError::Refused)?;
             let mode = self.here.settings.get("spec");
@@ -180,7 +166,7 @@ impl State {
         self.say(format!("Speculation is {}. /spec on|off|auto|N changes it.", self.here.settings.get("spec")))
     }
 
-    pub(super) fn save_report(&mut self) -> Done {
+    pub fn save_report(&mut self) -> Done {
         let (level, text) = match &self.disk.shown {
             SaveState::Empty => (Level::Info, "Nothing to save yet. Everything is saved as it happens.".to_owned()),
             SaveState::Saved(_) => {
@@ -195,7 +181,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn doctor(&mut self) -> Done {
+    pub fn doctor(&mut self) -> Done {
         let network = match self.engine.server() {
             Some(server) => {
                 let server = in_markdown(server);

@@ -80,7 +80,7 @@ pub(super) struct Persistence {
     named: Vec<(SessionId, String)>,
     pub(super) policy: SaveStates,
     /// `--no-save`: the store is temporary.
-    discard: bool,
+    pub(super) discard: bool,
     /// The store of the saved sessions then: its state is used and not changed.
     kept: Option<Arc<Store>>,
     pub(super) shown: SaveState,
@@ -377,9 +377,5 @@ impl Persistence {
             }
         }
         saved.map(|late| lost.or(before).or(late))
-    }
-
-    pub(super) fn lasts(&self) -> bool {
-        !self.discard
     }
 }

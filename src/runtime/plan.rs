@@ -33,12 +33,11 @@ impl Plan {
 }
 
 impl State {
-    /// As the session thinks.
-    pub(super) fn rendered(&self, path: &[&Message], form: Form<'_>) -> Done<Rendered> {
+    pub fn rendered(&self, path: &[&Message], form: Form<'_>) -> Done<Rendered> {
         self.rendering(path, form, self.here.settings.think)
     }
 
-    pub(super) fn rendering(&self, path: &[&Message], form: Form<'_>, think: ThinkMode) -> Done<Rendered> {
+    pub fn rendering(&self, path: &[&Message], form: Form<'_>, think: ThinkMode) -> Done<Rendered> {
         let known = |message| self.text_up_to(message);
         match self.bounded(|halt| self.engine.renderer.render(path, form, think, halt, &known)) {
             Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(path, number))),
@@ -86,14 +85,13 @@ impl State {
     }
 
     /// Whether the disk may hold more state for the text than the live path.
-    pub(super) fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
+    pub fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
         unchanged.position() < self.here.slot.live.position()
             || self.here.slot.live.segments().is_empty()
             || self.is_short_of()
     }
 
-    /// The segment of the live state that ends a message.
-    pub(super) fn live_end(&self, message: MessageId) -> Option<&Segment> {
+    pub fn live_end(&self, message: MessageId) -> Option<&Segment> {
         let id = self.here.ends.get(&message)?;
         self.here.slot.live.segments().iter().find(|s| s.id == *id)
     }
@@ -195,12 +193,12 @@ impl State {
     }
 
     /// Cuts the text after a path into segments to read. The model answers the last one, unless it ends a message.
-    pub(super) fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
+    pub fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
         Ok(segments::steps(&self.engine.renderer, self.engine.piece, rendered, path, halt)?)
     }
 
     /// Whether the live state matches the rendering of the open branch up to the last few words.
-    pub(super) fn is_synced(&self, rendered: &Rendered) -> bool {
+    pub fn is_synced(&self, rendered: &Rendered) -> bool {
         let live = &self.here.slot.live;
         if rendered.text.is_empty() || live.segments().is_empty() {
             return rendered.text.is_empty() && live.segments().is_empty();
@@ -209,11 +207,9 @@ impl State {
         let missing = rendered.text.len().saturating_sub(live.text_bytes());
         whole && missing <= SMALL_REST && !self.is_short_of()
     }
-}
 
-impl State {
     /// The deepest usable path under a text, and the steps after it.
-    pub(super) fn plan(&self, rendered: &Rendered) -> Done<Plan> {
+    pub fn plan(&self, rendered: &Rendered) -> Done<Plan> {
         let mut chain = self.here.slot.live.unchanged(&rendered.text);
         if self.may_be_deeper_on_disk(&chain) {
             let stored = self.stored_under(&rendered.text, &chain)?;
@@ -224,7 +220,7 @@ impl State {
         self.bounded(|halt| self.plan_from(rendered, chain, halt))
     }
 
-    pub(super) fn plan_answer(&self, rendered: &Rendered) -> Done<Plan> {
+    pub fn plan_answer(&self, rendered: &Rendered) -> Done<Plan> {
         let mut plan = self.plan(rendered)?;
         // The state may hold all of the text, as after an answer of one token; then its last part is read again.
         while plan.steps.is_empty() {
@@ -238,7 +234,7 @@ impl State {
     }
 
     /// Like [`State::plan`], but leaves the last few words to the next question.
-    pub(super) fn plan_past(&self, rendered: &Rendered) -> Done<Plan> {
+    pub fn plan_past(&self, rendered: &Rendered) -> Done<Plan> {
         let mut plan = self.plan(rendered)?;
         if rendered.text.len().saturating_sub(plan.base.text_bytes()) <= SMALL_REST && !plan.base.segments().is_empty()
         {
@@ -248,7 +244,7 @@ impl State {
     }
 
     /// Runs `work` on a text of any length; it ends early at a stop or when the text exceeds the context.
-    pub(super) fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
+    pub fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
         let (inbox, on_screen) = (&self.inbox, !self.off_screen);
         let most = match self.firm_limit() {
             0 => usize::MAX,
@@ -257,24 +253,24 @@ impl State {
         work(&Halt { stop: &|| inbox.wants_stop(on_screen), most })
     }
 
-    pub(super) fn count(&self, text: &str) -> Done<u64> {
+    pub fn count(&self, text: &str) -> Done<u64> {
         let tokenizer = self.engine.tokenizer();
         let counted = self.bounded(|halt| tokenizer.encode_plain_until(text, &Halt { most: usize::MAX, ..*halt }));
         Ok(counted?.len() as u64)
     }
 
     /// Tokens above which a text is refused; 0 if there is no limit. A server enforces its own.
-    pub(super) fn firm_limit(&self) -> u64 {
+    pub fn firm_limit(&self) -> u64 {
         if self.engine.server().is_some() { 0 } else { self.here.meters.context_limit }
     }
 
-    pub(super) fn fits(&self, tokens: u64) -> bool {
+    pub fn fits(&self, tokens: u64) -> bool {
         let limit = self.firm_limit();
         limit == 0 || tokens <= limit
     }
 
     /// Refuses a plan that does not fit, before anything is read. `what` names the text in the error.
-    pub(super) fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
+    pub fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
         let plan = self.known_size(plan, what)?;
         let (limit, reserve) = (self.firm_limit(), self.reserve());
         if self.fits(plan.total() + reserve) {
@@ -292,7 +288,7 @@ impl State {
     }
 
     /// The same for a text that exceeded the limit during tokenizing.
-    pub(super) fn known_size<T>(&self, done: Done<T>, what: &str) -> Done<T> {
+    pub fn known_size<T>(&self, done: Done<T>, what: &str) -> Done<T> {
         match done {
             Err(RuntimeError::Text(TextError::TooLong { most })) => Err(RuntimeError::TooLong(format!(
                 "{what} needs more than {} tokens, all that the context holds. Nothing was read. Options: {}.",
@@ -311,12 +307,12 @@ impl State {
     }
 
     /// Tokens reserved for an answer: the configured number, at most a quarter of a small context.
-    pub(super) fn reserve(&self) -> u64 {
+    pub fn reserve(&self) -> u64 {
         self.config.model.reserve_answer.min(self.here.meters.context_limit / 4)
     }
 
     /// `, about 0:35`; empty if the reading speed is unknown.
-    pub(super) fn about(&self, tokens: u64) -> String {
+    pub fn about(&self, tokens: u64) -> String {
         let speed = self.reading_speed;
         if speed <= 0.0 {
             return String::new();

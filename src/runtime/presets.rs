@@ -85,7 +85,7 @@ pub fn find(dir: Option<&Path>, name: &str) -> Result<Preset, String> {
 }
 
 impl State {
-    pub(super) fn preset(&mut self, action: PresetAction) -> Done {
+    pub fn preset(&mut self, action: PresetAction) -> Done {
         match action {
             PresetAction::List => self.list_presets(),
             PresetAction::Take(name) => self.take_preset(&name),

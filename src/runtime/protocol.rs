@@ -52,7 +52,6 @@ pub enum Notice {
     Tree(TreeView),
     /// A new message at the end: a question, a document, or an answer that is still empty.
     Added(Message),
-    /// More text for the answer in progress.
     Delta {
         message: MessageId,
         /// The text belongs to the thoughts, not to the answer.
@@ -114,7 +113,6 @@ pub enum Notice {
     Question {
         /// Repeated in [`Request::Choose`].
         id: u64,
-        /// One or two lines.
         text: String,
         choices: Vec<Choice>,
     },
@@ -122,7 +120,6 @@ pub enum Notice {
     Plan {
         /// Repeated in the answer.
         id: u64,
-        /// One or two lines.
         text: String,
         choices: Vec<Choice>,
         plan: LoadPlan,
@@ -162,7 +159,6 @@ pub enum Notice {
     },
     /// Display settings of a preset, valid from now on.
     Display(Display),
-    /// The interface may end.
     Bye {
         /// Printed after the terminal is restored: the command that resumes, or what is not saved.
         farewell: Option<String>,

@@ -30,7 +30,7 @@ pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashS
 }
 
 impl Verb {
-    pub(super) async fn saved(&mut self, wanted: Wanted) {
+    pub async fn saved(&mut self, wanted: Wanted) {
         if !self.disk.has(wanted) {
             let patience = match wanted {
                 Wanted::Texts(_) => PATIENCE,
@@ -40,7 +40,7 @@ impl Verb {
         }
     }
 
-    pub(super) async fn states_saved(&mut self) {
+    pub async fn states_saved(&mut self) {
         let wanted = self.disk.states();
         self.saved(wanted).await;
     }
@@ -76,16 +76,16 @@ impl State {
         Ok(id)
     }
 
-    pub(super) fn started_here(&self, session: SessionId) -> Option<Change> {
+    pub fn started_here(&self, session: SessionId) -> Option<Change> {
         let value = Some(self.folder()?.to_owned());
         Some(Change::Property { session, property: FOLDER, value })
     }
 
-    pub(super) fn folder(&self) -> Option<&str> {
+    pub fn folder(&self) -> Option<&str> {
         self.sources.base.to_str().filter(|folder| !folder.is_empty())
     }
 
-    pub(super) fn lock_session(&mut self, id: SessionId) {
+    pub fn lock_session(&mut self, id: SessionId) {
         match self.disk.store.lock_session(id, &self.here.name) {
             Ok(lock) => self.here.lock = Some(lock),
             // The banner shows that the directory is read-only.
@@ -96,14 +96,14 @@ impl State {
     }
 
     /// Adds a message at the head and shows it. [`Verb::saved`] comes before the engine sees it.
-    pub(super) fn add_message(&mut self, message: Message) -> Done<Wanted> {
+    pub fn add_message(&mut self, message: Message) -> Done<Wanted> {
         let saved = self.add_one_of_many(message)?;
         self.show_tree();
         Ok(saved)
     }
 
     /// The same without sending the tree, which costs time proportional to its size: [`State::show_tree`] sends it once.
-    pub(super) fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
+    pub fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
         let unnamed = self.here.name.is_empty();
         let saved = self.add_quietly(message.clone())?;
         self.report(Notice::Added(message));
@@ -113,7 +113,7 @@ impl State {
         Ok(saved)
     }
 
-    pub(super) fn add_quietly(&mut self, message: Message) -> Done<Wanted> {
+    pub fn add_quietly(&mut self, message: Message) -> Done<Wanted> {
         let mut changes = Vec::new();
         if message.role == Role::System && self.here.id.is_none() {
             // The session is named after the first question, which follows.
@@ -138,7 +138,7 @@ impl State {
         Ok(Wanted::Texts(self.disk.change(changes)))
     }
 
-    pub(super) fn amend(&mut self, message: &Message) {
+    pub fn amend(&mut self, message: &Message) {
         self.here.tree.amend(message.clone());
         if let Some(session) = self.here.id {
             self.disk.change(vec![Change::PutMessage { session, message: Box::new(message.clone()) }]);
@@ -146,7 +146,7 @@ impl State {
     }
 
     /// Moves the head of the open session, and reads the texts of the new branch if needed. On failure the head stays.
-    pub(super) fn move_head(&mut self, head: Option<MessageId>) -> Done {
+    pub fn move_head(&mut self, head: Option<MessageId>) -> Done {
         if head == self.here.tree.head() {
             return Ok(());
         }
@@ -158,7 +158,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn read_texts_to(&mut self, head: Option<MessageId>) -> Done {
+    pub fn read_texts_to(&mut self, head: Option<MessageId>) -> Done {
         // Messages of this run may be newer than the disk, but they are complete in memory.
         let cut = self.here.tree.path_to(head).iter().any(|m| self.here.cut.contains(&m.id));
         if let Some(id) = head.filter(|_| cut) {
@@ -173,18 +173,18 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn remember_prompt(&mut self, text: &str) {
+    pub fn remember_prompt(&mut self, text: &str) {
         self.disk.remember(Change::Prompt(text.to_owned()));
     }
 
-    pub(super) fn point(&mut self, message: MessageId, segment: SegmentId) {
+    pub fn point(&mut self, message: MessageId, segment: SegmentId) {
         if self.here.ends.insert(message, segment) != Some(segment) && self.here.apart.is_none() {
             self.disk.change(vec![Change::Link { message, segment }]);
         }
     }
 
     /// Saves the session's settings; those of a view-only session stay in memory.
-    pub(super) fn save_settings(&mut self) -> Done {
+    pub fn save_settings(&mut self) -> Done {
         if let (Some(session), Rights::Write) = (self.here.id, &self.here.rights) {
             let json = self.here.settings_json()?;
             self.disk.change(vec![Change::Settings { session, json }]);
@@ -192,7 +192,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn timeline_rows(&self) -> Vec<TimelineRow> {
+    pub fn timeline_rows(&self) -> Vec<TimelineRow> {
         let nodes = self.here.id.map(|id| self.disk.store.tree(id, &self.engine.fingerprint, 0));
         let nodes = nodes.and_then(Result::ok).unwrap_or_default();
         let kept: HashSet<MessageId> = nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect();

@@ -58,7 +58,6 @@ pub fn unmarked(marked: &str) -> (String, Vec<usize>) {
     (text, places)
 }
 
-/// How a rendering ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Form<'a> {
     /// With the generation prompt.

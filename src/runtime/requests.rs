@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crossbeam_channel::{Receiver, TryRecvError, never};
+use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::verb::Answer;
 use super::{Attendance, Done, Request, State, Verb};
@@ -15,7 +15,7 @@ use crate::config::commands::requests;
 
 #[derive(Debug)]
 pub(super) struct Inbox {
-    channel: Receiver<Request>,
+    pub(super) channel: Receiver<Request>,
     attendance: Attendance,
     /// Received during a check for a stop.
     waiting: Mutex<VecDeque<Request>>,
@@ -24,14 +24,6 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new(channel: Receiver<Request>, attendance: Attendance) -> Inbox {
         Inbox { channel, attendance, waiting: Mutex::default() }
-    }
-
-    pub(super) fn channel(&self) -> &Receiver<Request> {
-        &self.channel
-    }
-
-    pub(super) fn close(&mut self) {
-        self.channel = never();
     }
 
     pub(super) fn take_waiting(&self) -> Option<Request> {
@@ -105,17 +97,17 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn choose(&mut self, question: u64, key: char) -> Done {
+    pub fn choose(&mut self, question: u64, key: char) -> Done {
         self.answered(question, Answer::Key(key));
         Ok(())
     }
 
-    pub(super) fn choose_files(&mut self, question: u64, files: Vec<usize>) -> Done {
+    pub fn choose_files(&mut self, question: u64, files: Vec<usize>) -> Done {
         self.answered(question, Answer::Files(files));
         Ok(())
     }
 
-    pub(super) fn remember(&mut self, text: String) -> Done {
+    pub fn remember(&mut self, text: String) -> Done {
         self.remember_prompt(&text);
         Ok(())
     }

@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::execute::cannot_be_used;
+use super::execute::{THIS_CONVERSATION, cannot_be_used};
 use super::record::restored;
-use super::sync::THIS_CONVERSATION;
 use super::time::nothing_to_fork;
 use super::{
     Attendance, Done, Plan, Rendered, Rights, RuntimeError, SaveState, Session, Settings, State, Tree, Verb,
@@ -23,7 +22,7 @@ const SHOWN_SETTING: usize = 40;
 
 impl State {
     /// Refuses to open a session that is newer in memory than on disk: a question would extend an older conversation.
-    pub(super) fn refuse_unsaved(&self, id: SessionId, name: &str) -> Done {
+    pub fn refuse_unsaved(&self, id: SessionId, name: &str) -> Done {
         match self.disk.unsaved(id) {
             None => Ok(()),
             Some(why) => refused(format!(
@@ -145,7 +144,7 @@ impl State {
         })
     }
 
-    pub(super) fn lost_state(&self) -> Option<String> {
+    pub fn lost_state(&self) -> Option<String> {
         let tip = self.here.tree.path().iter().rev().find_map(|m| self.here.ends.get(&m.id).copied());
         let lost = tip.and_then(|t| self.disk.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());
         lost.map(|lost| cannot_be_used(&lost))
@@ -153,7 +152,7 @@ impl State {
 }
 
 impl Verb {
-    pub(super) async fn resume(&mut self, name: String) -> Done {
+    pub async fn resume(&mut self, name: String) -> Done {
         let name = name.as_str();
         self.leads_on_screen()?;
         self.disk.wait_for_texts();
@@ -182,7 +181,7 @@ impl Verb {
         self.open_record(record).await
     }
 
-    pub(super) async fn open_record(&mut self, record: SessionRecord) -> Done {
+    pub async fn open_record(&mut self, record: SessionRecord) -> Done {
         if let Some(at) = self.at_work(|session| session.id == Some(record.id)) {
             self.take_up(at);
             return Ok(());
@@ -231,7 +230,7 @@ impl Verb {
     }
 
     /// Restores the state of a session that was just opened, or asks whether to read it again.
-    pub(super) async fn finish_resume(&mut self) -> Done {
+    pub async fn finish_resume(&mut self) -> Done {
         self.here.resume_pending = false;
         let rendered = match self.known_size(self.past(), THIS_CONVERSATION) {
             // The session can be viewed, and undo works.

@@ -24,7 +24,7 @@ enum Owner {
 }
 
 impl State {
-    pub(super) fn run(mut self: Box<State>) {
+    pub fn run(mut self: Box<State>) {
         self.greet();
         let first = verb(&self.baton, Verb::first_session);
         self = self.resume_verb(first).settle();
@@ -107,13 +107,17 @@ impl State {
         let others = self.others.iter().enumerate();
         let others = others.filter_map(|(at, other)| Some((Owner::Other(at), other.wait.background()?)));
         let background = self.background.iter().enumerate().map(|(at, (task, _))| (Owner::Background(at), task));
-        let tasks = here.into_iter().chain(others).chain(background).map(|(owner, task)| (owner, &task.progress));
-        let tasks: Vec<(Owner, &Receiver<String>)> = tasks.collect();
+        let tasks =
+            here.into_iter().chain(others).chain(background).map(|(owner, task)| (owner, task.progress.clone()));
+        let tasks: Vec<(Owner, Receiver<String>)> = tasks.collect();
+        // Clones, as the handlers change the state.
+        let (requests, events) = (self.inbox.channel.clone(), self.engine.events.clone());
+        let (saves, looks) = (self.disk.events.clone(), self.follows.looks.clone());
         let mut waits = Select::new();
-        let request = waits.recv(self.inbox.channel());
-        let engine = waits.recv(&self.engine.events);
-        let save = waits.recv(&self.disk.events);
-        let look = waits.recv(&self.follows.looks);
+        let request = waits.recv(&requests);
+        let engine = waits.recv(&events);
+        let save = waits.recv(&saves);
+        let look = waits.recv(&looks);
         for (_, progress) in &tasks {
             waits.recv(progress);
         }
@@ -123,23 +127,23 @@ impl State {
         };
         let Some(ready) = ready else { return self.on_deadline() };
         match ready.index() {
-            at if at == request => match ready.recv(self.inbox.channel()) {
+            at if at == request => match ready.recv(&requests) {
                 Ok(request) => self.on_request(request),
                 Err(_) => {
-                    self.inbox.close();
+                    self.inbox.channel = never();
                     self.quit();
                 }
             },
             at if at == engine => {
-                let event = ready.recv(&self.engine.events).unwrap_or_else(|_| self.engine.ended());
+                let event = ready.recv(&events).unwrap_or_else(|_| self.engine.ended());
                 self.on_engine(event);
             }
-            at if at == save => match ready.recv(&self.disk.events) {
+            at if at == save => match ready.recv(&saves) {
                 Ok(event) => self.on_save(event),
                 Err(_) => self.disk.events = never(),
             },
             at if at == look => {
-                let looked = ready.recv(&self.follows.looks);
+                let looked = ready.recv(&looks);
                 looked.into_iter().for_each(|(serial, look)| self.on_look(serial, look));
             }
             at => {
@@ -162,7 +166,7 @@ impl State {
         self.on_each_other(due, State::on_tick);
     }
 
-    pub(super) fn after(&mut self, done: Done) {
+    pub fn after(&mut self, done: Done) {
         if let Err(e) = done {
             if let Some(text) = self.here.typed.take() {
                 // The question was not saved.
@@ -181,7 +185,7 @@ impl State {
     }
 
     /// Shows that no verb runs: a background task, the model's loading, or nothing.
-    pub(super) fn idle(&mut self) {
+    pub fn idle(&mut self) {
         let task = self.background.last().filter(|_| !self.off_screen).map(|(task, _)| task.activity());
         self.activity(match (&self.engine.state, task) {
             (_, Some(task)) => task,
@@ -190,7 +194,7 @@ impl State {
         });
     }
 
-    pub(super) fn failed(&mut self, e: &RuntimeError) {
+    pub fn failed(&mut self, e: &RuntimeError) {
         if self.attendance == Attendance::Absent || self.must_open {
             let error = match e {
                 RuntimeError::Store(in_use @ StoreError::InUse { .. }) => {
@@ -212,15 +216,11 @@ impl State {
                 let near = meant(name, records.iter().map(|r| r.name.as_str()));
                 self.warn(format!("No session is called \"{name}\".{near} /sessions lists them."));
             }
-            RuntimeError::Engine(_)
-            | RuntimeError::RowsLost(_)
-            | RuntimeError::Failed(_)
-            | RuntimeError::Store(_)
-            | RuntimeError::Text(_) => self.note(Level::Error, e.to_string()),
-            RuntimeError::Refused(_)
-            | RuntimeError::Damaged(_)
-            | RuntimeError::NotThere(_)
-            | RuntimeError::TooLong(_) => self.warn(e.to_string()),
+            RuntimeError::Refused(why)
+            | RuntimeError::Damaged(why)
+            | RuntimeError::NotThere(why)
+            | RuntimeError::TooLong(why) => self.warn(why),
+            e => self.note(Level::Error, e.to_string()),
         }
     }
 
@@ -247,7 +247,7 @@ impl State {
     }
 
     /// Serves or queues a request. `promised`: the interface holds more input for this conversation.
-    pub(super) fn in_turn(&mut self, request: Request, promised: bool) {
+    pub fn in_turn(&mut self, request: Request, promised: bool) {
         if request.while_busy() == WhileBusy::Leaves {
             self.here.promised = promised;
         }
@@ -281,7 +281,7 @@ impl State {
         }
     }
 
-    pub(super) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.here.slot.cancel.cancel();
         // While a verb runs, a stop applies to the verb alone.
         if !self.off_screen && self.here.wait.rests() {

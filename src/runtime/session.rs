@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Done, RuntimeError, Settings, Tree, refused};
 use crate::core::sanitize::command_word;
-use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
+use crate::core::transcript::{DocumentInfo, Message, MessageId, SessionId};
 use crate::store::SegmentId;
 use crate::text::near::no_document;
 
@@ -105,10 +105,7 @@ impl Session {
     pub(super) fn names(&self) -> HashMap<MessageId, String> {
         let mut names: HashMap<MessageId, String> = HashMap::new();
         for (name, message) in &self.labels {
-            let all = names.entry(*message).or_default();
-            if !all.is_empty() {
-                all.push_str(", ");
-            }
+            let all = names.entry(*message).and_modify(|all| all.push_str(", ")).or_default();
             all.push_str(name);
         }
         names
@@ -121,22 +118,17 @@ impl Session {
         if let Some(at) = path.iter().rposition(named) {
             return Ok(Some(at));
         }
-        let ends_so = |d: &DocumentInfo| {
-            let before = d.name.strip_suffix(name);
-            before.is_some_and(|b| b.ends_with('/') && !name.is_empty())
-        };
-        let mut at: Option<usize> = None;
-        for (i, m) in path.iter().enumerate() {
-            let Some(d) = m.meta.document.as_ref().filter(|d| ends_so(d)) else {
-                continue;
-            };
-            let before = at.and_then(|at| path.get(at)?.meta.document.as_ref());
-            if let Some(other) = before.filter(|other| other.name != d.name) {
+        let ends_so =
+            |d: &&DocumentInfo| !name.is_empty() && d.name.strip_suffix(name).is_some_and(|b| b.ends_with('/'));
+        let mut found: Option<(usize, &DocumentInfo)> = None;
+        for (at, m) in path.iter().enumerate() {
+            let Some(d) = m.meta.document.as_ref().filter(ends_so) else { continue };
+            if let Some((_, other)) = found.filter(|(_, other)| other.name != d.name) {
                 return refused(format!("{name} can be {} or {}: write the whole name.", other.name, d.name));
             }
-            at = Some(i);
+            found = Some((at, d));
         }
-        Ok(at)
+        Ok(found.map(|(at, _)| at))
     }
 
     pub(super) fn no_document(&self, name: &str) -> String {

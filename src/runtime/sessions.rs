@@ -58,11 +58,11 @@ pub fn last_of_folder(store: &Store) -> Option<SessionRow> {
 }
 
 impl State {
-    pub(super) fn show_session(&self) {
+    pub fn show_session(&self) {
         self.report(Notice::Session(self.session_view()));
     }
 
-    pub(super) fn session_view(&self) -> SessionView {
+    pub fn session_view(&self) -> SessionView {
         SessionView {
             name: self.here.name.clone(),
             title: self.here.title.clone(),
@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    pub(super) fn show_tree(&self) {
+    pub fn show_tree(&self) {
         self.report(Notice::Tree(TreeView {
             branch: self.here.tree.branch_position(),
             timeline: self.timeline_rows(),
@@ -98,7 +98,7 @@ impl State {
         }
     }
 
-    pub(super) fn start_new(&mut self, name: Option<String>) -> Done {
+    pub fn start_new(&mut self, name: Option<String>) -> Done {
         if let Some(name) = &name {
             self.refuse_taken(name)?;
         }
@@ -106,19 +106,19 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn new_session(&mut self, name: Option<String>) -> Done {
+    pub fn new_session(&mut self, name: Option<String>) -> Done {
         self.leads_on_screen()?;
         let old = self.here.id.map(|_| self.here.name.clone());
         self.start_new(name)?;
         if let Some(old) = old {
-            let kept = if self.disk.lasts() { "saved" } else { "there until the program ends" };
+            let kept = if self.disk.discard { "there until the program ends" } else { "saved" };
             self.info(format!("New session. The last one is {kept}: /resume {}", command_word(&old)));
         }
         Ok(())
     }
 
     /// After the model is loaded: finds the messages of the open session that have state for it.
-    pub(super) fn find_state(&mut self) {
+    pub fn find_state(&mut self) {
         let Some(id) = self.here.id else { return };
         let fingerprint = self.engine.fingerprint.clone();
         match self.disk.store.tree(id, &fingerprint, 0) {
@@ -132,7 +132,7 @@ impl State {
     }
 
     /// Creates a session that ends at `head` and opens it. A last message that another process may extend is copied.
-    pub(super) fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
+    pub fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
         let id = self.disk.store.new_session_id();
         let name = match name {
             Some(name) => self.refuse_taken(&name).map(|()| name)?,
@@ -178,7 +178,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn list_sessions(&mut self) -> Done {
+    pub fn list_sessions(&mut self) -> Done {
         let records = self.disk.store.sessions(SessionFilter::Live, LISTED)?;
         let fingerprint = self.engine.model().map(|m| m.fingerprint.clone());
         // Without sizes the list is still useful.
@@ -195,7 +195,7 @@ impl State {
         self.show(Notice::Sessions(rows))
     }
 
-    pub(super) fn pin(&mut self, name: Option<String>) -> Done {
+    pub fn pin(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
         let record = self.record_of(name.as_deref(), "There is no session to pin yet: this one is empty.")?;
         let pinned = self.disk.store.properties(PINNED)?.contains_key(&record.id);
@@ -209,7 +209,7 @@ impl State {
     }
 
     /// The session of this name, or the open one; `nothing` is the error if there is none yet.
-    pub(super) fn record_of(&self, name: Option<&str>, nothing: &str) -> Done<SessionRecord> {
+    pub fn record_of(&self, name: Option<&str>, nothing: &str) -> Done<SessionRecord> {
         let record = match (name, self.here.id) {
             (Some(LAST), _) => self.disk.store.last_session()?,
             (Some(name), _) => Some(self.disk.store.session_named(name)?),
@@ -218,7 +218,7 @@ impl State {
         record.ok_or_else(|| RuntimeError::Refused(nothing.into()))
     }
 
-    pub(super) fn rename(&mut self, name: String) -> Done {
+    pub fn rename(&mut self, name: String) -> Done {
         let name = name.trim();
         if name.is_empty() {
             return refused("/rename NAME needs a name.");
@@ -242,7 +242,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn rename_other(&mut self, session: String, name: String) -> Done {
+    pub fn rename_other(&mut self, session: String, name: String) -> Done {
         self.disk.wait_for_texts();
         let record = self.disk.store.session_named(&session)?;
         if self.here.id == Some(record.id) {
@@ -258,7 +258,7 @@ impl State {
 }
 
 impl Verb {
-    pub(super) async fn delete(&mut self, name: Option<String>) -> Done {
+    pub async fn delete(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
         let nothing = match name {
             Some(_) => "There is no session yet: nothing to delete.",
@@ -273,9 +273,9 @@ impl Verb {
         let held = open && (self.here.lock.is_some() || self.here.may_write().is_ok());
         let lock = if held { None } else { Some(self.disk.store.lock_session(record.id, &record.name)?) };
         let own = self.disk.store.sizes_of(record.id)?.own;
-        let stays = match self.disk.lasts() {
-            true => self.disk.store.limits().trash_time(),
-            false => "until the program ends".to_owned(),
+        let stays = match self.disk.discard {
+            true => "until the program ends".to_owned(),
+            false => self.disk.store.limits().trash_time(),
         };
         let text = format!(
             "Delete \"{}\"? {}, {} of state only it needs. It stays in the trash {stays}.",
@@ -298,7 +298,7 @@ impl Verb {
         self.say(format!("\"{}\" is in the trash. Back with: /resume {back}", record.name))
     }
 
-    pub(super) async fn search(&mut self, query: String) -> Done {
+    pub async fn search(&mut self, query: String) -> Done {
         let store = Arc::clone(&self.disk.store);
         let words = query.clone();
         let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));

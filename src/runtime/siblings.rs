@@ -52,7 +52,7 @@ impl State {
 }
 
 impl Verb {
-    pub(super) async fn branch(&mut self, target: BranchTarget) -> Done {
+    pub async fn branch(&mut self, target: BranchTarget) -> Done {
         match target {
             BranchTarget::List => {
                 self.timeline()?;

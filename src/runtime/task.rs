@@ -20,6 +20,7 @@ pub(super) enum Place {
     Background,
 }
 
+#[derive(Debug)]
 pub(super) struct Task {
     /// Capacity 1; further lines are dropped. Closed when the thread ends.
     pub(super) progress: Receiver<String>,
@@ -75,15 +76,9 @@ impl Task {
     }
 }
 
-impl std::fmt::Debug for Task {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Task({})", self.what)
-    }
-}
-
 impl Verb {
     /// Runs `work` on another thread and waits for the result. `failed`: the error if the thread cannot start or panics.
-    pub(super) async fn elsewhere<T: Send + 'static>(
+    pub async fn elsewhere<T: Send + 'static>(
         &mut self,
         place: Place,
         what: String,
@@ -118,7 +113,7 @@ impl Verb {
 impl State {
     /// The verb of `here` waits. A task that needs no conversation moves to the background, so that the next request can
     /// start; one-shot requests keep their order.
-    pub(super) fn waits(&mut self, verb: Running<Done>) {
+    pub fn waits(&mut self, verb: Running<Done>) {
         match std::mem::take(&mut self.here.wait) {
             Wait::Background(task) if task.place == Place::Background && self.attendance == Attendance::Present => {
                 self.background.push((task, verb));
@@ -133,7 +128,7 @@ impl State {
         self.here.verb = Some(verb);
     }
 
-    pub(super) fn on_task(&mut self, progress: Option<String>) {
+    pub fn on_task(&mut self, progress: Option<String>) {
         let Wait::Background(task) = &mut self.here.wait else { return };
         let Some(what) = progress else { return self.wake(Wake::Go) };
         task.what = what;
@@ -141,7 +136,7 @@ impl State {
         self.activity(shown);
     }
 
-    pub(super) fn on_background_task(&mut self, at: usize, progress: Option<String>) {
+    pub fn on_background_task(&mut self, at: usize, progress: Option<String>) {
         let Some((task, _)) = self.background.get_mut(at) else { return };
         if let Some(what) = progress {
             task.what = what;
@@ -151,7 +146,7 @@ impl State {
         self.at_once.push_back((task.serial, verb));
     }
 
-    pub(super) fn show_rest(&mut self) {
+    pub fn show_rest(&mut self) {
         if self.here.wait.rests() {
             self.idle();
         }

@@ -15,19 +15,19 @@ use crate::text::near::meant;
 
 impl Verb {
     /// Moves the head, makes its state live, and notes the cost. `what` begins the sentence.
-    pub(super) async fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
+    pub async fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
         let stats = self.go_silently(head).await?;
         self.say_shared(what, &stats, "");
         Ok(())
     }
 
-    pub(super) async fn go_silently(&mut self, head: Option<MessageId>) -> Done<PrefillStats> {
+    pub async fn go_silently(&mut self, head: Option<MessageId>) -> Done<PrefillStats> {
         self.move_head(head)?;
         self.show_session();
         self.sync().await
     }
 
-    pub(super) async fn undo(&mut self, count: u64) -> Done {
+    pub async fn undo(&mut self, count: u64) -> Done {
         self.here.may_write()?;
         let Some(undo) = self.here.tree.undo(count.max(1)) else {
             return refused("Nothing to undo: the conversation is empty.");
@@ -42,7 +42,7 @@ impl Verb {
         self.go(undo.head, &what).await
     }
 
-    pub(super) async fn redo(&mut self, count: u64) -> Done {
+    pub async fn redo(&mut self, count: u64) -> Done {
         self.here.may_write()?;
         let Some((head, exchanges)) = self.here.tree.redo(count.max(1)) else {
             return refused("Nothing to redo.");
@@ -54,7 +54,7 @@ impl Verb {
         self.go(Some(head), &what).await
     }
 
-    pub(super) async fn edit_done(&mut self, message: MessageId, text: String) -> Done {
+    pub async fn edit_done(&mut self, message: MessageId, text: String) -> Done {
         self.here.may_write()?;
         let Some(old) = self.here.tree.get(message).cloned() else {
             return refused("The edited message is not in this session.");
@@ -77,7 +77,7 @@ impl Verb {
         }
     }
 
-    pub(super) async fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
+    pub async fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
         let head = match at {
             Some(n) => Some(self.here.tree.exchange_end(self.here.numbered(n)?.id)),
             None => self.here.tree.head(),
@@ -87,14 +87,14 @@ impl Verb {
     }
 
     /// `f` in the timeline: the message may be on another branch or in a view-only session.
-    pub(super) async fn fork_from(&mut self, message: MessageId) -> Done {
+    pub async fn fork_from(&mut self, message: MessageId) -> Done {
         self.in_this_session(message)?;
         let head = self.here.tree.exchange_end(message);
         self.fork_at(head, None, None).await
     }
 
     /// Forks at `head`. `passing`: a session that was opened only for the fork.
-    pub(super) async fn fork_at(&mut self, head: MessageId, name: Option<String>, passing: Option<SessionId>) -> Done {
+    pub async fn fork_at(&mut self, head: MessageId, name: Option<String>, passing: Option<SessionId>) -> Done {
         self.fork_session(head, name)?;
         if let Some(id) = passing {
             self.opened.forget(id);
@@ -106,7 +106,7 @@ impl Verb {
         Ok(())
     }
 
-    pub(super) async fn goto(&mut self, target: GotoTarget) -> Done {
+    pub async fn goto(&mut self, target: GotoTarget) -> Done {
         match target {
             GotoTarget::Mark(name) => {
                 let Some(id) = self.here.labels.get(&name).copied() else {
@@ -124,13 +124,13 @@ impl Verb {
         }
     }
 
-    pub(super) async fn go_to(&mut self, id: MessageId, what: &str) -> Done {
+    pub async fn go_to(&mut self, id: MessageId, what: &str) -> Done {
         self.here.may_write()?;
         let end = self.here.tree.exchange_end(id);
         self.go(Some(end), what).await
     }
 
-    pub(super) async fn system_text(&mut self, text: Option<String>) -> Done {
+    pub async fn system_text(&mut self, text: Option<String>) -> Done {
         let Some(text) = text else {
             let shown = self.present_system_text();
             let text = shown.unwrap_or_else(|| "There is no system text. `/system TEXT` sets one.".into());
@@ -172,7 +172,7 @@ impl Verb {
     }
 
     /// `/unload`: the conversation without one document, on a new branch.
-    pub(super) async fn unload(&mut self, name: String) -> Done {
+    pub async fn unload(&mut self, name: String) -> Done {
         self.here.may_write()?;
         let path = self.here.tree.path();
         let Some(at) = self.here.document_called(&name)? else {
@@ -200,7 +200,7 @@ impl Verb {
     }
 
     /// Copies messages below `parent` as a new branch and makes that live.
-    pub(super) async fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
+    pub async fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
         let tree = &self.here.tree;
         let kept = parent.map_or(0, |p| tree.number_of(p));
         let new_places = (kept + 1..).zip(&messages).filter(|(_, m)| tree.get(m.id).is_some());
@@ -220,7 +220,7 @@ impl Verb {
     }
 
     /// `/compact`: a branch that begins with the model's own summary, which the user sees first.
-    pub(super) async fn compact(&mut self, instruction: Option<String>, yes: bool) -> Done {
+    pub async fn compact(&mut self, instruction: Option<String>, yes: bool) -> Done {
         self.here.may_write()?;
         if self.here.tree.is_empty() {
             return refused("Nothing to compact: the conversation is empty.");
@@ -279,7 +279,7 @@ impl State {
     }
 
     /// `Forked at #7: 30,112 tokens shared, 0 read again.`, followed by a hint.
-    pub(super) fn say_shared(&mut self, what: &str, stats: &PrefillStats, next: &str) {
+    pub fn say_shared(&mut self, what: &str, stats: &PrefillStats, next: &str) {
         let time = match stats.ms {
             ms if ms < 1000.0 => format!("{ms:.0} ms"),
             ms => format!("{:.1} s", ms / 1000.0),
@@ -297,7 +297,7 @@ impl State {
         self.report_meters();
     }
 
-    pub(super) fn edit_open(&mut self, at: Option<u64>) -> Done {
+    pub fn edit_open(&mut self, at: Option<u64>) -> Done {
         self.here.may_write()?;
         let message = match at {
             Some(n) => self.here.numbered(n)?,
@@ -320,7 +320,7 @@ impl State {
         }
     }
 
-    pub(super) fn mark(&mut self, name: String) -> Done {
+    pub fn mark(&mut self, name: String) -> Done {
         self.here.may_write()?;
         let name = name.trim();
         if name.is_empty() {
@@ -340,7 +340,7 @@ impl State {
         self.say(format!("#{number} is now called \"{name}\". /goto {name} returns to it{state}."))
     }
 
-    pub(super) fn timeline(&mut self) -> Done {
+    pub fn timeline(&mut self) -> Done {
         self.show(Notice::Timeline(self.timeline_rows()))
     }
 
@@ -351,7 +351,7 @@ impl State {
     }
 
     /// `/system edit`: sends the command that would set the present text, for the user to change.
-    pub(super) fn system_edit(&mut self) -> Done {
+    pub fn system_edit(&mut self) -> Done {
         self.here.may_write()?;
         let text = self.present_system_text().unwrap_or_default();
         self.say_if_spelled(&text);

@@ -34,7 +34,7 @@ pub(super) struct Untitled {
 }
 
 impl State {
-    pub(super) fn wants_title(&mut self, answer: MessageId) {
+    pub fn wants_title(&mut self, answer: MessageId) {
         let finish = self.here.tree.get(answer).and_then(|m| m.meta.finish);
         let whole = matches!(finish, Some(Finish::Stop | Finish::Length));
         let answers = self.here.tree.path().iter().filter(|m| m.role == Role::Assistant).count();
@@ -49,7 +49,7 @@ impl State {
             && answers <= TRIES;
     }
 
-    pub(super) fn title_is_due(&self) -> bool {
+    pub fn title_is_due(&self) -> bool {
         (self.here.wants_title || !self.untitled.is_empty()) && self.engine_is_free()
     }
 
@@ -71,7 +71,7 @@ impl State {
         Ok(Some(branch))
     }
 
-    pub(super) fn title(&mut self, text: String) -> Done {
+    pub fn title(&mut self, text: String) -> Done {
         let title = first_words(&text, LONGEST_TYPED);
         if title.is_empty() {
             return refused("/title TEXT needs a title.");
@@ -94,7 +94,7 @@ impl State {
 }
 
 impl Verb {
-    pub(super) async fn make_title(&mut self) -> Done {
+    pub async fn make_title(&mut self) -> Done {
         let Some(of) = untitled(&mut self.here.session).or_else(|| self.untitled.pop_front()) else { return Ok(()) };
         let branch = self.titling(&of).inspect_err(|e| tracing::debug!(%e, "no title"));
         let Ok(Some(branch)) = branch else { return Ok(()) };
@@ -162,7 +162,6 @@ fn shortened(text: &str, most: usize) -> String {
     words.trim_end().to_owned()
 }
 
-/// Extracts the title from the model's output; `None` if there is none.
 fn cleaned(text: &str) -> Option<String> {
     let line = text.lines().map(str::trim).find(|l| l.chars().any(char::is_alphanumeric))?;
     let line = sanitize_line(line);

@@ -33,7 +33,7 @@ struct When {
 }
 
 impl Verb {
-    pub(super) async fn when(&mut self, question: String) -> Done {
+    pub async fn when(&mut self, question: String) -> Done {
         if question.trim().is_empty() {
             return refused("/when QUESTION asks along the longest document of this conversation.");
         }
@@ -58,7 +58,7 @@ impl Verb {
     }
 
     /// The same along a document of the library.
-    pub(super) async fn when_library(&mut self, document: String, question: String) -> Done {
+    pub async fn when_library(&mut self, document: String, question: String) -> Done {
         self.engine_ready().await?;
         self.keeps_state("when")?;
         self.states_saved().await;

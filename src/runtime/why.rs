@@ -20,7 +20,7 @@ const PASSAGES: usize = 3;
 const NOTICEABLE: f64 = 2.0;
 
 impl Verb {
-    pub(super) async fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
+    pub async fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
         if self.engine.server().is_some() {
             return Err(self.not_there("how likely a text is", "/look and /why"));
         }

@@ -49,13 +49,7 @@ pub(super) fn known_count(count: u64) -> Done {
 }
 
 impl Verb {
-    pub(in crate::runtime) async fn regen(
-        &mut self,
-        at: Option<u64>,
-        count: u64,
-        temperature: Option<f32>,
-        seed: Option<u64>,
-    ) -> Done {
+    pub async fn regen(&mut self, at: Option<u64>, count: u64, temperature: Option<f32>, seed: Option<u64>) -> Done {
         self.here.may_write()?;
         known_count(count)?;
         if let Some(t) = temperature.filter(|t| !(0.0..=MOST_TEMPERATURE).contains(&f64::from(*t))) {

@@ -151,7 +151,7 @@ impl State {
         Answer::new(self, message, rendered, sampling, started)
     }
 
-    pub(super) fn report_text(&self, message: MessageId, thinking: String, answer: String) {
+    pub fn report_text(&self, message: MessageId, thinking: String, answer: String) {
         for (thinking, text) in [(true, thinking), (false, answer)] {
             if !text.is_empty() {
                 self.report(Notice::Delta { message, thinking, text });
@@ -166,7 +166,7 @@ impl State {
     }
 
     /// Documents and lines that an answer to the last of `path` attended to. `live` is the state after the answer.
-    pub(in crate::runtime) fn sources_after(
+    pub fn sources_after(
         &self,
         path: &[&Message],
         rendered: &Rendered,
@@ -218,7 +218,7 @@ impl State {
         id
     }
 
-    pub(super) fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobDone, position: u64) {
+    pub fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobDone, position: u64) {
         let PrefillStats { reused, read, prefill_ms, .. } = stats;
         meta.reused_tokens = *reused;
         meta.prefilled_tokens = *read;
@@ -245,7 +245,7 @@ impl State {
         }
     }
 
-    pub(super) fn warn_of_full_context(&mut self) {
+    pub fn warn_of_full_context(&mut self) {
         let (used, limit) = (self.shown_position(), self.here.meters.context_limit);
         let Some(share) = used.saturating_mul(100).checked_div(limit) else { return };
         let level = [95, 80].into_iter().find(|l| share >= *l).unwrap_or(0);

@@ -40,14 +40,14 @@ impl Sink<Verb> for AsideAnswer {
 }
 
 impl Verb {
-    pub(in crate::runtime) async fn aside(&mut self, question: String) -> Done {
+    pub async fn aside(&mut self, question: String) -> Done {
         if question.trim().is_empty() {
             return refused("/aside QUESTION asks without keeping question or answer.");
         }
         self.answer_aside(&question, Shown::Yes).await.map(|_| ())
     }
 
-    pub(in crate::runtime) async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<Message> {
+    pub async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<Message> {
         self.engine_ready().await?;
         let new = self.opening_messages();
         let past = self.here.tree.path().into_iter().chain(&new).cloned().collect();
@@ -55,7 +55,7 @@ impl Verb {
     }
 
     /// One question about documents of the library, read in this order. Their state is kept, the question is not.
-    pub(in crate::runtime) async fn ask_library(&mut self, documents: Vec<String>, question: String) -> Done {
+    pub async fn ask_library(&mut self, documents: Vec<String>, question: String) -> Done {
         let documents = self.library_documents(&documents)?;
         self.engine_ready().await?;
         let (mut past, mut read, mut ms) = (Vec::new(), 0, 0.0);

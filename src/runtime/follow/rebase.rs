@@ -50,7 +50,7 @@ impl State {
     }
 
     /// Whether updates are more than `follow.rebase_share` of what was read, and the engine is free to read it anew.
-    pub(in crate::runtime) fn rebase_is_due(&self) -> bool {
+    pub fn rebase_is_due(&self) -> bool {
         let Some(followed) = self.following() else { return false };
         let tokens = |updates: bool| {
             let path = self.here.tree.path();
@@ -67,7 +67,7 @@ impl State {
 }
 
 impl Verb {
-    pub(in crate::runtime) async fn refresh(&mut self) -> Done {
+    pub async fn refresh(&mut self) -> Done {
         self.here.may_write()?;
         self.engine_ready().await?;
         let mut new = Vec::new();
@@ -97,7 +97,7 @@ impl Verb {
     }
 
     /// The same in idle time. A request ends it; after the request it continues with what was read by then.
-    pub(in crate::runtime) async fn rebase(&mut self) -> Done {
+    pub async fn rebase(&mut self) -> Done {
         let head = self.here.tree.head();
         self.tried(head);
         let ages = self.ages_of_read().await?;
@@ -119,14 +119,9 @@ impl Verb {
         self.tried(head);
         Ok(())
     }
-}
 
-/// For the times of commits.
-const GIT: Limits = Limits { time: Duration::from_secs(2), output_bytes: 256 << 20 };
-
-impl Verb {
     /// When each file was last committed; without git or a commit, when it changed.
-    pub(super) async fn ages(&mut self, files: Vec<PathBuf>) -> Done<HashMap<PathBuf, SystemTime>> {
+    pub async fn ages(&mut self, files: Vec<PathBuf>) -> Done<HashMap<PathBuf, SystemTime>> {
         if files.is_empty() {
             return Ok(HashMap::new());
         }
@@ -143,6 +138,9 @@ impl Verb {
         self.elsewhere(Place::InTurn, LOOKING.into(), "The files were not put in order.", ages).await
     }
 }
+
+/// For the times of commits.
+const GIT: Limits = Limits { time: Duration::from_secs(2), output_bytes: 256 << 20 };
 
 /// The last commit of each file below a folder; `None` without a repository, or when git takes too long.
 fn committed(folder: &Path, cancel: &Cancel) -> Option<HashMap<PathBuf, SystemTime>> {

@@ -16,7 +16,7 @@ const LISTED: usize = 200;
 
 impl Verb {
     /// `/since [QUESTION]`: asks about what changed since the last question.
-    pub(in crate::runtime) async fn since(&mut self, question: Option<String>) -> Done {
+    pub async fn since(&mut self, question: Option<String>) -> Done {
         let pending = self.pending_now().await?;
         let mut names: Vec<String> = pending.iter().filter_map(|p| Some(p.document()?.0)).collect();
         if names.is_empty() {
@@ -29,7 +29,7 @@ impl Verb {
         self.ask(format!("Only from {}: {question}", names.join(", "))).await
     }
 
-    pub(in crate::runtime) async fn changes(&mut self) -> Done {
+    pub async fn changes(&mut self) -> Done {
         let pending = self.pending_now().await?;
         let mut text = String::new();
         for p in pending.iter().take(LISTED) {
@@ -74,12 +74,7 @@ impl Verb {
     }
 
     /// Adds documents that bring the followed files up to date. Without `asks`, new files wait.
-    pub(in crate::runtime) async fn bring_up_to_date(
-        &mut self,
-        parent: Option<MessageId>,
-        new: &mut Vec<Message>,
-        asks: bool,
-    ) -> Done {
+    pub async fn bring_up_to_date(&mut self, parent: Option<MessageId>, new: &mut Vec<Message>, asks: bool) -> Done {
         if self.following().is_none() {
             return Ok(());
         }
@@ -121,60 +116,8 @@ impl Verb {
         self.show_changed();
         Ok(false)
     }
-}
 
-impl State {
-    /// A document that the next prompt contains completely.
-    pub(in crate::runtime) fn read_document(
-        &self,
-        parent: Option<MessageId>,
-        name: &str,
-        path: Option<&str>,
-        text: String,
-        update: Option<Update>,
-    ) -> Message {
-        let info = DocumentInfo::new(name, path.map(str::to_owned), &text);
-        let tokens = self.count(&text).unwrap_or_default();
-        let mut message = self.draft(Role::Document, parent, text);
-        message.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, update, ..info });
-        message
-    }
-}
-
-pub(super) struct Watch {
-    question: String,
-    answer: String,
-}
-
-fn lines(answer: &Message) -> String {
-    let mut text: String = answer.text.trim().lines().map(|line| format!("    {line}\n")).collect();
-    let places: Vec<String> = answer.meta.quotes.iter().map(|quote| quote.place()).collect();
-    if !places.is_empty() {
-        text.push_str(&format!("    ({})\n", places.join("; ")));
-    }
-    text
-}
-
-impl State {
-    pub(in crate::runtime) fn watch_is_due(&self) -> bool {
-        self.following().is_some_and(|f| f.is_fresh && !f.watches.is_empty())
-            && self.engine.model().is_some()
-            && self.here.may_write().is_ok()
-    }
-
-    pub(in crate::runtime) fn watch_nothing(&mut self, number: Option<usize>) -> Done {
-        let watches = &mut self.followed()?.watches;
-        let ended = match number.map(|n| n.checked_sub(1).filter(|at| *at < watches.len())) {
-            None => watches.drain(..).count(),
-            Some(Some(at)) => watches.drain(at..=at).count(),
-            Some(None) => return refused("No watch has this number. /watch lists them."),
-        };
-        self.say(format!("{} not watched any more.", crate::core::counted(ended as u64, "question")))
-    }
-}
-
-impl Verb {
-    pub(in crate::runtime) async fn watch(&mut self, question: Option<String>) -> Done {
+    pub async fn watch(&mut self, question: Option<String>) -> Done {
         let Some(question) = question else {
             let rows = (1..).zip(&self.followed()?.watches).map(|(n, watch)| format!("{n} {}", watch.question));
             let rows: Vec<String> = rows.collect();
@@ -189,7 +132,7 @@ impl Verb {
     }
 
     /// Brings the files up to date and answers the watched questions; shows the answers that differ.
-    pub(in crate::runtime) async fn watch_again(&mut self) -> Done {
+    pub async fn watch_again(&mut self) -> Done {
         self.followed()?.is_fresh = false;
         self.engine_ready().await?;
         let mut new = Vec::new();
@@ -216,4 +159,52 @@ impl Verb {
         }
         Ok(())
     }
+}
+
+impl State {
+    /// A document that the next prompt contains completely.
+    pub fn read_document(
+        &self,
+        parent: Option<MessageId>,
+        name: &str,
+        path: Option<&str>,
+        text: String,
+        update: Option<Update>,
+    ) -> Message {
+        let info = DocumentInfo::new(name, path.map(str::to_owned), &text);
+        let tokens = self.count(&text).unwrap_or_default();
+        let mut message = self.draft(Role::Document, parent, text);
+        message.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, update, ..info });
+        message
+    }
+
+    pub fn watch_is_due(&self) -> bool {
+        self.following().is_some_and(|f| f.is_fresh && !f.watches.is_empty())
+            && self.engine.model().is_some()
+            && self.here.may_write().is_ok()
+    }
+
+    pub fn watch_nothing(&mut self, number: Option<usize>) -> Done {
+        let watches = &mut self.followed()?.watches;
+        let ended = match number.map(|n| n.checked_sub(1).filter(|at| *at < watches.len())) {
+            None => watches.drain(..).count(),
+            Some(Some(at)) => watches.drain(at..=at).count(),
+            Some(None) => return refused("No watch has this number. /watch lists them."),
+        };
+        self.say(format!("{} not watched any more.", crate::core::counted(ended as u64, "question")))
+    }
+}
+
+pub(super) struct Watch {
+    question: String,
+    answer: String,
+}
+
+fn lines(answer: &Message) -> String {
+    let mut text: String = answer.text.trim().lines().map(|line| format!("    {line}\n")).collect();
+    let places: Vec<String> = answer.meta.quotes.iter().map(|quote| quote.place()).collect();
+    if !places.is_empty() {
+        text.push_str(&format!("    ({})\n", places.join("; ")));
+    }
+    text
 }

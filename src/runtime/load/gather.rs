@@ -14,7 +14,7 @@ const SKIPPED: usize = 5;
 
 impl Verb {
     /// The documents of paths; notes which files were skipped.
-    pub(in crate::runtime) async fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Vec<Document>> {
+    pub async fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Vec<Document>> {
         let inline = paths.iter().any(|p| p == "-").then(|| inline(options)).transpose()?;
         let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
         let mut gathered = Gathered::default();
@@ -39,74 +39,9 @@ impl Verb {
         gathered.documents.extend(inline);
         Ok(gathered.documents)
     }
-}
 
-impl State {
-    pub(in crate::runtime) fn gathered<T>(&self, paths: &[String], files: Result<T, SourceError>) -> Done<T> {
-        files.map_err(|e| match e {
-            SourceError::Cancelled => RuntimeError::Stopped,
-            e @ SourceError::NotFound { .. } => RuntimeError::NotThere(self.or_session(paths, e.to_string())),
-            e @ SourceError::NoMatch(_) => RuntimeError::NotThere(e.to_string()),
-            e => RuntimeError::Refused(e.to_string()),
-        })
-    }
-
-    fn or_session(&self, paths: &[String], error: String) -> String {
-        let named = paths.first().map(|name| self.disk.store.session_named(name));
-        let Some(Ok(SessionRecord { name, .. })) = named else { return error };
-        let how = match self.attendance {
-            Attendance::Present => format!("/resume {}", command_word(&name)),
-            Attendance::Absent => format!("-r {} asks in it", shell_word(&name)),
-        };
-        format!("{error} A session is called \"{name}\": {how}")
-    }
-
-    pub(in crate::runtime) fn shaped(
-        &self,
-        mut documents: Vec<Document>,
-        options: &LoadOptions,
-    ) -> Done<Vec<Document>> {
-        if let Some(name) = &options.name {
-            match documents.as_mut_slice() {
-                [one] => one.name = render::safe_name(name),
-                more => return refused(format!("--as names one document; {} were found.", more.len())),
-            }
-        }
-        let tokenizer = self.engine.tokenizer();
-        for d in &mut documents {
-            if let Some(encoding) = d.guessed {
-                self.warn(format!("{}: encoding unclear; read as {encoding}", d.name));
-            }
-            match &d.note {
-                Some(Remark::Way(note)) => self.info(format!("{}: {note}", d.name)),
-                Some(Remark::Missing(note)) => self.warn(format!("{}: {note}", d.name)),
-                None => {}
-            }
-            let part = match (options.head, options.tail) {
-                (Some(n), _) => Part::First(n),
-                (None, Some(n)) => Part::Last(n),
-                (None, None) => continue,
-            };
-            d.text = self.bounded(|halt| tokenizer.part(&d.text, part, halt.stop))?;
-        }
-        Ok(documents)
-    }
-}
-
-/// The text of standard input as a document. A clipboard is refused: over SSH only the terminal has access to it.
-fn inline(options: &LoadOptions) -> Done<Document> {
-    let Some(text) = &options.inline else {
-        return refused(
-            "- is not a file here. Paste the text into a message, or load a file; ./- is a file with that name.",
-        );
-    };
-    let name = options.name.as_deref().unwrap_or("pasted.txt");
-    Document::inline(name, text).map_err(|e| RuntimeError::Refused(e.to_string()))
-}
-
-impl Verb {
     /// Asks about documents that the conversation holds already. Without a user they are left out.
-    pub(super) async fn without_repeated(&mut self, documents: Vec<Document>) -> Vec<Document> {
+    pub async fn without_repeated(&mut self, documents: Vec<Document>) -> Vec<Document> {
         let held = self.here.tree.path();
         let repeated = |d: &Document| {
             let path = d.path.as_ref().map(|p| p.display().to_string());
@@ -139,7 +74,53 @@ impl Verb {
 }
 
 impl State {
-    pub(super) fn say_what_is_read_again(&self, messages: &[Message]) {
+    pub fn gathered<T>(&self, paths: &[String], files: Result<T, SourceError>) -> Done<T> {
+        files.map_err(|e| match e {
+            SourceError::Cancelled => RuntimeError::Stopped,
+            e @ SourceError::NotFound { .. } => RuntimeError::NotThere(self.or_session(paths, e.to_string())),
+            e @ SourceError::NoMatch(_) => RuntimeError::NotThere(e.to_string()),
+            e => RuntimeError::Refused(e.to_string()),
+        })
+    }
+
+    fn or_session(&self, paths: &[String], error: String) -> String {
+        let named = paths.first().map(|name| self.disk.store.session_named(name));
+        let Some(Ok(SessionRecord { name, .. })) = named else { return error };
+        let how = match self.attendance {
+            Attendance::Present => format!("/resume {}", command_word(&name)),
+            Attendance::Absent => format!("-r {} asks in it", shell_word(&name)),
+        };
+        format!("{error} A session is called \"{name}\": {how}")
+    }
+
+    pub fn shaped(&self, mut documents: Vec<Document>, options: &LoadOptions) -> Done<Vec<Document>> {
+        if let Some(name) = &options.name {
+            match documents.as_mut_slice() {
+                [one] => one.name = render::safe_name(name),
+                more => return refused(format!("--as names one document; {} were found.", more.len())),
+            }
+        }
+        let tokenizer = self.engine.tokenizer();
+        for d in &mut documents {
+            if let Some(encoding) = d.guessed {
+                self.warn(format!("{}: encoding unclear; read as {encoding}", d.name));
+            }
+            match &d.note {
+                Some(Remark::Way(note)) => self.info(format!("{}: {note}", d.name)),
+                Some(Remark::Missing(note)) => self.warn(format!("{}: {note}", d.name)),
+                None => {}
+            }
+            let part = match (options.head, options.tail) {
+                (Some(n), _) => Part::First(n),
+                (None, Some(n)) => Part::Last(n),
+                (None, None) => continue,
+            };
+            d.text = self.bounded(|halt| tokenizer.part(&d.text, part, halt.stop))?;
+        }
+        Ok(documents)
+    }
+
+    pub fn say_what_is_read_again(&self, messages: &[Message]) {
         // Other lines report an unreadable database.
         let known = self.disk.store.hashes_by_path().unwrap_or_default();
         let path = self.here.tree.path();
@@ -156,6 +137,17 @@ impl State {
             }
         }
     }
+}
+
+/// The text of standard input as a document. A clipboard is refused: over SSH only the terminal has access to it.
+fn inline(options: &LoadOptions) -> Done<Document> {
+    let Some(text) = &options.inline else {
+        return refused(
+            "- is not a file here. Paste the text into a message, or load a file; ./- is a file with that name.",
+        );
+    };
+    let name = options.name.as_deref().unwrap_or("pasted.txt");
+    Document::inline(name, text).map_err(|e| RuntimeError::Refused(e.to_string()))
 }
 
 /// Whether two documents of one text are the same file, by whatever path, or have the same name and no file.

@@ -247,7 +247,6 @@ pub enum Activity {
     },
     /// Other work that takes over 200 ms.
     Busy {
-        /// For example `exporting`.
         what: String,
     },
 }

@@ -16,7 +16,7 @@ use crate::store::{Access, StoreError, not_looked_at};
 const PROMPTS: usize = 2_000;
 
 impl State {
-    pub(super) fn greet(&mut self) {
+    pub fn greet(&mut self) {
         let store = Arc::clone(&self.disk.store);
         for note in store.notes() {
             self.warn(note.clone());
@@ -48,46 +48,8 @@ impl State {
         }
         self.activity(Activity::Starting { what: "loading the model".into() });
     }
-}
 
-impl Verb {
-    pub(super) async fn first_session(&mut self) -> Done {
-        let opening = std::mem::take(&mut self.opening);
-        if let Opening::Named(name) = opening {
-            return self.start_new(Some(name));
-        }
-        // Stays open if the other session cannot be opened.
-        self.start_new(None)?;
-        match opening {
-            Opening::New | Opening::Named(_) => {
-                self.show_rowless_draft();
-                Ok(())
-            }
-            Opening::Resume(name) => self.resume(name).await,
-            Opening::ResumeOrEnd(name) => {
-                self.must_open = true;
-                let done = self.resume(name).await;
-                self.must_open =
-                    matches!(done, Err(RuntimeError::Store(StoreError::InUse { .. } | StoreError::NoSession { .. })));
-                done
-            }
-        }
-    }
-}
-
-fn lost(session: Option<&str>, why: &str) -> String {
-    match session {
-        Some(name) => format!("Not all of \"{name}\" could be saved: {why}"),
-        None => format!("What was done could not be saved: {why}"),
-    }
-}
-
-fn not_kept(why: &str) -> String {
-    format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
-}
-
-impl State {
-    pub(super) fn finish(mut self: Box<State>) {
+    pub fn finish(mut self: Box<State>) {
         self.engine.shutdown();
         for text in std::mem::take(&mut self.drafts.homeless).into_values() {
             self.remember_draft(&text);
@@ -96,7 +58,7 @@ impl State {
         let absent = self.attendance == Attendance::Absent;
         let State { here, disk, out, looking, .. } = *self;
         let Conversation { session, lock, .. } = here;
-        let (id, name, lasts) = (session.id, session.id.map(|_| session.name), disk.lasts());
+        let (id, name, lasts) = (session.id, session.id.map(|_| session.name), !disk.discard);
         let store = Arc::clone(&disk.store);
         let shown = matches!(disk.shown, SaveState::TextOnly(_));
         let closed = disk.close(Duration::from_secs(60));
@@ -130,6 +92,42 @@ impl State {
         };
         out.report(Notice::Bye { farewell, unsaved });
     }
+}
+
+impl Verb {
+    pub async fn first_session(&mut self) -> Done {
+        let opening = std::mem::take(&mut self.opening);
+        if let Opening::Named(name) = opening {
+            return self.start_new(Some(name));
+        }
+        // Stays open if the other session cannot be opened.
+        self.start_new(None)?;
+        match opening {
+            Opening::New | Opening::Named(_) => {
+                self.show_rowless_draft();
+                Ok(())
+            }
+            Opening::Resume(name) => self.resume(name).await,
+            Opening::ResumeOrEnd(name) => {
+                self.must_open = true;
+                let done = self.resume(name).await;
+                self.must_open =
+                    matches!(done, Err(RuntimeError::Store(StoreError::InUse { .. } | StoreError::NoSession { .. })));
+                done
+            }
+        }
+    }
+}
+
+fn lost(session: Option<&str>, why: &str) -> String {
+    match session {
+        Some(name) => format!("Not all of \"{name}\" could be saved: {why}"),
+        None => format!("What was done could not be saved: {why}"),
+    }
+}
+
+fn not_kept(why: &str) -> String {
+    format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
 }
 
 #[cfg(test)]
