@@ -1,12 +1,11 @@
 //! Questions and answers: `/ask`, `/continue`, several answers, asides. Every verb that makes the model generate.
 //!
-//! Regeneration is in `again`, asides in `aside`, the growing answer in `answer`.
+//! Several answers are in `again`, asides in `aside`, the growing answer in `answer`.
 
 mod again;
 mod answer;
 mod aside;
 mod sentences;
-mod several;
 
 use std::time::Instant;
 
@@ -21,13 +20,13 @@ use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
 
 /// What errors about the context limit call the text that does not fit.
-const THIS_QUESTION: &str = "This question";
+pub(super) const THIS_QUESTION: &str = "This question";
 const GOING_ON: &str = "Going on";
 
 impl State {
-    pub(super) fn draft(&self, role: Role, parent: Option<MessageId>, text: String) -> Message {
+    pub fn draft(&self, role: Role, parent: Option<MessageId>, text: String) -> Message {
         Message {
-            id: self.disk.store.new_message_id(self.here.session.tree.newest()),
+            id: self.disk.store.new_message_id(self.here.tree.newest()),
             parent,
             role,
             text,
@@ -38,8 +37,8 @@ impl State {
     }
 
     /// Generation parameters of an answer that begins as `begin` says; `spent` tokens of its thoughts exist already.
-    pub(super) fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
-        let settings = &self.here.session.settings;
+    pub fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
+        let settings = &self.here.settings;
         let watched = Watched { thought_tokens: settings.thinking_budget, loops: settings.stop_loops };
         let text = self.engine.renderer.model();
         // A remote server samples by itself.
@@ -57,11 +56,11 @@ impl State {
     }
 
     /// The token that ends the thoughts of an answer that begins inside them; `None` if several tokens spell the end.
-    pub(super) fn thoughts_until(&self, begin: Begin) -> Done<Option<Token>> {
+    pub fn thoughts_until(&self, begin: Begin) -> Done<Option<Token>> {
         match begin {
             Begin::Answer => Ok(None),
             Begin::Thought => {
-                let tag = self.engine.renderer.model().tokenizer.encode_after(thoughts::CLOSE, Before::Text)?;
+                let tag = self.engine.tokenizer().encode_after(thoughts::CLOSE, Before::Text)?;
                 Ok(match tag.as_slice() {
                     [one] => Some(*one),
                     _ => None,
@@ -70,45 +69,46 @@ impl State {
         }
     }
 
-    pub(super) fn next_sampling(&self) -> Sampling {
-        self.here.session.settings.for_answer(fresh_seed)
+    pub fn next_sampling(&self) -> Sampling {
+        self.here.settings.for_answer(fresh_seed)
     }
 
-    pub(super) fn opening_messages(&self) -> Vec<Message> {
+    pub fn opening_messages(&self) -> Vec<Message> {
         let session = &self.here.session;
         let text = session.system.clone().filter(|text| session.tree.head().is_none() && !text.trim().is_empty());
         text.map(|text| self.draft(Role::System, None, text)).into_iter().collect()
     }
 
-    pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Rendered> {
-        self.known_size(self.rendered(path, Form::Prompt), what)
+    /// A conversation that ends with a question.
+    pub fn prompt(&self, path: &[&Message]) -> Done<Rendered> {
+        self.known_size(self.rendered(path, Form::Prompt), THIS_QUESTION)
     }
 }
 
 impl Verb {
-    pub(super) async fn ask(&mut self, text: String) -> Done {
-        let head = self.here.session.tree.head();
+    pub async fn ask(&mut self, text: String) -> Done {
+        let head = self.here.tree.head();
         self.ask_below(head, text, 1).await
     }
 
     /// Answers a question `count` times; each seed is one more than the seed before.
-    pub(super) async fn ask_for_several(&mut self, text: String, count: u64) -> Done {
+    pub async fn ask_for_several(&mut self, text: String, count: u64) -> Done {
         known_count(count)?;
-        let head = self.here.session.tree.head();
+        let head = self.here.tree.head();
         self.ask_below(head, text, count.max(1)).await
     }
 
-    pub(super) async fn ask_below(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
+    pub async fn ask_below(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
         if text.trim().is_empty() {
             return refused("The question is empty. Nothing was asked.");
         }
         let started = Instant::now();
         // If the verb fails before the question is saved, the text returns to the input.
         self.here.typed = Some(text.clone());
-        self.here.session.may_write()?;
+        self.here.may_write()?;
         self.model_known().await?;
         // Lost state may have made the session read-only.
-        self.here.session.may_write()?;
+        self.here.may_write()?;
 
         // Saved before the template runs: the template is part of the weights folder and may fail.
         self.remember_prompt(&text);
@@ -116,11 +116,11 @@ impl Verb {
         self.bring_up_to_date(parent, &mut new, true).await?;
         let question = self.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
         new.push(question);
-        let path: Vec<&Message> = self.here.session.tree.path_to(parent).into_iter().chain(&new).collect();
-        let rendered = self.prompt(&path, THIS_QUESTION)?;
+        let path: Vec<&Message> = self.here.tree.path_to(parent).into_iter().chain(&new).collect();
+        let rendered = self.prompt(&path)?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
 
-        if self.here.session.tree.head() != parent {
+        if self.here.tree.head() != parent {
             self.move_head(parent)?;
             self.show_session();
         }
@@ -131,9 +131,10 @@ impl Verb {
         self.here.typed = None;
         self.unparked().await?;
         let sampling = self.next_sampling();
-        if let Some(question) = self.here.session.tree.head().filter(|_| count > 1) {
+        if let Some(question) = self.here.tree.head().filter(|_| count > 1) {
             self.saved(safe).await;
-            return self.answer_again(Again::first(question, count, sampling.seed)).await;
+            let seed = Some(sampling.seed);
+            return self.answer_again(Again { question, count, answered: false, temperature: None, seed }).await;
         }
         let answer = self.new_answer(&rendered, sampling, started)?;
         self.write_answer(answer, plan, &rendered).await?;
@@ -141,14 +142,11 @@ impl Verb {
     }
 
     /// `/continue`. A shared answer stays unchanged; its extension is a sibling that begins with its text.
-    pub(super) async fn go_on(&mut self, more: Option<String>) -> Done {
+    pub async fn go_on(&mut self, more: Option<String>) -> Done {
         let more = more.unwrap_or_default();
         let started = Instant::now();
-        self.here.session.may_write()?;
-        self.engine_ready().await?;
-        self.here.session.may_write()?;
-
-        let path = self.here.session.tree.path();
+        self.ready_to_write().await?;
+        let path = self.here.tree.path();
         let Some(last) = path.last().filter(|m| m.role == Role::Assistant) else {
             return refused("There is no unfinished answer to continue.");
         };
@@ -171,45 +169,31 @@ impl Verb {
         message.meta.finish = None;
         message.meta.seed = message.meta.seed.or(sampling.seed_of_draws());
         let before = message.id;
-        let shared = self.is_shared(before);
+        // If the look-up fails, the answer counts as shared and is not changed.
+        let had_by_others = |session| self.disk.store.is_had_by_others(before, session).unwrap_or(true);
+        let shared = !self.here.tree.children(Some(before)).is_empty() || self.here.id.is_none_or(had_by_others);
         if shared {
-            message = Message { id: self.draft(message.role, None, String::new()).id, ..message };
+            message.id = self.draft(message.role, None, String::new()).id;
         }
         // The decoder continues in the state in which the answer ended, possibly inside a thought.
         let mut answer = Answer::new(self, message.clone(), &rendered, sampling, started)?;
-        let safe = match shared {
-            true => self.add_in_place_of(before, message)?,
-            false => {
-                // A fork made from now on sees that the answer is unfinished.
-                self.amend(&message);
-                Wanted::Texts(0)
+        let mut safe = Wanted::Texts(0);
+        if shared {
+            let sibling = message.id;
+            self.move_head(message.parent)?;
+            self.show_session();
+            safe = self.add_message(message)?;
+            if let Some(segment) = self.here.ends.get(&before).copied() {
+                self.point(sibling, segment);
             }
-        };
+        } else {
+            // A fork made from now on sees that the answer is unfinished.
+            self.amend(&message);
+        }
         answer.take(self, Delta { thinking: String::new(), answer: more });
         self.saved(safe).await;
         self.write_answer(answer, plan, &rendered).await?;
         self.sync_quietly().await
-    }
-}
-
-impl State {
-    fn is_shared(&self, answer: MessageId) -> bool {
-        let below = !self.here.session.tree.children(Some(answer)).is_empty();
-        // If the look-up fails, the answer counts as shared and is not changed.
-        let shared = |session| self.disk.store.is_had_by_others(answer, session).unwrap_or(true);
-        below || self.here.session.id.is_none_or(shared)
-    }
-
-    /// Replaces an answer by a sibling with the same text. The sibling has the same state and is shown as unfinished.
-    fn add_in_place_of(&mut self, before: MessageId, sibling: Message) -> Done<Wanted> {
-        let id = sibling.id;
-        self.move_head(sibling.parent)?;
-        self.show_session();
-        let safe = self.add_message(sibling)?;
-        if let Some(segment) = self.here.session.ends.get(&before).copied() {
-            self.point(id, segment);
-        }
-        Ok(safe)
     }
 }
 

@@ -1,11 +1,12 @@
 //! `/ask-all`: one question to every document of the library in parallel, each on top of its own kept state. Nothing
 //! is saved; a fork can be opened at any answer.
 
-mod kept;
-
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::library::Unread;
+use super::verb::Work;
 use super::{
     Activity, Attendance, Branch, Done, Fan, Grown, Last, Notice, Path, Rendered, RuntimeError, State, Verb, Written,
     refused, segments,
@@ -14,13 +15,24 @@ use crate::config::settings::SaveStates;
 use crate::core::now_ms;
 use crate::core::transcript::{DocumentInfo, Message, MessageMeta, Role, Sources};
 use crate::engine::protocol::{Ended, Sampling};
-use crate::runtime::protocol::{FanOut, FanOutRow};
-use crate::store::DocumentRecord;
+use crate::runtime::protocol::{FanOut, FanOutRow, LoadOptions};
+use crate::store::{DocumentRecord, SegmentId};
 use crate::text::{Begin, Delta, StreamDecoder};
-use kept::{Shelved, is_file};
 
-const THIS_QUESTION: &str = "This question";
 const SHOWN_REASONS: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// State is kept, and only a system text precedes the document.
+    Alone,
+    /// State is kept, but after other documents or a conversation, which would influence the answers.
+    AfterOthers,
+    NotKept,
+}
+
+fn is_file(path: &str) -> bool {
+    std::path::Path::new(path).is_file()
+}
 
 pub(super) struct Ready {
     /// The messages before the document, the document, and the question.
@@ -29,7 +41,7 @@ pub(super) struct Ready {
     pub(super) path: Path,
 }
 
-struct Being {
+struct Asked {
     record: DocumentRecord,
     row: FanOutRow,
     thinking: String,
@@ -42,7 +54,7 @@ struct Being {
 pub(super) struct AskAll {
     question: String,
     sampling: Sampling,
-    answers: Vec<Being>,
+    answers: Vec<Asked>,
     changed: bool,
     started: Instant,
 }
@@ -57,7 +69,7 @@ pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
 }
 
 impl Verb {
-    pub(super) async fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
+    pub async fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
         if question.trim().is_empty() {
             return refused("/ask-all QUESTION asks every document of the library.");
         }
@@ -66,76 +78,46 @@ impl Verb {
             Attendance::Present => "/ask-all",
             Attendance::Absent => "ask-all",
         })?;
-        let (mut kept, mut others) = self.library_documents_kept(library.as_deref()).await?;
-        let (mut unread, mut tried) = (Vec::new(), false);
+        let mut shelved = self.shelved(library.as_deref()).await?;
+        let others = shelved.iter().filter(|(_, standing)| *standing != Standing::Alone);
+        let files: Vec<String> =
+            others.filter_map(|(d, _)| d.document.path.clone()).filter(|path| is_file(path)).collect();
         // With `save_state` "never", reading would keep nothing.
-        if read && !others.is_empty() && self.disk.policy != SaveStates::Never {
-            let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
+        let reads = read && self.disk.policy != SaveStates::Never;
+        let mut unread = Vec::new();
+        if reads && !files.is_empty() {
             unread = self.read_shelved(files).await?;
-            tried = true;
-            (kept, others) = self.library_documents_kept(library.as_deref()).await?;
+            shelved = self.shelved(library.as_deref()).await?;
         }
-        let others: Vec<(DocumentRecord, Option<String>)> = others
-            .into_iter()
-            .map(|(d, standing)| {
-                let why = self.why_not(tried, &d, standing, &unread);
-                (d, Some(why))
-            })
-            .collect();
-        self.activity(Activity::Busy { what: format!("asking {} documents", kept.len()) });
-        self.ask_documents(question, kept.into_iter().map(|d| (d, None)).chain(others)).await
-    }
-
-    async fn library_documents_kept(&mut self, library: Option<&str>) -> Done<Shelved> {
-        // Entry and state of a document that was just read may not be on disk yet.
-        self.disk.wait_for_texts();
-        self.states_saved().await;
-        let (kept, others) = self.shelved(library)?;
-        if kept.is_empty() && others.is_empty() {
-            return refused(no_document(library, self.attendance));
-        }
-        Ok((kept, others))
-    }
-
-    /// Asks the documents without a reason against it.
-    async fn ask_documents(
-        &mut self,
-        question: String,
-        documents: impl Iterator<Item = (DocumentRecord, Option<String>)>,
-    ) -> Done {
-        let being = |(record, failed): (DocumentRecord, Option<String>)| {
+        let asked = |(record, standing): (DocumentRecord, Standing)| {
+            let failed = self.why_not(reads, &record, standing, &unread);
             let (document, tokens) = (record.document.name.clone(), record.document.tokens);
             let row = FanOutRow { document, tokens, failed, ..FanOutRow::default() };
-            Being { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
+            Asked { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
         };
-        let answers: Vec<Being> = documents.map(being).collect();
+        let answers: Vec<Asked> = shelved.into_iter().map(asked).collect();
+        let count = answers.iter().filter(|a| a.row.failed.is_none()).count();
+        self.activity(Activity::Busy { what: format!("asking {count} documents") });
         let mut fan = AskAll { question, sampling: self.greedy(), answers, changed: true, started: Instant::now() };
         fan.report(self, false);
-        let slots = self.fan_out(&mut fan).await?;
+        let slots = self.fan_out(&mut fan, Work::Branches).await?;
         let released = self.release(slots);
         fan.report(self, true);
         self.report_meters();
         let (answered, of, seconds) = (fan.answered(), fan.answers.len(), fan.started.elapsed().as_secs_f64());
         let stopped = if self.here.slot.stopped() { "Stopped: " } else { "" };
-        let reason = |b: &Being| b.row.failed.as_ref().map(|why| format!(" {}: {why}.", b.row.document));
+        let reason = |a: &Asked| a.row.failed.as_ref().map(|why| format!(" {}: {why}.", a.row.document));
         let reasons: String = fan.answers.iter().filter_map(reason).take(SHOWN_REASONS).collect();
         self.info(format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
-        let serial = self.here.session.serial;
-        self.tables.insert(serial, fan);
+        let serial = self.here.serial;
+        self.tables.insert(serial, Rc::new(fan));
         released
     }
 
     /// Enter in the table: opens a new session that ends with this answer.
-    pub(super) async fn open_row(&mut self, at: usize) -> Done {
-        let serial = self.here.session.serial;
-        let table = self.tables.remove(&serial);
-        let done = self.open_answer(table.as_ref().and_then(|table| Some((table, table.answers.get(at)?)))).await;
-        self.tables.extend(table.map(|table| (serial, table)));
-        done
-    }
-
-    async fn open_answer(&mut self, answer: Option<(&AskAll, &Being)>) -> Done {
-        let Some((table, answered)) = answer else {
+    pub async fn open_row(&mut self, at: usize) -> Done {
+        let table = self.tables.get(&self.here.serial).cloned();
+        let Some((table, answered)) = table.as_ref().and_then(|table| Some((table, table.answers.get(at)?))) else {
             return refused("That answer is gone. /ask-all asks again.");
         };
         if answered.row.finish.is_none() {
@@ -171,10 +153,61 @@ impl Verb {
         self.info(format!("New session with {}. Its state is kept; ask on from this answer.", answered.row.document));
         self.sync_quietly().await
     }
+
+    /// The matching documents, those with state of their own first. Of several entries with one text, the one with the
+    /// least text before it is used.
+    async fn shelved(&mut self, library: Option<&str>) -> Done<Vec<(DocumentRecord, Standing)>> {
+        // Entry and state of a document that was just read may not be on disk yet.
+        self.disk.wait_for_texts();
+        self.states_saved().await;
+        let names = library.unwrap_or("*");
+        let pattern = glob::Pattern::new(names)
+            .map_err(|e| RuntimeError::Refused(format!("{names} is not a pattern of names: {e}")))?;
+        let mut records = self.disk.documents()?;
+        records.retain(|d| pattern.matches(&d.document.name));
+        // A stable sort: the records are ordered by last use.
+        records.sort_by_key(|d| d.document.prefix.is_some());
+        let mut shelved: Vec<(DocumentRecord, Standing)> = Vec::new();
+        for record in records {
+            let (name, hash) = (&record.document.name, &record.document.hash);
+            let same = shelved.iter_mut().find(|(d, _)| d.document.name == *name && d.document.hash == *hash);
+            if same.as_ref().is_some_and(|(_, standing)| *standing == Standing::Alone) {
+                continue;
+            }
+            let standing = self.standing(&record)?;
+            match same {
+                None => shelved.push((record, standing)),
+                Some(same) if standing == Standing::Alone => *same = (record, standing),
+                Some(_) => {}
+            }
+        }
+        if shelved.is_empty() {
+            return refused(no_document(library, self.attendance));
+        }
+        shelved.sort_by(|(a, _), (b, _)| a.document.name.cmp(&b.document.name));
+        shelved.sort_by_key(|(_, standing)| *standing != Standing::Alone);
+        Ok(shelved)
+    }
+
+    /// Reads documents again from their files. A file that cannot be opened does not affect the others.
+    async fn read_shelved(&mut self, files: Vec<String>) -> Done<Vec<Unread>> {
+        let (mut documents, mut unread) = (Vec::new(), Vec::new());
+        for path in files {
+            self.unstopped()?;
+            let found = self.gather(std::slice::from_ref(&path), &LoadOptions::default()).await;
+            match found.and_then(|found| self.shaped(found, &LoadOptions::default())) {
+                Ok(found) => documents.extend(found),
+                Err(RuntimeError::Stopped) => return Err(RuntimeError::Stopped),
+                Err(why) => unread.push((path, why)),
+            }
+        }
+        unread.extend(self.library_read(documents).await?);
+        self.unstopped().map(|()| unread)
+    }
 }
 
 impl State {
-    pub(super) fn keeps_state(&self, what: &str) -> Done {
+    pub fn keeps_state(&self, what: &str) -> Done {
         match self.engine.server() {
             None => Ok(()),
             Some(_) => refused(format!("{what} needs kept state, and a server keeps none.")),
@@ -182,7 +215,7 @@ impl State {
     }
 
     /// Messages up to a kept document and a question; their rendering matches the kept state exactly.
-    pub(super) fn question_to(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
+    pub fn question_to(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
         let segment = record.document.segment;
         let path = self.disk.stored_path(&segment)?;
         if path.head() != Some(segment) {
@@ -209,7 +242,7 @@ impl State {
         for mut messages in candidates {
             messages.push(self.draft(Role::User, None, question.to_owned()));
             let refs: Vec<&Message> = messages.iter().collect();
-            let rendered = self.prompt(&refs, THIS_QUESTION)?;
+            let rendered = self.prompt(&refs)?;
             if path.unchanged(&rendered.text).segments().len() == path.segments().len() {
                 return Ok(Ready { messages, rendered: Arc::new(rendered), path });
             }
@@ -217,41 +250,82 @@ impl State {
         refused("its text cannot be restored from what is kept")
     }
 
-    pub(super) fn default_system_message(&self) -> Option<Message> {
+    pub fn default_system_message(&self) -> Option<Message> {
         let text = self.default_system.clone().filter(|text| !text.trim().is_empty());
         text.map(|text| self.draft(Role::System, None, text))
+    }
+
+    /// Why a document cannot be asked; `None` if it can.
+    fn why_not(&self, tried: bool, record: &DocumentRecord, standing: Standing, unread: &[Unread]) -> Option<String> {
+        let path = record.document.path.as_deref();
+        let what = match standing {
+            Standing::Alone => return None,
+            Standing::AfterOthers => "it was read after other text",
+            Standing::NotKept => "no kept state of this model",
+        };
+        if let Some((_, why)) = unread.iter().find(|(file, _)| Some(file.as_str()) == path) {
+            return Some(why.to_string());
+        }
+        if self.disk.policy == SaveStates::Never {
+            return Some("no kept state of this model: sessions.save_state = \"never\" keeps none".to_owned());
+        }
+        Some(match path {
+            Some(path) if is_file(path) && tried => format!("{what}; it was not read"),
+            Some(path) if is_file(path) => format!("{what}; add --read to read it alone"),
+            Some(path) => format!("{what}, and its file is gone: {path}"),
+            None => format!("{what}, and no file to read it from"),
+        })
+    }
+
+    fn standing(&self, record: &DocumentRecord) -> Done<Standing> {
+        if record.fingerprint != self.engine.fingerprint || !self.is_kept(&record.document.segment)? {
+            return Ok(Standing::NotKept);
+        }
+        let Some(prefix) = record.document.prefix else { return Ok(Standing::Alone) };
+        let alone = match self.disk.store.message_ending(&prefix)? {
+            Some(id) => self.disk.store.path(id)?.iter().all(|m| m.role == Role::System),
+            // No session holds the text that was read before it.
+            None => self.question_to(record, "?").is_ok(),
+        };
+        Ok(if alone { Standing::Alone } else { Standing::AfterOthers })
+    }
+
+    fn is_kept(&self, segment: &SegmentId) -> Done<bool> {
+        let path = self.disk.stored_path(segment)?;
+        let plan = self.disk.restorable(segment)?;
+        Ok(path.head() == Some(*segment) && plan.is_some_and(|plan| plan.usable == path.segments().len()))
     }
 }
 
 impl AskAll {
     fn report(&self, runtime: &State, over: bool) {
-        let rows = self.answers.iter().map(|b| b.row.clone()).collect();
+        let rows = self.answers.iter().map(|a| a.row.clone()).collect();
         runtime.report(Notice::FanOut(FanOut { question: self.question.clone(), rows, over }));
     }
 
     fn answered(&self) -> usize {
-        self.answers.iter().filter(|b| b.row.is_answered()).count()
+        self.answers.iter().filter(|a| a.row.is_answered()).count()
     }
 
-    fn answer(being: &mut Being, ready: &Ready, runtime: &State, Grown { path, stats }: Grown) {
+    fn answer(asked: &mut Asked, ready: &Ready, runtime: &State, Grown { path, stats }: Grown) {
         let Some(end) = stats.end else { return };
         let begin = Begin::after_prompt(&ready.rendered.text);
         let Delta { thinking, answer } = runtime.engine.decoded(begin, &stats.generated);
-        (being.thinking, being.row.text) = (thinking, answer);
-        being.row.finish = Some(end.ended.finish());
-        being.row.answer_tokens = stats.generated.len() as u64;
+        (asked.thinking, asked.row.text) = (thinking, answer);
+        asked.row.finish = Some(end.ended.finish());
+        asked.row.answer_tokens = stats.generated.len() as u64;
         let messages: Vec<&Message> = ready.messages.iter().collect();
-        being.looked = runtime.sources_after(&messages, &ready.rendered, (&end.looked_at, &[]), &path);
-        being.row.passages = being.looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
-        if end.ended == Ended::Cancelled || being.likely.len() != stats.generated.len() {
+        asked.looked = runtime.sources_after(&messages, &ready.rendered, (&end.looked_at, &[]), &path);
+        asked.row.passages = asked.looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
+        if end.ended == Ended::Cancelled || asked.likely.len() != stats.generated.len() {
             return;
         }
         // Thoughts do not count.
         let until = runtime.thoughts_until(begin).ok().flatten();
         let from = until.and_then(|t| stats.generated.iter().position(|g| *g == t)).map_or(0, |at| at + 1);
-        if let Some(scores) = being.likely.get(from..).filter(|scores| !scores.is_empty()) {
+        if let Some(scores) = asked.likely.get(from..).filter(|scores| !scores.is_empty()) {
             let sum: f64 = scores.iter().map(|score| f64::from(*score)).sum();
-            being.row.log_probability = Some(sum / scores.len() as f64);
+            asked.row.log_probability = Some(sum / scores.len() as f64);
         }
     }
 }
@@ -261,30 +335,26 @@ impl Fan for AskAll {
         self.report(runtime, false);
     }
 
-    fn count(&self) -> usize {
-        self.answers.len()
-    }
-
     fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
-        let Some(being) = self.answers.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
-        let ready = runtime.question_to(&being.record, &self.question)?;
+        let Some(asked) = self.answers.get_mut(which).filter(|a| a.row.failed.is_none()) else { return Ok(None) };
+        let ready = runtime.question_to(&asked.record, &self.question)?;
         let mut branch = runtime.question_after(&ready.path, &ready.rendered, self.sampling)?;
         if let Some(Last::Generate(request)) = &mut branch.last {
             // Requests the log-probability of each token itself, without alternatives.
             request.likely = Some(0);
         }
-        let tokenizer = runtime.engine.renderer.model().tokenizer.clone();
+        let tokenizer = runtime.engine.tokenizer().clone();
         let decoder = StreamDecoder::new(tokenizer, Begin::after_prompt(&ready.rendered.text));
-        being.running = Some((ready, decoder));
+        asked.running = Some((ready, decoder));
         Ok(Some(branch))
     }
 
     fn tokens(&mut self, _state: &mut State, which: usize, written: &Written<'_>) {
-        let Some(being) = self.answers.get_mut(which) else { return };
-        being.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
-        if let Some((_, decoder)) = &mut being.running {
+        let Some(asked) = self.answers.get_mut(which) else { return };
+        asked.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
+        if let Some((_, decoder)) = &mut asked.running {
             let delta = decoder.push_all(written.tokens);
-            being.row.text.push_str(&delta.answer);
+            asked.row.text.push_str(&delta.answer);
             self.changed |= !delta.answer.is_empty();
         }
     }
@@ -296,14 +366,14 @@ impl Fan for AskAll {
     }
 
     fn ended(&mut self, runtime: &mut State, which: usize, grown: Done<Grown>) {
-        let Some(being) = self.answers.get_mut(which) else { return };
-        match (grown, being.running.take()) {
-            (Ok(grown), Some((ready, _))) => Self::answer(being, &ready, runtime, grown),
+        let Some(asked) = self.answers.get_mut(which) else { return };
+        match (grown, asked.running.take()) {
+            (Ok(grown), Some((ready, _))) => Self::answer(asked, &ready, runtime, grown),
             (Ok(_), None) | (Err(RuntimeError::Stopped), _) => {}
-            (Err(e), _) => being.row.failed = Some(e.to_string()),
+            (Err(e), _) => asked.row.failed = Some(e.to_string()),
         }
         self.changed = true;
-        let of = self.answers.iter().filter(|b| b.row.failed.is_none()).count();
+        let of = self.answers.iter().filter(|a| a.row.failed.is_none()).count();
         runtime.working(Activity::Busy { what: format!("{} of {of} documents answered", self.answered()) });
     }
 }

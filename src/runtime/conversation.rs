@@ -6,19 +6,19 @@
 //! dropped, as its text and state are on disk.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use super::baton::Running;
-use super::opened::Empty;
 use super::session::Session;
-use super::verb::Turn;
-use super::{Activity, Attendance, Done, Level, Notice, Request, Rights, Slot, State, Wait, Wake};
+use super::{Activity, Attendance, Done, Level, Notice, Request, Rights, Slot, State, Tree, Wait, Wake, title};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::SequenceId;
 use crate::runtime::protocol::Meters;
 use crate::store::SessionLock;
 
+#[derive(Default)]
 pub(super) struct Conversation {
     pub(super) session: Session,
     pub(super) lock: Option<SessionLock>,
@@ -28,7 +28,7 @@ pub(super) struct Conversation {
     pub(super) wait: Wait,
     pub(super) wake: Option<Wake>,
     /// When the verb may next save and refresh its numbers.
-    pub(super) next_tick: Instant,
+    pub(super) next_tick: Option<Instant>,
     pub(super) queue: VecDeque<Request>,
     /// The interface still holds input for this conversation, so it keeps its slot after the user leaves it.
     pub(super) promised: bool,
@@ -39,7 +39,7 @@ pub(super) struct Conversation {
     pub(super) typed: Option<String>,
     pub(super) meters: Meters,
     /// Last context threshold (80, 95 percent) that raised a warning.
-    pub(super) warned: u8,
+    pub(super) warned: u64,
     pub(super) activity: Activity,
 }
 
@@ -51,25 +51,23 @@ pub(super) struct Apart {
     pub(super) waits: bool,
 }
 
+impl Deref for Conversation {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl DerefMut for Conversation {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
+}
+
 impl Conversation {
     pub(super) fn new(session: Session, sequence: SequenceId) -> Conversation {
-        Conversation {
-            session,
-            lock: None,
-            slot: Slot::of(sequence),
-            verb: None,
-            wait: Wait::Idle,
-            wake: None,
-            next_tick: Instant::now(),
-            queue: VecDeque::new(),
-            promised: false,
-            apart: None,
-            resume_pending: false,
-            typed: None,
-            meters: Meters::default(),
-            warned: 0,
-            activity: Activity::Idle,
-        }
+        Conversation { session, slot: Slot::of(sequence), ..Conversation::default() }
     }
 
     fn is_done(&self) -> bool {
@@ -78,7 +76,7 @@ impl Conversation {
 }
 
 impl State {
-    pub(super) fn exchange(&mut self, at: usize) {
+    pub fn exchange(&mut self, at: usize) {
         let Some(other) = self.others.get_mut(at) else { return };
         std::mem::swap(&mut self.here, other);
         let (meters, other) = (&mut self.here.meters, &mut other.meters);
@@ -88,7 +86,7 @@ impl State {
         std::mem::swap(&mut meters.state_bytes, &mut other.state_bytes);
     }
 
-    pub(super) fn on_other<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
+    pub fn on_other<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
         self.exchange(at);
         self.off_screen = true;
         let result = work(self);
@@ -97,7 +95,7 @@ impl State {
         result
     }
 
-    pub(super) fn on_each_other(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
+    pub fn on_each_other(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
         for at in 0..self.others.len() {
             if self.others.get(at).is_some_and(|other| picked(&other.wait)) {
                 self.on_other(at, &mut work);
@@ -105,57 +103,51 @@ impl State {
         }
     }
 
-    pub(super) fn at_work(&self, is: impl Fn(&Session) -> bool) -> Option<usize> {
+    pub fn at_work(&self, is: impl Fn(&Session) -> bool) -> Option<usize> {
         self.others.iter().position(|other| other.apart.is_none() && is(&other.session))
     }
 
     /// Works in the conversation of a session, on screen or off; `None` if it is closed.
-    pub(super) fn in_session<T>(
-        &mut self,
-        is: impl Fn(&Session) -> bool,
-        work: impl FnOnce(&mut State) -> T,
-    ) -> Option<T> {
+    pub fn in_session<T>(&mut self, is: impl Fn(&Session) -> bool, work: impl FnOnce(&mut State) -> T) -> Option<T> {
         match self.at_work(&is) {
             Some(at) => Some(self.on_other(at, work)),
             None => is(&self.here.session).then(|| work(self)),
         }
     }
 
-    pub(super) fn engine_is_free(&self) -> bool {
+    pub fn engine_is_free(&self) -> bool {
         self.engine.is_live() && self.engine.free_slots() > 0 && self.others.iter().all(|other| other.wait.is_idle())
     }
 
-    pub(super) fn turn_of(&self, request: &Request) -> Turn {
-        let idle = self.here.wait.is_idle();
-        let turn = match request.while_busy() {
+    /// What a request does now; [`WhileBusy::Waits`] if it is queued.
+    pub fn turn_of(&self, request: &Request) -> WhileBusy {
+        let (idle, wanted) = (self.here.wait.is_idle(), request.while_busy());
+        match wanted {
             // Its last work ended a moment ago, and the interface holds more input for it.
-            WhileBusy::Leaves if idle && self.here.promised && self.engine.free_slots() > 0 => Turn::Leave,
-            _ if idle => return Turn::Queue,
-            WhileBusy::Waits => return Turn::Queue,
-            WhileBusy::Runs => return Turn::AtOnce,
-            WhileBusy::Leaves => Turn::Leave,
-            WhileBusy::Apart => Turn::Apart,
-        };
+            WhileBusy::Leaves if idle && self.here.promised && self.engine.free_slots() > 0 => {}
+            _ if idle => return WhileBusy::Waits,
+            WhileBusy::Waits | WhileBusy::Runs => return wanted,
+            WhileBusy::Leaves | WhileBusy::Apart => {}
+        }
         // One-shot requests keep their order. A conversation that is not in the list yet cannot be left.
-        if self.attendance == Attendance::Absent || self.quitting || self.here.session.serial == 0 {
-            return Turn::Queue;
+        if self.attendance == Attendance::Absent || self.quitting || self.here.serial == 0 {
+            return WhileBusy::Waits;
         }
         let why = match (self.engine.slots(), self.engine.free_slots()) {
             (0, _) => "The model is being loaded",
             (1, _) => "This engine holds one conversation at a time",
             (_, 0) => "All conversations of this engine are busy",
-            _ => return turn,
+            _ => return wanted,
         };
         self.info(format!("{why}; this runs after the current work."));
-        Turn::Queue
+        WhileBusy::Waits
     }
 
     /// Runs a request in a new conversation; the current one continues off screen.
-    pub(super) fn leave(&mut self, request: Request) {
+    pub fn leave(&mut self, request: Request) {
         let Some(sequence) = self.engine.take_slot() else { return self.here.queue.push_back(request) };
-        let (id, name) = (self.here.session.id, self.here.session.name.clone());
-        self.opened.note(self.here.session.serial, id, name);
-        let session = Session::empty(self.defaults.clone(), self.default_system.clone());
+        self.opened.note(&self.here.session);
+        let session = self.empty_session();
         // The screen shows this activity until the new conversation replaces the current one; then any other activity
         // is a change.
         let activity = Activity::Busy { what: "opening".into() };
@@ -165,9 +157,9 @@ impl State {
     }
 
     /// A request that was queued in a conversation off screen. `None`: the interface holds no more for it.
-    pub(super) fn queued_there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
+    pub fn queued_there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
         let here = |session: &Session| session.serial == serial;
-        if self.here.session.serial == serial || self.at_work(here).is_some() {
+        if self.here.serial == serial || self.at_work(here).is_some() {
             self.in_session(here, |runtime| {
                 runtime.here.promised = request.is_some();
                 request.into_iter().for_each(|r| runtime.in_turn(*r, false));
@@ -185,38 +177,43 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn set_apart(&mut self, request: Request) {
+    pub fn set_apart(&mut self, request: Request) {
         let Request::Aside(question) = request else { return self.here.queue.push_back(request) };
-        if self.others.iter().any(|other| other.apart.is_some() && other.session.serial == self.here.session.serial) {
+        if self.others.iter().any(|other| other.apart.is_some() && other.serial == self.here.serial) {
             return self.warn("One aside at a time: wait for its answer, or stop it first.");
         }
         let Some(sequence) = self.engine.take_slot() else {
             return self.here.queue.push_back(Request::Aside(question));
         };
-        let mut other = Conversation::new(self.session_so_far(), sequence);
+        // An unfinished answer as far as it exists, without a document that is being read. The text of a partly kept document
+        // differs from its loaded text, and the state contains all of it.
+        let half = |m: &&Message| m.is_half_read() && self.live_end(m.id).is_none();
+        let path = self.here.tree.path();
+        let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
+        let says_nothing = |m: &mut Message| match m.role {
+            Role::Assistant => m.text.trim().is_empty(),
+            Role::User => true,
+            Role::System | Role::Document => false,
+        };
+        while path.pop_if(says_nothing).is_some() {}
+        let head = path.last().map(|m| m.id);
+        let session = Session {
+            serial: self.here.serial,
+            name: self.here.name.clone(),
+            tree: Tree::new(path, head),
+            rights: Rights::View("it is an aside.".into()),
+            ends: self.here.ends.clone(),
+            ..Session::empty(self.here.settings.clone(), self.here.system.clone())
+        };
+        let mut other = Conversation::new(session, sequence);
         other.queue.push_back(Request::Aside(question.clone()));
         other.apart = Some(Apart { question, put_off: None, waits: false });
         self.others.push(other);
     }
 
-    /// A copy for an aside, with an unfinished answer as far as it exists and without a document that is being read.
-    fn session_so_far(&self) -> Session {
-        // The text of a partly kept document differs from its loaded text, and the state contains all of it.
-        let half = |m: &&Message| m.is_half_read() && self.live_end(m.id).is_none();
-        let path = self.here.session.tree.path();
-        let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
-        let says_nothing = |m: &Message| match m.role {
-            Role::Assistant => m.text.trim().is_empty(),
-            Role::User => true,
-            Role::System | Role::Document => false,
-        };
-        while path.pop_if(|m| says_nothing(m)).is_some() {}
-        self.here.session.copy_at(path, Rights::View("it is an aside.".into()))
-    }
-
-    pub(super) fn end_aside(&mut self) -> Done {
-        let serial = self.here.session.serial;
-        match self.others.iter().position(|other| other.apart.is_some() && other.session.serial == serial) {
+    pub fn end_aside(&mut self) -> Done {
+        let serial = self.here.serial;
+        match self.others.iter().position(|other| other.apart.is_some() && other.serial == serial) {
             Some(at) => self.on_other(at, State::stop),
             None => self.stop(),
         }
@@ -224,16 +221,15 @@ impl State {
     }
 
     /// Shows a conversation that worked off screen. The previous one continues off screen or is dropped.
-    pub(super) fn take_up(&mut self, at: usize) {
-        let (serial, id, name) = (self.here.session.serial, self.here.session.id, self.here.session.name.clone());
-        self.opened.note(serial, id, name);
+    pub fn take_up(&mut self, at: usize) {
+        self.opened.note(&self.here.session);
         self.exchange(at);
-        self.screen = self.here.session.serial;
+        self.screen = self.here.serial;
         // The interface holds the rest of its input and shows it now.
         self.here.promised = false;
         if self.others.get(at).is_some_and(Conversation::is_done) {
             let left = self.others.remove(at);
-            self.put_away(left, self.opened.empty);
+            self.put_away(left, self.opened.keeps_empty);
         }
         self.show_all_again();
     }
@@ -256,8 +252,8 @@ impl State {
     }
 
     /// Runs after each step: closes an opening that led nowhere, and drops conversations without work.
-    pub(super) fn tidy_conversations(&mut self) {
-        let led_nowhere = self.here.session.serial == 0 && self.here.wait.is_idle() && self.here.queue.is_empty();
+    pub fn tidy_conversations(&mut self) {
+        let led_nowhere = self.here.serial == 0 && self.here.wait.is_idle() && self.here.queue.is_empty();
         let screen = self.screen;
         if let Some(at) = self.at_work(|session| led_nowhere && session.serial == screen) {
             self.exchange(at);
@@ -268,36 +264,29 @@ impl State {
             self.others.iter().position(|s| s.is_done() && (s.apart.is_some() || s.session.serial != screen))
         {
             let other = self.others.remove(at);
-            self.put_away(other, Empty::Kept);
+            self.put_away(other, true);
         }
     }
 
-    fn put_away(&mut self, mut other: Conversation, empty: Empty) {
+    fn put_away(&mut self, mut other: Conversation, keeps_empty: bool) {
         // Without an engine there is no slot to release.
         self.engine.release(other.slot.sequence);
-        match other.apart {
-            Some(Apart { put_off: None, .. }) => {}
-            Some(Apart { put_off: Some(why), question, .. }) => {
-                let serial = other.session.serial;
-                self.in_session(
-                    |session| session.serial == serial,
-                    |runtime| {
-                        runtime.info(format!("The aside waits for the current work: {why}"));
-                        runtime.here.queue.push_back(Request::Aside(question));
-                    },
-                );
-            }
-            None => {
-                self.disk.wait_for_texts();
-                self.disk.let_go(other.session.id, other.lock.take());
-                self.left_untitled(&mut other.session);
-                self.opened.left(other.session, empty);
-            }
-        }
+        let Some(apart) = other.apart else {
+            self.disk.wait_for_texts();
+            self.disk.let_go(other.session.id, other.lock);
+            self.untitled.extend(title::untitled(&mut other.session));
+            return self.opened.left(other.session, keeps_empty);
+        };
+        let Some(why) = apart.put_off else { return };
+        let wait = |runtime: &mut State| {
+            runtime.info(format!("The aside waits for the current work: {why}"));
+            runtime.here.queue.push_back(Request::Aside(apart.question));
+        };
+        self.in_session(|session| session.serial == other.session.serial, wait);
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         let waits = self.others.iter().chain([&self.here]).filter_map(|other| other.wait.deadline());
-        waits.chain(self.background.iter().filter_map(|(task, _)| task.deadline())).min()
+        waits.chain(self.background.iter().filter_map(|(task, _)| task.until)).min()
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Drafts {
     input: Input,
     places: Vec<Place>,
     /// Drafts without a place, by the serials of their sessions.
-    homeless: BTreeMap<u64, String>,
+    pub(super) homeless: BTreeMap<u64, String>,
     /// The number of the save that contains each session's last draft.
     given: BTreeMap<SessionId, u64>,
 }
@@ -67,7 +67,7 @@ enum Home {
 }
 
 impl State {
-    pub(super) fn draft_changed(&mut self, serial: u64, text: String) -> Done {
+    pub fn draft_changed(&mut self, serial: u64, text: String) -> Done {
         if !self.keeps_drafts() {
             return Ok(());
         }
@@ -95,12 +95,12 @@ impl State {
     }
 
     /// Shows the draft of a session that was just opened. `known`: also an empty one, which may have changed.
-    pub(super) fn show_draft(&mut self, session: SessionId, known: bool) {
+    pub fn show_draft(&mut self, session: SessionId, known: bool) {
         if !self.keeps_drafts() {
             return;
         }
         // Another process held the session, so this draft was not saved; the input still shows it.
-        if let Some(text) = self.drafts.homeless.remove(&self.here.session.serial) {
+        if let Some(text) = self.drafts.homeless.remove(&self.here.serial) {
             if let Some(before) = self.stored_draft(session).filter(|before| *before != text) {
                 self.remember_draft(&before);
             }
@@ -113,7 +113,7 @@ impl State {
         }
     }
 
-    pub(super) fn show_rowless_draft(&mut self) {
+    pub fn show_rowless_draft(&mut self) {
         if !self.keeps_drafts() {
             return;
         }
@@ -125,27 +125,21 @@ impl State {
             // Another terminal owns this place.
             let Some(mut place) = Place::claim(&self.disk.store, id) else { continue };
             if let Some(text) = self.stored_draft(id).filter(|text| !text.is_empty()) {
-                place.holds = Some((self.here.session.serial, text.clone()));
+                place.holds = Some((self.here.serial, text.clone()));
                 self.drafts.places.push(place);
                 return self.report(Notice::Draft(text));
             }
         }
     }
 
-    pub(super) fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
-        if let Some((place, text)) = self.drafts.take_out(self.here.session.serial) {
+    pub fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
+        if let Some((place, text)) = self.drafts.take_out(self.here.serial) {
             changes.push(Change::Draft { session: place, text: String::new() });
             changes.push(Change::Draft { session, text });
         }
     }
 
-    pub(super) fn remember_homeless(&mut self) {
-        for text in std::mem::take(&mut self.drafts.homeless).into_values() {
-            self.remember_draft(&text);
-        }
-    }
-
-    fn remember_draft(&mut self, text: &str) {
+    pub fn remember_draft(&mut self, text: &str) {
         if !text.is_empty() && !is_command(text) {
             self.remember_prompt(&message_text(text));
         }
@@ -153,7 +147,7 @@ impl State {
 
     fn keeps_drafts(&self) -> bool {
         let store = &self.disk.store;
-        self.drafts.input == Input::Screen && self.disk.lasts() && *store.access() == Access::Writable
+        self.drafts.input == Input::Screen && !self.disk.discard && *store.access() == Access::Writable
     }
 
     fn write_draft(&mut self, session: SessionId, text: String) {
@@ -172,7 +166,13 @@ impl State {
     }
 
     fn home_of_draft(&mut self, serial: u64) -> Home {
-        if let Some(home) = self.in_session(|session| session.serial == serial, |state| state.home_in_hand()) {
+        let home = |state: &mut State| match state.here.id {
+            None => Home::Rowless,
+            // A session that is view-only because its state was not read still belongs to this process.
+            Some(id) if state.here.lock.is_some() || state.here.rights == Rights::Write => Home::Session(id),
+            Some(_) => Home::Nowhere,
+        };
+        if let Some(home) = self.in_session(|session| session.serial == serial, home) {
             return home;
         }
         match self.opened.rows().find(|(of, _)| *of == serial) {
@@ -180,15 +180,6 @@ impl State {
             // The session was left and unlocked; another process may hold it.
             Some((_, Some(id))) if self.disk.store.lock_session(id, "").is_ok() => Home::Session(id),
             Some((_, Some(_))) | None => Home::Nowhere,
-        }
-    }
-
-    fn home_in_hand(&self) -> Home {
-        match self.here.session.id {
-            None => Home::Rowless,
-            // A session that is view-only because its state was not read still belongs to this process.
-            Some(id) if self.here.lock.is_some() || self.here.session.rights == Rights::Write => Home::Session(id),
-            Some(_) => Home::Nowhere,
         }
     }
 

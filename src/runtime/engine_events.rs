@@ -8,42 +8,48 @@ use crate::engine::protocol::{Command, EngineEvent, EngineFault, ModelInfo};
 const PARKED: &str = "Parked: the memory of the model is free. The next question, or /unpark, brings it back.";
 
 impl State {
-    pub(super) fn on_engine(&mut self, mut event: EngineEvent) {
-        let other = event.id_mut().and_then(|id| self.others.iter().position(|other| other.wait.owns(*id)));
-        match (other, &event) {
-            (Some(at), _) => self.on_other(at, |state| state.on_engine_here(event)),
-            (None, EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. }) => {
-                // Every wait for the engine ends.
-                let fault = fault.clone();
-                self.on_engine_here(event);
-                let failed =
-                    |state: &mut State| state.on_engine_here(EngineEvent::Failed { id: 0, fault: fault.clone() });
-                self.on_each_other(|wait| matches!(wait, Wait::Model | Wait::Engine { .. }), failed);
+    /// After any failure the slot's state is empty; after a fatal one the engine is down.
+    pub fn engine_failed(&mut self, fault: &EngineFault) {
+        self.here.slot.lose();
+        if let EngineFault::Fatal { why, exit } = fault {
+            self.engine.down(why.clone(), *exit);
+        }
+    }
+
+    pub fn on_engine(&mut self, mut event: EngineEvent) {
+        let owner = event.id_mut().and_then(|id| self.others.iter().position(|other| other.wait.owns(*id)));
+        if let Some(at) = owner {
+            return self.on_other(at, |state| state.on_engine_here(event));
+        }
+        // Events that concern every conversation.
+        match &event {
+            EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. } => {
+                let waits = |wait: &Wait| matches!(wait, Wait::Model | Wait::Engine { .. });
+                let failed = || EngineEvent::Failed { id: 0, fault: fault.clone() };
+                self.on_each_other(waits, |state| state.on_engine_here(failed()));
             }
-            (None, EngineEvent::Failed { id: 0, fault: fault @ EngineFault::Gone(_) }) => {
+            EngineEvent::Failed { id: 0, fault: fault @ EngineFault::Gone(_) } => {
                 // A verb that waits for a command receives the failure as that command's end.
-                let fault = fault.clone();
-                self.on_engine_here(event);
                 let own = |wait: &Wait| matches!(wait, Wait::Engine { work: Work::Job | Work::Restore, .. });
-                self.on_each_other(|wait| !own(wait), |state| state.engine_failed(&fault));
+                self.on_each_other(|wait| !own(wait), |state| state.engine_failed(fault));
             }
-            (None, EngineEvent::Evicted { sequence }) => {
+            EngineEvent::Evicted { sequence } => {
                 let conversations = self.others.iter_mut().chain([&mut self.here]);
-                conversations.filter(|c| c.slot.sequence == *sequence).for_each(|c| c.slot.lose());
+                return conversations.filter(|c| c.slot.sequence == *sequence).for_each(|c| c.slot.lose());
             }
-            (None, EngineEvent::Ready(_)) => {
-                self.on_engine_here(event);
+            EngineEvent::Ready(_) => {
                 self.on_each_other(|wait| matches!(wait, Wait::Model), |state| state.wake(Wake::Go));
             }
-            (None, _) => self.on_engine_here(event),
+            _ => {}
         }
+        self.on_engine_here(event);
     }
 
     fn on_engine_here(&mut self, mut event: EngineEvent) {
         let id = event.id_mut().copied();
         let owned = id.is_some_and(|id| self.here.wait.owns(id));
         match (&self.here.wait, event) {
-            (Wait::Engine { .. }, EngineEvent::Waiting { what, .. }) if owned => self.waits(what),
+            (Wait::Engine { .. }, EngineEvent::Waiting { what, .. }) if owned => self.engine_waits(what),
             (Wait::Engine { .. }, event) if owned => self.wake(Wake::Engine(event)),
             (Wait::Engine { .. }, event @ EngineEvent::Failed { fault: EngineFault::Fatal { .. }, .. }) => {
                 self.wake(Wake::Engine(event));
@@ -61,7 +67,7 @@ impl State {
         }
     }
 
-    fn waits(&mut self, what: String) {
+    fn engine_waits(&mut self, what: String) {
         match self.here.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
             Some(true) => {}
             Some(false) => self.warn(format!("The aside is {what}")),
@@ -75,21 +81,16 @@ impl State {
             EngineEvent::Ready(info) => {
                 let known = self.engine.model().is_some_and(|m| m.fingerprint == info.fingerprint);
                 self.take_model(&info);
-                if known {
-                    // The same model on another device, parked, or loaded again.
-                    if !waited && self.here.wait.is_idle() {
-                        self.idle();
-                    }
-                    return;
-                }
-                for note in &info.notes {
-                    if self.device_notes.is_news(note) {
+                // Else it is the same model on another device, parked, or loaded again.
+                if !known {
+                    for note in info.notes.iter().filter(|note| self.device_notes.is_news(note)) {
                         self.warn(note.clone());
                     }
+                    self.find_state();
                 }
-                self.model_is_known();
                 // An open question does not depend on the engine.
-                if !waited && (self.here.wait.is_idle() || matches!(self.here.wait, Wait::Question { .. })) {
+                let asks = !known && matches!(self.here.wait, Wait::Question { .. });
+                if !waited && (self.here.wait.is_idle() || asks) {
                     self.idle();
                 }
             }
@@ -149,13 +150,20 @@ impl State {
 
 impl Verb {
     /// The model is loaded, and the state of a resumed session is restored.
-    pub(super) async fn engine_ready(&mut self) -> Done {
+    pub async fn engine_ready(&mut self) -> Done {
         self.model_known().await?;
         self.unparked().await
     }
 
+    /// The same for a verb that writes; lost state may make the session read-only.
+    pub async fn ready_to_write(&mut self) -> Done {
+        self.here.may_write()?;
+        self.engine_ready().await?;
+        self.here.may_write()
+    }
+
     /// The model was loaded once. A parked one begins to return.
-    pub(super) async fn model_known(&mut self) -> Done {
+    pub async fn model_known(&mut self) -> Done {
         self.model_started().await?;
         if self.engine.is_parked() {
             self.engine.send(Command::Unpark)?;
@@ -163,21 +171,23 @@ impl Verb {
         let resuming = std::mem::take(&mut self.here.resume_pending);
         // If state is lost, the user decides whether to read it again. Without a user, the question's own prefill
         // reads it.
-        match self.attendance {
-            Attendance::Present if resuming => self.finish_resume().await?,
-            Attendance::Absent if resuming => self.say_lost_state(),
-            Attendance::Present | Attendance::Absent => {}
+        if resuming && self.attendance == Attendance::Present {
+            self.finish_resume().await?;
+        } else if resuming
+            && self.engine.server().is_none()
+            && let Some(why) = self.lost_state()
+        {
+            self.warn(format!("{why} It is read again."));
         }
         Ok(())
     }
 
-    /// The model is in memory.
-    pub(super) async fn unparked(&mut self) -> Done {
+    pub async fn unparked(&mut self) -> Done {
         self.model_is(false).await
     }
 
     /// `/park`: waits until nothing runs, also for other users of the engine.
-    pub(super) async fn park(&mut self) -> Done {
+    pub async fn park(&mut self) -> Done {
         if self.engine.server().is_some() {
             return refused("The model runs on a server, which this program cannot park.");
         }
@@ -191,10 +201,9 @@ impl Verb {
         self.model_is(true).await
     }
 
-    pub(super) async fn unpark(&mut self) -> Done {
+    pub async fn unpark(&mut self) -> Done {
         self.engine_ready().await?;
-        self.info("The model is in memory.");
-        Ok(())
+        self.say("The model is in memory.")
     }
 
     async fn model_started(&mut self) -> Done {

@@ -1,5 +1,6 @@
 //! Executes the plans of a conversation: its base is restored from the store, and its steps are read, answered and
-//! recorded ([`super::executor`]).
+//! recorded ([`super::executor`]). Keeps the engine's state at the head of the conversation, as the next question will
+//! find it.
 //!
 //! Ask, load, resume, undo, fork and reading again run in the conversation's own slot ([`Verb::execute`]); branches of
 //! [`super::fan_out`] run in other slots. Both restore with [`Verb::restore`] and continue with [`Executor::run`].
@@ -9,15 +10,20 @@ use std::time::{Duration, Instant};
 
 use super::executor::{Executor, Progress};
 use super::link::Engine;
+use super::plan::SMALL_REST;
 use super::verb::Work;
 use super::{
-    Activity, Done, Path, Plan, PrefillStats, Rendered, RuntimeError, Sink, Slot, State, ToAnswer, Verb, Wake,
+    Activity, Done, Form, Path, Plan, PrefillStats, Rendered, RuntimeError, Sink, Slot, State, ToAnswer, Verb, Wake,
+    grouped,
 };
 use crate::config::settings::SaveStates;
 use crate::core::transcript::MessageId;
-use crate::engine::protocol::{EngineEvent, JobDone, RowSource, StateImage};
+use crate::engine::protocol::{EngineEvent, EngineFault, JobDone, RowSource, StateImage};
 use crate::runtime::protocol::ReadingProgress;
 use crate::store::{Change, Lost, NOT_WRITTEN, NewSegment, PRUNED};
+use crate::text::TextError;
+
+pub(super) const THIS_CONVERSATION: &str = "This conversation";
 
 const SHOWN_READING: u64 = 512;
 /// Shortest text with a tokenizing display, in bytes.
@@ -34,21 +40,28 @@ pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
 pub(super) type Planner = fn(&State, &Rendered) -> Done<Plan>;
 
 pub(super) fn cannot_be_used(lost: &Lost) -> String {
-    let why = lost.why.trim_end_matches('.');
-    if why == PRUNED {
+    match lost.why.trim_end_matches('.') {
         // All kept state is deleted, so the part that was found missing first does not matter.
-        return format!("Kept state cannot be used: {PRUNED}.");
-    }
-    if why.starts_with(NOT_WRITTEN) {
+        PRUNED => format!("Kept state cannot be used: {PRUNED}."),
         // How full the disk was then does not matter now.
-        return "No state was kept: there was no room, or it could not be written.".into();
+        why if why.starts_with(NOT_WRITTEN) => {
+            "No state was kept: there was no room, or it could not be written.".into()
+        }
+        why => format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short()),
     }
-    format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short())
+}
+
+impl RuntimeError {
+    /// Whether another plan repairs the loss: always for saved state, `once` after a crash or a park of the engine.
+    pub(super) fn is_mended_by_reading(&self, once: &mut bool) -> bool {
+        let gone = matches!(self, RuntimeError::Engine(EngineFault::Gone(_) | EngineFault::Evicted));
+        matches!(self, RuntimeError::RowsLost(_)) || (gone && !std::mem::replace(once, true))
+    }
 }
 
 impl Verb {
     /// Plans after pending saves are on disk; [`State::fitting`] refuses a text that does not fit.
-    pub(super) async fn planned(&mut self, rendered: &Rendered, planner: Planner) -> Done<Plan> {
+    pub async fn planned(&mut self, rendered: &Rendered, planner: Planner) -> Done<Plan> {
         if rendered.text.len() >= SHOWN_TOKENIZING {
             self.activity(Activity::Busy { what: "tokenizing".into() });
         }
@@ -59,13 +72,13 @@ impl Verb {
         planner(self, rendered)
     }
 
-    pub(super) async fn fitted(&mut self, rendered: &Rendered, planner: Planner, what: &str) -> Done<Plan> {
+    pub async fn fitted(&mut self, rendered: &Rendered, planner: Planner, what: &str) -> Done<Plan> {
         let plan = self.planned(rendered, planner).await;
         self.fitting(plan, what)
     }
 
     /// Executes a plan and answers its last step. [`RuntimeError::RowsLost`]: a new plan avoids the damage.
-    pub(super) async fn execute(
+    pub async fn execute(
         &mut self,
         plan: Plan,
         rendered: &Rendered,
@@ -77,7 +90,7 @@ impl Verb {
         // After an answer without a message, the state before it is restored.
         let stays = answer.as_ref().is_none_or(|a| a.message.is_some());
         let plan = self.activate(plan, rendered, planner).await?;
-        self.here.session.is_unread &= !stays;
+        self.here.is_unread &= !stays;
         for (message, segment) in &plan.found {
             self.point(*message, *segment);
         }
@@ -88,7 +101,7 @@ impl Verb {
     }
 
     /// Makes the plan's base live. Plans again without state that turns out unusable.
-    pub(super) async fn activate(&mut self, mut plan: Plan, rendered: &Rendered, planner: Planner) -> Done<Plan> {
+    pub async fn activate(&mut self, mut plan: Plan, rendered: &Rendered, planner: Planner) -> Done<Plan> {
         loop {
             if !self.here.slot.is_at(&plan.base) {
                 self.activity(Activity::Restoring { share: None, tokens: plan.base.position() });
@@ -102,7 +115,7 @@ impl Verb {
     }
 
     /// Makes `path` live in the slot. False: its state is unusable, and the next plan differs.
-    pub(super) async fn restore(&mut self, path: Path) -> Done<bool> {
+    pub async fn restore(&mut self, path: Path) -> Done<bool> {
         let (begun, own) = (Instant::now(), self.is_in_own_slot());
         let have = self.slot().live.common(&path);
         if self.slot().is_at(&path) {
@@ -150,6 +163,115 @@ impl Verb {
             },
         }
     }
+
+    /// Makes the state at the head live, as the next question will find it; reads the missing part.
+    pub async fn sync(&mut self) -> Done<PrefillStats> {
+        self.engine_ready().await?;
+        let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
+        if self.is_synced(&rendered) {
+            self.here.is_unread = false;
+            return Ok(PrefillStats { reused: self.here.slot.live.position(), ..PrefillStats::default() });
+        }
+        let plan = self.fitted(&rendered, State::plan_past, THIS_CONVERSATION).await?;
+        self.say_reading_again(&plan);
+        self.execute(plan, &rendered, None, &mut ()).await
+    }
+
+    /// The same up to the end of the last message. With `only_few`, more than a few tokens are left, with a note.
+    pub async fn sync_to_the_end(&mut self, only_few: bool) -> Done<PrefillStats> {
+        self.engine_ready().await?;
+        let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
+        let plan = self.fitted(&rendered, State::plan, THIS_CONVERSATION).await?;
+        let left = rendered.text.len().saturating_sub(plan.base.text_bytes());
+        if only_few && left > SMALL_REST && plan.to_read() > 0 {
+            self.say_cost(&plan, "Continuing from there reads", " again");
+            return Ok(PrefillStats::default());
+        }
+        self.execute(plan, &rendered, None, &mut ()).await
+    }
+
+    /// After an answer: if the template drops thoughts, the answer is read again without them, so that the next
+    /// question starts at once. After a stop nothing is read, because that could take long and interfaces wait for the
+    /// stop to end; the next question does the work.
+    pub async fn sync_quietly(&mut self) -> Done {
+        let end = self.here.tree.head().and_then(|head| self.here.ends.get(&head)).copied();
+        if self.engine.server().is_some() && end.is_some() && end == self.here.slot.live.head() {
+            // A server reads nothing now, and its count covers the answer as generated, with thoughts and trailing
+            // space.
+            return Ok(());
+        }
+        let no_room = |e: &RuntimeError| matches!(e, RuntimeError::Text(TextError::TooLong { .. }));
+        let rendered = match self.past() {
+            // The next question reports it.
+            Err(e) if no_room(&e) => return Ok(()),
+            rendered => rendered?,
+        };
+        if self.quitting || self.here.slot.stopped() || self.is_synced(&rendered) {
+            return Ok(());
+        }
+        self.here.slot.begin();
+        let plan = match self.planned(&rendered, State::plan).await {
+            Err(e) if no_room(&e) => return Ok(()),
+            plan => plan?,
+        };
+        if !self.fits(plan.total()) {
+            return Ok(());
+        }
+        if !self.noted_dropped_thoughts && self.leaves_thoughts_out(&rendered) && plan.to_read() > 0 {
+            self.noted_dropped_thoughts = true;
+            self.info(
+                "This model's template drops earlier thoughts: answers are read again without them, in the background.",
+            );
+        }
+        self.execute(plan, &rendered, None, &mut ()).await?;
+        self.report_meters();
+        Ok(())
+    }
+
+    pub async fn return_to(&mut self, path: Path) -> Done {
+        if self.here.slot.is_at(&path) {
+            return Ok(());
+        }
+        self.here.slot.begin();
+        self.states_saved().await;
+        self.activity(Activity::Restoring { share: None, tokens: path.position() });
+        if !self.restore(path).await? {
+            self.sync().await?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    pub fn say_reading_again(&self, plan: &Plan) {
+        self.say_cost(plan, "Reading", self.here.again());
+    }
+
+    fn say_cost(&self, plan: &Plan, reading: &str, again: &str) {
+        let (read, total, about) = (plan.to_read(), grouped(plan.total()), self.about(plan.to_read()));
+        // Where a server reads, this machine reads nothing.
+        if self.engine.server().is_none() && read > 0 {
+            self.info(format!("{reading} {} of {total} tokens{again}{about}.", grouped(read)));
+        }
+    }
+
+    /// Reports the loss, and the cost of the new read that the current work needs.
+    pub fn read_lost_again(&mut self, lost: &RuntimeError, plan: &Plan) {
+        self.here.resume_pending = false;
+        self.warn(lost.to_string());
+        self.say_reading_again(plan);
+    }
+
+    /// Whether this rendering omits the thoughts of the last answer. Unknown for a server.
+    fn leaves_thoughts_out(&self, rendered: &Rendered) -> bool {
+        let path = self.here.tree.path();
+        let thoughts = self.engine.renderer.safe(path.last().map_or("", |m| m.thinking.trim()));
+        self.engine.server().is_none() && !thoughts.is_empty() && !rendered.text.contains(&*thoughts)
+    }
+
+    pub fn past(&self) -> Done<Rendered> {
+        self.rendered(&self.here.tree.path(), Form::Past)
+    }
 }
 
 impl Executor for Verb {
@@ -166,23 +288,20 @@ impl Executor for Verb {
     }
 
     fn keeps(&self) -> bool {
-        self.own.as_ref().is_none_or(|own| own.keeps)
+        self.here.apart.is_none() && self.own.as_ref().is_none_or(|own| own.keeps)
     }
 
     fn exports(&self) -> bool {
-        self.here.apart.is_none() && self.disk.policy != SaveStates::Never
+        self.disk.policy != SaveStates::Never
     }
 
     fn keep(&mut self, segment: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
-        if self.here.apart.is_some() {
-            return;
-        }
         let id = segment.id();
         let link = message.map(|message| {
-            self.here.session.ends.insert(message, id);
+            self.here.ends.insert(message, id);
             Change::Link { message, segment: id }
         });
-        let session = self.here.session.id;
+        let session = self.here.id;
         self.disk.segment(session, segment, link, image);
     }
 

@@ -1,21 +1,15 @@
 //! `/export` and `/import`: expands typed paths and reports results; the store does the work.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::task::{Doing, Place};
 use super::{Done, RuntimeError, SaveState, Verb, grouped, refused};
 use crate::core::bytes;
+use crate::core::files::below_home;
 use crate::core::sanitize::sanitize_line;
 use crate::runtime::protocol::ExportFormat;
 use crate::store::{Imported, Overwrite, Scope, StoreError};
-
-fn typed_path(path: &str) -> PathBuf {
-    match (path.strip_prefix("~/"), std::env::home_dir()) {
-        (Some(rest), Some(home)) => home.join(rest),
-        _ => PathBuf::from(path),
-    }
-}
 
 const NAMED: usize = 10;
 
@@ -47,7 +41,7 @@ pub fn imported_line(imported: &Imported) -> String {
 }
 
 impl Verb {
-    pub(super) async fn export(
+    pub async fn export(
         &mut self,
         path: String,
         format: Option<ExportFormat>,
@@ -55,13 +49,13 @@ impl Verb {
         with_state: bool,
         force: bool,
     ) -> Done {
-        let path = typed_path(&path);
-        let Some(id) = self.here.session.id else {
+        let path = below_home(&path, std::env::home_dir().as_deref());
+        let Some(id) = self.here.id else {
             return refused("Nothing to export: the conversation is empty.");
         };
         self.disk.wait_for_texts();
         let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
-        let unsaved = self.disk.unsaved(id).or_else(|| match self.disk.shown() {
+        let unsaved = self.disk.unsaved(id).or_else(|| match &self.disk.shown {
             SaveState::NotSaved(why) if self.disk.is_lost(id) => Some(why.clone()),
             _ => None,
         });
@@ -75,7 +69,7 @@ impl Verb {
         let (what, failed) = (format!("exporting {}", name_of(&path)), "The export failed unexpectedly.");
         let written = if with_state {
             self.disk.wait_for_states();
-            let (fingerprint, line) = (self.engine.fingerprint().to_owned(), part_of(&what));
+            let (fingerprint, line) = (self.engine.fingerprint.clone(), part_of(&what));
             let write = move |doing: &Doing| {
                 doing.watched(line, |watch| store.export_bundle(id, &fingerprint, &file, overwrite, watch))
             };
@@ -90,8 +84,8 @@ impl Verb {
             let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
             if unsaved.is_some() {
                 // The tree holds messages that are not on disk yet.
-                let messages = self.here.session.tree.path().into_iter().cloned().collect();
-                let size = store.export_messages(&self.here.session.name, messages, format, &path, overwrite)?;
+                let messages = self.here.tree.path().into_iter().cloned().collect();
+                let size = store.export_messages(&self.here.name, messages, format, &path, overwrite)?;
                 format!("{}: the open branch, from memory", bytes(size))
             } else {
                 let scope = if tree { Scope::Tree } else { Scope::Branch };
@@ -102,12 +96,11 @@ impl Verb {
                 bytes(self.elsewhere(Place::Background, what, failed, write).await??)
             }
         };
-        self.info(format!("{} written, {written}.", path.display()));
-        Ok(())
+        self.say(format!("{} written, {written}.", path.display()))
     }
 
-    pub(super) async fn import(&mut self, path: String) -> Done {
-        let (store, path) = (Arc::clone(&self.disk.store), typed_path(&path));
+    pub async fn import(&mut self, path: String) -> Done {
+        let (store, path) = (Arc::clone(&self.disk.store), below_home(&path, std::env::home_dir().as_deref()));
         // Ids are reserved before the import locks the database: messages written meanwhile need some.
         store.new_message_id(None);
         let what = format!("importing {}", name_of(&path));

@@ -12,8 +12,8 @@ use super::baton::Running;
 use super::executor::Executor;
 use super::verb::Work;
 use super::{
-    Done, Last, Path, Plan, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake,
-    Written, grouped, refused, segments,
+    Done, Last, Path, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake, Written,
+    grouped, refused,
 };
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, EngineFault, Sampling};
@@ -38,31 +38,21 @@ pub(super) struct Grown {
 }
 
 pub(super) trait Fan {
-    fn count(&self) -> usize;
-    /// Prepares a branch by its number from 0. Called once for each, in order; `None` skips it, an error ends it.
+    /// Prepares a branch by its number from 0. Called once for each, in order, until there is none; an error ends it.
     fn prepare(&mut self, state: &mut State, which: usize) -> Done<Option<Branch>>;
     fn tokens(&mut self, _state: &mut State, _which: usize, _written: &Written<'_>) {}
     fn tick(&mut self, _state: &mut State) {}
     /// The conversation is on screen again: sends all output again.
     fn shown_again(&mut self, _state: &mut State) {}
     fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>);
-    /// Whether every request has priority.
-    fn gives_way(&self) -> bool {
-        false
-    }
 }
 
-/// One branch that every request has priority over.
 struct One {
     branch: Option<Branch>,
     grown: Option<Grown>,
 }
 
 impl Fan for One {
-    fn count(&self) -> usize {
-        1
-    }
-
     fn prepare(&mut self, _state: &mut State, _which: usize) -> Done<Option<Branch>> {
         Ok(self.branch.take())
     }
@@ -72,10 +62,6 @@ impl Fan for One {
             Ok(grown) => self.grown = Some(grown),
             Err(e) => tracing::debug!(%e, "a branch in idle time"),
         }
-    }
-
-    fn gives_way(&self) -> bool {
-        true
     }
 }
 
@@ -94,7 +80,7 @@ struct Lane {
 }
 
 impl Verb {
-    pub(super) async fn fan_out(&mut self, fan: &mut dyn Fan) -> Done<Slots> {
+    pub async fn fan_out(&mut self, fan: &mut dyn Fan, work: Work) -> Done<Slots> {
         let mut most = self.engine.free_slots();
         if most == 0 {
             let why = match self.engine.slots() {
@@ -137,7 +123,6 @@ impl Verb {
                 return Ok(done);
             }
             let commands = lanes.iter().flat_map(|lane| lane.commands.clone()).collect();
-            let work = if fan.gives_way() { Work::Title } else { Work::Branches };
             let (wake, due) = self.wait_for_engine(commands, work).await;
             if due {
                 fan.tick(self);
@@ -188,27 +173,25 @@ impl Verb {
     }
 
     /// Runs a branch in idle time; every request has priority. `None` if it failed.
-    pub(super) async fn in_idle_time(&mut self, branch: Branch) -> Done<Option<Grown>> {
+    pub async fn in_idle_time(&mut self, branch: Branch) -> Done<Option<Grown>> {
         let mut one = One { branch: Some(branch), grown: None };
-        let slots = self.fan_out(&mut one).await?;
+        let slots = self.fan_out(&mut one, Work::Title).await?;
         self.release(slots)?;
         Ok(one.grown)
     }
 
     fn next_branch(&mut self, fan: &mut dyn Fan, next: &mut usize) -> Option<(usize, Branch)> {
-        while *next < fan.count() && !self.here.slot.stopped() {
+        while !self.here.slot.stopped() {
             let which = *next;
             *next += 1;
-            match fan.prepare(self, which) {
-                Ok(Some(branch)) => return Some((which, branch)),
-                Ok(None) => {}
-                Err(e) => {
-                    let stopped = matches!(e, RuntimeError::Stopped);
-                    fan.ended(self, which, Err(e));
-                    if stopped {
-                        return None;
-                    }
-                }
+            let e = match fan.prepare(self, which) {
+                Ok(branch) => return branch.map(|branch| (which, branch)),
+                Err(e) => e,
+            };
+            let stopped = matches!(e, RuntimeError::Stopped);
+            fan.ended(self, which, Err(e));
+            if stopped {
+                break;
             }
         }
         None
@@ -239,13 +222,13 @@ impl Verb {
     }
 
     /// Releases slots. Fails if the engine is down.
-    pub(super) fn release(&mut self, slots: Slots) -> Done {
+    pub fn release(&mut self, slots: Slots) -> Done {
         slots.slots.iter().for_each(|slot| self.engine.release(slot.sequence));
         slots.fatal.map_or(Ok(()), |fault| Err(fault.into()))
     }
 
     /// Makes the state of a branch the conversation's own and releases all slots. False if no slot holds it.
-    pub(super) async fn adopt(&mut self, slots: Slots, path: &Path) -> Done<bool> {
+    pub async fn adopt(&mut self, slots: Slots, path: &Path) -> Done<bool> {
         let holds = slots.slots.iter().find(|slot| slot.live.head().is_some() && slot.live.head() == path.head());
         let Some(from) = holds.map(|slot| slot.sequence) else {
             self.release(slots)?;
@@ -260,20 +243,18 @@ impl Verb {
 
 impl State {
     /// A branch that answers a question on top of kept state without saving.
-    pub(super) fn question_after(&self, base: &Path, rendered: &Arc<Rendered>, sampling: Sampling) -> Done<Branch> {
-        let (renderer, piece) = (&self.engine.renderer, self.engine.piece);
-        let steps = self.bounded(|halt| segments::steps(renderer, piece, rendered, base, halt))?;
-        let plan = Plan { base: base.clone(), found: Vec::new(), steps };
-        if !self.fits(plan.total() + self.reserve()) {
-            let (total, limit) = (grouped(plan.total()), grouped(self.firm_limit()));
+    pub fn question_after(&self, base: &Path, rendered: &Arc<Rendered>, sampling: Sampling) -> Done<Branch> {
+        let steps = self.bounded(|halt| self.steps(rendered, base, halt))?;
+        let total = base.position() + steps.iter().map(|step| step.prompt.len() as u64).sum::<u64>();
+        if !self.fits(total + self.reserve()) {
+            let (total, limit) = (grouped(total), grouped(self.firm_limit()));
             return Err(RuntimeError::TooLong(format!("{total} tokens with the question; the context holds {limit}")));
         }
-        let last = Last::Generate(self.generate(sampling, Begin::after_prompt(&rendered.text), 0)?);
-        let Plan { base, steps, .. } = plan;
-        Ok(Branch { base, rendered: Arc::clone(rendered), steps, last: Some(last), message: None })
+        let last = Some(Last::Generate(self.generate(sampling, Begin::after_prompt(&rendered.text), 0)?));
+        Ok(Branch { base: base.clone(), rendered: Arc::clone(rendered), steps, last, message: None })
     }
 
-    pub(super) fn greedy(&self) -> Sampling {
-        Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) }
+    pub fn greedy(&self) -> Sampling {
+        Sampling { temperature: 0.0, ..self.here.settings.for_answer(|| 0) }
     }
 }

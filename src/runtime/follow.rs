@@ -93,21 +93,22 @@ impl Pending {
     }
 }
 
+const LOOKING: &str = "looking at the files";
 const NOTHING: &str = "Nothing is followed here. /follow PATH loads files and notices their changes.";
 
 impl State {
     fn following(&self) -> Option<&Followed> {
-        self.follows.by_session.get(&self.here.session.serial)
+        self.follows.by_session.get(&self.here.serial)
     }
 
     fn followed(&mut self) -> Done<&mut Followed> {
-        let serial = self.here.session.serial;
+        let serial = self.here.serial;
         let none = || RuntimeError::Refused(NOTHING.into());
         self.follows.by_session.get_mut(&serial).ok_or_else(none)
     }
 
     fn paths_read(&self) -> BTreeSet<String> {
-        versions(&self.here.session.tree.path()).iter().map(|v| v.path.to_owned()).collect()
+        versions(&self.here.tree.path()).iter().map(|v| v.path.to_owned()).collect()
     }
 
     /// The followed files that differ from what was read on this path.
@@ -136,8 +137,8 @@ impl State {
     }
 
     /// `, changed since` for a document if its file has another text by now, read or not.
-    pub(super) fn changed_since(&self, document: &Message) -> &'static str {
-        let path = self.here.session.tree.path();
+    pub fn changed_since(&self, document: &Message) -> &'static str {
+        let path = self.here.tree.path();
         let Some(file) = document.meta.document.as_ref().and_then(|d| d.path.as_deref()) else { return "" };
         let later = path.iter().skip_while(|m| m.id != document.id).skip(1).filter_map(|m| m.meta.document.as_ref());
         let mut updates = later.filter(|d| d.update.is_some() && d.path.as_deref() == Some(file));
@@ -145,8 +146,8 @@ impl State {
         if changed { ", changed since" } else { "" }
     }
 
-    pub(super) fn changed(&self) -> u64 {
-        self.following().map_or(0, |_| self.pending(&self.here.session.tree.path()).len() as u64)
+    pub fn changed(&self) -> u64 {
+        self.following().map_or(0, |_| self.pending(&self.here.tree.path()).len() as u64)
     }
 
     fn show_changed(&mut self) {
@@ -157,7 +158,7 @@ impl State {
         }
     }
 
-    pub(super) fn on_look(&mut self, serial: u64, look: Look) {
+    pub fn on_look(&mut self, serial: u64, look: Look) {
         let Some(followed) = self.follows.by_session.get_mut(&serial) else { return };
         followed.is_fresh |= !look.changes.is_empty();
         for change in look.changes {
@@ -173,12 +174,10 @@ impl State {
         self.in_session(|session| session.serial == serial, show);
     }
 
-    pub(super) fn follow_nothing(&mut self) -> Done {
-        let text = match self.follows.by_session.remove(&self.here.session.serial) {
-            Some(followed) => format!("{} no longer followed.", followed.list()),
-            None => NOTHING.to_owned(),
-        };
-        self.info(text);
+    pub fn follow_nothing(&mut self) -> Done {
+        let followed = self.follows.by_session.remove(&self.here.serial);
+        let ended = followed.map(|followed| format!("{} no longer followed.", followed.list()));
+        self.info(ended.as_deref().unwrap_or(NOTHING));
         self.show_changed();
         Ok(())
     }
@@ -207,16 +206,13 @@ fn with_moves(pending: Vec<Pending>) -> Vec<Pending> {
 }
 
 impl Verb {
-    pub(super) async fn follow(&mut self, paths: Vec<String>) -> Done {
+    pub async fn follow(&mut self, paths: Vec<String>) -> Done {
         if paths.is_empty() {
-            let text = self.following().map_or_else(
-                || NOTHING.to_owned(),
-                |followed| format!("{} followed. /follow off ends it.", followed.list()),
-            );
-            self.info(text);
-            return Ok(());
+            let followed =
+                self.following().map(|followed| format!("{} followed. /follow off ends it.", followed.list()));
+            return self.say(followed.as_deref().unwrap_or(NOTHING));
         }
-        self.here.session.may_write()?;
+        self.here.may_write()?;
         let mut paths = whole_paths(&paths, &self.sources);
         if let Some(followed) = self.following() {
             paths.retain(|path| !followed.paths.contains(path));
@@ -225,8 +221,8 @@ impl Verb {
             }
         }
         let (of, how) = (paths.clone(), self.sources.clone());
-        let looker =
-            self.look_elsewhere("Nothing is followed.", move |doing| Looker::new(of, how, &doing.cancel)).await?;
+        let look = move |doing: &Doing| Looker::new(of, how, &doing.cancel);
+        let looker = self.elsewhere(Place::InTurn, LOOKING.into(), "Nothing is followed.", look).await?;
         let looker = self.gathered(&paths, looker)?;
         let documents = self.gather(&paths, &LoadOptions::default()).await?;
 
@@ -249,7 +245,7 @@ impl Verb {
             // The user cancelled the load.
             return Ok(());
         }
-        let (serial, to) = (self.here.session.serial, self.follows.to.clone());
+        let (serial, to) = (self.here.serial, self.follows.to.clone());
         let follower = Follower::start(looker, Watching::default(), move |look| drop(to.send((serial, look))))
             .map_err(|e| RuntimeError::Failed(format!("Nothing can be followed: {e}.")))?;
         let followed = self.follows.by_session.entry(serial).or_default();
@@ -261,12 +257,5 @@ impl Verb {
         self.info(text);
         self.show_changed();
         Ok(())
-    }
-    async fn look_elsewhere<T: Send + 'static>(
-        &mut self,
-        failed: &'static str,
-        look: impl FnOnce(&Doing) -> T + Send + 'static,
-    ) -> Done<T> {
-        self.elsewhere(Place::InTurn, "looking at the files".into(), failed, look).await
     }
 }

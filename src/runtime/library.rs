@@ -26,16 +26,14 @@ fn short(hash: &str) -> String {
     hash.chars().take(8).collect()
 }
 
-pub(super) struct Unread {
-    pub(super) path: String,
-    pub(super) why: RuntimeError,
-}
+/// The file of a document that was not read, and why.
+pub(super) type Unread = (String, RuntimeError);
 
 impl State {
-    pub(super) fn document_rows(&self) -> Vec<DocumentRow> {
+    pub fn document_rows(&self) -> Vec<DocumentRow> {
         let row = |m: &&Message| {
             let d = m.meta.document.as_ref()?;
-            let segment = self.here.session.ends.get(&m.id);
+            let segment = self.here.ends.get(&m.id);
             let live = self.live_end(m.id);
             let stored = segment.and_then(|id| self.disk.store.kept_of(id).ok().flatten());
             let (kept, bytes) = stored.unwrap_or_default();
@@ -51,10 +49,10 @@ impl State {
                 used_ms: m.created_ms,
             })
         };
-        self.here.session.tree.path().iter().filter_map(row).collect()
+        self.here.tree.path().iter().filter_map(row).collect()
     }
 
-    pub(super) fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
+    pub fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
         let live = &self.here.slot.live;
         let before = live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
         let document = NewDocument {
@@ -70,13 +68,13 @@ impl State {
     }
 
     /// Adds documents of stopped loads to the library once they are read completely.
-    pub(super) fn shelve_what_is_read(&mut self) {
-        if self.here.session.complete_what_is_read() {
+    pub fn shelve_what_is_read(&mut self) {
+        if self.here.complete_what_is_read() {
             self.show_session();
         }
-        for id in std::mem::take(&mut self.here.session.broken_off) {
+        for id in std::mem::take(&mut self.here.broken_off) {
             let end = self.live_end(id).map(|segment| (segment.id, segment.end_position()));
-            let message = self.here.session.tree.get(id).cloned();
+            let message = self.here.tree.get(id).cloned();
             match (end, message) {
                 (Some((segment, end)), Some(message)) => {
                     let Some(info) = message.meta.document.as_ref().filter(|d| d.complete) else { continue };
@@ -86,28 +84,27 @@ impl State {
                     // The saved message records from now on that it is complete.
                     self.amend(&message);
                 }
-                (None, Some(_)) => drop(self.here.session.broken_off.insert(id)),
+                (None, Some(_)) => drop(self.here.broken_off.insert(id)),
                 (_, None) => {}
             }
         }
     }
 
-    pub(super) fn docs(&mut self) -> Done {
+    pub fn docs(&mut self) -> Done {
         let rows = self.document_rows();
-        self.report(Notice::Documents { title: "This conversation".into(), rows });
-        Ok(())
+        self.show(Notice::Documents { title: "This conversation".into(), rows })
     }
 
-    pub(super) fn open_document(&mut self, place: String) -> Done {
+    pub fn open_document(&mut self, place: String) -> Done {
         let (name, line) = match place.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
             Some((name, line)) => (name, Some(line.max(1))),
             None => (place.as_str(), None),
         };
         let (marked, line) = (line, line.unwrap_or(1));
-        let path = self.here.session.tree.path();
-        let message = match self.here.session.document_called(name)?.and_then(|at| path.get(at)) {
+        let path = self.here.tree.path();
+        let message = match self.here.document_called(name)?.and_then(|at| path.get(at)) {
             Some(message) => *message,
-            None => return refused(self.here.session.no_document(name)),
+            None => return refused(self.here.no_document(name)),
         };
         let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
         let versions = versions(&path);
@@ -130,7 +127,7 @@ impl State {
     }
 
     /// Names of the library for completion. Sent whenever they may have changed.
-    pub(super) fn report_library(&self) {
+    pub fn report_library(&self) {
         match self.disk.store.document_names() {
             Ok(names) => {
                 let names = names.into_iter().map(|(name, tokens)| LibraryName { name, tokens });
@@ -169,133 +166,8 @@ impl State {
         let read = renderer.safe(text.trim_matches(['\n', '\r']));
         spelled.is_some_and(|spelled| spelled.chars().eq(read.chars().filter(|c| *c != SHIELD)))
     }
-}
 
-impl Verb {
-    pub(super) async fn library(&mut self, action: LibraryAction) -> Done {
-        match action {
-            LibraryAction::List => {
-                let rows = self
-                    .disk
-                    .store
-                    .documents()?
-                    .into_iter()
-                    .map(|d| DocumentRow {
-                        name: d.document.name,
-                        tokens: d.document.tokens,
-                        position: None,
-                        lines: d.document.lines,
-                        complete: true,
-                        hash: short(&d.document.hash),
-                        kept: d.kept,
-                        bytes: d.bytes,
-                        used_ms: d.used_ms,
-                    })
-                    .collect();
-                self.report(Notice::Documents { title: "Library".into(), rows });
-                Ok(())
-            }
-            LibraryAction::Add(path) => self.library_add(&path).await,
-            LibraryAction::Remove(name) => {
-                let removed = self.disk.store.remove_document(&name)?;
-                if removed == 0 {
-                    return Err(not_in_library(&name, &self.disk.documents()?));
-                }
-                let freed = self.disk.store.collect()?;
-                self.report_library();
-                self.info(format!(
-                    "Removed {name} from the library ({}). Sessions keep what they use.",
-                    bytes(freed.bytes)
-                ));
-                Ok(())
-            }
-            LibraryAction::Prune => {
-                let removed = self.disk.store.prune_documents()?;
-                let freed = self.disk.store.collect()?;
-                self.report_library();
-                let removed = counted(removed, "unused document");
-                self.info(format!("Removed {removed} ({}).", bytes(freed.bytes)));
-                Ok(())
-            }
-        }
-    }
-
-    /// Reads files after the system text of new sessions and keeps the state. The conversation does not change.
-    async fn library_add(&mut self, path: &str) -> Done {
-        let documents = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
-        let documents = self.shaped(documents, &LoadOptions::default())?;
-        self.engine_ready().await?;
-        let mut unread = self.library_read(documents).await?;
-        // The command ends with the last failure.
-        let last = unread.pop().map_or(Ok(()), |u| Err(u.why));
-        unread.into_iter().for_each(|u| self.note(Level::Error, u.why.to_string()));
-        last
-    }
-
-    /// Reads documents into the library, then restores the previous state. Returns the documents that do not fit.
-    pub(super) async fn library_read(&mut self, documents: Vec<Document>) -> Done<Vec<Unread>> {
-        let before = self.here.slot.live.clone();
-        let mut unread = Vec::new();
-        for document in documents {
-            if self.here.slot.stopped() {
-                break;
-            }
-            let file = document.path.as_ref().map_or_else(|| document.name.clone(), |p| p.display().to_string());
-            let mut read = Vec::new();
-            match self.read_into_library(&mut read, document).await {
-                Err(why @ RuntimeError::TooLong(_)) => unread.push(Unread { path: file, why }),
-                stats => self.library_has(read.pop(), &stats?),
-            }
-        }
-        self.return_to(before).await?;
-        self.report_meters();
-        Ok(unread)
-    }
-
-    /// Reads one document after these messages, or the system text of new sessions, and adds it to both.
-    pub(super) async fn read_into_library(
-        &mut self,
-        messages: &mut Vec<Message>,
-        document: Document,
-    ) -> Done<PrefillStats> {
-        let path = document.path.map(|p| p.display().to_string());
-        let info = DocumentInfo::new(&document.name, path, &document.text);
-        let first = messages.is_empty();
-        if first {
-            messages.extend(self.default_system_message());
-        }
-        let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
-        message.meta.document = Some(info.clone());
-        messages.push(message);
-        let path: Vec<&Message> = messages.iter().collect();
-        let rendered = self.known_size(self.rendering(&path, Form::Past, self.defaults.think), &info.name)?;
-        let starts_at = if first { 0 } else { self.here.slot.live.position() };
-        let mut plan = self.fitted(&rendered, State::plan, &info.name).await?;
-        // These messages are in no conversation, so no segment may refer to them.
-        plan.steps.iter_mut().for_each(|s| s.message = None);
-        plan.found.clear();
-        let is_unread = self.here.session.is_unread;
-        let stats = self.execute(plan, &rendered, None, &mut ()).await;
-        self.here.session.is_unread = is_unread;
-        let stats = stats?;
-        self.unstopped()?;
-        if let Some(tip) = self.here.slot.live.head() {
-            let info = DocumentInfo { tokens: self.here.slot.live.position() - starts_at, ..info };
-            self.add_to_library(&info, starts_at, tip);
-            if let Some(message) = messages.last_mut() {
-                message.meta.document = Some(info);
-            }
-        }
-        Ok(stats)
-    }
-}
-
-/// Line ends before and after a file's text that the reader strips.
-const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
-const AFTER: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
-
-impl State {
-    pub(super) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
+    pub fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -324,6 +196,120 @@ impl State {
         refused(format!("The text of {name} cannot be restored from what is kept. {again}"))
     }
 }
+
+impl Verb {
+    pub async fn library(&mut self, action: LibraryAction) -> Done {
+        match action {
+            LibraryAction::List => {
+                let rows = self
+                    .disk
+                    .store
+                    .documents()?
+                    .into_iter()
+                    .map(|d| DocumentRow {
+                        name: d.document.name,
+                        tokens: d.document.tokens,
+                        position: None,
+                        lines: d.document.lines,
+                        complete: true,
+                        hash: short(&d.document.hash),
+                        kept: d.kept,
+                        bytes: d.bytes,
+                        used_ms: d.used_ms,
+                    })
+                    .collect();
+                self.show(Notice::Documents { title: "Library".into(), rows })
+            }
+            LibraryAction::Add(path) => self.library_add(&path).await,
+            LibraryAction::Remove(name) => {
+                if self.disk.store.remove_document(&name)? == 0 {
+                    return Err(not_in_library(&name, &self.disk.documents()?));
+                }
+                let freed = self.disk.store.collect()?;
+                self.report_library();
+                self.say(format!(
+                    "Removed {name} from the library ({}). Sessions keep what they use.",
+                    bytes(freed.bytes)
+                ))
+            }
+            LibraryAction::Prune => {
+                let removed = counted(self.disk.store.prune_documents()?, "unused document");
+                let freed = self.disk.store.collect()?;
+                self.report_library();
+                self.say(format!("Removed {removed} ({}).", bytes(freed.bytes)))
+            }
+        }
+    }
+
+    /// Reads files after the system text of new sessions and keeps the state. The conversation does not change.
+    async fn library_add(&mut self, path: &str) -> Done {
+        let documents = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
+        let documents = self.shaped(documents, &LoadOptions::default())?;
+        self.engine_ready().await?;
+        let mut unread = self.library_read(documents).await?;
+        // The command ends with the last failure.
+        let last = unread.pop().map_or(Ok(()), |(_, why)| Err(why));
+        unread.into_iter().for_each(|(_, why)| self.note(Level::Error, why.to_string()));
+        last
+    }
+
+    /// Reads documents into the library, then restores the previous state. Returns the documents that do not fit.
+    pub async fn library_read(&mut self, documents: Vec<Document>) -> Done<Vec<Unread>> {
+        let before = self.here.slot.live.clone();
+        let mut unread = Vec::new();
+        for document in documents {
+            if self.here.slot.stopped() {
+                break;
+            }
+            let file = document.path.as_ref().map_or_else(|| document.name.clone(), |p| p.display().to_string());
+            let mut read = Vec::new();
+            match self.read_into_library(&mut read, document).await {
+                Err(why @ RuntimeError::TooLong(_)) => unread.push((file, why)),
+                stats => self.library_has(read.pop(), &stats?),
+            }
+        }
+        self.return_to(before).await?;
+        self.report_meters();
+        Ok(unread)
+    }
+
+    /// Reads one document after these messages, or the system text of new sessions, and adds it to both.
+    pub async fn read_into_library(&mut self, messages: &mut Vec<Message>, document: Document) -> Done<PrefillStats> {
+        let path = document.path.map(|p| p.display().to_string());
+        let info = DocumentInfo::new(&document.name, path, &document.text);
+        let first = messages.is_empty();
+        if first {
+            messages.extend(self.default_system_message());
+        }
+        let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
+        message.meta.document = Some(info.clone());
+        messages.push(message);
+        let path: Vec<&Message> = messages.iter().collect();
+        let rendered = self.known_size(self.rendering(&path, Form::Past, self.defaults.think), &info.name)?;
+        let starts_at = if first { 0 } else { self.here.slot.live.position() };
+        let mut plan = self.fitted(&rendered, State::plan, &info.name).await?;
+        // These messages are in no conversation, so no segment may refer to them.
+        plan.steps.iter_mut().for_each(|s| s.message = None);
+        plan.found.clear();
+        let is_unread = self.here.is_unread;
+        let stats = self.execute(plan, &rendered, None, &mut ()).await;
+        self.here.is_unread = is_unread;
+        let stats = stats?;
+        self.unstopped()?;
+        if let Some(tip) = self.here.slot.live.head() {
+            let info = DocumentInfo { tokens: self.here.slot.live.position() - starts_at, ..info };
+            self.add_to_library(&info, starts_at, tip);
+            if let Some(message) = messages.last_mut() {
+                message.meta.document = Some(info);
+            }
+        }
+        Ok(stats)
+    }
+}
+
+/// Line ends before and after a file's text that the reader strips.
+const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
+const AFTER: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
 
 /// The text of a library document, byte for byte: from a session that holds it, or decoded from the tokens.
 ///

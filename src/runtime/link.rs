@@ -1,12 +1,18 @@
-//! The engine as all conversations share it: channels, state, slots in use, and the model's text side.
+//! The engine as all conversations share it: channels, state, slots in use, and the model's text side. A slot is one of
+//! its sequences, with the segments that its state has absorbed.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, never};
 
-use super::Renderer;
+use super::{Path, Renderer};
 use crate::core::Exit;
-use crate::engine::protocol::{Command, EngineEvent, EngineFault, MAIN, ModelInfo, SequenceId, Token};
+use crate::engine::protocol::{
+    Cancel, Command, EngineEvent, EngineFault, Generate, MAIN, ModelInfo, Scoring, SequenceId, Token,
+};
+use crate::store::StoredRows;
+use crate::text::tokenizer::Tokenizer;
 use crate::text::{Begin, Delta, StreamDecoder, thoughts};
 
 /// Most tokens between two checkpoints inside a document where the CPU reads: an end of the process loses less than a
@@ -43,7 +49,7 @@ pub(crate) struct Engine {
     /// Tokens between two checkpoints inside a long document.
     pub(super) piece: usize,
     /// Identifies the loaded model; empty before.
-    pub(super) fingerprint: String,
+    pub(crate) fingerprint: String,
     /// The error once its thread has ended without an event.
     pub(crate) gone: &'static str,
 }
@@ -81,7 +87,6 @@ impl Engine {
         EngineFault::Fatal { why: self.gone.to_owned(), exit: Exit::Failure }
     }
 
-    /// The event of a thread that has ended without one.
     pub(crate) fn ended(&self) -> EngineEvent {
         EngineEvent::Failed { id: 0, fault: self.fault() }
     }
@@ -114,7 +119,6 @@ impl Engine {
         }
     }
 
-    /// The model is in memory.
     pub(super) fn is_live(&self) -> bool {
         self.model().is_some_and(|m| !m.parked)
     }
@@ -134,7 +138,7 @@ impl Engine {
     }
 
     pub(super) fn decoded(&self, begin: Begin, tokens: &[Token]) -> Delta {
-        let mut decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), begin);
+        let mut decoder = StreamDecoder::new(Arc::clone(self.tokenizer()), begin);
         let mut all = decoder.push_all(tokens);
         let rest = decoder.finish();
         all.thinking.push_str(&rest.thinking);
@@ -147,8 +151,8 @@ impl Engine {
         }
     }
 
-    pub(crate) fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    pub(super) fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.renderer.model().tokenizer
     }
 
     pub(super) fn slots(&self) -> u32 {
@@ -169,5 +173,70 @@ impl Engine {
     pub(super) fn release(&mut self, sequence: SequenceId) {
         self.taken.remove(&sequence);
         let _ = self.send(Command::Release { sequence });
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Last {
+    Generate(Generate),
+    /// A text to score; the state does not change.
+    Score(Scoring),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) sequence: SequenceId,
+    pub(crate) live: Path,
+    /// After a failure: the slot counts as empty and is restored before use.
+    doubtful: bool,
+    /// Rows of the live state that may still be in flight to the device.
+    pub(super) in_flight: Vec<Arc<StoredRows>>,
+    pub(crate) cancel: Cancel,
+    /// A server's token count of the live path up to a position: (position, tokens).
+    pub(super) counted: Option<(u64, u64)>,
+}
+
+impl Slot {
+    pub(crate) fn of(sequence: SequenceId) -> Slot {
+        Slot { sequence, ..Slot::default() }
+    }
+
+    /// A server's own token count, if it covers exactly this position.
+    pub(super) fn counted_at(&self, position: u64) -> Option<u64> {
+        self.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens)
+    }
+
+    /// The state is unknown: it counts as empty until it is restored.
+    pub(crate) fn lose(&mut self) {
+        self.live = Path::default();
+        self.doubtful = true;
+        self.in_flight.clear();
+    }
+
+    /// A later stop applies to the work that begins now.
+    pub(crate) fn begin(&mut self) {
+        self.cancel = Cancel::default();
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// The read share of the rows in flight; `None` if none is pending.
+    pub(super) fn share_in_flight(&self) -> Option<f64> {
+        let sum = |of: fn(&StoredRows) -> usize| -> usize { self.in_flight.iter().map(|rows| of(rows)).sum() };
+        let (read, all) = (sum(StoredRows::read_bytes), sum(StoredRows::bytes));
+        (read < all).then(|| read as f64 / all as f64)
+    }
+
+    pub(crate) fn made(&mut self, path: Path) {
+        self.live = path;
+        self.doubtful = false;
+    }
+
+    /// Whether the engine's state is exactly this path.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        let common = self.live.common(path);
+        !self.doubtful && common == self.live.segments().len() && common == path.segments().len()
     }
 }

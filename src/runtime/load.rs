@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::{Done, Form, Notice, Plan, PrefillStats, Rendered, RuntimeError, State, Step, Verb, Wait};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
-use crate::runtime::protocol::{FileProgress, LoadOptions};
+use crate::runtime::protocol::{FileProgress, FileState, LoadOptions};
 use crate::text::TextError;
 use crate::text::sources::Document;
 use choose::{Decision, items, keep_only};
@@ -21,28 +21,30 @@ use choose::{Decision, items, keep_only};
 const TREE_SHOWN: Duration = Duration::from_millis(500);
 
 struct Item {
-    name: String,
-    tokens: u64,
+    file: FileProgress,
+    /// Position of its last token in the context.
     end: u64,
     /// Kept state contains the whole document.
     kept: bool,
+}
+
+impl Item {
+    fn start(&self) -> u64 {
+        self.end - self.file.tokens
+    }
 }
 
 struct Load {
     begun_at: Option<MessageId>,
     messages: Vec<Message>,
     items: Vec<Item>,
+    total: u64,
+    left_after: u64,
     library: bool,
     started: Instant,
     /// The document being read, and the number of documents in the conversation.
     at: usize,
     added: usize,
-    files: Vec<FileProgress>,
-    total: u64,
-    left_after: u64,
-    /// Tokens of the load that are in the state at the start of the current document's job, and those of that document.
-    done: u64,
-    before: u64,
     /// Tokens read by earlier jobs, and the time they took.
     read: u64,
     reading: Duration,
@@ -57,41 +59,63 @@ struct Load {
 }
 
 impl Verb {
-    pub(super) async fn load(&mut self, paths: Vec<String>, options: LoadOptions) -> Done {
-        self.here.session.may_write()?;
+    pub async fn load(&mut self, paths: Vec<String>, options: LoadOptions) -> Done {
+        self.here.may_write()?;
         let mut documents = self.gather(&paths, &options).await?;
         documents.extend(self.library_documents(&options.library)?);
         self.load_documents(documents, &options).await
     }
 
-    pub(super) async fn load_documents(&mut self, documents: Vec<Document>, options: &LoadOptions) -> Done {
+    pub async fn load_documents(&mut self, documents: Vec<Document>, options: &LoadOptions) -> Done {
         let documents = self.shaped(documents, options)?;
-        self.engine_ready().await?;
-        self.here.session.may_write()?;
+        self.ready_to_write().await?;
 
         let documents = self.without_repeated(documents).await;
         if documents.is_empty() {
             return Ok(());
         }
-        let begun_at = self.here.session.tree.head();
+        let begun_at = self.here.tree.head();
         let opening = self.opening_messages();
-        let mut messages = self.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
+        let mut parent = opening.last().map(|m| m.id).or(begun_at);
+        let message = |d: Document| {
+            let info = DocumentInfo::new(&d.name, d.path.map(|p| p.display().to_string()), &d.text);
+            let mut message = self.draft(Role::Document, parent, d.text);
+            message.meta.document = Some(info);
+            parent = Some(message.id);
+            message
+        };
+        let mut messages: Vec<Message> = documents.into_iter().map(message).collect();
         let Some((rendered, items, plan)) = self.planned_load(&opening, &mut messages).await? else { return Ok(()) };
         for (message, item) in messages.iter_mut().zip(&items) {
             if let Some(d) = &mut message.meta.document {
-                (d.tokens, d.once) = (item.tokens, options.once);
+                (d.tokens, d.once) = (item.file.tokens, options.once);
             }
         }
         // A truncated document always differs from the recorded file.
         if options.head.is_none() && options.tail.is_none() && options.pages.is_none() {
-            self.say_changed(&messages);
-            self.say_in_part(&messages);
+            self.say_what_is_read_again(&messages);
         }
         for message in opening {
             self.add_message(message)?;
         }
-        let left_after = self.here.meters.context_limit.saturating_sub(plan.total());
-        let mut load = Load::new(begun_at, messages, items, !options.once, left_after);
+        let mut load = Load {
+            begun_at,
+            messages,
+            total: items.iter().map(|i| i.file.tokens).sum(),
+            items,
+            left_after: self.here.meters.context_limit.saturating_sub(plan.total()),
+            library: !options.once,
+            started: Instant::now(),
+            at: 0,
+            added: 0,
+            read: 0,
+            reading: Duration::ZERO,
+            tree_shown: None,
+            restored: 0.0,
+            begun_again: false,
+            upto: 0,
+            reached: 0,
+        };
         self.read_load(&mut load, &rendered, plan).await
     }
 
@@ -103,23 +127,21 @@ impl Verb {
     ) -> Done<Option<(Rendered, Vec<Item>, Plan)>> {
         let mut chosen = false;
         loop {
-            let path = self.here.session.tree.path();
+            let path = self.here.tree.path();
             let path: Vec<&Message> = path.into_iter().chain(opening).chain(messages.iter()).collect();
             let planned = match self.rendered(&path, Form::Past) {
                 Err(e) => Err(e),
                 Ok(rendered) => self.planned(&rendered, State::plan).await.map(|plan| (rendered, plan)),
             };
             let (offer, planned) = match planned {
-                // The load does not fit the context: files are counted one by one, each up to the context's limit.
                 Err(RuntimeError::Text(TextError::TooLong { .. })) => (self.offer_without_plan(messages)?, None),
                 Err(e) => return Err(e),
                 Ok((rendered, plan)) => {
                     let items = items(messages, &rendered, &plan)?;
-                    let offer = self.load_offer(messages, &items, &plan);
-                    (offer, Some((rendered, items, plan)))
+                    (self.load_offer(&items, &plan), Some((rendered, items, plan)))
                 }
             };
-            match (self.confirm_load(offer, chosen).await?, planned) {
+            match (self.confirm_load(offer, messages, chosen).await?, planned) {
                 (Decision::Cancel, _) => return Ok(None),
                 (Decision::Load, Some(planned)) => return Ok(Some(planned)),
                 (Decision::Load, None) => {
@@ -143,7 +165,7 @@ impl Verb {
             };
             let lost = match read {
                 Ok(true) => {
-                    self.say_loaded(&load.items, load.started);
+                    self.say_loaded(load);
                     self.show_session();
                     self.report_meters();
                     return Ok(());
@@ -157,7 +179,17 @@ impl Verb {
                     continue;
                 }
                 Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => Some(lost),
-                Err(e) => return Err(self.load_failed(load, e)),
+                Err(e) => {
+                    // A document that was read in part stays; the next question reads the rest. After a restart from the
+                    // beginning, that is the last document that was added, wherever the reading was.
+                    let last = load.messages.iter().take(load.added).next_back();
+                    if let Some(message) = last.filter(|m| m.is_half_read()) {
+                        self.here.broken_off.insert(message.id);
+                        self.report(Notice::Finished(message.clone()));
+                    }
+                    self.show_tree();
+                    return Err(e);
+                }
             };
             plan = self.planned(rendered, State::plan).await;
             match (&plan, lost) {
@@ -198,7 +230,6 @@ impl Verb {
             }
             let plan = Plan { base, found, steps };
             let (to_read, began) = (plan.to_read(), Instant::now());
-            load.begin(to_read);
             let stats = self.execute(plan, rendered, None, load).await?;
             if stats.read < to_read {
                 return Err(RuntimeError::Stopped);
@@ -214,51 +245,31 @@ impl Verb {
 }
 
 impl State {
-    fn document_messages(&self, documents: Vec<Document>, parent: Option<MessageId>) -> Vec<Message> {
-        let mut parent = parent;
-        let message = |d: Document| {
-            let path = d.path.map(|p| p.display().to_string());
-            let info = DocumentInfo::new(&d.name, path, &d.text);
-            let mut m = self.draft(Role::Document, parent, d.text);
-            m.meta.document = Some(info);
-            parent = Some(m.id);
-            m
-        };
-        documents.into_iter().map(message).collect()
-    }
-
-    /// A load that fails inside a document keeps the document as partly read; the next question reads the rest. After
-    /// a restart from the beginning, that is the last document that was added, wherever the reading was.
-    fn load_failed(&mut self, load: &Load, e: RuntimeError) -> RuntimeError {
-        let last = load.added.checked_sub(1).and_then(|at| load.messages.get(at));
-        if let Some(message) = last.filter(|m| m.is_half_read()) {
-            self.here.session.broken_off.insert(message.id);
-            self.report(Notice::Finished(message.clone()));
-        }
-        self.show_tree();
-        e
-    }
-
     fn document_read(&mut self, load: &mut Load, stats: &PrefillStats, took: Duration) {
-        load.end(stats, took);
-        self.working(load.shown());
-        if let (Some(message), Some(item)) = (load.messages.get_mut(load.at), load.items.get(load.at))
-            && let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete)
-        {
-            info.complete = true;
-            let info = info.clone();
+        load.read += stats.read;
+        load.reading += took;
+        let Some(item) = load.items.get_mut(load.at) else { return };
+        item.file.state = match (item.file.state, stats.read) {
+            (FileState::Waiting, 0) => FileState::FromLibrary(load.restored),
+            (FileState::Waiting | FileState::Reading(_), _) => FileState::Done(took.as_secs_f64()),
+            (before @ (FileState::Done(_) | FileState::FromLibrary(_)), _) => before,
+        };
+        let (tokens, starts_at) = (item.file.tokens, item.start());
+        self.working(load.shown(self.here.slot.live.position()));
+        let Some(message) = load.messages.get_mut(load.at) else { return };
+        let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete) else { return };
+        info.complete = true;
+        let info = info.clone();
+        if self.engine.server().is_none() {
             // A server reads the document with the question and counts it then.
-            let here = self.engine.server().is_none();
-            message.meta.prefilled_tokens = if here { stats.read } else { 0 };
-            message.meta.reused_tokens = if here { item.tokens.saturating_sub(stats.read) } else { 0 };
-            message.meta.prefill_ms = stats.prefill_ms;
-            self.amend(message);
-            self.report(Notice::Finished(message.clone()));
-            if load.library
-                && let Some(segment) = self.here.session.ends.get(&message.id).copied()
-            {
-                self.add_to_library(&info, item.end.saturating_sub(item.tokens), segment);
-            }
+            message.meta.prefilled_tokens = stats.read;
+            message.meta.reused_tokens = tokens.saturating_sub(stats.read);
+        }
+        message.meta.prefill_ms = stats.prefill_ms;
+        self.amend(message);
+        self.report(Notice::Finished(message.clone()));
+        if let Some(segment) = self.here.ends.get(&message.id).copied().filter(|_| load.library) {
+            self.add_to_library(&info, starts_at, segment);
         }
     }
 }

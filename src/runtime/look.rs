@@ -1,10 +1,16 @@
-//! `/look`: the page of passages that an answer attended to. `/map`: the context as stretches of one kind with the
-//! attention of the last answer, also for the panel.
+//! What an answer rests on. `/look`: the passages that it attended to. `/map`: the context as stretches of one kind with
+//! the attention of the last answer, also for the panel. Its quotes are checked in the documents of its conversation: text
+//! alone, so they work for every engine.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::follow::{Version, versions};
 use super::tree::title_of;
 use super::{Activity, Done, Notice, RuntimeError, State, first_words, refused};
-use crate::core::transcript::{Message, Passage, Role, Sources};
+use crate::core::transcript::{Message, MessageId, Passage, Quote, Role, Sources, text_hash};
 use crate::runtime::protocol::{ContextMap, Place, Stretch};
+use crate::text::cited::{self, Index, Source};
 
 const SHOWN_LINES: usize = 6;
 const SHOWN_CHARACTERS: usize = 60;
@@ -13,16 +19,16 @@ const MOST_LINES: u64 = 400;
 
 impl State {
     /// The message with this number, or the last answer.
-    pub(super) fn answer(&self, at: Option<u64>) -> Done<(u64, &Message)> {
+    pub fn answer(&self, at: Option<u64>) -> Done<(u64, &Message)> {
         let Some(number) = at else {
-            let path = self.here.session.tree.path();
+            let path = self.here.tree.path();
             let last = (1..).zip(path).filter(|(_, m)| m.role == Role::Assistant).last();
             return last.ok_or_else(|| RuntimeError::Refused("There is no answer yet.".into()));
         };
-        Ok((number, self.here.session.numbered(number)?))
+        Ok((number, self.here.numbered(number)?))
     }
 
-    pub(super) fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
+    pub fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
         let (number, message) = self.answer(at)?;
         match &message.meta.looked {
             Some(sources) => Ok((number, message, sources)),
@@ -36,14 +42,14 @@ impl State {
         }
     }
 
-    pub(super) fn not_there(&self, what: &str, commands: &str) -> RuntimeError {
+    pub fn not_there(&self, what: &str, commands: &str) -> RuntimeError {
         let server = self.engine.server().unwrap_or("The server");
         RuntimeError::Refused(format!(
             "{server} does not report {what}: {commands} need a model on this machine (--engine here)."
         ))
     }
 
-    pub(super) fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Done {
+    pub fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Done {
         let (number, message, sources) = self.looked(at)?;
         let (title, text) = match passage {
             None => (format!("What #{number} looked at"), self.looked_page(message, sources)),
@@ -62,12 +68,11 @@ impl State {
             }
         };
         let sentence = (0, sources.by_sentence(&message.text).len() as u64);
-        self.report(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text });
-        Ok(())
+        self.show(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text })
     }
 
     /// `/look [#N] sK`: the passages of one sentence of an answer.
-    pub(super) fn look_at_sentence(&mut self, at: Option<u64>, sentence: u64) -> Done {
+    pub fn look_at_sentence(&mut self, at: Option<u64>, sentence: u64) -> Done {
         let (number, message, sources) = self.looked(at)?;
         let sentences = sources.by_sentence(&message.text);
         let found = usize::try_from(sentence).ok().and_then(|n| sentences.get(n.checked_sub(1)?));
@@ -88,12 +93,11 @@ impl State {
         }
         let title = format!("What sentence s{sentence} of #{number} looked at");
         let sentence = (sentence, sentences.len() as u64);
-        self.report(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text });
-        Ok(())
+        self.show(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text })
     }
 
     fn holder(&self, passage: &Passage) -> Option<&Message> {
-        self.here.session.tree.at_number(passage.number)
+        self.here.tree.at_number(passage.number)
     }
 
     fn with_lines(&self, mark: &str, passage: &Passage) -> String {
@@ -157,6 +161,123 @@ impl State {
         };
         Ok(around.lines(&message.text).map(line).collect::<Vec<_>>().join("\n"))
     }
+
+    pub fn map(&mut self) -> Done {
+        if self.engine.server().is_some() {
+            return Err(self.not_there("what it has in its context, and where it looked", "/map and /look"));
+        }
+        self.show(Notice::Map(self.context_map()))
+    }
+
+    /// The tokens in the state by kind, including the read part of a current reading.
+    pub fn context_map(&self) -> ContextMap {
+        // The same number as in the header.
+        let used = match self.here.activity {
+            Activity::Reading(_) | Activity::Thinking { .. } | Activity::Answering { .. } => {
+                self.here.meters.context_used
+            }
+            _ => self.position(),
+        };
+        let path = self.here.tree.path();
+        let mut stretches: Vec<Stretch> = Vec::new();
+        let mut at = 0;
+        let mut begun: Option<(u64, &Message)> = None;
+        let mut add = |to: u64, place: Place, number: u64, name: String, lines: u64| {
+            let to = to.min(used);
+            if to > at {
+                stretches.push(Stretch { from: at, to, place, number, name, lines });
+                at = to;
+            }
+        };
+        for (number, m) in (1..).zip(path.iter().copied()) {
+            let first = begun.get_or_insert((number, m));
+            let (place, (number, title)) = match m.role {
+                Role::System => {
+                    let tokens = self.engine.tokenizer().encode_plain(&m.text);
+                    add(tokens.map_or(0, |t| t.len() as u64), Place::System, number, "system text".into(), 0);
+                    begun = None;
+                    continue;
+                }
+                Role::User => continue,
+                Role::Document => (Place::Document, (number, m)),
+                Role::Assistant => (Place::Turn, *first),
+            };
+            if let Some(end) = self.live_end(m.id) {
+                let (name, lines) = named(title);
+                add(end.end_position(), place, number, name, lines);
+                begun = None;
+            }
+        }
+        let count = path.len() as u64;
+        // A document at the end may be read in part.
+        let in_part = begun.is_some_and(|(number, m)| number == count && m.role == Role::Document);
+        if let Some((number, m)) = begun.or(path.last().map(|m| (count, *m))) {
+            let (name, lines) = named(m);
+            add(used, if in_part { Place::Document } else { Place::Turn }, number, name, lines);
+        }
+        // A copied branch has no blocks recorded.
+        let answered = (1..)
+            .zip(&path)
+            .filter_map(|(n, m)| Some((n, m.meta.looked.as_ref().filter(|l| !l.blocks.is_empty())?)))
+            .last();
+        ContextMap {
+            stretches,
+            used,
+            limit: self.here.meters.context_limit,
+            block_tokens: answered.map_or(0, |(_, l)| l.block_tokens),
+            looked: answered.map_or_else(Vec::new, |(_, l)| l.blocks.clone()),
+            passages: answered.map_or_else(Vec::new, |(_, l)| l.passages.clone()),
+            answer: answered.map(|(n, _)| n),
+        }
+    }
+
+    pub fn quotes(&mut self, parent: Option<MessageId>, answer: &str) -> Vec<Quote> {
+        let path = self.here.tree.path_to(parent);
+        let documents = self.indexes.of(&path);
+        let quotes = cited::check(answer, &sources(&documents));
+        let question = path.last().filter(|m| m.role == Role::User);
+        if quotes.is_empty()
+            && NOT_FOUND.iter().any(|words| answer.contains(words))
+            && let Some((name, line)) = question.and_then(|m| cited::nearest(&m.text, &sources(&documents)))
+        {
+            self.info(format!("Nearest: {name}:{line}"));
+        }
+        quotes
+    }
+
+    pub fn quotes_page(&mut self, at: Option<u64>) -> Done {
+        let (number, answer) = self.answer(at)?;
+        let (parent, text) = (answer.parent, answer.text.clone());
+        let path = self.here.tree.path_to(parent);
+        let documents = self.indexes.of(&path);
+        let sources = sources(&documents);
+        let quotes = cited::compared(&text, &sources);
+        if quotes.is_empty() {
+            let why =
+                if documents.is_empty() { "no document is loaded" } else { "no quote in it has four words or more" };
+            return refused(format!("#{number} has no quotes to check: {why}."));
+        }
+        let mut page = String::new();
+        for (k, (quote, marked)) in (1..).zip(&quotes) {
+            let nearest =
+                || cited::nearest(&quote.text, &sources).map(|(name, line)| format!(". Nearest: {name}:{line}"));
+            let hint = if quote.document.is_none() { nearest().unwrap_or_default() } else { String::new() };
+            let version = documents.iter().map(|(v, _)| v).find(|v| quote.document.as_deref() == Some(v.name));
+            let since = version.map_or("", |v| self.changed_since(v.last));
+            page.push_str(&format!("    [{k}] {}{since}{hint}\n", quote.place()));
+            marked.lines().for_each(|line| page.push_str(&format!("          “{line}”\n")));
+            let source = sources.iter().find(|source| quote.document.as_deref() == Some(source.name));
+            let lines =
+                source.map_or(&[][..], |source| std::slice::from_ref(source)).iter().flat_map(|s| quote.lines(s.text));
+            lines.take(QUOTED_LINES).for_each(|(n, line)| page.push_str(&format!("    {n:>7}  {line}\n")));
+            page.push_str("    \n");
+        }
+        page.push_str(
+            "\nexact: letter for letter. equal: except for white space, typographic marks, hyphenation and case. close: at \
+                       least 85% of the words in one run; [-quote-]{+source+} marks what differs.\n",
+        );
+        self.page(&format!("Quotes of #{number}"), page)
+    }
 }
 
 /// Whether nearly all attention went to the first block, so that the other shares mean little.
@@ -202,76 +323,34 @@ fn named(message: &Message) -> (String, u64) {
     }
 }
 
-impl State {
-    pub(super) fn map(&mut self) -> Done {
-        if self.engine.server().is_some() {
-            return Err(self.not_there("what it has in its context, and where it looked", "/map and /look"));
-        }
-        self.report(Notice::Map(self.context_map()));
-        Ok(())
+const QUOTED_LINES: usize = 12;
+const NOT_FOUND: [&str; 5] = ["could not find", "cannot find", "does not say", "not mentioned", "not in the document"];
+
+#[derive(Debug, Default)]
+pub(super) struct Indexes(HashMap<String, Arc<Index>>);
+
+impl Indexes {
+    /// The documents of a path with their indexes. Indexes of other documents are dropped.
+    fn of<'a>(&mut self, path: &[&'a Message]) -> Vec<(Version<'a>, Arc<Index>)> {
+        let hash = |v: &Version<'_>| v.hash.map_or_else(|| text_hash(&v.text), str::to_owned);
+        let versions: Vec<_> = versions(path).into_iter().map(|v| (hash(&v), v)).collect();
+        self.0.retain(|hash, _| versions.iter().any(|(known, _)| known == hash));
+        let mut index =
+            |hash: String, text: &str| Arc::clone(self.0.entry(hash).or_insert_with(|| Arc::new(Index::new(text))));
+        let indexed = |(hash, version): (String, Version<'a>)| {
+            let index = index(hash, &version.text);
+            (version, index)
+        };
+        versions.into_iter().map(indexed).collect()
     }
 
-    /// The tokens in the state by kind, including the read part of a current reading.
-    pub(super) fn context_map(&self) -> ContextMap {
-        // The same number as in the header.
-        let used = match self.here.activity {
-            Activity::Reading(_) | Activity::Thinking { .. } | Activity::Answering { .. } => {
-                self.here.meters.context_used
-            }
-            _ => self.position(),
-        };
-        let path = self.here.session.tree.path();
-        let mut stretches: Vec<Stretch> = Vec::new();
-        let mut at = 0;
-        let mut begun: Option<(u64, &Message)> = None;
-        let mut add = |to: u64, place: Place, number: u64, name: String, lines: u64| {
-            let to = to.min(used);
-            if to > at {
-                stretches.push(Stretch { from: at, to, place, number, name, lines });
-                at = to;
-            }
-        };
-        for (number, m) in (1..).zip(path.iter().copied()) {
-            let first = begun.get_or_insert((number, m));
-            let (place, (number, title)) = match m.role {
-                Role::System => {
-                    let tokens = self.engine.renderer.model().tokenizer.encode_plain(&m.text);
-                    add(tokens.map_or(0, |t| t.len() as u64), Place::System, number, "system text".into(), 0);
-                    begun = None;
-                    continue;
-                }
-                Role::User => continue,
-                Role::Document => (Place::Document, (number, m)),
-                Role::Assistant => (Place::Turn, *first),
-            };
-            if let Some(end) = self.live_end(m.id) {
-                let (name, lines) = named(title);
-                add(end.end_position(), place, number, name, lines);
-                begun = None;
-            }
-        }
-        let count = path.len() as u64;
-        // A document at the end may be read in part.
-        let in_part = begun.is_some_and(|(number, m)| number == count && m.role == Role::Document);
-        if let Some((number, m)) = begun.or(path.last().map(|m| (count, *m))) {
-            let (name, lines) = named(m);
-            add(used, if in_part { Place::Document } else { Place::Turn }, number, name, lines);
-        }
-        // A copied branch has no blocks recorded.
-        let answered = (1..)
-            .zip(&path)
-            .filter_map(|(n, m)| Some((n, m.meta.looked.as_ref().filter(|l| !l.blocks.is_empty())?)))
-            .last();
-        ContextMap {
-            stretches,
-            used,
-            limit: self.here.meters.context_limit,
-            block_tokens: answered.map_or(0, |(_, l)| l.block_tokens),
-            looked: answered.map_or_else(Vec::new, |(_, l)| l.blocks.clone()),
-            passages: answered.map_or_else(Vec::new, |(_, l)| l.passages.clone()),
-            answer: answered.map(|(n, _)| n),
-        }
+    pub(super) fn check(&mut self, path: &[&Message], answer: &str) -> Vec<Quote> {
+        cited::check(answer, &sources(&self.of(path)))
     }
+}
+
+fn sources<'a>(documents: &'a [(Version<'_>, Arc<Index>)]) -> Vec<Source<'a>> {
+    documents.iter().map(|(v, index)| Source { name: v.name, text: &v.text, index }).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::runtime::protocol::Meters;
 use crate::store::Change;
 
 impl State {
-    pub(super) fn activity(&mut self, activity: Activity) {
+    pub fn activity(&mut self, activity: Activity) {
         if self.here.activity != activity {
             self.here.activity = activity.clone();
             self.report(Notice::Activity(activity));
@@ -13,29 +13,29 @@ impl State {
     }
 
     /// Shows the activity of a job, unless a stop is pending.
-    pub(super) fn working(&mut self, activity: Activity) {
+    pub fn working(&mut self, activity: Activity) {
         if !self.here.slot.stopped() {
             self.activity(activity);
         }
     }
 
-    pub(super) fn unstopped(&self) -> Done {
+    pub fn unstopped(&self) -> Done {
         if self.here.slot.stopped() { Err(RuntimeError::Stopped) } else { Ok(()) }
     }
 
     /// Tokens of the open conversation in the state; the slot of an empty one may hold another's state.
-    pub(super) fn position(&self) -> u64 {
-        let is_another_live = self.here.session.is_unread || self.here.session.tree.is_empty();
+    pub fn position(&self) -> u64 {
+        let is_another_live = self.here.is_unread || self.here.tree.is_empty();
         if is_another_live { 0 } else { self.here.slot.live.position() }
     }
 
     /// The same as displayed: a server's own count where available.
-    pub(super) fn shown_position(&self) -> u64 {
+    pub fn shown_position(&self) -> u64 {
         let position = self.position();
         self.here.slot.counted_at(position).filter(|_| position > 0).unwrap_or(position)
     }
 
-    pub(super) fn show_position(&mut self, position: u64) {
+    pub fn show_position(&mut self, position: u64) {
         let counted = self.here.slot.counted_at(position);
         let (shown, estimated) = (counted.unwrap_or(position), self.engine.server().is_some() && counted.is_none());
         if (self.here.meters.context_used, self.here.meters.estimated) != (shown, estimated) {
@@ -45,27 +45,26 @@ impl State {
     }
 
     /// Tokens of a session that was just opened. Always sent: the meters on screen may belong to another session.
-    pub(super) fn begin_position(&mut self, position: u64) {
+    pub fn begin_position(&mut self, position: u64) {
         self.here.meters.changed = self.changed();
         self.show_position(position);
         self.report(Notice::Meters(self.here.meters.clone()));
     }
 
-    pub(super) fn report_meters(&mut self) {
+    pub fn report_meters(&mut self) {
         self.here.meters.context_used = self.shown_position();
         let counted = self.here.slot.counted_at(self.here.slot.live.position());
         self.here.meters.estimated = self.engine.server().is_some() && counted.is_none();
         self.here.meters.changed = self.changed();
-        self.here.meters.settings = self.here.session.settings.values();
-        let path = self.here.session.tree.path();
-        self.here.meters.checkpoints =
-            path.iter().filter(|m| self.here.session.ends.contains_key(&m.id)).count() as u64;
+        self.here.meters.settings = self.here.settings.values();
+        let path = self.here.tree.path();
+        self.here.meters.checkpoints = path.iter().filter(|m| self.here.ends.contains_key(&m.id)).count() as u64;
         // If the size cannot be read, the old number stays.
         self.here.meters.state_bytes = self.disk.store.state_bytes().unwrap_or(self.here.meters.state_bytes);
         self.report(Notice::Meters(self.here.meters.clone()));
     }
 
-    pub(super) fn read_at(&mut self, tokens: u64, ms: f64) {
+    pub fn read_at(&mut self, tokens: u64, ms: f64) {
         if tokens == 0 || ms <= 0.0 {
             return;
         }
@@ -82,13 +81,13 @@ impl State {
         }
     }
 
-    pub(super) fn speed_name(&self) -> String {
+    pub fn speed_name(&self) -> String {
         let model = &self.here.meters.model;
         format!("reading {} {} {}", model.name, model.dtype, model.device)
     }
 
     /// After a change of session: the speeds belong to the other session's answers.
-    pub(super) fn forget_speeds(&mut self) {
+    pub fn forget_speeds(&mut self) {
         self.here.meters = Meters {
             context_used: self.here.meters.context_used,
             estimated: self.here.meters.estimated,

@@ -15,17 +15,17 @@
 //! | file | owns |
 //! |---|---|
 //! | `protocol` | requests and notices, as plain data |
-//! | `run`, `inbox`, `dispatch`, `engine_events`, `error` | the loop; requests; the verb of each request; events of the engine; reasons of failed requests |
+//! | `run`, `requests`, `engine_events`, `error` | the loop; requests and the verb of each; events of the engine; reasons of failed requests |
 //! | `baton`, `verb`, `task` | linear functions that share a state; verbs and their questions to the user; tasks of other threads, and verbs that wait for them |
 //! | `conversation`, `session`, `tree` | a conversation and the active ones; its session with settings and rights; its tree of messages with a head |
-//! | `link`, `slot`, `path`, `plan`, `segments`, `render` | the engine; a slot with its live path; a rendered conversation as segments, and the plan that makes it live |
-//! | `executor`, `execute`, `fan_out`, `sync` | the one executor, which the server uses too; plans of a conversation; the same in several slots; the engine's state follows the conversation |
+//! | `link`, `path`, `plan`, `segments`, `render` | the engine and its slots with their live paths; a rendered conversation as segments, and the plan that makes it live |
+//! | `executor`, `execute`, `fan_out` | the one executor, which the server uses too; plans of a conversation, whose head the engine's state follows; the same in several slots |
 //! | `persistence`, `record` | store and writer; each change of the session is saved at once |
 //! | `ask` | answers: the first one, again, several, asides |
 //! | `load`, `library`, `follow` | documents: gathered, chosen, read, found again, brought up to date |
-//! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; unsent input; damaged messages |
+//! | `sessions`, `resume`, `opened`, `drafts`, `title` | sessions: opened, left, listed, named; unsent input |
 //! | `time`, `siblings`, `presets` | undo, redo, edit and fork; branches; presets |
-//! | `ask_all`, `when`, `why`, `look`, `sources`, `quotes` | one question to many documents or places; the attention of an answer, and its quotes |
+//! | `ask_all`, `when`, `why`, `look`, `sources` | one question to many documents or places; the attention of an answer, and its quotes |
 //! | `meters`, `pages`, `export`, `device_notes` | numbers, pages, `/export` and `/import`, notes that are shown once |
 //!
 //! # Invariants
@@ -42,9 +42,7 @@ mod ask;
 mod ask_all;
 pub mod baton;
 mod conversation;
-mod damaged;
 mod device_notes;
-mod dispatch;
 mod drafts;
 mod engine_events;
 mod error;
@@ -53,7 +51,6 @@ pub mod executor;
 pub mod export;
 mod fan_out;
 mod follow;
-mod inbox;
 mod library;
 pub mod link;
 mod load;
@@ -66,18 +63,16 @@ mod persistence;
 mod plan;
 pub mod presets;
 pub mod protocol;
-mod quotes;
 mod record;
 pub mod render;
+mod requests;
 mod resume;
 mod run;
 pub mod segments;
 mod session;
 mod sessions;
 mod siblings;
-pub mod slot;
 mod sources;
-mod sync;
 mod task;
 mod time;
 mod title;
@@ -110,20 +105,19 @@ pub(crate) use error::{Done, RuntimeError};
 use execute::per_second;
 use executor::{PrefillStats, Sink, ToAnswer, Written};
 use fan_out::{Branch, Fan, Grown};
-use inbox::Inbox;
 pub use library::text_as_read;
-use link::Engine;
 pub use link::EngineChannels;
+use link::{Engine, Last, Slot};
 use opened::Opened;
 use path::Path;
 use persistence::Persistence;
 use plan::Plan;
 use protocol::{Activity, Choice, Level, Notice, Request, SaveState};
 use render::{Form, Rendered, Renderer};
+use requests::Inbox;
 use segments::Step;
 use session::{Rights, Session};
 pub use sessions::{last_of_folder, session_rows};
-use slot::{Last, Slot};
 use task::Task;
 use tree::{Tree, first_words};
 use verb::{Verb, Wait, Wake, Wanted};
@@ -243,7 +237,7 @@ struct State {
     noted_dropped_thoughts: bool,
     untitled: VecDeque<title::Untitled>,
     /// Rows of the last `/ask-all` table, by the serial of its session.
-    tables: HashMap<u64, ask_all::AskAll>,
+    tables: HashMap<u64, std::rc::Rc<ask_all::AskAll>>,
     attendance: Attendance,
     /// A stop or a failed request ends the run.
     one_shot: bool,
@@ -255,7 +249,7 @@ struct State {
     next_question: u64,
     /// Prefill speed for estimates, tokens per second, over all sessions; 0 if unknown.
     reading_speed: f64,
-    indexes: quotes::Indexes,
+    indexes: look::Indexes,
     follows: follow::Follows,
 }
 
@@ -297,7 +291,7 @@ impl State {
             device_notes: o.device_notes,
             next_question: 0,
             reading_speed: 0.0,
-            indexes: quotes::Indexes::default(),
+            indexes: look::Indexes::default(),
             follows: follow::Follows::default(),
         }
     }
@@ -305,7 +299,7 @@ impl State {
     /// Sends a notice. A conversation off screen wraps it with its serial; one that is being opened reports to the
     /// screen; an aside reports only its own answer, warnings and errors.
     fn report(&self, notice: Notice) {
-        let serial = self.here.session.serial;
+        let serial = self.here.serial;
         let own = matches!(&notice, Notice::Aside { .. } | Notice::Note(Level::Warn | Level::Error, _));
         if self.here.apart.is_some() && !own {
             return;
@@ -322,6 +316,18 @@ impl State {
 
     fn info(&self, text: impl Into<String>) {
         self.note(Level::Info, text);
+    }
+
+    /// The end of a verb that says one line.
+    fn say(&self, text: impl Into<String>) -> Done {
+        self.info(text);
+        Ok(())
+    }
+
+    /// The end of a verb that shows something.
+    fn show(&self, notice: Notice) -> Done {
+        self.report(notice);
+        Ok(())
     }
 
     fn warn(&self, text: impl Into<String>) {

@@ -4,7 +4,7 @@
 //! are on disk, the lock is released, and a switch resumes them. Only an empty session, which has no row, stays in
 //! memory.
 
-use super::{Done, Notice, SaveState, Session, State, Verb, refused};
+use super::{Done, Notice, SaveState, Session, State, Verb, refused, title};
 use crate::core::sanitize::command_word;
 use crate::core::transcript::SessionId;
 use crate::runtime::protocol::OpenSession;
@@ -19,20 +19,13 @@ struct Slot {
     parked: Option<Session>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Empty {
-    /// It is dropped: `/new` creates another one.
-    #[default]
-    Dropped,
-    /// It stays, because the interface holds a draft for it.
-    Kept,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     slots: Vec<Slot>,
     given: u64,
-    pub(super) empty: Empty,
+    /// An empty session stays when it is left, because the interface holds a draft for it. Else it is dropped: `/new`
+    /// creates another one.
+    pub(super) keeps_empty: bool,
     /// The last switch was by number; then a note that nothing is read again is suppressed.
     pub(super) quiet: bool,
 }
@@ -46,18 +39,21 @@ impl Opened {
         self.slots.iter_mut().filter(|s| s.id == Some(id)).for_each(|s| s.name = name.to_owned());
     }
 
-    pub(super) fn note(&mut self, serial: u64, id: Option<SessionId>, name: String) {
-        if let Some(slot) = self.at(serial) {
-            (slot.id, slot.name) = (id, name);
+    pub(super) fn note(&mut self, session: &Session) {
+        if let Some(slot) = self.at(session.serial) {
+            (slot.id, slot.name) = (session.id, session.name.clone());
         }
     }
 
-    pub(super) fn left(&mut self, session: Session, empty: Empty) {
-        if session.id.is_none() && empty == Empty::Dropped {
+    pub(super) fn left(&mut self, session: Session, keeps_empty: bool) {
+        self.note(&session);
+        if session.id.is_some() {
+            return;
+        }
+        if !keeps_empty {
             self.slots.retain(|s| s.serial != session.serial);
         } else if let Some(slot) = self.at(session.serial) {
-            (slot.id, slot.name) = (session.id, session.name.clone());
-            slot.parked = Some(session).filter(|session| session.id.is_none());
+            slot.parked = Some(session);
         }
     }
 
@@ -80,41 +76,40 @@ impl Opened {
 
 impl State {
     /// Replaces the open session, keeps it in the list, and releases its lock.
-    pub(super) fn open_in_place(&mut self, session: Session, lock: Option<SessionLock>) {
+    pub fn open_in_place(&mut self, session: Session, lock: Option<SessionLock>) {
         self.disk.wait_for_texts();
         let before = std::mem::replace(&mut self.here.lock, lock);
-        self.disk.let_go(self.here.session.id, before);
+        self.disk.let_go(self.here.id, before);
         self.opened.quiet = false;
         // The replaced session has no requests left, and its slot is free.
         self.here.typed = None;
         self.here.promised = false;
         let mut left = std::mem::replace(&mut self.here.session, session);
-        self.left_untitled(&mut left);
-        self.opened.left(left, self.opened.empty);
-        let (serial, id) = (self.here.session.serial, self.here.session.id);
+        self.untitled.extend(title::untitled(&mut left));
+        self.opened.left(left, self.opened.keeps_empty);
+        let (serial, id) = (self.here.serial, self.here.id);
         let known =
             self.opened.slots.iter().find(|s| s.serial == serial || id.is_some() && s.id == id).map(|s| s.serial);
-        self.here.session.serial = known.unwrap_or_else(|| {
+        self.here.serial = known.unwrap_or_else(|| {
             self.opened.given += 1;
             self.opened.slots.push(Slot { serial: self.opened.given, id, name: String::new(), parked: None });
             self.opened.given
         });
         if !self.off_screen {
-            self.screen = self.here.session.serial;
+            self.screen = self.here.serial;
         }
         self.report_library();
     }
 
     /// Refuses to open another session for a conversation off screen: the one on screen must not change.
-    pub(super) fn leads_on_screen(&self) -> Done {
+    pub fn leads_on_screen(&self) -> Done {
         if self.off_screen {
-            let why = "No other session was opened: you had left this one.";
-            return refused(why);
+            return refused("No other session was opened: you had left this one.");
         }
         Ok(())
     }
 
-    pub(super) fn opened(&self) -> Vec<OpenSession> {
+    pub fn opened(&self) -> Vec<OpenSession> {
         let name = |serial: u64| {
             let open = self.others.iter().filter(|other| other.apart.is_none()).chain([&self.here]);
             open.map(|c| &c.session).find(|session| session.serial == serial).map(|session| session.name.clone())
@@ -124,35 +119,33 @@ impl State {
     }
 
     /// The names on disk are authoritative: another terminal may have taken a name first.
-    pub(super) fn take_names(&mut self) {
+    pub fn take_names(&mut self) {
         let names = self.disk.take_names();
         if names.is_empty() {
             return;
         }
         for (id, name) in names {
             self.opened.name(id, &name);
-            self.in_session(|session| session.id == Some(id), |runtime| runtime.here.session.name = name);
+            self.in_session(|session| session.id == Some(id), |runtime| runtime.here.name = name);
         }
         let opened = self.opened();
         let on_screen = opened.iter().find(|o| o.serial == self.screen).map(|o| o.name.clone());
         self.out.report(Notice::Named { name: on_screen.unwrap_or_default(), opened });
     }
 
-    fn back_to_empty(&mut self, serial: u64) {
-        let parked = self.opened.at(serial).and_then(|slot| slot.parked.take());
-        let fresh = || Session { serial, ..Session::empty(self.defaults.clone(), self.default_system.clone()) };
-        let session = parked.unwrap_or_else(fresh);
-        self.open_in_place(session, None);
-        self.show_empty();
+    pub fn empty_session(&self) -> Session {
+        Session::empty(self.defaults.clone(), self.default_system.clone())
     }
 
-    pub(super) fn show_empty(&mut self) {
+    pub fn open_empty(&mut self, session: Session) {
+        self.open_in_place(session, None);
         self.here.resume_pending = false;
         self.here.warned = 0;
-        self.disk.forget_left_out();
-        if matches!(self.disk.shown(), SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_)) {
-            self.disk.show(SaveState::Empty);
-        }
+        let state = match &self.disk.shown {
+            SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_) => SaveState::Empty,
+            state => state.clone(),
+        };
+        self.disk.show_anew(state);
         self.forget_speeds();
         self.show_session();
         self.here.meters.checkpoints = 0;
@@ -162,29 +155,29 @@ impl State {
 
 impl Verb {
     /// Alt-1 to Alt-9.
-    pub(super) async fn switch(&mut self, serial: u64) -> Done {
+    pub async fn switch(&mut self, serial: u64) -> Done {
         self.leads_on_screen()?;
-        if serial == self.here.session.serial {
+        if serial == self.here.serial {
             self.show_session();
             return Ok(());
         }
-        let other = self.at_work(|session| session.serial == serial);
-        let Some(id) = self.opened.at(serial).map(|s| s.id) else {
+        let Some((id, parked)) = self.opened.at(serial).map(|s| (s.id, s.parked.take())) else {
             return refused("That session is not open any more; /sessions lists all.");
         };
-        self.opened.empty = Empty::Kept;
-        let done = match (other, id) {
+        self.opened.keeps_empty = true;
+        let done = match (self.at_work(|session| session.serial == serial), id) {
             (Some(at), _) => {
                 self.take_up(at);
                 Ok(())
             }
             (None, Some(id)) => self.back_to(id).await,
             (None, None) => {
-                self.back_to_empty(serial);
+                let session = parked.unwrap_or_else(|| Session { serial, ..self.empty_session() });
+                self.open_empty(session);
                 Ok(())
             }
         };
-        self.opened.empty = Empty::Dropped;
+        self.opened.keeps_empty = false;
         self.opened.quiet = done.is_ok();
         done
     }

@@ -1,6 +1,7 @@
 //! Pages of text: `/stats`, `/ctx`, `/set`, `/save`, `/doctor`.
 
-use super::{Activity, Done, Level, Notice, RuntimeError, SaveState, State, grouped};
+use super::tree::title_of;
+use super::{Activity, Done, Level, Notice, RuntimeError, SaveState, State, first_words, grouped};
 use crate::core::sanitize::in_markdown;
 use crate::core::transcript::Role;
 use crate::core::{about, bytes, percent};
@@ -8,30 +9,48 @@ use crate::engine::protocol::{ModelInfo, SpecMode};
 use crate::runtime::protocol::ThinkMode;
 
 impl State {
-    pub(super) fn page(&self, title: &str, text: String) -> Done {
-        self.report(Notice::Page { title: title.into(), text });
-        Ok(())
+    pub fn page(&self, title: &str, text: String) -> Done {
+        self.show(Notice::Page { title: title.into(), text })
     }
 
-    pub(super) fn stats(&mut self) -> Done {
-        if self.engine.server().is_some() {
-            return self.server_stats();
-        }
+    pub fn stats(&mut self) -> Done {
         let m = &self.here.meters;
         let s = &m.spec;
+        let [name, device, dtype] = [&m.model.name, &m.model.device, &m.model.dtype].map(|text| in_markdown(text));
         let none = || "none yet".to_owned();
-        let answered = (m.tokens_per_s > 0.0)
-            .then(|| format!("{:.1} tokens/s, first token after {:.2} s", m.tokens_per_s, m.ttft_ms / 1000.0));
+        let answered = (m.tokens_per_s > 0.0).then(|| {
+            let (about, speed, first) = (about(m.speed_estimated), m.tokens_per_s, m.ttft_ms / 1000.0);
+            format!("{about}{speed:.1} tokens/s, first token after {first:.2} s")
+        });
+        let limit = match m.context_limit {
+            0 => "an unknown number of".to_owned(),
+            limit => grouped(limit),
+        };
+        let context = format!("{}{} of {limit} tokens", about(m.estimated), grouped(m.context_used));
+        let (context, answered) = (("context", context), ("last answer", answered.unwrap_or_else(none)));
+        if self.engine.server().is_some() {
+            let last = self.here.tree.path().into_iter().rfind(|m| m.role == Role::Assistant);
+            let counts = last.map(|m| &m.meta).filter(|_| !m.estimated).map(|meta| {
+                let (prompt, kept) = (meta.prefilled_tokens + meta.reused_tokens, grouped(meta.reused_tokens));
+                let (prompt, written) = (grouped(prompt), grouped(meta.completion_tokens));
+                format!("{prompt} tokens read, {kept} of them cached there, {written} written")
+            });
+            let counts = ("counted there", counts.unwrap_or_else(|| "nothing yet".to_owned()));
+            let rows = table(&[("model", name), ("server", device), context, answered, counts]);
+            let note = "A server does not report drafts, memory or attention, and keeps no state for this program: it reads a \
+                        resumed conversation again. `~` marks an estimate.";
+            return self.page("Numbers", format!("{rows}\n{note}\n"));
+        }
         let read = (m.prefill_tokens_per_s > 0.0).then(|| format!("{:.0} tokens/s", m.prefill_tokens_per_s));
         let accepted = (s.drafted > 0).then(|| {
             format!("{} of {} drafted ({}%)", grouped(s.accepted), grouped(s.drafted), percent(s.accepted, s.drafted))
         });
         let mut rows = vec![
-            ("model", format!("{}{}", on_device(&m.model), if m.model.parked { ", parked" } else { "" })),
-            ("context", format!("{} of {} tokens", grouped(m.context_used), grouped(m.context_limit))),
-            ("last answer", answered.unwrap_or_else(none)),
+            ("model", format!("{name} on {device}, {dtype}{}", if m.model.parked { ", parked" } else { "" })),
+            context,
+            answered,
             ("reading", read.unwrap_or_else(none)),
-            ("speculation", format!("{}, draft head: {}", self.here.session.settings.get("spec"), draft_of(&m.model))),
+            ("speculation", format!("{}, draft head: {}", self.here.settings.get("spec"), draft_of(&m.model))),
             ("accepted", accepted.unwrap_or_else(none)),
         ];
         if s.eagle_rounds + s.ngram_rounds + s.plain_rounds > 0 {
@@ -47,10 +66,11 @@ impl State {
             rows.push((depth, format!("{}% of {} accepted", percent(*accepted, *tried), grouped(*tried))));
         }
         let memory = m.model.memory;
-        let (pool, host) = (bytes(memory.pool), bytes(memory.host));
         let host = match memory.host {
             0 => String::new(),
-            _ => format!(", keys and values {pool} here and {host} in the machine's memory"),
+            host => {
+                format!(", keys and values {} here and {} in the machine's memory", bytes(memory.pool), bytes(host))
+            }
         };
         let (kept, most) = (self.disk.store.state_bytes()?, self.disk.store.limits().max_state_bytes);
         let marked = if kept > most { self.disk.store.state_bytes_of_marks()? } else { 0 };
@@ -62,49 +82,16 @@ impl State {
         rows.push(("memory", format!("{} of {} in use", bytes(memory.used), bytes(memory.total))));
         rows.push(("of this", format!("weights {weights}, state {state}, work {work}{host}")));
         rows.push(("kept state", format!("{} on disk{beyond}", bytes(kept))));
-        if let Some(id) = self.here.session.id {
+        if let Some(id) = self.here.id {
             let disk = self.disk.store.sizes_of(id)?;
-            let (state, own, text) = (bytes(disk.state), bytes(disk.own), bytes(disk.text));
-            let written = bytes(disk.written);
+            let [state, own, text, written] = [disk.state, disk.own, disk.text, disk.written].map(bytes);
             let text = format!("state {state} ({own} not shared), text {text}; {written} of state written so far");
             rows.push(("this session", text));
         }
         self.page("Numbers", table(&rows))
     }
 
-    fn server_stats(&self) -> Done {
-        let m = &self.here.meters;
-        let none = || "none yet".to_owned();
-        let answered = (m.tokens_per_s > 0.0).then(|| {
-            let (about, speed, first) = (about(m.speed_estimated), m.tokens_per_s, m.ttft_ms / 1000.0);
-            format!("{about}{speed:.1} tokens/s, first token after {first:.2} s")
-        });
-        let last = self.here.session.tree.path().into_iter().rev().find(|m| m.role == Role::Assistant);
-        let counts = last.map(|m| &m.meta).filter(|_| !m.estimated).map(|meta| {
-            let prompt = meta.prefilled_tokens + meta.reused_tokens;
-            let (prompt, kept) = (grouped(prompt), grouped(meta.reused_tokens));
-            format!("{prompt} tokens read, {kept} of them cached there, {} written", grouped(meta.completion_tokens))
-        });
-        let limit = match m.context_limit {
-            0 => "an unknown number of".to_owned(),
-            limit => grouped(limit),
-        };
-        let rows = [
-            ("model", in_markdown(&m.model.name)),
-            ("server", in_markdown(&m.model.device)),
-            ("context", format!("{}{} of {limit} tokens", about(m.estimated), grouped(m.context_used))),
-            ("last answer", answered.unwrap_or_else(none)),
-            ("counted there", counts.unwrap_or_else(|| "nothing yet".to_owned())),
-        ];
-        let text = format!(
-            "{}\nA server does not report drafts, memory or attention, and keeps no state for this program: it reads a resumed \
-             conversation again. `~` marks an estimate.\n",
-            table(&rows)
-        );
-        self.page("Numbers", text)
-    }
-
-    pub(super) fn context_page(&mut self) -> Done {
+    pub fn context_page(&mut self) -> Done {
         // As in the header: a text being read counts as far as it is read.
         let (used, limit) = (self.here.meters.context_used, self.here.meters.context_limit);
         let mut text = format!(
@@ -114,7 +101,7 @@ impl State {
             grouped(limit),
             grouped(limit.saturating_sub(used))
         );
-        let path = self.here.session.tree.path();
+        let path = self.here.tree.path();
         // A load adds a document at the end and then reads it.
         let being_read = path.last().map(|m| m.id).filter(|_| matches!(self.here.activity, Activity::Reading(_)));
         for (i, message) in path.into_iter().enumerate() {
@@ -122,7 +109,7 @@ impl State {
                 Some(d) => d.tokens,
                 None => self.count(&message.text)?,
             };
-            let title = in_markdown(&super::tree::first_words(&super::tree::title_of(message), 36));
+            let title = in_markdown(&first_words(&title_of(message), 36));
             let state = match &message.meta.document {
                 Some(d) if !d.complete && being_read == Some(message.id) => ", being read",
                 Some(d) if !d.complete => ", read in part",
@@ -138,62 +125,49 @@ impl State {
         self.page("Context", text)
     }
 
-    pub(super) fn set(&mut self, change: Option<(String, String)>) -> Done {
+    pub fn set(&mut self, change: Option<(String, String)>) -> Done {
         let Some((key, value)) = change else {
-            return self.page("Settings", self.here.session.settings.table());
+            return self.page("Settings", self.here.settings.table());
         };
-        let mut settings = self.here.session.settings.clone();
+        let mut settings = self.here.settings.clone();
         let note = settings.set(&key, &value).map_err(RuntimeError::Refused)?;
         self.may_think(settings.think).map_err(RuntimeError::Refused)?;
-        self.here.session.settings = settings;
+        self.here.settings = settings;
         self.settings_changed(note)
     }
 
-    pub(super) fn settings_changed(&mut self, note: String) -> Done {
+    pub fn settings_changed(&mut self, note: String) -> Done {
         self.save_settings()?;
-        self.here.meters.settings = self.here.session.settings.values();
+        self.here.meters.settings = self.here.settings.values();
         self.report(Notice::Meters(self.here.meters.clone()));
-        self.info(note);
-        Ok(())
+        self.say(note)
     }
 
     /// Refuses a change of the thinking mode that the model's template does not support.
-    pub(super) fn may_think(&self, mode: ThinkMode) -> Result<(), String> {
+    pub fn may_think(&self, mode: ThinkMode) -> Result<(), String> {
         let switch = self.engine.renderer.model().template.thinking_switch();
-        let why = switch.refusal(mode).filter(|_| mode != self.here.session.settings.think);
+        let why = switch.refusal(mode).filter(|_| mode != self.here.settings.think);
         why.map_or(Ok(()), |why| Err(why.into()))
     }
 
-    pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
+    pub fn think(&mut self, mode: ThinkMode) -> Done {
         self.may_think(mode).map_err(RuntimeError::Refused)?;
-        self.here.session.settings.set_to("think", &mode).map_err(RuntimeError::Refused)?;
-        self.settings_changed(format!(
-            "Thinking is {} from the next answer on",
-            self.here.session.settings.get("think")
-        ))
+        self.here.settings.set_to("think", &mode).map_err(RuntimeError::Refused)?;
+        let mode = self.here.settings.get("think");
+        self.settings_changed(format!("Thinking is {mode} from the next answer on"))
     }
 
-    pub(super) fn spec(&mut self, mode: Option<SpecMode>) -> Done {
-        match mode {
-            Some(mode) => {
-                self.here.session.settings.set_to("spec", &mode).map_err(RuntimeError::Refused)?;
-                self.settings_changed(format!(
-                    "Speculation is {} from the next answer on",
-                    self.here.session.settings.get("spec")
-                ))
-            }
-            None => {
-                self.info(format!(
-                    "Speculation is {}. /spec on|off|auto|N changes it.",
-                    self.here.session.settings.get("spec")
-                ));
-                Ok(())
-            }
+    pub fn spec(&mut self, mode: Option<SpecMode>) -> Done {
+        if let Some(mode) = mode {
+            self.here.settings.set_to("spec", &mode).map_err(RuntimeError::Refused)?;
+            let mode = self.here.settings.get("spec");
+            return self.settings_changed(format!("Speculation is {mode} from the next answer on"));
         }
+        self.say(format!("Speculation is {}. /spec on|off|auto|N changes it.", self.here.settings.get("spec")))
     }
 
-    pub(super) fn save_report(&mut self) -> Done {
-        let (level, text) = match self.disk.shown() {
+    pub fn save_report(&mut self) -> Done {
+        let (level, text) = match &self.disk.shown {
             SaveState::Empty => (Level::Info, "Nothing to save yet. Everything is saved as it happens.".to_owned()),
             SaveState::Saved(_) => {
                 (Level::Info, format!("Everything is saved in {}.", self.disk.store.root().display()))
@@ -207,7 +181,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn doctor(&mut self) -> Done {
+    pub fn doctor(&mut self) -> Done {
         let network = match self.engine.server() {
             Some(server) => {
                 let server = in_markdown(server);
@@ -242,10 +216,6 @@ impl State {
 fn table(rows: &[(&str, String)]) -> String {
     let rows = rows.iter().map(|(name, value)| format!("| {name} | {value} |\n"));
     ["| | |\n|---|---|\n".to_owned()].into_iter().chain(rows).collect()
-}
-
-fn on_device(m: &ModelInfo) -> String {
-    format!("{} on {}, {}", in_markdown(&m.name), in_markdown(&m.device), in_markdown(&m.dtype))
 }
 
 fn draft_of(m: &ModelInfo) -> String {

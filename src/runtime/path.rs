@@ -17,13 +17,7 @@ impl Path {
     /// The longest well-formed prefix of `segments`.
     pub fn new(segments: Vec<Segment>) -> Path {
         let mut path = Path::default();
-        for s in segments {
-            let before = path.segments.len();
-            path.append(s);
-            if path.segments.len() == before {
-                break;
-            }
-        }
+        let _whole = segments.into_iter().all(|segment| path.append(segment));
         path
     }
 
@@ -82,11 +76,11 @@ impl Path {
         self.prefix(unchanged_prefix(&self.segments, rendered))
     }
 
-    /// Adds a recorded segment. Ignores a segment that does not follow the last one.
-    pub fn append(&mut self, segment: Segment) {
-        if segment.content.parent == self.head() && segment.content.start == self.position() {
-            self.segments.push(segment);
-        }
+    /// Adds a recorded segment. False, and nothing is added, if it does not follow the last one.
+    pub fn append(&mut self, segment: Segment) -> bool {
+        let follows = segment.content.parent == self.head() && segment.content.start == self.position();
+        self.segments.extend(Some(segment).filter(|_| follows));
+        follows
     }
 
     /// Adds a segment without knowing whether its state is on disk.

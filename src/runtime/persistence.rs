@@ -17,9 +17,9 @@ use crate::store::{
 };
 
 /// How long the engine waits for a question to be durable. After that the answer begins anyway, and the banner warns.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// How long an undo waits for state that is being written.
-const STATE_PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const STATE_PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
 struct Pending {
@@ -29,7 +29,6 @@ struct Pending {
     states: HashMap<u64, SegmentId>,
     /// Texts of all saves up to this one are committed or given up.
     done: u64,
-    refused: HashSet<u64>,
     last: u64,
     /// Saves without their text on disk, and their sessions.
     waiting: Vec<(u64, SessionId)>,
@@ -54,6 +53,15 @@ impl Pending {
     }
 }
 
+/// `None` for a segment that the store does not know.
+fn if_known<T>(found: Result<T, StoreError>) -> Done<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NoSegment { .. }) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
 #[derive(Debug)]
 struct Held {
     /// `None` for a document that is only in the library.
@@ -72,10 +80,10 @@ pub(super) struct Persistence {
     named: Vec<(SessionId, String)>,
     pub(super) policy: SaveStates,
     /// `--no-save`: the store is temporary.
-    discard: bool,
+    pub(super) discard: bool,
     /// The store of the saved sessions then: its state is used and not changed.
     kept: Option<Arc<Store>>,
-    shown: SaveState,
+    pub(super) shown: SaveState,
     /// Locks of closed sessions that have unsaved text.
     leaving: Vec<(SessionId, SessionLock)>,
     out: Out,
@@ -152,17 +160,15 @@ impl Persistence {
         self.writer.save(Save { changes: vec![change], images: Vec::new() })
     }
 
+    /// False for all saves after one was given up.
     pub(super) fn is_saved(&self, save: u64) -> bool {
-        self.pending.done >= save && !self.pending.refused.contains(&save)
+        self.pending.done >= save && self.pending.given_up.is_none()
     }
 
-    pub(super) fn shown(&self) -> &SaveState {
-        &self.shown
-    }
-
-    /// Another session is open: missing state of the session before no longer matters.
-    pub(super) fn forget_left_out(&mut self) {
+    /// The state of saving of a session that was just opened: missing state of the session before no longer matters.
+    pub(super) fn show_anew(&mut self, state: SaveState) {
         self.pending.left_out = None;
+        self.show(state);
     }
 
     pub(super) fn show(&mut self, state: SaveState) {
@@ -213,7 +219,6 @@ impl Persistence {
                 if lasting {
                     pending.lost.extend(pending.waiting.iter().filter(|(save, _)| *save == id).map(|(_, of)| *of));
                     pending.committed(id);
-                    pending.refused.insert(id);
                     // The first reason is kept: later failures mostly follow from it.
                     let first = pending.given_up.get_or_insert_with(|| {
                         self.out.note(Level::Error, format!("Something could not be saved: {reason}"));
@@ -250,20 +255,11 @@ impl Persistence {
         Wanted::States(self.pending.last)
     }
 
-    pub(super) fn patience(wanted: Wanted) -> Instant {
-        Instant::now()
-            + match wanted {
-                Wanted::Texts(_) => PATIENCE,
-                Wanted::States(_) => STATE_PATIENCE,
-            }
-    }
-
     /// Blocks until all texts are on disk, given up, or delayed, so that the store can be read. On a slow disk this
     /// may end too early: see [`Persistence::unsaved`].
     pub(super) fn wait_for_texts(&mut self) {
-        let wanted = Wanted::Texts(self.pending.last);
-        let until = Persistence::patience(wanted);
-        while !self.has(wanted)
+        let until = Instant::now() + PATIENCE;
+        while self.pending.texts < self.pending.last
             && let Ok(event) = self.events.recv_deadline(until)
         {
             self.on_event(event);
@@ -298,11 +294,7 @@ impl Persistence {
 
     /// A recorded path; empty if the store no longer knows it.
     pub(super) fn stored_path(&self, tip: &SegmentId) -> Done<Path> {
-        match self.store_of(tip).load_path(tip) {
-            Ok(segments) => Ok(Path::new(segments)),
-            Err(StoreError::NoSegment { .. }) => Ok(Path::default()),
-            Err(e) => Err(e.into()),
-        }
+        Ok(if_known(self.store_of(tip).load_path(tip))?.map(Path::new).unwrap_or_default())
     }
 
     /// The segment of an interrupted read of the same text after a path.
@@ -323,11 +315,7 @@ impl Persistence {
 
     /// The part of a path that the store can restore; `None` if it does not know the path's end.
     pub(super) fn restorable(&self, tip: &SegmentId) -> Done<Option<RestorePlan>> {
-        match self.store_of(tip).plan_restore(tip) {
-            Ok(plan) => Ok(Some(plan)),
-            Err(StoreError::NoSegment { .. }) => Ok(None),
-            Err(e) => Err(e.into()),
-        }
+        if_known(self.store_of(tip).plan_restore(tip))
     }
 
     pub(super) fn documents(&self) -> Done<Vec<DocumentRecord>> {
@@ -389,9 +377,5 @@ impl Persistence {
             }
         }
         saved.map(|late| lost.or(before).or(late))
-    }
-
-    pub(super) fn lasts(&self) -> bool {
-        !self.discard
     }
 }

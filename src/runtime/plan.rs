@@ -1,13 +1,15 @@
-//! Plans how to make a rendered conversation the live state: which part is live, which is on disk, which has to be
+//! Renders a conversation and plans how to make it the live state: which part is live, which is on disk, which has to be
 //! read. Reads the live path and the store, and changes nothing.
 
 use std::collections::HashSet;
 
 use super::segments::{self, boundary};
-use super::{Attendance, Done, Path, Rendered, RuntimeError, State, Step, grouped};
-use crate::core::transcript::MessageId;
-use crate::store::{Segment, SegmentId};
-use crate::text::{Halt, TextError};
+use super::{Attendance, Done, Form, Path, Rendered, RuntimeError, State, Step, grouped};
+use crate::core::sanitize::shell_word;
+use crate::core::transcript::{Message, MessageId, Role};
+use crate::runtime::protocol::ThinkMode;
+use crate::store::{Segment, SegmentId, TextBoundary};
+use crate::text::{Before, Halt, Specials, TextError};
 
 /// Bytes at the end of an answer that may stay unread until the next question, such as the last sampled token.
 pub(super) const SMALL_REST: usize = 256;
@@ -31,23 +33,73 @@ impl Plan {
 }
 
 impl State {
+    pub fn rendered(&self, path: &[&Message], form: Form<'_>) -> Done<Rendered> {
+        self.rendering(path, form, self.here.settings.think)
+    }
+
+    pub fn rendering(&self, path: &[&Message], form: Form<'_>, think: ThinkMode) -> Done<Rendered> {
+        let known = |message| self.text_up_to(message);
+        match self.bounded(|halt| self.engine.renderer.render(path, form, think, halt, &known)) {
+            Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(path, number))),
+            rendered => Ok(rendered?),
+        }
+    }
+
+    /// The rendered text up to the end of a message, if its segments' tokens reproduce the text that was read.
+    fn text_up_to(&self, message: MessageId) -> Option<String> {
+        let segment = self.here.ends.get(&message)?;
+        let stored = self.disk.stored_path(segment).ok()?;
+        let path = if stored.head() == Some(*segment) { stored } else { self.here.slot.live.up_to(segment)? };
+        let boundary = path.segments().last().map(|s| s.content.boundary)?;
+        let tokenizer = self.engine.tokenizer();
+        let spelled = tokenizer.spell(&path.tokens(), Before::Edge);
+        // A start token that the template did not write has no text.
+        let start = tokenizer.bos().map(|bos| tokenizer.decode(&[bos], Specials::Show));
+        let bare = start.and_then(|start| spelled.strip_prefix(start.as_str()));
+        let proven = |text: &&str| TextBoundary::of(text) == boundary;
+        [Some(spelled.as_str()), bare].into_iter().flatten().find(proven).map(str::to_owned)
+    }
+
+    fn what_is_damaged(&self, path: &[&Message], number: usize) -> String {
+        let damaged = path.get(number.saturating_sub(1));
+        let what = format!(
+            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it."
+        );
+        if self.attendance == Attendance::Absent {
+            return format!(
+                "{what} Open the session (sala-chat -r {}) and /undo to before it, or start a new one.",
+                shell_word(&self.here.name)
+            );
+        }
+        let open = self.here.tree.path();
+        let place = damaged.and_then(|d| open.iter().position(|m| m.id == d.id));
+        match (damaged.map(|d| d.role), place) {
+            (Some(Role::System), _) => format!("{what} /system TEXT sets the system text again."),
+            (Some(role), Some(at)) => {
+                let own = usize::from(role == Role::Assistant);
+                let count = open.iter().skip(at).filter(|m| m.begins_exchange()).count() + own;
+                format!("{what} /undo {count} goes back to before it.")
+            }
+            (Some(_) | None, _) => format!("{what} /undo goes back to before it."),
+        }
+    }
+
     /// Whether the disk may hold more state for the text than the live path.
-    pub(super) fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
+    pub fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
         unchanged.position() < self.here.slot.live.position()
             || self.here.slot.live.segments().is_empty()
             || self.is_short_of()
     }
 
-    /// The segment of the live state that ends a message.
-    pub(super) fn live_end(&self, message: MessageId) -> Option<&Segment> {
-        let id = self.here.session.ends.get(&message)?;
+    pub fn live_end(&self, message: MessageId) -> Option<&Segment> {
+        let id = self.here.ends.get(&message)?;
         self.here.slot.live.segments().iter().find(|s| s.id == *id)
     }
 
     /// Whether the open branch has recorded segments beyond the live state, as after an undo.
     fn is_short_of(&self) -> bool {
-        let path = self.here.session.tree.path();
-        let newest = path.iter().rev().find(|m| self.here.session.ends.contains_key(&m.id));
+        let path = self.here.tree.path();
+        let newest = path.iter().rev().find(|m| self.here.ends.contains_key(&m.id));
         newest.is_some_and(|m| self.live_end(m.id).is_none())
     }
 
@@ -61,7 +113,7 @@ impl State {
             // Without the last step if the model answers it: the answer is generated anew.
             for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
                 let boundary = boundary(rendered, step.text_end);
-                let fingerprint = self.engine.fingerprint();
+                let fingerprint = &self.engine.fingerprint;
                 let content = segments::content(fingerprint, &chain, &step.prompt, &[], boundary, step.kind);
                 // The id covers tokens only; the next step begins where the stored text ends.
                 let id = content.id();
@@ -74,7 +126,7 @@ impl State {
             // An earlier read may have stopped inside the next step, or used other piece lengths. All such pieces are
             // taken before the rest is tokenised again.
             let before = chain.segments().len();
-            while let Some(part) = self.disk.stopped_part(&chain, self.engine.fingerprint(), &rendered.text)?
+            while let Some(part) = self.disk.stopped_part(&chain, &self.engine.fingerprint, &rendered.text)?
                 && part.content.start == chain.position()
             {
                 chain.append(part);
@@ -101,8 +153,8 @@ impl State {
     /// The deepest stored path of the open branch under a rendering; empty if none is deeper than `known`.
     fn stored_under(&self, text: &str, known: &Path) -> Done<Path> {
         let mut tried: HashSet<SegmentId> = HashSet::new();
-        for message in self.here.session.tree.path().iter().rev() {
-            let Some(id) = self.here.session.ends.get(&message.id).filter(|id| !tried.contains(*id)) else {
+        for message in self.here.tree.path().iter().rev() {
+            let Some(id) = self.here.ends.get(&message.id).filter(|id| !tried.contains(*id)) else {
                 continue;
             };
             if known.segments().iter().any(|s| s.id == *id) {
@@ -141,12 +193,12 @@ impl State {
     }
 
     /// Cuts the text after a path into segments to read. The model answers the last one, unless it ends a message.
-    fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
+    pub fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
         Ok(segments::steps(&self.engine.renderer, self.engine.piece, rendered, path, halt)?)
     }
 
     /// Whether the live state matches the rendering of the open branch up to the last few words.
-    pub(super) fn is_synced(&self, rendered: &Rendered) -> bool {
+    pub fn is_synced(&self, rendered: &Rendered) -> bool {
         let live = &self.here.slot.live;
         if rendered.text.is_empty() || live.segments().is_empty() {
             return rendered.text.is_empty() && live.segments().is_empty();
@@ -155,11 +207,9 @@ impl State {
         let missing = rendered.text.len().saturating_sub(live.text_bytes());
         whole && missing <= SMALL_REST && !self.is_short_of()
     }
-}
 
-impl State {
     /// The deepest usable path under a text, and the steps after it.
-    pub(super) fn plan(&self, rendered: &Rendered) -> Done<Plan> {
+    pub fn plan(&self, rendered: &Rendered) -> Done<Plan> {
         let mut chain = self.here.slot.live.unchanged(&rendered.text);
         if self.may_be_deeper_on_disk(&chain) {
             let stored = self.stored_under(&rendered.text, &chain)?;
@@ -170,7 +220,7 @@ impl State {
         self.bounded(|halt| self.plan_from(rendered, chain, halt))
     }
 
-    pub(super) fn plan_answer(&self, rendered: &Rendered) -> Done<Plan> {
+    pub fn plan_answer(&self, rendered: &Rendered) -> Done<Plan> {
         let mut plan = self.plan(rendered)?;
         // The state may hold all of the text, as after an answer of one token; then its last part is read again.
         while plan.steps.is_empty() {
@@ -184,7 +234,7 @@ impl State {
     }
 
     /// Like [`State::plan`], but leaves the last few words to the next question.
-    pub(super) fn plan_past(&self, rendered: &Rendered) -> Done<Plan> {
+    pub fn plan_past(&self, rendered: &Rendered) -> Done<Plan> {
         let mut plan = self.plan(rendered)?;
         if rendered.text.len().saturating_sub(plan.base.text_bytes()) <= SMALL_REST && !plan.base.segments().is_empty()
         {
@@ -194,7 +244,7 @@ impl State {
     }
 
     /// Runs `work` on a text of any length; it ends early at a stop or when the text exceeds the context.
-    pub(super) fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
+    pub fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
         let (inbox, on_screen) = (&self.inbox, !self.off_screen);
         let most = match self.firm_limit() {
             0 => usize::MAX,
@@ -203,24 +253,24 @@ impl State {
         work(&Halt { stop: &|| inbox.wants_stop(on_screen), most })
     }
 
-    pub(super) fn count(&self, text: &str) -> Done<u64> {
-        let tokenizer = &self.engine.renderer.model().tokenizer;
+    pub fn count(&self, text: &str) -> Done<u64> {
+        let tokenizer = self.engine.tokenizer();
         let counted = self.bounded(|halt| tokenizer.encode_plain_until(text, &Halt { most: usize::MAX, ..*halt }));
         Ok(counted?.len() as u64)
     }
 
     /// Tokens above which a text is refused; 0 if there is no limit. A server enforces its own.
-    pub(super) fn firm_limit(&self) -> u64 {
+    pub fn firm_limit(&self) -> u64 {
         if self.engine.server().is_some() { 0 } else { self.here.meters.context_limit }
     }
 
-    pub(super) fn fits(&self, tokens: u64) -> bool {
+    pub fn fits(&self, tokens: u64) -> bool {
         let limit = self.firm_limit();
         limit == 0 || tokens <= limit
     }
 
     /// Refuses a plan that does not fit, before anything is read. `what` names the text in the error.
-    pub(super) fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
+    pub fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
         let plan = self.known_size(plan, what)?;
         let (limit, reserve) = (self.firm_limit(), self.reserve());
         if self.fits(plan.total() + reserve) {
@@ -238,7 +288,7 @@ impl State {
     }
 
     /// The same for a text that exceeded the limit during tokenizing.
-    pub(super) fn known_size<T>(&self, done: Done<T>, what: &str) -> Done<T> {
+    pub fn known_size<T>(&self, done: Done<T>, what: &str) -> Done<T> {
         match done {
             Err(RuntimeError::Text(TextError::TooLong { most })) => Err(RuntimeError::TooLong(format!(
                 "{what} needs more than {} tokens, all that the context holds. Nothing was read. Options: {}.",
@@ -257,12 +307,12 @@ impl State {
     }
 
     /// Tokens reserved for an answer: the configured number, at most a quarter of a small context.
-    pub(super) fn reserve(&self) -> u64 {
+    pub fn reserve(&self) -> u64 {
         self.config.model.reserve_answer.min(self.here.meters.context_limit / 4)
     }
 
     /// `, about 0:35`; empty if the reading speed is unknown.
-    pub(super) fn about(&self, tokens: u64) -> String {
+    pub fn about(&self, tokens: u64) -> String {
         let speed = self.reading_speed;
         if speed <= 0.0 {
             return String::new();

@@ -85,7 +85,7 @@ pub fn find(dir: Option<&Path>, name: &str) -> Result<Preset, String> {
 }
 
 impl State {
-    pub(super) fn preset(&mut self, action: PresetAction) -> Done {
+    pub fn preset(&mut self, action: PresetAction) -> Done {
         match action {
             PresetAction::List => self.list_presets(),
             PresetAction::Take(name) => self.take_preset(&name),
@@ -105,7 +105,7 @@ impl State {
         }
         let text = format!(
             "| preset | |\n|---|---|\n{rows}\nNow: {}. `/preset NAME` takes one.{own}\n",
-            self.here.session.settings.preset
+            self.here.settings.preset
         );
         self.page("Presets", text)
     }
@@ -113,7 +113,7 @@ impl State {
     /// The settings and display values with a preset applied. Values that the preset does not set are the configured
     /// ones. Nothing changes unless all values are valid.
     fn settings_of(&self, preset: &Preset) -> Result<(Settings, Display), String> {
-        let mut settings = self.here.session.settings.clone();
+        let mut settings = self.here.settings.clone();
         settings.begin_preset(&self.defaults);
         let mut display = Display::new();
         for (key, value) in &preset.values {
@@ -127,7 +127,7 @@ impl State {
 
     fn take_preset(&mut self, name: &str) -> Done {
         if builtin(name).is_some() {
-            let message = self.here.session.settings.preset(name, &self.defaults);
+            let message = self.here.settings.preset(name, &self.defaults);
             return self.settings_changed(message.map_err(RuntimeError::Refused)?);
         }
         let dir = self.presets.clone().unwrap_or_default();
@@ -140,22 +140,22 @@ impl State {
         settings.preset = name.to_owned();
         let mut message = format!("Preset {name}: {}", summary(&preset, &self.defaults));
         if let (Err(why), Some(row)) = (self.may_think(settings.think), table::session_row("think")) {
-            settings.take(row, &self.here.session.settings);
+            settings.take(row, &self.here.settings);
             message.push_str(&format!(". Its thinking settings were ignored: {why}"));
         }
-        let path = self.here.session.tree.path();
+        let path = self.here.tree.path();
         let present = path.first().filter(|m| m.role == Role::System);
         let read_here = present.map(|m| m.text.clone());
         if let Some(text) = preset.system.filter(|t| read_here.as_ref() != Some(t)) {
-            if self.here.session.tree.is_empty() && self.here.session.may_write().is_ok() {
+            if self.here.tree.is_empty() && self.here.may_write().is_ok() {
                 self.move_head(None)?;
-                self.here.session.system = Some(text);
+                self.here.system = Some(text);
                 self.show_session();
             } else {
                 message.push_str(&format!(". Its system text is for new sessions: /new, then /preset {name}"));
             }
         }
-        self.here.session.settings = settings;
+        self.here.settings = settings;
         if !display.is_empty() {
             self.report(Notice::Display(display));
         }
@@ -171,18 +171,18 @@ impl State {
         let Some(dir) = &self.presets else {
             return Err(refused("There is no configuration folder".into()));
         };
-        let settings = &self.here.session.settings;
+        let settings = &self.here.settings;
         // Without a seed in the preset each answer has its own, so none is written.
         let mut values: Display = table::preset_rows()
             .filter(|row| row.name != "sampling.seed" || settings.seed.is_some())
             .filter_map(|row| Some((row.name, settings.value(row)?)))
             .collect();
         values.extend(display);
-        let first = self.here.session.tree.path().first().copied();
+        let first = self.here.tree.path().first().copied();
         let system = match first {
             Some(m) if m.role == Role::System => Some(m.text.clone()),
             Some(_) => None,
-            None => self.here.session.system.clone(),
+            None => self.here.system.clone(),
         };
         let preset = Preset { system: system.filter(|t| !t.trim().is_empty()), values };
         // Detects at once a value that a configuration accepts and a session does not.
@@ -196,10 +196,9 @@ impl State {
             true => format!(" The previous one is {name}.toml~."),
             false => String::new(),
         };
-        self.here.session.settings.preset = name.to_owned();
-        self.here.session.settings.keep_preset();
+        self.here.settings.preset = name.to_owned();
+        self.here.settings.keep_preset();
         self.save_settings()?;
-        self.info(format!("Preset {name} saved: {}.{before}", file.display()));
-        Ok(())
+        self.say(format!("Preset {name} saved: {}.{before}", file.display()))
     }
 }

@@ -7,7 +7,6 @@
 //! all is [`Notice::Bye`] or [`Notice::Fatal`]. The channel to the interface is unbounded, so the runtime never waits
 //! for a screen.
 
-mod progress;
 mod views;
 
 pub use crate::config::commands::{
@@ -17,12 +16,10 @@ pub use crate::config::settings::{ThinkMode, preset::Display};
 use crate::core::Exit;
 use crate::core::transcript::{Finish, Message, MessageId};
 use crate::engine::protocol::ModelInfo;
-pub use progress::{
-    Activity, FileProgress, FileState, LoadPlan, Meters, PlanFile, ReadingProgress, SaveState, Unsaved,
-};
 pub use views::{
-    ContextMap, DocumentRow, FanOut, FanOutRow, LibraryName, OpenSession, Place, SearchRow, SessionRow, SessionView,
-    Stretch, TimelineRow, TreeView, Why,
+    Activity, ContextMap, DocumentRow, FanOut, FanOutRow, FileProgress, FileState, LibraryName, LoadPlan, Meters,
+    OpenSession, Place, PlanFile, ReadingProgress, SaveState, SearchRow, SessionRow, SessionView, Stretch, TimelineRow,
+    TreeView, Unsaved, Why,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +52,6 @@ pub enum Notice {
     Tree(TreeView),
     /// A new message at the end: a question, a document, or an answer that is still empty.
     Added(Message),
-    /// More text for the answer in progress.
     Delta {
         message: MessageId,
         /// The text belongs to the thoughts, not to the answer.
@@ -117,7 +113,6 @@ pub enum Notice {
     Question {
         /// Repeated in [`Request::Choose`].
         id: u64,
-        /// One or two lines.
         text: String,
         choices: Vec<Choice>,
     },
@@ -125,7 +120,6 @@ pub enum Notice {
     Plan {
         /// Repeated in the answer.
         id: u64,
-        /// One or two lines.
         text: String,
         choices: Vec<Choice>,
         plan: LoadPlan,
@@ -165,7 +159,6 @@ pub enum Notice {
     },
     /// Display settings of a preset, valid from now on.
     Display(Display),
-    /// The interface may end.
     Bye {
         /// Printed after the terminal is restored: the command that resumes, or what is not saved.
         farewell: Option<String>,

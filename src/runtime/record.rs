@@ -1,10 +1,11 @@
 //! Changes of messages, head, names, settings and segments: each applies to the session and is sent to the writer.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use unicode_width::UnicodeWidthChar;
 
-use super::persistence::Persistence;
+use super::persistence::{PATIENCE, STATE_PATIENCE};
 use super::{Attendance, Done, Notice, Rights, State, Verb, Wait, Wanted};
 use crate::core::sanitize::is_unseen;
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
@@ -29,13 +30,17 @@ pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashS
 }
 
 impl Verb {
-    pub(super) async fn saved(&mut self, wanted: Wanted) {
+    pub async fn saved(&mut self, wanted: Wanted) {
         if !self.disk.has(wanted) {
-            self.wait(Wait::Saved { wanted, until: Persistence::patience(wanted) }).await;
+            let patience = match wanted {
+                Wanted::Texts(_) => PATIENCE,
+                Wanted::States(_) => STATE_PATIENCE,
+            };
+            self.wait(Wait::Saved { wanted, until: Instant::now() + patience }).await;
         }
     }
 
-    pub(super) async fn states_saved(&mut self) {
+    pub async fn states_saved(&mut self) {
         let wanted = self.disk.states();
         self.saved(wanted).await;
     }
@@ -44,44 +49,44 @@ impl Verb {
 impl State {
     /// Creates the session's row if needed, with a name from its first message.
     fn session_row(&mut self, first: &Message, changes: &mut Vec<Change>) -> Done<SessionId> {
-        if let Some(id) = self.here.session.id {
+        if let Some(id) = self.here.id {
             return Ok(id);
         }
         let store = &self.disk.store;
         let id = store.new_session_id();
-        if self.here.session.name.is_empty() {
+        if self.here.name.is_empty() {
             let wanted = session_name(first);
-            self.here.session.name = store.free_name(&wanted).unwrap_or(wanted);
+            self.here.name = store.free_name(&wanted).unwrap_or(wanted);
         }
         changes.push(Change::CreateSession(NewSession {
             id,
-            name: self.here.session.name.clone(),
-            settings: self.here.session.settings_json()?,
+            name: self.here.name.clone(),
+            settings: self.here.settings_json()?,
             head: None,
             forked_from: None,
         }));
         changes.extend(self.started_here(id));
-        if !self.here.session.title.is_empty() {
-            let (title, by) = (self.here.session.title.clone(), TitleBy::Person);
+        if !self.here.title.is_empty() {
+            let (title, by) = (self.here.title.clone(), TitleBy::Person);
             changes.push(Change::Title { session: id, title, by });
         }
-        self.here.session.id = Some(id);
+        self.here.id = Some(id);
         self.draft_gets_row(id, changes);
         self.lock_session(id);
         Ok(id)
     }
 
-    pub(super) fn started_here(&self, session: SessionId) -> Option<Change> {
+    pub fn started_here(&self, session: SessionId) -> Option<Change> {
         let value = Some(self.folder()?.to_owned());
         Some(Change::Property { session, property: FOLDER, value })
     }
 
-    pub(super) fn folder(&self) -> Option<&str> {
+    pub fn folder(&self) -> Option<&str> {
         self.sources.base.to_str().filter(|folder| !folder.is_empty())
     }
 
-    pub(super) fn lock_session(&mut self, id: SessionId) {
-        match self.disk.store.lock_session(id, &self.here.session.name) {
+    pub fn lock_session(&mut self, id: SessionId) {
+        match self.disk.store.lock_session(id, &self.here.name) {
             Ok(lock) => self.here.lock = Some(lock),
             // The banner shows that the directory is read-only.
             Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => {}
@@ -91,113 +96,108 @@ impl State {
     }
 
     /// Adds a message at the head and shows it. [`Verb::saved`] comes before the engine sees it.
-    pub(super) fn add_message(&mut self, message: Message) -> Done<Wanted> {
+    pub fn add_message(&mut self, message: Message) -> Done<Wanted> {
         let saved = self.add_one_of_many(message)?;
         self.show_tree();
         Ok(saved)
     }
 
     /// The same without sending the tree, which costs time proportional to its size: [`State::show_tree`] sends it once.
-    pub(super) fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
-        let unnamed = self.here.session.name.is_empty();
-        let save = self.put_new(message.clone())?;
+    pub fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
+        let unnamed = self.here.name.is_empty();
+        let saved = self.add_quietly(message.clone())?;
         self.report(Notice::Added(message));
-        if unnamed && !self.here.session.name.is_empty() {
+        if unnamed && !self.here.name.is_empty() {
             self.show_session();
         }
-        Ok(Wanted::Texts(save))
+        Ok(saved)
     }
 
-    pub(super) fn add_quietly(&mut self, message: Message) -> Done {
-        self.put_new(message).map(|_| ())
-    }
-
-    fn put_new(&mut self, message: Message) -> Done<u64> {
+    pub fn add_quietly(&mut self, message: Message) -> Done<Wanted> {
         let mut changes = Vec::new();
-        if message.role == Role::System && self.here.session.id.is_none() {
+        if message.role == Role::System && self.here.id.is_none() {
             // The session is named after the first question, which follows.
-            self.here.session.tree.add(message);
-            return Ok(0);
+            self.here.tree.add(message);
+            return Ok(Wanted::Texts(0));
         }
-        let fresh = self.here.session.id.is_none();
+        let fresh = self.here.id.is_none();
         let session = self.session_row(&message, &mut changes)?;
         if fresh {
-            let earlier = self.here.session.tree.path().into_iter().cloned();
+            let earlier = self.here.tree.path().into_iter().cloned();
             changes.extend(earlier.map(|m| Change::PutMessage { session, message: Box::new(m) }));
         }
         // A second question makes it a conversation.
-        let asks_again =
-            message.role == Role::User && self.here.session.tree.path().iter().any(|m| m.role == Role::User);
+        let asks_again = message.role == Role::User && self.here.tree.path().iter().any(|m| m.role == Role::User);
         if asks_again || (fresh && self.attendance == Attendance::Absent) {
             changes.push(Change::Property { session, property: ONCE, value: fresh.then(String::new) });
         }
-        self.here.session.tree.add(message.clone());
+        self.here.tree.add(message.clone());
         let head = Some(message.id);
         changes.push(Change::PutMessage { session, message: Box::new(message) });
         changes.push(Change::MoveHead { session, head });
-        Ok(self.disk.change(changes))
+        Ok(Wanted::Texts(self.disk.change(changes)))
     }
 
-    pub(super) fn amend(&mut self, message: &Message) {
-        self.here.session.tree.amend(message.clone());
-        if let Some(session) = self.here.session.id {
+    pub fn amend(&mut self, message: &Message) {
+        self.here.tree.amend(message.clone());
+        if let Some(session) = self.here.id {
             self.disk.change(vec![Change::PutMessage { session, message: Box::new(message.clone()) }]);
         }
     }
 
     /// Moves the head of the open session, and reads the texts of the new branch if needed. On failure the head stays.
-    pub(super) fn move_head(&mut self, head: Option<MessageId>) -> Done {
-        if head == self.here.session.tree.head() {
+    pub fn move_head(&mut self, head: Option<MessageId>) -> Done {
+        if head == self.here.tree.head() {
             return Ok(());
         }
         self.read_texts_to(head)?;
-        self.here.session.tree.go(head);
-        if let Some(session) = self.here.session.id {
+        self.here.tree.go(head);
+        if let Some(session) = self.here.id {
             self.disk.change(vec![Change::MoveHead { session, head }]);
         }
         Ok(())
     }
 
-    pub(super) fn read_texts_to(&mut self, head: Option<MessageId>) -> Done {
+    pub fn read_texts_to(&mut self, head: Option<MessageId>) -> Done {
         // Messages of this run may be newer than the disk, but they are complete in memory.
-        let cut = self.here.session.tree.path_to(head).iter().any(|m| self.here.session.cut.contains(&m.id));
+        let cut = self.here.tree.path_to(head).iter().any(|m| self.here.cut.contains(&m.id));
         if let Some(id) = head.filter(|_| cut) {
             for m in self.disk.store.path(id)? {
-                if self.here.session.cut.remove(&m.id) || self.here.session.tree.get(m.id).is_none() {
+                if self.here.cut.remove(&m.id) || self.here.tree.get(m.id).is_none() {
                     let session = &mut self.here.session;
                     session.tree.restore(restored(m, &session.rights, &mut session.broken_off));
                 }
             }
-            self.here.session.complete_what_is_read();
+            self.here.complete_what_is_read();
         }
         Ok(())
     }
 
-    pub(super) fn remember_prompt(&mut self, text: &str) {
+    pub fn remember_prompt(&mut self, text: &str) {
         self.disk.remember(Change::Prompt(text.to_owned()));
     }
 
-    pub(super) fn point(&mut self, message: MessageId, segment: SegmentId) {
-        if self.here.session.ends.insert(message, segment) != Some(segment) && self.here.apart.is_none() {
+    pub fn point(&mut self, message: MessageId, segment: SegmentId) {
+        if self.here.ends.insert(message, segment) != Some(segment) && self.here.apart.is_none() {
             self.disk.change(vec![Change::Link { message, segment }]);
         }
     }
 
     /// Saves the session's settings; those of a view-only session stay in memory.
-    pub(super) fn save_settings(&mut self) -> Done {
-        if let (Some(session), Rights::Write) = (self.here.session.id, &self.here.session.rights) {
-            let json = self.here.session.settings_json()?;
+    pub fn save_settings(&mut self) -> Done {
+        if let (Some(session), Rights::Write) = (self.here.id, &self.here.rights) {
+            let json = self.here.settings_json()?;
             self.disk.change(vec![Change::Settings { session, json }]);
         }
         Ok(())
     }
 
-    pub(super) fn timeline_rows(&self) -> Vec<TimelineRow> {
-        let nodes = self.here.session.id.map(|id| self.disk.store.tree(id, self.engine.fingerprint(), 0));
+    pub fn timeline_rows(&self) -> Vec<TimelineRow> {
+        let nodes = self.here.id.map(|id| self.disk.store.tree(id, &self.engine.fingerprint, 0));
         let nodes = nodes.and_then(Result::ok).unwrap_or_default();
         let kept: HashSet<MessageId> = nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect();
-        let names = self.here.session.names();
-        self.here.session.tree.timeline(|id| kept.contains(&id), |id| names.get(&id).cloned())
+        let names = self.here.names();
+        self.here.tree.timeline(|id| kept.contains(&id), |id| names.get(&id).cloned())
     }
 }
 /// A session name from the first question or document: a few words, easy to type.

@@ -3,9 +3,13 @@
 //! A document is a user turn that holds it and an assistant turn that acknowledges it (docs/architecture.md §5).
 //! Untrusted text is shielded, so that a document cannot end its own turn. Invariant: a [`Cut`] is right after the
 //! content of an assistant turn, before the token that ends the turn; that token belongs to the next step.
+//!
+//! The model never receives a replacement for a damaged message: its text is decoded from the tokens of kept segments if
+//! their hash proves it; otherwise the rendering fails.
 
 use std::borrow::Cow;
 
+use super::plan::SMALL_REST;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::engine::protocol::Token;
 use crate::runtime::protocol::ThinkMode;
@@ -54,7 +58,6 @@ pub fn unmarked(marked: &str) -> (String, Vec<usize>) {
     (text, places)
 }
 
-/// How a rendering ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Form<'a> {
     /// With the generation prompt.
@@ -154,11 +157,8 @@ impl Renderer {
         drop(turns);
         let (text, places) = unmarked(&marked);
         // If a template drops or repeats a turn, the marks cannot be assigned.
-        let cuts = if places.len() == ends.len() {
-            places.iter().zip(ends).map(|(end, (message, kind))| Cut { end: *end, message, kind }).collect()
-        } else {
-            Vec::new()
-        };
+        let ends = Some(ends).filter(|ends| ends.len() == places.len()).unwrap_or_default();
+        let cuts = places.into_iter().zip(ends).map(|(end, (message, kind))| Cut { end, message, kind }).collect();
         let mut rendered = self.without_damage(Rendered { text, cuts }, path, known)?;
         if past {
             rendered.text.truncate(rendered.cuts.last().map_or(0, |c| c.end));
@@ -178,6 +178,46 @@ impl Renderer {
         Ok(rendered)
     }
 
+    /// A rendering in which kept segments prove the text up to a message after the last damaged one.
+    pub(super) fn without_damage(
+        &self,
+        rendered: Rendered,
+        path: &[&Message],
+        known: &Known<'_>,
+    ) -> Result<Rendered, TextError> {
+        let Some(last) = path.iter().rposition(|m| m.meta.damaged) else { return Ok(rendered) };
+        let items = self.items(&rendered, path);
+        let span = |index: usize| items.iter().find(|i| i.number == index as u64 + 1).map(|i| i.range.clone());
+        let mended = |(index, message): (usize, &&Message)| {
+            let from = span(last)?.end;
+            let cut = rendered.cuts.iter().find(|c| c.message == message.id)?.end;
+            // The state may lack the end of an answer, which the answer itself has. It must contain a damaged document
+            // completely.
+            let least = if index == last { cut } else { span(index)?.start.max(cut.saturating_sub(SMALL_REST)) };
+            let text = known(message.id)?;
+            let ends_there =
+                |to: &usize| rendered.text.get(from..*to).is_some_and(|s| !s.is_empty() && text.ends_with(s));
+            let to = (least..=cut).rev().find(ends_there)?;
+            Some((text, to))
+        };
+        let after = path.iter().enumerate().skip(last).rev();
+        let Some((mut text, to)) = { after }.find_map(mended) else {
+            return Err(TextError::Damaged { number: path.iter().position(|m| m.meta.damaged).unwrap_or(last) + 1 });
+        };
+        let proven = text.len();
+        text.push_str(rendered.text.get(to..).unwrap_or_default());
+        let mut cuts = rendered.cuts;
+        cuts.retain_mut(|cut| match cut.end.checked_sub(to) {
+            Some(beyond) => {
+                cut.end = proven + beyond;
+                true
+            }
+            // Before the damage both texts are equal.
+            None => text.get(..cut.end).is_some_and(|s| rendered.text.get(..cut.end) == Some(s)),
+        });
+        Ok(Rendered { text, cuts })
+    }
+
     /// A walk along `text` after `before`. Skips the start token, which has no text unless the template wrote it.
     fn walk<'a>(&'a self, text: &'a str, tokens: &mut &[Token], before: Before) -> Walk<'a> {
         let t = &self.text.tokenizer;
@@ -189,13 +229,6 @@ impl Renderer {
             *tokens = rest;
         }
         Walk::new(t, text, before)
-    }
-
-    /// Number of bytes at the start of `text` that these tokens spell exactly, if they end between two characters.
-    pub fn covered(&self, text: &str, tokens: &[Token], before: Before) -> Option<usize> {
-        let mut tokens = tokens;
-        let mut walk = self.walk(text, &mut tokens, before);
-        if tokens.iter().all(|t| walk.step(*t)) { walk.place() } else { None }
     }
 
     /// Ends of pieces of about `piece` tokens: (tokens, bytes) from the start, each between two characters. The tokens
@@ -232,12 +265,13 @@ impl Renderer {
         Some(part.chars().filter(|c| *c != SHIELD).collect())
     }
 
+    /// Where the text ends that these tokens spell exactly, if they end between two characters.
     pub fn boundary_after(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
-        let covered = rendered.text.get(from..).and_then(|rest| self.covered(rest, tokens, before));
-        match covered.and_then(|n| rendered.text.get(..from + n)) {
-            Some(text) => TextBoundary::of(text),
-            None => TextBoundary::NOWHERE,
-        }
+        let mut tokens = tokens;
+        let mut walk = self.walk(rendered.text.get(from..).unwrap_or(""), &mut tokens, before);
+        let covered = if tokens.iter().all(|t| walk.step(*t)) { walk.place() } else { None };
+        let text = covered.and_then(|n| rendered.text.get(..from + n));
+        text.map_or(TextBoundary::NOWHERE, TextBoundary::of)
     }
 
     pub fn boundary_with(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {

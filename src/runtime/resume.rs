@@ -1,10 +1,9 @@
 //! Opens a session of the store: lock, texts, state.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
-use super::execute::cannot_be_used;
+use super::execute::{THIS_CONVERSATION, cannot_be_used};
 use super::record::restored;
-use super::sync::THIS_CONVERSATION;
 use super::time::nothing_to_fork;
 use super::{
     Attendance, Done, Plan, Rendered, Rights, RuntimeError, SaveState, Session, Settings, State, Tree, Verb,
@@ -22,16 +21,8 @@ const UNASKED: u64 = 2_048;
 const SHOWN_SETTING: usize = 40;
 
 impl State {
-    fn say_namesake_in_trash(&self, record: &SessionRecord) -> Done {
-        let trashed = self.disk.store.trashed_session(&record.name)?.filter(|trashed| trashed.name == record.name);
-        if let Some(SessionRecord { id, name, .. }) = trashed {
-            self.info(format!("Another \"{name}\" is in the trash: /resume {} brings it back.", id.0));
-        }
-        Ok(())
-    }
-
     /// Refuses to open a session that is newer in memory than on disk: a question would extend an older conversation.
-    pub(super) fn refuse_unsaved(&self, id: SessionId, name: &str) -> Done {
+    pub fn refuse_unsaved(&self, id: SessionId, name: &str) -> Done {
         match self.disk.unsaved(id) {
             None => Ok(()),
             Some(why) => refused(format!(
@@ -43,13 +34,22 @@ impl State {
 
     fn open_with(&mut self, record: &SessionRecord, lock: Option<SessionLock>, rights: Rights) -> Done {
         self.load_record(record, lock, rights)?;
-        self.say_all_is_undone(record);
+        // Without the count the session still opens.
+        let kept = self.disk.store.undone(record.id, record.head).unwrap_or(0);
+        if kept > 0 && self.attendance == Attendance::Present {
+            let kept = counted(kept, "message");
+            let next = match self.here.rights {
+                Rights::Write => format!("/redo restores what is kept ({kept}); /timeline shows all."),
+                Rights::View(_) => format!("/timeline shows what is kept ({kept})."),
+            };
+            self.info(format!("All its messages are undone. {next}"));
+        }
         self.here.resume_pending = true;
         Ok(())
     }
 
     fn load_record(&mut self, record: &SessionRecord, lock: Option<SessionLock>, rights: Rights) -> Done {
-        let fingerprint = self.engine.fingerprint().to_owned();
+        let fingerprint = self.engine.fingerprint.clone();
         let nodes = self.disk.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
         let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
@@ -63,11 +63,8 @@ impl State {
                 conversation.restore(restored(message, &rights, &mut broken_off));
             }
         }
-        let mut labels: BTreeMap<String, MessageId> = BTreeMap::new();
-        for (fork, at) in self.disk.store.forks(record.id)? {
-            labels.extend(at.map(|at| (fork.name, at)));
-        }
-        labels.extend(self.disk.store.marks(record.id)?.into_iter().map(|m| (m.name, m.message)));
+        let forks = self.disk.store.forks(record.id)?.into_iter().filter_map(|(fork, at)| Some((fork.name, at?)));
+        let marks = self.disk.store.marks(record.id)?.into_iter().map(|mark| (mark.name, mark.message));
         let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults.own());
         self.say_unread(&record.name, &settings, &wrong);
         for (key, value) in &self.overrides {
@@ -85,7 +82,7 @@ impl State {
             rights,
             is_unread: true,
             ends,
-            labels,
+            labels: forks.chain(marks).collect(),
             cut,
             broken_off,
             ..Session::empty(settings, system)
@@ -95,27 +92,13 @@ impl State {
         self.open_in_place(session, lock);
         self.here.warned = 0;
         self.forget_speeds();
-        self.disk.forget_left_out();
-        self.disk.show(SaveState::Saved(record.updated_ms));
+        self.disk.show_anew(SaveState::Saved(record.updated_ms));
         self.show_session();
-        if self.here.session.rights == Rights::Write {
+        if self.here.rights == Rights::Write {
             self.show_draft(record.id, known);
         }
         self.begin_position(record.tokens);
         Ok(())
-    }
-
-    fn say_all_is_undone(&self, record: &SessionRecord) {
-        // Without the count the session still opens.
-        let kept = self.disk.store.undone(record.id, record.head).unwrap_or(0);
-        if kept > 0 && self.attendance == Attendance::Present {
-            let kept = counted(kept, "message");
-            let next = match self.here.session.rights {
-                Rights::Write => format!("/redo restores what is kept ({kept}); /timeline shows all."),
-                Rights::View(_) => format!("/timeline shows what is kept ({kept})."),
-            };
-            self.info(format!("All its messages are undone. {next}"));
-        }
     }
 
     fn say_unread(&self, session: &str, settings: &Settings, wrong: &[(String, String)]) {
@@ -123,32 +106,25 @@ impl State {
             return;
         }
         let used = |(name, kept): &(String, String)| {
-            let kept = first_words(&sanitize_line(kept), SHOWN_SETTING);
+            let kept = first_words(kept, SHOWN_SETTING);
             match settings.get(name).as_str() {
+                _ if name.is_empty() => format!("all ({kept}), those of new sessions are used"),
                 "" => format!("{} ({kept})", sanitize_line(name)),
                 value => format!("{name} ({kept}), {value} is used"),
             }
         };
-        let what = match wrong {
-            [(name, kept)] if name.is_empty() => {
-                let kept = first_words(&sanitize_line(kept), SHOWN_SETTING);
-                format!("settings that cannot be read ({kept}), those of new sessions are used")
-            }
-            wrong => {
-                let each: Vec<String> = wrong.iter().map(used).collect();
-                format!("settings that cannot be read: {}", each.join("; "))
-            }
-        };
+        let what = wrong.iter().map(used).collect::<Vec<_>>().join("; ");
         let anew = match self.attendance {
             Attendance::Present => "; /set KEY VALUE replaces one",
             Attendance::Absent => "",
         };
-        let text = format!("\"{session}\" has {what}. Its saved settings stay as they are{anew}.");
-        self.warn(text);
+        self.warn(format!(
+            "\"{session}\" has settings that cannot be read: {what}. Its saved settings stay as they are{anew}."
+        ));
     }
 
     fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {
-        let document = self.here.session.half_read()?;
+        let document = self.here.half_read()?;
         let at = rendered.cuts.iter().position(|c| c.message == document.id)?;
         let begin = at.checked_sub(1).and_then(|i| rendered.cuts.get(i)).map_or(0, |c| c.end);
         let name = &document.meta.document.as_ref()?.name;
@@ -157,75 +133,68 @@ impl State {
     }
 
     fn why_no_state(&self, kept: u64) -> String {
-        let mine = self.engine.fingerprint();
-        let record = self.here.session.id.and_then(|id| self.disk.store.session(id).ok());
-        if record.and_then(|r| r.state_of).is_some_and(|of| of != mine) {
+        let mine = &self.engine.fingerprint;
+        let record = self.here.id.and_then(|id| self.disk.store.session(id).ok());
+        if record.and_then(|r| r.state_of).is_some_and(|of| of != *mine) {
             return "State is from another model.".into();
         }
-        let beginning =
-            if kept > 0 { "State is kept for the beginning only." } else { "No state is kept for this model." };
-        self.lost_state().unwrap_or_else(|| beginning.into())
+        self.lost_state().unwrap_or_else(|| match kept {
+            0 => "No state is kept for this model.".into(),
+            _ => "State is kept for the beginning only.".into(),
+        })
     }
 
-    fn lost_state(&self) -> Option<String> {
-        let tip = self.here.session.tree.path().iter().rev().find_map(|m| self.here.session.ends.get(&m.id).copied());
+    pub fn lost_state(&self) -> Option<String> {
+        let tip = self.here.tree.path().iter().rev().find_map(|m| self.here.ends.get(&m.id).copied());
         let lost = tip.and_then(|t| self.disk.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());
         lost.map(|lost| cannot_be_used(&lost))
-    }
-
-    pub(super) fn say_lost_state(&self) {
-        if let Some(why) = self.lost_state().filter(|_| self.engine.server().is_none()) {
-            self.warn(format!("{why} It is read again."));
-        }
     }
 }
 
 impl Verb {
-    pub(super) async fn resume(&mut self, name: String) -> Done {
+    pub async fn resume(&mut self, name: String) -> Done {
         let name = name.as_str();
         self.leads_on_screen()?;
         self.disk.wait_for_texts();
         // A closed session may have no row yet.
-        let left = self.opened.left_as(name).filter(|id| self.here.session.id != Some(*id));
+        let left = self.opened.left_as(name).filter(|id| self.here.id != Some(*id));
         if let Some(id) = left.filter(|id| self.at_work(|session| session.id == Some(*id)).is_none()) {
             self.refuse_unsaved(id, name)?;
         }
-        let trashed = || match self.disk.store.session_named(name) {
-            // The name of a deleted session restores it.
-            Err(StoreError::NoSession { .. }) => self.disk.store.undelete(name).ok(),
-            Ok(_) | Err(_) => None,
-        };
-        let back = if name == LAST { None } else { trashed() };
+        // The name of a deleted session restores it.
+        let unknown = name != LAST && matches!(self.disk.store.session_named(name), Err(StoreError::NoSession { .. }));
+        let back = if unknown { self.disk.store.undelete(name).ok() } else { None };
         if let Some(back) = &back {
             self.info(format!("\"{back}\" is out of the trash."));
         }
         let record = self.record_of(Some(back.as_deref().unwrap_or(name)), "There is no session to resume yet.")?;
-        if name == record.name && self.attendance == Attendance::Present {
-            self.say_namesake_in_trash(&record)?;
+        if name == record.name
+            && self.attendance == Attendance::Present
+            && let Some(trashed) = self.disk.store.trashed_session(name)?.filter(|trashed| trashed.name == name)
+        {
+            self.info(format!("Another \"{name}\" is in the trash: /resume {} brings it back.", trashed.id.0));
         }
         // A view-only session is opened again: the other process may have closed it, and its state can be read.
-        if self.here.session.id == Some(record.id) && self.here.session.rights == Rights::Write {
-            self.info(format!("\"{}\" is open already.", record.name));
-            return Ok(());
+        if self.here.id == Some(record.id) && self.here.rights == Rights::Write {
+            return self.say(format!("\"{}\" is open already.", record.name));
         }
         self.open_record(record).await
     }
 
-    pub(super) async fn open_record(&mut self, record: SessionRecord) -> Done {
+    pub async fn open_record(&mut self, record: SessionRecord) -> Done {
         if let Some(at) = self.at_work(|session| session.id == Some(record.id)) {
             self.take_up(at);
             return Ok(());
         }
         self.refuse_unsaved(record.id, &record.name)?;
         // The lock may be held already if the state was not read; it is kept so that no other process takes it.
-        let held = (self.here.session.id == Some(record.id)).then(|| self.here.lock.take()).flatten();
+        let held = (self.here.id == Some(record.id)).then(|| self.here.lock.take()).flatten();
         if held.is_some() {
             return self.open_with(&record, held, Rights::Write);
         }
         let (lock, rights) = match self.disk.store.lock_session(record.id, &record.name) {
             Ok(lock) => {
-                if let Some(owner) = &lock.stale {
-                    let pid = owner.pid;
+                if let Some(pid) = lock.stale.as_ref().map(|owner| owner.pid) {
                     self.warn(format!(
                         "The last run (PID {pid}) ended without closing this session; what it saved is here."
                     ));
@@ -253,7 +222,7 @@ impl Verb {
             'f' => {
                 let passing = (!self.opened.has(record.id)).then_some(record.id);
                 self.load_record(&record, None, Rights::View(String::new()))?;
-                let Some(head) = self.here.session.tree.head() else { return Err(nothing_to_fork()) };
+                let head = self.here.tree.head().ok_or_else(nothing_to_fork)?;
                 self.fork_at(head, None, passing).await
             }
             _ => Err(e.into()),
@@ -261,7 +230,7 @@ impl Verb {
     }
 
     /// Restores the state of a session that was just opened, or asks whether to read it again.
-    pub(super) async fn finish_resume(&mut self) -> Done {
+    pub async fn finish_resume(&mut self) -> Done {
         self.here.resume_pending = false;
         let rendered = match self.known_size(self.past(), THIS_CONVERSATION) {
             // The session can be viewed, and undo works.
@@ -280,14 +249,14 @@ impl Verb {
         if read <= UNASKED || self.engine.server().is_some() {
             return self.resume_with(plan, &rendered).await;
         }
-        if self.here.session.rights != Rights::Write {
+        if self.here.rights != Rights::Write {
             // The text can be viewed without the model.
             self.report_meters();
             return Ok(());
         }
         let about = self.about(read);
         let why = self.why_broken_off(&plan, &rendered).unwrap_or_else(|| self.why_no_state(plan.base.position()));
-        let (read, total, again) = (grouped(read), grouped(total), self.here.session.again());
+        let (read, total, again) = (grouped(read), grouped(total), self.here.again());
         if self.reads_without_question && self.attendance == Attendance::Present {
             self.warn(format!("{why} {read} of {total} tokens are read{again}{about}."));
             return self.resume_with(plan, &rendered).await;
@@ -298,7 +267,7 @@ impl Verb {
         if self.ask_user(text, &[('\n', "read"), ('\x1b', "view only")]).await == '\n' {
             return self.resume_with(plan, &rendered).await;
         }
-        self.here.session.rights = Rights::View("its state was not read.".into());
+        self.here.rights = Rights::View("its state was not read.".into());
         self.show_session();
         Ok(())
     }
@@ -307,19 +276,16 @@ impl Verb {
         let plan = self.fitting(Ok(plan), THIS_CONVERSATION)?;
         let stats = self.execute(plan, rendered, None, &mut ()).await?;
         let (kept, all) = (grouped(stats.reused), grouped(stats.reused + stats.read));
-        let quiet = std::mem::take(&mut self.opened.quiet) && (stats.read == 0 || self.engine.server().is_some());
-        let text = match (self.engine.server().is_some(), self.here.slot.stopped()) {
-            _ if quiet && !self.here.slot.stopped() => None,
-            (true, _) if !quiet => {
-                Some(format!("No kept state: the server reads a resumed conversation again (about {all} tokens)."))
-            }
-            (_, true) => Some(format!(
+        let (server, stopped) = (self.engine.server().is_some(), self.here.slot.stopped());
+        let quiet = std::mem::take(&mut self.opened.quiet) && (stats.read == 0 || server);
+        if server && !quiet {
+            self.info(format!("No kept state: the server reads a resumed conversation again (about {all} tokens)."));
+        } else if stopped {
+            self.info(format!(
                 "Stopped: {all} tokens of this conversation are read, the rest will be read with the next question."
-            )),
-            _ => Some(format!("Resumed {kept} of {all} tokens in {:.1} s", stats.ms / 1000.0)),
-        };
-        if let Some(text) = text {
-            self.info(text);
+            ));
+        } else if !quiet {
+            self.info(format!("Resumed {kept} of {all} tokens in {:.1} s", stats.ms / 1000.0));
         }
         self.report_meters();
         Ok(())

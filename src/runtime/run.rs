@@ -9,26 +9,12 @@ use crossbeam_channel::{Receiver, Select, never};
 
 use super::baton::Running;
 use super::link::EngineState;
-use super::task::Task;
-use super::verb::{Turn, verb};
+use super::sessions::LISTED;
+use super::verb::verb;
 use super::{Activity, Attendance, Done, Level, Notice, Request, RuntimeError, State, Verb, Wait, Wake};
 use crate::config::commands::{WhileBusy, line_of};
-use crate::engine::protocol::EngineEvent;
-use crate::store::{SaveEvent, StoreError};
-use crate::text::sources::follow::Look;
-
-enum Event {
-    Request(Request),
-    Gone,
-    Engine(EngineEvent),
-    Save(SaveEvent),
-    WriterGone,
-    /// Of the files that a session follows, by its serial.
-    Look(u64, Look),
-    /// Progress of a background task; `None` at its end.
-    Task(Owner, Option<String>),
-    Tick,
-}
+use crate::store::{SaveEvent, SessionFilter, StoreError};
+use crate::text::near::meant;
 
 #[derive(Clone, Copy)]
 enum Owner {
@@ -38,7 +24,7 @@ enum Owner {
 }
 
 impl State {
-    pub(super) fn run(mut self: Box<State>) {
+    pub fn run(mut self: Box<State>) {
         self.greet();
         let first = verb(&self.baton, Verb::first_session);
         self = self.resume_verb(first).settle();
@@ -54,31 +40,7 @@ impl State {
                 }
             }
             self.acknowledge();
-            match self.next() {
-                Event::Request(r) => {
-                    self.received += 1;
-                    if let Err(e) = self.on_request(r) {
-                        self.failed(&e);
-                    }
-                }
-                Event::Gone => {
-                    self.inbox.close();
-                    self.quit();
-                }
-                Event::Engine(e) => self.on_engine(e),
-                Event::Save(e) => self.on_save(e),
-                Event::WriterGone => self.disk.events = never(),
-                Event::Look(serial, look) => self.on_look(serial, look),
-                Event::Task(Owner::Here, progress) => self.on_task(progress),
-                Event::Task(Owner::Other(at), progress) => self.on_other(at, |state| state.on_task(progress)),
-                Event::Task(Owner::Background(at), progress) => self.on_background_task(at, progress),
-                Event::Tick => {
-                    self.background.retain(|(task, _)| !task.is_given_up());
-                    self.on_tick();
-                    let due = |wait: &Wait| wait.deadline().is_some_and(|d| d <= Instant::now());
-                    self.on_each_other(due, State::on_tick);
-                }
-            }
+            self.on_next_event();
             self = self.settle();
         }
         self.finish();
@@ -104,9 +66,6 @@ impl State {
 
     /// The verb of `here` that can continue or begin.
     fn next_verb(&mut self) -> Option<Running<Done>> {
-        if !self.here.queue.is_empty() {
-            self.make_room();
-        }
         match self.here.wait {
             Wait::Turn => return self.here.verb.take(),
             Wait::Idle if self.quitting => return None,
@@ -133,31 +92,32 @@ impl State {
 
     /// Acknowledges all requests once none of them runs. A title belongs to no request.
     fn acknowledge(&mut self) {
-        let wait = &self.here.wait;
-        let held_up = !wait.background().is_some_and(Task::holds_up_nothing);
-        let alongside = self.attendance == Attendance::Present && !held_up;
-        let rests = self.here.queue.is_empty() && (wait.rests() || alongside);
+        let rests = self.here.queue.is_empty() && self.here.wait.rests();
         if rests && self.acknowledged < self.received {
             self.acknowledged = self.received;
             self.out.report(Notice::Acknowledged(self.acknowledged));
         }
     }
 
-    fn next(&self) -> Event {
+    fn on_next_event(&mut self) {
         if let Some(request) = self.inbox.take_waiting() {
-            return Event::Request(request);
+            return self.on_request(request);
         }
         let here = self.here.wait.background().map(|task| (Owner::Here, task));
         let others = self.others.iter().enumerate();
         let others = others.filter_map(|(at, other)| Some((Owner::Other(at), other.wait.background()?)));
         let background = self.background.iter().enumerate().map(|(at, (task, _))| (Owner::Background(at), task));
-        let tasks = here.into_iter().chain(others).chain(background).map(|(owner, task)| (owner, &task.progress));
-        let tasks: Vec<(Owner, &Receiver<String>)> = tasks.collect();
+        let tasks =
+            here.into_iter().chain(others).chain(background).map(|(owner, task)| (owner, task.progress.clone()));
+        let tasks: Vec<(Owner, Receiver<String>)> = tasks.collect();
+        // Clones, as the handlers change the state.
+        let (requests, events) = (self.inbox.channel.clone(), self.engine.events.clone());
+        let (saves, looks) = (self.disk.events.clone(), self.follows.looks.clone());
         let mut waits = Select::new();
-        let request = waits.recv(self.inbox.channel());
-        let engine = waits.recv(&self.engine.events);
-        let save = waits.recv(&self.disk.events);
-        let look = waits.recv(&self.follows.looks);
+        let request = waits.recv(&requests);
+        let engine = waits.recv(&events);
+        let save = waits.recv(&saves);
+        let look = waits.recv(&looks);
         for (_, progress) in &tasks {
             waits.recv(progress);
         }
@@ -165,24 +125,48 @@ impl State {
             Some(at) => waits.select_deadline(at).ok(),
             None => Some(waits.select()),
         };
-        let Some(ready) = ready else { return Event::Tick };
+        let Some(ready) = ready else { return self.on_deadline() };
         match ready.index() {
-            at if at == request => ready.recv(self.inbox.channel()).map_or(Event::Gone, Event::Request),
-            at if at == engine => {
-                Event::Engine(ready.recv(&self.engine.events).unwrap_or_else(|_| self.engine.ended()))
-            }
-            at if at == save => ready.recv(&self.disk.events).map_or(Event::WriterGone, Event::Save),
-            at if at == look => {
-                ready.recv(&self.follows.looks).map_or(Event::Tick, |(serial, look)| Event::Look(serial, look))
-            }
-            at => match tasks.get(at - look - 1) {
-                Some((owner, progress)) => Event::Task(*owner, ready.recv(progress).ok()),
-                None => Event::Tick,
+            at if at == request => match ready.recv(&requests) {
+                Ok(request) => self.on_request(request),
+                Err(_) => {
+                    self.inbox.channel = never();
+                    self.quit();
+                }
             },
+            at if at == engine => {
+                let event = ready.recv(&events).unwrap_or_else(|_| self.engine.ended());
+                self.on_engine(event);
+            }
+            at if at == save => match ready.recv(&saves) {
+                Ok(event) => self.on_save(event),
+                Err(_) => self.disk.events = never(),
+            },
+            at if at == look => {
+                let looked = ready.recv(&looks);
+                looked.into_iter().for_each(|(serial, look)| self.on_look(serial, look));
+            }
+            at => {
+                let Some((owner, progress)) = tasks.get(at - look - 1) else { return };
+                // `None` at its end.
+                let (owner, progress) = (*owner, ready.recv(progress).ok());
+                match owner {
+                    Owner::Here => self.on_task(progress),
+                    Owner::Other(at) => self.on_other(at, |state| state.on_task(progress)),
+                    Owner::Background(at) => self.on_background_task(at, progress),
+                }
+            }
         }
     }
 
-    pub(super) fn after(&mut self, done: Done) {
+    fn on_deadline(&mut self) {
+        self.background.retain(|(task, _)| !task.is_given_up());
+        self.on_tick();
+        let due = |wait: &Wait| wait.deadline().is_some_and(|d| d <= Instant::now());
+        self.on_each_other(due, State::on_tick);
+    }
+
+    pub fn after(&mut self, done: Done) {
         if let Err(e) = done {
             if let Some(text) = self.here.typed.take() {
                 // The question was not saved.
@@ -201,7 +185,7 @@ impl State {
     }
 
     /// Shows that no verb runs: a background task, the model's loading, or nothing.
-    pub(super) fn idle(&mut self) {
+    pub fn idle(&mut self) {
         let task = self.background.last().filter(|_| !self.off_screen).map(|(task, _)| task.activity());
         self.activity(match (&self.engine.state, task) {
             (_, Some(task)) => task,
@@ -210,7 +194,7 @@ impl State {
         });
     }
 
-    pub(super) fn failed(&mut self, e: &RuntimeError) {
+    pub fn failed(&mut self, e: &RuntimeError) {
         if self.attendance == Attendance::Absent || self.must_open {
             let error = match e {
                 RuntimeError::Store(in_use @ StoreError::InUse { .. }) => {
@@ -228,47 +212,44 @@ impl State {
                 self.warn(format!("{in_use}. Close it there first."));
             }
             RuntimeError::Store(StoreError::NoSession { name }) => {
-                let why = self.no_session(name);
-                self.warn(why);
+                let records = self.disk.store.sessions(SessionFilter::Live, LISTED).unwrap_or_default();
+                let near = meant(name, records.iter().map(|r| r.name.as_str()));
+                self.warn(format!("No session is called \"{name}\".{near} /sessions lists them."));
             }
-            RuntimeError::Engine(_)
-            | RuntimeError::RowsLost(_)
-            | RuntimeError::Failed(_)
-            | RuntimeError::Store(_)
-            | RuntimeError::Text(_) => self.note(Level::Error, e.to_string()),
-            RuntimeError::Refused(_)
-            | RuntimeError::Damaged(_)
-            | RuntimeError::NotThere(_)
-            | RuntimeError::TooLong(_) => self.warn(e.to_string()),
+            RuntimeError::Refused(why)
+            | RuntimeError::Damaged(why)
+            | RuntimeError::NotThere(why)
+            | RuntimeError::TooLong(why) => self.warn(why),
+            e => self.note(Level::Error, e.to_string()),
         }
     }
 
-    fn on_request(&mut self, request: Request) -> Done {
-        match request {
+    fn on_request(&mut self, request: Request) {
+        self.received += 1;
+        let done = match request {
             // A one-shot run ends after all requests before it.
-            Request::Quit if self.attendance == Attendance::Absent => self.here.queue.push_back(Request::Quit),
+            Request::Quit if self.attendance == Attendance::Absent => return self.here.queue.push_back(Request::Quit),
             // In one-shot use, a stop ends the run.
-            Request::Stop if !self.one_shot => self.stop(),
-            Request::Stop | Request::Quit => self.quit(),
-            Request::StopAside => return self.end_aside(),
-            Request::Choose { question, key } => return self.choose(question, key),
-            Request::ChooseFiles { question, files } => return self.choose_files(question, files),
-            Request::There { serial, request } => return self.queued_there(serial, request),
-            Request::Remember(text) => return self.remember(text),
-            Request::Draft { serial, text } => return self.draft_changed(serial, text),
-            Request::LeaveQueued(request) => self.in_turn(*request, true),
-            r => self.in_turn(r, false),
+            Request::Stop if !self.one_shot => return self.stop(),
+            Request::Stop | Request::Quit => return self.quit(),
+            Request::LeaveQueued(request) => return self.in_turn(*request, true),
+            Request::StopAside => self.end_aside(),
+            Request::Choose { question, key } => self.choose(question, key),
+            Request::ChooseFiles { question, files } => self.choose_files(question, files),
+            Request::There { serial, request } => self.queued_there(serial, request),
+            Request::Remember(text) => self.remember(text),
+            Request::Draft { serial, text } => self.draft_changed(serial, text),
+            request => return self.in_turn(request, false),
+        };
+        if let Err(e) = done {
+            self.failed(&e);
         }
-        Ok(())
     }
 
     /// Serves or queues a request. `promised`: the interface holds more input for this conversation.
-    pub(super) fn in_turn(&mut self, request: Request, promised: bool) {
+    pub fn in_turn(&mut self, request: Request, promised: bool) {
         if request.while_busy() == WhileBusy::Leaves {
             self.here.promised = promised;
-        }
-        if request.while_busy() != WhileBusy::Runs {
-            self.make_room();
         }
         match request {
             // A title belongs to no request and yields to one.
@@ -277,10 +258,13 @@ impl State {
                 self.here.slot.cancel.cancel();
             }
             r => match self.turn_of(&r) {
-                Turn::AtOnce => self.serve(r),
-                Turn::Queue => self.here.queue.push_back(r),
-                Turn::Leave => self.leave(r),
-                Turn::Apart => self.set_apart(r),
+                WhileBusy::Runs => {
+                    let running = verb(&self.baton, async move |v| v.carry_out(r).await);
+                    self.at_once.push_back((self.here.serial, running));
+                }
+                WhileBusy::Waits => self.here.queue.push_back(r),
+                WhileBusy::Leaves => self.leave(r),
+                WhileBusy::Apart => self.set_apart(r),
             },
         }
     }
@@ -289,16 +273,15 @@ impl State {
         self.quitting = true;
         self.stop();
         self.on_each_other(|_| true, State::stop);
-        self.leave_background_tasks();
+        self.background.iter_mut().for_each(|(task, _)| task.leave());
+        for conversation in self.others.iter_mut().chain([&mut self.here]) {
+            if let Wait::Background(task) = &mut conversation.wait {
+                task.leave();
+            }
+        }
     }
 
-    /// Runs a request at once, while the conversation's verb waits.
-    fn serve(&mut self, request: Request) {
-        let running = verb(&self.baton, async move |v| v.carry_out(request).await);
-        self.at_once.push_back((self.here.session.serial, running));
-    }
-
-    pub(super) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.here.slot.cancel.cancel();
         // While a verb runs, a stop applies to the verb alone.
         if !self.off_screen && self.here.wait.rests() {
@@ -344,7 +327,7 @@ impl State {
         match &self.here.wait {
             Wait::Saved { until, .. } if Instant::now() >= *until => self.wake(Wake::Go),
             Wait::Background(task) if task.is_given_up() => self.wake(Wake::Stopped),
-            Wait::Engine { next_tick, .. } if Instant::now() >= *next_tick => self.wake(Wake::Tick),
+            Wait::Engine { until, .. } if Instant::now() >= *until => self.wake(Wake::Tick),
             _ => {}
         }
     }

@@ -61,36 +61,19 @@ pub fn steps(
             continue;
         }
         count = count.saturating_add(tokens.len());
-        cut(renderer, piece, slice, at, &tokens, before, &mut steps);
-        if let Some(step) = steps.last_mut() {
-            (step.kind, step.message) = (kind, message);
+        // A long slice is cut into pieces, at character boundaries; a stop loses at most one piece.
+        let ends = renderer.piece_ends(slice, &tokens, before, piece);
+        let ends = ends.into_iter().map(|(tokens, bytes)| (tokens, at + bytes, SegmentKind::DocumentPart, None));
+        let (mut start, mut text_start) = (0, at);
+        for (piece_end, text_end, kind, message) in ends.chain([(tokens.len(), end, kind, message)]) {
+            let prompt = tokens.get(start..piece_end).unwrap_or(&[]).to_vec();
+            steps.push(Step { prompt, text_start, text_end, kind, message });
+            (start, text_start) = (piece_end, text_end);
         }
         before = tokenizer.before_next(&tokens, before);
         at = end;
     }
     Ok(steps)
-}
-
-/// Cuts a slice into pieces, at character boundaries; a stop loses at most one piece.
-fn cut(
-    renderer: &Renderer,
-    piece: usize,
-    slice: &str,
-    at: usize,
-    tokens: &[Token],
-    before: Before,
-    steps: &mut Vec<Step>,
-) {
-    let (mut start, mut text_start) = (0, at);
-    for (end, bytes) in renderer.piece_ends(slice, tokens, before, piece) {
-        let prompt = tokens.get(start..end).unwrap_or(&[]).to_vec();
-        let text_end = at + bytes;
-        steps.push(Step { prompt, text_start, text_end, kind: SegmentKind::DocumentPart, message: None });
-        (start, text_start) = (end, text_end);
-    }
-    let prompt = tokens.get(start..).unwrap_or(&[]).to_vec();
-    let text_end = at + slice.len();
-    steps.push(Step { prompt, text_start, text_end, kind: SegmentKind::Turn, message: None });
 }
 
 /// The text of the document that a path ends with, decoded from its tokens; `prefix` is the segment before it.

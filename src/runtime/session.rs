@@ -5,18 +5,19 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Done, RuntimeError, Settings, Tree, refused};
 use crate::core::sanitize::command_word;
-use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
+use crate::core::transcript::{DocumentInfo, Message, MessageId, SessionId};
 use crate::store::SegmentId;
 use crate::text::near::no_document;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Rights {
+    #[default]
     Write,
     /// Another process writes, or the state is unusable and the user chose to view only: the reason.
     View(String),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) serial: u64,
     /// Its row; `None` until the first message.
@@ -47,35 +48,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn empty(settings: Settings, system: Option<String>) -> Session {
-        Session {
-            serial: 0,
-            id: None,
-            name: String::new(),
-            title: String::new(),
-            wants_title: false,
-            tree: Tree::default(),
-            settings,
-            unread: None,
-            system,
-            rights: Rights::Write,
-            is_unread: false,
-            ends: HashMap::new(),
-            labels: BTreeMap::new(),
-            cut: HashSet::new(),
-            broken_off: HashSet::new(),
-        }
-    }
-
-    pub(super) fn copy_at(&self, path: Vec<Message>, rights: Rights) -> Session {
-        let head = path.last().map(|m| m.id);
-        Session {
-            serial: self.serial,
-            name: self.name.clone(),
-            tree: Tree::new(path, head),
-            rights,
-            ends: self.ends.clone(),
-            ..Session::empty(self.settings.clone(), self.system.clone())
-        }
+        Session { settings, system, ..Session::default() }
     }
 
     pub(super) fn may_write(&self) -> Done {
@@ -132,10 +105,7 @@ impl Session {
     pub(super) fn names(&self) -> HashMap<MessageId, String> {
         let mut names: HashMap<MessageId, String> = HashMap::new();
         for (name, message) in &self.labels {
-            let all = names.entry(*message).or_default();
-            if !all.is_empty() {
-                all.push_str(", ");
-            }
+            let all = names.entry(*message).and_modify(|all| all.push_str(", ")).or_default();
             all.push_str(name);
         }
         names
@@ -148,22 +118,17 @@ impl Session {
         if let Some(at) = path.iter().rposition(named) {
             return Ok(Some(at));
         }
-        let ends_so = |d: &DocumentInfo| {
-            let before = d.name.strip_suffix(name);
-            before.is_some_and(|b| b.ends_with('/') && !name.is_empty())
-        };
-        let mut at: Option<usize> = None;
-        for (i, m) in path.iter().enumerate() {
-            let Some(d) = m.meta.document.as_ref().filter(|d| ends_so(d)) else {
-                continue;
-            };
-            let before = at.and_then(|at| path.get(at)?.meta.document.as_ref());
-            if let Some(other) = before.filter(|other| other.name != d.name) {
+        let ends_so =
+            |d: &&DocumentInfo| !name.is_empty() && d.name.strip_suffix(name).is_some_and(|b| b.ends_with('/'));
+        let mut found: Option<(usize, &DocumentInfo)> = None;
+        for (at, m) in path.iter().enumerate() {
+            let Some(d) = m.meta.document.as_ref().filter(ends_so) else { continue };
+            if let Some((_, other)) = found.filter(|(_, other)| other.name != d.name) {
                 return refused(format!("{name} can be {} or {}: write the whole name.", other.name, d.name));
             }
-            at = Some(i);
+            found = Some((at, d));
         }
-        Ok(at)
+        Ok(found.map(|(at, _)| at))
     }
 
     pub(super) fn no_document(&self, name: &str) -> String {
@@ -173,13 +138,5 @@ impl Session {
             return format!("No document {name}: none was loaded here yet. /load PATH reads one.");
         }
         no_document(name, "this conversation", names, "/docs")
-    }
-
-    /// The documents of the open branch that contain all of this text.
-    pub(super) fn documents_with(&self, hash: &str) -> impl Iterator<Item = &DocumentInfo> {
-        let documents = self.tree.path().into_iter().filter(|m| m.role == Role::Document);
-        let documents = documents.filter_map(|m| Some((m, m.meta.document.as_ref()?)));
-        let whole = move |(m, d): &(&Message, &DocumentInfo)| d.hash == hash && (d.complete || m.is_half_read());
-        documents.filter(whole).map(|(_, d)| d)
     }
 }

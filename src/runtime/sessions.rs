@@ -11,9 +11,8 @@ use crate::runtime::protocol::{SearchRow, SessionRow, SessionView, TreeView};
 use crate::store::{
     Change, FOLDER, LAST, NewSession, ONCE, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError,
 };
-use crate::text::near::meant;
 
-const LISTED: usize = 10_000;
+pub(super) const LISTED: usize = 10_000;
 const HITS: usize = 200;
 const PINNED: &str = "pinned";
 
@@ -59,28 +58,28 @@ pub fn last_of_folder(store: &Store) -> Option<SessionRow> {
 }
 
 impl State {
-    pub(super) fn show_session(&self) {
+    pub fn show_session(&self) {
         self.report(Notice::Session(self.session_view()));
     }
 
-    pub(super) fn session_view(&self) -> SessionView {
+    pub fn session_view(&self) -> SessionView {
         SessionView {
-            name: self.here.session.name.clone(),
-            title: self.here.session.title.clone(),
-            branch: self.here.session.tree.branch_position(),
-            messages: self.here.session.tree.path().into_iter().cloned().collect(),
-            view_only: self.here.session.rights != Rights::Write,
+            name: self.here.name.clone(),
+            title: self.here.title.clone(),
+            branch: self.here.tree.branch_position(),
+            messages: self.here.tree.path().into_iter().cloned().collect(),
+            view_only: self.here.rights != Rights::Write,
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
             map: self.context_map(),
-            serial: self.here.session.serial,
+            serial: self.here.serial,
             opened: self.opened(),
         }
     }
 
-    pub(super) fn show_tree(&self) {
+    pub fn show_tree(&self) {
         self.report(Notice::Tree(TreeView {
-            branch: self.here.session.tree.branch_position(),
+            branch: self.here.tree.branch_position(),
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
             map: self.context_map(),
@@ -99,35 +98,33 @@ impl State {
         }
     }
 
-    pub(super) fn start_new(&mut self, name: Option<String>) -> Done {
+    pub fn start_new(&mut self, name: Option<String>) -> Done {
         if let Some(name) = &name {
             self.refuse_taken(name)?;
         }
-        let empty = Session::empty(self.defaults.clone(), self.default_system.clone());
-        self.open_in_place(Session { name: name.unwrap_or_default(), ..empty }, None);
-        self.show_empty();
+        self.open_empty(Session { name: name.unwrap_or_default(), ..self.empty_session() });
         Ok(())
     }
 
-    pub(super) fn new_session(&mut self, name: Option<String>) -> Done {
-        let old = self.here.session.id.map(|_| self.here.session.name.clone());
+    pub fn new_session(&mut self, name: Option<String>) -> Done {
         self.leads_on_screen()?;
+        let old = self.here.id.map(|_| self.here.name.clone());
         self.start_new(name)?;
         if let Some(old) = old {
-            let kept = if self.disk.lasts() { "saved" } else { "there until the program ends" };
+            let kept = if self.disk.discard { "there until the program ends" } else { "saved" };
             self.info(format!("New session. The last one is {kept}: /resume {}", command_word(&old)));
         }
         Ok(())
     }
 
     /// After the model is loaded: finds the messages of the open session that have state for it.
-    pub(super) fn model_is_known(&mut self) {
-        let Some(id) = self.here.session.id else { return };
-        let fingerprint = self.engine.fingerprint().to_owned();
+    pub fn find_state(&mut self) {
+        let Some(id) = self.here.id else { return };
+        let fingerprint = self.engine.fingerprint.clone();
         match self.disk.store.tree(id, &fingerprint, 0) {
             Ok(nodes) => {
-                self.here.session.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
-                self.here.session.complete_what_is_read();
+                self.here.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
+                self.here.complete_what_is_read();
             }
             Err(e) => self.warn(e.to_string()),
         }
@@ -135,20 +132,17 @@ impl State {
     }
 
     /// Creates a session that ends at `head` and opens it. A last message that another process may extend is copied.
-    pub(super) fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
+    pub fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
         let id = self.disk.store.new_session_id();
         let name = match name {
-            Some(name) => {
-                self.refuse_taken(&name)?;
-                name
-            }
-            None => self.disk.store.free_name(&format!("{}-fork", self.here.session.name))?,
+            Some(name) => self.refuse_taken(&name).map(|()| name)?,
+            None => self.disk.store.free_name(&format!("{}-fork", self.here.name))?,
         };
         self.read_texts_to(Some(head))?;
-        let mut path: Vec<_> = self.here.session.tree.path_to(Some(head)).into_iter().cloned().collect();
+        let mut path: Vec<_> = self.here.tree.path_to(Some(head)).into_iter().cloned().collect();
         // An answer without an end, or a partly read document.
         let is_growing = |m: &Message| m.is_open() || m.meta.document.as_ref().is_some_and(|d| !d.complete);
-        let growing = path.pop_if(|m| self.here.session.rights != Rights::Write && is_growing(m));
+        let growing = path.pop_if(|m| self.here.rights != Rights::Write && is_growing(m));
         let shared = path.last().map(|m| m.id);
         let copy = growing.filter(|m| !m.text.is_empty() || !m.thinking.is_empty()).map(|m| {
             let id = self.draft(m.role, m.parent, String::new()).id;
@@ -158,9 +152,9 @@ impl State {
         let mut changes = vec![Change::CreateSession(NewSession {
             id,
             name: name.clone(),
-            settings: self.here.session.settings_json()?,
+            settings: self.here.settings_json()?,
             head: shared,
-            forked_from: self.here.session.id,
+            forked_from: self.here.id,
         })];
         changes.extend(self.started_here(id));
         if let Some(message) = copy {
@@ -175,16 +169,16 @@ impl State {
             name,
             broken_off: path.iter().filter(|m| m.is_half_read()).map(|m| m.id).collect(),
             tree: Tree::new(path, head),
-            ends: self.here.session.ends.clone(),
-            cut: self.here.session.cut.clone(),
-            ..Session::empty(self.here.session.settings.clone(), self.here.session.system.clone())
+            ends: self.here.ends.clone(),
+            cut: self.here.cut.clone(),
+            ..Session::empty(self.here.settings.clone(), self.here.system.clone())
         };
         self.open_in_place(fork, None);
         self.lock_session(id);
         Ok(())
     }
 
-    pub(super) fn list_sessions(&mut self) -> Done {
+    pub fn list_sessions(&mut self) -> Done {
         let records = self.disk.store.sessions(SessionFilter::Live, LISTED)?;
         let fingerprint = self.engine.model().map(|m| m.fingerprint.clone());
         // Without sizes the list is still useful.
@@ -192,36 +186,31 @@ impl State {
         let mut rows = session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref());
         for row in &mut rows {
             row.here = row.folder.is_some() && row.folder.as_deref() == self.folder();
-            match (row.pinned, row.once) {
-                (true, _) => row.title = format!("(pinned) {}", row.title),
-                (false, true) => row.title = format!("(-p) {}", row.title),
-                (false, false) => {}
+            if row.pinned || row.once {
+                row.title = format!("({}) {}", if row.pinned { PINNED } else { "-p" }, row.title);
             }
         }
         let pins = self.config.sessions.pinned_first;
         rows.sort_by_key(|row| (row.once, pins && !row.pinned));
-        self.report(Notice::Sessions(rows));
-        Ok(())
+        self.show(Notice::Sessions(rows))
     }
 
-    pub(super) fn pin(&mut self, name: Option<String>) -> Done {
+    pub fn pin(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
         let record = self.record_of(name.as_deref(), "There is no session to pin yet: this one is empty.")?;
         let pinned = self.disk.store.properties(PINNED)?.contains_key(&record.id);
         self.disk.store.set_property(record.id, PINNED, (!pinned).then_some(""))?;
         self.disk.store.set_property(record.id, ONCE, None)?;
         let again = format!("/pin {}", command_word(&record.name));
-        let text = match pinned {
+        self.say(match pinned {
             true => format!("\"{}\" is no longer pinned. {again} pins it again.", record.name),
             false => format!("\"{}\" is pinned in /sessions. {again} unpins it.", record.name),
-        };
-        self.info(text);
-        Ok(())
+        })
     }
 
     /// The session of this name, or the open one; `nothing` is the error if there is none yet.
-    pub(super) fn record_of(&self, name: Option<&str>, nothing: &str) -> Done<SessionRecord> {
-        let record = match (name, self.here.session.id) {
+    pub fn record_of(&self, name: Option<&str>, nothing: &str) -> Done<SessionRecord> {
+        let record = match (name, self.here.id) {
             (Some(LAST), _) => self.disk.store.last_session()?,
             (Some(name), _) => Some(self.disk.store.session_named(name)?),
             (None, id) => id.map(|id| self.disk.store.session(id)).transpose()?,
@@ -229,41 +218,34 @@ impl State {
         record.ok_or_else(|| RuntimeError::Refused(nothing.into()))
     }
 
-    pub(super) fn no_session(&self, name: &str) -> String {
-        let records = self.disk.store.sessions(SessionFilter::Live, LISTED);
-        let records = records.unwrap_or_default();
-        let near = meant(name, records.iter().map(|r| r.name.as_str()));
-        format!("No session is called \"{name}\".{near} /sessions lists them.")
-    }
-
-    pub(super) fn rename(&mut self, name: String) -> Done {
+    pub fn rename(&mut self, name: String) -> Done {
         let name = name.trim();
         if name.is_empty() {
             return refused("/rename NAME needs a name.");
         }
-        self.here.session.may_write()?;
-        match self.here.session.id {
+        self.here.may_write()?;
+        match self.here.id {
             Some(id) => {
                 self.disk.wait_for_texts();
                 self.disk.store.rename(id, name).map_err(|e| match (e, self.disk.unsaved(id)) {
                     (StoreError::NoSession { .. }, Some(why)) => RuntimeError::Refused(format!(
                         "\"{}\" is not renamed: it is not on disk yet ({why}). /rename {name} does it once it is.",
-                        self.here.session.name
+                        self.here.name
                     )),
                     (e, _) => e.into(),
                 })?;
             }
             None => self.refuse_taken(name)?,
         }
-        self.here.session.name = name.to_owned();
+        self.here.name = name.to_owned();
         self.show_session();
         Ok(())
     }
 
-    pub(super) fn rename_other(&mut self, session: String, name: String) -> Done {
+    pub fn rename_other(&mut self, session: String, name: String) -> Done {
         self.disk.wait_for_texts();
         let record = self.disk.store.session_named(&session)?;
-        if self.here.session.id == Some(record.id) {
+        if self.here.id == Some(record.id) {
             return self.rename(name);
         }
         if self.opened.has(record.id) {
@@ -271,30 +253,29 @@ impl State {
         }
         let _lock = self.disk.store.lock_session(record.id, &record.name)?;
         self.disk.store.rename(record.id, name.trim())?;
-        self.info(format!("\"{}\" is named \"{}\" now.", record.name, name.trim()));
-        Ok(())
+        self.say(format!("\"{}\" is named \"{}\" now.", record.name, name.trim()))
     }
 }
 
 impl Verb {
-    pub(super) async fn delete(&mut self, name: Option<String>) -> Done {
+    pub async fn delete(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
         let nothing = match name {
             Some(_) => "There is no session yet: nothing to delete.",
             None => "This session is empty: there is nothing to delete.",
         };
         let record = self.record_of(name.as_deref(), nothing)?;
-        let open = self.here.session.id == Some(record.id);
+        let open = self.here.id == Some(record.id);
         if self.at_work(|session| session.id == Some(record.id)).is_some() {
             return refused(format!("\"{}\" is busy. Stop it there first.", record.name));
         }
         // Another process may hold a view-only session.
-        let held = open && (self.here.lock.is_some() || self.here.session.may_write().is_ok());
+        let held = open && (self.here.lock.is_some() || self.here.may_write().is_ok());
         let lock = if held { None } else { Some(self.disk.store.lock_session(record.id, &record.name)?) };
         let own = self.disk.store.sizes_of(record.id)?.own;
-        let stays = match self.disk.lasts() {
-            true => self.disk.store.limits().trash_time(),
-            false => "until the program ends".to_owned(),
+        let stays = match self.disk.discard {
+            true => "until the program ends".to_owned(),
+            false => self.disk.store.limits().trash_time(),
         };
         let text = format!(
             "Delete \"{}\"? {}, {} of state only it needs. It stays in the trash {stays}.",
@@ -314,11 +295,10 @@ impl Verb {
         self.opened.forget(record.id);
         self.show_session();
         let back = command_word(&record.name);
-        self.info(format!("\"{}\" is in the trash. Back with: /resume {back}", record.name));
-        Ok(())
+        self.say(format!("\"{}\" is in the trash. Back with: /resume {back}", record.name))
     }
 
-    pub(super) async fn search(&mut self, query: String) -> Done {
+    pub async fn search(&mut self, query: String) -> Done {
         let store = Arc::clone(&self.disk.store);
         let words = query.clone();
         let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
@@ -332,7 +312,6 @@ impl Verb {
             snippet: h.snippet,
             created_ms: h.created_ms,
         };
-        self.report(Notice::Found { query, rows: hits.into_iter().map(row).collect() });
-        Ok(())
+        self.show(Notice::Found { query, rows: hits.into_iter().map(row).collect() })
     }
 }

@@ -12,32 +12,27 @@ use crate::core::transcript::MessageId;
 impl State {
     /// Lists the branching points if there are several; the header shows a single one.
     fn say_where_it_branches(&self) {
-        let c = &self.here.session.tree;
+        let c = &self.here.tree;
         let places = c.branchings();
         if let Some(below) = c.branches_below() {
             let place = if places.is_empty() { String::new() } else { format!("#{} ", c.number_below()) };
-            let text = format!("{} branches continue from here. /branch {place}1 opens the first.", below.len());
-            self.info(text);
+            self.info(format!("{} branches continue from here. /branch {place}1 opens the first.", below.len()));
         }
-        let (Some(nearest), true) = (places.last(), places.len() > 1) else { return };
-        let all: Vec<String> = places
-            .iter()
-            .map(|id| {
-                let (n, of) = c.position_among_siblings(*id);
-                format!("#{} ({n} of {of})", c.number_of(*id))
-            })
-            .collect();
-        let (outer, nearest) = (c.number_of(places[0]), c.number_of(*nearest));
-        let all = all.join(", ");
-        let text = format!(
+        let [outer, .., nearest] = places.as_slice() else { return };
+        let place = |id: &MessageId| {
+            let (n, of) = c.position_among_siblings(*id);
+            format!("#{} ({n} of {of})", c.number_of(*id))
+        };
+        let all: Vec<String> = places.iter().map(place).collect();
+        let (all, outer, nearest) = (all.join(", "), c.number_of(*outer), c.number_of(*nearest));
+        self.info(format!(
             "There are other branches at {all}. /branch #{outer} next opens one at #{outer}; without a number, #{nearest} is used."
-        );
-        self.info(text);
+        ));
     }
 
     /// The choices at a branching point: the open message, if any, and all alternatives.
     fn to_choose(&self, at: Option<u64>) -> Done<(Option<MessageId>, Vec<MessageId>)> {
-        let c = &self.here.session.tree;
+        let c = &self.here.tree;
         let is_below = match at {
             Some(number) => number == c.number_below(),
             None => c.branching().is_none(),
@@ -46,7 +41,7 @@ impl State {
             return Ok((None, below.to_vec()));
         }
         let from = match at {
-            Some(number) => self.here.session.numbered(number)?.id,
+            Some(number) => self.here.numbered(number)?.id,
             None => c.branching().ok_or_else(|| no_siblings(c, None))?,
         };
         match c.siblings(from) {
@@ -57,14 +52,14 @@ impl State {
 }
 
 impl Verb {
-    pub(super) async fn branch(&mut self, target: BranchTarget) -> Done {
+    pub async fn branch(&mut self, target: BranchTarget) -> Done {
         match target {
             BranchTarget::List => {
                 self.timeline()?;
                 self.say_where_it_branches();
                 Ok(())
             }
-            BranchTarget::Name(name) => match self.here.session.labels.get(&name).copied() {
+            BranchTarget::Name(name) => match self.here.labels.get(&name).copied() {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
                 None => self.resume(name).await,
             },
@@ -73,9 +68,9 @@ impl Verb {
     }
 
     async fn go_to_sibling(&mut self, at: Option<u64>, sibling: Sibling) -> Done {
-        self.here.session.may_write()?;
+        self.here.may_write()?;
         let (from, siblings) = self.to_choose(at)?;
-        let c = &self.here.session.tree;
+        let c = &self.here.tree;
         let of = siblings.len();
         let here = from.and_then(|from| siblings.iter().position(|s| *s == from));
         let to = match sibling {
@@ -92,43 +87,34 @@ impl Verb {
         };
         let leaf = c.newest_leaf(to);
         self.move_head(Some(leaf))?;
-        let c = &self.here.session.tree;
+        let c = &self.here.tree;
         // If the new branch forks again further down, the header counts there.
-        let (place, back) = match c.branching() == Some(to) {
-            true => (String::new(), String::new()),
-            false => {
-                let number = c.number_of(to);
-                let back = here.map(|here| format!(" Back: /branch #{number} {}", here + 1));
-                (format!(" of #{number}"), back.unwrap_or_default())
-            }
-        };
-        let what = format!("Branch {n}/{of}{place}, at");
+        let number = Some(c.number_of(to)).filter(|_| c.branching() != Some(to));
+        let place = number.map_or(String::new(), |number| format!(" of #{number}"));
+        let back = number.zip(here).map(|(number, here)| format!(" Back: /branch #{number} {}", here + 1));
         let stats = self.go_silently(Some(leaf)).await?;
-        self.say_shared(&what, &stats, &back);
+        self.say_shared(&format!("Branch {n}/{of}{place}, at"), &stats, &back.unwrap_or_default());
         Ok(())
     }
 }
 
 fn no_siblings(c: &Tree, at: Option<u64>) -> RuntimeError {
     let below = c.branches_below().map(|_| c.number_below());
-    let places = c.branchings().into_iter().map(|id| c.number_of(id)).chain(below);
-    let places: Vec<String> = places.map(|number| format!("#{number}")).collect();
-    RuntimeError::Refused(match (at, places.is_empty()) {
-        (Some(number), false) => {
-            format!("There is no other branch at #{number}, only at {}.", places.join(", "))
-        }
-        (Some(_) | None, _) => "There is only one branch. /edit, /regen and /fork make others.".into(),
+    let places = listed(c.branchings().into_iter().map(|id| c.number_of(id)).chain(below));
+    RuntimeError::Refused(match at.filter(|_| !places.is_empty()) {
+        Some(number) => format!("There is no other branch at #{number}, only at {places}."),
+        None => "There is only one branch. /edit, /regen and /fork make others.".into(),
     })
 }
 
 fn others(c: &Tree, than: Option<MessageId>) -> String {
-    let mut places = c.branchings().into_iter().filter(|id| Some(*id) != than).map(|id| c.number_of(id)).peekable();
-    match places.peek() {
-        None => String::new(),
-        Some(first) => {
-            let example = format!(": /branch #{first} next");
-            let all: Vec<String> = places.map(|n| format!("#{n}")).collect();
-            format!(" Others are at {}{example}", all.join(", "))
-        }
-    }
+    let places = c.branchings().into_iter().filter(|id| Some(*id) != than);
+    let places: Vec<u64> = places.map(|id| c.number_of(id)).collect();
+    let example = |first: &u64| format!(" Others are at {}: /branch #{first} next", listed(places.iter().copied()));
+    places.first().map_or(String::new(), example)
+}
+
+/// `#2, #5`.
+fn listed(places: impl Iterator<Item = u64>) -> String {
+    places.map(|number| format!("#{number}")).collect::<Vec<_>>().join(", ")
 }

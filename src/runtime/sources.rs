@@ -25,7 +25,7 @@ pub(super) struct Item {
     pub(super) range: Range<usize>,
     pub(super) number: u64,
     /// Line of the message's own text at which the range begins.
-    line: u64,
+    pub(super) line: u64,
     document: Option<String>,
 }
 
@@ -115,12 +115,6 @@ impl Renderer {
         }
         edges.push(from);
         edges
-    }
-
-    /// Byte range of a message in the rendered text, and the line of its own text at which the range begins.
-    pub(super) fn place_of(&self, rendered: &Rendered, path: &[&Message], number: u64) -> Option<(Range<usize>, u64)> {
-        let items = self.items(rendered, path);
-        items.into_iter().find(|i| i.number == number).map(|i| (i.range, i.line))
     }
 
     pub(super) fn map(&self, rendered: &Rendered, path: &[&Message], live: &Path, block: usize) -> Map {

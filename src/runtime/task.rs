@@ -20,6 +20,7 @@ pub(super) enum Place {
     Background,
 }
 
+#[derive(Debug)]
 pub(super) struct Task {
     /// Capacity 1; further lines are dropped. Closed when the thread ends.
     pub(super) progress: Receiver<String>,
@@ -28,7 +29,7 @@ pub(super) struct Task {
     cancel: Cancel,
     pub(super) serial: u64,
     /// Deadline after a stop.
-    until: Option<Instant>,
+    pub(super) until: Option<Instant>,
 }
 
 pub(super) struct Doing {
@@ -50,22 +51,14 @@ impl Doing {
 }
 
 impl Task {
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.until
-    }
-
     pub(super) fn activity(&self) -> Activity {
+        let what = self.what.clone();
         match (self.place, self.cancel.is_cancelled()) {
             (Place::InTurn, true) => Activity::Stopping,
-            (Place::InTurn, false) => Activity::Busy { what: self.what.clone() },
-            (Place::Background, true) => Activity::Background { what: format!("stopping: {}", self.what) },
-            (Place::Background, false) => Activity::Background { what: self.what.clone() },
+            (Place::InTurn, false) => Activity::Busy { what },
+            (Place::Background, true) => Activity::Background { what: format!("stopping: {what}") },
+            (Place::Background, false) => Activity::Background { what },
         }
-    }
-
-    /// Whether the next request can start before it ends.
-    pub(super) fn holds_up_nothing(&self) -> bool {
-        self.place == Place::Background
     }
 
     pub(super) fn stop(&self) {
@@ -83,15 +76,9 @@ impl Task {
     }
 }
 
-impl std::fmt::Debug for Task {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Task({})", self.what)
-    }
-}
-
 impl Verb {
     /// Runs `work` on another thread and waits for the result. `failed`: the error if the thread cannot start or panics.
-    pub(super) async fn elsewhere<T: Send + 'static>(
+    pub async fn elsewhere<T: Send + 'static>(
         &mut self,
         place: Place,
         what: String,
@@ -101,7 +88,7 @@ impl Verb {
         let (out, progress) = crossbeam_channel::bounded(1);
         let cancel = Cancel::default();
         let doing = Doing { cancel: cancel.clone(), out };
-        let mut task = Task { progress, what, place, cancel, serial: self.here.session.serial, until: None };
+        let mut task = Task { progress, what, place, cancel, serial: self.here.serial, until: None };
         // The thread drops `doing` when it ends, even by panic, and the channel closes.
         let thread = std::thread::Builder::new().name("background".into()).spawn(move || work(&doing));
         let thread = thread.map_err(|e| RuntimeError::Failed(format!("{failed} ({e})")))?;
@@ -124,55 +111,44 @@ impl Verb {
 }
 
 impl State {
-    /// Moves a task that needs no conversation to the background. One-shot requests keep their order.
-    pub(super) fn make_room(&mut self) {
-        let holds_up = !self.here.wait.background().is_some_and(Task::holds_up_nothing);
-        if holds_up || self.attendance == Attendance::Absent {
-            return;
+    /// The verb of `here` waits. A task that needs no conversation moves to the background, so that the next request can
+    /// start; one-shot requests keep their order.
+    pub fn waits(&mut self, verb: Running<Done>) {
+        match std::mem::take(&mut self.here.wait) {
+            Wait::Background(task) if task.place == Place::Background && self.attendance == Attendance::Present => {
+                self.background.push((task, verb));
+                return self.idle();
+            }
+            wait => self.here.wait = wait,
         }
-        if let (Wait::Background(task), Some(verb)) = (std::mem::take(&mut self.here.wait), self.here.verb.take()) {
-            self.background.push((task, verb));
+        if let Wait::Background(task) = &self.here.wait {
+            let shown = task.activity();
+            self.activity(shown);
         }
+        self.here.verb = Some(verb);
     }
 
-    pub(super) fn on_task(&mut self, progress: Option<String>) {
-        match (&mut self.here.wait, progress) {
-            (Wait::Background(task), Some(what)) => {
-                task.what = what;
-                let shown = task.activity();
-                self.activity(shown);
-            }
-            (Wait::Background(_), None) => self.wake(Wake::Go),
-            _ => {}
-        }
+    pub fn on_task(&mut self, progress: Option<String>) {
+        let Wait::Background(task) = &mut self.here.wait else { return };
+        let Some(what) = progress else { return self.wake(Wake::Go) };
+        task.what = what;
+        let shown = task.activity();
+        self.activity(shown);
     }
 
-    pub(super) fn on_background_task(&mut self, at: usize, progress: Option<String>) {
-        match (self.background.get_mut(at), progress) {
-            (Some((task, _)), Some(what)) => {
-                task.what = what;
-                self.show_rest();
-            }
-            (Some(_), None) => {
-                let (task, verb): (Task, Running<Done>) = self.background.remove(at);
-                self.at_once.push_back((task.serial, verb));
-            }
-            (None, _) => {}
+    pub fn on_background_task(&mut self, at: usize, progress: Option<String>) {
+        let Some((task, _)) = self.background.get_mut(at) else { return };
+        if let Some(what) = progress {
+            task.what = what;
+            return self.show_rest();
         }
+        let (task, verb) = self.background.remove(at);
+        self.at_once.push_back((task.serial, verb));
     }
 
-    pub(super) fn show_rest(&mut self) {
+    pub fn show_rest(&mut self) {
         if self.here.wait.rests() {
             self.idle();
-        }
-    }
-
-    pub(super) fn leave_background_tasks(&mut self) {
-        self.background.iter_mut().for_each(|(task, _)| task.leave());
-        for conversation in self.others.iter_mut().chain([&mut self.here]) {
-            if let Wait::Background(task) = &mut conversation.wait {
-                task.leave();
-            }
         }
     }
 }

@@ -6,29 +6,30 @@ use std::collections::HashMap;
 use super::ask::Shown;
 use super::{Attendance, Done, Form, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused};
 use crate::config::commands::line_of;
+use crate::core::counted;
 use crate::core::sanitize::{edited, sanitize};
-use crate::core::transcript::{DocumentInfo, Finish, Message, MessageId, Role, SessionId};
+use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::runtime::protocol::GotoTarget;
 use crate::store::Change;
 use crate::text::near::meant;
 
 impl Verb {
     /// Moves the head, makes its state live, and notes the cost. `what` begins the sentence.
-    pub(super) async fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
+    pub async fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
         let stats = self.go_silently(head).await?;
         self.say_shared(what, &stats, "");
         Ok(())
     }
 
-    pub(super) async fn go_silently(&mut self, head: Option<MessageId>) -> Done<PrefillStats> {
+    pub async fn go_silently(&mut self, head: Option<MessageId>) -> Done<PrefillStats> {
         self.move_head(head)?;
         self.show_session();
         self.sync().await
     }
 
-    pub(super) async fn undo(&mut self, count: u64) -> Done {
-        self.here.session.may_write()?;
-        let Some(undo) = self.here.session.tree.undo(count.max(1)) else {
+    pub async fn undo(&mut self, count: u64) -> Done {
+        self.here.may_write()?;
+        let Some(undo) = self.here.tree.undo(count.max(1)) else {
             return refused("Nothing to undo: the conversation is empty.");
         };
         if let Some(text) = undo.text {
@@ -41,9 +42,9 @@ impl Verb {
         self.go(undo.head, &what).await
     }
 
-    pub(super) async fn redo(&mut self, count: u64) -> Done {
-        self.here.session.may_write()?;
-        let Some((head, exchanges)) = self.here.session.tree.redo(count.max(1)) else {
+    pub async fn redo(&mut self, count: u64) -> Done {
+        self.here.may_write()?;
+        let Some((head, exchanges)) = self.here.tree.redo(count.max(1)) else {
             return refused("Nothing to redo.");
         };
         let what = match exchanges {
@@ -53,9 +54,9 @@ impl Verb {
         self.go(Some(head), &what).await
     }
 
-    pub(super) async fn edit_done(&mut self, message: MessageId, text: String) -> Done {
-        self.here.session.may_write()?;
-        let Some(old) = self.here.session.tree.get(message).cloned() else {
+    pub async fn edit_done(&mut self, message: MessageId, text: String) -> Done {
+        self.here.may_write()?;
+        let Some(old) = self.here.tree.get(message).cloned() else {
             return refused("The edited message is not in this session.");
         };
         let text = edited(old.known_text(), &text);
@@ -69,56 +70,53 @@ impl Verb {
                 new.meta.finish = Some(Finish::Stop);
                 new.meta.model = Some("edited".into());
                 let saved = self.add_message(new)?;
-                let head = self.here.session.tree.head();
+                let head = self.here.tree.head();
                 self.saved(saved).await;
                 self.go(head, "Edited").await
             }
         }
     }
 
-    pub(super) async fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
+    pub async fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
         let head = match at {
-            Some(n) => Some(self.here.session.tree.exchange_end(self.here.session.numbered(n)?.id)),
-            None => self.here.session.tree.head(),
+            Some(n) => Some(self.here.tree.exchange_end(self.here.numbered(n)?.id)),
+            None => self.here.tree.head(),
         };
-        let Some(head) = head else {
-            return Err(nothing_to_fork());
-        };
+        let head = head.ok_or_else(nothing_to_fork)?;
         self.fork_at(head, name, None).await
     }
 
     /// `f` in the timeline: the message may be on another branch or in a view-only session.
-    pub(super) async fn fork_from(&mut self, message: MessageId) -> Done {
+    pub async fn fork_from(&mut self, message: MessageId) -> Done {
         self.in_this_session(message)?;
-        let head = self.here.session.tree.exchange_end(message);
+        let head = self.here.tree.exchange_end(message);
         self.fork_at(head, None, None).await
     }
 
     /// Forks at `head`. `passing`: a session that was opened only for the fork.
-    pub(super) async fn fork_at(&mut self, head: MessageId, name: Option<String>, passing: Option<SessionId>) -> Done {
+    pub async fn fork_at(&mut self, head: MessageId, name: Option<String>, passing: Option<SessionId>) -> Done {
         self.fork_session(head, name)?;
         if let Some(id) = passing {
             self.opened.forget(id);
         }
         self.show_session();
-        let what = format!("\"{}\" forked at", self.here.session.name);
         let stats = self.sync().await?;
+        let what = format!("\"{}\" forked at", self.here.name);
         self.say_shared(&what, &stats, "");
         Ok(())
     }
 
-    pub(super) async fn goto(&mut self, target: GotoTarget) -> Done {
+    pub async fn goto(&mut self, target: GotoTarget) -> Done {
         match target {
-            GotoTarget::Mark(name) => match self.here.session.labels.get(&name).copied() {
-                Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
-                None => {
-                    let names: Vec<&str> = self.here.session.labels.keys().map(String::as_str).collect();
+            GotoTarget::Mark(name) => {
+                let Some(id) = self.here.labels.get(&name).copied() else {
+                    let names: Vec<&str> = self.here.labels.keys().map(String::as_str).collect();
                     let there =
                         if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
-                    let near = meant(&name, names);
-                    refused(format!("No mark \"{name}\".{near} There are: {there}."))
-                }
-            },
+                    return refused(format!("No mark \"{name}\".{} There are: {there}.", meant(&name, names)));
+                };
+                self.go_to(id, &format!("At \"{name}\",")).await
+            }
             GotoTarget::Message(id) => {
                 self.in_this_session(id)?;
                 self.go_to(id, "At").await
@@ -126,34 +124,29 @@ impl Verb {
         }
     }
 
-    pub(super) async fn go_to(&mut self, id: MessageId, what: &str) -> Done {
-        self.here.session.may_write()?;
-        let end = self.here.session.tree.exchange_end(id);
+    pub async fn go_to(&mut self, id: MessageId, what: &str) -> Done {
+        self.here.may_write()?;
+        let end = self.here.tree.exchange_end(id);
         self.go(Some(end), what).await
     }
 
-    pub(super) async fn system_text(&mut self, text: Option<String>) -> Done {
+    pub async fn system_text(&mut self, text: Option<String>) -> Done {
         let Some(text) = text else {
             let shown = self.present_system_text();
             let text = shown.unwrap_or_else(|| "There is no system text. `/system TEXT` sets one.".into());
             return self.page("System text", text);
         };
-        self.here.session.may_write()?;
+        self.here.may_write()?;
         // The text may be an edit from `/system edit`.
         let text = edited(&self.present_system_text().unwrap_or_default(), &text);
-        if self.here.session.tree.is_empty() {
+        if self.here.tree.is_empty() {
             self.move_head(None)?;
-            self.here.session.system = Some(text);
+            self.here.system = Some(text);
             self.show_session();
             self.info("The system text is set; it is read with the first question.");
             return Ok(());
         }
         self.engine_ready().await?;
-        self.change_system(text).await
-    }
-
-    /// Replaces the system text of a conversation that has begun, after the user accepts the cost.
-    async fn change_system(&mut self, text: String) -> Done {
         let tokens = self.here.slot.live.position();
         let question = format!(
             "The system text is the first thing the model read. Changing it means reading {} tokens again{} on a new branch.",
@@ -163,15 +156,15 @@ impl Verb {
         let choices = [('\n', "do it"), ('a', "add it as a message here instead"), ('\x1b', "cancel")];
         match self.ask_user(question, &choices).await {
             '\n' => {
-                let path = self.here.session.tree.path();
+                let path = self.here.tree.path();
                 let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
-                self.here.session.system = Some(text.clone());
+                self.here.system = Some(text.clone());
                 let root = self.draft(Role::System, None, text);
                 let copy = [root].into_iter().chain(rest).collect();
                 self.rebuild(None, copy, "System text changed, now at").await
             }
             'a' => {
-                let head = self.here.session.tree.head();
+                let head = self.here.tree.head();
                 self.ask_below(head, text, 1).await
             }
             _ => Ok(()),
@@ -179,30 +172,26 @@ impl Verb {
     }
 
     /// `/unload`: the conversation without one document, on a new branch.
-    pub(super) async fn unload(&mut self, name: String) -> Done {
-        self.here.session.may_write()?;
-        let path = self.here.session.tree.path();
-        let Some(at) = self.here.session.document_called(&name)? else {
-            return refused(self.here.session.no_document(&name));
+    pub async fn unload(&mut self, name: String) -> Done {
+        self.here.may_write()?;
+        let path = self.here.tree.path();
+        let Some(at) = self.here.document_called(&name)? else {
+            return refused(self.here.no_document(&name));
         };
         let name = path.get(at).and_then(|m| m.meta.document.as_ref()).map_or(name, |d| d.name.clone());
         let parent = path.get(at).and_then(|m| m.parent);
         let later: Vec<Message> = path.iter().skip(at + 1).map(|m| (*m).clone()).collect();
         let before = match parent {
-            Some(p) => format!("to before it was loaded (#{})", self.here.session.tree.number_of(p)),
+            Some(p) => format!("to before it was loaded (#{})", self.here.tree.number_of(p)),
             None => "to the beginning".to_owned(),
         };
-        let text = match later.len() {
-            0 => {
-                format!("Unloading {name} means going back {before}. Nothing has to be read again.")
-            }
-            n => {
-                let messages = if n == 1 { "message" } else { "messages" };
-                format!(
-                    "Text in the middle cannot be taken out of the model. Unloading {name} means going back {before} and \
-                     reading {n} later {messages} again on a new branch."
-                )
-            }
+        let text = match later.len() as u64 {
+            0 => format!("Unloading {name} means going back {before}. Nothing has to be read again."),
+            n => format!(
+                "Text in the middle cannot be taken out of the model. Unloading {name} means going back {before} and \
+                 reading {} again on a new branch.",
+                counted(n, "later message")
+            ),
         };
         match self.confirm(text, "do it").await {
             true => self.rebuild(parent, later, &format!("{name} unloaded, now at")).await,
@@ -211,26 +200,39 @@ impl Verb {
     }
 
     /// Copies messages below `parent` as a new branch and makes that live.
-    pub(super) async fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
-        let head = self.copied(parent, messages)?;
-        self.go(head, what).await
+    pub async fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
+        let tree = &self.here.tree;
+        let kept = parent.map_or(0, |p| tree.number_of(p));
+        let new_places = (kept + 1..).zip(&messages).filter(|(_, m)| tree.get(m.id).is_some());
+        let moved: HashMap<u64, u64> = new_places.map(|(new, m)| (tree.number_of(m.id), new)).collect();
+        self.move_head(parent)?;
+        let mut parent = parent;
+        for old in messages {
+            let mut new = self.draft(old.role, parent, old.text);
+            (new.thinking, new.meta) = (old.thinking, old.meta);
+            // On the new branch the attended messages have other numbers or are missing.
+            let number = |old: u64| if old <= kept { Some(old) } else { moved.get(&old).copied() };
+            new.meta.looked = new.meta.looked.map(|looked| looked.renumbered(number));
+            parent = Some(new.id);
+            self.add_quietly(new)?;
+        }
+        self.go(self.here.tree.head(), what).await
     }
 
     /// `/compact`: a branch that begins with the model's own summary, which the user sees first.
-    pub(super) async fn compact(&mut self, instruction: Option<String>, yes: bool) -> Done {
-        self.here.session.may_write()?;
-        if self.here.session.tree.is_empty() {
+    pub async fn compact(&mut self, instruction: Option<String>, yes: bool) -> Done {
+        self.here.may_write()?;
+        if self.here.tree.is_empty() {
             return refused("Nothing to compact: the conversation is empty.");
         }
         if self.attendance == Attendance::Absent && !yes {
-            let why =
-                "/compact replaces the context with a summary. Nothing was changed; /compact --yes skips the question.";
-            return refused(why);
+            return refused(
+                "/compact replaces the context with a summary. Nothing was changed; /compact --yes skips the question.",
+            );
         }
         self.engine_ready().await?;
         if self.engine.model().is_some_and(|m| m.built_in) {
-            let why = "The built-in model cannot summarize a conversation. /undo, /unload and /new make room.";
-            return refused(why);
+            return refused("The built-in model cannot summarize a conversation. /undo, /unload and /new make room.");
         }
         let instruction = instruction.map_or(String::new(), |i| format!(" {i}"));
         let question = format!(
@@ -244,56 +246,46 @@ impl Verb {
         if summary.trim().is_empty() {
             return Err(RuntimeError::Failed("The model wrote no summary. Nothing was changed.".into()));
         }
-        let root = self.here.session.tree.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
+        let root = self.here.tree.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
         let title = "The summary that would replace the context".to_owned();
         self.report(Notice::Page { title, text: summary.clone() });
-        let mut info = DocumentInfo::new("summary of the conversation", None, &summary);
-        // The new branch reads the document completely.
-        info.complete = true;
-        info.tokens = self.engine.renderer.model().tokenizer.encode_plain(&summary)?.len() as u64;
-        let mut message = self.draft(Role::Document, root, summary);
-        message.meta.document = Some(info);
-        let path: Vec<&Message> = self.here.session.tree.path_to(root).into_iter().chain([&message]).collect();
+        let message = self.read_document(root, "summary of the conversation", None, summary, None);
+        let path: Vec<&Message> = self.here.tree.path_to(root).into_iter().chain([&message]).collect();
         let rendered = self.rendered(&path, Form::Past)?;
         let after = self.planned(&rendered, State::plan).await?.total();
         // Token counts of a server are estimates.
         let about = if self.engine.server().is_some() { "about " } else { "" };
         let sizes = format!("{about}{} tokens now, {about}{} with the summary", grouped(before), grouped(after));
         if after >= before {
-            let why = format!("The summary would not make the context shorter: {sizes}. Nothing was changed.");
-            return refused(why);
+            return refused(format!("The summary would not make the context shorter: {sizes}. Nothing was changed."));
         }
         let question = format!("Continue from this summary? {sizes}. The full conversation stays on its branch.");
         if !yes && self.ask_user(question, &[('y', "compact"), ('n', "change nothing")]).await != 'y' {
             return Ok(());
         }
-        let head = self.copied(root, vec![message])?;
-        let stats = self.go_silently(head).await?;
-        self.say_shared("Compacted, now at", &stats, "");
+        self.rebuild(root, vec![message], "Compacted, now at").await?;
         let (before, after) = (grouped(before), grouped(self.here.slot.live.position()));
         let sizes = format!("{about}{before} tokens before, {about}{after} now");
-        self.info(format!("{sizes}. The full conversation stays: /branch prev."));
-        Ok(())
+        self.say(format!("{sizes}. The full conversation stays: /branch prev."))
     }
 }
 
 impl State {
     fn in_this_session(&self, message: MessageId) -> Done {
-        match self.here.session.tree.get(message) {
+        match self.here.tree.get(message) {
             Some(_) => Ok(()),
             None => refused("That message is in another session: open that one first (/resume NAME)."),
         }
     }
 
     /// `Forked at #7: 30,112 tokens shared, 0 read again.`, followed by a hint.
-    pub(super) fn say_shared(&mut self, what: &str, stats: &PrefillStats, next: &str) {
-        let number = self.here.session.tree.path().len();
+    pub fn say_shared(&mut self, what: &str, stats: &PrefillStats, next: &str) {
         let time = match stats.ms {
             ms if ms < 1000.0 => format!("{ms:.0} ms"),
             ms => format!("{:.1} s", ms / 1000.0),
         };
         let (reused, read) = (grouped(stats.reused), grouped(stats.read));
-        let place = match number {
+        let place = match self.here.tree.path().len() {
             0 => "the beginning".to_owned(),
             n => format!("#{n}"),
         };
@@ -305,12 +297,12 @@ impl State {
         self.report_meters();
     }
 
-    pub(super) fn edit_open(&mut self, at: Option<u64>) -> Done {
-        self.here.session.may_write()?;
+    pub fn edit_open(&mut self, at: Option<u64>) -> Done {
+        self.here.may_write()?;
         let message = match at {
-            Some(n) => self.here.session.numbered(n)?,
+            Some(n) => self.here.numbered(n)?,
             None => {
-                let last = self.here.session.tree.path().into_iter().rev().find(|m| m.role == Role::User);
+                let last = self.here.tree.path().into_iter().rev().find(|m| m.role == Role::User);
                 last.ok_or_else(|| RuntimeError::Refused("There is no question to edit yet.".into()))?
             }
         };
@@ -319,76 +311,51 @@ impl State {
         }
         let input = Notice::Input { text: line_of(message.known_text()), editing: Some(message.id) };
         self.say_if_spelled(message.known_text());
-        self.report(input);
-        Ok(())
+        self.show(input)
     }
 
     fn say_if_spelled(&self, text: &str) {
         if sanitize(text) != text {
-            let note = "Characters that a terminal would obey are spelled out, as \\x1b. Before and behind what you change they stay what they are.";
-            self.info(note);
+            self.info("Characters that a terminal would obey are spelled out, as \\x1b. Before and behind what you change they stay what they are.");
         }
     }
 
-    pub(super) fn mark(&mut self, name: String) -> Done {
-        self.here.session.may_write()?;
+    pub fn mark(&mut self, name: String) -> Done {
+        self.here.may_write()?;
         let name = name.trim();
         if name.is_empty() {
             return refused("/mark NAME names this point; /goto NAME returns to it.");
         }
-        let Some(head) = self.here.session.tree.head() else {
+        let Some(head) = self.here.tree.head() else {
             return refused("Nothing to mark: the conversation is empty.");
         };
-        self.here.session.labels.insert(name.to_owned(), head);
-        if let Some(session) = self.here.session.id {
+        self.here.labels.insert(name.to_owned(), head);
+        if let Some(session) = self.here.id {
             self.disk.change(vec![Change::Mark { session, name: name.to_owned(), message: head }]);
         }
         self.show_tree();
-        let number = self.here.session.tree.number_of(head);
-        let kept = self.here.session.ends.get(&head).is_some_and(|end| self.disk.keeps(end));
+        let number = self.here.tree.number_of(head);
+        let kept = self.here.ends.get(&head).is_some_and(|end| self.disk.keeps(end));
         let state = if kept { "; its state is kept" } else { "" };
-        self.info(format!("#{number} is now called \"{name}\". /goto {name} returns to it{state}."));
-        Ok(())
+        self.say(format!("#{number} is now called \"{name}\". /goto {name} returns to it{state}."))
     }
 
-    pub(super) fn timeline(&mut self) -> Done {
-        let rows = self.timeline_rows();
-        self.report(Notice::Timeline(rows));
-        Ok(())
+    pub fn timeline(&mut self) -> Done {
+        self.show(Notice::Timeline(self.timeline_rows()))
     }
 
     fn present_system_text(&self) -> Option<String> {
-        let path = self.here.session.tree.path();
+        let path = self.here.tree.path();
         let first = path.first().filter(|m| m.role == Role::System).map(|m| m.known_text().to_owned());
-        first.or_else(|| self.here.session.system.clone()).filter(|t| !t.is_empty())
+        first.or_else(|| self.here.system.clone()).filter(|t| !t.is_empty())
     }
 
     /// `/system edit`: sends the command that would set the present text, for the user to change.
-    pub(super) fn system_edit(&mut self) -> Done {
-        self.here.session.may_write()?;
+    pub fn system_edit(&mut self) -> Done {
+        self.here.may_write()?;
         let text = self.present_system_text().unwrap_or_default();
         self.say_if_spelled(&text);
-        self.report(Notice::Input { text: format!("/system {text}"), editing: None });
-        Ok(())
-    }
-
-    fn copied(&mut self, parent: Option<MessageId>, messages: Vec<Message>) -> Done<Option<MessageId>> {
-        let conversation = &self.here.session.tree;
-        let kept = parent.map_or(0, |p| conversation.number_of(p));
-        let new_places = (kept + 1..).zip(&messages).filter(|(_, m)| conversation.get(m.id).is_some());
-        let moved: HashMap<u64, u64> = new_places.map(|(new, m)| (conversation.number_of(m.id), new)).collect();
-        self.move_head(parent)?;
-        let mut parent = parent;
-        for old in messages {
-            let mut new = self.draft(old.role, parent, old.text);
-            (new.thinking, new.meta) = (old.thinking, old.meta);
-            // On the new branch the attended messages have other numbers or are missing.
-            let number = |old: u64| if old <= kept { Some(old) } else { moved.get(&old).copied() };
-            new.meta.looked = new.meta.looked.map(|looked| looked.renumbered(number));
-            parent = Some(new.id);
-            self.add_quietly(new)?;
-        }
-        Ok(self.here.session.tree.head())
+        self.show(Notice::Input { text: format!("/system {text}"), editing: None })
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{Attendance, Branch, Done, Form, Last, Notice, Path, Session, State, Verb, refused};
+use super::{Attendance, Branch, Done, Form, Last, Notice, Path, Session, State, Verb, first_words, refused};
 use crate::config::settings::ThinkMode;
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
@@ -34,27 +34,23 @@ pub(super) struct Untitled {
 }
 
 impl State {
-    pub(super) fn wants_title(&mut self, answer: MessageId) {
-        let finish = self.here.session.tree.get(answer).and_then(|m| m.meta.finish);
+    pub fn wants_title(&mut self, answer: MessageId) {
+        let finish = self.here.tree.get(answer).and_then(|m| m.meta.finish);
         let whole = matches!(finish, Some(Finish::Stop | Finish::Length));
-        let answers = self.here.session.tree.path().iter().filter(|m| m.role == Role::Assistant).count();
+        let answers = self.here.tree.path().iter().filter(|m| m.role == Role::Assistant).count();
         let able =
             self.engine.model().is_some_and(|m| !m.built_in && m.server.is_none()) && self.engine.free_slots() > 0;
-        self.here.session.wants_title = self.config.sessions.titles
+        self.here.wants_title = self.config.sessions.titles
             && self.attendance == Attendance::Present
-            && self.here.session.id.is_some()
-            && self.here.session.title.is_empty()
+            && self.here.id.is_some()
+            && self.here.title.is_empty()
             && able
             && whole
             && answers <= TRIES;
     }
 
-    pub(super) fn left_untitled(&mut self, session: &mut Session) {
-        self.untitled.extend(untitled(session));
-    }
-
-    pub(super) fn title_is_due(&self) -> bool {
-        (self.here.session.wants_title || !self.untitled.is_empty()) && self.engine_is_free()
+    pub fn title_is_due(&self) -> bool {
+        (self.here.wants_title || !self.untitled.is_empty()) && self.engine_is_free()
     }
 
     /// The branch that writes a title; `None` if its prefill would take too long.
@@ -70,17 +66,17 @@ impl State {
             let watched = Watched { thought_tokens: THOUGHT_TOKENS, loops: true };
             let begin = Begin::after_prompt(&branch.rendered.text);
             generate.max_tokens = TITLE_TOKENS + THOUGHT_TOKENS;
-            generate.steering = steering(watched, &self.engine.renderer.model().tokenizer, begin, 0)?;
+            generate.steering = steering(watched, self.engine.tokenizer(), begin, 0)?;
         }
         Ok(Some(branch))
     }
 
-    pub(super) fn title(&mut self, text: String) -> Done {
-        let title = shortened(&sanitize_line(text.trim()), LONGEST_TYPED);
+    pub fn title(&mut self, text: String) -> Done {
+        let title = first_words(&text, LONGEST_TYPED);
         if title.is_empty() {
             return refused("/title TEXT needs a title.");
         }
-        self.here.session.may_write()?;
+        self.here.may_write()?;
         self.info(format!("Title: {title}. /rename changes the name it is resumed by."));
         self.has_title(title, TitleBy::Person);
         Ok(())
@@ -88,9 +84,9 @@ impl State {
 
     /// Without a row, the title is saved with the first message.
     fn has_title(&mut self, title: String, by: TitleBy) {
-        self.here.session.title.clone_from(&title);
-        self.here.session.wants_title = false;
-        if let Some(session) = self.here.session.id {
+        self.here.title.clone_from(&title);
+        self.here.wants_title = false;
+        if let Some(session) = self.here.id {
             self.disk.change(vec![Change::Title { session, title: title.clone(), by }]);
         }
         self.report(Notice::Titled(title));
@@ -98,24 +94,18 @@ impl State {
 }
 
 impl Verb {
-    pub(super) async fn make_title(&mut self) -> Done {
+    pub async fn make_title(&mut self) -> Done {
         let Some(of) = untitled(&mut self.here.session).or_else(|| self.untitled.pop_front()) else { return Ok(()) };
-        let branch = match self.titling(&of) {
-            Ok(Some(branch)) => branch,
-            Ok(None) => return Ok(()),
-            Err(e) => {
-                tracing::debug!(%e, "no title");
-                return Ok(());
-            }
-        };
+        let branch = self.titling(&of).inspect_err(|e| tracing::debug!(%e, "no title"));
+        let Ok(Some(branch)) = branch else { return Ok(()) };
         let begin = Begin::after_prompt(&branch.rendered.text);
         let grown = self.in_idle_time(branch).await?.map(|grown| grown.stats);
         let written = grown.filter(|stats| stats.end.as_ref().is_some_and(|end| end.ended != Ended::Cancelled));
         let session = of.session;
         if written.is_none() && !self.here.queue.is_empty() {
             // A request had priority; the title is tried again after it.
-            match self.here.session.id == Some(session) {
-                true => self.here.session.wants_title = true,
+            match self.here.id == Some(session) {
+                true => self.here.wants_title = true,
                 false => self.untitled.push_back(of),
             }
             return Ok(());
@@ -127,7 +117,7 @@ impl Verb {
             |other| other.id == Some(session),
             |state| {
                 // A title from the user stays.
-                if state.here.session.title.is_empty() {
+                if state.here.title.is_empty() {
                     state.has_title(made, TitleBy::Model);
                 }
             },
@@ -139,7 +129,7 @@ impl Verb {
     }
 }
 
-fn untitled(of: &mut Session) -> Option<Untitled> {
+pub(super) fn untitled(of: &mut Session) -> Option<Untitled> {
     let wanted = std::mem::take(&mut of.wants_title) && of.title.is_empty();
     let session = of.id.filter(|_| wanted)?;
     Some(Untitled { session, prompt: prompt(&of.tree.path())? })
@@ -172,7 +162,6 @@ fn shortened(text: &str, most: usize) -> String {
     words.trim_end().to_owned()
 }
 
-/// Extracts the title from the model's output; `None` if there is none.
 fn cleaned(text: &str) -> Option<String> {
     let line = text.lines().map(str::trim).find(|l| l.chars().any(char::is_alphanumeric))?;
     let line = sanitize_line(line);
@@ -189,7 +178,7 @@ fn cleaned(text: &str) -> Option<String> {
         _ => bare,
     };
     let words: Vec<&str> = bare.trim_matches(mark).trim_end_matches(['.', '。']).split_whitespace().collect();
-    let title = shortened(&words.join(" "), LONGEST);
+    let title = first_words(&words.join(" "), LONGEST);
     title.chars().any(char::is_alphanumeric).then_some(title)
 }
 

@@ -55,15 +55,9 @@ impl Tree {
 
     /// Replaces an existing message; ignores any other.
     pub fn amend(&mut self, message: Message) {
-        let Some(before) = self.messages.get(&message.id) else {
-            return;
-        };
-        if before.parent != message.parent
-            && let Some(siblings) = self.children.get_mut(&before.parent)
-        {
-            siblings.retain(|id| *id != message.id);
+        if self.messages.contains_key(&message.id) {
+            self.restore(message);
         }
-        self.insert(message);
     }
 
     /// Appends new words to a message in progress; `of` holds its current numbers.
@@ -79,10 +73,12 @@ impl Tree {
 
     /// Adds a message from the store, or replaces its partial copy.
     pub fn restore(&mut self, message: Message) {
-        match self.messages.contains_key(&message.id) {
-            true => self.amend(message),
-            false => self.insert(message),
+        if let Some(before) = self.messages.get(&message.id).filter(|before| before.parent != message.parent)
+            && let Some(siblings) = self.children.get_mut(&before.parent)
+        {
+            siblings.retain(|id| *id != message.id);
         }
+        self.insert(message);
     }
 
     pub fn head(&self) -> Option<MessageId> {
@@ -148,7 +144,7 @@ impl Tree {
     }
 
     pub fn branching(&self) -> Option<MessageId> {
-        self.path().iter().rev().map(|m| m.id).find(|id| self.siblings(*id).len() > 1)
+        self.branchings().pop()
     }
 
     /// All messages of the open branch that have siblings, root first.
@@ -192,16 +188,9 @@ impl Tree {
 
     /// The end of the exchange that `id` begins: for a question its newest answer, otherwise itself.
     pub fn exchange_end(&self, id: MessageId) -> MessageId {
-        match self.messages.get(&id).map(|m| m.role) {
-            Some(Role::User) => self
-                .children(Some(id))
-                .iter()
-                .rev()
-                .find(|c| self.messages.get(c).is_some_and(|m| m.role == Role::Assistant))
-                .copied()
-                .unwrap_or(id),
-            _ => id,
-        }
+        let is_a = |id: MessageId, role| self.messages.get(&id).is_some_and(|m| m.role == role);
+        let mut below = self.children(Some(id)).iter().rev().copied().filter(|_| is_a(id, Role::User));
+        below.find(|child| is_a(*child, Role::Assistant)).unwrap_or(id)
     }
 
     /// Restores the heads of an earlier run, newest last, for [`Tree::redo`].

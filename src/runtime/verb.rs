@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::baton::{Baton, Held, Running};
+use super::executor::Executor;
 use super::task::Task;
 use super::{Activity, Attendance, Choice, Done, Level, Notice, Slot, State};
 use crate::engine::protocol::EngineEvent;
@@ -32,6 +33,7 @@ pub(super) enum Wanted {
     States(u64),
 }
 
+/// What a verb waits for.
 #[derive(Debug, Default)]
 pub(super) enum Wait {
     /// No verb runs: the next request can begin.
@@ -39,16 +41,22 @@ pub(super) enum Wait {
     Idle,
     /// For the loop to handle pending events.
     Turn,
-    /// For the model to load.
     Model,
-    /// For the disk, until a deadline.
-    Saved { wanted: Wanted, until: Instant },
-    /// For another thread.
+    Saved {
+        wanted: Wanted,
+        until: Instant,
+    },
     Background(Task),
-    /// For the user.
-    Question { id: u64, notice: Box<Notice>, before: Activity },
-    /// For commands to the engine.
-    Engine { commands: Vec<u64>, work: Work, next_tick: Instant },
+    Question {
+        id: u64,
+        notice: Box<Notice>,
+        before: Activity,
+    },
+    Engine {
+        commands: Vec<u64>,
+        work: Work,
+        until: Instant,
+    },
 }
 
 /// Work of the engine that a verb waits for.
@@ -58,7 +66,6 @@ pub(super) enum Work {
     Job,
     /// A restore of that slot: it may continue in another process when the one that ran the model ends.
     Restore,
-    /// Branches in other slots.
     Branches,
     /// The same, and every request has priority.
     Title,
@@ -69,24 +76,10 @@ pub(super) enum Wake {
     Go,
     Stopped,
     Answer(Answer),
-    /// An event of one of the commands.
     Engine(EngineEvent),
-    /// [`Wait::Engine::next_tick`] is reached.
+    /// The time to save and to refresh numbers.
     Tick,
-    /// The conversation is on screen again.
     ShownAgain,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// After the running verb, if any.
-    Queue,
-    /// At once; it needs no wait.
-    AtOnce,
-    /// In another conversation, which replaces this one on screen.
-    Leave,
-    /// In a conversation of its own.
-    Apart,
 }
 
 impl Wait {
@@ -94,9 +87,8 @@ impl Wait {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Wait::Idle | Wait::Turn | Wait::Model | Wait::Question { .. } => None,
-            Wait::Background(task) => task.deadline(),
-            Wait::Saved { until, .. } => Some(*until),
-            Wait::Engine { next_tick, .. } => Some(*next_tick),
+            Wait::Background(task) => task.until,
+            Wait::Saved { until, .. } | Wait::Engine { until, .. } => Some(*until),
         }
     }
 
@@ -129,7 +121,6 @@ impl Wait {
 /// Another slot than the conversation's own.
 pub(super) struct BranchSlot {
     pub(super) slot: Slot,
-    /// Whether its state is kept.
     pub(super) keeps: bool,
 }
 
@@ -138,32 +129,31 @@ pub(super) type Verb = Held<State, Option<BranchSlot>>;
 
 impl Verb {
     /// Returns the event that ended the wait.
-    pub(super) async fn wait(&mut self, wait: Wait) -> Wake {
+    pub async fn wait(&mut self, wait: Wait) -> Wake {
         self.here.wait = wait;
         self.hand_back().await;
         self.here.wake.take().unwrap_or(Wake::Go)
     }
 
     /// Waits for events of engine commands. True on a tick: time to save and to refresh numbers.
-    pub(super) async fn wait_for_engine(&mut self, commands: Vec<u64>, work: Work) -> (Wake, bool) {
-        let next_tick = self.here.next_tick.max(Instant::now());
-        let wake = self.wait(Wait::Engine { commands, work, next_tick }).await;
-        let due = Instant::now() >= next_tick;
-        self.here.next_tick = if due { Instant::now() + TICK } else { next_tick };
+    pub async fn wait_for_engine(&mut self, commands: Vec<u64>, work: Work) -> (Wake, bool) {
+        let until = self.here.next_tick.unwrap_or_else(Instant::now);
+        let wake = self.wait(Wait::Engine { commands, work, until }).await;
+        let due = Instant::now() >= until;
+        self.here.next_tick = Some(if due { Instant::now() + TICK } else { until });
         (wake, due)
     }
 
-    pub(super) fn slot(&mut self) -> &mut Slot {
-        let (state, own) = self.split();
-        own.as_mut().map_or(&mut state.here.slot, |own| &mut own.slot)
+    pub fn slot(&mut self) -> &mut Slot {
+        self.parts().1
     }
 
-    pub(super) fn is_in_own_slot(&self) -> bool {
+    pub fn is_in_own_slot(&self) -> bool {
         self.own.is_none()
     }
 
     /// Begins a child in `slot` that stores its waits in [`Conversation::wait`] and stops with the conversation.
-    pub(super) fn child<T: 'static>(
+    pub fn child<T: 'static>(
         &self,
         mut slot: Slot,
         keeps: bool,
@@ -177,6 +167,43 @@ impl Verb {
             (verb.own.take().map(|own| own.slot).unwrap_or_default(), done)
         })
     }
+
+    /// The key of the user's choice. The last one cancels and loses nothing; without a user the first is taken.
+    pub async fn ask_user(&mut self, text: String, choices: &[(char, &str)]) -> char {
+        let cancel = choices.last().map_or('\x1b', |(key, _)| *key);
+        if self.attendance == Attendance::Absent {
+            return choices.first().map_or(cancel, |(key, _)| *key);
+        }
+        match self.put(|id| Notice::Question { id, text, choices: Choice::all(choices) }).await {
+            Some(Answer::Key(key)) if choices.iter().any(|(known, _)| *known == key) => key,
+            Some(Answer::Key(_) | Answer::Files(_)) | None => cancel,
+        }
+    }
+
+    /// Shows a question; `None` if the user stops instead of answering.
+    pub async fn put(&mut self, notice: impl FnOnce(u64) -> Notice) -> Option<Answer> {
+        if self.quitting {
+            return None;
+        }
+        self.next_question += 1;
+        let id = self.next_question;
+        let before = self.here.activity.clone();
+        match self.off_screen {
+            // Off screen only the question is reported, not an end of work.
+            true => self.here.activity = Activity::Idle,
+            false => self.activity(Activity::Idle),
+        }
+        let notice = Box::new(notice(id));
+        self.report((*notice).clone());
+        match self.wait(Wait::Question { id, notice, before }).await {
+            Wake::Answer(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    pub async fn confirm(&mut self, text: String, yes: &str) -> bool {
+        self.ask_user(text, &[('\n', yes), ('\x1b', "cancel")]).await == '\n'
+    }
 }
 
 /// A verb that begins at its first poll.
@@ -187,17 +214,12 @@ pub(super) fn verb(baton: &Baton<State>, body: impl AsyncFnOnce(&mut Verb) -> Do
 
 impl State {
     /// Runs a verb of `here` up to its next wait or its end.
-    pub(super) fn resume_verb(mut self: Box<State>, mut running: Running<Done>) -> Box<State> {
+    pub fn resume_verb(mut self: Box<State>, mut running: Running<Done>) -> Box<State> {
         let baton = self.baton.clone();
         self.here.wait = Wait::Idle;
         let (mut state, polled) = running.poll(&baton, self);
         match polled {
-            Poll::Pending => {
-                state.here.verb = Some(running);
-                if let Some(shown) = state.here.wait.background().map(Task::activity) {
-                    state.activity(shown);
-                }
-            }
+            Poll::Pending => state.waits(running),
             Poll::Ready(done) => state.after(done),
         }
         state
@@ -222,7 +244,7 @@ impl State {
     }
 
     /// Resumes all verbs at the end of their wait.
-    pub(super) fn settle(mut self: Box<State>) -> Box<State> {
+    pub fn settle(mut self: Box<State>) -> Box<State> {
         loop {
             if let Some((serial, running)) = self.at_once.pop_front() {
                 let at = self.at_work(|session| session.serial == serial);
@@ -247,7 +269,7 @@ impl State {
     }
 
     /// Runs a verb in `here` or in another conversation.
-    pub(super) fn run_in(
+    pub fn run_in(
         mut self: Box<State>,
         at: Option<usize>,
         running: Running<Done>,
@@ -262,63 +284,20 @@ impl State {
         self
     }
 
-    pub(super) fn wake(&mut self, wake: Wake) {
+    pub fn wake(&mut self, wake: Wake) {
         self.here.wake = Some(wake);
     }
-}
 
-impl State {
-    pub(super) fn answered(&mut self, question: u64, answer: Answer) {
-        match &self.here.wait {
-            Wait::Question { id, before, .. } if *id == question => {
-                // The stop that led to the question is over.
-                let before = Some(before.clone()).filter(|before| *before != Activity::Stopping);
-                if let Some(before) = before {
-                    self.activity(before);
-                }
-                self.wake(Wake::Answer(answer));
-            }
-            // The question is no longer open.
-            _ => {}
+    /// Ignored if the question is no longer open.
+    pub fn answered(&mut self, question: u64, answer: Answer) {
+        let Wait::Question { id, before, .. } = &self.here.wait else { return };
+        if *id != question {
+            return;
         }
-    }
-}
-
-impl Verb {
-    /// The key of the user's choice. The last one cancels and loses nothing; without a user the first is taken.
-    pub(super) async fn ask_user(&mut self, text: String, choices: &[(char, &str)]) -> char {
-        let cancel = choices.last().map_or('\x1b', |(key, _)| *key);
-        if self.attendance == Attendance::Absent {
-            return choices.first().map_or(cancel, |(key, _)| *key);
+        // The stop that led to the question is over.
+        if *before != Activity::Stopping {
+            self.activity(before.clone());
         }
-        match self.put(|id| Notice::Question { id, text, choices: Choice::all(choices) }).await {
-            Some(Answer::Key(key)) if choices.iter().any(|(known, _)| *known == key) => key,
-            Some(Answer::Key(_) | Answer::Files(_)) | None => cancel,
-        }
-    }
-
-    /// Shows a question; `None` if the user stops instead of answering.
-    pub(super) async fn put(&mut self, notice: impl FnOnce(u64) -> Notice) -> Option<Answer> {
-        if self.quitting {
-            return None;
-        }
-        self.next_question += 1;
-        let id = self.next_question;
-        let before = self.here.activity.clone();
-        match self.off_screen {
-            // Off screen only the question is reported, not an end of work.
-            true => self.here.activity = Activity::Idle,
-            false => self.activity(Activity::Idle),
-        }
-        let notice = Box::new(notice(id));
-        self.report((*notice).clone());
-        match self.wait(Wait::Question { id, notice, before }).await {
-            Wake::Answer(answer) => Some(answer),
-            _ => None,
-        }
-    }
-
-    pub(super) async fn confirm(&mut self, text: String, yes: &str) -> bool {
-        self.ask_user(text, &[('\n', yes), ('\x1b', "cancel")]).await == '\n'
+        self.wake(Wake::Answer(answer));
     }
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ask_all::Ready;
+use super::sources::Item;
+use super::verb::Work;
 use super::{Activity, Branch, Done, Fan, Grown, Notice, Path, Rendered, RuntimeError, State, Verb, grouped, refused};
 use crate::core::counted;
 use crate::core::transcript::{DocumentInfo, Message, Role};
@@ -31,7 +33,7 @@ struct When {
 }
 
 impl Verb {
-    pub(super) async fn when(&mut self, question: String) -> Done {
+    pub async fn when(&mut self, question: String) -> Done {
         if question.trim().is_empty() {
             return refused("/when QUESTION asks along the longest document of this conversation.");
         }
@@ -39,12 +41,24 @@ impl Verb {
         self.keeps_state("/when")?;
         // State of a document that was just read may not be on disk yet.
         self.states_saved().await;
-        let (document, places) = self.places(&question)?;
-        self.ask_along(question, document.meta.document, places).await
+        let path = self.here.tree.path();
+        let tokens = |m: &&Message| m.meta.document.as_ref().map(|d| d.tokens);
+        let Some(document) = path.into_iter().filter(|m| tokens(m).is_some()).max_by_key(tokens) else {
+            return refused("There is no document in this conversation. /load PATH reads one.");
+        };
+        let asked = self.draft(Role::User, Some(document.id), question.clone());
+        let before = self.here.tree.path_to(Some(document.id));
+        let messages: Vec<&Message> = before.into_iter().chain([&asked]).collect();
+        let rendered = self.prompt(&messages)?;
+        let segment = self.here.ends.get(&document.id).ok_or_else(lost)?;
+        let stored = self.disk.stored_path(segment)?.unchanged(&rendered.text);
+        let places = self.places_in(&messages, &rendered, &stored)?;
+        let document = document.meta.document.clone();
+        self.ask_along(question, document, places).await
     }
 
     /// The same along a document of the library.
-    pub(super) async fn when_library(&mut self, document: String, question: String) -> Done {
+    pub async fn when_library(&mut self, document: String, question: String) -> Done {
         self.engine_ready().await?;
         self.keeps_state("when")?;
         self.states_saved().await;
@@ -60,7 +74,7 @@ impl Verb {
         let (document, lines) = document.map_or((String::new(), 0), |d| (d.name, d.lines));
         self.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
         let mut fan = When { question, document, lines, places, started: Instant::now() };
-        let slots = self.fan_out(&mut fan).await?;
+        let slots = self.fan_out(&mut fan, Work::Branches).await?;
         let released = self.release(slots);
         self.report_meters();
         if fan.answered().next().is_none() && self.here.slot.stopped() {
@@ -72,26 +86,11 @@ impl Verb {
 }
 
 impl State {
-    /// The longest document of the branch, and the restorable states inside it.
-    fn places(&self, question: &str) -> Done<(Message, Vec<Place>)> {
-        let path = self.here.session.tree.path();
-        let tokens = |m: &&Message| m.meta.document.as_ref().map(|d| d.tokens);
-        let Some(document) = path.iter().copied().filter(|m| tokens(m).is_some()).max_by_key(tokens) else {
-            return refused("There is no document in this conversation. /load PATH reads one.");
-        };
-        let question = self.draft(Role::User, Some(document.id), question.to_owned());
-        let before = self.here.session.tree.path_to(Some(document.id));
-        let messages: Vec<&Message> = before.into_iter().chain([&question]).collect();
-        let rendered = self.prompt(&messages, "This question")?;
-        let segment = self.here.session.ends.get(&document.id).ok_or_else(lost)?;
-        let stored = self.disk.stored_path(segment)?.unchanged(&rendered.text);
-        Ok((document.clone(), self.places_in(&messages, &rendered, &stored)?))
-    }
-
     /// The restorable states inside the document before the question that the messages end with.
     fn places_in(&self, messages: &[&Message], rendered: &Rendered, stored: &Path) -> Done<Vec<Place>> {
         let number = messages.len().saturating_sub(1) as u64;
-        let (range, first_line) = self.engine.renderer.place_of(rendered, messages, number).ok_or_else(lost)?;
+        let items = self.engine.renderer.items(rendered, messages);
+        let Item { range, line: first_line, .. } = items.into_iter().find(|i| i.number == number).ok_or_else(lost)?;
         let mut kept = Vec::new();
         for n in 1..=stored.segments().len() {
             let prefix = stored.prefix(n);
@@ -168,10 +167,6 @@ impl When {
 }
 
 impl Fan for When {
-    fn count(&self) -> usize {
-        self.places.len()
-    }
-
     fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
         let Some(place) = self.places.get(which) else { return Ok(None) };
         runtime.question_after(&place.path, &place.rendered, runtime.greedy()).map(Some)

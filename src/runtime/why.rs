@@ -7,10 +7,11 @@
 use std::ops::Range;
 
 use super::segments::{self, boundary};
-use super::{Activity, Done, Form, Last, Notice, Path, Plan, Rendered, RuntimeError, State, ToAnswer, Verb, refused};
+use super::{Activity, Done, Form, Last, Notice, Path, RuntimeError, State, ToAnswer, Verb, grouped, refused};
 use crate::core::transcript::{Message, Passage};
 use crate::engine::protocol::{Scoring, Token};
 use crate::runtime::protocol::Why;
+use crate::text::tokenizer::Tokenizer;
 use crate::text::{Before, Walk};
 
 /// Passages that are hidden by default, one at a time.
@@ -18,20 +19,8 @@ const PASSAGES: usize = 3;
 /// Least factor of lost likelihood that counts as a dependence.
 const NOTICEABLE: f64 = 2.0;
 
-struct ScoredAnswer {
-    number: u64,
-    /// The answer's text after the prompt.
-    text: String,
-    /// Bytes of thoughts at its start, which are scored and not shown.
-    thoughts: usize,
-    tokens: Vec<Token>,
-    passages: Vec<Passage>,
-    /// Tokenizer context before the text.
-    before: Before,
-}
-
 impl Verb {
-    pub(super) async fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
+    pub async fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
         if self.engine.server().is_some() {
             return Err(self.not_there("how likely a text is", "/look and /why"));
         }
@@ -43,15 +32,15 @@ impl Verb {
         if passages.is_empty() {
             return refused(format!("No passage stood out while #{number} was written."));
         }
-        let path = self.here.session.tree.path_to(message.parent);
+        let path = self.here.tree.path_to(message.parent);
         let rendered = self.rendered(&path, Form::Prompt)?;
-        let whole: Vec<&Message> = path.iter().copied().chain([message]).collect();
-        let open = self.rendered(&whole, Form::Open(""))?;
+        let all: Vec<&Message> = path.iter().copied().chain([message]).collect();
+        let open = self.rendered(&all, Form::Open(""))?;
         let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
-        let answer = message.text.trim();
-        let thoughts = text.len().saturating_sub(self.engine.renderer.safe(answer).len());
+        // Thoughts at its start are scored and not shown.
+        let thoughts = text.len().saturating_sub(self.engine.renderer.safe(message.text.trim()).len());
         let plan = self.fitted(&rendered, State::plan_answer, "Scoring this answer").await?;
-        let tokenizer = &self.engine.renderer.model().tokenizer;
+        let tokenizer = self.engine.tokenizer();
         let last = plan.steps.last().map_or(&[][..], |step| &step.prompt);
         let before = tokenizer.before_next(last, Before::Edge);
         let tokens = tokenizer.encode_after(&text, before)?;
@@ -59,14 +48,21 @@ impl Verb {
             return refused(format!("#{number} is too short to be scored."));
         }
 
-        let scored_answer = ScoredAnswer { number, text, thoughts, tokens, passages, before };
+        // The blocks of each passage in the state that the prompt produces. If that differs from the state at the time of
+        // the answer (after a new read or an import), they are found by the passage's lines.
+        let mut after: Path = plan.base.clone();
+        for step in &plan.steps {
+            let boundary = boundary(&rendered, step.text_end);
+            let fingerprint = &self.engine.fingerprint;
+            after.push(segments::content(fingerprint, &after, &step.prompt, &[], boundary, step.kind));
+        }
+        let (_, message, sources) = self.looked(Some(number))?;
+        let path = self.here.tree.path_to(message.parent);
+        let map = self.engine.renderer.map(&rendered, &path, &after, sources.block_tokens as usize);
+        let hidden = passages.iter().map(|p| vec![map.blocks_of(&rendered.text, p)]);
+        let hidden = std::iter::once(Vec::new()).chain(hidden).collect();
+        let scoring = Scoring { tokens: tokens.clone(), likely: None, hidden };
         let live = self.here.slot.live.clone();
-        let hidden = self.hidden(&scored_answer, &rendered, &plan)?;
-        let scoring = Scoring {
-            tokens: scored_answer.tokens.clone(),
-            likely: None,
-            hidden: std::iter::once(Vec::new()).chain(hidden).collect(),
-        };
         let last = ToAnswer { last: Last::Score(scoring), message: None };
         self.activity(Activity::Busy { what: "scoring the answer again".into() });
         let stats = self.execute(plan, &rendered, Some(last), &mut ()).await;
@@ -74,74 +70,40 @@ impl Verb {
         self.return_to(live).await?;
         self.report_meters();
         let scored = scored?;
-        if scored.len() != scored_answer.passages.len() + 1 {
+        let Some((shown, hidden)) = scored.split_first().filter(|(_, hidden)| hidden.len() == passages.len()) else {
             return Err(RuntimeError::Stopped);
-        }
-        let page = self.page_of(&scored_answer, &scored);
-        self.report(page);
-        Ok(())
-    }
-}
-
-impl State {
-    /// Blocks of each passage in the state that the prompt produces. If that differs from the state at the time of the
-    /// answer (after a new read or an import), they are found by the passage's lines.
-    fn hidden(&self, scored_answer: &ScoredAnswer, rendered: &Rendered, plan: &Plan) -> Done<Vec<Vec<Range<u32>>>> {
-        let mut path: Path = plan.base.clone();
-        for step in &plan.steps {
-            let boundary = boundary(rendered, step.text_end);
-            let fingerprint = self.engine.fingerprint();
-            path.push(segments::content(fingerprint, &path, &step.prompt, &[], boundary, step.kind));
-        }
-        let (_, message, sources) = self.looked(Some(scored_answer.number))?;
-        let messages = self.here.session.tree.path_to(message.parent);
-        let map = self.engine.renderer.map(rendered, &messages, &path, sources.block_tokens as usize);
-        Ok(scored_answer.passages.iter().map(|p| vec![map.blocks_of(&rendered.text, p)]).collect())
-    }
-
-    fn page_of(&self, scored_answer: &ScoredAnswer, scored: &[Vec<f32>]) -> Notice {
-        let words = words(&self.pieces(scored_answer), &scored_answer.text, scored_answer.thoughts);
-        let rows: Vec<Why> = match scored.split_first() {
-            None => Vec::new(),
-            Some((shown, hidden)) => {
-                hidden.iter().map(|scores| weigh(&words, &scored_answer.text, shown, scores)).collect()
-            }
         };
-        let mut text = String::new();
-        for (k, (row, passage)) in (1..).zip(rows.iter().zip(&scored_answer.passages)) {
-            text.push_str(&format!("    without [{k}] {} ({}):\n", passage.place(), passage.percent()));
-            text.push_str(&match &row.part {
+        let words = words(&pieces(self.engine.tokenizer(), &text, &tokens, before), &text, thoughts);
+        let rows: Vec<Why> = hidden.iter().map(|scores| weigh(&words, &text, shown, scores)).collect();
+        let mut page = String::new();
+        for (k, (row, passage)) in (1..).zip(rows.iter().zip(&passages)) {
+            page.push_str(&format!("    without [{k}] {} ({}):\n", passage.place(), passage.percent()));
+            page.push_str(&match &row.part {
                 Some(part) => format!("        \"{part}\" is {} less likely\n", times(row.times)),
                 None => "        no part becomes less likely\n".to_owned(),
             });
-            text.push_str(&format!("        the whole answer: {}\n    \n", whole(row.whole)));
+            page.push_str(&format!("        the whole answer: {}\n    \n", whole(row.whole)));
         }
-        text.push_str(
+        page.push_str(
             "\nThe answer was scored again with each passage hidden from the sparse layers; the beginning of the context \
              is never hidden. This is a lower bound: the linear layers have read the passage and remember some of it.\n",
         );
-        Notice::Why {
-            number: scored_answer.number,
-            title: format!("What #{} rests on", scored_answer.number),
-            text,
-            rows,
-        }
+        self.show(Notice::Why { number, title: format!("What #{number} rests on"), text: page, rows })
     }
+}
 
-    /// Bytes of the text that each token spells.
-    fn pieces(&self, scored_answer: &ScoredAnswer) -> Vec<Range<usize>> {
-        let mut walk = Walk::new(&self.engine.renderer.model().tokenizer, &scored_answer.text, scored_answer.before);
-        let mut at = 0;
-        let mut pieces = Vec::with_capacity(scored_answer.tokens.len());
-        for token in &scored_answer.tokens {
-            let from = at;
-            if walk.step(*token) {
-                at = walk.place().unwrap_or(at);
-            }
-            pieces.push(from..at);
+/// Bytes of the text that each token spells.
+fn pieces(tokenizer: &Tokenizer, text: &str, tokens: &[Token], before: Before) -> Vec<Range<usize>> {
+    let mut walk = Walk::new(tokenizer, text, before);
+    let mut at = 0;
+    let piece = |token: &Token| {
+        let from = at;
+        if walk.step(*token) {
+            at = walk.place().unwrap_or(at);
         }
-        pieces
-    }
+        from..at
+    };
+    tokens.iter().map(piece).collect()
 }
 
 /// `900 times`, `more than a billion times`.
@@ -151,7 +113,7 @@ fn times(ratio: f64) -> String {
         r if r >= 10.0 => {
             // Two significant digits are all that the estimate supports.
             let unit = 10f64.powf(r.log10().floor() - 1.0);
-            format!("{} times", crate::core::grouped(((r / unit).round() * unit) as u64))
+            format!("{} times", grouped(((r / unit).round() * unit) as u64))
         }
         r => format!("{r:.1} times"),
     }

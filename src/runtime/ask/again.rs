@@ -1,12 +1,18 @@
-//! `/regen`: generates one or several new answers to a question; the user chooses the answer that continues the
-//! conversation.
+//! Several answers to one question (`/regen`, `-n`): in parallel if the engine has free slots, else one after the other.
+//! Each equals the answer that its seed produces alone. The user chooses the one that continues the conversation.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::{Done, Plan, Rendered, RuntimeError, State, Verb, first_words, grouped, refused};
+use super::super::verb::Work;
+use super::super::{
+    Activity, Branch, Done, Fan, Grown, Notice, Path, Plan, Rendered, RuntimeError, State, Step, Verb, Written,
+    first_words, grouped, refused,
+};
 use super::THIS_QUESTION;
+use super::answer::Answer;
 use crate::config::commands::MOST_ANSWERS;
-use crate::core::transcript::{MessageId, Role};
+use crate::core::transcript::{Message, MessageId, Role};
 use crate::engine::protocol::{MOST_TEMPERATURE, Sampling};
 
 pub(super) struct Again {
@@ -14,36 +20,46 @@ pub(super) struct Again {
     pub(super) count: u64,
     /// The question has an earlier answer.
     pub(super) answered: bool,
-    temperature: Option<f32>,
+    pub(super) temperature: Option<f32>,
     /// Seed of the first answer; each further answer adds one.
-    seed: Option<u64>,
+    pub(super) seed: Option<u64>,
 }
 
-impl Again {
-    pub(super) fn first(question: MessageId, count: u64, seed: u64) -> Again {
-        Again { question, count, answered: false, temperature: None, seed: Some(seed) }
+struct Made {
+    id: MessageId,
+    /// `None` once it has ended.
+    answer: Option<Answer>,
+    rate: f64,
+    path: Path,
+    failed: Option<RuntimeError>,
+}
+
+struct Several {
+    rendered: Arc<Rendered>,
+    base: Path,
+    steps: Vec<Step>,
+    made: Vec<Made>,
+}
+
+pub(super) fn known_count(count: u64) -> Done {
+    if count <= MOST_ANSWERS {
+        return Ok(());
     }
+    refused(format!("Between 1 and {MOST_ANSWERS} answers can be generated at once (got {count})."))
 }
 
 impl Verb {
-    pub(in crate::runtime) async fn regen(
-        &mut self,
-        at: Option<u64>,
-        count: u64,
-        temperature: Option<f32>,
-        seed: Option<u64>,
-    ) -> Done {
-        self.here.session.may_write()?;
+    pub async fn regen(&mut self, at: Option<u64>, count: u64, temperature: Option<f32>, seed: Option<u64>) -> Done {
+        self.here.may_write()?;
         known_count(count)?;
         if let Some(t) = temperature.filter(|t| !(0.0..=MOST_TEMPERATURE).contains(&f64::from(*t))) {
             return refused(format!("temperature must be 0 to {MOST_TEMPERATURE} (got {t})"));
         }
         let question = self.question_of(at)?;
-        if temperature.unwrap_or(self.here.session.settings.sampling.temperature) == 0.0 {
+        if temperature.unwrap_or(self.here.settings.sampling.temperature) == 0.0 {
             self.info("At temperature 0 the answer will be the same. Try /regen temp=0.7.");
         }
-        self.engine_ready().await?;
-        self.here.session.may_write()?;
+        self.ready_to_write().await?;
         self.answer_again(Again { question, count: count.max(1), answered: true, temperature, seed }).await
     }
 
@@ -53,7 +69,14 @@ impl Verb {
         }
         let mut made = Vec::new();
         loop {
-            made.push(self.answer_once_more(&again, made.len() as u64).await?);
+            let started = Instant::now();
+            let (rendered, plan) = self.plan_again(&again).await?;
+            let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
+            let answer = self.new_answer(&rendered, self.sampling_again(&again, made.len() as u64), started)?;
+            made.push(self.write_answer(answer, plan, &rendered).await?);
+            if again.answered && self.engine.server().is_none() {
+                self.info(format!("Answered again: {shared} tokens shared, {read} read for the question."));
+            }
             if made.len() as u64 >= again.count || self.here.slot.stopped() {
                 break;
             }
@@ -66,28 +89,76 @@ impl Verb {
         self.sync_quietly().await
     }
 
-    pub(super) async fn plan_again(&mut self, again: &Again) -> Done<(Rendered, Plan)> {
+    async fn answer_side_by_side(&mut self, again: Again) -> Done {
+        let started = Instant::now();
+        let (rendered, mut plan) = self.plan_again(&again).await?;
+        // The text before the question is read once, in the conversation's own slot.
+        plan.steps.pop();
+        self.execute(plan, &rendered, None, &mut ()).await?;
+        self.unstopped()?;
+
+        let plan = self.plan_answer(&rendered)?;
+        let answer = |i| self.new_answer(&rendered, self.sampling_again(&again, i), started);
+        let answers = (0..again.count).map(answer).collect::<Done<Vec<Answer>>>()?;
+        for answer in &answers {
+            self.add_quietly(answer.message.clone())?;
+        }
+        if again.answered && self.engine.server().is_none() {
+            let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
+            self.info(format!("Answering again: {shared} tokens shared, {read} read for the question."));
+        }
+        self.report(Notice::Several(answers.iter().map(|a| (a.message.id, a.message.meta.seed)).collect()));
+        // No token has arrived yet.
+        self.activity(Activity::Busy { what: "reading the question".into() });
+        let made = |answer: Answer| {
+            let id = answer.message.id;
+            Made { id, answer: Some(answer), rate: 0.0, path: Path::default(), failed: None }
+        };
+        let made = answers.into_iter().map(made).collect();
+        let mut several = Several { rendered: Arc::new(rendered), base: plan.base, steps: plan.steps, made };
+        let slots = self.fan_out(&mut several, Work::Branches).await?;
+        // A stop arrived before these answers got a slot.
+        for at in 0..several.made.len() {
+            several.ended(self, at, Err(RuntimeError::Stopped));
+        }
+        self.report_meters();
+        self.warn_of_full_context();
+
+        let whole: Vec<&Made> = several.made.iter().filter(|m| m.failed.is_none()).collect();
+        if whole.is_empty() || self.engine.model().is_none() {
+            let released = self.release(slots);
+            let failed = several.made.into_iter().find_map(|m| m.failed);
+            self.show_session();
+            return released.and(Err(failed.unwrap_or(RuntimeError::Stopped)));
+        }
+        let ids: Vec<MessageId> = whole.iter().map(|m| m.id).collect();
+        let chosen = match self.choose_answer(&ids).await.and_then(|id| self.move_head(Some(id)).map(|()| id)) {
+            Ok(chosen) => chosen,
+            Err(e) => {
+                self.release(slots)?;
+                return Err(e);
+            }
+        };
+        self.show_session();
+        let path = several.made.into_iter().find(|m| m.id == chosen).map(|m| m.path).unwrap_or_default();
+        if !self.adopt(slots, &path).await? {
+            self.return_to(path).await?;
+        }
+        self.show_tree();
+        self.report_meters();
+        self.sync_quietly().await
+    }
+
+    async fn plan_again(&mut self, again: &Again) -> Done<(Rendered, Plan)> {
         self.move_head(Some(again.question))?;
         self.show_session();
-        let rendered = self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?;
+        let rendered = self.prompt(&self.here.tree.path())?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         Ok((rendered, plan))
     }
 
-    async fn answer_once_more(&mut self, again: &Again, i: u64) -> Done<MessageId> {
-        let started = Instant::now();
-        let (rendered, plan) = self.plan_again(again).await?;
-        let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
-        let answer = self.new_answer(&rendered, self.sampling_again(again, i), started)?;
-        let made = self.write_answer(answer, plan, &rendered).await?;
-        if again.answered && self.engine.server().is_none() {
-            self.info(format!("Answered again: {shared} tokens shared, {read} read for the question."));
-        }
-        Ok(made)
-    }
-
-    pub(super) async fn choose_answer(&mut self, made: &[MessageId]) -> Done<MessageId> {
-        let text = |id| self.here.session.tree.get(id).map_or("", |m| m.text.as_str());
+    async fn choose_answer(&mut self, made: &[MessageId]) -> Done<MessageId> {
+        let text = |id| self.here.tree.get(id).map_or("", |m| m.text.as_str());
         let labels: Vec<String> = made.iter().map(|id| first_words(text(*id), 60)).collect();
         let last = ('\x1b', "keep the last; /branch shows the others");
         let choices: Vec<_> = ('1'..='9').zip(labels.iter().map(String::as_str)).chain([last]).collect();
@@ -104,10 +175,10 @@ impl Verb {
 
 impl State {
     fn question_of(&self, at: Option<u64>) -> Done<MessageId> {
-        let path = self.here.session.tree.path();
+        let path = self.here.tree.path();
         let last = match at {
-            Some(n) => Some(self.here.session.numbered(n)?),
-            None => path.iter().rev().find(|m| m.role == Role::User || m.role == Role::Assistant).copied(),
+            Some(n) => Some(self.here.numbered(n)?),
+            None => path.into_iter().rfind(|m| m.role == Role::User || m.role == Role::Assistant),
         };
         match last {
             Some(m) if m.role == Role::User => Ok(m.id),
@@ -119,22 +190,61 @@ impl State {
         }
     }
 
-    pub(super) fn sampling_again(&self, again: &Again, i: u64) -> Sampling {
+    fn sampling_again(&self, again: &Again, i: u64) -> Sampling {
         let mut sampling = self.next_sampling();
         sampling.temperature = again.temperature.unwrap_or(sampling.temperature);
         sampling.seed = match again.seed {
             Some(seed) => seed.wrapping_add(i),
             // The configured seed alone would reproduce the existing answer.
-            None if self.here.session.settings.seed.is_some() => sampling.seed.wrapping_add(i),
+            None if self.here.settings.seed.is_some() => sampling.seed.wrapping_add(i),
             None => sampling.seed,
         };
         sampling
     }
 }
 
-pub(super) fn known_count(count: u64) -> Done {
-    if (1..=MOST_ANSWERS).contains(&count.max(1)) {
-        return Ok(());
+impl Fan for Several {
+    fn prepare(&mut self, state: &mut State, which: usize) -> Done<Option<Branch>> {
+        let Some(Made { id, answer: Some(answer), .. }) = self.made.get(which) else { return Ok(None) };
+        let (base, rendered, steps) = (self.base.clone(), Arc::clone(&self.rendered), self.steps.clone());
+        let last = Some(state.last_of(answer)?);
+        Ok(Some(Branch { base, rendered, steps, last, message: Some(*id) }))
     }
-    refused(format!("Between 1 and {MOST_ANSWERS} answers can be generated at once (got {count})."))
+
+    fn tokens(&mut self, state: &mut State, which: usize, written: &Written<'_>) {
+        let Some(made) = self.made.get_mut(which) else { return };
+        made.rate = written.tokens_per_s;
+        if let Some(answer) = &mut made.answer {
+            answer.write(state, written.tokens, written.looked);
+        }
+        let tokens_per_s = self.made.iter().filter(|m| m.answer.is_some()).map(|m| m.rate).sum();
+        state.working(Activity::Answering { tokens_per_s });
+    }
+
+    fn tick(&mut self, state: &mut State) {
+        self.made.iter_mut().filter_map(|m| m.answer.as_mut()).for_each(|answer| answer.save(state));
+    }
+
+    fn shown_again(&mut self, state: &mut State) {
+        let tree = &state.here.tree;
+        let messages: Vec<&Message> = self.made.iter().filter_map(|m| tree.get(m.id)).collect();
+        state.report(Notice::Several(messages.iter().map(|m| (m.id, m.meta.seed)).collect()));
+        for message in messages {
+            match message.meta.finish {
+                None => state.report_text(message.id, message.thinking.clone(), message.text.clone()),
+                Some(_) => state.report(Notice::Finished(message.clone())),
+            }
+        }
+    }
+
+    fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>) {
+        let Some(made) = self.made.get_mut(which) else { return };
+        let Some(answer) = made.answer.take() else { return };
+        let stats = grown.map(|grown| {
+            made.path = grown.path;
+            grown.stats
+        });
+        state.complete(answer, &self.rendered, &stats, &made.path);
+        made.failed = stats.err();
+    }
 }

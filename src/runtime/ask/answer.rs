@@ -22,7 +22,8 @@ pub(super) struct Answer {
     written: u64,
     started: Instant,
     first_token: Option<Instant>,
-    thought: Option<(Instant, f64)>,
+    /// When its thoughts began.
+    thought: Option<Instant>,
     /// Milliseconds and tokens of thoughts from an earlier run.
     before: (f64, u64),
     saved: Instant,
@@ -40,10 +41,7 @@ pub(super) fn finish_of(stats: &Done<PrefillStats>) -> Finish {
 /// Tokens per second; 0 if unknown. The time leaves out the first token, which the prefill produces.
 fn decode_speed(stats: &JobStats) -> f64 {
     let timed = stats.generated_tokens.saturating_sub(1);
-    if timed == 0 || stats.decode_ms <= 0.0 {
-        return 0.0;
-    }
-    timed as f64 * 1000.0 / stats.decode_ms
+    if stats.decode_ms > 0.0 { timed as f64 * 1000.0 / stats.decode_ms } else { 0.0 }
 }
 
 impl Answer {
@@ -54,7 +52,7 @@ impl Answer {
         sampling: Sampling,
         started: Instant,
     ) -> Done<Answer> {
-        let tokenizer = &state.engine.renderer.model().tokenizer;
+        let tokenizer = state.engine.tokenizer();
         // `/continue` may resume inside a thought.
         let begin = match message.text.is_empty() && !message.thinking.is_empty() {
             true => Begin::Thought,
@@ -97,9 +95,8 @@ impl Answer {
             delta.answer.push_str(&piece.answer);
         }
         let thinks = self.decoder.in_thought().then(|| {
-            let (since, ms) = self.thought.get_or_insert((Instant::now(), 0.0));
-            *ms = since.elapsed().as_secs_f64() * 1000.0;
-            (self.before.0 + *ms, self.before.1 + self.decoder.thought_tokens())
+            let ms = self.thought.get_or_insert_with(Instant::now).elapsed().as_secs_f64() * 1000.0;
+            (self.before.0 + ms, self.before.1 + self.decoder.thought_tokens())
         });
         if let Some(thought) = thinks {
             (self.message.meta.thought_ms, self.message.meta.thought_tokens) = thought;
@@ -108,23 +105,11 @@ impl Answer {
         thinks
     }
 
-    pub(super) fn report_again(&self, state: &State) {
-        for (thinking, text) in [(true, &self.message.thinking), (false, &self.message.text)] {
-            if !text.is_empty() {
-                state.report(Notice::Delta { message: self.message.id, thinking, text: text.clone() });
-            }
-        }
-    }
-
     pub(super) fn save(&mut self, state: &mut State) {
         if self.saved.elapsed().as_secs() >= 2 && std::mem::take(&mut self.dirty) {
             self.saved = Instant::now();
             state.amend(&self.message);
         }
-    }
-
-    pub(super) fn seed(&self) -> Option<u64> {
-        self.sampling.seed_of_draws()
     }
 
     pub(super) fn take(&mut self, state: &mut State, delta: Delta) {
@@ -140,12 +125,8 @@ impl Answer {
 
     /// Also updates the message in the tree: pages, asides and other conversations read it there.
     fn show(&self, state: &mut State, delta: Delta) {
-        state.here.session.tree.grow(&self.message, &delta.thinking, &delta.answer);
-        for (thinking, text) in [(true, delta.thinking), (false, delta.answer)] {
-            if !text.is_empty() {
-                state.report(Notice::Delta { message: self.message.id, thinking, text });
-            }
-        }
+        state.here.tree.grow(&self.message, &delta.thinking, &delta.answer);
+        state.report_text(self.message.id, delta.thinking, delta.answer);
     }
 }
 
@@ -164,10 +145,18 @@ impl Sink<Verb> for Answer {
 
 impl State {
     pub(super) fn new_answer(&self, rendered: &Rendered, sampling: Sampling, started: Instant) -> Done<Answer> {
-        let mut message = self.draft(Role::Assistant, self.here.session.tree.head(), String::new());
+        let mut message = self.draft(Role::Assistant, self.here.tree.head(), String::new());
         message.meta.model = self.engine.model().map(|m| m.name.clone());
         message.meta.seed = sampling.seed_of_draws();
         Answer::new(self, message, rendered, sampling, started)
+    }
+
+    pub fn report_text(&self, message: MessageId, thinking: String, answer: String) {
+        for (thinking, text) in [(true, thinking), (false, answer)] {
+            if !text.is_empty() {
+                self.report(Notice::Delta { message, thinking, text });
+            }
+        }
     }
 
     pub(super) fn last_of(&self, answer: &Answer) -> Done<Last> {
@@ -177,7 +166,7 @@ impl State {
     }
 
     /// Documents and lines that an answer to the last of `path` attended to. `live` is the state after the answer.
-    pub(in crate::runtime) fn sources_after(
+    pub fn sources_after(
         &self,
         path: &[&Message],
         rendered: &Rendered,
@@ -212,7 +201,7 @@ impl State {
         }
         if let Ok(stats @ PrefillStats { end: Some(end), .. }) = stats {
             self.count_tokens(&mut message.meta, stats, end, live.position());
-            let path = self.here.session.tree.path_to(message.parent);
+            let path = self.here.tree.path_to(message.parent);
             let new = self.sources_after(&path, rendered, (&end.looked_at, &sentences), live);
             message.meta.looked = match (message.meta.looked.take(), new) {
                 // A continued answer merges the attention of all its parts.
@@ -229,7 +218,7 @@ impl State {
         id
     }
 
-    pub(super) fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobDone, position: u64) {
+    pub fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobDone, position: u64) {
         let PrefillStats { reused, read, prefill_ms, .. } = stats;
         meta.reused_tokens = *reused;
         meta.prefilled_tokens = *read;
@@ -256,12 +245,9 @@ impl State {
         }
     }
 
-    pub(super) fn warn_of_full_context(&mut self) {
+    pub fn warn_of_full_context(&mut self) {
         let (used, limit) = (self.shown_position(), self.here.meters.context_limit);
-        if limit == 0 {
-            return;
-        }
-        let share = u8::try_from(used.saturating_mul(100) / limit).unwrap_or(100);
+        let Some(share) = used.saturating_mul(100).checked_div(limit) else { return };
         let level = [95, 80].into_iter().find(|l| share >= *l).unwrap_or(0);
         if level > self.here.warned {
             let left = grouped(limit.saturating_sub(used));
@@ -283,7 +269,7 @@ impl Verb {
         plan: Plan,
         rendered: &Rendered,
     ) -> Done<MessageId> {
-        if self.here.session.tree.get(answer.message.id).is_none() {
+        if self.here.tree.get(answer.message.id).is_none() {
             let safe = self.add_message(answer.message.clone())?;
             self.saved(safe).await;
         }

@@ -1,5 +1,7 @@
 //! Asides: questions answered on a temporary fork, for the user or for the program. Nothing of them is kept.
 
+use std::sync::Arc;
+
 use super::super::{
     Activity, Done, Last, Notice, RuntimeError, Sink, State, ToAnswer, Verb, Written, grouped, refused,
 };
@@ -38,22 +40,22 @@ impl Sink<Verb> for AsideAnswer {
 }
 
 impl Verb {
-    pub(in crate::runtime) async fn aside(&mut self, question: String) -> Done {
+    pub async fn aside(&mut self, question: String) -> Done {
         if question.trim().is_empty() {
             return refused("/aside QUESTION asks without keeping question or answer.");
         }
         self.answer_aside(&question, Shown::Yes).await.map(|_| ())
     }
 
-    pub(in crate::runtime) async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<Message> {
+    pub async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<Message> {
         self.engine_ready().await?;
         let new = self.opening_messages();
-        let past = self.here.session.tree.path().into_iter().chain(&new).cloned().collect();
+        let past = self.here.tree.path().into_iter().chain(&new).cloned().collect();
         self.answer_after(past, question, shown).await
     }
 
     /// One question about documents of the library, read in this order. Their state is kept, the question is not.
-    pub(in crate::runtime) async fn ask_library(&mut self, documents: Vec<String>, question: String) -> Done {
+    pub async fn ask_library(&mut self, documents: Vec<String>, question: String) -> Done {
         let documents = self.library_documents(&documents)?;
         self.engine_ready().await?;
         let (mut past, mut read, mut ms) = (Vec::new(), 0, 0.0);
@@ -67,8 +69,7 @@ impl Verb {
         let meta = &mut answer.meta;
         (meta.prefilled_tokens, meta.prefill_ms) = (meta.prefilled_tokens + read, meta.prefill_ms + ms);
         meta.reused_tokens = meta.reused_tokens.saturating_sub(read);
-        self.report(Notice::Finished(answer));
-        Ok(())
+        self.show(Notice::Finished(answer))
     }
 
     /// Answers a question after these messages; the state returns to what it was.
@@ -77,7 +78,7 @@ impl Verb {
         let before = self.here.slot.live.clone();
         let new = self.draft(Role::User, past.last().map(|m| m.id), question.clone());
         let path: Vec<&Message> = past.iter().chain([&new]).collect();
-        let rendered = self.prompt(&path, THIS_QUESTION)?;
+        let rendered = self.prompt(&path)?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         let to_read = plan.to_read();
         if let Some(apart) = self.here.apart.as_mut().filter(|_| to_read > READ_ALONGSIDE) {
@@ -85,7 +86,7 @@ impl Verb {
             return Ok(new);
         }
         let begin = Begin::after_prompt(&rendered.text);
-        let decoder = StreamDecoder::new(self.engine.renderer.model().tokenizer.clone(), begin);
+        let decoder = StreamDecoder::new(Arc::clone(self.engine.tokenizer()), begin);
         let mut answer = AsideAnswer { question, text: String::new(), decoder, shown };
         let mut sampling = self.next_sampling();
         if shown == Shown::Greedily {

@@ -8,8 +8,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::super::task::Doing;
+use super::super::task::{Doing, Place};
 use super::super::{Attendance, Branch, Done, Form, Plan, State, Verb, refused};
+use super::LOOKING;
 use super::versions::versions;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::engine::protocol::Cancel;
@@ -38,7 +39,7 @@ impl State {
                 Some(v) if v.text.trim().is_empty() => {}
                 Some(v) if v.last.id == message.id => same.push((*message).clone()),
                 Some(v) => {
-                    let new = self.read_document(None, v.name, v.path, v.text.clone().into_owned(), None);
+                    let new = self.read_document(None, v.name, Some(v.path), v.text.clone().into_owned(), None);
                     changed.push((ages.get(Path::new(v.path)), new));
                 }
             }
@@ -49,31 +50,31 @@ impl State {
     }
 
     /// Whether updates are more than `follow.rebase_share` of what was read, and the engine is free to read it anew.
-    pub(in crate::runtime) fn rebase_is_due(&self) -> bool {
+    pub fn rebase_is_due(&self) -> bool {
         let Some(followed) = self.following() else { return false };
         let tokens = |updates: bool| {
-            let path = self.here.session.tree.path();
+            let path = self.here.tree.path();
             let documents = path.into_iter().filter_map(|m| m.meta.document.as_ref());
             documents.filter(|d| d.update.is_some() == updates).map(|d| d.tokens).sum::<u64>() as f64
         };
-        followed.tried != self.here.session.tree.head()
+        followed.tried != self.here.tree.head()
             && self.attendance == Attendance::Present
             && self.engine.model().is_some_and(|m| m.server.is_none())
             && self.engine_is_free()
-            && self.here.session.may_write().is_ok()
+            && self.here.may_write().is_ok()
             && tokens(true) > tokens(false) * self.config.follow.rebase_share
     }
 }
 
 impl Verb {
-    pub(in crate::runtime) async fn refresh(&mut self) -> Done {
-        self.here.session.may_write()?;
+    pub async fn refresh(&mut self) -> Done {
+        self.here.may_write()?;
         self.engine_ready().await?;
         let mut new = Vec::new();
-        let head = self.here.session.tree.head();
+        let head = self.here.tree.head();
         self.bring_up_to_date(head, &mut new, true).await?;
         let ages = self.ages_of_read().await?;
-        let path: Vec<&Message> = self.here.session.tree.path().into_iter().chain(&new).collect();
+        let path: Vec<&Message> = self.here.tree.path().into_iter().chain(&new).collect();
         match self.rebased(&path, &ages) {
             Some((parent, messages)) => self.rebuild(parent, messages, "Read anew, now at").await,
             None if !new.is_empty() => self.rebuild(head, new, "Read, now at").await,
@@ -96,12 +97,12 @@ impl Verb {
     }
 
     /// The same in idle time. A request ends it; after the request it continues with what was read by then.
-    pub(in crate::runtime) async fn rebase(&mut self) -> Done {
-        let head = self.here.session.tree.head();
+    pub async fn rebase(&mut self) -> Done {
+        let head = self.here.tree.head();
         self.tried(head);
         let ages = self.ages_of_read().await?;
-        let Some((parent, messages)) = self.rebased(&self.here.session.tree.path(), &ages) else { return Ok(()) };
-        let path: Vec<&Message> = self.here.session.tree.path_to(parent).into_iter().chain(&messages).collect();
+        let Some((parent, messages)) = self.rebased(&self.here.tree.path(), &ages) else { return Ok(()) };
+        let path: Vec<&Message> = self.here.tree.path_to(parent).into_iter().chain(&messages).collect();
         let rendered = Arc::new(self.rendered(&path, Form::Past)?);
         let Plan { base, mut steps, .. } = self.planned(&rendered, State::plan).await?;
         steps.iter_mut().for_each(|step| step.message = None);
@@ -110,22 +111,17 @@ impl Verb {
             self.tried(None);
             return Ok(());
         }
-        if grown.is_none() || self.here.slot.stopped() || self.here.session.tree.head() != head {
+        if grown.is_none() || self.here.slot.stopped() || self.here.tree.head() != head {
             return Ok(());
         }
         self.rebuild(parent, messages, "The files were read anew in idle time, now at").await?;
-        let head = self.here.session.tree.head();
+        let head = self.here.tree.head();
         self.tried(head);
         Ok(())
     }
-}
 
-/// For the times of commits.
-const GIT: Limits = Limits { time: Duration::from_secs(2), output_bytes: 256 << 20 };
-
-impl Verb {
     /// When each file was last committed; without git or a commit, when it changed.
-    pub(super) async fn ages(&mut self, files: Vec<PathBuf>) -> Done<HashMap<PathBuf, SystemTime>> {
+    pub async fn ages(&mut self, files: Vec<PathBuf>) -> Done<HashMap<PathBuf, SystemTime>> {
         if files.is_empty() {
             return Ok(HashMap::new());
         }
@@ -139,9 +135,12 @@ impl Verb {
             };
             files.into_iter().map(age).map(|(age, file)| (file, age)).collect()
         };
-        self.look_elsewhere("The files were not put in order.", ages).await
+        self.elsewhere(Place::InTurn, LOOKING.into(), "The files were not put in order.", ages).await
     }
 }
+
+/// For the times of commits.
+const GIT: Limits = Limits { time: Duration::from_secs(2), output_bytes: 256 << 20 };
 
 /// The last commit of each file below a folder; `None` without a repository, or when git takes too long.
 fn committed(folder: &Path, cancel: &Cancel) -> Option<HashMap<PathBuf, SystemTime>> {

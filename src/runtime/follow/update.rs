@@ -3,8 +3,9 @@
 //! an answer that differs from the one before.
 
 use super::super::ask::Shown;
+use super::super::task::{Doing, Place};
 use super::super::{Attendance, Done, Notice, State, Verb, grouped, refused};
-use super::{Pending, What};
+use super::{LOOKING, Pending, What};
 use crate::config::settings::NewFiles;
 use crate::core::counted;
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, Update};
@@ -15,7 +16,7 @@ const LISTED: usize = 200;
 
 impl Verb {
     /// `/since [QUESTION]`: asks about what changed since the last question.
-    pub(in crate::runtime) async fn since(&mut self, question: Option<String>) -> Done {
+    pub async fn since(&mut self, question: Option<String>) -> Done {
         let pending = self.pending_now().await?;
         let mut names: Vec<String> = pending.iter().filter_map(|p| Some(p.document()?.0)).collect();
         if names.is_empty() {
@@ -28,7 +29,7 @@ impl Verb {
         self.ask(format!("Only from {}: {question}", names.join(", "))).await
     }
 
-    pub(in crate::runtime) async fn changes(&mut self) -> Done {
+    pub async fn changes(&mut self) -> Done {
         let pending = self.pending_now().await?;
         let mut text = String::new();
         for p in pending.iter().take(LISTED) {
@@ -56,14 +57,15 @@ impl Verb {
     async fn pending_now(&mut self) -> Done<Vec<Pending>> {
         self.followed()?;
         self.look_again().await?;
-        Ok(self.pending(&self.here.session.tree.path()))
+        Ok(self.pending(&self.here.tree.path()))
     }
 
     /// Looks at the followed files now: the system's events may arrive later than the user's question.
     async fn look_again(&mut self) -> Done {
         let looks: Vec<_> = self.following().into_iter().flat_map(|f| f.followers.iter().map(Follower::look)).collect();
         for look in looks {
-            self.look_elsewhere("The question was not asked.", move |doing| look(&doing.cancel)).await?;
+            let look = move |doing: &Doing| look(&doing.cancel);
+            self.elsewhere(Place::InTurn, LOOKING.into(), "The question was not asked.", look).await?;
         }
         while let Ok((serial, look)) = self.follows.looks.try_recv() {
             self.on_look(serial, look);
@@ -72,24 +74,19 @@ impl Verb {
     }
 
     /// Adds documents that bring the followed files up to date. Without `asks`, new files wait.
-    pub(in crate::runtime) async fn bring_up_to_date(
-        &mut self,
-        parent: Option<MessageId>,
-        new: &mut Vec<Message>,
-        asks: bool,
-    ) -> Done {
+    pub async fn bring_up_to_date(&mut self, parent: Option<MessageId>, new: &mut Vec<Message>, asks: bool) -> Done {
         if self.following().is_none() {
             return Ok(());
         }
         self.look_again().await?;
-        let mut pending = self.pending(&self.here.session.tree.path_to(parent));
+        let mut pending = self.pending(&self.here.tree.path_to(parent));
         if !self.wants_new(&pending, asks).await? {
             pending.retain(|p| !matches!(p.what, What::New(_)));
         }
         for p in pending {
             let Some((name, text, update)) = p.document() else { continue };
             let parent = new.last().map(|m| m.id).or(parent);
-            new.push(self.read_document(parent, &name, &p.path, text, update));
+            new.push(self.read_document(parent, &name, Some(&p.path), text, update));
         }
         Ok(())
     }
@@ -119,83 +116,27 @@ impl Verb {
         self.show_changed();
         Ok(false)
     }
-}
 
-impl State {
-    /// A document that the next prompt contains completely.
-    pub(super) fn read_document(
-        &self,
-        parent: Option<MessageId>,
-        name: &str,
-        path: &str,
-        text: String,
-        update: Option<Update>,
-    ) -> Message {
-        let info = DocumentInfo::new(name, Some(path.to_owned()), &text);
-        let tokens = self.count(&text).unwrap_or_default();
-        let mut message = self.draft(Role::Document, parent, text);
-        message.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, update, ..info });
-        message
-    }
-}
-
-pub(super) struct Watch {
-    question: String,
-    answer: String,
-}
-
-fn lines(answer: &Message) -> String {
-    let mut text: String = answer.text.trim().lines().map(|line| format!("    {line}\n")).collect();
-    let places: Vec<String> = answer.meta.quotes.iter().map(|quote| quote.place()).collect();
-    if !places.is_empty() {
-        text.push_str(&format!("    ({})\n", places.join("; ")));
-    }
-    text
-}
-
-impl State {
-    pub(in crate::runtime) fn watch_is_due(&self) -> bool {
-        self.following().is_some_and(|f| f.is_fresh && !f.watches.is_empty())
-            && self.engine.model().is_some()
-            && self.here.session.may_write().is_ok()
-    }
-
-    fn list_watches(&mut self) -> Done {
-        let rows = (1..).zip(&self.followed()?.watches).map(|(n, watch)| format!("{n} {}", watch.question));
-        let rows: Vec<String> = rows.collect();
-        self.info(match rows.is_empty() {
-            true => "No question is watched. /watch QUESTION answers one after each change.".to_owned(),
-            false => format!("Watched: {}. /watch off N ends one.", rows.join("; ")),
-        });
-        Ok(())
-    }
-
-    pub(in crate::runtime) fn watch_nothing(&mut self, number: Option<usize>) -> Done {
-        let watches = &mut self.followed()?.watches;
-        let ended = match number.map(|n| n.checked_sub(1).filter(|at| *at < watches.len())) {
-            None => watches.drain(..).count(),
-            Some(Some(at)) => watches.drain(at..=at).count(),
-            Some(None) => return refused("No watch has this number. /watch lists them."),
+    pub async fn watch(&mut self, question: Option<String>) -> Done {
+        let Some(question) = question else {
+            let rows = (1..).zip(&self.followed()?.watches).map(|(n, watch)| format!("{n} {}", watch.question));
+            let rows: Vec<String> = rows.collect();
+            return self.say(match rows.is_empty() {
+                true => "No question is watched. /watch QUESTION answers one after each change.".to_owned(),
+                false => format!("Watched: {}. /watch off N ends one.", rows.join("; ")),
+            });
         };
-        self.info(format!("{} not watched any more.", crate::core::counted(ended as u64, "question")));
-        Ok(())
-    }
-}
-
-impl Verb {
-    pub(in crate::runtime) async fn watch(&mut self, question: Option<String>) -> Done {
-        let Some(question) = question else { return self.list_watches() };
-        self.here.session.may_write()?;
+        self.here.may_write()?;
         self.followed()?.watches.push(Watch { question, answer: String::new() });
         self.watch_again().await
     }
 
     /// Brings the files up to date and answers the watched questions; shows the answers that differ.
-    pub(in crate::runtime) async fn watch_again(&mut self) -> Done {
+    pub async fn watch_again(&mut self) -> Done {
         self.followed()?.is_fresh = false;
         self.engine_ready().await?;
         let mut new = Vec::new();
-        self.bring_up_to_date(self.here.session.tree.head(), &mut new, false).await?;
+        self.bring_up_to_date(self.here.tree.head(), &mut new, false).await?;
         for message in new {
             self.add_message(message)?;
         }
@@ -218,4 +159,52 @@ impl Verb {
         }
         Ok(())
     }
+}
+
+impl State {
+    /// A document that the next prompt contains completely.
+    pub fn read_document(
+        &self,
+        parent: Option<MessageId>,
+        name: &str,
+        path: Option<&str>,
+        text: String,
+        update: Option<Update>,
+    ) -> Message {
+        let info = DocumentInfo::new(name, path.map(str::to_owned), &text);
+        let tokens = self.count(&text).unwrap_or_default();
+        let mut message = self.draft(Role::Document, parent, text);
+        message.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, update, ..info });
+        message
+    }
+
+    pub fn watch_is_due(&self) -> bool {
+        self.following().is_some_and(|f| f.is_fresh && !f.watches.is_empty())
+            && self.engine.model().is_some()
+            && self.here.may_write().is_ok()
+    }
+
+    pub fn watch_nothing(&mut self, number: Option<usize>) -> Done {
+        let watches = &mut self.followed()?.watches;
+        let ended = match number.map(|n| n.checked_sub(1).filter(|at| *at < watches.len())) {
+            None => watches.drain(..).count(),
+            Some(Some(at)) => watches.drain(at..=at).count(),
+            Some(None) => return refused("No watch has this number. /watch lists them."),
+        };
+        self.say(format!("{} not watched any more.", crate::core::counted(ended as u64, "question")))
+    }
+}
+
+pub(super) struct Watch {
+    question: String,
+    answer: String,
+}
+
+fn lines(answer: &Message) -> String {
+    let mut text: String = answer.text.trim().lines().map(|line| format!("    {line}\n")).collect();
+    let places: Vec<String> = answer.meta.quotes.iter().map(|quote| quote.place()).collect();
+    if !places.is_empty() {
+        text.push_str(&format!("    ({})\n", places.join("; ")));
+    }
+    text
 }

@@ -3,9 +3,10 @@
 use super::super::verb::Answer;
 use super::super::{Attendance, Choice, Done, Notice, Plan, Rendered, RuntimeError, State, Verb, grouped};
 use super::Item;
+use crate::core::counted;
 use crate::core::sanitize::command_word;
 use crate::core::transcript::{Message, MessageId};
-use crate::runtime::protocol::{LoadPlan, PlanFile};
+use crate::runtime::protocol::{FileProgress, FileState, LoadPlan, PlanFile};
 use crate::text::TextError;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,8 @@ pub(super) fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> D
                 TextError::Template(format!("it shows {shown} ends of turns, and not that of a document")).into()
             );
         };
-        items.push(Item { name: name_of(m), tokens: end - start, end: *end, kept: *kept });
+        let file = FileProgress { name: name_of(m), tokens: end - start, state: FileState::Waiting };
+        items.push(Item { file, end: *end, kept: *kept });
         start = *end;
     }
     Ok(items)
@@ -61,35 +63,29 @@ fn name_of(document: &Message) -> String {
     document.meta.document.as_ref().map_or(String::new(), |d| d.name.clone())
 }
 
+/// A load that the user may have to confirm.
 pub(super) struct Offer {
     plan: LoadPlan,
     need: u64,
-    /// Tokens to read, and tokens in the context after the load.
-    to_read: u64,
-    total: u64,
-    too_long: String,
+    /// Tokens to read, and tokens in the context after the load; `None` if the load is known not to fit.
+    cost: Option<(u64, u64)>,
 }
 
 impl State {
-    pub(super) fn load_offer(&self, messages: &[Message], items: &[Item], read: &Plan) -> Offer {
-        let need: u64 = items.iter().map(|i| i.tokens).sum();
+    pub(super) fn load_offer(&self, items: &[Item], read: &Plan) -> Offer {
+        let need: u64 = items.iter().map(|i| i.file.tokens).sum();
         let before = read.total().saturating_sub(need);
-        let (free, reserve) = (self.here.meters.context_limit.saturating_sub(before), self.reserve());
         // A server keeps no state of documents.
         let here = self.engine.server().is_none();
-        let file = |i: &Item| PlanFile { name: i.name.clone(), tokens: i.tokens, kept: i.kept && here };
-        let files = items.iter().map(file).collect();
-        let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
-        let (to_read, total) = (read.to_read(), read.total());
-        let too_long = self.too_long(&plan, &grouped(need), messages);
-        Offer { plan, need, to_read, total, too_long }
+        let file = |i: &Item| PlanFile { name: i.file.name.clone(), tokens: i.file.tokens, kept: i.kept && here };
+        let plan = self.load_plan(items.iter().map(file).collect(), before);
+        Offer { plan, need, cost: Some((read.to_read(), read.total())) }
     }
 
-    /// An offer of documents that are known not to fit and have no plan.
+    /// An offer of documents that do not fit and have no plan: files are counted one by one, each up to the limit.
     pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
         let limit = self.here.meters.context_limit;
-        let (free, reserve) = (limit.saturating_sub(self.position()), self.reserve());
-        let tokenizer = &self.engine.renderer.model().tokenizer;
+        let tokenizer = self.engine.tokenizer();
         let file = |m: &Message| {
             let tokens = match self.bounded(|halt| tokenizer.encode_plain_until(&m.text, halt)) {
                 Ok(tokens) => tokens.len() as u64,
@@ -98,30 +94,35 @@ impl State {
             };
             Ok(PlanFile { name: name_of(m), tokens, kept: false })
         };
-        let files = match messages {
+        let files: Vec<PlanFile> = match messages {
             // A single file leaves no choice.
             [m] => vec![PlanFile { name: name_of(m), tokens: limit + 1, kept: false }],
             many => many.iter().map(file).collect::<Done<_>>()?,
         };
-        let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
-        let counted: u64 = plan.files.iter().map(|f| f.tokens).sum();
+        let counted: u64 = files.iter().map(|f| f.tokens).sum();
         // The template's own tokens alone may exceed the limit.
-        let need = counted.max(limit + 1);
-        let too_long = self.too_long(&plan, &format!("more than {}", grouped(need - 1)), messages);
-        Ok(Offer { plan, need, to_read: need, total: need, too_long })
+        Ok(Offer { plan: self.load_plan(files, self.position()), need: counted.max(limit + 1), cost: None })
+    }
+
+    fn load_plan(&self, files: Vec<PlanFile>, before: u64) -> LoadPlan {
+        let free = self.here.meters.context_limit.saturating_sub(before);
+        LoadPlan { files, free, reserve: self.reserve(), tokens_per_s: self.reading_speed }
     }
 
     /// The error for a load that does not fit. One-shot runs show options of the command line.
-    fn too_long(&self, plan: &LoadPlan, need: &str, messages: &[Message]) -> String {
+    fn too_long(&self, Offer { plan, need, cost }: &Offer, messages: &[Message]) -> RuntimeError {
         let (what, verb) = match plan.files.as_slice() {
             [one] => (one.name.clone(), "needs"),
-            many => (format!("{} files", many.len()), "need"),
+            many => (counted(many.len() as u64, "file"), "need"),
+        };
+        let need = match cost {
+            Some(_) => grouped(*need),
+            None => format!("more than {}", grouped(need - 1)),
         };
         let left = plan.free.saturating_sub(plan.reserve);
-        let fresh = self.here.session.tree.is_empty();
-        let mut options: Vec<String> = Vec::new();
-        // Separates commands from the text around them.
-        let between = match self.attendance {
+        let anew = !self.here.tree.is_empty();
+        // `between` separates commands from the text around them.
+        let (options, between) = match self.attendance {
             Attendance::Present => {
                 let head = if left >= 1000 { left / 1000 * 1000 } else { left };
                 let file = match messages {
@@ -129,64 +130,62 @@ impl State {
                     _ => None,
                 };
                 let file = file.map_or_else(|| "PATH".to_owned(), command_word);
-                options.push(format!("/load {file} --head {head}"));
-                options.extend((!fresh).then(|| "/new then /load".to_owned()));
-                " ; "
+                let options = [Some(format!("/load {file} --head {head}")), anew.then(|| "/new then /load".to_owned())];
+                (options, " ; ")
             }
             Attendance::Absent => {
-                options.extend((!fresh).then(|| "a new session, without -r and -c".to_owned()));
-                options.push("a larger --ctx, where memory allows".to_owned());
-                "; "
+                let options = [
+                    anew.then(|| "a new session, without -r and -c".to_owned()),
+                    Some("a larger --ctx, where memory allows".to_owned()),
+                ];
+                (options, "; ")
             }
         };
-        options.push("split it".to_owned());
-        format!(
+        let options: Vec<String> = options.into_iter().flatten().chain(["split it".to_owned()]).collect();
+        RuntimeError::TooLong(format!(
             "{what} {verb} {need} tokens; {} are left of {}. Nothing was loaded. Options: {}.",
             grouped(left),
             grouped(self.here.meters.context_limit),
             options.join(between)
-        )
+        ))
     }
 }
 
 impl Verb {
     /// Asks about a load that is large or does not fit, unless its files were chosen with the totals in view. A single
     /// file that does not fit is refused at once.
-    pub(super) async fn confirm_load(&mut self, offer: Offer, chosen: bool) -> Done<Decision> {
-        let Offer { plan: offer, need, to_read, total, too_long } = offer;
-        let files = offer.files.len();
-        if !self.fits(total + offer.reserve) {
+    pub(super) async fn confirm_load(&mut self, offer: Offer, messages: &[Message], chosen: bool) -> Done<Decision> {
+        let (files, free, reserve) = (offer.plan.files.len(), offer.plan.free, offer.plan.reserve);
+        let fits = offer.cost.filter(|(_, total)| self.fits(total + reserve));
+        let Some((to_read, total)) = fits else {
+            let too_long = self.too_long(&offer, messages);
             if files == 1 || self.attendance == Attendance::Absent {
-                return Err(RuntimeError::TooLong(too_long));
+                return Err(too_long);
             }
-            let left = grouped(offer.free.saturating_sub(offer.reserve));
-            let text = format!("{files} files need {} tokens; {left} are left. Leave some out.", grouped(need));
-            return match self.ask_plan(text, offer, None).await {
-                Decision::Cancel => Err(RuntimeError::TooLong(too_long)),
+            let (need, left) = (grouped(offer.need), grouped(free.saturating_sub(reserve)));
+            let text = format!("{files} files need {need} tokens; {left} are left. Leave some out.");
+            return match self.ask_plan(text, offer.plan, None).await {
+                Decision::Cancel => Err(too_long),
                 decision @ (Decision::Load | Decision::Only(_)) => Ok(decision),
             };
-        }
+        };
         let limits = &self.config.load;
-        let small = to_read <= limits.confirm_tokens && files as u64 <= limits.confirm_files;
-        if small || chosen {
+        if chosen || to_read <= limits.confirm_tokens && files as u64 <= limits.confirm_files {
             return Ok(Decision::Load);
         }
-        let kept = match offer.files.iter().filter(|f| f.kept).count() {
+        let kept = match offer.plan.files.iter().filter(|f| f.kept).count() {
             0 => String::new(),
             n => format!(" ({n} from library)"),
         };
-        let what = match files {
-            1 => "1 file".into(),
-            n => format!("{n} files"),
-        };
         let text = format!(
-            "{what}, {} tokens{kept}{}, leaves {}.",
-            grouped(need),
+            "{}, {} tokens{kept}{}, leaves {}.",
+            counted(files as u64, "file"),
+            grouped(offer.need),
             self.about(to_read),
             grouped(self.here.meters.context_limit.saturating_sub(total))
         );
         if files > 1 && self.attendance == Attendance::Present {
-            return Ok(self.ask_plan(text, offer, Some("load")).await);
+            return Ok(self.ask_plan(text, offer.plan, Some("load")).await);
         }
         Ok(if self.confirm(text, "load").await { Decision::Load } else { Decision::Cancel })
     }
@@ -200,10 +199,7 @@ impl Verb {
             Some(Answer::Key('\n')) if load.is_some() => Decision::Load,
             Some(Answer::Files(picked)) => {
                 let picked: Vec<usize> = (0..files).filter(|i| picked.contains(i)).collect();
-                match picked.is_empty() {
-                    true => Decision::Cancel,
-                    false => Decision::Only(picked),
-                }
+                if picked.is_empty() { Decision::Cancel } else { Decision::Only(picked) }
             }
             Some(Answer::Key(_)) | None => Decision::Cancel,
         }

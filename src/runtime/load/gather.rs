@@ -6,6 +6,7 @@ use super::super::{Attendance, Done, RuntimeError, State, Verb, grouped, refused
 use crate::core::sanitize::{command_word, shell_word};
 use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::runtime::protocol::LoadOptions;
+use crate::store::SessionRecord;
 use crate::text::Part;
 use crate::text::sources::{self, Document, Gathered, Remark, SourceError};
 
@@ -13,7 +14,7 @@ const SKIPPED: usize = 5;
 
 impl Verb {
     /// The documents of paths; notes which files were skipped.
-    pub(in crate::runtime) async fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Vec<Document>> {
+    pub async fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Vec<Document>> {
         let inline = paths.iter().any(|p| p == "-").then(|| inline(options)).transpose()?;
         let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
         let mut gathered = Gathered::default();
@@ -38,10 +39,42 @@ impl Verb {
         gathered.documents.extend(inline);
         Ok(gathered.documents)
     }
+
+    /// Asks about documents that the conversation holds already. Without a user they are left out.
+    pub async fn without_repeated(&mut self, documents: Vec<Document>) -> Vec<Document> {
+        let held = self.here.tree.path();
+        let repeated = |d: &Document| {
+            let path = d.path.as_ref().map(|p| p.display().to_string());
+            let info = DocumentInfo::new(&d.name, path, &d.text);
+            let documents = held.iter().filter_map(|m| Some((m, m.meta.document.as_ref()?)));
+            // Those that contain all of this text.
+            let mut whole = documents.filter(|(m, old)| old.hash == info.hash && (old.complete || m.is_half_read()));
+            whole.any(|(_, old)| is_same(old, &info))
+        };
+        let (again, others): (Vec<&Document>, Vec<&Document>) = documents.iter().partition(|d| repeated(d));
+        let mut again = again.into_iter().map(|d| d.name.as_str());
+        let what = match (again.next(), again.count()) {
+            (None, _) => return documents,
+            (Some(one), 0) => format!("{one} is in this conversation already, unchanged"),
+            (Some(_), more) => format!("{} of these files are in this conversation already, unchanged", more + 1),
+        };
+        if self.attendance == Attendance::Absent {
+            self.warn(format!("{what}: not loaded again."));
+            return others.into_iter().cloned().collect();
+        }
+        let choices = [('\n', "load again"), ('o', "only the others"), ('\x1b', "cancel")];
+        let choices: Vec<_> = choices.into_iter().filter(|(key, _)| !others.is_empty() || *key != 'o').collect();
+        let text = format!("{what}. Loading it again costs its tokens again.");
+        match self.ask_user(text, &choices).await {
+            '\n' => documents,
+            'o' => others.into_iter().cloned().collect(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 impl State {
-    pub(in crate::runtime) fn gathered<T>(&self, paths: &[String], files: Result<T, SourceError>) -> Done<T> {
+    pub fn gathered<T>(&self, paths: &[String], files: Result<T, SourceError>) -> Done<T> {
         files.map_err(|e| match e {
             SourceError::Cancelled => RuntimeError::Stopped,
             e @ SourceError::NotFound { .. } => RuntimeError::NotThere(self.or_session(paths, e.to_string())),
@@ -51,31 +84,23 @@ impl State {
     }
 
     fn or_session(&self, paths: &[String], error: String) -> String {
-        match paths.first().map(|name| self.disk.store.session_named(name)) {
-            Some(Ok(record)) if self.attendance == Attendance::Absent => {
-                format!("{error} A session is called \"{}\": -r {} asks in it", record.name, shell_word(&record.name))
-            }
-            Some(Ok(record)) => {
-                format!("{error} A session is called \"{}\": /resume {}", record.name, command_word(&record.name))
-            }
-            _ => error,
-        }
+        let named = paths.first().map(|name| self.disk.store.session_named(name));
+        let Some(Ok(SessionRecord { name, .. })) = named else { return error };
+        let how = match self.attendance {
+            Attendance::Present => format!("/resume {}", command_word(&name)),
+            Attendance::Absent => format!("-r {} asks in it", shell_word(&name)),
+        };
+        format!("{error} A session is called \"{name}\": {how}")
     }
 
-    pub(in crate::runtime) fn shaped(
-        &self,
-        mut documents: Vec<Document>,
-        options: &LoadOptions,
-    ) -> Done<Vec<Document>> {
+    pub fn shaped(&self, mut documents: Vec<Document>, options: &LoadOptions) -> Done<Vec<Document>> {
         if let Some(name) = &options.name {
             match documents.as_mut_slice() {
                 [one] => one.name = render::safe_name(name),
-                more => {
-                    return refused(format!("--as names one document; {} were found.", more.len()));
-                }
+                more => return refused(format!("--as names one document; {} were found.", more.len())),
             }
         }
-        let tokenizer = &self.engine.renderer.model().tokenizer;
+        let tokenizer = self.engine.tokenizer();
         for d in &mut documents {
             if let Some(encoding) = d.guessed {
                 self.warn(format!("{}: encoding unclear; read as {encoding}", d.name));
@@ -94,6 +119,24 @@ impl State {
         }
         Ok(documents)
     }
+
+    pub fn say_what_is_read_again(&self, messages: &[Message]) {
+        // Other lines report an unreadable database.
+        let known = self.disk.store.hashes_by_path().unwrap_or_default();
+        let path = self.here.tree.path();
+        let cut = path.iter().filter(|m| m.role == Role::Document && !m.is_half_read());
+        let parts: Vec<&DocumentInfo> = cut.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete).collect();
+        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
+            let read = info.path.as_ref().and_then(|path| known.get(path));
+            if read.is_some_and(|hashes| !hashes.contains(&info.hash)) {
+                self.info(format!("{} changed on disk since it was read. Reading again.", info.name));
+            }
+            if let Some(part) = parts.iter().find(|part| part.hash == info.hash && is_same(part, info)) {
+                let (name, lines) = (&info.name, grouped(part.lines));
+                self.info(format!("{name} is already here in part (lines 1-{lines}); this reads it again."));
+            }
+        }
+    }
 }
 
 /// The text of standard input as a document. A clipboard is refused: over SSH only the terminal has access to it.
@@ -105,53 +148,6 @@ fn inline(options: &LoadOptions) -> Done<Document> {
     };
     let name = options.name.as_deref().unwrap_or("pasted.txt");
     Document::inline(name, text).map_err(|e| RuntimeError::Refused(e.to_string()))
-}
-
-impl Verb {
-    /// Asks about documents that the conversation holds already. Without a user they are left out.
-    pub(super) async fn without_repeated(&mut self, documents: Vec<Document>) -> Vec<Document> {
-        let repeated = |d: &Document| {
-            let path = d.path.as_ref().map(|p| p.display().to_string());
-            let info = DocumentInfo::new(&d.name, path, &d.text);
-            self.here.session.documents_with(&info.hash).any(|old| is_same(old, &info))
-        };
-        let mut documents: Vec<(bool, Document)> = documents.into_iter().map(|d| (repeated(&d), d)).collect();
-        let mut again = documents.iter().filter(|(repeated, _)| *repeated).map(|(_, d)| d.name.as_str());
-        let what = match (again.next(), again.count()) {
-            (None, _) => return documents.into_iter().map(|(_, d)| d).collect(),
-            (Some(one), 0) => format!("{one} is in this conversation already, unchanged"),
-            (Some(_), more) => format!("{} of these files are in this conversation already, unchanged", more + 1),
-        };
-        let others = documents.iter().any(|(repeated, _)| !repeated);
-        if self.attendance == Attendance::Absent {
-            self.warn(format!("{what}: not loaded again."));
-            documents.retain(|(repeated, _)| !repeated);
-            return documents.into_iter().map(|(_, d)| d).collect();
-        }
-        let choices = [('\n', "load again"), ('o', "only the others"), ('\x1b', "cancel")];
-        let choices = choices.into_iter().filter(|(key, _)| others || *key != 'o').collect::<Vec<_>>();
-        let text = format!("{what}. Loading it again costs its tokens again.");
-        match self.ask_user(text, &choices).await {
-            '\n' => {}
-            'o' => documents.retain(|(repeated, _)| !repeated),
-            _ => documents.clear(),
-        }
-        documents.into_iter().map(|(_, d)| d).collect()
-    }
-}
-
-impl State {
-    pub(super) fn say_in_part(&self, messages: &[Message]) {
-        let path = self.here.session.tree.path();
-        let cut = path.iter().filter(|m| m.role == Role::Document && !m.is_half_read());
-        let parts: Vec<&DocumentInfo> = cut.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete).collect();
-        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
-            if let Some(part) = parts.iter().find(|part| part.hash == info.hash && is_same(part, info)) {
-                let (name, lines) = (&info.name, grouped(part.lines));
-                self.info(format!("{name} is already here in part (lines 1-{lines}); this reads it again."));
-            }
-        }
-    }
 }
 
 /// Whether two documents of one text are the same file, by whatever path, or have the same name and no file.

@@ -16,12 +16,22 @@ use crate::store::{Access, StoreError, not_looked_at};
 const PROMPTS: usize = 2_000;
 
 impl State {
-    pub(super) fn greet(&mut self) {
+    pub fn greet(&mut self) {
         let store = Arc::clone(&self.disk.store);
         for note in store.notes() {
             self.warn(note.clone());
         }
-        self.look_for_damage();
+        // The database is checked on another thread, so that the model, the session and the first frame do not wait.
+        let (checked, out) = (Arc::clone(&store), self.out.clone());
+        let look = move || {
+            if let Some(damage) = checked.damage() {
+                out.report(Notice::Damage(damage));
+            }
+        };
+        match std::thread::Builder::new().name("store-look".into()).spawn(look) {
+            Ok(thread) => self.looking = Some(thread),
+            Err(e) => self.report(Notice::Damage(not_looked_at(&e))),
+        }
         // Shows `--no-save` from the start.
         self.disk.show(SaveState::Empty);
         if let Access::ReadOnly { why } = store.access() {
@@ -33,77 +43,24 @@ impl State {
         }
         // For `-p` the command line has reported it.
         let switch = self.engine.renderer.model().template.thinking_switch();
-        if let Some(why) =
-            switch.refusal(self.here.session.settings.think).filter(|_| self.attendance == Attendance::Present)
-        {
+        if let Some(why) = switch.refusal(self.here.settings.think).filter(|_| self.attendance == Attendance::Present) {
             self.warn(why.to_owned());
         }
         self.activity(Activity::Starting { what: "loading the model".into() });
     }
 
-    /// Checks the database on another thread, so that the model, the session and the first frame do not wait.
-    fn look_for_damage(&mut self) {
-        let (store, out) = (Arc::clone(&self.disk.store), self.out.clone());
-        let look = move || {
-            if let Some(damage) = store.damage() {
-                out.report(Notice::Damage(damage));
-            }
-        };
-        match std::thread::Builder::new().name("store-look".into()).spawn(look) {
-            Ok(thread) => self.looking = Some(thread),
-            Err(e) => self.report(Notice::Damage(not_looked_at(&e))),
-        }
-    }
-}
-
-impl Verb {
-    pub(super) async fn first_session(&mut self) -> Done {
-        match std::mem::take(&mut self.opening) {
-            Opening::New => {
-                self.start_new(None)?;
-                self.show_rowless_draft();
-                Ok(())
-            }
-            Opening::Named(name) => self.start_new(Some(name)),
-            Opening::Resume(name) => {
-                // Stays open if the other session cannot be opened.
-                self.start_new(None)?;
-                self.resume(name).await
-            }
-            Opening::ResumeOrEnd(name) => {
-                self.start_new(None)?;
-                self.must_open = true;
-                let done = self.resume(name).await;
-                self.must_open =
-                    matches!(done, Err(RuntimeError::Store(StoreError::InUse { .. } | StoreError::NoSession { .. })));
-                done
-            }
-        }
-    }
-}
-
-fn lost(session: Option<&str>, why: &str) -> String {
-    match session {
-        Some(name) => format!("Not all of \"{name}\" could be saved: {why}"),
-        None => format!("What was done could not be saved: {why}"),
-    }
-}
-
-fn not_kept(why: &str) -> String {
-    format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
-}
-
-impl State {
-    pub(super) fn finish(mut self: Box<State>) {
+    pub fn finish(mut self: Box<State>) {
         self.engine.shutdown();
-        self.remember_homeless();
+        for text in std::mem::take(&mut self.drafts.homeless).into_values() {
+            self.remember_draft(&text);
+        }
         self.activity(Activity::Busy { what: "saving".into() });
         let absent = self.attendance == Attendance::Absent;
         let State { here, disk, out, looking, .. } = *self;
         let Conversation { session, lock, .. } = here;
-        let (id, name, lasts) = (session.id, session.id.map(|_| session.name), disk.lasts());
+        let (id, name, lasts) = (session.id, session.id.map(|_| session.name), !disk.discard);
         let store = Arc::clone(&disk.store);
-        let shown = matches!(disk.shown(), SaveState::TextOnly(_));
+        let shown = matches!(disk.shown, SaveState::TextOnly(_));
         let closed = disk.close(Duration::from_secs(60));
         drop(lock);
         // Waits for the check: damage is reported, and the directory is free for the next process.
@@ -135,6 +92,42 @@ impl State {
         };
         out.report(Notice::Bye { farewell, unsaved });
     }
+}
+
+impl Verb {
+    pub async fn first_session(&mut self) -> Done {
+        let opening = std::mem::take(&mut self.opening);
+        if let Opening::Named(name) = opening {
+            return self.start_new(Some(name));
+        }
+        // Stays open if the other session cannot be opened.
+        self.start_new(None)?;
+        match opening {
+            Opening::New | Opening::Named(_) => {
+                self.show_rowless_draft();
+                Ok(())
+            }
+            Opening::Resume(name) => self.resume(name).await,
+            Opening::ResumeOrEnd(name) => {
+                self.must_open = true;
+                let done = self.resume(name).await;
+                self.must_open =
+                    matches!(done, Err(RuntimeError::Store(StoreError::InUse { .. } | StoreError::NoSession { .. })));
+                done
+            }
+        }
+    }
+}
+
+fn lost(session: Option<&str>, why: &str) -> String {
+    match session {
+        Some(name) => format!("Not all of \"{name}\" could be saved: {why}"),
+        None => format!("What was done could not be saved: {why}"),
+    }
+}
+
+fn not_kept(why: &str) -> String {
+    format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
 }
 
 #[cfg(test)]

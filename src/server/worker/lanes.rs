@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::engine::protocol::{Cancel, SequenceId};
+use crate::runtime::link::Slot;
 use crate::runtime::path::Path;
 use crate::runtime::render::Rendered;
-use crate::runtime::slot::Slot;
 use crate::server::{Ask, Plan};
 
 pub(super) struct Occupant {

@@ -11,9 +11,8 @@ use crate::engine::protocol::{
 use crate::runtime::RuntimeError;
 use crate::runtime::baton::Held;
 use crate::runtime::executor::{Executor, PrefillStats, Progress, Sink, ToAnswer, Written};
-use crate::runtime::link::Engine;
+use crate::runtime::link::{Engine, Last, Slot};
 use crate::runtime::segments::Step;
-use crate::runtime::slot::{Last, Slot};
 use crate::server::answer::Answer;
 use crate::server::planner::Wanted;
 use crate::server::{Ask, Event, Notice, Plan, Refusal, Result, Usage, Whole};
@@ -118,7 +117,7 @@ impl Request {
             fresh: keep.fresh.clone(),
             lost,
             limit: engine.model().map_or(0, |m| m.context_limit),
-            fingerprint: engine.fingerprint().to_owned(),
+            fingerprint: engine.fingerprint.clone(),
         };
         let begun = wanted.begin(shared, planned.clone());
         begun.map_err(|e| Refusal::internal(format!("a request cannot be planned: {e}")))?;

@@ -1,18 +1,21 @@
-//! Requests of the interface.
+//! Requests of the interface: the inbox, and the verb of each request, as its row in [`crate::config::commands::request`]
+//! names it.
 //!
-//! Only the loop in [`super::run`] takes them. Long text work may check for a stop request; the requests that it
-//! receives meanwhile stay here, in order, for the loop.
+//! Only the loop in [`super::run`] takes requests. Long text work may check for a stop; what it receives meanwhile stays in
+//! the inbox, in order, for the loop.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crossbeam_channel::{Receiver, TryRecvError, never};
+use crossbeam_channel::{Receiver, TryRecvError};
 
-use super::{Attendance, Request};
+use super::verb::Answer;
+use super::{Attendance, Done, Request, State, Verb};
+use crate::config::commands::requests;
 
 #[derive(Debug)]
 pub(super) struct Inbox {
-    channel: Receiver<Request>,
+    pub(super) channel: Receiver<Request>,
     attendance: Attendance,
     /// Received during a check for a stop.
     waiting: Mutex<VecDeque<Request>>,
@@ -21,14 +24,6 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new(channel: Receiver<Request>, attendance: Attendance) -> Inbox {
         Inbox { channel, attendance, waiting: Mutex::default() }
-    }
-
-    pub(super) fn channel(&self) -> &Receiver<Request> {
-        &self.channel
-    }
-
-    pub(super) fn close(&mut self) {
-        self.channel = never();
     }
 
     pub(super) fn take_waiting(&self) -> Option<Request> {
@@ -59,6 +54,62 @@ impl Inbox {
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Request>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+macro_rules! dispatch {
+    ($(
+        $(#[$doc:meta])*
+        $variant:ident
+            $( ( $($place:ident: $place_type:ty),+ ) )?
+            $( { $( $(#[$field_doc:meta])* $field:ident: $field_type:ty ),+ $(,)? } )?
+            , $busy:expr => $verb:ident $(. $wait:tt)?;
+    )+) => {
+        impl Verb {
+            pub(super) async fn carry_out(&mut self, request: Request) -> Done {
+                match request {
+                    $(
+                        Request::$variant $( ( $($place),+ ) )? $( { $($field),+ } )? =>
+                            self.$verb($( $($place),+ )? $( $($field),+ )?) $(. $wait)?,
+                    )+
+                }
+            }
+        }
+    };
+}
+
+requests!(dispatch);
+
+impl Verb {
+    async fn leave_queued(&mut self, request: Box<Request>) -> Done {
+        Box::pin(self.carry_out(*request)).await
+    }
+}
+
+impl State {
+    fn end_unattended(&mut self) -> Done {
+        self.quitting |= self.one_shot;
+        Ok(())
+    }
+
+    fn end(&mut self) -> Done {
+        self.quitting = true;
+        Ok(())
+    }
+
+    pub fn choose(&mut self, question: u64, key: char) -> Done {
+        self.answered(question, Answer::Key(key));
+        Ok(())
+    }
+
+    pub fn choose_files(&mut self, question: u64, files: Vec<usize>) -> Done {
+        self.answered(question, Answer::Files(files));
+        Ok(())
+    }
+
+    pub fn remember(&mut self, text: String) -> Done {
+        self.remember_prompt(&text);
+        Ok(())
     }
 }
 
