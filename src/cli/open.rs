@@ -14,7 +14,7 @@ use crate::config::settings::table::session_rows;
 use crate::config::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
 use crate::core::files;
 use crate::engine::Engine;
-use crate::engine::protocol::{BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
+use crate::engine::protocol::{BUILT_IN, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
 use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
@@ -115,16 +115,14 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         model: name,
         device: match config.model.device {
             // The note reports the missing GPU.
-            Device::Auto if note.is_some() => DeviceChoice::Cpu,
-            Device::Auto => DeviceChoice::Auto,
-            Device::Cpu => DeviceChoice::Cpu,
-            Device::Cuda => DeviceChoice::Cuda,
+            Device::Auto if note.is_some() => Device::Cpu,
+            device => device,
         },
         gpu: config.model.gpu as usize,
         context: (config.model.max_context > 0).then_some(config.model.max_context),
         gpu_memory: config.model.max_gpu_memory.0,
         weights: weights(context),
-        prefill: devices::prefill(&context.config().model),
+        prefill: config.model.prefill,
         draft: match config.draft_source() {
             DraftSource::Auto => DraftChoice::Auto,
             DraftSource::Off => DraftChoice::Off,
@@ -151,7 +149,7 @@ pub fn weights(context: &Context) -> WeightsChoice {
 pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
     let mut checkpoint = Checkpoint::open(name)?;
     checkpoint.set_recipe(Recipe::asked_for(weights(context)).unwrap_or_default());
-    checkpoint.set_prefill(devices::prefill(&context.config().model));
+    checkpoint.set_prefill(context.config().model.prefill);
     Ok(checkpoint)
 }
 

@@ -107,12 +107,7 @@ fn requests_to_write(context: &Context) -> Result<(PathBuf, Limits), Failure> {
 }
 
 fn say_notes(context: &Context, store: &Store) {
-    if context.quiet {
-        return;
-    }
-    for note in store.notes().iter().cloned().chain(store.damage()) {
-        out::err_line(&Clean::line(&format!("sala-chat: {note}")));
-    }
+    store.notes().iter().cloned().chain(store.damage()).for_each(|note| context.warn(&note));
 }
 
 /// A temporary store, deleted with the returned folder; in memory where the system allows it.

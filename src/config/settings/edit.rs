@@ -5,17 +5,17 @@ use std::path::Path;
 use toml::Value;
 
 use super::file::syntax;
-use super::table::{self, OPEN_TABLES};
+use super::table;
 use super::{ConfigError, Origin, Problem, meant};
 
 /// The text of the config file at `path` with one key set and everything else, comments included, as it was.
 pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, ConfigError> {
-    let (sections, name, value) = match (table::find_short(name), open(name)) {
+    let (sections, name, value) = match (table::find_short(name), table::find_open(name)) {
         (Some(row), _) => {
             let wrong = |expected| Problem::value(row.name, expected, value).of(&Origin::CommandLine);
             (vec![row.section()], row.key(), row.kind.parse(value).map_err(wrong)?)
         }
-        (None, Some((table, key))) => (table.split('.').collect(), key, Value::String(value.to_owned())),
+        (None, Some((open, key))) => (open.name.split('.').collect(), key, Value::String(value.to_owned())),
         (None, None) => return Err(Problem::unknown(name, meant::setting(name)).of(&Origin::CommandLine)),
     };
     let mut document: toml_edit::DocumentMut =
@@ -51,10 +51,4 @@ pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, 
         }
     }
     Ok(document.to_string())
-}
-
-/// The open table that a name belongs to, and its key there.
-fn open(name: &str) -> Option<(&'static str, &str)> {
-    let of = |table: &'static str| Some((table, name.strip_prefix(table)?.strip_prefix('.')?));
-    OPEN_TABLES.iter().find_map(|open| of(open.name)).filter(|(_, key)| !key.is_empty())
 }

@@ -60,11 +60,10 @@ pub(super) fn check(name: &str, value: &Value) -> Result<Value, Problem> {
     if let Some(row) = table::find(name) {
         return row.kind.accept(value).map_err(|expected| Problem::value(name, expected, value.to_string()));
     }
-    let open = OPEN_TABLES.iter().any(|t| name.strip_prefix(t.name).is_some_and(|r| r.starts_with('.')));
-    match (open, value) {
-        (true, Value::String(_)) => Ok(value.clone()),
-        (true, _) => Err(Problem::value(name, "text in quotes", value.to_string())),
-        (false, Value::Table(_)) => Err(Problem::unknown(name, meant::table(name))),
-        (false, _) => Err(Problem::unknown(name, meant::setting(name))),
+    match (table::find_open(name), value) {
+        (Some(_), Value::String(_)) => Ok(value.clone()),
+        (Some(_), _) => Err(Problem::value(name, "text in quotes", value.to_string())),
+        (None, Value::Table(_)) => Err(Problem::unknown(name, meant::table(name))),
+        (None, _) => Err(Problem::unknown(name, meant::setting(name))),
     }
 }

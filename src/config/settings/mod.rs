@@ -6,7 +6,6 @@
 //! the command line, `/set`, `/settings`, presets, and every message about a wrong value. The program never rewrites
 //! the file; [`edit`] changes one key and keeps comments.
 
-mod answers;
 mod edit;
 mod file;
 pub mod layers;
@@ -20,10 +19,10 @@ mod units;
 mod value;
 mod words;
 
-pub use answers::Settings;
 pub use edit::edit;
 pub use layers::{Loaded, Origin, examine, load};
 pub use row::{Flag, Kind, Way};
+pub use session::Settings;
 pub use table::{
     ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, ServeConfig,
     SessionsConfig, SpeculationConfig, ThinkingConfig, UiConfig,
@@ -32,10 +31,11 @@ pub use toml::Value;
 pub use units::Size;
 pub use value::Field;
 pub use words::{
-    CODE_THEMES, ClipboardMethod, Device, DraftSource, EngineSource, Glyphs, ModelSource, NewFiles, Prefill,
-    SaveStates, Switch, Theme, ThinkMode, ThoughtView, UnknownFields, Weights,
+    CODE_THEMES, ClipboardMethod, DraftSource, EngineSource, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme,
+    ThinkMode, ThoughtView, UnknownFields, Weights,
 };
 
+pub use crate::engine::protocol::DeviceChoice as Device;
 use crate::engine::protocol::{Sampling, SpecMode};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

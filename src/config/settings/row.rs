@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::answers::Settings;
+use super::session::Settings;
 use super::units::{ALL, OFF, Size, Time};
 use super::value::Field;
 
@@ -54,50 +54,8 @@ pub struct Way {
 /// No upper limit.
 pub(super) const MANY: i64 = i64::MAX;
 
-/// Properties of a row besides its field.
-#[derive(Clone, Copy)]
-pub(super) struct Spec {
-    pub kind: Kind,
-    pub flags: &'static [Flag],
-    pub detours: &'static [(&'static str, &'static str, &'static str)],
-    pub session: Option<Way>,
-    pub preset: bool,
-}
-
-pub(super) const fn spec(kind: Kind) -> Spec {
-    Spec { kind, flags: &[], detours: &[], session: None, preset: false }
-}
-
 pub(super) const fn int(default: i64, least: i64, most: i64) -> Kind {
     Kind::Int(default, least, most, &[])
-}
-
-pub(super) const fn from(default: i64, least: i64) -> Kind {
-    int(default, least, MANY)
-}
-
-impl Spec {
-    pub const fn flags(mut self, flags: &'static [Flag]) -> Spec {
-        self.flags = flags;
-        self
-    }
-
-    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Spec {
-        self.detours = detours;
-        self
-    }
-
-    /// A setting of a session, which presets hold too.
-    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], owner: Owner) -> Spec {
-        self.session = Some(Way { name, aliases, owner });
-        self.preset = true;
-        self
-    }
-
-    pub const fn not_in_presets(mut self) -> Spec {
-        self.preset = false;
-        self
-    }
 }
 
 impl Kind {

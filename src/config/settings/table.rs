@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 
 use super::row::Kind::{Bool, Float, Int, List, Named, Text, Word, WordOrInt};
-use super::row::{Flag, Kind, MANY, Owner, Spec, Way, from, int, spec};
+use super::row::{Flag, Kind, MANY, Owner, Way, int};
 use super::units::{Size, Time};
 use super::value::Field;
 use super::words::{
-    CODE_THEMES, ClipboardMethod, Device, Glyphs, NewFiles, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
-    UnknownFields, Weights,
+    CODE_THEMES, ClipboardMethod, Glyphs, NewFiles, SaveStates, Switch, Theme, ThinkMode, ThoughtView, UnknownFields,
+    Weights,
 };
-use crate::engine::protocol::{self, SpecMode};
+use crate::engine::protocol::{self, DeviceChoice, Precision, SpecMode};
 
 #[derive(Clone, Copy)]
 pub struct Row {
@@ -36,6 +36,28 @@ pub struct Row {
 }
 
 impl Row {
+    const fn flags(mut self, flags: &'static [Flag]) -> Row {
+        self.flags = flags;
+        self
+    }
+
+    const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Row {
+        self.detours = detours;
+        self
+    }
+
+    /// A setting of a session, which presets hold too.
+    const fn session(mut self, name: &'static str, aliases: &'static [&'static str], owner: Owner) -> Row {
+        self.session = Some(Way { name, aliases, owner });
+        self.preset = true;
+        self
+    }
+
+    const fn not_in_presets(mut self) -> Row {
+        self.preset = false;
+        self
+    }
+
     pub fn section(&self) -> &'static str {
         self.name.split_once('.').map_or("", |(section, _)| section)
     }
@@ -96,24 +118,23 @@ macro_rules! settings {
         pub const ROWS: &[Row] = &[$($( row(
             concat!(stringify!($section), ".", stringify!($key)),
             $help,
-            spec($kind) $( .$way($($arg),*) )*,
+            $kind,
             |config| config.$section.$key.to_value(),
             |config, value| put(&mut config.$section.$key, value),
-        ), )+)+];
+        ) $( .$way($($arg),*) )*, )+)+];
     };
 }
 
 const fn row(
     name: &'static str,
     help: &'static str,
-    spec: Spec,
+    kind: Kind,
     get: fn(&Config) -> toml::Value,
     set: fn(&mut Config, &toml::Value) -> bool,
 ) -> Row {
     // A doc comment begins with a blank.
     let help = help.split_at(1).1;
-    let Spec { kind, flags, detours, session, preset } = spec;
-    Row { name, kind, help, flags, detours, session, preset, get, set }
+    Row { name, kind, help, flags: &[], detours: &[], session: None, preset: false, get, set }
 }
 
 fn built_in<F: Field>(kind: Kind) -> F {
@@ -150,7 +171,7 @@ settings! {
         /// pin a commit for repeatability
         revision: String = Text("main");
         /// device: auto, cpu, cuda
-        device: Device = Word("auto", Device::WORDS), flags(&[Flag::Takes("device", "DEVICE")]);
+        device: DeviceChoice = Word("auto", &["auto", "cpu", "cuda"]), flags(&[Flag::Takes("device", "DEVICE")]);
         /// index of the GPU
         gpu: u32 = int(0, 0, 255), flags(&[Flag::Takes("gpu", "N")]);
         /// context in tokens; 0: as much as fits
@@ -160,7 +181,7 @@ settings! {
         /// weights: auto (the best that leaves room for the context), bf16, 8bit, 6bit, 5bit, 4bit
         weights: Weights = Word("auto", Weights::WORDS), flags(&[Flag::Takes("weights", "FORM")]);
         /// number type for reading long texts: bf16, or fp8 (faster, less exact; H100, H200)
-        prefill: Prefill = Word("bf16", Prefill::WORDS), flags(&[Flag::Takes("prefill", "TYPE")]);
+        prefill: Precision = Word("bf16", &["bf16", "fp8"]), flags(&[Flag::Takes("prefill", "TYPE")]);
         /// tokens reserved for the answer
         reserve_answer: u64 = int(4096, 0, TOKENS);
     }
@@ -268,9 +289,9 @@ settings! {
     /// Reading documents
     load: LoadConfig {
         /// ask before loading this many tokens
-        confirm_tokens: u64 = from(50_000, 0);
+        confirm_tokens: u64 = int(50_000, 0, MANY);
         /// ask before loading this many files
-        confirm_files: u64 = from(20, 0);
+        confirm_files: u64 = int(20, 0, MANY);
         /// largest file to load, MiB
         max_file_mib: u64 = int(512, 1, 1 << 20);
         /// follow links inside folders
@@ -384,6 +405,12 @@ pub const OPEN_TABLES: &[Open] = &[
         entries: |config| &mut config.keys,
     },
 ];
+
+/// The table with free keys that a name belongs to, and its key there.
+pub fn find_open(name: &str) -> Option<(&'static Open, &str)> {
+    let key = |open: &Open| name.strip_prefix(open.name)?.strip_prefix('.').filter(|key| !key.is_empty());
+    OPEN_TABLES.iter().find_map(|open| Some((open, key(open)?)))
+}
 
 /// The setting of this full name.
 pub fn find(name: &str) -> Option<&'static Row> {
