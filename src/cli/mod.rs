@@ -7,7 +7,6 @@ mod about;
 mod announce;
 pub mod args;
 mod ask_all;
-mod attach_engine;
 pub mod calibration;
 mod chat;
 pub mod clipboard;
@@ -18,6 +17,7 @@ mod data_check;
 pub mod devices;
 pub mod dirs;
 pub mod doctor;
+mod engines;
 pub mod failure;
 mod follow_stdin;
 pub mod hub;
@@ -37,7 +37,6 @@ mod panic;
 pub mod plain;
 mod prune;
 mod quantize_cmd;
-mod remote_engine;
 pub mod run;
 pub mod serve_cmd;
 mod sessions_cmd;
@@ -286,7 +285,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Prune(args) => prune::prune(context, &args),
             Command::Library(action) => library_cmd::library(context, &action),
             Command::Serve(args) => serve_cmd::run(context, &args),
-            Command::Park => attach_engine::park(context),
+            Command::Park => engines::park(context),
             Command::Mcp => mcp::run(context),
             Command::AskAll(args) => ask_all::run(context, &args),
             Command::Bench(args) => (laboratory.bench)(context, &args),

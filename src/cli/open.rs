@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::args::SessionChoice;
 use super::devices::{self, Chosen};
-use super::{Context, Exit, Failure, attach_engine, hub, remote_engine, signals};
+use super::{Context, Exit, Failure, engines, hub, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
 use crate::config::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
 use crate::core::files;
+use crate::core::spec::ModelSpec;
 use crate::engine::Engine;
 use crate::engine::protocol::{BUILT_IN, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
 use crate::model::{
@@ -93,18 +94,9 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         (text, DEMO_CONFIG.to_owned())
     };
     let text = text?;
-    let config: serde_json::Value =
-        serde_json::from_str(&config).map_err(|e| unusable(format!("config.json of {model}: {e}")))?;
-    let token = |id: &serde_json::Value| id.as_u64().and_then(|id| Token::try_from(id).ok());
-    let ids: Vec<Token> = match config.get("eos_token_id") {
-        Some(serde_json::Value::Array(ids)) => ids.iter().filter_map(token).collect(),
-        id => id.and_then(token).into_iter().collect(),
-    };
-    if let Some(rows) = config.get("vocab_size").and_then(serde_json::Value::as_u64) {
-        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
-        text.tokenizer.check_vocabulary(rows)?;
-    }
-    let stop = text.tokenizer.stop_ids(&ids);
+    let spec = ModelSpec::from_json(&config).map_err(|cause| ModelError::FolderSpec { dir: model.into(), cause })?;
+    text.tokenizer.check_vocabulary(spec.vocab)?;
+    let stop = text.tokenizer.stop_ids(&spec.eos);
     Ok((text, stop))
 }
 
@@ -201,7 +193,7 @@ struct Begun {
 
 /// Begins what answers: a server if one is named, else a model on this machine.
 fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
-    if let Some(options) = remote_engine::options(context)? {
+    if let Some(options) = engines::remote(context)? {
         let options = RemoteOptions { one_question: attendance == Attendance::Absent, ..options };
         let text = remote::text_model().map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
         let engine = Starting(Some(remote::spawn(options, &text).map_err(no_thread)?));
@@ -212,7 +204,7 @@ fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
     let engine_options = engine_options(context)?;
     let name = engine_options.model.clone();
     // Before anything else: opening a GPU and loading weights is what a start waits for, unless a server has done it.
-    let engine = Starting(Some(attach_engine::begin(context, engine_options).map_err(no_thread)?));
+    let engine = Starting(Some(engines::begin(context, engine_options).map_err(no_thread)?));
     let (text, stop) = text(&name)?;
     Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
 }
@@ -283,10 +275,9 @@ pub fn runtime(
         save_state,
         presets: Some(context.dirs.presets()),
         overrides,
-        device_notes: match attendance {
-            Attendance::Present => DeviceNotes::Once(context.dirs.state.join("told")),
-            Attendance::Absent if context.shows_progress() => DeviceNotes::Once(context.dirs.state.join("told")),
-            Attendance::Absent => DeviceNotes::Unsaid,
+        device_notes: match attendance == Attendance::Present || context.shows_progress() {
+            true => DeviceNotes::Once(context.dirs.state.join("told")),
+            false => DeviceNotes::Unsaid,
         },
     })
     .map_err(no_thread)?;

@@ -6,7 +6,6 @@
 //! the command line, `/set`, `/settings`, presets, and every message about a wrong value. The program never rewrites
 //! the file; [`edit`] changes one key and keeps comments.
 
-mod edit;
 mod file;
 pub mod layers;
 pub mod meant;
@@ -15,21 +14,19 @@ pub mod preset;
 pub mod row;
 pub mod session;
 pub mod table;
-mod units;
 mod value;
 mod words;
 
-pub use edit::edit;
+pub use file::edit;
 pub use layers::{Loaded, Origin, examine, load};
-pub use row::{Flag, Kind, Way};
+pub use row::{Flag, Kind, Row, Way};
 pub use session::Settings;
 pub use table::{
-    ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, ServeConfig,
+    ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, SamplingConfig, ServeConfig,
     SessionsConfig, SpeculationConfig, ThinkingConfig, UiConfig,
 };
 pub use toml::Value;
-pub use units::Size;
-pub use value::Field;
+pub use value::{Field, Size};
 pub use words::{
     CODE_THEMES, ClipboardMethod, DraftSource, EngineSource, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme,
     ThinkMode, ThoughtView, UnknownFields, Weights,

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::preset::{BUILT_IN, builtin};
-use super::row::Owner;
-use super::table::{self, Row, preset_rows, session_row, session_rows};
+use super::row::{Owner, Row};
+use super::table::{self, preset_rows, session_row, session_rows};
 use super::value::Field;
 use super::words::ThinkMode;
 use super::{Config, Value};

@@ -7,77 +7,13 @@
 use std::collections::BTreeMap;
 
 use super::row::Kind::{Bool, Float, Int, List, Named, Text, Word, WordOrInt};
-use super::row::{Flag, Kind, MANY, Owner, Way, int};
-use super::units::{Size, Time};
-use super::value::Field;
+use super::row::{Flag, Kind, MANY, Owner, Row, Way, int, row};
+use super::value::{Field, Size, Time};
 use super::words::{
     CODE_THEMES, ClipboardMethod, Glyphs, NewFiles, SaveStates, Switch, Theme, ThinkMode, ThoughtView, UnknownFields,
     Weights,
 };
 use crate::engine::protocol::{self, DeviceChoice, Precision, SpecMode};
-
-#[derive(Clone, Copy)]
-pub struct Row {
-    /// `section.name`.
-    pub name: &'static str,
-    pub kind: Kind,
-    pub help: &'static str,
-    /// How the command line sets it.
-    pub flags: &'static [Flag],
-    /// Words of its option that set another row: word, name and value of that row.
-    pub detours: &'static [(&'static str, &'static str, &'static str)],
-    /// How `/set` knows it; `None` for a setting that holds for the whole program.
-    pub session: Option<Way>,
-    /// Presets hold it.
-    pub preset: bool,
-    pub get: fn(&Config) -> toml::Value,
-    /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
-    pub set: fn(&mut Config, &toml::Value) -> bool,
-}
-
-impl Row {
-    const fn flags(mut self, flags: &'static [Flag]) -> Row {
-        self.flags = flags;
-        self
-    }
-
-    const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Row {
-        self.detours = detours;
-        self
-    }
-
-    /// A setting of a session, which presets hold too.
-    const fn session(mut self, name: &'static str, aliases: &'static [&'static str], owner: Owner) -> Row {
-        self.session = Some(Way { name, aliases, owner });
-        self.preset = true;
-        self
-    }
-
-    const fn not_in_presets(mut self) -> Row {
-        self.preset = false;
-        self
-    }
-
-    pub fn section(&self) -> &'static str {
-        self.name.split_once('.').map_or("", |(section, _)| section)
-    }
-
-    pub fn key(&self) -> &'static str {
-        self.name.split_once('.').map_or(self.name, |(_, key)| key)
-    }
-}
-
-impl PartialEq for Row {
-    fn eq(&self, other: &Row) -> bool {
-        self.name == other.name
-    }
-}
-
-impl std::fmt::Debug for Row {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Row({})", self.name)
-    }
-}
 
 /// Makes the structs and [`ROWS`] of the rows.
 macro_rules! settings {
@@ -123,18 +59,6 @@ macro_rules! settings {
             |config, value| put(&mut config.$section.$key, value),
         ) $( .$way($($arg),*) )*, )+)+];
     };
-}
-
-const fn row(
-    name: &'static str,
-    help: &'static str,
-    kind: Kind,
-    get: fn(&Config) -> toml::Value,
-    set: fn(&mut Config, &toml::Value) -> bool,
-) -> Row {
-    // A doc comment begins with a blank.
-    let help = help.split_at(1).1;
-    Row { name, kind, help, flags: &[], detours: &[], session: None, preset: false, get, set }
 }
 
 fn built_in<F: Field>(kind: Kind) -> F {
