@@ -171,19 +171,6 @@ impl Run {
         })
     }
 
-    pub(super) fn speculation(&self) -> Value {
-        let s = &self.meters.spec;
-        json!({
-            "rounds": s.rounds,
-            "drafted": s.drafted,
-            "accepted": s.accepted,
-            "mean_accept_length": s.mean_accept_length,
-            "eagle_rounds": s.eagle_rounds,
-            "ngram_rounds": s.ngram_rounds,
-            "plain_rounds": s.plain_rounds,
-        })
-    }
-
     pub(super) fn object(&self, answer: &Message, several: bool) -> Value {
         let mut object = json!({
             "text": answer.text,
@@ -200,7 +187,7 @@ impl Run {
             "seed": answer.meta.seed,
             "usage": self.usage(answer),
             "timing": self.timing(answer),
-            "speculation": self.speculation(),
+            "speculation": self.meters.spec,
         });
         if let Some(object) = object.as_object_mut() {
             // Only where it is another process than this one.

@@ -159,7 +159,7 @@ impl<'a> Printer<'a> {
                 });
                 self.event("look", look)?;
                 let (usage, timing) = (run.usage(answer), run.timing(answer));
-                self.event("stats", json!({ "usage": usage, "timing": timing, "speculation": run.speculation() }))?;
+                self.event("stats", json!({ "usage": usage, "timing": timing, "speculation": run.meters.spec }))?;
                 let end = json!({
                     "finish_reason": reason(answer.meta.finish), "session": run.session(), "seed": answer.meta.seed,
                     "not_saved": run.unsaved.as_ref().map(|u| &u.reason), "state_not_saved": run.left_out

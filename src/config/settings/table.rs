@@ -113,7 +113,7 @@ settings! {
     /// What answers: a server in place of this machine, or a model that is parked when idle
     engine: EngineConfig {
         /// chat server, for example http://HOST:PORT/v1; here: load the model in this process
-        url: String = Text(""), flags(&[Flag::Takes("engine", "URL")]), detours(&[("here", "engine.url", "here")]);
+        url: String = Text(""), flags(&[Flag::Takes("engine", "URL")]);
         /// model name on the server; empty: its only model
         model: String = Text("");
         /// environment variable with the server's key
