@@ -103,8 +103,7 @@ pub struct ChatArgs {
     pub screen: SettingArgs<true>,
 }
 
-/// The definition that command lines are read with. Help of a command lists its own options; those that every command has
-/// are named in a line at the end.
+/// The definition of the command line. Help of a command lists its own options and names those that every command has.
 pub fn command() -> clap::Command {
     // A variable that is set to nothing says nothing.
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
@@ -132,10 +131,7 @@ fn below(mut command: clap::Command, global: &[Arg]) -> clap::Command {
 }
 
 impl Cli {
-    /// Reads a command line.
-    ///
-    /// # Errors
-    /// What clap says; `--help` and `--version` too. Or `--json` for a command that has nothing to write as JSON.
+    /// Reads a command line. Fails for `--help` and `--version` too, and for `--json` where a command writes no JSON.
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let mut command = command();
         let matches = command.try_get_matches_from_mut(arguments)?;
@@ -153,10 +149,7 @@ impl Cli {
         self.global.settings.given.iter().chain(&self.chat.screen.given).cloned().collect()
     }
 
-    /// What was meant. `resume_last` is the setting for a chat that names no session.
-    ///
-    /// # Errors
-    /// Options that do not go together.
+    /// What was meant. `resume_last` is the setting for a chat that names no session. Fails for options that exclude each other.
     pub fn task(self, resume_last: bool) -> Result<Task, Failure> {
         let chat = self.chat;
         if let Some(command) = self.command {

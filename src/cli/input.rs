@@ -61,8 +61,7 @@ const PASTING: Duration = Duration::from_millis(150);
 /// Text within this time after a paste belongs to it.
 const PASTED_ON: Duration = Duration::from_millis(500);
 
-/// Groups keys that arrive in one burst: arrow keys that a terminal makes of the wheel, and the text that a terminal without bracketed
-/// paste sends for a paste.
+/// Recognises bursts of keys: the wheel as arrow keys, and a paste from a terminal without bracketed paste.
 #[derive(Debug, Default)]
 struct Bursts {
     ahead: Option<TermEvent>,
@@ -226,8 +225,7 @@ fn key(code: Code, modifiers: KeyModifiers) -> Option<Key> {
     Some(Key { code, ctrl, alt, shift: shift && !matches!(code, Code::Char(_) | Code::BackTab) })
 }
 
-/// Input typed during the terminal queries: printable text and Enter. Longer sequences are dropped because the parser
-/// is not running yet.
+/// Text and Enter that were typed during the terminal queries. No parser runs yet, so longer sequences are dropped.
 pub fn typed_ahead(bytes: &[u8]) -> Vec<Event> {
     let text = String::from_utf8_lossy(bytes);
     let plain = text.split('\x1b').next().unwrap_or("");

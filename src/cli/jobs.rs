@@ -99,8 +99,7 @@ fn entries(folder: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<FileR
     Ok(std::fs::read_dir(folder)?.filter_map(Result::ok).filter_map(row).collect())
 }
 
-/// Whether an input can hold a name. What a terminal would obey it cannot, and the spelling of it is no file's name: such a file is
-/// loaded with its folder, or by a pattern.
+/// An input cannot hold a name that a terminal would obey; such a file is loaded with its folder, or by a pattern.
 fn can_be_typed(name: &str) -> bool {
     sanitize(name) == name && !name.contains(['\n', '\t'])
 }
@@ -194,8 +193,7 @@ fn edit_with(editor: &OsStr, text: &str) -> Result<String, String> {
     }
 }
 
-/// Waits for a program that has the terminal. When it stops (Ctrl-Z in it), so do we: the shell waits for us, not for
-/// it.
+/// Waits for a program on the terminal. When it stops (Ctrl-Z in it), so do we: the shell waits for us.
 fn ended(program: &Child) -> io::Result<ExitStatus> {
     let pid = Pid::from_child(program);
     loop {

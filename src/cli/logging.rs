@@ -17,8 +17,7 @@ use crate::text::clock;
 #[must_use]
 pub struct LogGuard(#[expect(dead_code, reason = "held for its drop")] Option<WorkerGuard>);
 
-/// Starts the log: one file a day. Without a writable folder there is no log; the program works all the same. A folder given
-/// as data directory that is somebody else's gets none.
+/// Starts the log, one file a day. There is none in a folder that cannot be written or is another program's data.
 pub fn start(dirs: &Dirs, config: &LogConfig, verbose: u8) -> LogGuard {
     let state = dirs.state.as_path();
     let foreign = state.starts_with(&dirs.data) && crate::store::check_folder(&dirs.data).is_err();

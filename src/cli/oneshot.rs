@@ -95,8 +95,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         let idle = matches!(notice, Notice::Activity(Activity::Idle));
         take(notice, &mut printer, &mut run, started)?;
         remark.iter().for_each(|(level, text)| printer.note(*level, text));
-        // What follows an answer is done too: where the template drops thoughts it is read again without them, or the
-        // next `-c` would find none of it.
+        // Not at the answer's end: a template that drops thoughts is read again without them, for the next `-c`.
         if idle && !run.answers.is_empty() {
             let _ = requests.send(Request::Quit);
         }

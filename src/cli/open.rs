@@ -157,8 +157,7 @@ pub fn piece(context: &Context) -> usize {
     usize::try_from(context.config().sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024)
 }
 
-/// An engine that opens its device in parallel. Dropping it waits: the process must not end while a GPU is being
-/// opened.
+/// An engine that opens its device. Dropping it waits, so that the process does not end while a GPU is being opened.
 struct Starting(Option<Engine>);
 
 impl Starting {

@@ -1,5 +1,4 @@
-//! `sala-chat serve`: opens what the server needs, says where it listens, and ends it in good order. `bench serve` begins one
-//! in the same way.
+//! `sala-chat serve`: opens what the server needs, says where it listens, ends it in order. `bench serve` uses it too.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,4 @@
-//! The table of slash commands. A new command is a row in its group's file; a new request to the runtime is also a row
-//! in [`super::request`].
+//! The table of slash commands, a file for each group. A new request to the runtime is also a row in [`super::request`].
 
 mod documents;
 mod program;

@@ -1,5 +1,4 @@
-//! What a settings file or a preset says: its settings, checked by the rows of the table, and what is wrong. And one key of a file
-//! changed, the rest kept as it is.
+//! Settings files and presets: their settings, checked by the rows of the table, and one key changed in a file.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,5 +1,4 @@
-//! Fields of the settings as values of the configuration, and back. Sizes of memory are written `8GiB`, `7.5 GiB`, `6000MiB` or `all`,
-//! times `90s`, `20m`, `2h` or `off`.
+//! Fields of the settings as values of the configuration, and back. Sizes and times have units.
 
 use std::time::Duration;
 

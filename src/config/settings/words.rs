@@ -132,8 +132,7 @@ words! {
     }
 }
 
-/// Built-in code colours: `auto` uses the terminal's 16 colours, the others are themes of the highlighter; its test
-/// compares the lists.
+/// Code colours: the terminal's 16 (`auto`), or a theme of the highlighter; its test compares the lists.
 pub const CODE_THEMES: &[&str] = &[
     "auto",
     "1337",
