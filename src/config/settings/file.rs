@@ -75,8 +75,10 @@ pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, 
             let wrong = |expected| Problem::value(row.name, expected, value).of(&Origin::CommandLine);
             (vec![row.section()], row.key(), row.kind.parse(value).map_err(wrong)?)
         }
-        (None, Some((open, key))) => (open.name.split('.').collect(), key, Value::String(value.to_owned())),
-        (None, None) => return Err(Problem::unknown(name, meant::setting(name)).of(&Origin::CommandLine)),
+        (None, Some((open, key))) if !key.is_empty() => {
+            (open.name.split('.').collect(), key, Value::String(value.to_owned()))
+        }
+        (None, _) => return Err(Problem::unknown(name, meant::setting(name)).of(&Origin::CommandLine)),
     };
     let mut document: toml_edit::DocumentMut =
         text.parse().map_err(|e: toml_edit::TomlError| syntax(path, text, e.span(), e.message()))?;

@@ -332,8 +332,7 @@ pub const OPEN_TABLES: &[Open] = &[
 
 /// The table with free keys that a name belongs to, and its key there.
 pub fn find_open(name: &str) -> Option<(&'static Open, &str)> {
-    let key = |open: &Open| name.strip_prefix(open.name)?.strip_prefix('.').filter(|key| !key.is_empty());
-    OPEN_TABLES.iter().find_map(|open| Some((open, key(open)?)))
+    OPEN_TABLES.iter().find_map(|open| Some((open, name.strip_prefix(open.name)?.strip_prefix('.')?)))
 }
 
 /// The setting of this full name.
