@@ -10,7 +10,6 @@ use super::sessions_cmd::confirmed;
 use super::{Context, Exit, Failure, devices, out, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
 use crate::core::sanitize::Clean;
-use crate::engine::protocol::Cancel;
 use crate::model::format::Format;
 use crate::text::TextModel;
 
@@ -225,7 +224,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, 
         out::progress(&Clean::line(&line));
     };
     let folder = cached
-        .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress, &Cancel::default())
+        .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress)
         .map_err(|e| explain(&e, config, all - cached.missing_bytes(&snapshot).min(all)));
     if shows {
         out::err_line(&Clean::line(""));
@@ -264,7 +263,6 @@ fn explain(error: &HubError, config: &ModelConfig, here: u64) -> Failure {
         HubError::Space { .. } | HubError::Disk(_) => {
             (Exit::Disk, "Free space, or set HF_HOME to a folder on a larger disk".to_owned())
         }
-        HubError::Stopped => (Exit::Stopped, "sala-chat model download".to_owned()),
     };
     Failure::new(exit, error.to_string()).hint(hint)
 }

@@ -91,7 +91,7 @@ impl<'a> Printer<'a> {
         match self.format {
             Format::JsonLines => {
                 let body = if several { json!({ "answer": which, "text": text }) } else { json!({ "text": text }) };
-                self.event(if thinking { "think" } else { "token" }, body)?;
+                if thinking { self.event("think", body)? } else { self.event("token", body)? }
             }
             Format::Text | Format::Raw if several => {}
             Format::Text | Format::Raw if !thinking => self.answer(text)?,

@@ -8,8 +8,7 @@ use toml::{Table, Value};
 
 use super::file::{Setting, check, collect, syntax};
 use super::preset::Preset;
-use super::row::Row;
-use super::table::{self, ROWS};
+use super::table::{self, ROWS, Row};
 use super::{Config, ConfigError, Problem};
 use crate::core::files;
 use crate::text::Recommended;

@@ -1,7 +1,6 @@
 //! What may have been meant by a name that is no setting.
 
-use super::row::Row;
-use super::table::{OPEN_TABLES, ROWS, find_short};
+use super::table::{OPEN_TABLES, ROWS, Row, find_short};
 use crate::text::near::nearest;
 
 /// Shorter words are near to anything.

@@ -6,6 +6,7 @@
 //! the command line, `/set`, `/settings`, presets, and every message about a wrong value. The program never rewrites
 //! the file; [`edit`] changes one key and keeps comments.
 
+mod answers;
 mod file;
 pub mod layers;
 pub mod meant;
@@ -17,12 +18,12 @@ pub mod table;
 mod value;
 mod words;
 
+pub use answers::Settings;
 pub use file::edit;
 pub use layers::{Loaded, Origin, examine, load};
-pub use row::{Flag, Kind, Row, Way};
-pub use session::Settings;
+pub use row::{Flag, Kind, Way};
 pub use table::{
-    ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, SamplingConfig, ServeConfig,
+    ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, ServeConfig,
     SessionsConfig, SpeculationConfig, ThinkingConfig, UiConfig,
 };
 pub use toml::Value;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::row::{Owner, Row};
-use super::table::{OPEN_TABLES, ROWS};
+use super::row::Owner;
+use super::table::{OPEN_TABLES, ROWS, Row};
 use super::{Config, Loaded, Origin, Value};
 
 pub fn example() -> String {

@@ -7,8 +7,7 @@ use std::path::Path;
 use toml::{Table, Value};
 
 use super::file::{collect, edit, place};
-use super::row::Row;
-use super::table::preset_rows;
+use super::table::{Row, preset_rows};
 use super::{Origin, Problem};
 
 /// Display settings by their names in `config.toml`, as words: `("thinking.show", "fold")`.

@@ -2,8 +2,7 @@
 
 use toml::Value;
 
-use super::session::Settings;
-use super::table::Config;
+use super::answers::Settings;
 use super::value::{ALL, Field, OFF, Size, Time};
 
 /// What a setting may be, and its built-in value.
@@ -51,80 +50,52 @@ pub struct Way {
     pub owner: Owner,
 }
 
-#[derive(Clone, Copy)]
-pub struct Row {
-    /// `section.name`.
-    pub name: &'static str,
-    pub kind: Kind,
-    pub help: &'static str,
-    /// How the command line sets it.
-    pub flags: &'static [Flag],
-    /// Words of its option that set another row: word, name and value of that row.
-    pub detours: &'static [(&'static str, &'static str, &'static str)],
-    /// How `/set` knows it; `None` for a setting that holds for the whole program.
-    pub session: Option<Way>,
-    /// Presets hold it.
-    pub preset: bool,
-    pub get: fn(&Config) -> Value,
-    /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
-    pub set: fn(&mut Config, &Value) -> bool,
+/// Makes the structs of the settings and the rows of their fields, for `table`.
+macro_rules! settings {
+    ($(
+        #[doc = $about:literal]
+        $section:ident: $Struct:ident {
+            $( #[doc = $help:literal] $key:ident: $type:ty = $kind:expr $( , $way:ident($($arg:expr),*) )*; )+
+            $( extra { $( $(#[$doc:meta])* $extra:ident: $extra_type:ty; )+ } )?
+        }
+    )+) => {
+        $(
+            #[doc = concat!(" `[", stringify!($section), "]`:", $about, ".")]
+            #[derive(Clone, Debug, PartialEq)]
+            pub struct $Struct {
+                $( #[doc = concat!($help, ".")] pub $key: $type, )+
+                $( $( $(#[$doc])* pub $extra: $extra_type, )+ )?
+            }
+
+            impl Default for $Struct {
+                fn default() -> Self {
+                    $Struct {
+                        $( $key: built_in($kind), )+
+                        $( $( $extra: Default::default(), )+ )?
+                    }
+                }
+            }
+        )+
+
+        /// All settings.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Config {
+            $( #[doc = concat!($about, ".")] pub $section: $Struct, )+
+            /// Key to action, in the words of `/keys`.
+            pub keys: BTreeMap<String, String>,
+        }
+
+        /// Every setting, in the order of `config.example.toml`.
+        pub const ROWS: &[Row] = &[$($( row(
+            concat!(stringify!($section), ".", stringify!($key)),
+            $help,
+            $kind,
+            |config| config.$section.$key.to_value(),
+            |config, value| put(&mut config.$section.$key, value),
+        ) $( .$way($($arg),*) )*, )+)+];
+    };
 }
-
-impl Row {
-    pub const fn flags(mut self, flags: &'static [Flag]) -> Row {
-        self.flags = flags;
-        self
-    }
-
-    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Row {
-        self.detours = detours;
-        self
-    }
-
-    /// A setting of a session, which presets hold too.
-    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], owner: Owner) -> Row {
-        self.session = Some(Way { name, aliases, owner });
-        self.preset = true;
-        self
-    }
-
-    pub const fn not_in_presets(mut self) -> Row {
-        self.preset = false;
-        self
-    }
-
-    pub fn section(&self) -> &'static str {
-        self.name.split_once('.').map_or("", |(section, _)| section)
-    }
-
-    pub fn key(&self) -> &'static str {
-        self.name.split_once('.').map_or(self.name, |(_, key)| key)
-    }
-}
-
-impl PartialEq for Row {
-    fn eq(&self, other: &Row) -> bool {
-        self.name == other.name
-    }
-}
-
-impl std::fmt::Debug for Row {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Row({})", self.name)
-    }
-}
-
-pub(super) const fn row(
-    name: &'static str,
-    help: &'static str,
-    kind: Kind,
-    get: fn(&Config) -> Value,
-    set: fn(&mut Config, &Value) -> bool,
-) -> Row {
-    // A doc comment begins with a blank.
-    let help = help.split_at(1).1;
-    Row { name, kind, help, flags: &[], detours: &[], session: None, preset: false, get, set }
-}
+pub(super) use settings;
 
 /// No upper limit.
 pub(super) const MANY: i64 = i64::MAX;

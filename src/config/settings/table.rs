@@ -6,8 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use toml::Value;
+
 use super::row::Kind::{Bool, Float, Int, List, Named, Text, Word, WordOrInt};
-use super::row::{Flag, Kind, MANY, Owner, Row, Way, int, row};
+use super::row::{Flag, Kind, MANY, Owner, Way, int, settings};
 use super::value::{Field, Size, Time};
 use super::words::{
     CODE_THEMES, ClipboardMethod, Glyphs, NewFiles, SaveStates, Switch, Theme, ThinkMode, ThoughtView, UnknownFields,
@@ -15,50 +17,79 @@ use super::words::{
 };
 use crate::engine::protocol::{self, DeviceChoice, Precision, SpecMode};
 
-/// Makes the structs and [`ROWS`] of the rows.
-macro_rules! settings {
-    ($(
-        #[doc = $about:literal]
-        $section:ident: $Struct:ident {
-            $( #[doc = $help:literal] $key:ident: $type:ty = $kind:expr $( , $way:ident($($arg:expr),*) )*; )+
-            $( extra { $( $(#[$doc:meta])* $extra:ident: $extra_type:ty; )+ } )?
-        }
-    )+) => {
-        $(
-            #[doc = concat!(" `[", stringify!($section), "]`:", $about, ".")]
-            #[derive(Clone, Debug, PartialEq)]
-            pub struct $Struct {
-                $( #[doc = concat!($help, ".")] pub $key: $type, )+
-                $( $( $(#[$doc])* pub $extra: $extra_type, )+ )?
-            }
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// `section.name`.
+    pub name: &'static str,
+    pub kind: Kind,
+    pub help: &'static str,
+    /// How the command line sets it.
+    pub flags: &'static [Flag],
+    /// Words of its option that set another row: word, name and value of that row.
+    pub detours: &'static [(&'static str, &'static str, &'static str)],
+    /// How `/set` knows it; `None` for a setting that holds for the whole program.
+    pub session: Option<Way>,
+    /// Presets hold it.
+    pub preset: bool,
+    pub get: fn(&Config) -> Value,
+    /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
+    pub set: fn(&mut Config, &Value) -> bool,
+}
 
-            impl Default for $Struct {
-                fn default() -> Self {
-                    $Struct {
-                        $( $key: built_in($kind), )+
-                        $( $( $extra: Default::default(), )+ )?
-                    }
-                }
-            }
-        )+
+impl Row {
+    pub const fn flags(mut self, flags: &'static [Flag]) -> Row {
+        self.flags = flags;
+        self
+    }
 
-        /// All settings.
-        #[derive(Clone, Debug, Default, PartialEq)]
-        pub struct Config {
-            $( #[doc = concat!($about, ".")] pub $section: $Struct, )+
-            /// Key to action, in the words of `/keys`.
-            pub keys: BTreeMap<String, String>,
-        }
+    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Row {
+        self.detours = detours;
+        self
+    }
 
-        /// Every setting, in the order of `config.example.toml`.
-        pub const ROWS: &[Row] = &[$($( row(
-            concat!(stringify!($section), ".", stringify!($key)),
-            $help,
-            $kind,
-            |config| config.$section.$key.to_value(),
-            |config, value| put(&mut config.$section.$key, value),
-        ) $( .$way($($arg),*) )*, )+)+];
-    };
+    /// A setting of a session, which presets hold too.
+    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], owner: Owner) -> Row {
+        self.session = Some(Way { name, aliases, owner });
+        self.preset = true;
+        self
+    }
+
+    pub const fn not_in_presets(mut self) -> Row {
+        self.preset = false;
+        self
+    }
+
+    pub fn section(&self) -> &'static str {
+        self.name.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    pub fn key(&self) -> &'static str {
+        self.name.split_once('.').map_or(self.name, |(_, key)| key)
+    }
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Row) -> bool {
+        self.name == other.name
+    }
+}
+
+impl std::fmt::Debug for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Row({})", self.name)
+    }
+}
+
+const fn row(
+    name: &'static str,
+    help: &'static str,
+    kind: Kind,
+    get: fn(&Config) -> Value,
+    set: fn(&mut Config, &Value) -> bool,
+) -> Row {
+    // A doc comment begins with a blank.
+    let help = help.split_at(1).1;
+    Row { name, kind, help, flags: &[], detours: &[], session: None, preset: false, get, set }
 }
 
 fn built_in<F: Field>(kind: Kind) -> F {
@@ -66,7 +97,7 @@ fn built_in<F: Field>(kind: Kind) -> F {
     F::from_value(&kind.default()).unwrap_or_else(|| unreachable!("{kind:?} and its field agree"))
 }
 
-fn put<F: Field>(field: &mut F, value: &toml::Value) -> bool {
+fn put<F: Field>(field: &mut F, value: &Value) -> bool {
     F::from_value(value).map(|v| *field = v).is_some()
 }
 
