@@ -8,18 +8,10 @@ use std::io::{self, Write};
 use crate::core::sanitize::Clean;
 use crate::tui::status::Progress;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Notification {
-    /// Rings; the terminal or the window manager makes of it what it likes.
-    #[default]
-    Bell,
-    Osc9,
-    Osc777,
-}
-
 #[derive(Debug, Default)]
 pub struct Announcer {
-    notification: Notification,
+    /// What a notification begins with. Without it the terminal rings, and it or the window manager makes of that what it likes.
+    notification: Option<&'static str>,
     shows_progress: bool,
     title: String,
     progress: Option<Progress>,
@@ -31,29 +23,28 @@ impl Announcer {
         let (program, term) = (word("TERM_PROGRAM"), word("TERM"));
         let is = |names: &[&str]| names.contains(&program.as_str());
         // Inside tmux the sequences would have to be wrapped, and the window they belong to may not be shown.
-        let inner = !word("TMUX").is_empty() || term.starts_with("screen") || term.starts_with("tmux");
-        let notification = if inner {
-            Notification::Bell
-        } else if is(&["iTerm.app", "WezTerm", "ghostty"]) || term.contains("kitty") || term.contains("ghostty") {
-            Notification::Osc9
-        } else if term.starts_with("foot") || term.starts_with("rxvt") {
-            Notification::Osc777
-        } else {
-            Notification::Bell
-        };
-        let shows_progress = !inner
-            && (is(&["ghostty", "WezTerm"])
-                || term.contains("ghostty")
-                || !word("WT_SESSION").is_empty()
-                || word("ConEmuANSI") == "ON");
+        if !word("TMUX").is_empty() || term.starts_with("screen") || term.starts_with("tmux") {
+            return Announcer::default();
+        }
+        let notification =
+            if is(&["iTerm.app", "WezTerm", "ghostty"]) || ["kitty", "ghostty"].iter().any(|t| term.contains(t)) {
+                Some("\x1b]9;")
+            } else if term.starts_with("foot") || term.starts_with("rxvt") {
+                Some("\x1b]777;notify;sala-chat;")
+            } else {
+                None
+            };
+        let shows_progress = is(&["ghostty", "WezTerm"])
+            || term.contains("ghostty")
+            || !word("WT_SESSION").is_empty()
+            || word("ConEmuANSI") == "ON";
         Announcer { notification, shows_progress, ..Announcer::default() }
     }
 
     pub fn notify(&self, out: &mut impl Write, text: &str) -> io::Result<()> {
         match self.notification {
-            Notification::Bell => out.write_all(b"\x07")?,
-            Notification::Osc9 => write!(out, "\x1b]9;{}\x07", plain(text))?,
-            Notification::Osc777 => write!(out, "\x1b]777;notify;sala-chat;{}\x07", plain(text))?,
+            Some(sequence) => write!(out, "{sequence}{}\x07", plain(text))?,
+            None => out.write_all(b"\x07")?,
         }
         out.flush()
     }
@@ -63,14 +54,11 @@ impl Announcer {
             title.clone_into(&mut self.title);
             write!(out, "\x1b]2;{}\x07", plain(title))?;
         }
-        if self.progress != progress {
-            self.progress = progress;
-            if self.shows_progress {
-                match progress {
-                    None => out.write_all(b"\x1b]9;4;0\x07")?,
-                    Some(Progress::Share(percent)) => write!(out, "\x1b]9;4;1;{percent}\x07")?,
-                    Some(Progress::Running) => out.write_all(b"\x1b]9;4;3\x07")?,
-                }
+        if std::mem::replace(&mut self.progress, progress) != progress && self.shows_progress {
+            match progress {
+                None => out.write_all(b"\x1b]9;4;0\x07")?,
+                Some(Progress::Share(percent)) => write!(out, "\x1b]9;4;1;{percent}\x07")?,
+                Some(Progress::Running) => out.write_all(b"\x1b]9;4;3\x07")?,
             }
         }
         out.flush()

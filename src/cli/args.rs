@@ -1,14 +1,11 @@
 //! The command line: what can be written, and plain structs of what was meant. Nothing here does anything.
 //!
-//! Here: options of a chat and of all commands. Subcommands are in `commands`, those of the laboratory in `lab`, the parsed task in
-//! `task`, suggestions for unknown words in `suggest`, scripts for shells in `completions`.
+//! Here: options of a chat and of all commands, and the task that they make. Subcommands are in `commands`, those of the laboratory in
+//! `lab`, options made of the table of settings in `options`.
 
 mod commands;
-mod completions;
 mod lab;
 mod options;
-mod suggest;
-mod task;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -19,15 +16,12 @@ use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHi
 
 use super::failure::Failure;
 use crate::config::settings::Value;
+use crate::text::near::nearest;
 pub use commands::{
-    AskAllArgs, Command, ConfigCommand, ExportArgs, FormatArg, LibraryCommand, LsArgs, ModelCommand, PruneArgs,
-    ServeArgs,
+    AskAllArgs, Command, ConfigCommand, ExportArgs, LibraryCommand, LsArgs, ModelCommand, PruneArgs, ServeArgs,
 };
-pub use completions::{NAMES, completions};
 pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
 pub use options::SettingArgs;
-pub use suggest::suggested_command;
-pub use task::{Ask, Chat, Format, SessionChoice, Task};
 
 const AFTER: &str = "\
 Exit codes: 0 ok, 1 failure, 2 usage, 3 model not installed, 4 no usable GPU or memory, 5 context too long,
@@ -109,8 +103,7 @@ pub struct ChatArgs {
     pub screen: SettingArgs<true>,
 }
 
-/// The definition that command lines are read with. Help of a command lists its own options; those that every command has
-/// are named in a line at the end.
+/// The definition of the command line. Help of a command lists its own options and names those that every command has.
 pub fn command() -> clap::Command {
     // A variable that is set to nothing says nothing.
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
@@ -138,10 +131,7 @@ fn below(mut command: clap::Command, global: &[Arg]) -> clap::Command {
 }
 
 impl Cli {
-    /// Reads a command line.
-    ///
-    /// # Errors
-    /// What clap says; `--help` and `--version` too. Or `--json` for a command that has nothing to write as JSON.
+    /// Reads a command line. Fails for `--help` and `--version` too, and for `--json` where a command writes no JSON.
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let mut command = command();
         let matches = command.try_get_matches_from_mut(arguments)?;
@@ -159,10 +149,7 @@ impl Cli {
         self.global.settings.given.iter().chain(&self.chat.screen.given).cloned().collect()
     }
 
-    /// What was meant. `resume_last` is the setting for a chat that names no session.
-    ///
-    /// # Errors
-    /// Options that do not go together.
+    /// What was meant. `resume_last` is the setting for a chat that names no session. Fails for options that exclude each other.
     pub fn task(self, resume_last: bool) -> Result<Task, Failure> {
         let chat = self.chat;
         if let Some(command) = self.command {
@@ -208,6 +195,97 @@ impl Cli {
             }
         }
     }
+}
+
+/// Which session a chat or a question belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionChoice {
+    New,
+    Last,
+    /// By name or id.
+    Named(String),
+    /// The user chooses from a list.
+    Pick,
+}
+
+/// Form of an answer on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The answer, markdown rendered if standard output is a terminal.
+    Text,
+    /// The answer as written.
+    Raw,
+    /// One object at the end.
+    Json,
+    /// One object per event.
+    JsonLines,
+}
+
+/// `sala-chat -p`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    pub prompt: String,
+    pub files: Vec<String>,
+    pub session: SessionChoice,
+    /// Keep question, answer and state.
+    pub save: bool,
+    pub format: Format,
+    /// Number of answers, each with its own seed; `None`: one, without a list in the output.
+    pub answers: Option<u64>,
+}
+
+/// `sala-chat [PATH…]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chat {
+    pub paths: Vec<String>,
+    /// Loaded and followed.
+    pub follow: Vec<String>,
+    pub session: SessionChoice,
+    pub save: bool,
+    pub plain: bool,
+    /// A new session begins with the offer to continue one of this folder.
+    pub offers: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum Task {
+    Ask(Ask),
+    Chat(Chat),
+    Command(Command),
+}
+
+impl Task {
+    /// Whether it looks at what is kept, and has nothing to do where there is none.
+    pub fn only_looks(&self) -> bool {
+        match self {
+            Task::Ask(_) | Task::Chat(_) => false,
+            Task::Command(Command::Prune(args)) => args.dry_run,
+            Task::Command(command) => matches!(
+                command,
+                Command::Ls(_)
+                    | Command::Show { .. }
+                    | Command::Search { .. }
+                    | Command::Export(_)
+                    | Command::AskAll(_)
+                    | Command::Park
+                    | Command::Library(LibraryCommand::Ls)
+            ),
+        }
+    }
+}
+
+/// `model quantize` for `quantize`, and for `modle quantise`.
+pub fn suggested_command(words: &[String]) -> Option<String> {
+    let root = Cli::command();
+    let (first, rest) = words.split_first()?;
+    let below = root.get_subcommands().flat_map(|of| of.get_subcommands().map(move |command| (Some(of), command)));
+    // Of two that are as near, the one that is written without another.
+    let all: Vec<_> = root.get_subcommands().map(|command| (None, command)).chain(below).collect();
+    let name = nearest(first, all.iter().map(|(_, command)| command.get_name()))?;
+    let (of, command) = all.iter().find(|(_, command)| command.get_name() == name)?;
+    let mut meant: Vec<&str> = of.iter().map(|of| of.get_name()).chain([name]).collect();
+    meant.extend(rest.first().and_then(|word| nearest(word, command.get_subcommands().map(|c| c.get_name()))));
+    Some(meant.join(" "))
 }
 
 #[cfg(test)]

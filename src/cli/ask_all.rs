@@ -38,7 +38,7 @@ pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure>
     let request = Request::AskAll { question: args.question.clone(), library: args.library.clone(), read: args.read };
     let shows = context.shows_progress();
     let mut answers = None;
-    let (signal, failed) = notices::attend(context, [request], |notice| {
+    let (signal, failed) = notices::serve_requests(context, [request], |notice| {
         if let Some((level, text)) = notices::remark(&notice) {
             if shows {
                 out::clear_progress();

@@ -70,8 +70,7 @@ fn depth(colorterm: Option<OsString>, term: Option<OsString>) -> Depth {
     if has(&term, &["256"]) { Depth::Fixed } else { Depth::Sixteen }
 }
 
-/// Whether line mode is used: a terminal that cannot place its cursor gets lines, like a pipe or a screen reader that
-/// asks for them.
+/// Line mode is for screen readers, pipes, and terminals that cannot place their cursor.
 fn by_lines(requested: bool) -> bool {
     requested
         || std::env::var_os("TERM").is_some_and(|t| t == "dumb")

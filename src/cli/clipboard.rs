@@ -5,7 +5,7 @@
 //! clipboard held by the program itself would not.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -52,30 +52,31 @@ pub fn tools(variable: impl Fn(&str) -> Option<OsString>) -> Vec<&'static [&'sta
 
 fn by_tool(tool: &[&str], text: &str) -> bool {
     let Some((name, arguments)) = tool.split_first() else { return false };
-    let quiet =
-        Command::new(name).args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    // A file: a tool with a hanging display reads nothing, and a pipe holds little.
+    let input = tempfile::tempfile().and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.rewind()?;
+        Ok((file.try_clone()?, file))
+    });
+    let Ok((input, mut read)) = input else { return false };
+    let quiet = Command::new(name).args(arguments).stdin(input).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let Ok(mut child) = quiet else { return false };
-    let Some(mut pipe) = child.stdin.take() else { return false };
-    let bytes = text.as_bytes().to_vec();
-    // A tool with a hanging display reads nothing, and a pipe holds little. Dropping the pipe ends the input.
-    let writer = std::thread::spawn(move || pipe.write_all(&bytes).is_ok());
     let until = Instant::now() + TOOL;
     while Instant::now() < until {
         match child.try_wait() {
-            Ok(Some(status)) if !status.success() => return false,
-            Ok(Some(_)) if writer.is_finished() => return writer.join().unwrap_or(false),
-            Ok(Some(_) | None) => std::thread::sleep(Duration::from_millis(5)),
+            Ok(Some(status)) => return status.success(),
+            Ok(None) => std::thread::sleep(Duration::from_millis(5)),
             Err(_) => return false,
         }
     }
-    // One that has it all serves the text itself instead of leaving that to a child.
-    let written = writer.is_finished() && writer.join().unwrap_or(false);
-    if !written {
+    // One that has read it all serves the text itself instead of leaving that to a child.
+    let has_all = read.stream_position().is_ok_and(|at| at == text.len() as u64);
+    if !has_all {
         let _ = child.kill();
     }
     // Whenever it ends, nothing is left of it.
     std::thread::spawn(move || drop(child.wait()));
-    written
+    has_all
 }
 
 pub fn osc52(text: &str, tmux: bool) -> String {

@@ -144,9 +144,7 @@ fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Pa
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(e) => return Err(Failure::new(Exit::Failure, format!("{}: {e}", file.display()))),
     };
-    let open = settings::table::OPEN_TABLES.iter().map(|open| open.name);
-    let open = open.filter_map(|table| Some((table, key.strip_prefix(table)?.strip_prefix('.')?)));
-    let unusable = || open.filter_map(|(table, key)| unusable(table, key, value)).next();
+    let unusable = || table::find_open(key).and_then(|(open, key)| unusable(open.name, key, value));
     // `edit` reports values that the row does not accept.
     let accepted = table::find_short(key).and_then(|row| Some((row, row.kind.parse(value).ok()?)));
     let unfit = accepted.and_then(|(row, value)| {

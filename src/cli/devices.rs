@@ -8,12 +8,11 @@ use std::path::PathBuf;
 
 use super::args::TuningArgs;
 use super::{Exit, Failure};
-use crate::config::settings::{Device, ModelConfig, Prefill};
-use crate::engine::protocol::{BUILT_IN, Precision};
-
 use crate::backend::cpu::Cpu;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{Cuda, Guards, Options};
+use crate::config::settings::{Device, ModelConfig};
+use crate::engine::protocol::BUILT_IN;
 
 pub enum Opened {
     /// The CPU, and why no GPU is used, if one was looked for.
@@ -91,18 +90,11 @@ fn usable(_gpu: usize) -> Result<(), String> {
 #[cfg(not(feature = "cuda"))]
 const NOT_BUILT: &str = "this program was built without the feature `cuda`";
 
-pub fn prefill(config: &ModelConfig) -> Precision {
-    match config.prefill {
-        Prefill::Bf16 => Precision::Bf16,
-        Prefill::Fp8 => Precision::Fp8,
-    }
-}
-
 #[cfg(feature = "cuda")]
 fn options(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Options {
     Options {
         prefill_rows: tuning.prefill_rows,
-        prefill: prefill(config),
+        prefill: config.prefill,
         own_gemm: tuning.own_gemm,
         no_graphs: tuning.no_graphs,
         guards: if guards { Guards::On } else { Guards::Off },

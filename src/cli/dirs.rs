@@ -16,8 +16,7 @@ pub struct Dirs {
 }
 
 impl Dirs {
-    /// The usual folders, or all except the settings below `data_dir`. Themes and presets belong in the folder of a
-    /// named settings file.
+    /// Without `data_dir` the usual folders. Themes and presets are next to a named settings file.
     pub fn new(data_dir: Option<&Path>, config_file: Option<&Path>) -> Result<Dirs, Failure> {
         let project = directories::ProjectDirs::from("", "", "sala-chat");
         let mut dirs = match (data_dir, project) {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::statvfs;
 use serde_json::{Value, json};
 
-use super::{Context, Exit, Failure, about, attach_engine, dirs, hub, open, remote_engine};
+use super::{Context, Exit, Failure, about, dirs, engines, hub, open};
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::client::attach;
@@ -19,39 +19,26 @@ use crate::model::quantize::{KeptFolder, Stage, kept_folders};
 use crate::model::{Checkpoint, Live, Model};
 use crate::store::Access;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Fine,
-    Note,
-    Miss,
-}
-
-impl Verdict {
-    fn word(self) -> &'static str {
-        match self {
-            Verdict::Fine => "ok",
-            Verdict::Note => "note",
-            Verdict::Miss => "MISS",
-        }
-    }
-}
+const FINE: &str = "ok";
+const NOTE: &str = "note";
+const MISS: &str = "MISS";
 
 struct Finding {
     what: &'static str,
-    verdict: Verdict,
+    verdict: &'static str,
     sentence: String,
 }
 
 fn fine(what: &'static str, sentence: impl Display) -> Finding {
-    Finding { what, verdict: Verdict::Fine, sentence: about::without_home(&plain_words(&sentence)) }
+    Finding { what, verdict: FINE, sentence: about::without_home(&plain_words(&sentence)) }
 }
 
 fn note(what: &'static str, sentence: impl Display) -> Finding {
-    Finding { verdict: Verdict::Note, ..fine(what, sentence) }
+    Finding { verdict: NOTE, ..fine(what, sentence) }
 }
 
 fn miss(what: &'static str, sentence: impl Display) -> Finding {
-    Finding { verdict: Verdict::Miss, ..fine(what, sentence) }
+    Finding { verdict: MISS, ..fine(what, sentence) }
 }
 
 pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
@@ -73,9 +60,9 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
         "No telemetry, no update check; the network is used only for a download that you ask for, and for a server that you name. State files contain your conversations; this wipes them: sala-chat prune --state --all",
     ));
     findings.extend(files.then(|| listed_files(context)));
-    let ok = findings.iter().all(|f| f.verdict != Verdict::Miss);
-    let object = |f: &Finding| json!({"check": f.what, "verdict": f.verdict.word(), "text": f.sentence});
-    let line = |f: &Finding| format!("{:>4} {:<9} {}", f.verdict.word(), f.what, f.sentence);
+    let ok = findings.iter().all(|f| f.verdict != MISS);
+    let object = |f: &Finding| json!({"check": f.what, "verdict": f.verdict, "text": f.sentence});
+    let line = |f: &Finding| format!("{:>4} {:<9} {}", f.verdict, f.what, f.sentence);
     context.result(
         || json!({"ok": ok, "checks": findings.iter().map(object).collect::<Value>()}),
         || findings.iter().map(line).collect::<Vec<_>>().join("\n"),
@@ -123,7 +110,7 @@ fn database(context: &Context) -> Option<Finding> {
 }
 
 fn server(context: &Context) -> Option<Finding> {
-    let options = match remote_engine::options(context) {
+    let options = match engines::remote(context) {
         Ok(options) => options?,
         Err(failure) => return Some(miss("server", failure.message)),
     };
@@ -135,7 +122,7 @@ fn server(context: &Context) -> Option<Finding> {
 }
 
 fn shared(context: &Context) -> Option<Finding> {
-    Some(match attach::look(&attach_engine::place(context)).transpose()? {
+    Some(match attach::look(&engines::place(context)).transpose()? {
         Ok(host) => fine("shared", format!("{host} runs; terminals use its model.")),
         Err(why) => note("shared", format!("{why}: terminals load their own model. Stop it and start it again.")),
     })

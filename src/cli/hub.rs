@@ -18,7 +18,6 @@ use hf_hub::Repo;
 use super::{Exit, Failure};
 use crate::config::settings::ModelConfig;
 use crate::core::plain_words;
-use crate::engine::protocol::Cancel;
 
 pub use check::{Kind, Verdict, complete, verify, verify_packed};
 #[cfg(test)]
@@ -72,8 +71,6 @@ pub enum HubError {
     Space { need: u64, free: u64, dir: String },
     #[error("{0}")]
     Disk(String),
-    #[error("stopped; the next download continues from here")]
-    Stopped,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -144,7 +141,6 @@ impl CachedRepo {
         snapshot: &Snapshot,
         wait: &dyn Fn(Duration),
         report: &mut dyn FnMut(&Progress),
-        cancel: &Cancel,
     ) -> Result<PathBuf, HubError> {
         let revision = revision_path(revision)?;
         if !is_commit(&snapshot.commit) {
@@ -157,7 +153,7 @@ impl CachedRepo {
         make(&target)?;
         let total = blobs_of(snapshot).map(|f| f.bytes).sum();
         let progress = Progress { total, ..Progress::default() };
-        let mut run = Run { wait, report, cancel, progress, fetched: 0, start: Instant::now() };
+        let mut run = Run { wait, report, progress, fetched: 0, start: Instant::now() };
         let _alone = self.alone(snapshot, &mut run)?;
         let missing = self.missing_bytes(snapshot);
         let free = fs4::available_space(&blobs).map_err(|e| disk(&blobs, e))?;
@@ -184,19 +180,16 @@ impl CachedRepo {
         let open = OpenOptions::new().create(true).write(true).truncate(false).open(&path);
         let file = open.map_err(|e| disk(&path, e))?;
         let mut again = 1;
-        loop {
-            match FileExt::try_lock(&file) {
-                Ok(()) => return Ok(file),
-                Err(fs4::TryLockError::WouldBlock) if run.cancel.is_cancelled() => return Err(HubError::Stopped),
-                Err(fs4::TryLockError::WouldBlock) => {
-                    run.progress.done = run.progress.total - self.missing_bytes(snapshot).min(run.progress.total);
-                    run.report(Some(("another download of it runs".to_owned(), again)));
-                    (run.wait)(Duration::from_secs(1));
-                    again += 1;
-                }
-                Err(fs4::TryLockError::Error(e)) => return Err(disk(&path, e)),
+        while let Err(e) = FileExt::try_lock(&file) {
+            if let fs4::TryLockError::Error(e) = e {
+                return Err(disk(&path, e));
             }
+            run.progress.done = run.progress.total - self.missing_bytes(snapshot).min(run.progress.total);
+            run.report(Some(("another download of it runs".to_owned(), again)));
+            (run.wait)(Duration::from_secs(1));
+            again += 1;
         }
+        Ok(file)
     }
 
     pub fn missing_bytes(&self, snapshot: &Snapshot) -> u64 {
@@ -212,7 +205,6 @@ impl CachedRepo {
 struct Run<'a> {
     wait: &'a dyn Fn(Duration),
     report: &'a mut dyn FnMut(&Progress),
-    cancel: &'a Cancel,
     progress: Progress,
     fetched: u64,
     start: Instant,
@@ -243,9 +235,6 @@ fn fetch(hub: &Hub, commit: &str, file: &HubFile, blob: &Path, run: &mut Run<'_>
     run.report(None);
     let mut tries = 0;
     while run.progress.file_done < file.bytes {
-        if run.cancel.is_cancelled() {
-            return Err(HubError::Stopped);
-        }
         let start = run.progress.file_done;
         let mut reported = start;
         let read = hub.read(commit, &file.path, start..file.bytes, &mut |piece| {
@@ -255,7 +244,7 @@ fn fetch(hub: &Hub, commit: &str, file: &HubFile, blob: &Path, run: &mut Run<'_>
                 reported = run.progress.file_done;
                 run.report(None);
             }
-            if run.cancel.is_cancelled() { Err(HubError::Stopped) } else { Ok(()) }
+            Ok(())
         });
         let done = run.progress.file_done;
         let (why, pause) = match read {

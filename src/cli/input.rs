@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use crossterm::event::{self, Event as TermEvent, KeyCode, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind};
+use crossterm::event::{self, Event as TermEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind};
 
 use crate::tui::Event;
 use crate::tui::keys::{Code, Key, controlled};
@@ -61,8 +61,7 @@ const PASTING: Duration = Duration::from_millis(150);
 /// Text within this time after a paste belongs to it.
 const PASTED_ON: Duration = Duration::from_millis(500);
 
-/// Groups keys that arrive in one burst: arrow keys that a terminal makes of the wheel, and the text that a terminal without bracketed
-/// paste sends for a paste.
+/// Recognises bursts of keys: the wheel as arrow keys, and a paste from a terminal without bracketed paste.
 #[derive(Debug, Default)]
 struct Bursts {
     ahead: Option<TermEvent>,
@@ -73,8 +72,8 @@ struct Bursts {
 fn vertical(event: &TermEvent) -> Option<isize> {
     match event {
         TermEvent::Key(k) if k.kind == KeyEventKind::Press && k.modifiers.is_empty() => match k.code {
-            KeyCode::Up => Some(-1),
-            KeyCode::Down => Some(1),
+            Code::Up => Some(-1),
+            Code::Down => Some(1),
             _ => None,
         },
         _ => None,
@@ -85,10 +84,10 @@ fn vertical(event: &TermEvent) -> Option<isize> {
 fn text(event: &TermEvent) -> Option<char> {
     match event {
         TermEvent::Key(k) if k.kind == KeyEventKind::Press => match (k.code, k.modifiers) {
-            (KeyCode::Enter, KeyModifiers::NONE) => Some('\r'),
-            (KeyCode::Tab, KeyModifiers::NONE) => Some('\t'),
-            (KeyCode::Char('j'), KeyModifiers::CONTROL) => Some('\n'),
-            (KeyCode::Char(c), KeyModifiers::NONE | KeyModifiers::SHIFT) => Some(c),
+            (Code::Enter, KeyModifiers::NONE) => Some('\r'),
+            (Code::Tab, KeyModifiers::NONE) => Some('\t'),
+            (Code::Char('j'), KeyModifiers::CONTROL) => Some('\n'),
+            (Code::Char(c), KeyModifiers::NONE | KeyModifiers::SHIFT) => Some(c),
             _ => None,
         },
         _ => None,
@@ -211,45 +210,22 @@ pub fn translate(event: TermEvent) -> Option<Event> {
     }
 }
 
-fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
-    let ctrl = modifiers.contains(KeyModifiers::CONTROL);
-    let alt = modifiers.contains(KeyModifiers::ALT);
-    let mut shift = modifiers.contains(KeyModifiers::SHIFT);
+fn key(code: Code, modifiers: KeyModifiers) -> Option<Key> {
+    let [ctrl, alt, shift] =
+        [KeyModifiers::CONTROL, KeyModifiers::ALT, KeyModifiers::SHIFT].map(|held| modifiers.contains(held));
     let code = match code {
-        KeyCode::Char(c) => {
-            shift = false;
-            Code::Char(match c {
-                _ if ctrl => controlled(c),
-                _ if alt => c.to_ascii_lowercase(),
-                _ => c,
-            })
+        Code::Char(c) if ctrl => Code::Char(controlled(c)),
+        Code::Char(c) if alt => Code::Char(c.to_ascii_lowercase()),
+        Code::CapsLock | Code::ScrollLock | Code::NumLock | Code::PrintScreen | Code::Pause | Code::Menu => {
+            return None;
         }
-        KeyCode::F(n) => Code::F(n),
-        KeyCode::Enter => Code::Enter,
-        KeyCode::Esc => Code::Esc,
-        KeyCode::Tab => Code::Tab,
-        KeyCode::BackTab => {
-            shift = false;
-            Code::BackTab
-        }
-        KeyCode::Backspace => Code::Backspace,
-        KeyCode::Delete => Code::Delete,
-        KeyCode::Insert => Code::Insert,
-        KeyCode::Up => Code::Up,
-        KeyCode::Down => Code::Down,
-        KeyCode::Left => Code::Left,
-        KeyCode::Right => Code::Right,
-        KeyCode::Home => Code::Home,
-        KeyCode::End => Code::End,
-        KeyCode::PageUp => Code::PageUp,
-        KeyCode::PageDown => Code::PageDown,
-        _ => return None,
+        Code::KeypadBegin | Code::Media(_) | Code::Modifier(_) | Code::Null => return None,
+        code => code,
     };
-    Some(Key { code, ctrl, alt, shift })
+    Some(Key { code, ctrl, alt, shift: shift && !matches!(code, Code::Char(_) | Code::BackTab) })
 }
 
-/// Input typed during the terminal queries: printable text and Enter. Longer sequences are dropped because the parser
-/// is not running yet.
+/// Text and Enter that were typed during the terminal queries. No parser runs yet, so longer sequences are dropped.
 pub fn typed_ahead(bytes: &[u8]) -> Vec<Event> {
     let text = String::from_utf8_lossy(bytes);
     let plain = text.split('\x1b').next().unwrap_or("");
@@ -275,22 +251,22 @@ mod tests {
 
     #[test]
     fn keys_keep_their_modifiers() {
-        assert_eq!(key(KeyCode::Char('C'), KeyModifiers::CONTROL), Some(Key::ctrl('c')));
-        assert_eq!(key(KeyCode::Char('C'), KeyModifiers::SHIFT), Some(Key::plain(Code::Char('C'))));
-        let shift_enter = key(KeyCode::Enter, KeyModifiers::SHIFT);
+        assert_eq!(key(Code::Char('C'), KeyModifiers::CONTROL), Some(Key::ctrl('c')));
+        assert_eq!(key(Code::Char('C'), KeyModifiers::SHIFT), Some(Key::plain(Code::Char('C'))));
+        let shift_enter = key(Code::Enter, KeyModifiers::SHIFT);
         assert_eq!(shift_enter, Key::parse("shift-enter"));
-        assert_eq!(key(KeyCode::CapsLock, KeyModifiers::NONE), None);
+        assert_eq!(key(Code::CapsLock, KeyModifiers::NONE), None);
     }
 
     #[test]
     fn signs_with_control_are_known_by_their_bytes() {
         for (digit, sign) in [('4', '\\'), ('5', ']'), ('6', '^'), ('7', '_')] {
-            assert_eq!(key(KeyCode::Char(digit), KeyModifiers::CONTROL), Some(Key::ctrl(sign)));
-            assert_eq!(key(KeyCode::Char(sign), KeyModifiers::CONTROL), Some(Key::ctrl(sign)));
-            assert_eq!(key(KeyCode::Char(digit), KeyModifiers::NONE), Some(Key::plain(Code::Char(digit))));
+            assert_eq!(key(Code::Char(digit), KeyModifiers::CONTROL), Some(Key::ctrl(sign)));
+            assert_eq!(key(Code::Char(sign), KeyModifiers::CONTROL), Some(Key::ctrl(sign)));
+            assert_eq!(key(Code::Char(digit), KeyModifiers::NONE), Some(Key::plain(Code::Char(digit))));
         }
-        assert_eq!(key(KeyCode::Char('7'), KeyModifiers::CONTROL), Key::parse("ctrl-_"));
-        assert_eq!(key(KeyCode::Char('7'), KeyModifiers::ALT), Some(Key::alt('7')));
+        assert_eq!(key(Code::Char('7'), KeyModifiers::CONTROL), Key::parse("ctrl-_"));
+        assert_eq!(key(Code::Char('7'), KeyModifiers::ALT), Some(Key::alt('7')));
     }
 
     #[test]

@@ -70,25 +70,11 @@ pub fn start_jobs(to: Sender<Event>) -> io::Result<Sender<Job>> {
 
 /// Paths that begin with `prefix`, folders with a slash, hidden ones only if the prefix names them.
 pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
-    let (folder, name) = match prefix.rfind('/') {
-        Some(at) => prefix.split_at(at + 1),
-        None => ("", prefix),
-    };
-    let real = if folder.is_empty() { PathBuf::from(".") } else { below_home(folder, home) };
-    let Ok(entries) = std::fs::read_dir(real) else {
-        return Vec::new();
-    };
-    let mut found: Vec<String> = entries
-        .filter_map(Result::ok)
-        .filter_map(|e| {
-            let entry = e.file_name().into_string().ok().filter(|name| can_be_typed(name))?;
-            if !entry.starts_with(name) || (entry.starts_with('.') && !name.starts_with('.')) {
-                return None;
-            }
-            let slash = if e.path().is_dir() { "/" } else { "" };
-            Some(format!("{folder}{entry}{slash}"))
-        })
-        .collect();
+    let (folder, begun) = prefix.split_at(prefix.rfind('/').map_or(0, |at| at + 1));
+    let path = if folder.is_empty() { PathBuf::from(".") } else { below_home(folder, home) };
+    let wanted = |name: &str| name.starts_with(begun) && (begun.starts_with('.') || !name.starts_with('.'));
+    let rows = entries(&path, wanted).unwrap_or_default();
+    let mut found: Vec<String> = rows.into_iter().map(|row| format!("{folder}{}", row.name)).collect();
     found.sort();
     found.truncate(PATHS);
     found
@@ -97,20 +83,23 @@ pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
 /// The entries of a folder, folders first; the working folder for an empty path. Hidden ones are left out.
 pub fn list_folder(folder: &str) -> Result<Vec<FileRow>, String> {
     let path = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
-    let entries = std::fs::read_dir(path).map_err(|e| format!("{} cannot be listed: {}", path.display(), e.kind()))?;
-    let row = |entry: std::fs::DirEntry| {
-        let name = entry.file_name().into_string().ok().filter(|n| !n.starts_with('.') && can_be_typed(n))?;
-        let about = std::fs::metadata(entry.path()).ok()?;
-        let (slash, bytes) = if about.is_dir() { ("/", None) } else { ("", Some(about.len())) };
-        Some(FileRow { name: format!("{name}{slash}"), bytes })
-    };
-    let mut rows: Vec<FileRow> = entries.filter_map(Result::ok).filter_map(row).collect();
+    let rows = entries(path, |name| !name.starts_with('.'));
+    let mut rows = rows.map_err(|e| format!("{} cannot be listed: {}", path.display(), e.kind()))?;
     rows.sort_by(|a, b| (a.bytes.is_some(), &a.name).cmp(&(b.bytes.is_some(), &b.name)));
     Ok(rows)
 }
 
-/// Whether an input can hold a name. What a terminal would obey it cannot, and the spelling of it is no file's name: such a file is
-/// loaded with its folder, or by a pattern.
+fn entries(folder: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<FileRow>> {
+    let row = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok().filter(|name| wanted(name) && can_be_typed(name))?;
+        let about = std::fs::metadata(entry.path()).ok()?;
+        let (slash, bytes) = if about.is_dir() { ("/", None) } else { ("", Some(about.len())) };
+        Some(FileRow { name: format!("{name}{slash}"), bytes })
+    };
+    Ok(std::fs::read_dir(folder)?.filter_map(Result::ok).filter_map(row).collect())
+}
+
+/// An input cannot hold a name that a terminal would obey; such a file is loaded with its folder, or by a pattern.
 fn can_be_typed(name: &str) -> bool {
     sanitize(name) == name && !name.contains(['\n', '\t'])
 }
@@ -204,8 +193,7 @@ fn edit_with(editor: &OsStr, text: &str) -> Result<String, String> {
     }
 }
 
-/// Waits for a program that has the terminal. When it stops (Ctrl-Z in it), so do we: the shell waits for us, not for
-/// it.
+/// Waits for a program on the terminal. When it stops (Ctrl-Z in it), so do we: the shell waits for us.
 fn ended(program: &Child) -> io::Result<ExitStatus> {
     let pid = Pid::from_child(program);
     loop {

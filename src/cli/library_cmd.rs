@@ -81,7 +81,7 @@ fn library_ls(context: &Context) -> Result<Exit, Failure> {
 fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     let (mut without_state, mut notes) = (None, Vec::new());
     let requests = paths.iter().map(|path| Request::Library(LibraryAction::Add(path.clone())));
-    let (signal, failed) = notices::attend(context, requests, |notice| {
+    let (signal, failed) = notices::serve_requests(context, requests, |notice| {
         if !matches!(notice, Notice::Save(_)) {
             notes.extend(notices::remark(&notice).map(|(_, text)| text));
         }

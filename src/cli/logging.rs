@@ -14,12 +14,9 @@ use super::dirs::{Dirs, make_private};
 use crate::config::settings::LogConfig;
 use crate::text::clock;
 
+/// Starts the log, one file a day. There is none in a folder that cannot be written or is another program's data.
 #[must_use]
-pub struct LogGuard(#[expect(dead_code, reason = "held for its drop")] Option<WorkerGuard>);
-
-/// Starts the log: one file a day. Without a writable folder there is no log; the program works all the same. A folder given
-/// as data directory that is somebody else's gets none.
-pub fn start(dirs: &Dirs, config: &LogConfig, verbose: u8) -> LogGuard {
+pub fn start(dirs: &Dirs, config: &LogConfig, verbose: u8) -> Option<WorkerGuard> {
     let state = dirs.state.as_path();
     let foreign = state.starts_with(&dirs.data) && crate::store::check_folder(&dirs.data).is_err();
     let level = match (std::env::var("SALA_CHAT_LOG"), verbose) {
@@ -32,14 +29,14 @@ pub fn start(dirs: &Dirs, config: &LogConfig, verbose: u8) -> LogGuard {
     // Parsed here: the lossy way prints what it does not understand.
     let filter = EnvFilter::try_new(filter);
     let (Ok(filter), true) = (filter, level != "off" && !foreign && make_private(state).is_ok()) else {
-        return LogGuard(None);
+        return None;
     };
     let file = DailyFile { folder: state.to_owned(), keep: config.keep_files, open: None };
     let (writer, guard) = tracing_appender::non_blocking(file);
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false).finish();
     // A second start in one process (tests) keeps the first log.
     let _ = tracing::subscriber::set_global_default(subscriber);
-    LogGuard(Some(guard))
+    Some(guard)
 }
 
 /// `sala-chat.2026-01-31.log`, another one each day (UTC), the oldest removed; all of them for this user only.

@@ -1,5 +1,4 @@
-//! The manual page, in the language of `man`, written from what the program itself reads: the command line's definition,
-//! the table of slash commands and the table of keys.
+//! The manual page in the language of `man`, from the command line's definition and the tables of commands and keys.
 
 use clap::builder::StyledStr;
 use clap::{Arg, Command};

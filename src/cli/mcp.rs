@@ -15,22 +15,19 @@ mod roots;
 mod tools;
 mod worker;
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use rmcp::transport::io::stdio_pipes;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::args::SessionChoice;
 use super::open::{self, Opened, no_thread};
 use super::signals::Ending;
-use super::{Context, Exit, Failure, attach_engine};
+use super::{Context, Exit, Failure, engines};
 use crate::client::attach::{self, Found, Loads};
 use crate::runtime::{Attendance, Input};
 use crate::server::Mounted;
@@ -76,37 +73,20 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     }
 }
 
-/// Standard input; notes whether anything arrived.
-struct Watched<R> {
-    from: R,
-    arrived: Arc<AtomicBool>,
-}
-
-impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let before = into.filled().len();
-        let polled = Pin::new(&mut self.from).poll_read(cx, into);
-        self.arrived.fetch_or(into.filled().len() > before, Ordering::Relaxed);
-        polled
-    }
-}
-
 async fn serve(tools: Tools) -> Result<(), Failure> {
     let failure = |e: String| Failure::new(Exit::Failure, format!("the client does not speak the protocol: {e}"));
     let (from, to) = stdio_pipes();
-    let arrived = Arc::new(AtomicBool::new(false));
-    match tools.serve((Watched { from, arrived: Arc::clone(&arrived) }, to)).await {
+    let mut from = BufReader::new(from);
+    if from.fill_buf().await?.is_empty() {
+        // The client left before it began.
+        return Ok(());
+    }
+    match tools.serve((from, to)).await {
         Ok(service) => service.waiting().await.map(drop).map_err(|e| failure(e.to_string())),
         // The library drops lines that are no messages.
-        Err(ServerInitializeError::ConnectionClosed(_)) if arrived.load(Ordering::Relaxed) => {
+        Err(ServerInitializeError::ConnectionClosed(_)) => {
             Err(failure("standard input ended without an initialize request".to_owned()))
         }
-        // The client left before it began.
-        Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
         Err(e) => Err(failure(e.to_string())),
     }
 }
@@ -118,7 +98,7 @@ pub(super) fn mounted(context: &Context, loads: Loads, has_key: bool) -> Result<
     let roots = if has_key && !named { Roots::default() } else { Roots::of(context)? };
     let mut context = for_agents(context);
     context.loaded.config.engine.url = String::new();
-    let (place, opened) = (attach_engine::place(&context), context.clone());
+    let (place, opened) = (engines::place(&context), context.clone());
     let worker = Worker::new(move || match attach::find(&place, &loads) {
         Found::Server(_) => for_calls(&opened),
         Found::Unfit(_) | Found::NoServer => {

@@ -7,16 +7,17 @@ mod about;
 mod announce;
 pub mod args;
 mod ask_all;
-mod attach_engine;
 pub mod calibration;
 mod chat;
 pub mod clipboard;
 mod columns;
+mod completions;
 pub mod config_cmd;
 mod data_check;
 pub mod devices;
 pub mod dirs;
 pub mod doctor;
+mod engines;
 pub mod failure;
 mod follow_stdin;
 pub mod hub;
@@ -28,7 +29,6 @@ pub mod logging;
 mod manual;
 mod mcp;
 pub mod model_cmd;
-mod names;
 mod notices;
 pub mod oneshot;
 pub mod open;
@@ -37,7 +37,6 @@ mod panic;
 pub mod plain;
 mod prune;
 mod quantize_cmd;
-mod remote_engine;
 pub mod run;
 pub mod serve_cmd;
 mod sessions_cmd;
@@ -90,6 +89,12 @@ impl Context {
         }
     }
 
+    pub fn warn(&self, text: &str) {
+        if !self.quiet {
+            out::err_line(&Clean::line(&format!("sala-chat: {text}")));
+        }
+    }
+
     pub fn print(&self, text: &str) -> Result<(), Failure> {
         Ok(out::line(&Clean::text(text))?)
     }
@@ -121,9 +126,9 @@ const STDIN: &str = "-";
 fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>, String> + '_>> {
     match arguments {
         [_, child, path] if child == extract::CHILD => Some(Box::new(move || extract::child(Path::new(path)))),
-        [_, call, words @ ..] if call == args::NAMES => Some(Box::new(|| {
+        [_, call, words @ ..] if call == completions::NAMES => Some(Box::new(|| {
             let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-            Ok(names::lines(&words))
+            Ok(completions::names(&words))
         })),
         [_, child] if child == schema::CHILD => Some(Box::new(schema::child)),
         _ => None,
@@ -136,13 +141,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
     if let Some(work) = confined(&arguments) {
         std::panic::set_hook(Box::new(|_| {}));
         let written = work().and_then(|data| out::data(&data).map_err(|e| e.to_string()));
-        return match written {
-            Ok(()) => Exit::Ok.code(),
-            Err(why) => {
-                out::err_line(&Clean::line(&why));
-                Exit::Failure.code()
-            }
-        };
+        let failed = written.inspect_err(|why| out::err_line(&Clean::line(why))).is_err();
+        return if failed { Exit::Failure.code() } else { Exit::Ok.code() };
     }
     signals::outlive_file_limits();
     let json = arguments.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
@@ -156,16 +156,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
 }
 
 fn report(failure: &Failure, json: bool) {
-    match (failure.message.is_empty(), json) {
-        (true, _) => {}
-        (false, true) => match out::line(&Clean::json(&failure.to_json())) {
-            Ok(()) => {}
-            // The exit code remains.
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
-            // Standard output takes nothing, which may be the very failure.
-            Err(_) => out::err_line(&Clean::line(&format!("sala-chat: {failure}"))),
-        },
-        (false, false) => out::err_line(&Clean::line(&format!("sala-chat: {failure}"))),
+    if failure.message.is_empty() {
+        return;
+    }
+    match json.then(|| out::line(&Clean::json(&failure.to_json()))) {
+        Some(Ok(())) => {}
+        // The exit code remains.
+        Some(Err(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
+        // Standard output takes nothing, which may be the very failure.
+        Some(Err(_)) | None => out::err_line(&Clean::line(&format!("sala-chat: {failure}"))),
     }
 }
 
@@ -197,7 +196,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         return config_cmd::run(action, layers, &themes, &dirs.presets(), cli.global.json);
     }
     if let Some(Command::Completions { shell }) = &cli.command {
-        out::data(args::completions(*shell).as_bytes())?;
+        out::data(completions::script(*shell).as_bytes())?;
         return Ok(Exit::Ok);
     }
     if let Some(Command::Manual) = &cli.command {
@@ -217,10 +216,8 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let warnings = context.loaded.warnings.iter().map(ToString::to_string);
     let more = warnings.len().saturating_sub(WARNINGS);
     let more = (more > 0).then(|| format!("and {more} more: sala-chat config check lists them all"));
-    for warning in warnings.take(WARNINGS).chain(more).filter(|_| !quiet) {
-        // The warning is a courtesy; the chat shows it again.
-        out::err_line(&Clean::line(&format!("sala-chat: {warning}")));
-    }
+    // A courtesy: the chat shows them again.
+    warnings.take(WARNINGS).chain(more).for_each(|warning| context.warn(&warning));
     // Read-only commands create no data directory.
     let logged = !task.only_looks() || context.dirs.data.exists();
     let _log = logged.then(|| logging::start(&context.dirs, &context.config().log, verbose));
@@ -288,7 +285,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Prune(args) => prune::prune(context, &args),
             Command::Library(action) => library_cmd::library(context, &action),
             Command::Serve(args) => serve_cmd::run(context, &args),
-            Command::Park => attach_engine::park(context),
+            Command::Park => engines::park(context),
             Command::Mcp => mcp::run(context),
             Command::AskAll(args) => ask_all::run(context, &args),
             Command::Bench(args) => (laboratory.bench)(context, &args),

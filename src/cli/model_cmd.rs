@@ -10,7 +10,6 @@ use super::sessions_cmd::confirmed;
 use super::{Context, Exit, Failure, devices, out, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
 use crate::core::sanitize::Clean;
-use crate::engine::protocol::Cancel;
 use crate::model::format::Format;
 use crate::text::TextModel;
 
@@ -64,20 +63,17 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     let unreadable = |e: std::io::Error| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display()));
     let packed = hub::verify_packed(&folder, &mut report).map_err(unreadable)?;
     let is_packed = packed.is_some();
+    if is_packed && ask {
+        context.note("This folder was packed here: its files are compared with the checksums recorded then.");
+    }
     let rows = match packed {
-        Some(rows) => {
-            if ask {
-                context.note("This folder was packed here: its files are compared with the checksums recorded then.");
-            }
-            rows
-        }
+        Some(rows) => rows,
         None => {
             let published = if ask { listing(context, config)?.1.files } else { Vec::new() };
             hub::verify(&folder, &published, &mut report).map_err(unreadable)?
         }
     };
-    let bad: Vec<&str> = rows.iter().filter(|(_, v)| v.problem().is_some()).map(|(name, _)| name.as_str()).collect();
-    let unreadable = rows.iter().find(|(_, verdict)| matches!(verdict, Verdict::Unreadable(_)));
+    let bad: Vec<&(String, Verdict)> = rows.iter().filter(|(_, verdict)| verdict.problem().is_some()).collect();
     let complete = hub::complete(&folder, Kind::Model);
     let template = template(&folder);
     context.result(
@@ -94,31 +90,26 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             lines.join("\n")
         },
     )?;
-    if let Some((name, verdict)) = unreadable {
-        let text = format!("{} in {}: {}", Clean::line(name), folder.display(), verdict.words());
-        return Err(Failure::new(Exit::NoModel, text)
-            .hint("Try again; if that fails, remove this file and run its sala-chat model quantize again"));
-    }
-    match (bad.as_slice(), complete) {
-        ([], true) => Ok(Exit::Ok),
-        ([], false) => {
-            let get = if is_packed {
-                "Make it again: sala-chat model quantize"
-            } else {
-                "sala-chat model download fetches them"
-            };
-            Err(Failure::new(Exit::NoModel, format!("{}: files are missing", folder.display())).hint(get))
-        }
-        ([first, others @ ..], _) if is_packed => {
+    let at = folder.display();
+    let unreadable = bad.iter().find(|(_, verdict)| matches!(verdict, Verdict::Unreadable(_)));
+    let (text, hint) = match (unreadable, bad.as_slice()) {
+        (None, []) if complete => return Ok(Exit::Ok),
+        (Some((name, verdict)), _) => (
+            format!("{} in {at}: {}", Clean::line(name), verdict.words()),
+            "Try again; if that fails, remove this file and run its sala-chat model quantize again",
+        ),
+        (None, []) if is_packed => (format!("{at}: files are missing"), "Make it again: sala-chat model quantize"),
+        (None, []) => (format!("{at}: files are missing"), "sala-chat model download fetches them"),
+        (None, [(first, _), others @ ..]) if is_packed => {
             let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-            let text = format!("{}{more} in {}: damaged", Clean::line(first), folder.display());
-            Err(Failure::new(Exit::NoModel, text).hint(
-                "Run its sala-chat model quantize again to repack damaged parts; if that fails, choose a new folder (-o FOLDER)",
-            ))
+            let hint = "Run its sala-chat model quantize again to repack damaged parts; if that fails, choose a new folder (-o FOLDER)";
+            (format!("{}{more} in {at}: damaged", Clean::line(first)), hint)
         }
-        (all, _) => Err(Failure::new(Exit::NoModel, format!("{} damaged file(s) in {}", all.len(), folder.display()))
-            .hint("Remove them, then: sala-chat model download")),
-    }
+        (None, all) => {
+            (format!("{} damaged file(s) in {at}", all.len()), "Remove them, then: sala-chat model download")
+        }
+    };
+    Err(Failure::new(Exit::NoModel, text).hint(hint))
 }
 
 fn listing(context: &Context, config: &ModelConfig) -> Result<(Hub, Snapshot), Failure> {
@@ -233,7 +224,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, 
         out::progress(&Clean::line(&line));
     };
     let folder = cached
-        .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress, &Cancel::default())
+        .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress)
         .map_err(|e| explain(&e, config, all - cached.missing_bytes(&snapshot).min(all)));
     if shows {
         out::err_line(&Clean::line(""));
@@ -272,7 +263,6 @@ fn explain(error: &HubError, config: &ModelConfig, here: u64) -> Failure {
         HubError::Space { .. } | HubError::Disk(_) => {
             (Exit::Disk, "Free space, or set HF_HOME to a folder on a larger disk".to_owned())
         }
-        HubError::Stopped => (Exit::Stopped, "sala-chat model download".to_owned()),
     };
     Failure::new(exit, error.to_string()).hint(hint)
 }

@@ -2,9 +2,12 @@
 
 mod page;
 
+use crossbeam_channel::Sender;
+
 use super::args::SessionChoice;
+use super::open::{self, Opened};
 use super::signals::Ending;
-use super::{Context, Failure, open, out};
+use super::{Context, Failure, out};
 use crate::core::counted;
 use crate::core::sanitize::{Clean, sanitize, sanitize_line};
 use crate::core::transcript::Role;
@@ -17,34 +20,60 @@ use crate::tui::entry::grouped;
 /// Characters of a text that is repeated: a pipe may contain megabytes.
 const SHOWN_CHARACTERS: usize = 2_000;
 
-/// Gives requests to a runtime without a person and hands on its notices to the last. The signal that stopped it, and what failed.
+/// How a runtime without a person came to its end.
+pub(super) struct Attended {
+    /// The signal that stopped it.
+    pub(super) signal: Option<u8>,
+    pub(super) failed: Option<Failure>,
+    pub(super) unsaved: Option<Unsaved>,
+    /// False if the runtime panicked.
+    pub(super) whole: bool,
+}
+
+/// Gives requests to a runtime and its notices, up to the last, to `each`, with a way to send more. What `each` cannot write stops it.
 pub(super) fn attend(
+    opened: Opened,
+    requests: impl IntoIterator<Item = Request>,
+    mut each: impl FnMut(Notice, &Sender<Request>) -> Result<(), Failure>,
+) -> Result<Attended, Failure> {
+    // A runtime that is gone says why in its last notice: what is sent to it may be lost.
+    let runtime = opened.runtime.requests.clone();
+    let stop = runtime.clone();
+    let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
+    requests.into_iter().for_each(|request| drop(runtime.send(request)));
+    let (mut failed, mut unsaved) = (None, None);
+    for notice in &opened.runtime.notices {
+        let last = matches!(notice, Notice::Bye { .. });
+        match &notice {
+            // A write error is the cause, the runtime's end its consequence.
+            Notice::Fatal { error, exit } => drop(failed.get_or_insert_with(|| Failure::new(*exit, error.as_str()))),
+            Notice::Bye { unsaved: why, .. } => unsaved.clone_from(why),
+            _ => {}
+        }
+        if let Err(e) = each(notice, &runtime) {
+            failed.get_or_insert(e);
+            [Request::Stop, Request::Quit].into_iter().for_each(|request| drop(runtime.send(request)));
+        }
+        if last {
+            break;
+        }
+    }
+    Ok(Attended { whole: opened.ended(), signal: ending.signal(), failed, unsaved })
+}
+
+/// The same for requests of a command: in a session that nobody will continue, and with nothing to write meanwhile.
+pub(super) fn serve_requests(
     context: &Context,
     requests: impl IntoIterator<Item = Request>,
     mut each: impl FnMut(Notice),
 ) -> Result<(Option<u8>, Option<Failure>), Failure> {
     let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent, Input::Lines)?;
-    let runtime = opened.runtime.requests.clone();
-    for request in requests.into_iter().chain([Request::Quit]) {
-        // A runtime that has failed says so in its last notice.
-        let _ = runtime.send(request);
-    }
-    let ending = Ending::watch(move || drop(runtime.send(Request::Stop)))?;
-    let mut failed = None;
-    for notice in &opened.runtime.notices {
-        let last = matches!(notice, Notice::Bye { .. });
-        match &notice {
-            Notice::Fatal { error, exit } => failed = Some(Failure::new(*exit, error.as_str())),
-            Notice::Bye { unsaved: Some(unsaved), .. } => failed = failed.or_else(|| Some(not_saved(unsaved))),
-            _ => {}
-        }
+    let requests = requests.into_iter().chain([Request::Quit]);
+    let Attended { signal, failed, unsaved, .. } = attend(opened, requests, |notice, _| {
         each(notice);
-        if last {
-            break;
-        }
-    }
-    opened.ended();
-    Ok((ending.signal(), failed))
+        Ok(())
+    })?;
+    Ok((signal, failed.or_else(|| unsaved.as_ref().map(not_saved))))
 }
 
 /// The answer was given, but it is not on disk: a script must not go on as if it were.

@@ -10,13 +10,10 @@ use std::io::{IsTerminal, Read};
 use std::path::Path;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender};
 use serde_json::json;
 
 use super::args::{Ask, Format};
-use super::signals::Ending;
-use super::{Context, Exit, Failure, STDIN, jobs, notices, open, out};
-use crate::core::sanitize::Clean;
+use super::{Context, Exit, Failure, STDIN, jobs, notices, open};
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use crate::runtime::{Attendance, Input};
@@ -33,19 +30,19 @@ pub(super) fn means_stdin(path: &str) -> bool {
     [STDIN, "/dev/stdin"].contains(&path)
 }
 
-fn piped(most_mib: u64, quiet: bool) -> Result<Option<String>, Failure> {
+fn piped(context: &Context) -> Result<Option<String>, Failure> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return Ok(None);
     }
-    let bytes = read_piped(stdin.lock(), most_mib)?;
+    let bytes = read_piped(stdin.lock(), context.config().load.max_file_mib)?;
     let Decoded { text, guessed } = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
         let what = OddByte(byte).name();
         Failure::new(Exit::Failure, format!("standard input: not text ({what} at byte {offset})"))
             .hint("Convert it to text first, or put it into a file and load that (-f FILE)")
     })?;
-    if let Some(encoding) = guessed.filter(|_| !quiet) {
-        out::err_line(&Clean::text(&format!("sala-chat: standard input: encoding unclear; read as {encoding}")));
+    if let Some(encoding) = guessed {
+        context.warn(&format!("standard input: encoding unclear; read as {encoding}"));
     }
     Ok((!text.trim().is_empty()).then_some(text))
 }
@@ -68,51 +65,58 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::Usage, "there is no question: -p needs a text")
             .hint("For example: sala-chat -p \"What is in it?\" -f FILE"));
     }
-    let inline = piped(context.config().load.max_file_mib, context.quiet)?;
+    let inline = piped(context)?;
     if inline.is_none() && ask.files.iter().any(|p| means_stdin(p)) {
         return Err(Failure::usage("-f - reads standard input, which is empty"));
     }
     let home = std::env::home_dir();
     let Meant { text, paths: mentioned, library } = mentions(context, ask, home.as_deref());
-    let started = Instant::now();
-    let opened = open::runtime(context, &ask.session, ask.save, Attendance::Absent, Input::Lines)?;
-    let requests = opened.runtime.requests.clone();
-    let stop = requests.clone();
-    // A runtime that is gone has stopped.
-    let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
     let mut paths: Vec<String> = ask.files.iter().filter(|p| !means_stdin(p)).cloned().collect();
     if inline.is_some() {
         paths.push(STDIN.into());
     }
     paths.extend(mentioned.into_iter().map(|path| mention::below_home(path, home.as_deref())));
-    if !(paths.is_empty() && library.is_empty()) {
+    let loads = (!(paths.is_empty() && library.is_empty())).then(|| {
         let alone = paths.len() == 1 && library.is_empty();
         let name = (inline.is_some() && alone).then(|| STDIN_NAME.to_owned());
-        let options = LoadOptions { name, inline, library, ..LoadOptions::default() };
-        // Should the runtime be gone already, its last notice says why.
-        let _ = requests.send(Request::Load { paths, options });
-    }
-    let _ = requests.send(match ask.answers {
+        Request::Load { paths, options: LoadOptions { name, inline, library, ..LoadOptions::default() } }
+    });
+    let asks = match ask.answers {
         None | Some(0 | 1) => Request::Ask(text),
         Some(count) => Request::AskForSeveral { text, count },
-    });
+    };
+    let started = Instant::now();
+    let opened = open::runtime(context, &ask.session, ask.save, Attendance::Absent, Input::Lines)?;
     let mut printer = Printer::new(context, ask.format, ask.answers);
     let mut run = Run { discards: !ask.save, ..Run::default() };
-    let listened = listen(&opened.runtime.notices, &requests, &mut printer, &mut run, started);
-    let whole = opened.ended();
+    let attended = notices::attend(opened, loads.into_iter().chain([asks]), |notice, requests| {
+        let again = matches!(notice, Notice::Save(_)) && run.left_out.is_some();
+        let remark = notices::remark(&notice).filter(|_| !again);
+        let idle = matches!(notice, Notice::Activity(Activity::Idle));
+        take(notice, &mut printer, &mut run, started)?;
+        remark.iter().for_each(|(level, text)| printer.note(*level, text));
+        // Not at the answer's end: a template that drops thoughts is read again without them, for the next `-c`.
+        if idle && !run.answers.is_empty() {
+            let _ = requests.send(Request::Quit);
+        }
+        Ok(())
+    })?;
+    run.unsaved = attended.unsaved;
     // No answer will end the open line.
-    if run.answers.is_empty() || listened.is_err() || !whole {
+    if run.answers.is_empty() || attended.failed.is_some() || !attended.whole {
         printer.print_held();
     }
-    if let Some(signal) = ending.signal() {
+    if let Some(signal) = attended.signal {
         // What there is of an answer is on standard output; the code says why there is no more.
-        return match (listened, run.answers.first()) {
-            (Ok(()), Some(answer)) => printer.end(&run, answer).map(|()| Exit::Signal(signal)),
-            (Ok(()) | Err(_), _) => Err(unanswered(Exit::Signal(signal), ask, &run)),
+        return match (attended.failed, run.answers.first()) {
+            (None, Some(answer)) => printer.end(&run, answer).map(|()| Exit::Signal(signal)),
+            _ => Err(unanswered(Exit::Signal(signal), ask, &run)),
         };
     }
-    listened?;
-    if !whole {
+    if let Some(failure) = attended.failed {
+        return Err(failure);
+    }
+    if !attended.whole {
         return Err(Failure::new(
             Exit::Failure,
             "the runtime ended unexpectedly. The conversation is saved; continue it with: sala-chat -c",
@@ -156,45 +160,6 @@ fn unanswered(exit: Exit, ask: &Ask, run: &Run) -> Failure {
     }
 }
 
-fn listen(
-    received: &Receiver<Notice>,
-    requests: &Sender<Request>,
-    printer: &mut Printer<'_>,
-    run: &mut Run,
-    started: Instant,
-) -> Result<(), Failure> {
-    let mut failed = None;
-    for notice in received {
-        let again = matches!(notice, Notice::Save(_)) && run.left_out.is_some();
-        let remark = notices::remark(&notice).filter(|_| !again);
-        let last = matches!(notice, Notice::Bye { .. });
-        if let Notice::Fatal { error, exit } = &notice {
-            printer.clear_progress();
-            // A write error is the cause; the runtime's end is its consequence.
-            failed.get_or_insert_with(|| Failure::new(*exit, error.as_str()));
-        }
-        let idle = matches!(notice, Notice::Activity(Activity::Idle));
-        match take(notice, printer, run, started) {
-            Ok(()) => remark.iter().for_each(|(level, text)| printer.note(*level, text)),
-            Err(e) => {
-                // Standard output is closed: stop, and keep the text so far.
-                failed.get_or_insert(e);
-                let _ = requests.send(Request::Stop);
-                let _ = requests.send(Request::Quit);
-            }
-        }
-        // What follows an answer is done too: where the template drops thoughts it is read again without them, or the
-        // next `-c` would find none of it.
-        if idle && !run.answers.is_empty() {
-            let _ = requests.send(Request::Quit);
-        }
-        if last {
-            break;
-        }
-    }
-    failed.map_or(Ok(()), Err)
-}
-
 fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Instant) -> Result<(), Failure> {
     match notice {
         Notice::Ready(info) => {
@@ -210,10 +175,9 @@ fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Insta
         Notice::Activity(Activity::Thinking { .. } | Activity::Answering { .. }) => {
             run.first_token_ms.get_or_insert_with(|| printer.context.began.elapsed().as_secs_f64() * 1000.0);
         }
-        Notice::Several(answers) => run.parallel = answers.iter().map(|(id, _)| *id).collect(),
+        Notice::Several(answers) => run.order = answers.iter().map(|(id, _)| *id).collect(),
         Notice::Delta { message, thinking, text } => {
-            let which = printer.place(message, &run.parallel);
-            printer.delta(which, thinking, &text)?;
+            printer.delta(run.place(message), thinking, &text)?;
         }
         Notice::Finished(m) if m.role == Role::Document => {
             run.documents_read += m.meta.prefilled_tokens;
@@ -224,7 +188,7 @@ fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Insta
             printer.event("load", json!({ "name": name, "tokens": tokens, "prefilled_tokens": prefilled }))?;
         }
         Notice::Finished(m) => {
-            let which = printer.place(m.id, &run.parallel);
+            let which = run.place(m.id);
             let printed = printer.finished(which, &m);
             run.take(m);
             printed?;
@@ -241,10 +205,7 @@ fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Insta
             run.written = true;
             run.left_out.get_or_insert(why);
         }
-        Notice::Bye { unsaved, .. } => {
-            printer.clear_progress();
-            run.unsaved = unsaved;
-        }
+        Notice::Fatal { .. } | Notice::Bye { .. } => printer.clear_progress(),
         _ => {}
     }
     Ok(())

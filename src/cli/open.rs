@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use super::args::SessionChoice;
 use super::devices::{self, Chosen};
-use super::{Context, Exit, Failure, attach_engine, hub, remote_engine, signals};
+use super::{Context, Exit, Failure, engines, hub, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
 use crate::config::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
 use crate::core::files;
+use crate::core::spec::ModelSpec;
 use crate::engine::Engine;
-use crate::engine::protocol::{BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
+use crate::engine::protocol::{BUILT_IN, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
 use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
@@ -93,18 +94,9 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         (text, DEMO_CONFIG.to_owned())
     };
     let text = text?;
-    let config: serde_json::Value =
-        serde_json::from_str(&config).map_err(|e| unusable(format!("config.json of {model}: {e}")))?;
-    let token = |id: &serde_json::Value| id.as_u64().and_then(|id| Token::try_from(id).ok());
-    let ids: Vec<Token> = match config.get("eos_token_id") {
-        Some(serde_json::Value::Array(ids)) => ids.iter().filter_map(token).collect(),
-        id => id.and_then(token).into_iter().collect(),
-    };
-    if let Some(rows) = config.get("vocab_size").and_then(serde_json::Value::as_u64) {
-        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
-        text.tokenizer.check_vocabulary(rows)?;
-    }
-    let stop = text.tokenizer.stop_ids(&ids);
+    let spec = ModelSpec::from_json(&config).map_err(|cause| ModelError::FolderSpec { dir: model.into(), cause })?;
+    text.tokenizer.check_vocabulary(spec.vocab)?;
+    let stop = text.tokenizer.stop_ids(&spec.eos);
     Ok((text, stop))
 }
 
@@ -115,16 +107,14 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         model: name,
         device: match config.model.device {
             // The note reports the missing GPU.
-            Device::Auto if note.is_some() => DeviceChoice::Cpu,
-            Device::Auto => DeviceChoice::Auto,
-            Device::Cpu => DeviceChoice::Cpu,
-            Device::Cuda => DeviceChoice::Cuda,
+            Device::Auto if note.is_some() => Device::Cpu,
+            device => device,
         },
         gpu: config.model.gpu as usize,
         context: (config.model.max_context > 0).then_some(config.model.max_context),
         gpu_memory: config.model.max_gpu_memory.0,
         weights: weights(context),
-        prefill: devices::prefill(&context.config().model),
+        prefill: config.model.prefill,
         draft: match config.draft_source() {
             DraftSource::Auto => DraftChoice::Auto,
             DraftSource::Off => DraftChoice::Off,
@@ -151,7 +141,7 @@ pub fn weights(context: &Context) -> WeightsChoice {
 pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
     let mut checkpoint = Checkpoint::open(name)?;
     checkpoint.set_recipe(Recipe::asked_for(weights(context)).unwrap_or_default());
-    checkpoint.set_prefill(devices::prefill(&context.config().model));
+    checkpoint.set_prefill(context.config().model.prefill);
     Ok(checkpoint)
 }
 
@@ -167,8 +157,7 @@ pub fn piece(context: &Context) -> usize {
     usize::try_from(context.config().sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024)
 }
 
-/// An engine that opens its device in parallel. Dropping it waits: the process must not end while a GPU is being
-/// opened.
+/// An engine that opens its device. Dropping it waits, so that the process does not end while a GPU is being opened.
 struct Starting(Option<Engine>);
 
 impl Starting {
@@ -203,7 +192,7 @@ struct Begun {
 
 /// Begins what answers: a server if one is named, else a model on this machine.
 fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
-    if let Some(options) = remote_engine::options(context)? {
+    if let Some(options) = engines::remote(context)? {
         let options = RemoteOptions { one_question: attendance == Attendance::Absent, ..options };
         let text = remote::text_model().map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
         let engine = Starting(Some(remote::spawn(options, &text).map_err(no_thread)?));
@@ -214,7 +203,7 @@ fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
     let engine_options = engine_options(context)?;
     let name = engine_options.model.clone();
     // Before anything else: opening a GPU and loading weights is what a start waits for, unless a server has done it.
-    let engine = Starting(Some(attach_engine::begin(context, engine_options).map_err(no_thread)?));
+    let engine = Starting(Some(engines::begin(context, engine_options).map_err(no_thread)?));
     let (text, stop) = text(&name)?;
     Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
 }
@@ -285,10 +274,9 @@ pub fn runtime(
         save_state,
         presets: Some(context.dirs.presets()),
         overrides,
-        device_notes: match attendance {
-            Attendance::Present => DeviceNotes::Once(context.dirs.state.join("told")),
-            Attendance::Absent if context.shows_progress() => DeviceNotes::Once(context.dirs.state.join("told")),
-            Attendance::Absent => DeviceNotes::Unsaid,
+        device_notes: match attendance == Attendance::Present || context.shows_progress() {
+            true => DeviceNotes::Once(context.dirs.state.join("told")),
+            false => DeviceNotes::Unsaid,
         },
     })
     .map_err(no_thread)?;

@@ -245,8 +245,7 @@ impl Plain {
         if self.busy() { self.enqueue(line) } else { self.ask(line) }
     }
 
-    /// Whether a command waits for running work. A pipe's commands run in order; so do commands that leave a session
-    /// with queued lines.
+    /// A pipe's commands run in order, and so do commands that leave a session with queued lines.
     fn waits(&self, while_busy: WhileBusy) -> bool {
         match while_busy {
             _ if !self.prompts => true,

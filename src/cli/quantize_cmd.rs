@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::hub::gigabytes;
 use super::signals::Ending;
 use super::{Context, Exit, Failure, calibration};
 use crate::core::sanitize::sanitize_line;
@@ -15,10 +16,6 @@ use crate::model::{Checkpoint, DEMO_FILES, ModelError, Recipe};
 
 const SPARE_BYTES: u64 = 256 << 20;
 const OTHER_FILE_BYTES: u64 = 256 << 20;
-
-fn gb(bytes: u64) -> String {
-    format!("{:.2} GB", bytes as f64 / 1e9)
-}
 
 fn cost(part: &Part) -> String {
     match part.errors.outputs {
@@ -55,7 +52,7 @@ pub(super) fn run(
     let statistics_bytes = texts.as_ref().map_or(0, |_| Statistics::bytes(source.spec()));
     let needed = source.bytes(source.recipe()) + head_bytes + statistics_bytes + SPARE_BYTES;
     if let Some(free) = free_bytes(output).filter(|free| free + already(output) < needed) {
-        let text = format!("{} needs {}, {} are free there", output.display(), gb(needed), gb(free));
+        let text = format!("{} needs {}, {} are free there", output.display(), gigabytes(needed), gigabytes(free));
         return Err(Failure::new(Exit::Disk, text).hint("Free space, or choose a folder on a larger disk"));
     }
     let stop = Cancel::default();
@@ -74,7 +71,7 @@ pub(super) fn run(
     let mut parts: Vec<Part> = Vec::new();
     let mut progress = |part: &Part| {
         let made = if part.earlier { "was there".to_owned() } else { cost(part) };
-        context.note(&format!("{} of {}: {}, {}, {made}", part.number, part.of, part.name, gb(part.bytes)));
+        context.note(&format!("{} of {}: {}, {}, {made}", part.number, part.of, part.name, gigabytes(part.bytes)));
         parts.push(part.clone());
     };
     let done = quantize_claimed(&source, calibration.as_ref(), &claim, &compared, &stop, &mut progress)?;
@@ -104,7 +101,7 @@ pub(super) fn run(
 
 /// Compares what is there with what was written, and removes what is to be packed again.
 fn compared(context: &Context, source: &Checkpoint, claim: &Claim, stop: &Cancel) -> Result<Compared, Failure> {
-    let mut report = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gb(bytes)));
+    let mut report = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gigabytes(bytes)));
     let done = remove_damaged(source, claim, stop, &mut report).map_err(|e| match e {
         ModelError::File { .. } => Failure::from(e)
             .hint("Nothing was changed. Try again; if that fails, remove this file and it is written again"),
@@ -140,7 +137,7 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
             } else {
                 format!("squared error of outputs {:.4} %, {:.4} % without calibration", mean(1), mean(0))
             };
-            let (name, form, out, total) = (source.name(), source.recipe().name(), output.display(), gb(total));
+            let (name, form, out, total) = (source.name(), source.recipe().name(), output.display(), gigabytes(total));
             format!("{name} as {form} weights in {out}: {total}, {lost}{of}. Use it: sala-chat --model {out}")
         },
     )

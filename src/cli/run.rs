@@ -74,8 +74,7 @@ struct Loop {
     crash: Arc<Mutex<CrashNote>>,
 }
 
-/// Runs the interface until it ends; returns how, and where a tour is then. The terminal is restored and the
-/// farewell printed.
+/// Runs the interface until it ends, restores the terminal and prints the farewell. Returns where a tour is then.
 pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::Result<(Exit, Option<Tour>)> {
     let toured = tour.is_some();
     let size = crossterm::terminal::size()?;

@@ -1,5 +1,4 @@
-//! `sala-chat serve`: opens what the server needs, says where it listens, and ends it in good order. `bench serve` begins one
-//! in the same way.
+//! `sala-chat serve`: opens what the server needs, says where it listens, ends it in order. `bench serve` uses it too.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::args::ServeArgs;
 use super::open::{self, no_thread};
 use super::signals::{listen, park_at_signal};
-use super::{Context, Exit, Failure, attach_engine, dirs, mcp, out};
+use super::{Context, Exit, Failure, dirs, engines, mcp, out};
 use crate::client::attach::{self, Host, Loads, Multiplexer};
 use crate::core::sanitize::{Clean, shell_word};
 use crate::core::{files, plain_words};
@@ -239,9 +238,9 @@ fn for_terminals(
     multiplexer: &Multiplexer,
     text: &TextModel,
 ) -> Option<Host> {
-    let place = attach_engine::place(context);
+    let place = engines::place(context);
     let tokenizer = text.tokenizer.clone();
-    let why = match attach::open_host(&place, address, loads, multiplexer.clone(), tokenizer, attach_engine::rows) {
+    let why = match attach::open_host(&place, address, loads, multiplexer.clone(), tokenizer, engines::rows) {
         Ok(Some(host)) => return Some(host),
         Ok(None) => "another sala-chat serve of this data directory does that".to_owned(),
         Err(e) => plain_words(&e),

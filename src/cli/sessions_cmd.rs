@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal};
 
 use serde_json::{Value, json};
 
-use super::args::{ExportArgs, FormatArg, LsArgs};
+use super::args::{ExportArgs, LsArgs};
 use super::columns::{line_cells, name_column, when};
 use super::{Context, Exit, Failure, open, out};
 use crate::core::sanitize::{Clean, shell_word};
@@ -227,9 +227,8 @@ pub(super) fn search(context: &Context, query: &str) -> Result<Exit, Failure> {
     if hits.is_empty() {
         return Ok(Exit::Failure);
     }
-    if more && !context.quiet {
-        let first = format!("sala-chat: more than {HITS} hits: the first {HITS} are shown; a longer query finds fewer");
-        out::err_line(&Clean::line(&first));
+    if more {
+        context.warn(&format!("more than {HITS} hits: the first {HITS} are shown; a longer query finds fewer"));
     }
     Ok(Exit::Ok)
 }
@@ -267,9 +266,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         return context.result(json, text);
     }
     let format = match args.format {
-        Some(FormatArg::Md) => ExportFormat::Markdown,
-        Some(FormatArg::Json) => ExportFormat::Json,
-        Some(FormatArg::Txt) => ExportFormat::Text,
+        Some(format) => format,
         None if context.json && standard_output => ExportFormat::Json,
         None => ExportFormat::of_path(&args.file)
             .map_err(|why| Failure::usage(format!("{why}, or choose with --format")))?,

@@ -68,15 +68,13 @@ impl KeySignals {
     }
 }
 
-/// These signals without those that somebody had this program ignore from its start: after `nohup` a hang-up does not end it, after
-/// `trap '' INT` an interrupt does not. A handler would take the place of that.
+/// Without those that the parent had this program ignore: after `nohup` a hang-up ends nothing, after `trap '' INT` an interrupt.
 pub(super) fn heeded(signals: &[i32]) -> Vec<i32> {
     let ignored = |signal: i32| action(signal, None).is_ok_and(|now| now.sa_sigaction == libc::SIG_IGN);
     signals.iter().copied().filter(|signal| !matches!(*signal, SIGHUP | SIGINT) || !ignored(*signal)).collect()
 }
 
-/// Makes a write beyond `ulimit -f` fail instead of ending the process silently. A handler, because child processes
-/// would inherit an ignored signal.
+/// Makes a write beyond `ulimit -f` fail instead of ending the process. A handler, because children inherit ignored signals.
 pub(super) fn outlive_file_limits() {
     // Where it cannot be installed all is as it was.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
@@ -85,8 +83,7 @@ pub(super) fn outlive_file_limits() {
 /// How long word of being continued may take: another thread may be the one that hears it.
 const CONTINUED: Duration = Duration::from_millis(100);
 
-/// Suspends the process as Ctrl-Z does where the terminal acts on the key, with its whole group: a script that waits for it has to stop
-/// as well, or the shell never learns of it. Returns when it is continued.
+/// Suspends the process group, so that a script waiting for this program stops too. Returns when it is continued.
 pub(super) fn suspend() -> Result<(), String> {
     let fail = |e: io::Error| format!("Not suspended: {}", plain_words(&e));
     let continued = Arc::new(AtomicBool::new(false));

@@ -25,8 +25,7 @@ pub struct Modes {
     pub kitty: bool,
 }
 
-/// Without mouse events the wheel arrives as a burst of arrow keys on terminals with alternate scroll; `input`
-/// recognises the burst.
+/// Without mouse events the wheel arrives as a burst of arrow keys, which `input` recognises.
 const WHEEL_AS_ARROWS: &[u8] = b"\x1b[?1007s\x1b[?1007h";
 const WHEEL_AS_BEFORE: &[u8] = b"\x1b[?1007r";
 const BELOW_ALL: u16 = 9_998;
@@ -122,8 +121,7 @@ pub struct Answers {
     pub light: Option<bool>,
 }
 
-/// Questions: cursor position after `─`, background, kitty flags, and at last the device attributes, which every
-/// terminal answers, so that no answer is waited for in vain.
+/// Cursor position after `─`, background, kitty flags, and last the device attributes, which every terminal answers.
 pub const QUESTIONS: &[u8] = "\r─\x1b[6n\r \r\x1b]11;?\x1b\\\x1b[?u\x1b[c".as_bytes();
 
 /// Reads answers out of what came in; the rest is what the user typed meanwhile.

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Subcommand, ValueHint};
 
 use super::lab::{BenchArgs, DoctorArgs, DraftCommand, EvalArgs};
+use crate::config::commands::ExportFormat;
 use crate::model::Recipe;
 
 #[derive(Clone, Debug, Subcommand)]
@@ -122,17 +123,6 @@ pub struct LsArgs {
     pub trash: bool,
 }
 
-/// `--format` of `export`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FormatArg {
-    /// Markdown
-    Md,
-    /// JSON that can be imported
-    Json,
-    /// Plain text
-    Txt,
-}
-
 #[derive(Clone, Debug, Args)]
 pub struct ExportArgs {
     /// Session name, id, or last
@@ -142,7 +132,7 @@ pub struct ExportArgs {
     pub file: PathBuf,
     /// Format; default: by the file's ending
     #[arg(long)]
-    pub format: Option<FormatArg>,
+    pub format: Option<ExportFormat>,
     /// All branches
     #[arg(long)]
     pub tree: bool,

@@ -6,6 +6,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
+use crate::config::commands::help::sentence;
 use crate::config::settings::table::{ROWS, find};
 use crate::config::settings::{Flag, Kind, Row, Value};
 
@@ -36,11 +37,6 @@ fn heading(row: &Row) -> &'static str {
         "ui" => "Screen",
         _ => "Answer",
     }
-}
-
-fn sentence(help: &str) -> String {
-    let mut chars = help.chars();
-    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
 fn arg(row: &'static Row, flag: &'static Flag) -> Arg {

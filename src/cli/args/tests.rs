@@ -222,3 +222,20 @@ fn weights_are_chosen_in_the_words_of_the_settings() {
     let recipes = [Recipe::Stored, Recipe::Bf16].iter().chain(Recipe::PACKING);
     assert_eq!(recipes.map(|recipe| recipe.word()).collect::<Vec<_>>(), Weights::WORDS);
 }
+
+#[test]
+fn words_near_a_command_name_it_wherever_it_is() {
+    let meant = |line: &str| suggested_command(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    for (line, command) in [
+        ("serach", "search"),
+        ("quantize", "model quantize"),
+        ("quantise model", "model quantize"),
+        ("modle quantize model", "model quantize"),
+        ("modle notes.txt", "model"),
+        ("show", "show"),
+        ("check", "config check"),
+    ] {
+        assert_eq!(meant(line).as_deref(), Some(command), "{line}");
+    }
+    assert_eq!([meant("notes.txt"), meant("books/war.txt")], [None, None]);
+}

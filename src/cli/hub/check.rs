@@ -64,8 +64,7 @@ impl From<Condition> for Verdict {
     }
 }
 
-/// Checks each file of an installed model. With `published`, the hub's listing, missing files are reported too. `report`
-/// is called before a file is read.
+/// Checks each file of an installed model and, with the hub's listing, what is missing. `report` hears of a file before it is read.
 pub fn verify(
     folder: &Path,
     published: &[HubFile],
@@ -179,8 +178,7 @@ fn whole(path: &Path) -> Option<bool> {
     Some(bytes == 8 + header + data)
 }
 
-/// Whether a folder is complete: a config, every weight file the index names, each as long as it says, for a model its
-/// tokenizer.
+/// A complete folder has a config, each weight file of the index in its whole length, and for a model its tokenizer.
 pub fn complete(folder: &Path, what: Kind) -> bool {
     let has = |name: &str| fs::metadata(folder.join(name)).is_ok_and(|m| m.is_file() && m.len() > 0);
     let weights = |name: &str| has(name) && whole(&folder.join(name)) == Some(true);

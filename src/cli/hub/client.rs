@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hf_hub::api::sync::{ApiBuilder, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -141,17 +140,10 @@ impl Hub {
         Ok(Hub { agent, endpoint, token, repo: repo.to_owned(), patience })
     }
 
-    fn at_revision(&self, revision: &str) -> Result<ApiRepo, HubError> {
-        let api = ApiBuilder::from_cache(Cache::new(cache_folder())).with_endpoint(self.endpoint.clone()).build();
-        let api = api.map_err(|e| HubError::Network(clean(&e.to_string())))?;
-        Ok(api.repo(Repo::with_revision(self.repo.clone(), RepoType::Model, encoded(revision))))
-    }
-
     pub(in crate::cli) fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError> {
         let what = format!("{} at {}", self.repo, clean(revision));
-        let request = self.at_revision(revision)?.info_request();
-        let url = request.uri_ref().ok_or_else(|| HubError::Refused(format!("{what} has no address")))?;
-        let mut answer = self.get(&format!("{url}?blobs=true"), None, &what)?;
+        let repo = Repo::with_revision(self.repo.clone(), RepoType::Model, encoded(revision));
+        let mut answer = self.get(&format!("{}/api/{}?blobs=true", self.endpoint, repo.api_url()), None, &what)?;
         let bytes = answer.body_mut().with_config().limit(LISTING_BYTES).read_to_vec().map_err(|e| network(&e))?;
         let info: Info = serde_json::from_slice(&bytes)
             .map_err(|e| HubError::Network(format!("{what}: an answer that cannot be read: {e}")))?;
@@ -183,7 +175,7 @@ impl Hub {
         range: Range<u64>,
         take: &mut dyn FnMut(&[u8]) -> Result<(), HubError>,
     ) -> Result<(), HubError> {
-        let url = self.at_revision(commit)?.url(&encoded(path));
+        let url = format!("{}/{}/resolve/{}/{}", self.endpoint, self.repo, encoded(commit), encoded(path));
         let mut left = range.end - range.start;
         let mut body = self.get(&url, Some(range), path)?.into_body().into_reader();
         let (mut buffer, mut window, mut new) = (vec![0; 256 << 10], Instant::now(), 0);

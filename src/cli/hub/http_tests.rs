@@ -203,7 +203,7 @@ fn download(server: &Server, dir: &Path) -> (Result<PathBuf, HubError>, Vec<Prog
         Ok(snapshot) => snapshot,
         Err(e) => return (Err(e), Vec::new(), Vec::new()),
     };
-    let done = repo.download(&hub, "main", &snapshot, &wait, &mut |p| seen.push(p.clone()), &Cancel::default());
+    let done = repo.download(&hub, "main", &snapshot, &wait, &mut |p| seen.push(p.clone()));
     (done, seen, waits.into_inner().unwrap())
 }
 

@@ -1,4 +1,4 @@
-//! The protocol: tools with their arguments, resources, progress and cancellation.
+//! The protocol: tools with their arguments, resources, progress and cancellation. Agents read the comments of tools and arguments.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -130,26 +130,22 @@ impl Tools {
         }
     }
 
-    #[tool(
-        description = "List the documents of the library: names for the other tools, size, and whether the model's memory of each \
-            is kept (then a question about it costs no reading).",
-        annotations(title = "List documents", read_only_hint = true, open_world_hint = false)
-    )]
+    /// List the documents of the library: names for the other tools, size, and whether the model's memory of each is
+    /// kept (then a question about it costs no reading).
+    #[tool(annotations(title = "List documents", read_only_hint = true, open_world_hint = false))]
     async fn list_documents(&self) -> Answered {
         Ok(answers::documents(&self.look(Library::documents).await?))
     }
 
-    #[tool(
-        description = "Read a file or folder into the library, once; questions about it are then answered without reading it \
-            again. A file that changed is read again from its first change. Only below the folders that the user allowed.",
-        annotations(
-            title = "Add a document",
-            read_only_hint = false,
-            destructive_hint = false,
-            idempotent_hint = true,
-            open_world_hint = false
-        )
-    )]
+    /// Read a file or folder into the library, once; questions about it are then answered without reading it again. A
+    /// file that changed is read again from its first change. Only below the folders that the user allowed.
+    #[tool(annotations(
+        title = "Add a document",
+        read_only_hint = false,
+        destructive_hint = false,
+        idempotent_hint = true,
+        open_world_hint = false
+    ))]
     async fn add_document(&self, Parameters(args): Parameters<AddArgs>, context: Context) -> Answered {
         let real = self.roots.allowed(&args.path)?;
         let path = real.to_str().ok_or_else(|| format!("{}: its name is not UTF-8 text", args.path))?.to_owned();
@@ -160,12 +156,10 @@ impl Tools {
         answers::added(&notices, &documents)
     }
 
-    #[tool(
-        description = "Ask a question about one or more documents of the library. The answer has the text, its quotes looked up in \
-            the documents (exact, equal, close or none, with lines), the lines that the model looked at with their shares, and \
-            usage: tokens read now and reused from kept memory. The same documents in any order share their memory.",
-        annotations(title = "Ask documents", read_only_hint = true, open_world_hint = false)
-    )]
+    /// Ask a question about one or more documents of the library. The answer has the text, its quotes looked up in the
+    /// documents (exact, equal, close or none, with lines), the lines that the model looked at with their shares, and
+    /// usage: tokens read now and reused from kept memory. The same documents in any order share their memory.
+    #[tool(annotations(title = "Ask documents", read_only_hint = true, open_world_hint = false))]
     async fn ask(&self, Parameters(args): Parameters<AskArgs>, context: Context) -> Answered {
         let (mut documents, question) = (args.documents, question(args.question)?);
         if documents.is_empty() {
@@ -179,32 +173,26 @@ impl Tools {
         answers::answer(&self.call(Request::AskLibrary { documents, question }, &context).await?)
     }
 
-    #[tool(
-        description = "Ask every document of the library the same question, each by itself, and get a table of answers with the \
-            lines each rests on and how likely it is. Use it to find which documents know something.",
-        annotations(title = "Ask all documents", read_only_hint = true, open_world_hint = false)
-    )]
+    /// Ask every document of the library the same question, each by itself, and get a table of answers with the lines
+    /// each rests on and how likely it is. Use it to find which documents know something.
+    #[tool(annotations(title = "Ask all documents", read_only_hint = true, open_world_hint = false))]
     async fn ask_all(&self, Parameters(args): Parameters<AskAllArgs>, context: Context) -> Answered {
         let (question, library) = (question(args.question)?, args.documents);
         answers::answers(&self.call(Request::AskAll { question, library, read: false }, &context).await?)
     }
 
-    #[tool(
-        description = "Look a passage up in a document: exact, equal but for typography and white space, close (with the \
-            differences), or none; with line numbers and the document's own text. Needs no model. Use it to check a quote.",
-        annotations(title = "Find a quote", read_only_hint = true, open_world_hint = false)
-    )]
+    /// Look a passage up in a document: exact, equal but for typography and white space, close (with the differences),
+    /// or none; with line numbers and the document's own text. Needs no model. Use it to check a quote.
+    #[tool(annotations(title = "Find a quote", read_only_hint = true, open_world_hint = false))]
     async fn find_quote(&self, Parameters(args): Parameters<FindArgs>) -> Answered {
         let name = args.document.clone();
         let found = self.look(move |library| library.find(&args.document, &args.text)).await?;
         Ok(answers::found(&name, &found))
     }
 
-    #[tool(
-        description = "Find where along a document the answer to a question changes: the question is asked at several places, \
-            each time as if the document ended there.",
-        annotations(title = "When does it change", read_only_hint = true, open_world_hint = false)
-    )]
+    /// Find where along a document the answer to a question changes: the question is asked at several places, each time
+    /// as if the document ended there.
+    #[tool(annotations(title = "When does it change", read_only_hint = true, open_world_hint = false))]
     async fn when(&self, Parameters(args): Parameters<WhenArgs>, context: Context) -> Answered {
         let (document, question) = (args.document, question(args.question)?);
         let names = vec![document.clone()];
@@ -212,10 +200,8 @@ impl Tools {
         answers::when(&self.call(Request::WhenLibrary { document, question }, &context).await?)
     }
 
-    #[tool(
-        description = "Search the user's saved conversations for words. Needs no model.",
-        annotations(title = "Search sessions", read_only_hint = true, open_world_hint = false)
-    )]
+    /// Search the user's saved conversations for words. Needs no model.
+    #[tool(annotations(title = "Search sessions", read_only_hint = true, open_world_hint = false))]
     async fn search_sessions(&self, Parameters(args): Parameters<SearchArgs>) -> Answered {
         Ok(answers::hits(&self.look(move |library| library.search(&args.text)).await?))
     }

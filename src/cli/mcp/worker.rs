@@ -1,5 +1,4 @@
-//! One runtime for all calls, which serves them one at a time. It opens at the first call and stays, so that the model and
-//! the state of the last documents stay in memory.
+//! One runtime serves all calls, one at a time. It opens at the first call; model and last documents stay in memory.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,10 +79,7 @@ impl Running {
         let _ = self.opened.runtime.requests.send(request);
     }
 
-    /// Sends the request and collects its notices until the runtime is idle.
-    ///
-    /// # Errors
-    /// The runtime has ended: why.
+    /// Sends the request and collects its notices until the runtime is idle. Fails when the runtime has ended.
     fn execute(
         &mut self,
         request: Request,

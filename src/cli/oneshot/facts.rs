@@ -25,7 +25,8 @@ pub(super) struct Run {
     pub(super) documents_ms: f64,
     /// In the order of their seeds; the first is the session's answer.
     pub(super) answers: Vec<Message>,
-    pub(super) parallel: Vec<MessageId>,
+    /// Answers in the order in which they were announced or heard of.
+    pub(super) order: Vec<MessageId>,
     pub(super) unsaved: Option<Unsaved>,
     pub(super) left_out: Option<String>,
 }
@@ -77,8 +78,14 @@ pub(super) fn looked_at_by_sentence(answer: &Message) -> Value {
 impl Run {
     pub(super) fn take(&mut self, answer: Message) {
         self.answers.push(answer);
-        let place = |m: &Message| self.parallel.iter().position(|id| *id == m.id);
-        self.answers.sort_by_key(place);
+        self.answers.sort_by_key(|m| self.order.iter().position(|id| *id == m.id));
+    }
+
+    pub(super) fn place(&mut self, answer: MessageId) -> usize {
+        self.order.iter().position(|id| *id == answer).unwrap_or_else(|| {
+            self.order.push(answer);
+            self.order.len() - 1
+        })
     }
 
     /// What it can be gone on in by: no session of which nothing was written.
@@ -164,19 +171,6 @@ impl Run {
         })
     }
 
-    pub(super) fn speculation(&self) -> Value {
-        let s = &self.meters.spec;
-        json!({
-            "rounds": s.rounds,
-            "drafted": s.drafted,
-            "accepted": s.accepted,
-            "mean_accept_length": s.mean_accept_length,
-            "eagle_rounds": s.eagle_rounds,
-            "ngram_rounds": s.ngram_rounds,
-            "plain_rounds": s.plain_rounds,
-        })
-    }
-
     pub(super) fn object(&self, answer: &Message, several: bool) -> Value {
         let mut object = json!({
             "text": answer.text,
@@ -193,7 +187,7 @@ impl Run {
             "seed": answer.meta.seed,
             "usage": self.usage(answer),
             "timing": self.timing(answer),
-            "speculation": self.speculation(),
+            "speculation": self.meters.spec,
         });
         if let Some(object) = object.as_object_mut() {
             // Only where it is another process than this one.

@@ -10,7 +10,7 @@ use super::super::{Context, notices, out};
 use super::facts::{Run, looked_at_by, looked_at_by_sentence, reason};
 use crate::config::settings::ThoughtView;
 use crate::core::sanitize::Clean;
-use crate::core::transcript::{Message, MessageId};
+use crate::core::transcript::Message;
 use crate::runtime::protocol::{Level, ReadingProgress};
 
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -22,8 +22,6 @@ pub(super) struct Printer<'a> {
     progress: Option<Instant>,
     ends_with_newline: bool,
     answers: Option<u64>,
-    /// Those that were heard of, where they are not written side by side.
-    heard: Vec<MessageId>,
     printed_one: bool,
     held: Vec<(Level, String)>,
 }
@@ -37,7 +35,6 @@ impl<'a> Printer<'a> {
             progress: None,
             ends_with_newline: true,
             answers,
-            heard: Vec::new(),
             printed_one: false,
             held: Vec::new(),
         }
@@ -45,16 +42,6 @@ impl<'a> Printer<'a> {
 
     fn several(&self) -> bool {
         self.answers.is_some_and(|n| n > 1)
-    }
-
-    pub(super) fn place(&mut self, message: MessageId, parallel: &[MessageId]) -> usize {
-        if let Some(at) = parallel.iter().position(|id| *id == message) {
-            return at;
-        }
-        self.heard.iter().position(|id| *id == message).unwrap_or_else(|| {
-            self.heard.push(message);
-            self.heard.len() - 1
-        })
     }
 
     pub(super) fn finished(&mut self, which: usize, answer: &Message) -> Result<(), Failure> {
@@ -88,32 +75,31 @@ impl<'a> Printer<'a> {
     }
 
     pub(super) fn event(&mut self, event: &str, body: Value) -> Result<(), Failure> {
+        if self.format != Format::JsonLines {
+            return Ok(());
+        }
         let mut line = json!({ "event": event });
-        if let (Format::JsonLines, Value::Object(line), Value::Object(body)) = (self.format, &mut line, body) {
+        if let (Some(line), Value::Object(body)) = (line.as_object_mut(), body) {
             line.extend(body);
         }
-        if self.format == Format::JsonLines { Ok(out::line(&Clean::json(&line))?) } else { Ok(()) }
+        Ok(out::line(&Clean::json(&line))?)
     }
 
     pub(super) fn delta(&mut self, which: usize, thinking: bool, text: &str) -> Result<(), Failure> {
         self.clear_progress();
+        let several = self.several();
         match self.format {
             Format::JsonLines => {
-                let one = self.several().then(|| json!({ "answer": which, "text": text }));
-                let body = one.unwrap_or_else(|| json!({ "text": text }));
-                if thinking { self.event("think", body) } else { self.event("token", body) }
+                let body = if several { json!({ "answer": which, "text": text }) } else { json!({ "text": text }) };
+                if thinking { self.event("think", body)? } else { self.event("token", body)? }
             }
-            Format::Json => Ok(()),
-            Format::Text | Format::Raw if self.several() => Ok(()),
-            Format::Text | Format::Raw if !thinking => self.answer(text),
-            Format::Text | Format::Raw => {
-                if self.thoughts && !self.context.quiet {
-                    // Thoughts are no part of the answer.
-                    out::err_part(&Clean::text(text));
-                }
-                Ok(())
-            }
+            Format::Text | Format::Raw if several => {}
+            Format::Text | Format::Raw if !thinking => self.answer(text)?,
+            // Thoughts are no part of the answer.
+            Format::Text | Format::Raw if self.thoughts && !self.context.quiet => out::err_part(&Clean::text(text)),
+            Format::Text | Format::Raw | Format::Json => {}
         }
+        Ok(())
     }
 
     pub(super) fn reading(&mut self, p: &ReadingProgress) -> Result<(), Failure> {
@@ -173,7 +159,7 @@ impl<'a> Printer<'a> {
                 });
                 self.event("look", look)?;
                 let (usage, timing) = (run.usage(answer), run.timing(answer));
-                self.event("stats", json!({ "usage": usage, "timing": timing, "speculation": run.speculation() }))?;
+                self.event("stats", json!({ "usage": usage, "timing": timing, "speculation": run.meters.spec }))?;
                 let end = json!({
                     "finish_reason": reason(answer.meta.finish), "session": run.session(), "seed": answer.meta.seed,
                     "not_saved": run.unsaved.as_ref().map(|u| &u.reason), "state_not_saved": run.left_out

@@ -71,8 +71,7 @@ pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
     Ok(Arc::new(Store::open(&folder, Arc::new(RealDisk), limits)?)).inspect(|store| say_notes(context, store))
 }
 
-/// The same for a server, which needs no more than a cache: a damaged one is moved aside, and where that cannot be done
-/// nothing is kept.
+/// The same for a server, as a cache: a damaged store is moved aside, and if that fails nothing is kept.
 pub fn store_of_requests_or_new(context: &Context) -> Result<(Arc<Store>, Option<Scratch>), Failure> {
     let (folder, limits) = requests_to_write(context)?;
     match crate::server::open_cache(&folder, &limits) {
@@ -107,12 +106,7 @@ fn requests_to_write(context: &Context) -> Result<(PathBuf, Limits), Failure> {
 }
 
 fn say_notes(context: &Context, store: &Store) {
-    if context.quiet {
-        return;
-    }
-    for note in store.notes().iter().cloned().chain(store.damage()) {
-        out::err_line(&Clean::line(&format!("sala-chat: {note}")));
-    }
+    store.notes().iter().cloned().chain(store.damage()).for_each(|note| context.warn(&note));
 }
 
 /// A temporary store, deleted with the returned folder; in memory where the system allows it.

@@ -151,8 +151,7 @@ impl Plain {
         Some(format!("In {}: {event}. /resume {} opens it.", sanitize_line(name), command_word(name)))
     }
 
-    /// Waits for the answer to a question. After the end of input it is refused; from a pipe the next line may answer
-    /// it.
+    /// From a pipe the next line may answer a question; after the end of input it is refused.
     fn wait_for_answer(&mut self, question: OpenQuestion, out: &mut Vec<Out>) {
         let next = self.queue.front().filter(|_| !self.prompts).map(|line| question.is_answered_by(line));
         self.question = Some(question);

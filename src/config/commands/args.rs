@@ -1,5 +1,7 @@
 //! Arguments of slash commands: splitting into words, numbers, message numbers.
 
+use super::Outcome;
+
 pub(super) struct Args<'a> {
     pub raw: &'a str,
     /// Split as a shell does, or why that failed. Commands that take free text never look at it.
@@ -7,26 +9,28 @@ pub(super) struct Args<'a> {
 }
 
 impl Args<'_> {
-    pub fn words(&self) -> Result<&[String], String> {
-        self.split.as_deref().map_err(Clone::clone)
+    pub fn words(&self) -> Result<Vec<&str>, String> {
+        let words = self.split.as_ref().map_err(Clone::clone)?;
+        Ok(words.iter().map(String::as_str).collect())
     }
 
-    pub fn none(&self) -> Result<(), String> {
-        if self.words()?.is_empty() { Ok(()) } else { Err("takes no arguments".into()) }
+    /// What a command without arguments means.
+    pub fn alone(&self, outcome: impl Into<Outcome>) -> Result<Outcome, String> {
+        if self.words()?.is_empty() { Ok(outcome.into()) } else { Err("takes no arguments".into()) }
     }
 
     pub fn one(&self, what: &str) -> Result<String, String> {
-        match self.words()? {
-            [word] => Ok(word.clone()),
+        match self.words()?[..] {
+            [word] => Ok(word.to_owned()),
             [] => Err(format!("needs {what}")),
             _ => Err(format!("takes one argument, {what}; put quotes around spaces")),
         }
     }
 
     pub fn at_most_one(&self) -> Result<Option<String>, String> {
-        match self.words()? {
+        match self.words()?[..] {
             [] => Ok(None),
-            [word] => Ok(Some(word.clone())),
+            [word] => Ok(Some(word.to_owned())),
             _ => Err("takes one argument; put quotes around spaces".into()),
         }
     }
@@ -39,22 +43,22 @@ impl Args<'_> {
         (!self.raw.is_empty()).then(|| self.raw.to_string())
     }
 
-    pub fn count(&self, default: u64) -> Result<u64, String> {
-        match self.at_most_one()? {
-            None => Ok(default),
-            Some(w) => w.parse().ok().filter(|n| *n > 0).ok_or(format!("needs a number of 1 or more (got {w})")),
-        }
+    pub fn count(&self) -> Result<u64, String> {
+        let Some(word) = self.at_most_one()? else { return Ok(1) };
+        word.parse().ok().filter(|n| *n > 0).ok_or(format!("needs a number of 1 or more (got {word})"))
     }
 
     pub fn message(&self) -> Result<Option<u64>, String> {
-        self.at_most_one()?
-            .map(|w| {
-                w.trim_start_matches('#')
-                    .parse()
-                    .map_err(|_| format!("{w} is not a message number; write for example #3"))
-            })
-            .transpose()
+        let Some(word) = self.at_most_one()? else { return Ok(None) };
+        let number = word.trim_start_matches('#').parse().map(Some);
+        number.map_err(|_| format!("{word} is not a message number; write for example #3"))
     }
+}
+
+/// The number of a message if a word begins as one: `#3`.
+pub(super) fn message_number(word: &str) -> Result<Option<u64>, String> {
+    let number = word.strip_prefix('#').map(str::parse).transpose();
+    number.map_err(|_| format!("{word} is not a message number"))
 }
 
 /// A number of tokens: `4096`, `4,096`, `64k`, `1.5M`.

@@ -68,7 +68,7 @@ pub fn of(command: &Command) -> String {
     text
 }
 
-fn sentence(help: &str) -> String {
+pub fn sentence(help: &str) -> String {
     let mut chars = help.chars();
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }

@@ -32,6 +32,18 @@ pub enum Outcome {
     Local(Local),
 }
 
+impl From<Request> for Outcome {
+    fn from(request: Request) -> Outcome {
+        Outcome::Runtime(request)
+    }
+}
+
+impl From<Local> for Outcome {
+    fn from(what: Local) -> Outcome {
+        Outcome::Local(what)
+    }
+}
+
 impl Outcome {
     pub fn while_busy(&self) -> WhileBusy {
         match self {

@@ -1,5 +1,4 @@
-//! The requests to the runtime, one row each. The rows make the enum, the behaviour while the model is busy, and the
-//! runtime's dispatch.
+//! The requests to the runtime, one row each: the enum, the behaviour while the model is busy, the runtime's dispatch.
 
 use super::words::{BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
 use crate::config::settings::ThinkMode;

@@ -1,5 +1,4 @@
-//! The table of slash commands. A new command is a row in its group's file; a new request to the runtime is also a row
-//! in [`super::request`].
+//! The table of slash commands, a file for each group. A new request to the runtime is also a row in [`super::request`].
 
 mod documents;
 mod program;
@@ -12,30 +11,39 @@ use std::sync::LazyLock;
 use super::args::Args;
 use super::{Command, Completes, Local, Outcome, Request};
 
-const ROW: Command = Command {
-    name: "",
-    aliases: &[],
-    usage: "",
-    help: "",
-    options: &[],
-    example: "",
-    example_of: |_| None,
-    completes: Completes::Nothing,
-    parse: |_| Err("means nothing".into()),
-};
-
-/// A command without arguments.
-const fn bare(
+/// A row: name, arguments, help, and what a line means. More of it follows as methods.
+const fn command(
     name: &'static str,
-    aliases: &'static [&'static str],
+    usage: &'static str,
     help: &'static str,
     parse: fn(&Args<'_>) -> Result<Outcome, String>,
 ) -> Command {
-    Command { name, aliases, help, parse, ..ROW }
+    let completes = Completes::Nothing;
+    Command { name, aliases: &[], usage, help, options: &[], example: "", example_of: |_| None, completes, parse }
 }
 
-fn alone(a: &Args<'_>, outcome: Outcome) -> Result<Outcome, String> {
-    a.none().map(|()| outcome)
+impl Command {
+    /// Other names.
+    const fn also(mut self, names: &'static [&'static str]) -> Command {
+        self.aliases = names;
+        self
+    }
+
+    const fn options(mut self, options: &'static [(&'static str, &'static str)]) -> Command {
+        self.options = options;
+        self
+    }
+
+    /// The example.
+    const fn as_in(mut self, example: &'static str) -> Command {
+        self.example = example;
+        self
+    }
+
+    const fn completes(mut self, what: Completes) -> Command {
+        self.completes = what;
+        self
+    }
 }
 
 /// The sections of `/help` with their commands.

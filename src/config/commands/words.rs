@@ -35,10 +35,15 @@ pub enum Sibling {
     Prev,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ExportFormat {
+    /// Markdown
+    #[value(name = "md")]
     Markdown,
+    /// JSON that can be imported
     Json,
+    /// Plain text
+    #[value(name = "txt")]
     Text,
 }
 

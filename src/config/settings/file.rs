@@ -1,4 +1,4 @@
-//! What a settings file or a preset says: its settings, checked by the rows of the table, and what is wrong.
+//! Settings files and presets: their settings, checked by the rows of the table, and one key changed in a file.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -60,11 +60,57 @@ pub(super) fn check(name: &str, value: &Value) -> Result<Value, Problem> {
     if let Some(row) = table::find(name) {
         return row.kind.accept(value).map_err(|expected| Problem::value(name, expected, value.to_string()));
     }
-    let open = OPEN_TABLES.iter().any(|t| name.strip_prefix(t.name).is_some_and(|r| r.starts_with('.')));
-    match (open, value) {
-        (true, Value::String(_)) => Ok(value.clone()),
-        (true, _) => Err(Problem::value(name, "text in quotes", value.to_string())),
-        (false, Value::Table(_)) => Err(Problem::unknown(name, meant::table(name))),
-        (false, _) => Err(Problem::unknown(name, meant::setting(name))),
+    match (table::find_open(name), value) {
+        (Some(_), Value::String(_)) => Ok(value.clone()),
+        (Some(_), _) => Err(Problem::value(name, "text in quotes", value.to_string())),
+        (None, Value::Table(_)) => Err(Problem::unknown(name, meant::table(name))),
+        (None, _) => Err(Problem::unknown(name, meant::setting(name))),
     }
+}
+
+/// The text of the config file at `path` with one key set and everything else, comments included, as it was.
+pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, ConfigError> {
+    let (sections, name, value) = match (table::find_short(name), table::find_open(name)) {
+        (Some(row), _) => {
+            let wrong = |expected| Problem::value(row.name, expected, value).of(&Origin::CommandLine);
+            (vec![row.section()], row.key(), row.kind.parse(value).map_err(wrong)?)
+        }
+        (None, Some((open, key))) if !key.is_empty() => {
+            (open.name.split('.').collect(), key, Value::String(value.to_owned()))
+        }
+        (None, _) => return Err(Problem::unknown(name, meant::setting(name)).of(&Origin::CommandLine)),
+    };
+    let mut document: toml_edit::DocumentMut =
+        text.parse().map_err(|e: toml_edit::TomlError| syntax(path, text, e.span(), e.message()))?;
+    let new: toml_edit::Value = match value {
+        Value::Boolean(b) => b.into(),
+        Value::Integer(i) => i.into(),
+        Value::Float(f) => f.into(),
+        Value::String(s) => s.into(),
+        other => other.to_string().into(),
+    };
+    let mut table: &mut dyn toml_edit::TableLike = document.as_table_mut();
+    for (i, section) in (1..).zip(&sections) {
+        let new = || {
+            let mut table = toml_edit::Table::new();
+            // One that holds nothing but the next has no line of its own.
+            table.set_implicit(i < sections.len());
+            toml_edit::Item::Table(table)
+        };
+        table = table.entry(section).or_insert_with(new).as_table_like_mut().ok_or_else(|| {
+            let section = sections.iter().take(i).copied().collect::<Vec<_>>().join(".");
+            Problem::value(&section, format!("a table: [{section}]"), "a value").of(&Origin::File(path.to_owned()))
+        })?;
+    }
+    match table.get_mut(name).and_then(|item| item.as_value_mut()) {
+        Some(old) => {
+            let decor = old.decor().clone();
+            *old = new;
+            *old.decor_mut() = decor;
+        }
+        None => {
+            table.insert(name, toml_edit::value(new));
+        }
+    }
+    Ok(document.to_string())
 }

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::file::{Setting, check, collect, syntax};
 use super::preset::Preset;
-use super::table::{self, OPEN_TABLES, ROWS, Row};
+use super::table::{self, ROWS, Row};
 use super::{Config, ConfigError, Problem};
 use crate::core::files;
 use crate::text::Recommended;
@@ -146,19 +146,12 @@ pub fn load(file: &Path, variables: &[(String, String)], options: &[(&str, Value
 
 /// Puts a checked value into its field, or into the open table it belongs to.
 fn put(config: &mut Config, name: &str, value: &Value) {
-    match (table::find(name), value) {
-        (Some(row), value) => {
-            // A test takes every row's limits through its field.
-            let held = (row.set)(config, value);
-            debug_assert!(held, "{name} accepts what its field cannot hold: {value}");
-        }
-        (None, Value::String(text)) => {
-            let open = OPEN_TABLES.iter().find_map(|t| Some((t, name.strip_prefix(t.name)?.strip_prefix('.')?)));
-            if let Some((open, key)) = open {
-                (open.entries)(config).insert(key.to_owned(), text.clone());
-            }
-        }
-        (None, _) => {}
+    if let Some(row) = table::find(name) {
+        // A test takes every row's limits through its field.
+        let held = (row.set)(config, value);
+        debug_assert!(held, "{name} accepts what its field cannot hold: {value}");
+    } else if let (Some((open, key)), Value::String(text)) = (table::find_open(name), value) {
+        (open.entries)(config).insert(key.to_owned(), text.clone());
     }
 }
 
@@ -182,12 +175,9 @@ fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]
         Err(problem) => problems.push(problem),
     }
     for (name, text) in variables {
-        let Some(rest) = name.strip_prefix(ENV_PREFIX) else {
+        let Some(rest) = name.strip_prefix(ENV_PREFIX).filter(|_| !ENV_OTHER.contains(&name.as_str())) else {
             continue;
         };
-        if ENV_OTHER.contains(&name.as_str()) {
-            continue;
-        }
         // `SALA_CHAT_MODEL` is what people try first.
         let wanted = if rest == "MODEL" { "SALA_CHAT_MODEL_SOURCE" } else { name.as_str() };
         let origin = Origin::Variable(name.clone());

@@ -7,7 +7,6 @@
 //! the file; [`edit`] changes one key and keeps comments.
 
 mod answers;
-mod edit;
 mod file;
 pub mod layers;
 pub mod meant;
@@ -16,12 +15,11 @@ pub mod preset;
 pub mod row;
 pub mod session;
 pub mod table;
-mod units;
 mod value;
 mod words;
 
 pub use answers::Settings;
-pub use edit::edit;
+pub use file::edit;
 pub use layers::{Loaded, Origin, examine, load};
 pub use row::{Flag, Kind, Way};
 pub use table::{
@@ -29,13 +27,13 @@ pub use table::{
     SessionsConfig, SpeculationConfig, ThinkingConfig, UiConfig,
 };
 pub use toml::Value;
-pub use units::Size;
-pub use value::Field;
+pub use value::{Field, Size};
 pub use words::{
-    CODE_THEMES, ClipboardMethod, Device, DraftSource, EngineSource, Glyphs, ModelSource, NewFiles, Prefill,
-    SaveStates, Switch, Theme, ThinkMode, ThoughtView, UnknownFields, Weights,
+    CODE_THEMES, ClipboardMethod, DraftSource, EngineSource, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme,
+    ThinkMode, ThoughtView, UnknownFields, Weights,
 };
 
+pub use crate::engine::protocol::DeviceChoice as Device;
 use crate::engine::protocol::{Sampling, SpecMode};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

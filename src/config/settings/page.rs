@@ -77,8 +77,7 @@ fn ways(row: &Row) -> String {
     }
 }
 
-/// The page of `/settings`: all rows, or those that have a word in name or help. `now` shows the value a session or the
-/// screen has at the moment, where it is one of theirs.
+/// The page of `/settings`: rows with a word in name or help. `now` is the value that the session or the screen has.
 pub fn page(loaded: &Loaded, word: Option<&str>, now: impl Fn(&Row) -> Option<String>) -> String {
     let wanted = word.map(str::to_lowercase);
     let matches = |row: &&Row| {

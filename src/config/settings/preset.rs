@@ -2,10 +2,11 @@
 //!
 //! Its keys are rows of the table, so ranges and words are those of `config.toml`.
 
+use std::path::Path;
+
 use toml::{Table, Value};
 
-use super::file::{collect, place};
-use super::row::Kind;
+use super::file::{collect, edit, place};
 use super::table::{Row, preset_rows};
 use super::{Origin, Problem};
 
@@ -92,28 +93,15 @@ impl Preset {
     }
 
     pub fn text(&self) -> String {
-        let mut out = String::from("# A preset of sala-chat: /preset NAME takes it. Keys as in config.toml.\n");
-        if let Some(system) = &self.system {
-            let system = Value::String(system.clone());
-            out.push_str(&format!("{SYSTEM} = {system}  # for new sessions\n"));
-        }
-        let mut section = "";
+        let system =
+            self.system.iter().map(|text| format!("{SYSTEM} = {}  # for new sessions\n", Value::from(text.as_str())));
+        let mut keys: String = system.collect();
         for row in preset_rows() {
-            let Some((_, value)) = self.values.iter().find(|(k, _)| *k == row.name) else {
-                continue;
-            };
-            if row.section() != section {
-                section = row.section();
-                out.push_str(&format!("\n[{section}]\n"));
-            }
-            let value = match row.kind {
-                Kind::Int(..) | Kind::Float(..) if value.parse::<f64>().is_ok() => value.clone(),
-                Kind::Bool(_) if value.parse::<bool>().is_ok() => value.clone(),
-                _ => Value::String(value.clone()).to_string(),
-            };
-            out.push_str(&format!("{} = {value}\n", row.key()));
+            let value = self.values.iter().find(|(name, _)| *name == row.name);
+            // What no preset can hold is left out.
+            keys = value.and_then(|(name, value)| edit(Path::new(""), &keys, name, value).ok()).unwrap_or(keys);
         }
-        out
+        format!("# A preset of sala-chat: /preset NAME takes it. Keys as in config.toml.\n{keys}")
     }
 }
 

@@ -3,8 +3,7 @@
 use toml::Value;
 
 use super::answers::Settings;
-use super::units::{ALL, OFF, Size, Time};
-use super::value::Field;
+use super::value::{ALL, Field, OFF, Size, Time};
 
 /// What a setting may be, and its built-in value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,53 +50,58 @@ pub struct Way {
     pub owner: Owner,
 }
 
+/// Makes the structs of the settings and the rows of their fields, for `table`.
+macro_rules! settings {
+    ($(
+        #[doc = $about:literal]
+        $section:ident: $Struct:ident {
+            $( #[doc = $help:literal] $key:ident: $type:ty = $kind:expr $( , $way:ident($($arg:expr),*) )*; )+
+            $( extra { $( $(#[$doc:meta])* $extra:ident: $extra_type:ty; )+ } )?
+        }
+    )+) => {
+        $(
+            #[doc = concat!(" `[", stringify!($section), "]`:", $about, ".")]
+            #[derive(Clone, Debug, PartialEq)]
+            pub struct $Struct {
+                $( #[doc = concat!($help, ".")] pub $key: $type, )+
+                $( $( $(#[$doc])* pub $extra: $extra_type, )+ )?
+            }
+
+            impl Default for $Struct {
+                fn default() -> Self {
+                    $Struct {
+                        $( $key: built_in($kind), )+
+                        $( $( $extra: Default::default(), )+ )?
+                    }
+                }
+            }
+        )+
+
+        /// All settings.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Config {
+            $( #[doc = concat!($about, ".")] pub $section: $Struct, )+
+            /// Key to action, in the words of `/keys`.
+            pub keys: BTreeMap<String, String>,
+        }
+
+        /// Every setting, in the order of `config.example.toml`.
+        pub const ROWS: &[Row] = &[$($( row(
+            concat!(stringify!($section), ".", stringify!($key)),
+            $help,
+            $kind,
+            |config| config.$section.$key.to_value(),
+            |config, value| put(&mut config.$section.$key, value),
+        ) $( .$way($($arg),*) )*, )+)+];
+    };
+}
+pub(super) use settings;
+
 /// No upper limit.
 pub(super) const MANY: i64 = i64::MAX;
 
-/// Properties of a row besides its field.
-#[derive(Clone, Copy)]
-pub(super) struct Spec {
-    pub kind: Kind,
-    pub flags: &'static [Flag],
-    pub detours: &'static [(&'static str, &'static str, &'static str)],
-    pub session: Option<Way>,
-    pub preset: bool,
-}
-
-pub(super) const fn spec(kind: Kind) -> Spec {
-    Spec { kind, flags: &[], detours: &[], session: None, preset: false }
-}
-
 pub(super) const fn int(default: i64, least: i64, most: i64) -> Kind {
     Kind::Int(default, least, most, &[])
-}
-
-pub(super) const fn from(default: i64, least: i64) -> Kind {
-    int(default, least, MANY)
-}
-
-impl Spec {
-    pub const fn flags(mut self, flags: &'static [Flag]) -> Spec {
-        self.flags = flags;
-        self
-    }
-
-    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Spec {
-        self.detours = detours;
-        self
-    }
-
-    /// A setting of a session, which presets hold too.
-    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], owner: Owner) -> Spec {
-        self.session = Some(Way { name, aliases, owner });
-        self.preset = true;
-        self
-    }
-
-    pub const fn not_in_presets(mut self) -> Spec {
-        self.preset = false;
-        self
-    }
 }
 
 impl Kind {

@@ -1,5 +1,4 @@
-//! What `/set`, `/preset`, `/think` and `/spec` change: the answer settings of one session. Pure data, kept with the session
-//! as JSON; names and ranges are those of the table.
+//! The answer settings of one session, which `/set`, `/preset`, `/think` and `/spec` change. Kept with it as JSON.
 
 use super::answers::Settings;
 use super::preset::{BUILT_IN, builtin};
@@ -170,8 +169,7 @@ impl Settings {
         out
     }
 
-    /// Begins a preset: all that presets say of sampling is as in `base`, the configured settings, so that nothing of the last preset
-    /// stays.
+    /// Begins a preset with the configured sampling (`base`), so that nothing of the preset before stays.
     pub fn begin_preset(&mut self, base: &Settings) {
         for row in preset_rows().filter(|row| row.section() == "sampling") {
             self.take(row, base);

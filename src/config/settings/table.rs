@@ -6,15 +6,16 @@
 
 use std::collections::BTreeMap;
 
+use toml::Value;
+
 use super::row::Kind::{Bool, Float, Int, List, Named, Text, Word, WordOrInt};
-use super::row::{Flag, Kind, MANY, Owner, Spec, Way, from, int, spec};
-use super::units::{Size, Time};
-use super::value::Field;
+use super::row::{Flag, Kind, MANY, Owner, Way, int, settings};
+use super::value::{Field, Size, Time};
 use super::words::{
-    CODE_THEMES, ClipboardMethod, Device, Glyphs, NewFiles, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
-    UnknownFields, Weights,
+    CODE_THEMES, ClipboardMethod, Glyphs, NewFiles, SaveStates, Switch, Theme, ThinkMode, ThoughtView, UnknownFields,
+    Weights,
 };
-use crate::engine::protocol::{self, SpecMode};
+use crate::engine::protocol::{self, DeviceChoice, Precision, SpecMode};
 
 #[derive(Clone, Copy)]
 pub struct Row {
@@ -30,12 +31,34 @@ pub struct Row {
     pub session: Option<Way>,
     /// Presets hold it.
     pub preset: bool,
-    pub get: fn(&Config) -> toml::Value,
+    pub get: fn(&Config) -> Value,
     /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
-    pub set: fn(&mut Config, &toml::Value) -> bool,
+    pub set: fn(&mut Config, &Value) -> bool,
 }
 
 impl Row {
+    pub const fn flags(mut self, flags: &'static [Flag]) -> Row {
+        self.flags = flags;
+        self
+    }
+
+    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Row {
+        self.detours = detours;
+        self
+    }
+
+    /// A setting of a session, which presets hold too.
+    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], owner: Owner) -> Row {
+        self.session = Some(Way { name, aliases, owner });
+        self.preset = true;
+        self
+    }
+
+    pub const fn not_in_presets(mut self) -> Row {
+        self.preset = false;
+        self
+    }
+
     pub fn section(&self) -> &'static str {
         self.name.split_once('.').map_or("", |(section, _)| section)
     }
@@ -57,63 +80,16 @@ impl std::fmt::Debug for Row {
     }
 }
 
-/// Makes the structs and [`ROWS`] of the rows.
-macro_rules! settings {
-    ($(
-        #[doc = $about:literal]
-        $section:ident: $Struct:ident {
-            $( #[doc = $help:literal] $key:ident: $type:ty = $kind:expr $( , $way:ident($($arg:expr),*) )*; )+
-            $( extra { $( $(#[$doc:meta])* $extra:ident: $extra_type:ty; )+ } )?
-        }
-    )+) => {
-        $(
-            #[doc = concat!(" `[", stringify!($section), "]`:", $about, ".")]
-            #[derive(Clone, Debug, PartialEq)]
-            pub struct $Struct {
-                $( #[doc = concat!($help, ".")] pub $key: $type, )+
-                $( $( $(#[$doc])* pub $extra: $extra_type, )+ )?
-            }
-
-            impl Default for $Struct {
-                fn default() -> Self {
-                    $Struct {
-                        $( $key: built_in($kind), )+
-                        $( $( $extra: Default::default(), )+ )?
-                    }
-                }
-            }
-        )+
-
-        /// All settings.
-        #[derive(Clone, Debug, Default, PartialEq)]
-        pub struct Config {
-            $( #[doc = concat!($about, ".")] pub $section: $Struct, )+
-            /// Key to action, in the words of `/keys`.
-            pub keys: BTreeMap<String, String>,
-        }
-
-        /// Every setting, in the order of `config.example.toml`.
-        pub const ROWS: &[Row] = &[$($( row(
-            concat!(stringify!($section), ".", stringify!($key)),
-            $help,
-            spec($kind) $( .$way($($arg),*) )*,
-            |config| config.$section.$key.to_value(),
-            |config, value| put(&mut config.$section.$key, value),
-        ), )+)+];
-    };
-}
-
 const fn row(
     name: &'static str,
     help: &'static str,
-    spec: Spec,
-    get: fn(&Config) -> toml::Value,
-    set: fn(&mut Config, &toml::Value) -> bool,
+    kind: Kind,
+    get: fn(&Config) -> Value,
+    set: fn(&mut Config, &Value) -> bool,
 ) -> Row {
     // A doc comment begins with a blank.
     let help = help.split_at(1).1;
-    let Spec { kind, flags, detours, session, preset } = spec;
-    Row { name, kind, help, flags, detours, session, preset, get, set }
+    Row { name, kind, help, flags: &[], detours: &[], session: None, preset: false, get, set }
 }
 
 fn built_in<F: Field>(kind: Kind) -> F {
@@ -121,7 +97,7 @@ fn built_in<F: Field>(kind: Kind) -> F {
     F::from_value(&kind.default()).unwrap_or_else(|| unreachable!("{kind:?} and its field agree"))
 }
 
-fn put<F: Field>(field: &mut F, value: &toml::Value) -> bool {
+fn put<F: Field>(field: &mut F, value: &Value) -> bool {
     F::from_value(value).map(|v| *field = v).is_some()
 }
 
@@ -150,7 +126,7 @@ settings! {
         /// pin a commit for repeatability
         revision: String = Text("main");
         /// device: auto, cpu, cuda
-        device: Device = Word("auto", Device::WORDS), flags(&[Flag::Takes("device", "DEVICE")]);
+        device: DeviceChoice = Word("auto", &["auto", "cpu", "cuda"]), flags(&[Flag::Takes("device", "DEVICE")]);
         /// index of the GPU
         gpu: u32 = int(0, 0, 255), flags(&[Flag::Takes("gpu", "N")]);
         /// context in tokens; 0: as much as fits
@@ -160,7 +136,7 @@ settings! {
         /// weights: auto (the best that leaves room for the context), bf16, 8bit, 6bit, 5bit, 4bit
         weights: Weights = Word("auto", Weights::WORDS), flags(&[Flag::Takes("weights", "FORM")]);
         /// number type for reading long texts: bf16, or fp8 (faster, less exact; H100, H200)
-        prefill: Prefill = Word("bf16", Prefill::WORDS), flags(&[Flag::Takes("prefill", "TYPE")]);
+        prefill: Precision = Word("bf16", &["bf16", "fp8"]), flags(&[Flag::Takes("prefill", "TYPE")]);
         /// tokens reserved for the answer
         reserve_answer: u64 = int(4096, 0, TOKENS);
     }
@@ -168,7 +144,7 @@ settings! {
     /// What answers: a server in place of this machine, or a model that is parked when idle
     engine: EngineConfig {
         /// chat server, for example http://HOST:PORT/v1; here: load the model in this process
-        url: String = Text(""), flags(&[Flag::Takes("engine", "URL")]), detours(&[("here", "engine.url", "here")]);
+        url: String = Text(""), flags(&[Flag::Takes("engine", "URL")]);
         /// model name on the server; empty: its only model
         model: String = Text("");
         /// environment variable with the server's key
@@ -268,9 +244,9 @@ settings! {
     /// Reading documents
     load: LoadConfig {
         /// ask before loading this many tokens
-        confirm_tokens: u64 = from(50_000, 0);
+        confirm_tokens: u64 = int(50_000, 0, MANY);
         /// ask before loading this many files
-        confirm_files: u64 = from(20, 0);
+        confirm_files: u64 = int(20, 0, MANY);
         /// largest file to load, MiB
         max_file_mib: u64 = int(512, 1, 1 << 20);
         /// follow links inside folders
@@ -384,6 +360,11 @@ pub const OPEN_TABLES: &[Open] = &[
         entries: |config| &mut config.keys,
     },
 ];
+
+/// The table with free keys that a name belongs to, and its key there.
+pub fn find_open(name: &str) -> Option<(&'static Open, &str)> {
+    OPEN_TABLES.iter().find_map(|open| Some((open, name.strip_prefix(open.name)?.strip_prefix('.')?)))
+}
 
 /// The setting of this full name.
 pub fn find(name: &str) -> Option<&'static Row> {

@@ -5,7 +5,7 @@ use toml::Value;
 
 use super::value::Field;
 
-/// An enum with a word for each variant in the configuration: `WORDS`, [`word`](Device::word), [`from_word`](Device::from_word).
+/// An enum with a word for each variant in the configuration: `WORDS`, [`word`](Theme::word), [`from_word`](Theme::from_word).
 macro_rules! words {
     ($( $(#[$doc:meta])* $name:ident { $( $(#[$inner:meta])* $variant:ident = $word:literal ),+ $(,)? } )+) => {$(
         $(#[$doc])*
@@ -50,14 +50,6 @@ words! {
         Refuse = "refuse",
     }
 
-    Device {
-        /// A GPU if the model needs one and there is one, else the CPU.
-        #[default]
-        Auto = "auto",
-        Cpu = "cpu",
-        Cuda = "cuda",
-    }
-
     Weights {
         #[default]
         Auto = "auto",
@@ -69,13 +61,6 @@ words! {
         Bits5 = "5bit",
         /// 4.5 bits, and 8 there.
         Bits4 = "4bit",
-    }
-
-    Prefill {
-        #[default]
-        Bf16 = "bf16",
-        /// 8 bits with a scale a row.
-        Fp8 = "fp8",
     }
 
     /// Whether the model thinks before it answers.
@@ -147,8 +132,7 @@ words! {
     }
 }
 
-/// Built-in code colours: `auto` uses the terminal's 16 colours, the others are themes of the highlighter; its test
-/// compares the lists.
+/// Code colours: the terminal's 16 (`auto`), or a theme of the highlighter; its test compares the lists.
 pub const CODE_THEMES: &[&str] = &[
     "auto",
     "1337",

@@ -4,177 +4,106 @@ use super::super::Completes::{Documents, Paths, Words};
 use super::super::args::{Args, next_word, tokens};
 use super::super::words::{LibraryAction, LoadOptions};
 use super::super::{Command, Local, Outcome, Request};
-use super::{ROW, alone, bare, local, no_option, runtime};
+use super::{command, local, no_option, runtime};
 
 pub(super) const ROWS: &[Command] = &[
-    Command {
-        name: "load",
-        aliases: &["add", "read"],
-        usage: "PATH... [--as NAME] [--head N|--tail N] [--pages A-B] [--once] [--force]",
-        help: "read files or folders; asks before large ones",
-        options: &[
-            (
-                "PATH",
-                "a file, a folder (hidden files and those of .gitignore are left out), a glob; without it, a list to choose from",
-            ),
-            ("@NAME", "a document from the library; ./@NAME is a file"),
-            ("--as NAME", "name of the document, for a single file"),
-            ("--head N", "only its first N tokens: 4096, 64k"),
-            ("--tail N", "only its last N tokens"),
-            ("--pages A-B", "only these pages of a PDF, from 1"),
-            ("--once", "do not add it to the library"),
-            ("--force", "read a file that is not text as Latin-1"),
-        ],
-        example: "/load ~/notes.txt --as notes",
-        completes: Paths,
-        parse: load,
-        ..ROW
-    },
-    Command {
-        name: "follow",
-        usage: "PATH...|off",
-        help: "load files or folders and notice their changes",
-        options: &[
+    command(
+        "load",
+        "PATH... [--as NAME] [--head N|--tail N] [--pages A-B] [--once] [--force]",
+        "read files or folders; asks before large ones",
+        load,
+    )
+    .also(&["add", "read"])
+    .options(&[
+        (
+            "PATH",
+            "a file, a folder (hidden files and those of .gitignore are left out), a glob; without it, a list to choose from",
+        ),
+        ("@NAME", "a document from the library; ./@NAME is a file"),
+        ("--as NAME", "name of the document, for a single file"),
+        ("--head N", "only its first N tokens: 4096, 64k"),
+        ("--tail N", "only its last N tokens"),
+        ("--pages A-B", "only these pages of a PDF, from 1"),
+        ("--once", "do not add it to the library"),
+        ("--force", "read a file that is not text as Latin-1"),
+    ])
+    .as_in("/load ~/notes.txt --as notes")
+    .completes(Paths),
+    command("follow", "PATH...|off", "load files or folders and notice their changes", follow)
+        .options(&[
             ("PATH", "a file, a folder or a glob, as for /load; without it, lists what is followed"),
             ("off", "follow nothing any more; ./off is a file"),
-        ],
-        example: "/follow src docs/plan.md",
-        completes: Paths,
-        parse: follow,
-        ..ROW
-    },
-    bare("changes", &[], "what changed in the files that are followed", |a| {
-        alone(a, Outcome::Runtime(Request::Changes))
-    }),
-    Command {
-        name: "since",
-        usage: "[QUESTION]",
-        help: "ask about what changed since the last question",
-        example: "/since Are there errors?",
-        parse: |a| runtime(Request::Since(Some(a.raw.to_owned()).filter(|question| !question.is_empty()))),
-        ..ROW
-    },
-    bare("refresh", &[], "read changed files anew, on a new branch", |a| alone(a, Outcome::Runtime(Request::Refresh))),
-    Command {
-        name: "watch",
-        usage: "[QUESTION|off [N]]",
-        help: "answer a question again after each change",
-        options: &[
+        ])
+        .as_in("/follow src docs/plan.md")
+        .completes(Paths),
+    command("changes", "", "what changed in the files that are followed", |a| a.alone(Request::Changes)),
+    command("since", "[QUESTION]", "ask about what changed since the last question", |a| {
+        runtime(Request::Since(a.rest()))
+    })
+    .as_in("/since Are there errors?"),
+    command("refresh", "", "read changed files anew, on a new branch", |a| a.alone(Request::Refresh)),
+    command("watch", "[QUESTION|off [N]]", "answer a question again after each change", watch)
+        .options(&[
             ("QUESTION", "shows its answer when it differs; without it, lists what is watched"),
             ("off [N]", "ends one watch, or all"),
-        ],
-        example: "/watch Which tests fail?",
-        parse: watch,
-        ..ROW
-    },
-    bare("docs", &["documents", "files"], "documents of this conversation", |a| {
-        alone(a, Outcome::Runtime(Request::Docs))
-    }),
-    Command {
-        name: "unload",
-        aliases: &["drop"],
-        usage: "NAME",
-        help: "remove a document, on a new branch",
-        example: "/unload notes",
-        completes: Documents,
-        parse: |a| a.one("the name of a document; /docs lists them").and_then(|n| runtime(Request::Unload(n))),
-        ..ROW
-    },
-    Command {
-        name: "open",
-        usage: "NAME[:LINE]",
-        help: "show a document at a line",
-        example: "/open notes:120",
-        completes: Documents,
-        parse: open,
-        ..ROW
-    },
-    Command {
-        name: "library",
-        usage: "[list|add PATH|rm NAME|prune]",
-        help: "documents already read, ready to reuse",
-        options: &[
+        ])
+        .as_in("/watch Which tests fail?"),
+    command("docs", "", "documents of this conversation", |a| a.alone(Request::Docs)).also(&["documents", "files"]),
+    command("unload", "NAME", "remove a document, on a new branch", |a| {
+        runtime(Request::Unload(a.one("the name of a document; /docs lists them")?))
+    })
+    .also(&["drop"])
+    .as_in("/unload notes")
+    .completes(Documents),
+    command("open", "NAME[:LINE]", "show a document at a line", open).as_in("/open notes:120").completes(Documents),
+    command("library", "[list|add PATH|rm NAME|prune]", "documents already read, ready to reuse", library)
+        .options(&[
             ("list", "list the documents with their sizes (default)"),
             ("add PATH", "read a document now, for later sessions"),
             ("rm NAME", "remove a document"),
             ("prune", "remove documents that no session uses"),
-        ],
-        example: "/library add book.txt",
-        completes: Words(&["list", "add", "rm", "prune"]),
-        parse: library,
-        ..ROW
-    },
-    Command {
-        name: "ask-all",
-        usage: "[--library GLOB] [--read] QUESTION",
-        help: "ask every document of the library",
-        options: &[
+        ])
+        .as_in("/library add book.txt")
+        .completes(Words(&["list", "add", "rm", "prune"])),
+    command("ask-all", "[--library GLOB] [--read] QUESTION", "ask every document of the library", ask_all)
+        .options(&[
             ("--library GLOB", "only documents whose names match"),
             ("--read", "also read documents whose state is not kept"),
-        ],
-        example: "/ask-all --library *.txt Who is the tenant?",
-        parse: ask_all,
-        ..ROW
-    },
-    Command {
-        name: "look",
-        aliases: &["sources", "looked"],
-        usage: "[#N] [K|sK]",
-        help: "the passages behind an answer",
-        options: &[
+        ])
+        .as_in("/ask-all --library *.txt Who is the tenant?"),
+    command("look", "[#N] [K|sK]", "the passages behind an answer", look)
+        .also(&["sources", "looked"])
+        .options(&[
             ("#N", "the answer with this number instead of the last"),
             ("K", "open passage K"),
             ("sK", "the passages behind this sentence; /look lists them"),
-        ],
-        example: "/look #8 s2",
-        parse: look,
-        ..ROW
-    },
-    Command {
-        name: "quotes",
-        aliases: &["quote", "cite"],
-        usage: "[#N]",
-        help: "check the quotes of an answer",
-        options: &[("#N", "the answer with this number instead of the last")],
-        example: "/quotes #8",
-        parse: |a| a.message().and_then(|at| runtime(Request::Quotes(at))),
-        ..ROW
-    },
-    Command {
-        name: "why",
-        usage: "[#N] [K]",
-        help: "test whether an answer depends on its passages",
-        options: &[
-            ("#N", "the answer with this number instead of the last"),
-            ("K", "number of passages to test, one at a time (3)"),
-        ],
-        example: "/why #8 2",
-        parse: |a| answer_and_number(a).and_then(|(at, count)| runtime(Request::Why { at, count })),
-        ..ROW
-    },
+        ])
+        .as_in("/look #8 s2"),
+    command("quotes", "[#N]", "check the quotes of an answer", |a| runtime(Request::Quotes(a.message()?)))
+        .also(&["quote", "cite"])
+        .options(&[("#N", "the answer with this number instead of the last")])
+        .as_in("/quotes #8"),
+    command("why", "[#N] [K]", "test whether an answer depends on its passages", |a| {
+        answer_and_number(a).and_then(|(at, count)| runtime(Request::Why { at, count }))
+    })
+    .options(&[
+        ("#N", "the answer with this number instead of the last"),
+        ("K", "number of passages to test, one at a time (3)"),
+    ])
+    .as_in("/why #8 2"),
 ];
 
 fn load(a: &Args<'_>) -> Result<Outcome, String> {
     let mut options = LoadOptions::default();
     let mut paths = Vec::new();
-    let mut words = a.words()?.iter();
+    let mut words = a.words()?.into_iter();
     while let Some(word) = words.next() {
-        let mut value = |what: &str| words.next().cloned().ok_or(format!("{word} needs {what}"));
-        match word.as_str() {
-            "--as" => options.name = Some(value("a name")?),
-            "--head" => options.head = Some(tokens(&value("a number of tokens")?)?),
-            "--tail" => options.tail = Some(tokens(&value("a number of tokens")?)?),
-            "--pages" => {
-                let range = value("pages, for example 3-9")?;
-                let (first, last) = range.split_once('-').unwrap_or((&range, &range));
-                let page = |t: &str| t.parse::<u32>().ok().filter(|n| *n > 0);
-                match (page(first), page(last)) {
-                    (Some(first), Some(last)) if first <= last => options.pages = Some((first, last)),
-                    _ => {
-                        return Err(format!("--pages {range} are no pages; write for example 3-9"));
-                    }
-                }
-            }
+        let mut value = |what: &str| words.next().ok_or(format!("{word} needs {what}"));
+        match word {
+            "--as" => options.name = Some(value("a name")?.to_owned()),
+            "--head" => options.head = Some(tokens(value("a number of tokens")?)?),
+            "--tail" => options.tail = Some(tokens(value("a number of tokens")?)?),
+            "--pages" => options.pages = Some(pages(value("pages, for example 3-9")?)?),
             "--once" => options.once = true,
             "--force" => options.force = true,
             flag if flag.starts_with("--") => return Err(no_option("load", flag)),
@@ -192,33 +121,37 @@ fn load(a: &Args<'_>) -> Result<Outcome, String> {
     runtime(Request::Load { paths, options })
 }
 
+fn pages(range: &str) -> Result<(u32, u32), String> {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    let pages = first.parse().ok().zip(last.parse().ok()).filter(|(first, last)| (1..=*last).contains(first));
+    pages.ok_or_else(|| format!("--pages {range} are no pages; write for example 3-9"))
+}
+
 fn follow(a: &Args<'_>) -> Result<Outcome, String> {
-    let paths = a.words()?.to_vec();
+    let paths = a.words()?;
     match paths.iter().find(|path| path.starts_with("--")) {
         Some(flag) => Err(no_option("follow", flag)),
         None if paths == ["off"] => runtime(Request::FollowNothing),
-        None => runtime(Request::Follow(paths)),
+        None => runtime(Request::Follow(paths.into_iter().map(str::to_owned).collect())),
     }
 }
 
 fn watch(a: &Args<'_>) -> Result<Outcome, String> {
-    match a.raw.split_whitespace().collect::<Vec<_>>().as_slice() {
+    match a.raw.split_whitespace().collect::<Vec<_>>()[..] {
         [] => runtime(Request::Watch(None)),
         ["off"] => runtime(Request::WatchNothing(None)),
-        ["off", n] => match n.parse() {
-            Ok(n) => runtime(Request::WatchNothing(Some(n))),
-            Err(_) => Err(format!("off takes a number, not {n}")),
-        },
+        ["off", n] => {
+            runtime(Request::WatchNothing(Some(n.parse().map_err(|_| format!("off takes a number, not {n}"))?)))
+        }
         _ => runtime(Request::Watch(Some(a.raw.to_owned()))),
     }
 }
 
 fn library(a: &Args<'_>) -> Result<Outcome, String> {
-    let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
-    runtime(Request::Library(match words.as_slice() {
+    runtime(Request::Library(match a.words()?[..] {
         [] | ["list" | "ls"] => LibraryAction::List,
-        ["add", path] => LibraryAction::Add((*path).into()),
-        ["rm", name] => LibraryAction::Remove((*name).into()),
+        ["add", path] => LibraryAction::Add(path.into()),
+        ["rm", name] => LibraryAction::Remove(name.into()),
         ["prune"] => LibraryAction::Prune,
         _ => return Err("takes list, add PATH, rm NAME or prune".into()),
     }))
@@ -257,8 +190,7 @@ fn open(a: &Args<'_>) -> Result<Outcome, String> {
 fn look(a: &Args<'_>) -> Result<Outcome, String> {
     let number = |word: &str, mark: char| word.strip_prefix(mark)?.parse::<u64>().ok().filter(|n| *n > 0);
     let (sentence, answer) = (|word: &str| number(word, 's'), |word: &str| number(word, '#'));
-    let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
-    let named = match words.as_slice() {
+    let named = match a.words()?[..] {
         [word] => sentence(word).map(|sentence| (None, sentence)),
         [at, word] => answer(at).zip(sentence(word)).map(|(at, sentence)| (Some(at), sentence)),
         _ => None,

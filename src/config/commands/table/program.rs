@@ -4,52 +4,38 @@ use super::super::Completes::{Commands, Words};
 use super::super::args::Args;
 use super::super::words::CopyWhat;
 use super::super::{Command, Local, Outcome, Request};
-use super::{ROW, alone, bare, local};
+use super::{command, local};
 
 pub(super) const NUMBERS: &[Command] = &[
-    bare("stats", &[], "speeds, acceptance, memory", |a| alone(a, Outcome::Runtime(Request::Stats))),
-    bare("map", &[], "map of the context, shaded by attention", |a| alone(a, Outcome::Runtime(Request::Map))),
-    bare("ctx", &["context", "tokens"], "tokens per message and document", |a| {
-        alone(a, Outcome::Runtime(Request::Context))
-    }),
-    bare("doctor", &[], "check model, device, disk and terminal", |a| alone(a, Outcome::Runtime(Request::Doctor))),
+    command("stats", "", "speeds, acceptance, memory", |a| a.alone(Request::Stats)),
+    command("map", "", "map of the context, shaded by attention", |a| a.alone(Request::Map)),
+    command("ctx", "", "tokens per message and document", |a| a.alone(Request::Context)).also(&["context", "tokens"]),
+    command("doctor", "", "check model, device, disk and terminal", |a| a.alone(Request::Doctor)),
 ];
 
 pub(super) const ROWS: &[Command] = &[
-    Command {
-        name: "copy",
-        usage: "[last|#N|bN|look N|all]",
-        help: "copy an answer, code block or passage",
-        options: &[
+    command("copy", "[last|#N|bN|look N|all]", "copy an answer, code block or passage", copy)
+        .options(&[
             ("last", "the last answer to the clipboard; the same as nothing"),
             ("#N", "message N"),
             ("bN", "code block N of the selected or the last answer"),
             ("look N", "passage N of the selected or the last answer"),
             ("all", "the whole branch"),
-        ],
-        example: "/copy b2",
-        completes: Words(&["last", "look", "all"]),
-        parse: copy,
-        ..ROW
-    },
-    bare("park", &[], "free the GPU; the next question brings it back", |a| alone(a, Outcome::Runtime(Request::Park))),
-    bare("unpark", &[], "load a parked model again", |a| alone(a, Outcome::Runtime(Request::Unpark))),
-    bare("keys", &[], "what the keys do", |a| alone(a, Outcome::Local(Local::Keys))),
-    Command {
-        name: "help",
-        aliases: &["?", "commands"],
-        usage: "[COMMAND|WORD]",
-        help: "all commands, one of them, or by word",
-        example: "/help load",
-        completes: Commands,
-        parse: |a| local(Local::Help(a.rest())),
-        ..ROW
-    },
-    bare("quit", &["exit", "bye", "q"], "leave; everything is saved", |a| alone(a, Outcome::Local(Local::Quit))),
+        ])
+        .as_in("/copy b2")
+        .completes(Words(&["last", "look", "all"])),
+    command("park", "", "free the GPU; the next question brings it back", |a| a.alone(Request::Park)),
+    command("unpark", "", "load a parked model again", |a| a.alone(Request::Unpark)),
+    command("keys", "", "what the keys do", |a| a.alone(Local::Keys)),
+    command("help", "[COMMAND|WORD]", "all commands, one of them, or by word", |a| local(Local::Help(a.rest())))
+        .also(&["?", "commands"])
+        .as_in("/help load")
+        .completes(Commands),
+    command("quit", "", "leave; everything is saved", |a| a.alone(Local::Quit)).also(&["exit", "bye", "q"]),
 ];
 
 fn copy(a: &Args<'_>) -> Result<Outcome, String> {
-    if let ["look", n] = a.words()?.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    if let ["look", n] = a.words()?[..] {
         let passage = n.trim_start_matches('[').trim_end_matches(']').parse().ok().filter(|n| *n > 0);
         let passage = passage.ok_or("look takes the number of a passage, for example look 1")?;
         return local(Local::Copy(CopyWhat::Look(passage)));

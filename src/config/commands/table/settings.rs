@@ -4,7 +4,7 @@ use super::super::Completes::{After, Themes, Words};
 use super::super::args::Args;
 use super::super::words::PresetAction;
 use super::super::{Command, Local, Outcome, Request};
-use super::{ROW, local, runtime};
+use super::{command, local, runtime};
 use crate::config::settings::meant::no_setting;
 use crate::config::settings::preset::BUILT_IN;
 use crate::config::settings::row::Owner;
@@ -14,130 +14,83 @@ use crate::engine::protocol::SpecMode;
 
 pub(super) const ROWS: &[Command] = &[
     Command {
-        name: "set",
-        usage: "[KEY VALUE] [--save]",
-        help: "change a setting of this session",
-        options: &[("--save", "also write it to the settings file")],
-        example: "/set temperature 0.3",
         example_of: set_example,
-        completes: After(set_words),
-        parse: set,
-        ..ROW
-    },
-    Command {
-        name: "settings",
-        aliases: &["config"],
-        usage: "[WORD]",
-        help: "all settings, or those about a word",
-        example: "/settings theme",
-        parse: |a| local(Local::Settings(a.rest())),
-        ..ROW
-    },
-    Command {
-        name: "preset",
-        usage: "[NAME|save NAME|list]",
-        help: "apply, save or list named settings",
-        options: &[
+        ..command("set", "[KEY VALUE] [--save]", "change a setting of this session", set)
+    }
+    .options(&[("--save", "also write it to the settings file")])
+    .as_in("/set temperature 0.3")
+    .completes(After(set_words)),
+    command("settings", "[WORD]", "all settings, or those about a word", |a| local(Local::Settings(a.rest())))
+        .also(&["config"])
+        .as_in("/settings theme"),
+    command("preset", "[NAME|save NAME|list]", "apply, save or list named settings", preset)
+        .options(&[
             ("NAME", "take this preset"),
             ("save NAME", "save the current settings under this name"),
             ("list", "all of them; the same as nothing"),
-        ],
-        example: "/preset save dossier",
-        completes: After(preset_words),
-        parse: preset,
-        ..ROW
-    },
-    Command {
-        name: "system",
-        usage: "[show|edit|TEXT]",
-        help: "show, change or set the system text",
-        example: "/system Answer in one sentence.",
-        completes: Words(&["show", "edit"]),
-        parse: |a| match a.raw {
-            "edit" => runtime(Request::SystemEdit),
-            _ => runtime(Request::System(a.rest().filter(|t| t != "show"))),
-        },
-        ..ROW
-    },
-    Command {
-        name: "think",
-        usage: "on|off|auto|show|fold|hide",
-        help: "whether the model thinks; how thoughts are shown",
-        options: &[
+        ])
+        .as_in("/preset save dossier")
+        .completes(After(preset_words)),
+    command("system", "[show|edit|TEXT]", "show, change or set the system text", |a| match a.raw {
+        "edit" => runtime(Request::SystemEdit),
+        _ => runtime(Request::System(a.rest().filter(|t| t != "show"))),
+    })
+    .as_in("/system Answer in one sentence.")
+    .completes(Words(&["show", "edit"])),
+    command("think", "on|off|auto|show|fold|hide", "whether the model thinks; how thoughts are shown", think)
+        .options(&[
             ("on, off, auto", "let the model think before it answers; auto: the model's default"),
             ("show, fold, hide", "thoughts always open, folded once the answer starts, or never shown"),
-        ],
-        example: "/think fold",
-        completes: Words(&["on", "off", "auto", "show", "fold", "hide"]),
-        parse: think,
-        ..ROW
-    },
-    Command {
-        name: "spec",
-        usage: "[on|off|auto|N]",
-        help: "speculative decoding",
-        options: &[("auto", "drafts where it pays"), ("N", "always drafts N tokens, 1 to 15")],
-        example: "/spec 5",
-        completes: Words(&["on", "off", "auto"]),
-        parse: |a| match a.at_most_one()? {
-            None => runtime(Request::Spec(None)),
-            Some(word) => {
-                let (row, value) = session::parse("spec", &word)?;
-                runtime(Request::Spec(Some(SpecMode::from_value(&value).ok_or_else(|| row.kind.range())?)))
-            }
-        },
-        ..ROW
-    },
-    Command {
-        name: "theme",
-        usage: "[NAME|FILE]",
-        help: "choose the colours",
-        options: &[
-            ("auto, dark, light, plain", "built in; auto asks the terminal, plain has no colour"),
-            ("NAME", "NAME.toml in the themes folder"),
-            ("FILE", "a theme file elsewhere"),
-        ],
-        example: "/theme light",
-        completes: Themes,
-        parse: |a| match a.at_most_one()? {
-            None => local(Local::Themes),
-            Some(name) => change("theme", &name),
-        },
-        ..ROW
-    },
+        ])
+        .as_in("/think fold")
+        .completes(Words(&["on", "off", "auto", "show", "fold", "hide"])),
+    command("spec", "[on|off|auto|N]", "speculative decoding", spec)
+        .options(&[("auto", "drafts where it pays"), ("N", "always drafts N tokens, 1 to 15")])
+        .as_in("/spec 5")
+        .completes(Words(&["on", "off", "auto"])),
+    command("theme", "[NAME|FILE]", "choose the colours", |a| match a.at_most_one()? {
+        None => local(Local::Themes),
+        Some(name) => change("theme", &name),
+    })
+    .options(&[
+        ("auto, dark, light, plain", "built in; auto asks the terminal, plain has no colour"),
+        ("NAME", "NAME.toml in the themes folder"),
+        ("FILE", "a theme file elsewhere"),
+    ])
+    .as_in("/theme light")
+    .completes(Themes),
 ];
 
 /// `/set KEY VALUE`, checked here so that an error appears at once.
 fn set(a: &Args<'_>) -> Result<Outcome, String> {
-    let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
-    let save = words.contains(&"--save");
-    let words: Vec<&str> = words.into_iter().filter(|w| *w != "--save").collect();
-    match words.as_slice() {
+    let mut words = a.words()?;
+    let given = words.len();
+    words.retain(|word| *word != "--save");
+    let save = words.len() < given;
+    match words[..] {
         [key, value] if save => {
             let row = settings::find_short(key).ok_or_else(|| no_setting(key))?;
-            let shown = row
-                .kind
-                .parse(value)
-                .map(|v| row.kind.show(&v))
-                .map_err(|range| format!("{key} must be {range} (got {value})"))?;
-            local(Local::Save { key: row.name, value: shown, now: change(key, value).ok().map(Box::new) })
+            let shown = row.kind.parse(value).map(|v| row.kind.show(&v));
+            let value = shown.map_err(|range| format!("{key} must be {range} (got {value})"))?;
+            let now = change(key, &value).ok().map(Box::new);
+            local(Local::Save { key: row.name, value, now })
         }
         _ if save => Err("--save needs a key and a value".into()),
         [] => runtime(Request::Set(None)),
         [key, value] => change(key, value),
-        [key] => Err(match settings::session_row(key) {
-            Some(row) if row.name == "ui.theme" => return local(Local::Themes),
-            Some(row) if matches!(row.kind, Kind::Named(..)) => return local(Local::Names(row)),
-            Some(row) => format!("{key} needs a value: {}", row.kind.range()),
-            None => session::parse(key, "").err().unwrap_or_default(),
-        }),
+        [key] => match settings::session_row(key) {
+            Some(row) if row.name == "ui.theme" => local(Local::Themes),
+            Some(row) if matches!(row.kind, Kind::Named(..)) => local(Local::Names(row)),
+            Some(row) => Err(format!("{key} needs a value: {}", row.kind.range())),
+            None => Err(session::parse(key, "").err().unwrap_or_default()),
+        },
         _ => Err("takes a key and a value".into()),
     }
 }
 
 /// An example of the setting that was named: with the value that was typed, if it takes that, else with its built-in one.
 fn set_example(a: &Args<'_>) -> Option<String> {
-    let mut words = a.words().ok()?.iter().filter(|w| *w != "--save");
+    let mut words = a.words().ok()?.into_iter().filter(|w| *w != "--save");
     let row = settings::find_short(words.next()?)?;
     let typed = words.next().and_then(|value| row.kind.parse(value).ok());
     let value = row.kind.show(&typed.unwrap_or_else(|| row.kind.default()));
@@ -167,31 +120,32 @@ fn set_words(before: &[&str]) -> Vec<&'static str> {
 }
 
 fn preset(a: &Args<'_>) -> Result<Outcome, String> {
-    let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
-    match words.as_slice() {
-        [] | ["list"] => runtime(Request::Preset(PresetAction::List)),
-        ["save"] => Err("needs a name to save under".into()),
+    runtime(Request::Preset(match a.words()?[..] {
+        [] | ["list"] => PresetAction::List,
+        ["save"] => return Err("needs a name to save under".into()),
         // How things are shown is known to the interface, which adds it.
-        ["save", name] => runtime(Request::Preset(PresetAction::Save { name: (*name).into(), display: Vec::new() })),
-        [name] => runtime(Request::Preset(PresetAction::Take((*name).into()))),
-        _ => Err("takes NAME, save NAME or list".into()),
-    }
+        ["save", name] => PresetAction::Save { name: name.into(), display: Vec::new() },
+        [name] => PresetAction::Take(name.into()),
+        _ => return Err("takes NAME, save NAME or list".into()),
+    }))
 }
 
 fn preset_words(before: &[&str]) -> Vec<&'static str> {
-    match before {
-        [] => ["list", "save"].into_iter().chain(BUILT_IN.iter().map(|p| p.name)).collect(),
-        _ => Vec::new(),
-    }
+    let names = ["list", "save"].into_iter().chain(BUILT_IN.iter().map(|p| p.name));
+    if before.is_empty() { names.collect() } else { Vec::new() }
 }
 
 fn think(a: &Args<'_>) -> Result<Outcome, String> {
     match a.at_most_one()?.as_deref() {
-        Some("on") => runtime(Request::Think(ThinkMode::On)),
-        Some("off") => runtime(Request::Think(ThinkMode::Off)),
-        Some("auto") => runtime(Request::Think(ThinkMode::Auto)),
+        Some(word @ ("on" | "off" | "auto")) => runtime(Request::Think(ThinkMode::from_word(word).unwrap_or_default())),
         Some("show") => change("thoughts", "open"),
         Some(word @ ("fold" | "hide")) => change("thoughts", word),
         _ => Err("takes on, off, auto (the model) or show, fold, hide (the screen)".into()),
     }
+}
+
+fn spec(a: &Args<'_>) -> Result<Outcome, String> {
+    let Some(word) = a.at_most_one()? else { return runtime(Request::Spec(None)) };
+    let (row, value) = session::parse("spec", &word)?;
+    runtime(Request::Spec(Some(SpecMode::from_value(&value).ok_or_else(|| row.kind.range())?)))
 }

@@ -1,155 +1,84 @@
 //! Going back, branching, asking otherwise.
 
 use super::super::Completes::Words;
-use super::super::args::Args;
+use super::super::args::{Args, message_number};
 use super::super::words::{BranchTarget, GotoTarget, Sibling};
 use super::super::{Command, MOST_ANSWERS, Outcome, Request};
-use super::{ROW, alone, bare, runtime};
+use super::{command, runtime};
 use crate::config::settings::{Field, session};
 
 pub(super) const ROWS: &[Command] = &[
-    bare("timeline", &[], "tree of turns and checkpoints", |a| alone(a, Outcome::Runtime(Request::Timeline))),
-    Command {
-        name: "undo",
-        usage: "[N]",
-        help: "take back N exchanges and restore the question",
-        example: "/undo 2",
-        parse: |a| a.count(1).and_then(|n| runtime(Request::Undo(n))),
-        ..ROW
-    },
-    Command {
-        name: "redo",
-        usage: "[N]",
-        help: "take back an undo",
-        parse: |a| a.count(1).and_then(|n| runtime(Request::Redo(n))),
-        ..ROW
-    },
-    Command {
-        name: "regen",
-        aliases: &["retry", "regenerate"],
-        usage: "[#N] [COUNT] [temp=T] [seed=S]",
-        help: "answer again and keep the old answer",
-        options: &[
+    command("timeline", "", "tree of turns and checkpoints", |a| a.alone(Request::Timeline)),
+    command("undo", "[N]", "take back N exchanges and restore the question", |a| runtime(Request::Undo(a.count()?)))
+        .as_in("/undo 2"),
+    command("redo", "[N]", "take back an undo", |a| runtime(Request::Redo(a.count()?))),
+    command("regen", "[#N] [COUNT] [temp=T] [seed=S]", "answer again and keep the old answer", regen)
+        .also(&["retry", "regenerate"])
+        .options(&[
             ("#N", "the answer with this number instead of the last"),
             ("COUNT", "number of answers, 1 to 9"),
             ("temp=T", "with this temperature"),
             ("seed=S", "with this seed"),
-        ],
-        example: "/regen #8 3 temp=0.9",
-        parse: regen,
-        ..ROW
-    },
-    Command {
-        name: "edit",
-        usage: "[#N]",
-        help: "edit a message; sending starts a new branch",
-        example: "/edit #3",
-        parse: |a| a.message().and_then(|at| runtime(Request::EditOpen(at))),
-        ..ROW
-    },
-    Command {
-        name: "continue",
-        usage: "[TEXT]",
-        help: "continue a stopped answer",
-        options: &[("TEXT", "first words of the continuation")],
-        example: "/continue Therefore",
-        parse: |a| runtime(Request::Continue(a.rest())),
-        ..ROW
-    },
-    Command {
-        name: "fork",
-        usage: "[#N] [NAME]",
-        help: "start a new session from here",
-        options: &[("#N", "start after this exchange"), ("NAME", "of the new session")],
-        example: "/fork #7 what-if",
-        parse: fork,
-        ..ROW
-    },
-    Command {
-        name: "branch",
-        usage: "[#N] [K|next|prev|NAME]",
-        help: "switch to another branch, or list them",
-        options: &[
+        ])
+        .as_in("/regen #8 3 temp=0.9"),
+    command("edit", "[#N]", "edit a message; sending starts a new branch", |a| {
+        runtime(Request::EditOpen(a.message()?))
+    })
+    .as_in("/edit #3"),
+    command("continue", "[TEXT]", "continue a stopped answer", |a| runtime(Request::Continue(a.rest())))
+        .options(&[("TEXT", "first words of the continuation")])
+        .as_in("/continue Therefore"),
+    command("fork", "[#N] [NAME]", "start a new session from here", fork)
+        .options(&[("#N", "start after this exchange"), ("NAME", "of the new session")])
+        .as_in("/fork #7 what-if"),
+    command("branch", "[#N] [K|next|prev|NAME]", "switch to another branch, or list them", branch)
+        .options(&[
             ("#N", "a branch at this message instead of the nearest one"),
             ("K", "the branch with this number"),
             ("NAME", "a fork, or a mark"),
-        ],
-        example: "/branch #3 next",
-        completes: Words(&["next", "prev"]),
-        parse: branch,
-        ..ROW
-    },
-    Command {
-        name: "mark",
-        usage: "NAME",
-        help: "name this point; its state is always kept",
-        example: "/mark before-annex",
-        parse: |a| a.one("a name").and_then(|n| runtime(Request::Mark(n))),
-        ..ROW
-    },
-    Command {
-        name: "goto",
-        usage: "NAME",
-        help: "go to a mark",
-        example: "/goto before-annex",
-        parse: |a| {
-            let mark = a.one("the name of a mark; /timeline shows them")?;
-            runtime(Request::Goto(GotoTarget::Mark(mark)))
-        },
-        ..ROW
-    },
-    Command {
-        name: "aside",
-        aliases: &["btw"],
-        usage: "QUESTION",
-        help: "ask without keeping question or answer",
-        example: "/aside what was his name?",
-        parse: |a| a.text("a question").and_then(|t| runtime(Request::Aside(t))),
-        ..ROW
-    },
-    Command {
-        name: "when",
-        usage: "QUESTION",
-        help: "from which line of the document on an answer holds",
-        example: "/when who did it?",
-        parse: |a| a.text("a question").and_then(|t| runtime(Request::When(t))),
-        ..ROW
-    },
-    Command {
-        name: "compact",
-        aliases: &["summarize"],
-        usage: "[--yes] [INSTRUCTION]",
-        help: "new branch with a summary of this one; asks first",
-        options: &[("--yes", "do not ask")],
-        example: "/compact keep the dates",
-        parse: compact,
-        ..ROW
-    },
+        ])
+        .as_in("/branch #3 next")
+        .completes(Words(&["next", "prev"])),
+    command("mark", "NAME", "name this point; its state is always kept", |a| runtime(Request::Mark(a.one("a name")?)))
+        .as_in("/mark before-annex"),
+    command("goto", "NAME", "go to a mark", |a| {
+        runtime(Request::Goto(GotoTarget::Mark(a.one("the name of a mark; /timeline shows them")?)))
+    })
+    .as_in("/goto before-annex"),
+    command("aside", "QUESTION", "ask without keeping question or answer", |a| {
+        runtime(Request::Aside(a.text("a question")?))
+    })
+    .also(&["btw"])
+    .as_in("/aside what was his name?"),
+    command("when", "QUESTION", "from which line of the document on an answer holds", |a| {
+        runtime(Request::When(a.text("a question")?))
+    })
+    .as_in("/when who did it?"),
+    command("compact", "[--yes] [INSTRUCTION]", "new branch with a summary of this one; asks first", compact)
+        .also(&["summarize"])
+        .options(&[("--yes", "do not ask")])
+        .as_in("/compact keep the dates"),
 ];
 
 fn compact(a: &Args<'_>) -> Result<Outcome, String> {
-    let rest = a.rest().unwrap_or_default();
-    let yes = rest.split_whitespace().next() == Some("--yes");
-    let instruction = rest.strip_prefix("--yes").filter(|_| yes).unwrap_or(&rest).trim();
+    let yes = a.raw.split_whitespace().next() == Some("--yes");
+    let instruction = a.raw.strip_prefix("--yes").filter(|_| yes).unwrap_or(a.raw).trim();
     runtime(Request::Compact { instruction: Some(instruction.to_owned()).filter(|text| !text.is_empty()), yes })
 }
 
 fn regen(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut count, mut temperature, mut seed) = (None, 1, None, None);
     for word in a.words()? {
-        if let Some(n) = word.strip_prefix('#') {
-            at = Some(n.parse().map_err(|_| format!("{word} is not a message number"))?);
+        if let Some(n) = message_number(word)? {
+            at = Some(n);
         } else if let Some(t) = word.strip_prefix("temp=") {
             let (row, value) = session::parse("temperature", t)?;
             temperature = Some(f32::from_value(&value).ok_or_else(|| row.kind.range())?);
         } else if let Some(s) = word.strip_prefix("seed=") {
             seed = Some(s.parse().map_err(|_| format!("seed must be a whole number (got {s})"))?);
         } else {
-            count = word
-                .parse()
-                .ok()
-                .filter(|n| (1..=MOST_ANSWERS).contains(n))
-                .ok_or(format!("COUNT must be 1 to {MOST_ANSWERS} (got {word})"))?;
+            let number = word.parse().ok().filter(|n| (1..=MOST_ANSWERS).contains(n));
+            count = number.ok_or(format!("COUNT must be 1 to {MOST_ANSWERS} (got {word})"))?;
         }
     }
     runtime(Request::Regen { at, count, temperature, seed })
@@ -158,10 +87,10 @@ fn regen(a: &Args<'_>) -> Result<Outcome, String> {
 fn fork(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut name) = (None, None);
     for word in a.words()? {
-        match word.strip_prefix('#') {
-            Some(n) => at = Some(n.parse().map_err(|_| format!("{word} is not a message number"))?),
+        match message_number(word)? {
+            Some(n) => at = Some(n),
             None if name.is_some() => return Err("takes one name; put quotes around spaces".into()),
-            None => name = Some(word.clone()),
+            None => name = Some(word.to_owned()),
         }
     }
     runtime(Request::Fork { at, name })
@@ -170,25 +99,25 @@ fn fork(a: &Args<'_>) -> Result<Outcome, String> {
 fn branch(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut which) = (None, None);
     for word in a.words()? {
-        match word.strip_prefix('#') {
-            Some(n) if at.is_none() => at = Some(n.parse().map_err(|_| format!("{word} is not a message number"))?),
+        match word {
+            word if at.is_none() && word.starts_with('#') => at = message_number(word)?,
             _ if which.is_some() => return Err("takes one branch; put quotes around spaces".into()),
-            _ => which = Some(word.as_str()),
+            _ => which = Some(word),
         }
     }
-    let sibling = |word: &str| match word {
-        "next" => Some(Sibling::Next),
-        "prev" => Some(Sibling::Prev),
-        n => n.parse().ok().map(Sibling::Number),
-    };
-    runtime(Request::Branch(match (at, which) {
-        (None, None) => BranchTarget::List,
+    let sibling = match which {
         // Most places have two.
-        (Some(_), None) => BranchTarget::Sibling(at, Sibling::Next),
-        (at, Some(word)) => match (sibling(word), at) {
-            (Some(sibling), at) => BranchTarget::Sibling(at, sibling),
-            (None, None) => BranchTarget::Name(word.into()),
-            (None, Some(_)) => return Err(format!("{word} is not a branch here; write a number, next or prev")),
-        },
+        None => at.map(|_| Sibling::Next),
+        Some("next") => Some(Sibling::Next),
+        Some("prev") => Some(Sibling::Prev),
+        Some(n) => n.parse().ok().map(Sibling::Number),
+    };
+    runtime(Request::Branch(match (sibling, which, at) {
+        (Some(sibling), _, at) => BranchTarget::Sibling(at, sibling),
+        (None, None, _) => BranchTarget::List,
+        (None, Some(name), None) => BranchTarget::Name(name.into()),
+        (None, Some(word), Some(_)) => {
+            return Err(format!("{word} is not a branch here; write a number, next or prev"));
+        }
     }))
 }
