@@ -2,7 +2,8 @@ use super::*;
 use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use crate::server::notice::Event;
 use crate::server::turns::Call;
-use crate::text::grammar::{Grammars, shortest};
+use crate::text::grammar::Grammars;
+use crate::text::grammar::tests::shortest;
 use crate::text::{Before, Begin, TextModel};
 
 fn renderer(template: Option<&str>) -> Renderer {

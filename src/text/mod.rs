@@ -12,7 +12,6 @@ mod encoding;
 mod evidence;
 pub mod extract;
 pub mod grammar;
-mod long;
 pub mod near;
 mod own_space;
 mod part;
@@ -43,7 +42,6 @@ use std::sync::Arc;
 use crate::core::{Exit, files, plain_words};
 pub use child::this_program;
 pub use encoding::{Decoded, NotText, decode};
-pub use long::Halt;
 pub use own_space::Before;
 pub use part::Part;
 pub use recommended::Recommended;
@@ -51,7 +49,7 @@ pub use spell::Walk;
 pub use stream::{Begin, Delta, Places, PlainDecoder, StreamDecoder};
 pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
 pub use thesaurus::BYTES as THESAURUS_BYTES;
-pub use tokenizer::{Specials, Tokenizer};
+pub use tokenizer::{Halt, Specials, Tokenizer};
 
 /// Every line end as `\n`.
 pub fn with_newlines(text: &str) -> String {
@@ -121,9 +119,6 @@ pub struct TextModel {
 
 impl TextModel {
     /// Reads `tokenizer.json`, `tokenizer_config.json`, and `chat_template.jinja` or `generation_config.json` if present.
-    ///
-    /// # Errors
-    /// A missing or malformed file, or no chat template that can be used.
     pub fn load(dir: &Path) -> Result<TextModel, TextError> {
         let read = |name: &str| {
             let path = dir.join(name);
@@ -142,20 +137,19 @@ impl TextModel {
         };
         let (generation, jinja) = (optional("generation_config.json")?, optional("chat_template.jinja")?);
         let (tokenizer, config) = (read("tokenizer.json")?, read("tokenizer_config.json")?);
-        let in_folder = |e| match e {
+        let text = TextModel::from_bytes(&tokenizer, &config, generation.as_deref(), jinja.as_deref());
+        let text = text.and_then(|text| {
+            text.template.check_question()?;
+            text.tokenizer.prepare();
+            let recommended = Recommended::of_folder(generation.as_deref());
+            TextModel { recommended, ..text }.with_thesaurus_of(dir)
+        });
+        text.map_err(|e| match e {
             TextError::Malformed { file, reason } => {
                 TextError::Malformed { file: dir.join(file).display().to_string(), reason }
             }
             e => e,
-        };
-        let template = Template::from_config(&config, jinja.as_deref()).map_err(in_folder)?;
-        template.check_question()?;
-        let tokenizer = Tokenizer::from_bytes(&tokenizer, Some(&config), generation.as_deref());
-        let tokenizer = Arc::new(tokenizer.map_err(in_folder)?);
-        tokenizer.prepare();
-        let recommended = Recommended::of_folder(generation.as_deref());
-        let text = TextModel { tokenizer, template: Arc::new(template), recommended };
-        text.with_thesaurus_of(dir).map_err(in_folder)
+        })
     }
 
     /// Adds the related words of the folder, if there are any.

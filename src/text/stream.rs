@@ -36,11 +36,6 @@ impl Detokenizer {
         Detokenizer { held: Vec::new(), strip: tokenizer.pieces.strip_start, own_spaces: 0 }
     }
 
-    /// The text has other content by now: later tokens do not begin it.
-    pub(super) fn begun(&mut self) {
-        self.strip = 0;
-    }
-
     /// A special token: no character crosses it, and a stretch of text begins after it.
     pub(super) fn edge(&mut self, out: &mut String) {
         self.finish(out);
@@ -50,29 +45,24 @@ impl Detokenizer {
     /// Appends complete characters. Invalid UTF-8 is replaced by U+FFFD.
     pub(super) fn push(&mut self, bytes: &[u8], out: &mut String) {
         self.held.extend_from_slice(bytes);
+        let held = std::mem::take(&mut self.held);
         let mut from = 0;
-        while let Some(rest) = self.held.get(from..).filter(|r| !r.is_empty()) {
-            let (valid, broken) = match std::str::from_utf8(rest) {
-                Ok(text) => (text, None),
-                Err(e) => {
-                    let valid = rest.get(..e.valid_up_to()).and_then(|v| std::str::from_utf8(v).ok()).unwrap_or("");
-                    (valid, Some(e.error_len()))
-                }
-            };
+        for chunk in held.utf8_chunks() {
+            let (valid, broken) = (chunk.valid(), chunk.invalid());
             let spaces = valid.bytes().take(self.strip).take_while(|b| *b == b' ').count();
             self.strip = if spaces == valid.len() { self.strip - spaces } else { 0 };
             out.push_str(valid.get(spaces..).unwrap_or(""));
-            from += valid.len();
-            match broken {
-                None | Some(None) => break,
-                Some(Some(bad)) => {
+            from += valid.len() + broken.len();
+            match std::str::from_utf8(broken) {
+                // The rest of the character is still to come.
+                Err(e) if e.error_len().is_none() && from == held.len() => self.held = broken.to_vec(),
+                Err(_) => {
                     self.strip = 0;
                     out.push('\u{FFFD}');
-                    from += bad;
                 }
+                Ok(_) => {}
             }
         }
-        self.held.drain(..from);
     }
 
     /// No more bytes follow: ends an incomplete character.
@@ -251,7 +241,23 @@ impl StreamDecoder {
     pub fn push_all(&mut self, ids: &[Token]) -> Delta {
         let mut delta = Delta::default();
         for &id in ids {
-            self.push_into(id, &mut delta);
+            let mut text = String::new();
+            match self.tokenizer.pieces.get(id) {
+                Piece::Bytes(bytes) => {
+                    self.characters.push(bytes, &mut text);
+                    self.splitter.push(&text, &mut delta);
+                }
+                Piece::Special(literal) => {
+                    self.characters.edge(&mut text);
+                    self.splitter.push(&text, &mut delta);
+                    match literal.as_str() {
+                        OPEN => self.splitter.open(&mut delta),
+                        CLOSE => self.splitter.close(&mut delta),
+                        _ => {}
+                    }
+                }
+            }
+            self.thought_tokens += u64::from(self.splitter.in_thought());
         }
         delta
     }
@@ -286,7 +292,7 @@ impl StreamDecoder {
     /// several tokens, and its last token may contain text of the answer.
     pub(super) fn after_thought(&self, id: Token) -> Option<&[u8]> {
         let bytes = match self.tokenizer.pieces.get(id) {
-            Piece::Special(literal) => return (literal == CLOSE).then_some(&[]),
+            Piece::Special(literal) => return (*literal == CLOSE).then_some(&[]),
             Piece::Bytes(bytes) => bytes,
         };
         let mut cuts = (1..=bytes.len()).filter_map(|end| bytes.split_at_checked(end));
@@ -305,26 +311,6 @@ impl StreamDecoder {
     /// Tokens after which a thought was open.
     pub fn thought_tokens(&self) -> u64 {
         self.thought_tokens
-    }
-
-    fn push_into(&mut self, id: Token, delta: &mut Delta) {
-        let mut text = String::new();
-        match self.tokenizer.pieces.get(id) {
-            Piece::Bytes(bytes) => {
-                self.characters.push(bytes, &mut text);
-                self.splitter.push(&text, delta);
-            }
-            Piece::Special(literal) => {
-                self.characters.edge(&mut text);
-                self.splitter.push(&text, delta);
-                match literal {
-                    OPEN => self.splitter.open(delta),
-                    CLOSE => self.splitter.close(delta),
-                    _ => {}
-                }
-            }
-        }
-        self.thought_tokens += u64::from(self.splitter.in_thought());
     }
 }
 
