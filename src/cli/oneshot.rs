@@ -20,8 +20,7 @@ use crate::core::sanitize::Clean;
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use crate::runtime::{Attendance, Input};
-use crate::text::sources::OddByte;
-use crate::text::{Decoded, NotText, decode};
+use crate::text::{Decoded, decode};
 use crate::tui::mention::{self, Meant};
 use facts::Run;
 pub(super) use facts::{looked_at, reason};
@@ -39,9 +38,8 @@ fn piped(most_mib: u64, quiet: bool) -> Result<Option<String>, Failure> {
         return Ok(None);
     }
     let bytes = read_piped(stdin.lock(), most_mib)?;
-    let Decoded { text, guessed } = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
-        let what = OddByte(byte).name();
-        Failure::new(Exit::Failure, format!("standard input: not text ({what} at byte {offset})"))
+    let Decoded { text, guessed } = decode(bytes, false).map_err(|what| {
+        Failure::new(Exit::Failure, format!("standard input: not text ({what})"))
             .hint("Convert it to text first, or put it into a file and load that (-f FILE)")
     })?;
     if let Some(encoding) = guessed.filter(|_| !quiet) {
