@@ -88,10 +88,7 @@ impl Recommended {
         self.thesaurus.as_deref()
     }
 
-    /// With what that file holds.
-    ///
-    /// # Errors
-    /// Which line of it is wrong, and why.
+    /// With what that file holds. The error says which line is wrong, and why.
     pub fn with_thesaurus(mut self, file: Vec<u8>) -> Result<Recommended, String> {
         let text = thesaurus::checked(file)?;
         if let Some(quoting) = &mut self.quoting {
