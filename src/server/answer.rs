@@ -9,15 +9,10 @@ use super::refusal::Refusal;
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Steering, Token};
 use crate::text::steer::steering;
-use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};
-
-enum Decoder {
-    Chat(StreamDecoder),
-    Raw(PlainDecoder),
-}
+use crate::text::{Begin, Delta, StreamDecoder, TextError};
 
 pub(super) struct Answer {
-    decoder: Decoder,
+    decoder: StreamDecoder,
     begin: Begin,
     stops: Stops,
     stopped_by: Option<String>,
@@ -42,8 +37,8 @@ impl Answer {
         let tokenizer = shared.renderer.model().tokenizer.clone();
         let begin = if ask.params.raw { Begin::Answer } else { Begin::after_prompt(&ask.prompt.rendered.text) };
         let decoder = match ask.params.raw {
-            true => Decoder::Raw(PlainDecoder::new(tokenizer)),
-            false => Decoder::Chat(StreamDecoder::new(tokenizer, begin)),
+            true => StreamDecoder::raw(tokenizer),
+            false => StreamDecoder::new(tokenizer, begin),
         };
         let stops = Stops::new(&ask.params.stop);
         Answer {
@@ -83,18 +78,11 @@ impl Answer {
                 break;
             }
             self.tokens += 1;
-            let more = match &mut self.decoder {
-                Decoder::Chat(decoder) => decoder.push(token),
-                Decoder::Raw(decoder) => Delta { thinking: String::new(), answer: decoder.push(token) },
-            };
+            let more = self.decoder.push(token);
             self.add(ask, more);
             if let Some(likely) = likely.next() {
                 self.undecided.push(LikelyToken { token, likely, thought: false });
-                let answer = match &self.decoder {
-                    Decoder::Chat(decoder) => decoder.in_answer(),
-                    Decoder::Raw(_) => Some(true),
-                };
-                self.decide(answer);
+                self.decide(self.decoder.in_answer());
             }
         }
         self.report(ask);
@@ -166,10 +154,7 @@ impl Answer {
 
     pub(super) fn close(&mut self, ask: &Ask) {
         if !self.ended_itself() {
-            let last = match &mut self.decoder {
-                Decoder::Chat(decoder) => decoder.finish(),
-                Decoder::Raw(decoder) => Delta { thinking: String::new(), answer: decoder.finish() },
-            };
+            let last = self.decoder.finish();
             self.add(ask, last);
         }
         if !self.ended_itself() {
@@ -195,10 +180,7 @@ impl Answer {
     }
 
     pub(super) fn thought_tokens(&self) -> u64 {
-        match &self.decoder {
-            Decoder::Chat(decoder) => decoder.thought_tokens(),
-            Decoder::Raw(_) => 0,
-        }
+        self.decoder.thought_tokens()
     }
 }
 

@@ -58,7 +58,6 @@ impl Kind {
         }
     }
 
-    /// What the format is called in a note.
     pub(super) fn name(self) -> Option<&'static str> {
         match self {
             Kind::Pdf | Kind::Archive => None,

@@ -72,36 +72,31 @@ fn compile(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String
     }
 }
 
-/// Compiles grammars for texts of single bytes, to see whether they can be used at all.
-pub(super) struct Trial(ParserFactory);
-
-impl Trial {
-    pub(super) fn new() -> Result<Trial, String> {
-        let end = Token::from(u8::MAX) + 1;
-        let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
-        words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], &b"end"[..]].concat());
-        factory(&words, end).map(Trial)
-    }
-
-    /// Compiles one and begins a text with it, which may be beyond a limit of the library too.
-    pub(super) fn of(&self, grammar: &Grammar) -> Result<(), String> {
-        let mut matcher = compile(&self.0, grammar)?;
-        let begun = deep(move || {
-            for _ in 0..TRIED_BYTES {
-                if matcher.is_stopped() {
-                    break;
-                }
-                let mask = matcher.compute_mask()?;
-                let mut bytes = (0..=u8::MAX).filter(|byte| mask.is_allowed(Token::from(*byte)));
-                // Limits on the parts of a text rather than on its end.
-                let inner = |byte: &u8| !byte.is_ascii_whitespace() && !b"}],".contains(byte);
-                let Some(next) = bytes.clone().find(inner).or_else(|| bytes.next()) else { break };
-                matcher.consume_token(Token::from(next))?;
+/// Why a grammar cannot be used. It is compiled for texts of single bytes, and a text is begun with it.
+pub(super) fn trial(grammar: &Grammar) -> Result<Option<String>, String> {
+    let end = Token::from(u8::MAX) + 1;
+    let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
+    words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], &b"end"[..]].concat());
+    let factory = factory(&words, end)?;
+    let begin = |mut matcher: Matcher| {
+        for _ in 0..TRIED_BYTES {
+            if matcher.is_stopped() {
+                break;
             }
-            anyhow::Ok(())
-        });
-        begun.ok_or("the library fails on it")?.map_err(|e| one_line(&e.to_string()))
-    }
+            let mask = matcher.compute_mask()?;
+            let mut bytes = (0..=u8::MAX).filter(|byte| mask.is_allowed(Token::from(*byte)));
+            // Limits on the parts of a text rather than on its end.
+            let inner = |byte: &u8| !byte.is_ascii_whitespace() && !b"}],".contains(byte);
+            let Some(next) = bytes.clone().find(inner).or_else(|| bytes.next()) else { break };
+            matcher.consume_token(Token::from(next))?;
+        }
+        anyhow::Ok(())
+    };
+    let begun = compile(&factory, grammar).and_then(|matcher| {
+        let begun = deep(|| begin(matcher)).ok_or("the library fails on it")?;
+        begun.map_err(|e| one_line(&e.to_string()))
+    });
+    Ok(begun.err())
 }
 
 /// A schema without white space between the parts of a text, unless it has settings of its own: white space takes time, and a small
@@ -128,7 +123,6 @@ impl Grammar {
     }
 }
 
-/// Compiles grammars for one tokenizer.
 pub struct Grammars {
     factory: ParserFactory,
     tokenizer: Arc<Tokenizer>,
@@ -142,7 +136,6 @@ impl std::fmt::Debug for Grammars {
 }
 
 impl Grammars {
-    /// For a tokenizer and the ids that end a turn.
     pub fn new(tokenizer: &Arc<Tokenizer>, stop: &[Token]) -> Result<Grammars, String> {
         let end = stop.first().copied().ok_or("this model has no token that ends an answer")?;
         let words: Vec<Vec<u8>> = (0..=tokenizer.max_id())

@@ -83,7 +83,6 @@ impl Recommended {
         Recommended { values, quoting: opening.map(quoting), thesaurus: thesaurus.map(str::to_owned) }
     }
 
-    /// The folder's file of related words, if it names one.
     pub fn thesaurus(&self) -> Option<&str> {
         self.thesaurus.as_deref()
     }
@@ -97,7 +96,6 @@ impl Recommended {
         Ok(self)
     }
 
-    /// How the model quotes, if its folder says so.
     pub fn quoting(&self) -> Option<&Quoting> {
         self.quoting.as_ref()
     }

@@ -76,7 +76,6 @@ pub struct Found {
     pub path: PathBuf,
     /// Its name in errors: as given, or as `name` inside a folder.
     pub shown: String,
-    /// Named itself, or found inside a named folder or glob.
     pub chosen: Chosen,
 }
 
@@ -95,7 +94,6 @@ pub struct Document {
     pub path: Option<PathBuf>,
     pub text: String,
     pub note: Option<Remark>,
-    /// An encoding that was guessed.
     pub guessed: Option<&'static str>,
 }
 
@@ -142,11 +140,13 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
         let from = gathered.skipped.len();
         let Files { found, skipped, .. } = find(std::slice::from_ref(path), options, cancel)?;
         gathered.skipped.extend(skipped);
-        // A file is read once, however its path is written.
-        let (new, known): (Vec<Found>, Vec<Found>) = found
-            .into_iter()
-            .partition(|f| seen.insert(std::fs::canonicalize(&f.path).unwrap_or_else(|_| f.path.clone())));
-        for found in new {
+        let mut is_known = false;
+        for found in found {
+            // A file is read once, however its path is written.
+            if !seen.insert(std::fs::canonicalize(&found.path).unwrap_or_else(|_| found.path.clone())) {
+                is_known = true;
+                continue;
+            }
             match read(&found, options, cancel) {
                 Ok(document) => {
                     total = total.saturating_add(document.text.len() as u64);
@@ -165,7 +165,7 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
                 }
             }
         }
-        if gathered.documents.len() == before && known.is_empty() {
+        if gathered.documents.len() == before && !is_known {
             let skipped = gathered.skipped.split_off(from);
             return Err(SourceError::EmptyFolder { name: path.clone(), skipped });
         }
@@ -179,7 +179,6 @@ pub fn check(paths: &[String], options: &SourceOptions) -> Result<(), SourceErro
     find(paths, options, &Cancel::default()).map(drop)
 }
 
-/// Files that paths, folders and globs select.
 #[derive(Debug, Default)]
 struct Files {
     found: Vec<Found>,
@@ -285,7 +284,6 @@ fn walk(folder: &Path, options: &SourceOptions, files: &mut Files, cancel: &Canc
     Ok(())
 }
 
-/// The path and cause of an error during a walk.
 fn cause_of(error: ignore::Error) -> (Option<PathBuf>, String) {
     match error {
         ignore::Error::WithDepth { err, .. } | ignore::Error::WithLineNumber { err, .. } => cause_of(*err),

@@ -1,9 +1,8 @@
 //! Text of a stream of tokens: whole characters only, thoughts separate from the answer. `Detokenizer` turns bytes
-//! into characters, [`Splitter`] separates `<think>…</think>`, [`StreamDecoder`] combines both; `plain` works without
-//! the splitter. Invariant: all deltas together equal the text of the whole list after the prompt, without special
+//! into characters, [`Splitter`] separates `<think>…</think>`, [`StreamDecoder`] combines both. Invariant: all deltas together equal the text of the whole list after the prompt, without special
 //! tokens; no part of a tag is ever emitted.
 
-mod plain;
+mod places;
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use super::thoughts::{self, CLOSE, OPEN};
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
 use crate::engine::protocol::Token;
-pub use plain::{Places, PlainDecoder};
+pub use places::Places;
 
 /// Bytes to characters. Holds back an incomplete character.
 #[derive(Clone, Debug)]
@@ -77,7 +76,6 @@ impl Detokenizer {
 /// New text of an answer. Thoughts precede the text that follows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
-    /// Thoughts, without tags.
     pub thinking: String,
     pub answer: String,
 }
@@ -114,6 +112,8 @@ enum Part {
     /// After `</think>`, nothing but white space so far.
     AnswerStart,
     Answer,
+    /// A raw completion has no thoughts.
+    Raw,
 }
 
 /// Separates thoughts from an answer. As plain text, `<think>` opens a thought only at the beginning of an answer:
@@ -137,7 +137,7 @@ impl Splitter {
     pub fn in_thought(&self) -> bool {
         match self.part {
             Part::ThoughtStart | Part::Thought => true,
-            Part::Start | Part::AnswerStart | Part::Answer => false,
+            Part::Start | Part::AnswerStart | Part::Answer | Part::Raw => false,
         }
     }
 
@@ -210,7 +210,7 @@ impl Splitter {
                 delta.thinking.push_str(&std::mem::replace(&mut self.held, rest));
                 false
             }
-            Part::Answer => {
+            Part::Answer | Part::Raw => {
                 delta.answer.push_str(&std::mem::take(&mut self.held));
                 false
             }
@@ -233,6 +233,12 @@ impl StreamDecoder {
         StreamDecoder { tokenizer, characters, splitter: Splitter::new(begin), thought_tokens: 0 }
     }
 
+    /// For a raw completion: thoughts and their tags are text of the answer, as far as they are no control tokens.
+    pub fn raw(tokenizer: Arc<Tokenizer>) -> StreamDecoder {
+        let splitter = Splitter { part: Part::Raw, held: String::new() };
+        StreamDecoder { splitter, ..StreamDecoder::new(tokenizer, Begin::Answer) }
+    }
+
     /// The text of one more token. Control tokens other than thought tags add none.
     pub fn push(&mut self, id: Token) -> Delta {
         self.push_all(&[id])
@@ -251,8 +257,8 @@ impl StreamDecoder {
                     self.characters.edge(&mut text);
                     self.splitter.push(&text, &mut delta);
                     match literal.as_str() {
-                        OPEN => self.splitter.open(&mut delta),
-                        CLOSE => self.splitter.close(&mut delta),
+                        OPEN if self.splitter.part != Part::Raw => self.splitter.open(&mut delta),
+                        CLOSE if self.splitter.part != Part::Raw => self.splitter.close(&mut delta),
                         _ => {}
                     }
                 }
@@ -284,7 +290,7 @@ impl StreamDecoder {
             Part::ThoughtStart | Part::Thought => Some(false),
             // Part of a character: no white space.
             Part::AnswerStart => Some(!self.characters.held.is_empty()),
-            Part::Answer => Some(true),
+            Part::Answer | Part::Raw => Some(true),
         }
     }
 

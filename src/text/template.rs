@@ -81,7 +81,6 @@ impl Template {
         Template::new(&source, &text(&config.bos_token), &text(&config.eos_token))
     }
 
-    /// From Jinja source.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
         let to_compile = source.to_owned();
         let compiled = untrusted::run(PATIENCE, &|| false, move || environment(&to_compile));
@@ -137,7 +136,6 @@ impl Template {
         sha2::Sha256::digest(self.source.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// The name of a published template.
     pub fn known_as(&self) -> Option<&'static str> {
         self.sha256().starts_with(RELEASED).then_some("the released template")
     }

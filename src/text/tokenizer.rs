@@ -54,7 +54,6 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// From file contents: `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`.
     pub fn from_bytes(
         tokenizer: &[u8],
         config: Option<&[u8]>,

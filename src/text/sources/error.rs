@@ -62,7 +62,6 @@ fn another_reader(extension: &str) -> String {
 pub struct Skipped {
     /// As it would have been named.
     pub name: String,
-    /// Why not, in a few words.
     pub reason: String,
 }
 

@@ -16,7 +16,6 @@ pub(super) fn extension(written: &str) -> String {
     written.trim_start_matches('.').to_lowercase()
 }
 
-/// Runs a converter or our own reader.
 pub(super) fn run(
     command: Result<Command, Failed>,
     program: &str,

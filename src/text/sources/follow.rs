@@ -32,7 +32,6 @@ pub enum OnDisk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub path: PathBuf,
-    /// As the model sees it.
     pub name: String,
     pub now: OnDisk,
 }
@@ -99,7 +98,6 @@ impl Looker {
         self.folders.extend(named.filter_map(|f| f.path.parent()).map(Path::to_owned));
     }
 
-    /// What differs from the last look.
     fn look(&mut self, cancel: &Cancel) -> Result<Look, SourceError> {
         let (mut found, mut folders, mut note) = (Vec::new(), Vec::new(), None);
         for path in &self.paths {
@@ -164,7 +162,6 @@ impl Looker {
     }
 }
 
-/// How folders are watched.
 #[derive(Clone, Copy, Debug)]
 pub struct Watching {
     /// Most folders with a watch of the system; with more, none is used.
@@ -268,7 +265,6 @@ fn follow(shared: &Shared, folders: BTreeSet<PathBuf>, watching: Watching, ended
     }
 }
 
-/// The system's watches of folders.
 struct Watch {
     watcher: RecommendedWatcher,
     folders: BTreeSet<PathBuf>,

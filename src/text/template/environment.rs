@@ -9,7 +9,6 @@ use minijinja::{Environment, Error, ErrorKind, State};
 use super::{methods, python, source};
 use crate::text::TextError;
 
-/// Name of the template in its environment.
 pub(super) const NAME: &str = "chat";
 /// Depth of macro calls and recursive loops.
 const RECURSION: usize = 200;
